@@ -28,7 +28,7 @@ help:  ## show this list
 	@echo "Gaitway. Targets:"
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
 	@echo "Variables: PYTHON (3.11 or later, now $(PYTHON)), DATA (folder of recordings for the demo),"
-	@echo "           DEMO_ARGS (passed on; --stay: look at the pages afterwards; --phone: a phone may join),"
+	@echo "           DEMO_ARGS (passed on; --keep-running: look at the pages afterwards; --phone: a phone may join),"
 	@echo "           PYTEST_ARGS (passed on), GAITWAY_DATA (folder of recordings for the tests),"
 	@echo "           CI_WORKERS (processes of test and test-ci, now $(CI_WORKERS))"
 

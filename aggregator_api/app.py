@@ -11,6 +11,7 @@ from typing import Any
 from anyio import to_thread
 from fastapi import Depends, FastAPI
 from starlette.concurrency import run_in_threadpool
+from starlette.routing import Route
 
 from aggregator_api.api import openapi
 from aggregator_api.api.coalescing import CoalescedReads
@@ -27,6 +28,7 @@ from aggregator_api.api.middleware.sub_path import SubPath
 from aggregator_api.api.routes import ROUTERS
 from aggregator_api.auth import api_keys
 from aggregator_api.auth.client_address import ClientAddress
+from aggregator_api.auth.scopes import anybody
 from aggregator_api.mqtt.client import MqttDriver
 from aggregator_api.mqtt.transport import Connect
 from aggregator_api.observability.metrics import HttpTimer
@@ -34,7 +36,7 @@ from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
 from aggregator_api.web import routes as web
 from aggregator_api.web.errors import ErrorPages
-from aggregator_api.web.histories import Histories, Preparation
+from aggregator_api.web.history_cache import HistoryCache, HistoryPrefetcher
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +64,8 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
         app.state.database = runtime.database  # middleware has no dependencies
         app.state.refusals = runtime.refusals
         app.state.metrics = runtime.metrics
-        app.state.histories = Histories()
-        preparation = Preparation(runtime.database, app.state.histories, runtime.closing)
+        app.state.histories = HistoryCache()
+        preparation = HistoryPrefetcher(runtime.database, app.state.histories, runtime.closing)
         app.state.event_feed = EventFeed(runtime.database, runtime.closing)
         to_thread.current_default_thread_limiter().total_tokens = THREADS
         try:
@@ -96,6 +98,9 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
     app.add_middleware(SecurityHeaders)
     app.add_middleware(ClientAddress, trusted=settings.trusted_proxies)
     app.add_middleware(SubPath, root_path=settings.root_path, trusted=settings.trusted_proxies)
+    for route in app.routes:  # FastAPI's own: openapi.json, the same on every server
+        if isinstance(route, Route):
+            anybody()(route.endpoint)
     for router in (*ROUTERS, *web.ROUTERS):
         app.include_router(router)
     return app

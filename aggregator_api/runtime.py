@@ -27,6 +27,7 @@ from aggregator_api.devices.enrolment import EnrolmentService
 from aggregator_api.devices.presence import PresenceCheck
 from aggregator_api.devices.service import DeviceService
 from aggregator_api.devices.tokens import TokenService
+from aggregator_api.disk import require_folder
 from aggregator_api.federations.changes import AliasService, SettingsService
 from aggregator_api.federations.service import FederationService
 from aggregator_api.mqtt.client import MqttDriver
@@ -35,7 +36,7 @@ from aggregator_api.mqtt.mosquitto.dynamic_security import accounts_of
 from aggregator_api.mqtt.transport import Connect
 from aggregator_api.observability.health import Readiness
 from aggregator_api.observability.metrics import DatabaseCollector, Metrics, ServerCollector
-from aggregator_api.observability.refusals import Refusals
+from aggregator_api.observability.refusals import RefusalLog
 from aggregator_api.observability.timings import MESSAGE_SECONDS
 from aggregator_api.retention import policy
 from aggregator_api.retention.deletion import DeletionService
@@ -47,14 +48,13 @@ from aggregator_api.rounds.announcements import Announcer
 from aggregator_api.rounds.background_jobs import BackgroundJobs
 from aggregator_api.rounds.clock import SteadyClock
 from aggregator_api.rounds.coordinator import Coordinator
+from aggregator_api.rounds.ingest import Ingest
 from aggregator_api.settings import Settings
 from aggregator_api.storage import garbage_collection, revocations
 from aggregator_api.storage.blob_cache import BlobCache
 from aggregator_api.storage.blobs import BlobStore
-from aggregator_api.storage.disk import require_folder
 from aggregator_api.storage.downloads import Downloads
 from aggregator_api.updates import admission
-from aggregator_api.updates.ingest import Ingest
 from aggregator_api.updates.partial_uploads import PartialUploads
 from federation.errors import WireError
 from federation.private_files import make_private
@@ -66,7 +66,7 @@ log = logging.getLogger(__name__)
 RETAINED_S = 60.0
 """How often what devices had the broker retain is looked for."""
 DAY_S = 86_400.0
-OURS = ("blobs", "spool", "*.sqlite3*", "*.key", "identity.pem", "last-backup")
+DATA_DIR_FILES = ("blobs", "spool", "*.sqlite3*", "*.key", "identity.pem", "last-backup")
 """What a server makes in its data_dir."""
 
 
@@ -88,38 +88,54 @@ class Runtime:
         """
         self.settings = settings
         self._elapsed_s = elapsed_s
+        self._retained_removed_at = elapsed_s()
+        self._retired_at = -math.inf
+        self.clock = SteadyClock()
+        self.closing = threading.Event()
+        """Set once the process is asked to end: endless responses end too."""
+        self._open_storage()
+        self._make_connections(connect)
+        self._executor = executor or _executor_of(settings, self.blobs)
+        self._make_rounds()
+        self._make_services()
+        self._make_views()
+
+    def _open_storage(self) -> None:
+        settings = self.settings
         require_folder(settings.data_dir.resolve(), "data_dir")
         require_folder(settings.ledger, "ledger_dir")
         _keep_private(settings.data_dir)
         self.ledger = Ledger(settings.ledger)
-        self.database = Database(settings.database, wait_s=settings.database_wait_s, ledger=self.ledger)
-        self.refusals = Refusals(self.database)
+        self.database = Database(settings.database, wait_s=settings.database_timeout_s, ledger=self.ledger)
+        self.refusals = RefusalLog(self.database)
         """Refused requests on their way into the audit."""
         self.blobs = BlobStore(settings.blobs)
         self.identity = Identity(settings.identity)
         self.signer = Signer(self.identity.sign, settings.signature_lifetime_s)
-        self.clock = SteadyClock()
-        self.closing = threading.Event()
-        """Set once the process is asked to end: endless responses end too."""
-        self._retained_removed_at = elapsed_s()
-        self._retired_at = -math.inf
+
+    def _make_connections(self, connect: Connect) -> None:
+        settings = self.settings
         self.accounts = accounts_of(settings)
         """Where approved devices get their passwords at the broker."""
         self._gained: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.inbox = Inbox(self._handle, self._tick, settings.inbox_messages, use_one_torch_thread, self._recover)
         self.transport = connect(settings, self.receive, self._on_connected)
         self.streams = DeviceStreams(self.closing, most=settings.max_connections * 3 // 4)
-        self.open_streams = OpenStreams(self.database, self.closing, most_of_a_key=settings.key_streams)
+        self.open_streams = OpenStreams(self.database, self.closing, max_per_key=settings.key_streams)
         """Whose streams are open, REST's, the pages' and the devices'."""
         self._publisher = DevicePublisher(self.transport, self.streams)
         self.leadership = self._make_leadership()
+
+    def _make_rounds(self) -> None:
+        settings = self.settings
         # one thread: aggregations follow one another, and torch's thread count belongs to the thread that sets it
         self._pool = ThreadPoolExecutor(
             1, "aggregation", initializer=torch.set_num_threads, initargs=(settings.torch_threads,)
         )
-        self._executor = executor or _executor_of(settings, self.blobs)
         presence = PresenceCheck()
-        announcer = Announcer(self._publisher, self.signer, presence, chunk_bytes=settings.chunk_bytes)
+        self._announcer = announcer = Announcer(
+            self._publisher, self.signer, presence, chunk_bytes=settings.chunk_bytes
+        )
         self.coordinator = Coordinator(
             self.database,
             announcer,
@@ -128,7 +144,7 @@ class Runtime:
             self.leadership,
             self.clock,
             verify=self.blobs.verify,
-            lost_after_s=settings.lost_after_s,
+            offline_timeout_s=settings.offline_timeout_s,
         )
         self.rollout_scheduler = RolloutScheduler(self.database, self.coordinator, announcer, self.leadership)
         self.promotion_scheduler = PromotionScheduler(self.database, self.coordinator, self.leadership)
@@ -143,6 +159,9 @@ class Runtime:
             enrolled_only=settings.enrolled_only,
             min_free_bytes=settings.min_free_bytes,
         )
+
+    def _make_services(self) -> None:
+        settings = self.settings
         self.federations = FederationService(
             self.database, self.blobs, self.coordinator, max_model_bytes=settings.max_model_bytes
         )
@@ -161,10 +180,13 @@ class Runtime:
             self._publisher,
             self.streams,
             self.open_streams,
-            announcer,
+            self._announcer,
             self.leadership,
             self._handle,
         )
+
+    def _make_views(self) -> None:
+        settings = self.settings
         self.downloads = Downloads(self.blobs, BlobCache(self.blobs), self.coordinator.blob_damaged)
         self.readiness = Readiness(settings, self.database, self.blobs, self.transport, self.inbox)
         self.metrics = Metrics(
@@ -221,10 +243,10 @@ class Runtime:
         """Remove blobs that nothing refers to any more, where this process alone keeps them."""
         if not self.settings.blobs.startswith("file:"):
             return
-        if not self.clock.was_even_for(self.settings.garbage_grace_s):
+        if not self.clock.was_stable_for(self.settings.gc_grace_s):
             return  # by a clock that was set forwards, what was written just now is old
         try:
-            garbage_collection.collect(self.database, self.blobs, grace_s=self.settings.garbage_grace_s)
+            garbage_collection.collect(self.database, self.blobs, grace_s=self.settings.gc_grace_s)
         except Exception:  # a publication must not fail of it
             log.exception("garbage could not be collected")
 
@@ -279,7 +301,7 @@ class Runtime:
 
     def _retire_daily(self) -> None:
         now = self._elapsed_s()
-        if now - self._retired_at >= DAY_S and self.clock.was_even_for(self.settings.garbage_grace_s):
+        if now - self._retired_at >= DAY_S and self.clock.was_stable_for(self.settings.gc_grace_s):
             self._retired_at = now
             self._pool.submit(self._retire)
 
@@ -316,7 +338,7 @@ def use_one_torch_thread() -> None:
 
 
 def _keep_private(folder: Path) -> None:
-    if opened := make_private(folder, OURS):
+    if opened := make_private(folder, DATA_DIR_FILES):
         log.warning("%d files and folders in %s could be read by others; now they cannot", opened, folder)
 
 

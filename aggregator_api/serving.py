@@ -17,13 +17,13 @@ from fastapi import FastAPI
 
 from aggregator_api.api.connections import BACKLOG, bounded_protocol, bounds_of
 from aggregator_api.app import create_app
+from aggregator_api.disk import require_folder
 from aggregator_api.https import REFRESH_S, Certificate, certificate_of, listen
 from aggregator_api.settings import Settings
-from aggregator_api.storage.disk import require_folder
 from aggregator_api.storage.folder_lock import FolderLock
 
 GRACE_S = 5
-MOST_FILES = 65_536
+MAX_FILES = 65_536
 GC_THRESHOLDS = (10_000, 10, 50)
 """More objects made than freed before the youngest are looked at (Python's own: 700), and so many times the next."""
 TICKS_PER_S = 10
@@ -80,7 +80,7 @@ class _Server(uvicorn.Server):
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         with self.capture_signals():
             async with self._app.router.lifespan_context(self._app):
-                _spare_what_stays()
+                _freeze_gc()
                 await super().serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -116,7 +116,7 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def _spare_what_stays() -> None:
+def _freeze_gc() -> None:
     """Take what the start has made out of garbage collections, and let full ones be rare.
 
     Every thread stands still meanwhile. With some 300,000 objects of torch and the routes that is 0.1 s, every few
@@ -130,6 +130,6 @@ def _spare_what_stays() -> None:
 def _raise_open_files() -> None:
     """Allow as many open files as the system lets this user have: each connection is one, and 1,024 are soon used."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -63,7 +63,7 @@ class Settings(BaseSettings):
         "data_dir. Servers of one database share it, and backups leave it out",
     )
     database_url: str | None = Field(default=None, description="none: SQLite in data_dir")
-    database_wait_s: float = Field(
+    database_timeout_s: float = Field(
         default=10.0, gt=0, le=60, description="how long a write waits for other writers before it is given up"
     )
     blob_url: str | None = Field(default=None, description="an fsspec URL; none: a folder in data_dir")
@@ -150,7 +150,7 @@ class Settings(BaseSettings):
     )
     chunk_bytes: int = Field(default=128 * 1024, ge=1024, le=1 << 20, description="asked of the devices")
     inbox_messages: int = Field(default=256, ge=1, description="MQTT messages held before the network is made to wait")
-    lost_after_s: float = Field(
+    offline_timeout_s: float = Field(
         default=120.0, gt=0, description="a round without a deadline gives up a device that was offline for so long"
     )
     uploads_per_device: int = Field(default=2, ge=1, le=64)
@@ -162,12 +162,12 @@ class Settings(BaseSettings):
     min_free_bytes: int = Field(
         default=64 << 20, ge=0, description="with less on the disk, uploads are put off and /readyz says no"
     )
-    garbage_grace_s: float = Field(default=3600.0, ge=60, description="blobs that no row needs are kept for so long")
+    gc_grace_s: float = Field(default=3600.0, ge=60, description="blobs that no row needs are kept for so long")
     keep_versions: int | None = Field(
         default=None, ge=1, description="model versions of a federation whose bytes are kept; none: all"
     )
-    keep_updates_days: float | None = Field(default=None, gt=0, description="settled updates' rows; none: for ever")
-    keep_events_days: float | None = Field(default=None, gt=0, description="events of federations; none: for ever")
+    update_retention_days: float | None = Field(default=None, gt=0, description="settled updates' rows; none: for ever")
+    event_retention_days: float | None = Field(default=None, gt=0, description="events of federations; none: for ever")
     phone_page: bool = Field(default=True, description="serve the app for phones' browsers at /phone/")
     log_level: str = "INFO"
     log_format: Literal["text", "json"] = Field(default="text", description="json: one line per record")

@@ -31,7 +31,7 @@ from har_pipeline import dataset_labels
 
 DEVICE, FEDERATION, TOKEN = "s00_phone100-waist", "memory", "benchmark-of-memory"
 TARGET_MB = 120.0
-PATIENCE_S = 180.0
+TIMEOUT_S = 180.0
 MOTION = {"accelerometer": (0.3, 0.2, 0.1), "gravity": (0.0, 0.0, 9.81), "gyroscope": (0.01, 0.02, 0.03)}
 
 
@@ -66,7 +66,7 @@ class Operator:
         self.status: DeviceStatus | None = None
         self._client = paho.Client(CallbackAPIVersion.VERSION2, client_id="operator")
         self._client.on_message = self._heard
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while True:
             try:
                 self._client.connect("127.0.0.1", port)
@@ -161,7 +161,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, object]:
         command = [sys.executable, "-m", "edge_agent", "run", "--config", str(path)]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as agent:
             try:
-                status = operator.wait(PATIENCE_S, replayed=arguments.source == "recording")
+                status = operator.wait(TIMEOUT_S, replayed=arguments.source == "recording")
                 figures["state"] = f"{status.state}, {status.examples} examples"
                 figures["connected"] = memory(agent.pid)
                 time.sleep(arguments.idle)

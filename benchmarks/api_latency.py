@@ -78,7 +78,7 @@ def play(runtime: Any, devices: int) -> None:
 
     def now() -> Any:
         with runtime.database.read() as session:
-            row = repositories.federation_named(session, FEDERATION)
+            row = repositories.find_federation(session, FEDERATION)
             assert row is not None
             return announcement(session, row, chunk_bytes=1 << 20)
 

@@ -119,13 +119,13 @@ def play(clients: int, given: argparse.Namespace) -> None:
         engine=given.engine,
     )
     folder = Path(given.folder)
-    for _ in build_simulation(settings, _drawn(BASELINE, given)).play():
+    for _ in build_simulation(settings, _drawn(BASELINE, given)).run_rounds():
         pass
     data = _drawn(clients, given)
     store = DiskStore(folder) if given.client_store == "disk" else MemoryStore()
     simulation = build_simulation(settings, data, store=store)
     _mark("loaded", data=_bytes_of(data))
-    for _ in simulation.play():
+    for _ in simulation.run_rounds():
         pass
     _mark("played")
     checkpoint.save(folder / "checkpoint.bin", simulation.checkpoint())
@@ -184,7 +184,7 @@ def main() -> None:
     """Read the command line, run, print, and judge."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, nargs="+", default=[1000, 2000, 5000, 10_000])
-    parser.add_argument("--windows", type=int, nargs=2, default=[16, 32], metavar=("LEAST", "MOST"), help="of a client")
+    parser.add_argument("--windows", type=int, nargs=2, default=[16, 32], metavar=("MIN", "MAX"), help="of a client")
     parser.add_argument("--tests", type=int, default=4, help="windows that a client is scored on")
     parser.add_argument("--engine", default="auto", choices=("auto", "serial", "processes", "stacked"))
     parser.add_argument("--client-store", default="disk", choices=("disk", "memory"), help="memory: what grows without")

@@ -30,11 +30,11 @@ def deployed(name: str, options: dict[str, Any]) -> Any:
     """Build what is exported: the network with the normalization inside, in evaluation."""
     import torch
 
-    from export.graph import Deployed
+    from export.graph import ExportModule
     from models import build
 
     torch.manual_seed(0)
-    return Deployed(build(name, classes=len(LABELS), **options), metadata(name))
+    return ExportModule(build(name, classes=len(LABELS), **options), metadata(name))
 
 
 def metadata(name: str) -> Any:

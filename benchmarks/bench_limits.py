@@ -37,7 +37,7 @@ sys.path.insert(0, str(HERE.parent))
 WRONG_PER_S = 60.0
 ASKED_PER_S = 20.0
 LIMIT_MS = 250.0
-MOST_ENTRIES = 8
+MAX_ENTRIES = 8
 """Of the audit, of one run: two kinds of refusals, each with its first one and one a minute."""
 WRONG = f"gw_{'ab' * 6}_{'x' * 43}"
 OPERATOR, THIEF = "127.0.0.5", "127.0.0.6"
@@ -171,7 +171,7 @@ def wrong(found: dict[str, Any], limit_ms: float) -> list[str]:
         said.append(f"wrong keys were answered with {found['wrong_keys']}")
     if found["wrong_keys_per_s"] < 0.95 * WRONG_PER_S:
         said.append(f"only {found['wrong_keys_per_s']:.0f} wrong keys a second were sent")
-    if found["audit_entries"] > MOST_ENTRIES or found["audit_counted"] != sum(found["wrong_keys"].values()):
+    if found["audit_entries"] > MAX_ENTRIES or found["audit_counted"] != sum(found["wrong_keys"].values()):
         said.append(f"the audit tells of {found['audit_counted']} wrong keys in {found['audit_entries']} entries")
     return said
 

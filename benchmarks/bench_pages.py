@@ -45,9 +45,9 @@ from aggregator_api.db.models import (
     UpdateRow,
 )
 from aggregator_api.federations.requests import NewFederation
-from aggregator_api.federations.service import named
+from aggregator_api.federations.service import get_federation
 from aggregator_api.settings import Settings
-from aggregator_api.web.histories import Histories, Preparation
+from aggregator_api.web.history_cache import HistoryCache, HistoryPrefetcher
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.http_client import OperatorClient
 from tests.aggregator_api.web.seeded import LABELS, plan
@@ -78,7 +78,7 @@ def fill(session: Session, federation: FederationRow, devices: int, rounds: int)
     base = session.query(ModelVersionRow.id).filter_by(**mine).scalar()
     for number in range(1, rounds + 1):
         begun = now - 300 * (rounds - number + 1)
-        counts = {"awaited": 0, "received": devices, "paused": False, "deadline_passed": False, "reason": ""}
+        counts = {"pending": 0, "received": devices, "paused": False, "deadline_passed": False, "reason": ""}
         made = RoundRow(
             **mine, **counts, number=number, phase="published", base_version_id=base, opened_at=begun,
             closed_at=begun + 200,
@@ -131,22 +131,22 @@ def _write(session: Session, table: type[Base], rows: Iterator[dict[str, Any]]) 
 
 def measure(folder: Path, devices: int, rounds: int) -> dict[str, dict[str, float]]:
     """Return milliseconds by page and by when it was asked for."""
-    settings = Settings(data_dir=folder, aggregation_process=False, lost_after_s=1e9)
+    settings = Settings(data_dir=folder, aggregation_process=False, offline_timeout_s=1e9)
     app = create_app(settings, Wires)
-    with patch.object(Preparation, "start"), OperatorClient(app) as client:
+    with patch.object(HistoryPrefetcher, "start"), OperatorClient(app) as client:
         client.runtime.federations.create(NewFederation(name=NAME, plan=plan()))
         with client.runtime.database.write() as session:
-            fill(session, named(session, NAME), devices, rounds)
-            named(session, NAME).status = "finished"
+            fill(session, get_federation(session, NAME), devices, rounds)
+            get_federation(session, NAME).status = "finished"
         client.get("/new-federation", headers=HTML)  # templates are compiled
         found: dict[str, dict[str, float]] = {}
         for name, path in PAGES.items():
-            app.state.histories = Histories()
+            app.state.histories = HistoryCache()
             found[name] = {"at the start": _ms(client, path), "again": _ms(client, path)}
-        app.state.histories = Histories()
+        app.state.histories = HistoryCache()
         _complete(client, f"/live{HERE}/scores", rounds)
-        histories = Histories()
-        Preparation(client.runtime.database, histories, client.runtime.closing).prepare()
+        histories = HistoryCache()
+        HistoryPrefetcher(client.runtime.database, histories, client.runtime.closing).prepare()
         app.state.histories = histories
         for name, path in PAGES.items():
             found[name]["scores ready, first"] = _ms(client, path)

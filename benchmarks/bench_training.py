@@ -34,7 +34,12 @@ CAN_NOT = {("tan", "pfl"), ("tan", "pfl-processes"), ("tan", "limit"), ("public"
 
 def command(contestant: str, cores: int) -> list[str]:
     """Return what starts a contestant, without the work."""
-    scripts = {"ours-compiled": "ours_compiled", "limit": "centralized", "flower": "flower_peer"}
+    scripts = {
+        "ours": "gaitway_peer",
+        "ours-compiled": "ours_compiled",
+        "limit": "centralized",
+        "flower": "flower_peer",
+    }
     script = "pfl_peer" if contestant.startswith("pfl") else scripts.get(contestant, contestant)
     path = str(TRAINING / f"{script}.py")
     if contestant == "pfl-processes":
@@ -63,7 +68,7 @@ def seconds_of(contestant: str, work: str, options: str, rounds: int, cores: int
 def counted_work(work: str, options: dict[str, Any]) -> dict[str, float]:
     """Count a round's operations and the bytes that are shared."""
     sys.path[:0] = [str(HERE.parent), str(TRAINING)]
-    from works import WORKS, operations, shared_bytes
+    from workloads import WORKS, operations, shared_bytes
 
     described = WORKS[work](**options)
     return {"GFLOP a round": operations(described) / 1e9, "MB shared a round": shared_bytes(described) / 1e6}

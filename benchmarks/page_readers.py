@@ -23,8 +23,8 @@ PARTS = {
     "scores": {"round", "update"},
     "journal": {"*"},
 }
-LEAST_S, REST = 1.0, 4.0
-RECONNECT_S, SHORTEST_STREAM_S = 3.0, 5.0
+MIN_S, REST = 1.0, 4.0
+RECONNECT_S, MIN_STREAM_S = 3.0, 5.0
 
 
 class Page:
@@ -45,7 +45,7 @@ class Page:
         while True:
             began = time.monotonic()
             await self._read_stream()
-            if time.monotonic() - began < SHORTEST_STREAM_S:
+            if time.monotonic() - began < MIN_STREAM_S:
                 raise SystemExit("a stream has ended at once")
             await asyncio.sleep(RECONNECT_S)
 
@@ -77,7 +77,7 @@ class Page:
             for name in ready:
                 self._stale.discard(name)
                 took = await self._ask(f"/live{self.here}/{name}")
-                due[name] = time.monotonic() + max(LEAST_S, REST * took)
+                due[name] = time.monotonic() + max(MIN_S, REST * took)
 
     async def _ask(self, path: str) -> float:
         begun = time.monotonic()

@@ -23,7 +23,7 @@ from federation.aggregation.screening import Screening
 from sim.attacks import Attack, Kind
 from sim.cli.options import build_experiment
 from sim.data.federated_data import FederatedData
-from sim.data.sources import source_named
+from sim.data.sources import get_source
 from sim.presets import with_defaults
 from sim.presets.preset import UNSCREENED
 from sim.run import build_simulation, load_data
@@ -109,7 +109,7 @@ def _settings(seed: int, rule: tuple[str, ...]) -> Any:
         "normalization": "federated",
         "set": [*UNSCREENED, "model.channels=[16,32]", "model.feature_dim=64", *rule],
     }  # fmt: skip
-    return build_experiment(with_defaults(None, given), source_named("motionsense").labels({}), None)
+    return build_experiment(with_defaults(None, given), get_source("motionsense").labels({}), None)
 
 
 def _play(cell: Mapping[str, Any], data: FederatedData) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def _play(cell: Mapping[str, Any], data: FederatedData) -> dict[str, Any]:
     simulation.attack = attack
     left_out, failed, screening, score = 0, 0, Screening(), None
     honest_left_out = 0
-    for record in simulation.play():
+    for record in simulation.run_rounds():
         screening = simulation.screening
         left_out += len(screening.left_out)
         honest_left_out += len(screening.left_out.keys() - attackers)

@@ -134,7 +134,12 @@ class World:
         """Run everything until the first round is open."""
         # a day of retention is to the defaults what six minutes are to this hour
         lines = [f'data_dir = "{self.folder / "data"}"', f"port = {self.http}", f"broker_port = {self.mqtt}"]
-        lines += ["keep_versions = 5", "keep_updates_days = 0.004", "keep_events_days = 0.004", "garbage_grace_s = 60"]
+        lines += [
+            "keep_versions = 5",
+            "update_retention_days = 0.004",
+            "event_retention_days = 0.004",
+            "gc_grace_s = 60",
+        ]
         lines += [f'database_url = "{self.database}"'] if self.database else []
         self.settings.write_text("\n".join(lines) + "\n")
         self.programs.start("broker", *mosquitto(self.folder, self.mqtt))

@@ -65,7 +65,7 @@ def enrol(bench: Bench, devices: int) -> list[str]:
     """Write the rows of ready devices; the last one is to say so itself, which opens the round."""
     names = [f"device-{n:06}" for n in range(devices)]
     with bench.runtime.database.write() as session:
-        federation = repositories.federation_named(session, FEDERATION)
+        federation = repositories.find_federation(session, FEDERATION)
         assert federation is not None
         common = {"federation_id": federation.id, "examples": 10, "detail": "", "enrolled_at": 0.0}
         session.add_all(DeviceRow(name=name, state="ready", seen_at=time.time(), **common) for name in names[:-1])

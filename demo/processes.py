@@ -32,7 +32,7 @@ class Child:
     process: subprocess.Popen[bytes]
     log: Path
 
-    def last_words(self, lines: int = 15) -> str:
+    def log_tail(self, lines: int = 15) -> str:
         """Return the end of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
@@ -78,9 +78,7 @@ class Children:
         for child in self.started:
             status = child.process.poll()
             if status is not None and (status != 0 or child not in may_end):
-                raise DemoError(
-                    f"{child.name} ended with status {status}. The end of {child.log}:\n{child.last_words()}"
-                )
+                raise DemoError(f"{child.name} ended with status {status}. The end of {child.log}:\n{child.log_tail()}")
 
     def end(self) -> None:
         """Ask every group to end, last started first, and kill what is left after a grace period.
@@ -146,7 +144,7 @@ def wait_for_port(port: int, child: Child, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if child.process.poll() is not None:
-            raise DemoError(f"{child.name} ended before it listened. The end of {child.log}:\n{child.last_words()}")
+            raise DemoError(f"{child.name} ended before it listened. The end of {child.log}:\n{child.log_tail()}")
         with suppress(psutil.NoSuchProcess):
             connections = psutil.Process(child.process.pid).net_connections("tcp")
             if any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in connections):

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import httpx
 import typer
 
-import look
+import addresses
 import phones
 import scenario
 import show
@@ -29,8 +29,8 @@ from scenario import FEDERATION, METHODS, MODELS, Scenario
 POLL_S = 0.5
 ROUNDS = 5
 MODEL, METHOD = "har_cnn_alp", "fedali"
-EPOCHS = ", ".join(f"{suited.epochs} on {dataset}" for dataset, suited in scenario.SUITED.items())
-BOUNDS = ", ".join(f"{suited.least:g} on {dataset}" for dataset, suited in scenario.SUITED.items())
+EPOCHS = ", ".join(f"{suited.epochs} on {dataset}" for dataset, suited in scenario.DATASET_DEFAULTS.items())
+BOUNDS = ", ".join(f"{suited.min_f1:g} on {dataset}" for dataset, suited in scenario.DATASET_DEFAULTS.items())
 
 
 def main(
@@ -52,7 +52,7 @@ def main(
     ] = None,
     lr: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 1e-3,
     minutes: Annotated[float, typer.Option(min=0.5, help="Length of a generated recording.")] = 6.0,
-    least: Annotated[
+    min_f1: Annotated[
         float | None,
         typer.Option(min=0, max=100, help=f"Fail if a device's model has less macro-F1; default: {BOUNDS}."),
     ] = None,
@@ -61,16 +61,18 @@ def main(
     mqtt_port: Annotated[int, typer.Option(min=0, max=65535, help="The broker's port; 0: any free one.")] = 18883,
     out: Annotated[Path | None, typer.Option(help="Folder for the outcome; default: a new one below runs/.")] = None,
     timeout_s: Annotated[float, typer.Option(min=1, help="Give up after so many seconds.")] = 900.0,
-    stay: Annotated[
+    keep_running: Annotated[
         bool,
-        typer.Option("--stay", help="Keep the server, and a page of each device, for looking at them until Ctrl-C."),
+        typer.Option(
+            "--keep-running", help="Keep the server, and a page of each device, for looking at them until Ctrl-C."
+        ),
     ] = False,
     phone: Annotated[
         bool,
         typer.Option(
             "--phone",
-            help="As --stay; the server also speaks HTTPS in this machine's network, and a link and a QR code let a "
-            "phone look and take part. Without it nothing listens but on this machine alone.",
+            help="As --keep-running; the server also speaks HTTPS in this machine's network, and a link and a QR code "
+            "let a phone look and take part. Without it nothing listens but on this machine alone.",
         ),
     ] = False,
     phone_port: Annotated[int, typer.Option(min=0, max=65535, help="HTTPS for phones; 0: any free port.")] = 18443,
@@ -84,34 +86,31 @@ def main(
 
     Example: python demo/run.py --data ../shared/data --devices 4
 
-    Example: make demo DEMO_ARGS=--stay, to look at everything afterwards; DEMO_ARGS=--phone, to join with a phone
+    Example: make demo DEMO_ARGS=--keep-running, to look at everything afterwards; DEMO_ARGS=--phone, to join by phone
     """
-    stay = stay or phone
+    keep_running = keep_running or phone
     model = model or (phones.MODEL if phone else MODEL)
     method = method or (phones.METHOD if phone else METHOD)
     console = Console()
     folder = (out or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")).resolve()
     try:
-        if model not in MODELS:
-            raise DemoError(f"--model {model}: expected one of {', '.join(MODELS)}")
-        if phone and family(model) != model:
-            raise DemoError(f"--model {model}: phones cannot compute its ALP layers; with --phone take {phones.MODEL}")
+        _refuse_model(model, phone=phone)
         if folder.exists() and any(folder.iterdir()):
             raise DemoError(f"{folder} is not empty; choose a new folder with --out")
         http_port, mqtt_port = _ports(http_port, mqtt_port)
         with console.status("looking for recordings"):
             chosen = scenario.choose(data, devices, minutes)
         console.print(f"{method} with {model}: {chosen.about}", soft_wrap=True, highlight=False)
-        epochs, least = epochs or chosen.suited.epochs, chosen.suited.least if least is None else least
+        epochs, min_f1 = epochs or chosen.suited.epochs, chosen.suited.min_f1 if min_f1 is None else min_f1
         plan = scenario.make_plan(chosen, model=model, method=method, rounds=rounds, epochs=epochs, lr=lr, seed=seed)
         began = time.monotonic()
         https = _https(folder / "https", address or phones.network_address(), phone_port) if phone else None
         if phone:
             phones.say_what_is_missing(console)
-        pages = look.page_addresses(chosen.clients) if stay else {}
+        pages = addresses.page_addresses(chosen.clients) if keep_running else {}
         with Children(folder / "logs") as children:
             operator = _start_server(children, folder, http_port, mqtt_port, https, console)
-            look.opening(console, folder / "server", http_port, pages, stays=stay)
+            addresses.opening(console, folder / "server", http_port, pages, stays=keep_running)
             operator.create(plan)
             write_secret(folder / "devices" / "server.key", operator.device_key().encode())
             configs = _start_agents(children, folder, chosen, http_port, mqtt_port, pages)
@@ -125,12 +124,12 @@ def main(
             console.print(f"{spent} Everything is in {folder}", soft_wrap=True, highlight=False)
             short = rounds * epochs < ROUNDS * chosen.suited.epochs
             more = f"--rounds {ROUNDS} of --epochs {chosen.suited.epochs}" if short else ""
-            works = _judge(console, summaries, least, folder / "logs", more)
+            works = _judge(console, summaries, min_f1, folder / "logs", more)
             if https is not None:
                 phones.invite(console, operator, plan, https, FEDERATION, folder / "server" / OPERATOR_FILE)
             operator.close()
-            if stay:
-                look.stay(console, children, configs, folder / "server", http_port, pages)
+            if keep_running:
+                addresses.stay(console, children, configs, folder / "server", http_port, pages)
         if not works:
             raise typer.Exit(1)
     except DemoError as error:
@@ -141,11 +140,18 @@ def main(
         raise typer.Exit(130) from None
 
 
-def _judge(console: Console, summaries: dict[str, dict[str, Any]], least: float, logs: Path, more: str) -> bool:
+def _refuse_model(model: str, *, phone: bool) -> None:
+    if model not in MODELS:
+        raise DemoError(f"--model {model}: expected one of {', '.join(MODELS)}")
+    if phone and family(model) != model:
+        raise DemoError(f"--model {model}: phones cannot compute its ALP layers; with --phone take {phones.MODEL}")
+
+
+def _judge(console: Console, summaries: dict[str, dict[str, Any]], min_f1: float, logs: Path, more: str) -> bool:
     """Say and return whether every device has a model that has learned."""
-    failures = verdict.shortfalls(summaries, least, logs)
+    failures = verdict.shortfalls(summaries, min_f1, logs)
     if not failures:
-        console.print(verdict.reached(summaries, least), soft_wrap=True, highlight=False)
+        console.print(verdict.reached(summaries, min_f1), soft_wrap=True, highlight=False)
         return True
     broken = "With settings that learn, this means that training or the exchange of updates is broken."
     advice = f"More training is needed: by default it is {more}." if more else broken

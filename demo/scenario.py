@@ -34,22 +34,22 @@ REAL: dict[str, tuple[str, ...]] = {
 }
 
 
-class Suited(NamedTuple):
+class DatasetDefaults(NamedTuple):
     """What suits a data set: epochs a round, the plan's normalization, and the macro-F1 in percent to fail under."""
 
     epochs: int
     normalization: Literal["client", "none"]
-    least: float
+    min_f1: float
 
 
 # With several seeds, five rounds give the worst device 88 to 96, 40 to 52 (it has 80 windows, and classes with one or
 # two held out) and 98; convolutions that train on scrambled gradients 32 to 67, 20 to 27 and 72 to 87. More epochs
 # would hide such a fault where the data are few or easy. In MotionSense all carry the same phone in the same pocket, so
 # that in m/s² and rad/s a shared model sees the same on each.
-SUITED = {
-    "motionsense": Suited(epochs=4, normalization="none", least=75.0),
-    "spsw": Suited(epochs=16, normalization="client", least=35.0),
-    "synthetic": Suited(epochs=2, normalization="client", least=90.0),
+DATASET_DEFAULTS = {
+    "motionsense": DatasetDefaults(epochs=4, normalization="none", min_f1=75.0),
+    "spsw": DatasetDefaults(epochs=16, normalization="client", min_f1=35.0),
+    "synthetic": DatasetDefaults(epochs=2, normalization="client", min_f1=90.0),
 }
 
 
@@ -68,9 +68,9 @@ class Scenario:
         return har_pipeline.dataset_labels(self.dataset, self.options)
 
     @property
-    def suited(self) -> Suited:
+    def suited(self) -> DatasetDefaults:
         """The settings for this data set."""
-        return SUITED[self.dataset]
+        return DATASET_DEFAULTS[self.dataset]
 
     @property
     def about(self) -> str:

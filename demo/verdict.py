@@ -29,16 +29,16 @@ def weakest(model: dict[str, Any]) -> ClassScore | None:
     return ClassScore(model["labels"][least], float(f1[least]))
 
 
-def shortfalls(summaries: dict[str, dict[str, Any]], least: float, logs: Path) -> list[str]:
-    """Say what is wrong, and where to look, of each device without a model, or under `least` macro-F1 in percent."""
+def shortfalls(summaries: dict[str, dict[str, Any]], min_f1: float, logs: Path) -> list[str]:
+    """Say what is wrong, and where to look, of each device without a model, or under `min_f1` macro-F1 in percent."""
     return [
         f"{device}: {words}; see {logs / f'agent-{device}.log'}"
         for device, summary in summaries.items()
-        if (words := _shortfall(summary, least))
+        if (words := _shortfall(summary, min_f1))
     ]
 
 
-def reached(summaries: dict[str, dict[str, Any]], least: float) -> str:
+def reached(summaries: dict[str, dict[str, Any]], min_f1: float) -> str:
     """Say in one line that every device has reached it, and which came last."""
     scores = {device: summary["model"]["score"] for device, summary in summaries.items()}
     scored = {device: score for device, score in scores.items() if score is not None}
@@ -46,20 +46,20 @@ def reached(summaries: dict[str, dict[str, Any]], least: float) -> str:
         return "Every device has a model; none had windows to score it on."
     last = min(scored, key=scored.__getitem__)
     score = f"the lowest macro-F1 is {100 * scored[last]:.1f}, on {last}"
-    return f"Every device has a model that works: {score}; the demo fails under {least:g}."
+    return f"Every device has a model that works: {score}; the demo fails under {min_f1:g}."
 
 
-def _shortfall(summary: dict[str, Any], least: float) -> str:
+def _shortfall(summary: dict[str, Any], min_f1: float) -> str:
     model = summary["model"]
     if model is None:
         return f"no model was adopted ({_why_none(summary)})"
     score = model["score"]
     if score is None:
-        return f"its model has no score, where {least:g} macro-F1 are needed" if least else ""
-    if 100 * score >= least:
+        return f"its model has no score, where {min_f1:g} macro-F1 are needed" if min_f1 else ""
+    if 100 * score >= min_f1:
         return ""
     poorest = weakest(model)
-    return f"macro-F1 {100 * score:.1f}, at least {least:g} needed" + (
+    return f"macro-F1 {100 * score:.1f}, at least {min_f1:g} needed" + (
         f" (weakest class: {poorest})" if poorest else ""
     )
 

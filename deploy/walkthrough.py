@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from document_blocks import shell_blocks
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-DOCUMENT, FEWEST = "docs/operations.md", 8
+DOCUMENT, MIN_BLOCKS = "docs/operations.md", 8
 PROGRAMS = ("nginx", "mosquitto", "pg_createcluster", "unshare", "curl", "runuser", "systemd-analyze")
 WITHIN_S = 540
 OVERLAID = ("/etc", "/var", "/opt", "/root", "/usr/local")
@@ -67,7 +67,7 @@ def _inside(scratch: Path) -> int:
     _stand_ins()
     script, commands = STATE / "document.sh", []
     blocks = list(shell_blocks(REPOSITORY / DOCUMENT))
-    if sum(not block.not_run for block in blocks) < FEWEST:
+    if sum(not block.not_run for block in blocks) < MIN_BLOCKS:
         raise SystemExit(f"{DOCUMENT} has lost most of the blocks that are to be run")
     for block in blocks:
         if block.not_run:

@@ -22,8 +22,8 @@ from edge_agent.storage.credentials import manifest_signer, read_credentials
 from edge_agent.storage.data_folder import lock_folder
 from edge_agent.storage.state_store import StateStore
 from edge_agent.training.job import JobEnded, JobLine, JobRunner
-from edge_agent.transport.choice import FallbackLink, open_link
 from edge_agent.transport.chunk_sender import UploadSender
+from edge_agent.transport.fallback_link import FallbackLink, open_link
 from edge_agent.transport.link import Link, LinkEvent
 from edge_agent.transport.renewal import CredentialRenewal
 from edge_agent.transport.trust import Trust

@@ -22,7 +22,7 @@ from gaitway.threads import SupervisedThread
 CONNECTIONS = 16
 PER_ADDRESS = 8
 """Connections of one address at a time."""
-SILENCE_S = 10.0
+IDLE_TIMEOUT_S = 10.0
 """Without a byte, after which a connection is closed."""
 MAX_IDLE_S = 10.0
 """From a connection's beginning, or its last answer, to the end of the next request's headers, whatever their pace."""
@@ -156,11 +156,11 @@ def _end(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def body_length(header: str, most_bytes: int) -> int | None:
-    """Read a Content-Length: None if it is no number, more than `most_bytes` if it is too large."""
+def body_length(header: str, max_bytes: int) -> int | None:
+    """Read a Content-Length: None if it is no number, more than `max_bytes` if it is too large."""
     if not (header.isascii() and header.isdigit()):
         return None
-    return int(header) if len(header) <= 12 else most_bytes + 1
+    return int(header) if len(header) <= 12 else max_bytes + 1
 
 
 def read_body(file: BufferedIOBase, length: int) -> bytes | None:

@@ -22,7 +22,7 @@ from gaitway.threads import SupervisedThread, thread_failures
 log = logging.getLogger(__name__)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-SLOWEST_S = 5.0
+REQUEST_TIMEOUT_S = 5.0
 """A reader that takes longer is left: it would hold up the next one."""
 ANSWERS = ("adopted", "kept", "refused", "failed", "undecided")
 STATES = ("collecting", "ready", "training", "uploading", "idle", "finished")
@@ -46,7 +46,7 @@ def gauges(agent: Agent, data_dir: Path) -> Iterator[Gauge]:
     yield Gauge("gaitway_device_round", "the round that it knows of", said.round)
     yield Gauge("gaitway_device_examples", "examples to train on", said.examples)
     yield Gauge("gaitway_device_outbox_updates", "updates that the server has not answered", len(agent.outbox))
-    yield Gauge("gaitway_device_answered_updates", "updates answered since the start", agent.answered)
+    yield Gauge("gaitway_device_acknowledged_updates", "updates answered since the start", agent.answered)
     for state in STATES:
         yield Gauge("gaitway_device_state", "1 for what it is doing", said.state == state, f'{{state="{state}"}}')
     answered = said.adoption.answer if said.adoption else ""
@@ -76,7 +76,7 @@ def render(figures: Iterator[Gauge]) -> bytes:
 
 @contextmanager
 def exporter(
-    port: int | None, read: Callable[[], Agent], data_dir: Path, timeout_s: float = SLOWEST_S
+    port: int | None, read: Callable[[], Agent], data_dir: Path, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> Iterator[None]:
     """Answer GET /metrics on 127.0.0.1 while the block runs; without a port do nothing.
 
@@ -87,7 +87,7 @@ def exporter(
         yield
         return
 
-    class Answer(_Answer):
+    class Answer(_MetricsHandler):
         timeout = timeout_s
         figures = staticmethod(lambda: render(gauges(read(), data_dir)))
 
@@ -105,8 +105,8 @@ def exporter(
         thread.join(timeout_s)
 
 
-class _Answer(BaseHTTPRequestHandler):
-    timeout = SLOWEST_S
+class _MetricsHandler(BaseHTTPRequestHandler):
+    timeout = REQUEST_TIMEOUT_S
     figures: Callable[[], bytes]
 
     def do_GET(self) -> None:

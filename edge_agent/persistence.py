@@ -78,7 +78,7 @@ def save_round(store: StateStore, job: Job) -> SavedRound:
     if (job.out / CHECKPOINT).is_file():  # a copy: the process goes on to export it
         write_file(candidate_path(store.folder, job.round), (job.out / CHECKPOINT).read_bytes())
         candidates.append(Candidate(job.round, job.model))
-    pairs = {"client_state": str(client.relative_to(store.folder)), **_noted(candidates)}
+    pairs = {"client_state": str(client.relative_to(store.folder)), **_candidates_json(candidates)}
     store.keep_update(manifest, update, result, **pairs)
     for other in client.parent.iterdir():
         if other != client:
@@ -120,11 +120,11 @@ def load_candidates(store: StateStore) -> tuple[Candidate, ...]:
 
 def forget_candidate(store: StateStore, round_number: int) -> None:
     """Delete a trained round's checkpoint: its model was judged, or cannot be."""
-    store.put(**_noted([one for one in load_candidates(store) if one.round != round_number]))
+    store.put(**_candidates_json([one for one in load_candidates(store) if one.round != round_number]))
     candidate_path(store.folder, round_number).unlink(missing_ok=True)
 
 
-def _noted(candidates: Sequence[Candidate]) -> dict[str, str]:
+def _candidates_json(candidates: Sequence[Candidate]) -> dict[str, str]:
     rows = [{"round": one.round, "model": one.model.model_dump(mode="json")} for one in candidates]
     return {"candidates": json.dumps(rows)}
 

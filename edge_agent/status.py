@@ -17,7 +17,7 @@ from edge_agent.machine.state import Agent, Stage, status_of
 from edge_agent.serving.classifier import describe_live
 from edge_agent.serving.model_registry import ModelRegistry, name_of
 from edge_agent.storage.files import tolerate_full_disk, write_file
-from edge_agent.storage.repair import ASIDE
+from edge_agent.storage.repair import DAMAGED_FILE
 from edge_agent.storage.state_store import RememberedRound, StateStore
 from edge_agent.storage.window_store import FILE_NAME as WINDOWS_FILE
 from edge_agent.storage.window_store import SKIPPED, UNLABELLED, WindowStore
@@ -26,7 +26,7 @@ from gaitway.tasks import TASKS
 from gaitway.threads import ThreadFailure, thread_failures
 
 FILE_NAME = "summary.json"
-MOST_LEFT_OUT = 5
+MAX_LEFT_OUT = 5
 
 
 def summary(store: StateStore, device: str) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def collected_windows(folder: Path, limits: WindowsSection) -> CollectedWindows:
             return CollectedWindows(0, 0, [f"Its windows cannot be read: {error}.", *_obstacles(folder, limits)])
         unlabelled = counts.pop(UNLABELLED, 0)
         labelled = sum(counts.values())
-    what, label = ("pictures", "a class") if reads == "pictures" else ("windows", "an activity")
+    what, label = ("images", "a class") if reads == "images" else ("windows", "an activity")
     rest = f", and {unlabelled:,} without {label}" if unlabelled else ""
     words.append(f"It keeps {labelled:,} labelled {what}{rest}.")
     words += [f"Its samples look wrong: {said}." for severity, said in noted if severity != "note"]
@@ -183,8 +183,8 @@ def _left_out(store: WindowStore) -> list[str]:
     """Say which recorded files were left out, and why."""
     skipped = json.loads(store.get(SKIPPED) or "{}")
     reasons = [f"Left out of {name}: {reason}." for name, found in skipped.items() for reason in found]
-    more = len(reasons) - MOST_LEFT_OUT
-    return reasons[:MOST_LEFT_OUT] + ([f"And {more} more were left out; `doctor` lists them."] if more > 0 else [])
+    more = len(reasons) - MAX_LEFT_OUT
+    return reasons[:MAX_LEFT_OUT] + ([f"And {more} more were left out; `doctor` lists them."] if more > 0 else [])
 
 
 def _obstacles(folder: Path, limits: WindowsSection) -> list[str]:
@@ -195,8 +195,8 @@ def _obstacles(folder: Path, limits: WindowsSection) -> list[str]:
             f"It does not collect: its disk has {free:.0f} MB of free space and [windows] min_free_mb asks for "
             f"{limits.min_free_mb:.0f}; it goes on by itself when there is room."
         )
-    if (folder / ASIDE).is_file():
-        found.append(f"A broken file of windows was set aside as {ASIDE}; delete it when it is not needed.")
+    if (folder / DAMAGED_FILE).is_file():
+        found.append(f"A broken file of windows was set aside as {DAMAGED_FILE}; delete it when it is not needed.")
     return found
 
 

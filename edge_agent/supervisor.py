@@ -25,13 +25,13 @@ from edge_agent.machine.events import (
     CandidateReady,
     Event,
     JobFailed,
+    MessageRejected,
     ModelInUse,
     NewWindows,
     Offered,
     PhoneConditions,
     Tick,
     TrainingFinished,
-    Untrusted,
     describe,
 )
 from edge_agent.machine.state import Policy, status_of
@@ -50,7 +50,7 @@ from edge_agent.status import save_activity, short_status, write_summary
 from edge_agent.storage.files import tolerate_full_disk
 from edge_agent.storage.state_store import ADOPTION_REPORT, RELEASE_OFFER, RELEASE_ORDER, RELEASE_REPORT
 from edge_agent.training.job import JobEnded, JobLine, make_job
-from edge_agent.transport.link import Delivered, Unreadable
+from edge_agent.transport.link import InvalidMessage, MessageDelivered
 from federation.logs import about
 from federation.protocol.messages import Announcement
 from gaitway.threads import thread_failures
@@ -141,9 +141,9 @@ class Supervisor:
             case Stop():
                 log.info("asked to stop")
                 self._code = 0
-            case Delivered(mid):
+            case MessageDelivered(mid):
                 self._delivered(mid)
-            case Unreadable(topic, reason):
+            case InvalidMessage(topic, reason):
                 log.warning("ignored a message on %s: %s", topic, reason)
             case JobLine() | JobEnded():
                 if self._jobs.is_current(posted.job):
@@ -178,7 +178,7 @@ class Supervisor:
             with tolerate_full_disk("the newest announcement"):
                 self._trust.check(announcement, self.store)
         except TrustError as error:
-            self._dispatch(Untrusted(str(error)))
+            self._dispatch(MessageRejected(str(error)))
             return
         self._dispatch(Announced(announcement))
         if announcement.release:

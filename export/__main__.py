@@ -52,7 +52,7 @@ def onnx_command(
         ),
     ] = None,
     allow_few: Annotated[
-        bool, typer.Option("--allow-few", help="Accept fewer than 256 examples, or 16 that are segmented.")
+        bool, typer.Option("--allow-few-examples", help="Accept fewer than 256 examples, or 16 that are segmented.")
     ] = False,
     report: Annotated[Path | None, typer.Option(help="Also write the report as JSON to this file.")] = None,
 ) -> None:
@@ -60,7 +60,7 @@ def onnx_command(
 
     The file takes raw examples (windows in m/s² and rad/s, pixels from 0 to 1); normalisation is inside. It appears
     only if ONNX Runtime agrees with torch (|Δ logits| ≤ 1e-4 and the same class on every example, or at 99.9 % of the
-    pixels of pictures that are segmented) and, with --int8, int8 with float32 (99 %, and half a point of the score).
+    pixels of images that are segmented) and, with --int8, int8 with float32 (99 %, and half a point of the score).
 
     Example: python -m export onnx --checkpoint runs/a/global.safetensors --out model.onnx --int8 --examples test.npz
     """
@@ -68,7 +68,7 @@ def onnx_command(
     from models.checkpoint import load_checkpoint
 
     console = Console()
-    with _told("export"), console.status("exporting, and comparing ONNX Runtime with torch"):
+    with _cli_errors("export"), console.status("exporting, and comparing ONNX Runtime with torch"):
         module, info = load_checkpoint(checkpoint)
         if info.fresh_head:
             raise InputError(
@@ -135,7 +135,9 @@ def recognize(
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on with a file that grows, or a pipe, and answer at once.")
     ] = False,
-    each: Annotated[bool, typer.Option("--each", help="A line for each window, not for each stretch.")] = False,
+    per_window: Annotated[
+        bool, typer.Option("--per-window", help="A line for each window, not for each stretch.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="A JSON object for each window, with all probabilities.")
     ] = False,
@@ -160,7 +162,7 @@ def recognize(
     def note(words: str) -> None:
         warn.print(f"note: {words}", markup=False)
 
-    with _told("recognize"):
+    with _cli_errors("recognize"):
         if describe is None:
             description = described_columns(time, acc, gyro, units, axes, separator, acceleration)
         else:
@@ -175,7 +177,7 @@ def recognize(
                 if (describe or len(csv or ()) > 1) and not as_json and client:
                     typer.echo(f"{name}:" if describe is None else f"{client}, {visit}:")
                 recognizer = Recognizer(session, live=follow, on_warning=note)
-                timeline = Timeline(session.metadata.labels, each=each or follow, as_json=as_json)
+                timeline = Timeline(session.metadata.labels, each=per_window or follow, as_json=as_json)
                 for line in _lines(recordings, recognizer, timeline):
                     typer.echo(line)
             if not seen:
@@ -187,19 +189,19 @@ def predict(
     model: Annotated[
         Path, typer.Argument(help="An ONNX file that `python -m export onnx` wrote, of a network on images.")
     ],
-    pictures: Annotated[list[Path], typer.Argument(help="Pictures of any size: JPEG, PNG, WebP or BMP.")],
+    images: Annotated[list[Path], typer.Argument(help="Images of any size: JPEG, PNG, WebP or BMP.")],
     masks: Annotated[
         Path | None,
         typer.Option(
-            help="A folder for masks, where the model segments: PNG files of the pictures' sizes, whose palette "
+            help="A folder for masks, where the model segments: PNG files of the images' sizes, whose palette "
             "indices are numbers of classes. Without it none are written."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON object for each picture, with all shares.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON object for each image, with all shares.")] = False,
 ) -> None:
-    """Say what is on pictures: the class of each with its probability, or the classes of its pixels with their shares.
+    """Say what is on images: the class of each with its probability, or the classes of its pixels with their shares.
 
-    Pictures are brought to the model's sides (Lanczos), masks back to the pictures' (nearest neighbour).
+    Images are brought to the model's sides (Lanczos), masks back to the images' (nearest neighbour).
 
     Examples:
 
@@ -207,16 +209,16 @@ def predict(
 
     python -m export predict model.onnx drive/*.jpg --masks masks
     """
-    with _told("predict"):
+    with _cli_errors("predict"):
         if importlib.util.find_spec("PIL") is None:
-            raise InputError("pictures are read with Pillow, which is not installed: pip install 'gaitway[runtime]'")
-        from export.pictures import Pictures, mask_paths, write_mask
+            raise InputError("images are read with Pillow, which is not installed: pip install 'gaitway[runtime]'")
+        from export.images import ImageRecognizer, mask_paths, write_mask
 
         session = Session.load(model)
         if masks is not None and not session.metadata.segments:
-            raise InputError(f"--masks: {model} classifies whole pictures; leave the option out")
-        targets = [None] * len(pictures) if masks is None else mask_paths(masks, pictures)
-        answers = Pictures(session).predict_files(pictures)
+            raise InputError(f"--masks: {model} classifies whole images; leave the option out")
+        targets = [None] * len(images) if masks is None else mask_paths(masks, images)
+        answers = ImageRecognizer(session).predict_files(images)
         for (path, answer), target in zip(answers, targets, strict=True):
             if target is not None and answer.mask is not None:
                 write_mask(target, answer.mask)
@@ -256,7 +258,7 @@ def _refuse_beside_describe(context: typer.Context) -> None:
 
 
 @contextmanager
-def _told(command: str) -> Iterator[None]:
+def _cli_errors(command: str) -> Iterator[None]:
     """Turn what our packages refuse into one red line and exit code 1."""
     try:
         yield
@@ -274,11 +276,11 @@ def _examples(path: Path | None, metadata: ModelMetadata) -> tuple[NDArray[np.fl
     try:
         content = np.load(path, allow_pickle=False)
         if not isinstance(content, np.lib.npyio.NpzFile):
-            raise InputError(f"{path}: one array; expected an .npz with x {spec.in_words()}")
+            raise InputError(f"{path}: one array; expected an .npz with x {spec.describe()}")
         with content as file:
             return file["x"], file.get("y"), str(path)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: expected an .npz with x {spec.in_words()}: {error}") from None
+        raise InputError(f"{path}: expected an .npz with x {spec.describe()}: {error}") from None
 
 
 def _table(result: ExportReport) -> Table:

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,12 +15,11 @@ from gaitway.tasks import DEFAULT_TASK, TaskDefinition
 
 MAX_LOGIT_DELTA = 1e-4
 MIN_INT8_AGREEMENT = 0.99
-MAX_SCORE_LOSS = 0.005
-"""Of the task's primary metric, a share."""
 BATCHES = (1, 2, 7)
 
 Floats = NDArray[np.float32]
-Labels = NDArray[np.int64]
+Labels = NDArray[Any]
+"""True targets: class numbers int64, or numbers float64."""
 
 
 class GateError(ExportError):
@@ -53,7 +53,7 @@ def check_parity(session: Session, examples: Floats, reference: Floats, task: Ta
     """Compare with torch's logits (n, C, …) on raw examples (n, …), and batches 1, 2 and 7 with each other."""
     logits = session.predict(examples).logits
     delta = float(np.abs(logits - reference).max())
-    agreement = _agreement(logits, reference)
+    agreement = task.agreement(logits, reference)
     batch_delta = _batch_delta(session, examples)
     # Written so that a NaN fails.
     least = task.min_agreement
@@ -93,7 +93,7 @@ class Int8Quality:
 def check_int8(quantized: Session, exact: Session, examples: Floats, targets: Labels | None, task: Task) -> Int8Quality:
     """Compare int8 with float32 on raw examples (n, …), with the task's targets (n, …) or None."""
     ours, theirs = quantized.predict(examples).logits, exact.predict(examples).logits
-    agreement = _agreement(ours, theirs)
+    agreement = task.agreement(ours, theirs)
     if agreement < MIN_INT8_AGREEMENT:
         raise GateError(
             f"int8 agrees with float32 on {agreement:.2%} of {len(examples)} examples; "
@@ -103,10 +103,9 @@ def check_int8(quantized: Session, exact: Session, examples: Floats, targets: La
         return Int8Quality(agreement, None, None)
     score, wide = (score_of(task, logits, targets) for logits in (ours, theirs))
     metric = task.metric_kinds[task.primary_metric]
-    if (wide - score if metric.higher_is_better else score - wide) > MAX_SCORE_LOSS:
+    if metric.gain(wide, score) > task.max_score_loss:
         raise GateError(
-            f"int8 {metric.label} {score:.4f} against {wide:.4f}; expected a loss of at most {MAX_SCORE_LOSS} "
-            "(0.5 points)"
+            f"int8 {metric.label} {score:.4f} against {wide:.4f}; expected a loss of at most {task.max_score_loss:g}"
         )
     return Int8Quality(agreement, score, wide)
 
@@ -119,7 +118,3 @@ def latency_ms(session: Session, examples: Floats, repeats: int = 50) -> float:
         session.predict(examples[:1])
         times.append(time.perf_counter() - start)
     return float(np.median(times[1:]) * 1e3)
-
-
-def _agreement(left: Floats, right: Floats) -> float:
-    return float(np.mean(left.argmax(axis=1) == right.argmax(axis=1)))

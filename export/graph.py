@@ -25,7 +25,7 @@ BATCH = 64
 """Examples that torch computes together at the most."""
 
 
-class Deployed(nn.Module):
+class ExportModule(nn.Module):
     """What is exported: raw examples in, logits and embedding out, in evaluation and independent of the batch."""
 
     mean: Tensor
@@ -56,7 +56,7 @@ class Deployed(nn.Module):
         return torch.cat(parts).numpy()
 
 
-def float32_graph(deployed: Deployed, metadata: ModelMetadata) -> onnx.ModelProto:
+def float32_graph(deployed: ExportModule, metadata: ModelMetadata) -> onnx.ModelProto:
     """Export with a free batch, one file, opset 18 and IR of at most 10; the metadata is in the file."""
     # A batch of two or more: with one, torch.export would take the batch for a constant.
     example = torch.zeros(4, *metadata.input.shape)

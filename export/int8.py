@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 
 from export.graph import quiet
 
-_LARGEST = 127
+_MAX_LEVEL = 127
 
 
 def int8_graph(graph: onnx.ModelProto) -> onnx.ModelProto:
@@ -59,5 +59,5 @@ def _narrow(graph: onnx.GraphProto) -> None:
 def narrowed(kernel: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Round a kernel (out, in, …) to int8 and scales (out, 1, …); their product is off by half a scale at most."""
     largest = np.abs(kernel).max(axis=tuple(range(1, kernel.ndim)), keepdims=True)
-    scale = np.maximum(largest / np.float32(_LARGEST), np.finfo(np.float32).tiny)
+    scale = np.maximum(largest / np.float32(_MAX_LEVEL), np.finfo(np.float32).tiny)
     return np.rint(kernel / scale).astype(np.int8), scale

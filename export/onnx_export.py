@@ -22,7 +22,7 @@ from export.gates import (
     latency_ms,
     score_of,
 )
-from export.graph import Deployed, float32_graph
+from export.graph import ExportModule, float32_graph
 from export.int8 import int8_graph
 from export.runtime import InputError, ModelMetadata, Session
 from federation.errors import SettingsError
@@ -83,8 +83,8 @@ def export_onnx(
 ) -> ExportReport:
     """Write `path`, and with int8 also `path` with the suffix `.int8.onnx`, if every gate passes.
 
-    examples (n, *metadata.input.shape) raw, in its units, n ≥ 256 (16 pictures that are segmented) unless allow_few;
-    labels (n,) class numbers, or (n, height, width) of pixels, or None.
+    examples (n, *metadata.input.shape) raw, in its units, n ≥ 256 (16 images that are segmented) unless allow_few;
+    labels (n,) class numbers, or (n, height, width) of pixels, or (n,) numbers as the task has them, or None.
     The module is not changed. Raises GateError or InputError, and then leaves no file behind.
     """
     path = Path(path)
@@ -92,7 +92,7 @@ def export_onnx(
     task = _task_of(metadata)
     x, y = _checked(examples, labels, metadata, task)
     check_count(x, allow_few, metadata.answered.min_gate_examples)
-    deployed = Deployed(module, metadata)
+    deployed = ExportModule(module, metadata)
     graph = float32_graph(deployed, metadata)
     content = {path: graph.SerializeToString()}
     exact = Session.load(content[path])
@@ -135,14 +135,14 @@ def _task_of(metadata: ModelMetadata) -> Task:
 
 
 def _against_batches(
-    deployed: Deployed, x: Floats, y: Labels | None, row: Floats, task: Task
+    deployed: ExportModule, x: Floats, y: Labels | None, row: Floats, task: Task
 ) -> BatchEvaluation | None:
     """Compare with the paper's evaluation; None for a model without ALP."""
     if deployed.alp_layers == 0:
         return None
     plan = deployed.logits(x, "plan")
     scores = (None, None) if y is None else (score_of(task, row, y), score_of(task, plan, y))
-    return BatchEvaluation(float(np.mean(row.argmax(axis=1) == plan.argmax(axis=1))), *scores)
+    return BatchEvaluation(task.agreement(row, plan), *scores)
 
 
 def _checked(
@@ -150,9 +150,14 @@ def _checked(
 ) -> tuple[Floats, Labels | None]:
     x = np.ascontiguousarray(examples, dtype=np.float32)
     if x.shape[1:] != metadata.input.shape or not np.isfinite(x).all():
-        raise InputError(f"examples {x.shape}: expected finite {metadata.input.in_words()}")
+        raise InputError(f"examples {x.shape}: expected finite {metadata.input.describe()}")
     if labels is None:
         return x, None
+    if metadata.measures:
+        numbers = np.asarray(labels, dtype=np.float64)
+        if numbers.shape != (len(x),) or not np.isfinite(numbers).all():
+            raise InputError(f"labels {numbers.shape}: expected {(len(x),)} finite numbers, of {metadata.labels[0]}")
+        return x, numbers
     y = np.asarray(labels, dtype=np.int64)
     counted = y if task.outside is None else y[y != task.outside]
     shape = (len(x), *metadata.answer_shape)

@@ -16,6 +16,7 @@ Errors: InputError (arrays of another shape, a sensor that the model needs and t
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 from export.runtime import Floats, InputError, Session
 from gaitway.input_spec import GYROSCOPE
 from har_pipeline import PipelineSettings, Recording, SampleUnits, SignalError, StreamPipeline, Window
-from har_pipeline.recording import LARGEST
+from har_pipeline.recording import MAX_VALUE
 from har_pipeline.signals.checks import SENSORS, SignalChecks
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,8 @@ class Answer(NamedTuple):
 
     `delay_s` is how much later than `end_s` the newest sample was when the answer came: the filter's half width, the
     time that late samples are waited for, and the length of the chunks. `inference_s` is what the model took.
+    A model that answers with a number says it in `number`, in its own unit, and in words in `label`; there is no
+    probability then (NaN, and none in `probabilities`).
     """
 
     start_s: float
@@ -57,6 +60,7 @@ class Answer(NamedTuple):
     probabilities: Floats
     delay_s: float
     inference_s: float
+    number: float | None = None
 
 
 class Recognizer:
@@ -124,7 +128,7 @@ class Recognizer:
             raise InputError(silent)
         self._judge()
         if self._heard and not self._answered:
-            self._warn("no_windows", self._checks.no_windows(CLIENT, self.settings.window_s).words)
+            self._warn("no_windows", self._checks.no_windows(CLIENT, self.settings.window_s).message)
         return answers
 
     def _begin(self) -> None:
@@ -185,7 +189,7 @@ class Recognizer:
         if self._pipeline.dropped > dropped:
             late_s = self.settings.reorder_s
             late = f"later than {late_s:g} s after others"
-            self._warn("dropped", f"samples without a number, beyond {LARGEST:,.0f}, or {late}, are left out")
+            self._warn("dropped", f"samples without a number, beyond {MAX_VALUE:,.0f}, or {late}, are left out")
         return answers
 
     def _answers(self, windows: list[Window]) -> list[Answer]:
@@ -200,7 +204,9 @@ class Recognizer:
         end_s = window.start_s + self.settings.window_s
         delay_s = max(0.0, max(self._newest.values()) - end_s)
         (label,), (probabilities,) = found.labels, found.probabilities
-        return Answer(window.start_s, end_s, label, float(probabilities.max()), probabilities, delay_s, took_s)
+        probability = float(probabilities.max()) if len(probabilities) else math.nan
+        number = None if found.numbers is None else float(found.numbers[0])
+        return Answer(window.start_s, end_s, label, probability, probabilities, delay_s, took_s, number)
 
     def _silent(self) -> str:
         """Say which sensor the model needs and never heard while it heard the other; empty if none."""
@@ -216,7 +222,7 @@ class Recognizer:
     def _judge(self) -> None:
         for finding in self._checks.findings():
             if finding.severity != "note":
-                self._warn(f"{finding.code} {finding.sensor}", f"{SENSORS[finding.sensor]}: {finding.words}")
+                self._warn(f"{finding.code} {finding.sensor}", f"{SENSORS[finding.sensor]}: {finding.message}")
 
     def _warn(self, kind: str, words: str) -> None:
         if kind not in self.warnings:

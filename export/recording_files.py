@@ -22,7 +22,7 @@ from har_pipeline.description.sessions import recordings
 from har_pipeline.units import axes_matrix
 
 PIPE = "standard input"
-AT_ONCE = 4096
+BATCH_ROWS = 4096
 """Bytes of a live stream that are parsed together: one sensor is never many seconds ahead of the other."""
 POLL_S = 0.1
 
@@ -81,9 +81,9 @@ class _Live:
         self._file, self._wait = file, wait
 
     def read(self, size: int, /) -> bytes:
-        """Return what is there, at most AT_ONCE; nothing at the end, which a file that grows never has."""
+        """Return what is there, at most BATCH_ROWS; nothing at the end, which a file that grows never has."""
         read = getattr(self._file, "read1", self._file.read)
-        while not (found := bytes(read(min(size, AT_ONCE)))) and self._wait:
+        while not (found := bytes(read(min(size, BATCH_ROWS)))) and self._wait:
             time.sleep(POLL_S)
         return found
 

@@ -1,6 +1,6 @@
 """Inference with an exported model: numpy and ONNX Runtime only, for devices without torch.
 
-A model classifies examples, or segments pictures: its metadata's `task` says which.
+A model classifies examples, segments images, or answers each example with a number: its metadata's `task` says which.
 
 The file says everything that is needed (labels, and what its input is; normalisation is inside the graph), and
 `Session.load` refuses one that does not. Errors: ExportError > ModelFileError, InputError; GateError is the exporter's.
@@ -26,7 +26,7 @@ _KINDS: dict[str, Any] = {
     "labels": list, "input": dict, "round": int, "scores": dict, "versions": dict, "task": dict,
 }  # fmt: skip
 """Of the JSON values in a file; the others are strings."""
-_LATER = frozenset({"task"})
+_OPTIONAL_FIELDS = frozenset({"task"})
 """What files of the first releases do not have; the default is what they meant."""
 _OUTPUTS = ("logits", "embedding")
 _LOAD_ERRORS = (
@@ -73,6 +73,11 @@ class ModelMetadata:
         return self.answered.target is TargetKind.MASK
 
     @property
+    def measures(self) -> bool:
+        """Whether an example is answered with a number, which `labels` names with its unit."""
+        return self.answered.target is TargetKind.NUMBER
+
+    @property
     def answered(self) -> TaskDefinition:
         """The task that the model has learnt, which says how its answers are read."""
         return task_of(self.task)
@@ -93,7 +98,7 @@ class ModelMetadata:
         if properties.get("schema") != SCHEMA:
             raise ModelFileError(f"schema is {properties.get('schema')!r}; expected {SCHEMA!r}")
         names = [f.name for f in fields(cls)]
-        missing = [name for name in names if name not in properties and name not in _LATER]
+        missing = [name for name in names if name not in properties and name not in _OPTIONAL_FIELDS]
         if missing:
             raise ModelFileError(f"metadata lacks {', '.join(missing)}")
         try:
@@ -111,8 +116,9 @@ class ModelMetadata:
         return metadata
 
     def check(self) -> None:
-        """Raise ModelFileError where there are no two labels, or input or task are none that a model has."""
-        _require(len(self.labels) > 1 and all(isinstance(n, str) for n in self.labels), "labels", self.labels)
+        """Raise ModelFileError where labels are fewer than the task has, or input or task are none that a model has."""
+        enough = len(self.labels) == 1 if self.measures else len(self.labels) >= self.answered.min_labels
+        _require(enough and all(isinstance(n, str) for n in self.labels), "labels", self.labels)
         try:
             self.input.check()
         except InputSpecError as error:
@@ -129,13 +135,16 @@ def _require(condition: bool, name: str, value: object) -> None:
 class Prediction(NamedTuple):
     """Of n examples: the likeliest labels (n), logits and probabilities (n, C), embedding (n, D).
 
-    Of n pictures that are segmented: no labels, logits and probabilities (n, C, H, W), embedding (n, D, h, w).
+    Of n images that are segmented: no labels, logits and probabilities (n, C, H, W), embedding (n, D, h, w).
+    Of a number: `labels` are the numbers in words, logits (n, 1), probabilities (n, 0), and `numbers` (n,) float64 in
+    their own unit, which is None otherwise.
     """
 
     labels: tuple[str, ...]
     logits: Floats
     probabilities: Floats
     embedding: Floats
+    numbers: NDArray[np.float64] | None = None
 
     @property
     def classes(self) -> NDArray[np.int64]:
@@ -176,20 +185,22 @@ class Session:
     def predict(self, examples: NDArray[Any]) -> Prediction:
         """Classify raw examples (n, *metadata.input.shape) in the units of `metadata.input`; raises InputError.
 
-        Pictures of any size: `export.pictures`.
+        Images of any size: `export.images`.
         """
-        x, rows = self._checked(examples), self.metadata.answered.inference_batch
+        x, task = self._checked(examples), self.metadata.answered
+        rows = task.inference_batch
         # An empty batch gives (0, C) and (0, D). What follows the run costs a small network as much as the run does.
         outputs = [self._session.run(_OUTPUTS, {"x": x[i : i + rows]}) for i in range(0, max(1, len(x)), rows)]
         logits, embedding = outputs[0] if len(outputs) == 1 else map(np.concatenate, zip(*outputs, strict=True))
-        found = () if self.metadata.segments else logits.argmax(axis=1)
-        labels = tuple(self.metadata.labels[i] for i in found)
-        return Prediction(labels, logits, _softmax(logits), embedding)
+        answers = task.answers(logits)
+        labels = () if self.metadata.segments else tuple(task.words(each, self.metadata.labels) for each in answers)
+        numbers = answers if self.metadata.measures else None
+        return Prediction(labels, logits, task.probabilities(logits), embedding, numbers)
 
     def _checked(self, values: NDArray[Any]) -> Floats:
         x = np.ascontiguousarray(values, dtype=np.float32)
         if x.shape[1:] != self.metadata.input.shape:
-            raise InputError(f"shape {x.shape}; expected {self.metadata.input.in_words()}")
+            raise InputError(f"shape {x.shape}; expected {self.metadata.input.describe()}")
         if not np.isfinite(x).all():
             raise InputError("values that are not finite; drop or repair such samples first")
         return x
@@ -211,9 +222,3 @@ def _check_graph(session: onnxruntime.InferenceSession, metadata: ModelMetadata)
             f"outputs are {outputs}; expected logits [batch, {sizes}] and embedding [batch, D"
             f"{', height, width' if metadata.segments else ''}]"
         )
-
-
-def _softmax(logits: Floats) -> Floats:
-    shifted = np.exp(logits - logits.max(axis=1, keepdims=True, initial=-np.inf))
-    probabilities: Floats = shifted / shifted.sum(axis=1, keepdims=True)
-    return probabilities

@@ -13,7 +13,7 @@ DIGITS = 4
 
 
 class Timeline:
-    """Makes lines of answers: for each stretch of one activity, or (`each`, `as_json`) for each window."""
+    """Makes lines of answers: for each stretch of one activity, or (numbers, `each`, `as_json`) for each window."""
 
     def __init__(self, labels: Sequence[str], *, each: bool, as_json: bool) -> None:
         self._labels, self._each, self._as_json = labels, each, as_json
@@ -29,7 +29,7 @@ class Timeline:
         """Return the lines that are complete with this answer."""
         if self._as_json:
             return [self._json(answer)]
-        if self._each:
+        if self._each or answer.number is not None:
             return [self._line([answer])]
         done = []
         if self._stretch and not self._continues(answer):
@@ -48,6 +48,8 @@ class Timeline:
     def _line(self, stretch: Sequence[Answer]) -> str:
         first, last = stretch[0], stretch[-1]
         begin_s = self._first_s or 0.0
+        if first.number is not None:
+            return f"{first.start_s - begin_s:8.1f} to {last.end_s - begin_s:8.1f} s  {first.label}"
         probability = float(np.mean([answer.probability for answer in stretch]))
         count = len(stretch)
         windows = "" if self._each else f"  {count} window{'s' if count > 1 else ''}"
@@ -55,7 +57,10 @@ class Timeline:
         return f"{span}  {first.label:<{self._width}}  {probability:4.0%}{windows}"
 
     def _json(self, answer: Answer) -> str:
-        record = answer._asdict() | {
+        if answer.number is not None:
+            kept = ("start_s", "end_s", "label", "number", "delay_s", "inference_s")
+            return json.dumps({name: getattr(answer, name) for name in kept})
+        record = {name: each for name, each in answer._asdict().items() if name != "number"} | {
             "probability": round(answer.probability, DIGITS),
             "probabilities": {
                 label: round(float(each), DIGITS)

@@ -17,12 +17,14 @@ from torch import Tensor
 
 from federation.aggregation import robust
 from federation.aggregation.averaging import Accumulator, MeanSums, add_weighted, mean_of
+from federation.aggregation.class_statistics import class_stats, empty_class_stats
 from federation.errors import RoundError, SettingsError
 from federation.plan import TrainingConfig
 from federation.records import (
     Batch,
     Broadcast,
     Client,
+    ExampleSums,
     Forward,
     Output,
     Phase,
@@ -46,8 +48,8 @@ class Method:
     """A method: its fields are its hyper-parameters, so it prints, compares and travels as JSON."""
 
     name: ClassVar[str]
-    class_stats_at: ClassVar[frozenset[str]] = frozenset()
-    """When the client measures `ClassStats` of its examples: "before" and/or "after" training."""
+    sums_at: ClassVar[frozenset[str]] = frozenset()
+    """When the client sums over its examples (`add_sums`): "before" and/or "after" training."""
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = {"params": UploadGroup.CHANGE}
     """The groups of tensors that a client sends, and what each is."""
     requires_alp: ClassVar[bool] = False
@@ -104,9 +106,9 @@ class Method:
         """Whether a client takes steps at all, and does not only measure its examples."""
         return bool(self.phases(training))
 
-    def task_obstacle(self, task: Task) -> str | None:
+    def task_incompatibility(self, task: Task) -> str | None:
         """Say in words why the method cannot learn a task, and what to do about it; None where it can."""
-        if self.class_stats_at and not task.has_classes:
+        if self.sums_at and not task.has_classes:
             return (
                 f"the method {self.name} takes prototypes of classes, and the task {task.name} has no classes; "
                 "use a method that shares parameters alone, such as fedavg"
@@ -140,6 +142,19 @@ class Method:
         """
         output = network.train(params, buffers, batch.x, batch.mask)
         return task.mean_loss(output, batch), output.buffers
+
+    def empty_sums(self, training: TrainingConfig, like: Tensor, clients: tuple[int, ...] = ()) -> ExampleSums:
+        """Return the sums of no example, where the tensor `like` is; with a first dimension where clients are stacked.
+
+        Sums are any NamedTuple of tensors that add over batches; here those of features by class.
+        """
+        return empty_class_stats(training, like, clients)
+
+    def add_sums(
+        self, task: Task, training: TrainingConfig, output: Output, batch: Batch, before: ExampleSums
+    ) -> ExampleSums:
+        """Add a batch, of which the network gave `output` in evaluation, to the sums before; padding adds nothing."""
+        return class_stats(task.labelled_features(output, batch), training.classes, before)
 
     def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:
         """Return the client as it is kept, and the tree that travels."""
@@ -243,3 +258,10 @@ class Method:
     def layer_weights(self, state: Tree, updates: Sequence[Update]) -> Weights:
         """Return the same by parameter tensor, for a method that weighs clients in each of them apart."""
         return {}
+
+    # ---- for those who ask what an upload looks like
+
+    def empty_training_stats(self, training: TrainingConfig, like: Tensor) -> TrainingStats:
+        """Return what a round of one client measures that has no examples and has not trained."""
+        empty = self.empty_sums(training, like)
+        return TrainingStats(empty, empty, like.new_zeros(()))

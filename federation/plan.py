@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from gaitway import plugins
 from gaitway.errors import did_you_mean
 from gaitway.input_spec import Fit
-from gaitway.tasks import DEFAULT_TASK, TASKS, task_of
+from gaitway.tasks import DEFAULT_TASK, TASKS, TargetKind, task_of
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 """A federation's, device's or model's name: safe in a topic, a path and a URL."""
@@ -29,17 +29,17 @@ Change = Annotated[float, Field(ge=0, le=1)]
 
 
 class Augmentation(Strict):
-    """How pictures are changed at random each time they are trained on; as it is here, nothing is changed.
+    """How images are changed at random each time they are trained on; as it is here, nothing is changed.
 
     As text `flip=0.5,padding=4,scale=0.5:2`; `none` where nothing is changed.
     """
 
-    flip: float = Field(default=0.0, ge=0, le=1, description="how likely a picture is mirrored, left to right")
+    flip: float = Field(default=0.0, ge=0, le=1, description="how likely an image is mirrored, left to right")
     padding: int = Field(
         default=0, ge=0, le=1024, description="pixels that are added at each side before a crop of the old size"
     )
     scale: tuple[Annotated[float, Field(ge=0.1, le=10)], Annotated[float, Field(ge=0.1, le=10)]] = Field(
-        default=(1.0, 1.0), description="a picture is scaled by a factor between these, then cropped or padded"
+        default=(1.0, 1.0), description="an image is scaled by a factor between these, then cropped or padded"
     )
     brightness: Change = Field(default=0.0, description="most that is added or taken, in the set's deviations")
     contrast: Change = Field(default=0.0, description="most by which differences from the set's mean grow or shrink")
@@ -83,7 +83,7 @@ _AS_TEXT = f"none or some of {', '.join(Augmentation.model_fields)}, such as fli
 class TrainingConfig(Strict):
     """How a client trains in a round, and the size of what it learns."""
 
-    classes: int = Field(ge=2, le=10_000)
+    classes: int = Field(ge=1, le=10_000)
     feature_dim: int = Field(default=192, ge=1, le=65_536)
     epochs: int = Field(default=1, ge=1, le=10_000)
     batch_size: int = Field(default=64, ge=1, le=65_536)
@@ -96,7 +96,7 @@ class TrainingConfig(Strict):
     lr_power: float = Field(default=0.9, gt=0, le=10, description="of the polynomial schedule")
     momentum: float = Field(default=0.0, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0, le=10)
-    augmentation: Augmentation = Field(default=Augmentation(), description="of pictures; as text or by its keys")
+    augmentation: Augmentation = Field(default=Augmentation(), description="of images; as text or by its keys")
     seed: int = Field(default=0, ge=0, lt=2**63)
 
 
@@ -262,21 +262,21 @@ Split = Literal["temporal", "random80", "kfold7_3"]
 
 
 Side = Annotated[int, Field(ge=8, le=1024)]
-"""Of a picture, in pixels."""
+"""Of an image, in pixels."""
 
 
-class PictureInput(Strict):
-    """Pictures of one size, to which every file is resampled; `pad` keeps its shape, with grey beside it."""
+class ImageInput(Strict):
+    """Images of one size, to which every file is resampled; `pad` keeps its shape, with grey beside it."""
 
     kind: Literal["image"] = "image"
     shape: tuple[Literal[1, 3], Side, Side] = Field(description="channels (1: grey, 3: colours), height, width")
-    fit: Fit = Field(default="stretch", description="pad: keep a picture's shape, with grey without a class beside it")
+    fit: Fit = Field(default="stretch", description="pad: keep an image's shape, with grey without a class beside it")
 
 
-def picture_input(shape: tuple[int, ...], fit: Fit = "stretch") -> PictureInput | None:
-    """Describe pictures (channels, height, width); None for those that devices cannot have."""
+def image_input(shape: tuple[int, ...], fit: Fit = "stretch") -> ImageInput | None:
+    """Describe images (channels, height, width); None for those that devices cannot have."""
     try:
-        return PictureInput.model_validate({"shape": shape, "fit": fit})
+        return ImageInput.model_validate({"shape": shape, "fit": fit})
     except ValidationError:
         return None
 
@@ -285,8 +285,8 @@ class DataSpec(Strict):
     """How a client turns its own samples into training examples; har_pipeline reads `pipeline`."""
 
     pipeline: dict[str, Any] = Field(default_factory=dict)
-    input: PictureInput | None = Field(
-        default=None, description="pictures of this shape; none: windows of motion sensors, which `pipeline` cuts"
+    input: ImageInput | None = Field(
+        default=None, description="images of this shape; none: windows of motion sensors, which `pipeline` cuts"
     )
     normalization: Normalization = Field(
         default="client",
@@ -307,7 +307,7 @@ class DataSpec(Strict):
 class Plan(Strict):
     """One federation, in the words that the simulation, the server and a device share."""
 
-    labels: tuple[str, ...] = Field(min_length=2)
+    labels: tuple[str, ...] = Field(min_length=1, description="the classes; of a number, its name and unit")
     task: dict[str, Any] = Field(
         default={"name": DEFAULT_TASK.name}, description='what is learnt: {"name": "classification", …options}'
     )
@@ -335,6 +335,20 @@ class Plan(Strict):
         description='packages whose entries the plan names: {"methods:feddyn": "gaitway-feddyn 0.1"}',
     )
 
+    @model_validator(mode="after")
+    def _as_many_labels_as_the_task_has(self) -> Plan:
+        learnt = task_of(self.task)
+        if len(self.labels) < learnt.min_labels:
+            raise ValueError(
+                f"labels: {len(self.labels)} came; {learnt.name} learns classes, {learnt.min_labels} at the least"
+            )
+        if learnt.target is TargetKind.NUMBER and len(self.labels) > 1:
+            raise ValueError(
+                f"labels: {len(self.labels)} came; {learnt.name} learns one number, and its label is the number's name "
+                'and unit, such as "heart rate (beats/min)"'
+            )
+        return self
+
 
 def with_packages(plan: Plan) -> Plan:
     """Say in a plan which packages its method, task and models come from, where they are not ours."""
@@ -349,7 +363,7 @@ def with_packages(plan: Plan) -> Plan:
     return plan.model_copy(update={"packages": found})
 
 
-def light_obstacle(plan: Plan) -> str | None:
+def light_client_incompatibility(plan: Plan) -> str | None:
     """Say in words why devices that cannot train cannot take part, and what to do; None where they can."""
     wanted = {"name": "fedproto", "backbone": "frozen"}
     if any(plan.method.get(key) != value for key, value in wanted.items()):
@@ -361,11 +375,11 @@ def light_obstacle(plan: Plan) -> str | None:
     if not task_of(plan.task).has_light_clients:
         return f"light_clients: light clients know class means alone, and task.name is {plan.task.get('name')!r}"
     if plan.data.input is not None:
-        return "light_clients: light clients have windows of motion sensors, and data.input asks for pictures"
+        return "light_clients: light clients have windows of motion sensors, and data.input asks for images"
     return None
 
 
-def live_obstacle(plan: Plan) -> str | None:
+def live_incompatibility(plan: Plan) -> str | None:
     """Say in words what of a plan devices cannot do, and what to do about it; None where they can do all of it."""
     data, task = plan.data, plan.task.get("name")
     if package := plugins.missing(plan.packages):
@@ -374,7 +388,7 @@ def live_obstacle(plan: Plan) -> str | None:
         return f"task.name = {task!r}: {did_you_mean(str(task), TASKS)}"
     if task_of(plan.task).input_kind == "image" and data.input is None:
         return (
-            f"task.name = {task!r} needs pictures: say their shape in data.input, such as "
+            f"task.name = {task!r} needs images: say their shape in data.input, such as "
             '{"kind": "image", "shape": [3, 96, 128]}'
         )
     if plan.rollout.used and not task_of(plan.task).is_served:
@@ -397,4 +411,4 @@ def live_obstacle(plan: Plan) -> str | None:
             "data.normalization = 'federated' needs data.statistics, the sum of the clients' statistics, which devices "
             "do not report: take them from the plan.json of a simulated run, or use 'client'"
         )
-    return light_obstacle(plan) if plan.light_clients else None
+    return light_client_incompatibility(plan) if plan.light_clients else None

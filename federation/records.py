@@ -61,11 +61,15 @@ class ClassStats(NamedTuple):
     square: Tensor  # (C,) sum of squared feature norms
 
 
+ExampleSums = Any
+"""What a method sums over a client's examples (`Method.add_sums`): a NamedTuple of tensors, `ClassStats` by default."""
+
+
 class TrainingStats(NamedTuple):
     """What the local round measured for the upload."""
 
-    before: ClassStats  # with the received model, if the method asked for it
-    after: ClassStats  # with the trained model, if the method asked for it
+    before: ExampleSums  # with the received model, if the method asked for it
+    after: ExampleSums  # with the trained model, if the method asked for it
     lr_sum: Tensor  # () Σ of learning rates over all phases' steps; with SGD's momentum as many times as it steps so
 
     @property

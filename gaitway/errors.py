@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-SHOWN_INPUT = 200
+MAX_SHOWN_INPUT = 200
 """Characters of a wrong value that a message repeats."""
 _PLAIN = (str, int, float, list, tuple, type(None))
 _SAME_CLASS, _BEGINNING = 0.75, 4  # lying and walking: 0.67, upstairs and downstairs: 0.67; walk and walking: 4 letters
@@ -77,5 +77,5 @@ def first_problem(error: Invalid, *, input_shown: bool = False) -> str:
     words = first["msg"].removeprefix("Value error, ")
     # a whole section is not repeated: it is long, and other keys of it may be secret
     shown = input_shown and first["type"] != "missing" and isinstance(first["input"], _PLAIN)
-    came = f" (came: {repr(first['input'])[:SHOWN_INPUT]})" if shown else ""
+    came = f" (came: {repr(first['input'])[:MAX_SHOWN_INPUT]})" if shown else ""
     return f"{where}: {words}{came}" if where else f"{words}{came}"

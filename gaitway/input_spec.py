@@ -16,7 +16,7 @@ from gaitway.errors import GaitwayError
 
 InputKind = Literal["window", "image", "vector"]
 Fit = Literal["pad", "stretch"]
-"""How a picture of another shape is brought to the input's: with grey beside it, or stretched over all of it."""
+"""How an image of another shape is brought to the input's: with grey beside it, or stretched over all of it."""
 SENSOR_CHANNELS = ("acc_x", "acc_y", "acc_z", "gyro_x", "gyro_y", "gyro_z")
 SENSOR_UNITS = ("m/s^2", "m/s^2", "m/s^2", "rad/s", "rad/s", "rad/s")
 PIXELS = "pixel / 255"
@@ -25,7 +25,7 @@ DEVICE_AXES = "x right, y up, z out of the screen, right-handed; at rest the axi
 GYROSCOPE = SENSOR_CHANNELS[3:]
 HEAD = "head."
 """How the names of a classifier's parameters begin, in every network; what comes before it makes the features."""
-SMALLEST_STD = 1e-3
+MIN_STD = 1e-3
 """Below the resolution of any phone's sensor (m/s² or rad/s): a constant channel comes out as zeros, not as noise."""
 _COLOURS = {1: ("grey",), 3: ("red", "green", "blue")}
 
@@ -50,7 +50,7 @@ class LowPass:
     kaiser_beta: float = 5.65
     max_gap_s: float = 0.1
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Return what it is called, for people."""
         return (
             f"low-pass {self.cutoff_hz:g} Hz (windowed sinc, half-width {self.half_width_s:g} s); sensors {self.slower}"
@@ -65,7 +65,7 @@ class InputSpec:
     rate in Hz, a stride in samples, and say whether gravity is `included` in their accelerations, in which `axes`
     they are measured, and by which `filter` they came from a sensor's own samples. `masked` channels were zeros (in
     raw units) when the model was trained: the gyroscope's, where there was none. Images have a `fit` instead: how
-    pictures of other sizes become examples (`gaitway.pictures`).
+    images of other sizes become examples (`gaitway.images`).
     """
 
     kind: InputKind
@@ -138,7 +138,7 @@ class InputSpec:
         """The shape in which a number for each channel broadcasts over an example: (6,) or (C, 1, 1)."""
         return (len(self.channels), *(1 for _ in self.shape[self.channel_axis + 1 :]))
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Return the shape of a batch and the units, for messages."""
         units = " and ".join(dict.fromkeys(self.units))
         return f"(n, {', '.join(map(str, self.shape))}) in {units}"
@@ -193,7 +193,7 @@ class InputSpec:
 
 
 def _masked(mean: Sequence[float], std: Sequence[float]) -> tuple[str, ...]:
-    zeros = all(m == 0 and s <= SMALLEST_STD for m, s in zip(mean[3:], std[3:], strict=True))
+    zeros = all(m == 0 and s <= MIN_STD for m, s in zip(mean[3:], std[3:], strict=True))
     return GYROSCOPE if zeros else ()
 
 

@@ -7,6 +7,7 @@ from har_pipeline.origin import Origin
 from har_pipeline.preparation import (
     dataset_labels,
     dataset_names,
+    dataset_number,
     dataset_settings,
     prepare,
     prepare_members,
@@ -50,6 +51,7 @@ __all__ = [
     "cut_validation",
     "dataset_labels",
     "dataset_names",
+    "dataset_number",
     "dataset_settings",
     "default_cache_dir",
     "device_of",

@@ -20,8 +20,8 @@ from har_pipeline.signals.checks import Finding
 from har_pipeline.streaming.windows import ClientWindows, WindowedDataset
 
 # Raise it with every change that alters windows: old files are then no longer found.
-FORMAT = 4
-FIELDS = ("x", "y", "start_s", "session")
+FORMAT = 5
+FIELDS = ("x", "y", "start_s", "session", "number")
 
 
 def default_cache_dir() -> Path:
@@ -46,6 +46,7 @@ def save(path: Path, dataset: WindowedDataset) -> None:
         "clients": [[each.client, len(each), *dataset.origin(each.client)] for each in clients],
         "rates_hz": dataset.rates_hz,
         "findings": dataset.findings,
+        "number": dataset.number,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     with written_whole(path) as stream:
@@ -68,7 +69,7 @@ def load(path: Path) -> WindowedDataset | None:
             start += count
         findings = tuple(Finding(*each) for each in meta["findings"])
         return WindowedDataset(
-            meta["name"], tuple(meta["labels"]), clients, settings, origins, meta["rates_hz"], findings
+            meta["name"], tuple(meta["labels"]), clients, settings, origins, meta["rates_hz"], findings, meta["number"]
         )
     except FileNotFoundError:
         return None

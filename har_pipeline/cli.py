@@ -78,7 +78,7 @@ def info(
     `python -m har_pipeline info --describe data.toml --root DATA`
     """
     if describe is not None:
-        with _told():
+        with _cli_errors():
             _refuse_other(dataset)
             show_description(read_description(describe), root, console)
         return
@@ -91,7 +91,7 @@ def info(
             table.add_row(name, summary, "that of its members", "the files of its members")
         console.print(table)
         return
-    with _told():
+    with _cli_errors():
         combination = combination_of(dataset)
         for member in combination.members if combination else (dataset,):
             _describe(member, root)
@@ -114,7 +114,7 @@ def describe_command(
 
     `python -m har_pipeline describe DATA --out data.toml`
     """
-    with _told():
+    with _cli_errors():
         if show_exports(APPS, path, console):
             return
         write_draft(path, out, console)
@@ -152,7 +152,7 @@ def prepare_command(
 
     `python -m har_pipeline prepare --describe data.toml --root DATA`
     """
-    with _told():
+    with _cli_errors():
         chosen = _json(options)
         if describe is not None:
             _refuse_other(dataset)
@@ -184,7 +184,7 @@ def prepare_command(
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _cli_errors() -> Iterator[None]:
     """Turn what the package refuses into one red line and exit code 1."""
     try:
         yield
@@ -253,7 +253,7 @@ def _count(dataset: WindowedDataset, seconds: float) -> None:
         sizes = (len(dataset.clients[name]), len(splits[name].train), len(splits[name].test))
         rates, held = (
             sorted({f"{rate:.3g}" for rate in dataset.rates_hz.get(name, {}).values()}),
-            dataset.holds_hz(name),
+            dataset.bandwidth_hz(name),
         )
         shown = (" and ".join(rates), "" if held is None else f"{held:.3g} Hz")
         clients.add_row(escape(name), *(str(size) for size in sizes), f"{(counts > 0).sum()} of {len(counts)}", *shown)

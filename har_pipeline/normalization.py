@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from gaitway.errors import did_you_mean
-from gaitway.input_spec import SMALLEST_STD
+from gaitway.input_spec import MIN_STD
 from har_pipeline.errors import SettingsError
 from har_pipeline.splits import Split
 from har_pipeline.streaming.windows import ClientWindows
@@ -56,11 +56,11 @@ class ChannelStatistics:
 
     @property
     def std(self) -> np.ndarray:
-        """Standard deviation (C,), at least SMALLEST_STD; ones where nothing was counted."""
+        """Standard deviation (C,), at least MIN_STD; ones where nothing was counted."""
         if not self.count:
             return np.ones_like(self.total)
         variance = np.maximum(self.square / self.count - self.mean**2, 0.0)
-        std: np.ndarray = np.maximum(np.sqrt(variance), SMALLEST_STD)
+        std: np.ndarray = np.maximum(np.sqrt(variance), MIN_STD)
         return std
 
     def normalize(self, x: np.ndarray) -> np.ndarray:

@@ -65,6 +65,14 @@ def dataset_labels(dataset: str, options: dict[str, Any] | None = None) -> tuple
     return reader.labels(reader.options(options))
 
 
+def dataset_number(dataset: str, options: dict[str, Any] | None = None) -> str:
+    """Return what a regression can learn of a data set, with its unit; "": nothing, as of combinations."""
+    if combination_of(dataset):
+        return ""
+    reader = reader_of(dataset)
+    return reader.number(reader.options(options))
+
+
 def dataset_settings(dataset: str) -> PipelineSettings:
     """Return the preset of a data set (spsw advances by 16 samples, all others by 64).
 
@@ -197,11 +205,12 @@ def _build(
     without = [checks.no_windows(client, settings.window_s) for client in sorted(windows) if not len(windows[client])]
     if len(without) == len(windows):
         first = without[0]
-        raise SignalError(f"{reader.name} gives no window at all; {first.client}, 1 of {len(windows)}: {first.words}")
+        raise SignalError(f"{reader.name} gives no window at all; {first.client}, 1 of {len(windows)}: {first.message}")
     origins = {client: reader.origin(client) for client in windows}
     findings = (*without, *checks.findings())
     ordered = dict(sorted(windows.items()))
-    return WindowedDataset(reader.name, labels, ordered, settings, origins, checks.rates_hz(), findings)
+    number = reader.number(options)
+    return WindowedDataset(reader.name, labels, ordered, settings, origins, checks.rates_hz(), findings, number)
 
 
 def _as_recordings(windows: ClientWindows, settings: PipelineSettings) -> Iterator[Recording]:
@@ -233,7 +242,7 @@ def _cut(
             windows[client] += pipelines[client].push(recording)
         except SignalError as error:
             reasons = [each for each in checks.findings() if (each.severity, each.client) == ("error", client)]
-            raise SignalError(f"{error}. {reasons[0].where}: {reasons[0].words}") if reasons else error from error
+            raise SignalError(f"{error}. {reasons[0].where}: {reasons[0].message}") if reasons else error from error
         if progress is not None:
             progress(done, client)
     for client, pipeline in pipelines.items():

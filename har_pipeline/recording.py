@@ -11,7 +11,7 @@ from gaitway.input_spec import SENSOR_CHANNELS
 
 CHANNELS = SENSOR_CHANNELS
 STANDARD_GRAVITY = 9.80665
-LARGEST = 1e6
+MAX_VALUE = 1e6
 """No sensor of a body measures more m/s² or rad/s; as float32, far larger ones would be infinite."""
 UNLABELLED = frozenset({"", "null"})
 
@@ -55,8 +55,9 @@ class Recording(NamedTuple):
 
     times_s (n,) float64 in seconds on the client's clock; values (n, 3) float, specific force in m/s² (at rest, face
     up, +9.81 on z; what readers themselves yield has the convention that they declare) or angular rate in rad/s.
-    activity is one name or one per sample; "" and "null" mean unlabelled. source and line (of the first
-    sample) are there for error messages.
+    activity is one name or one per sample; "" and "null" mean unlabelled. number (n,) is what a regression learns, in
+    the unit of the data set, NaN where it is not known; only that of the accelerometer counts. source and line (of the
+    first sample) are there for error messages.
     """
 
     client: str
@@ -67,11 +68,17 @@ class Recording(NamedTuple):
     values: np.ndarray
     source: str = ""
     line: int = 0
+    number: np.ndarray | None = None
 
     def where(self, index: int = 0) -> str:
         """Say which file and line sample `index` came from."""
         place = self.source or f"client {self.client}, session {self.session}, {self.sensor}"
         return f"{place}, line {self.line + index}" if self.line else f"{place}, sample {index}"
+
+
+def known_numbers(numbers: np.ndarray) -> np.ndarray | None:
+    """Return numbers (n,) as a recording has them: None where none is known."""
+    return None if np.isnan(numbers).all() else numbers
 
 
 def subject_of(client: str) -> str:

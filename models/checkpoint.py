@@ -133,7 +133,7 @@ def _skeleton(info: CheckpointInfo) -> Model:
             model = build(info.model, classes=info.classes, **info.options)
     except (ModelError, TypeError) as error:
         raise CheckpointError(f"cannot build the checkpoint's model: {error}") from error
-    if not model.takes(info.input):
+    if not model.accepts(info.input):
         raise CheckpointError(
             f"the input is a {info.input.kind} {info.input.shape}; {info.model!r} takes "
             f"{' or '.join(model.input_kinds)} {model.input_shape}{' of any length' if model.any_length else ''}"

@@ -109,7 +109,7 @@ class Hart(Transformer):
 
     input_shape = (WINDOW, CHANNELS)
     input_kinds = ("window",)
-    targets = (TargetKind.CLASS, TargetKind.WINDOW)  # the latter within `models.mae`
+    targets = (TargetKind.CLASS, TargetKind.NUMBER, TargetKind.WINDOW)  # the latter within `models.mae`
     small: ClassVar[Mapping[str, Any]] = {"blocks": 2, "feature_dim": 32, "mlp": 24, "head_width": 20}
 
     def __init__(

@@ -36,17 +36,19 @@ class Model(nn.Module, ABC):
     A subclass's options are keywords with defaults. `options` rebuilds it with `models.build`; values are JSON's.
     `input_kinds` are the kinds of examples that it takes, `input_shape` is one example's shape, `feature_dim` the D of
     what enters the head. A network with ALP layers names in `without_alp` the table's entry of the same one without.
-    `any_length`: windows of another length than `input_shape`'s do as well. `targets` are what its output can be
-    compared with, `published` which weights it can start from (`models.pretrained`), `small` are
-    options of a size that tests train in a moment.
+    `any_length`: windows of another length than `input_shape`'s do as well. `takes_raw_input`: it is given examples as
+    they were measured, and a plan with it has `data.normalization = "none"`. `targets` are what its output can be
+    compared with (a number: the logit of one class), `published` which weights it can start from (`models.pretrained`),
+    `small` are options of a size that tests train in a moment.
     """
 
     head: nn.Module
     input_shape: tuple[int, ...]
     feature_dim: int
     input_kinds: ClassVar[tuple[InputKind, ...]]
-    targets: ClassVar[tuple[TargetKind, ...]] = (TargetKind.CLASS,)
+    targets: ClassVar[tuple[TargetKind, ...]] = (TargetKind.CLASS, TargetKind.NUMBER)
     any_length: ClassVar[bool] = False
+    takes_raw_input: ClassVar[bool] = False
     without_alp: ClassVar[str | None] = None
     published: ClassVar[Published | None] = None
     small: ClassVar[Mapping[str, Any]] = {}
@@ -66,7 +68,7 @@ class Model(nn.Module, ABC):
         """Return the names of the tasks that its output fits."""
         return [task for task in TASKS if cls.learns(task)]
 
-    def takes(self, spec: InputSpec) -> bool:
+    def accepts(self, spec: InputSpec) -> bool:
         """Say whether examples of this kind and shape are its input."""
         rest = 1 if self.any_length else 0
         return spec.kind in self.input_kinds and spec.shape[rest:] == self.input_shape[rest:]

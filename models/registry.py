@@ -7,9 +7,11 @@ from typing import Any
 from gaitway.errors import did_you_mean
 from gaitway.input_spec import InputSpec
 from gaitway.plugins import EntryTable, PluginError, hint
+from gaitway.tasks import TargetKind
 from models.dense import Dense
 from models.errors import OptionError, UnknownModelError
 from models.har_cnn import HarCnn, HarCnnAlp
+from models.har_features import HarFeatures
 from models.hart import Hart, HartAlp
 from models.image.cnn import CelebaCnn, FemnistCnn, MarginCnn, MnistCnn, PublicCnn
 from models.image.deeplab import DeepLabV3Plus
@@ -32,6 +34,7 @@ MODELS: EntryTable[type[Model]] = EntryTable(
     {
         "hart": Hart,
         "hart_alp": HartAlp,
+        "har_features": HarFeatures,
         "har_cnn": HarCnn,
         "har_cnn_alp": HarCnnAlp,
         "dense": Dense,
@@ -63,8 +66,9 @@ def build(name: str, *, classes: int, **options: Any) -> Model:
         network = MODELS[name]
     except PluginError as error:
         raise UnknownModelError(str(error)) from error
-    if classes < 2:
-        raise OptionError(f"classes={classes}: expected at least 2")
+    least = 1 if TargetKind.NUMBER in network.targets else 2
+    if classes < least:
+        raise OptionError(f"classes={classes}: expected at least {least}")
     _check_names(f"model {name!r}", options, model_options(name))
     _check_names("option 'alp'", options.get("alp") or {}, alp_options())
     return network(classes, **options)

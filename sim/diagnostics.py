@@ -22,7 +22,7 @@ CLASSES = "classes"
 """Name of the set of class prototypes, beside the blocks of the ALP layers."""
 
 
-MOST_WEIGHTS = 4096
+MAX_WEIGHTS = 4096
 """Of weights by parameter tensor so many are written a round; 600 rounds of them are 70 MB."""
 
 
@@ -72,7 +72,7 @@ def diagnose(method: Method, before: Tree, after: Tree, updates: Sequence[Update
 def _attention(method: Method, before: Tree, updates: Sequence[Update]) -> dict[str, Any]:
     found: dict[str, Any] = {"attention": method.client_weights(before, updates)}
     if layers := method.layer_weights(before, updates):
-        few = len(layers) * len(updates) <= MOST_WEIGHTS
+        few = len(layers) * len(updates) <= MAX_WEIGHTS
         found["attention"] = {**found["attention"], "layers": _mean_over(layers)}
         found["effective_clients"] = {layer: effective_clients(each) for layer, each in layers.items()}
         found["layer_attention"] = layers if few else {}

@@ -36,18 +36,20 @@ class Evaluator(NamedTuple):
     chunk: int = 1
     workers: int = 1
 
-    def own(self, model: ClientModel, examples: Examples) -> Statistics:
+    def evaluate_client(self, model: ClientModel, examples: Examples) -> Statistics:
         """Statistics of one client's model on some examples."""
         return measure(*model, examples, self.batch)
 
-    def each_own(self, models: Mapping[str, ClientModel], examples: Mapping[str, Examples]) -> dict[str, Statistics]:
+    def evaluate_clients(
+        self, models: Mapping[str, ClientModel], examples: Mapping[str, Examples]
+    ) -> dict[str, Statistics]:
         """Statistics of clients' models, each on that client's examples."""
         names = sorted(models)
         if min(self.workers, len(names)) < 2:
-            return {name: self.own(models[name], examples[name]) for name in names}
+            return {name: self.evaluate_client(models[name], examples[name]) for name in names}
 
         def work(number: int) -> Tree:
-            return self.own(models[names[number]], examples[names[number]])
+            return self.evaluate_client(models[names[number]], examples[names[number]])
 
         order = sorted(range(len(names)), key=lambda number: -len(examples[names[number]].y))
         found = {
@@ -57,14 +59,14 @@ class Evaluator(NamedTuple):
         }
         return {name: found[name] for name in names}
 
-    def on_each(self, model: ClientModel, examples: Mapping[str, Examples]) -> dict[str, Statistics]:
+    def evaluate_per_client(self, model: ClientModel, examples: Mapping[str, Examples]) -> dict[str, Statistics]:
         """Statistics of one model on every client's examples, from one pass over their union."""
         return measure_each(*model, examples, self.batch)
 
-    def on_union(self, models: Mapping[str, ClientModel], union: Examples) -> dict[str, Statistics]:
+    def evaluate_union(self, models: Mapping[str, ClientModel], union: Examples) -> dict[str, Statistics]:
         """Statistics of many clients' models on the same examples."""
         if self.chunk == 1 or not len(union.y):
-            return self.each_own(models, dict.fromkeys(models, union))
+            return self.evaluate_clients(models, dict.fromkeys(models, union))
         found: dict[str, Statistics] = {}
         for names in self._chunks(models):
             clients = [models[name].client for name in names]

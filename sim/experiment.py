@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.fields import FieldInfo
 
-from federation.plan import DataStatistics, ModelSpec, Plan, picture_input, with_packages
+from federation.plan import DataStatistics, ModelSpec, Plan, image_input, with_packages
 from federation.tasks import TASKS
 from gaitway.tasks import DEFAULT_TASK
 from models.registry import starting_from_published
@@ -223,13 +223,13 @@ class Experiment(Plan):
         return (self.model, *self.alternatives)
 
     def plan_for(self, data: FederatedData) -> Plan:
-        """Return the plan that a server and its devices carry out: with pictures' shape, and federated statistics."""
+        """Return the plan that a server and its devices carry out: with images' shape, and federated statistics."""
         plan = with_packages(Plan(**{name: getattr(self, name) for name in Plan.model_fields}))
         found: dict[str, Any] = {}
         if self.data.normalization == "federated" and self.data.statistics is None:
             found["statistics"] = DataStatistics.model_validate(next(iter(data.statistics.values())).to_json())
-        if self.data.input is None and data.picture_shape is not None:
-            found["input"] = picture_input(data.picture_shape, data.fit)
+        if self.data.input is None and data.image_shape is not None:
+            found["input"] = image_input(data.image_shape, data.fit)
         return plan.model_copy(update={"data": self.data.model_copy(update=found)}) if found else plan
 
     def by_section(self) -> dict[str, Any]:
@@ -278,7 +278,7 @@ PLAN_OPTIONS: Mapping[str, Option] = {
     "augmentation": Option(
         "training",
         _TRAINING,
-        "Of pictures, and of masks with them, anew each time they are trained on: flip=0.5 (how likely left and right "
+        "Of images, and of masks with them, anew each time they are trained on: flip=0.5 (how likely left and right "
         "change sides), padding=4 (pixels at each side, before a crop), scale=0.5:2 (factor, before a crop), "
         "brightness, contrast, saturation (0.2: by a fifth at most), or some of them: flip=0.5,padding=4.",
         ("training", "augmentation"),

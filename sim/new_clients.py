@@ -42,7 +42,7 @@ def _statistics(simulation: Simulation, holdout: Holdout, shots: int) -> dict[st
     new_clients = simulation.data.new_clients
     networks = assign_networks(new_clients, simulation.networks)
     models = {name: _model(simulation, networks[name], name, holdout, shots) for name in new_clients}
-    return {name: simulation.evaluator.own(models[name], new_clients[name].test) for name in new_clients}
+    return {name: simulation.evaluator.evaluate_client(models[name], new_clients[name].test) for name in new_clients}
 
 
 def _model(simulation: Simulation, network: Architecture, name: str, holdout: Holdout, shots: int) -> ClientModel:
@@ -77,7 +77,7 @@ def _by_clients(simulation: Simulation) -> dict[str, Any] | None:
     if not tests or not models:
         return None
     task = simulation.task
-    means = [_mean_scores(task, simulation.evaluator.on_union(models, test)) for test in tests.values()]
+    means = [_mean_scores(task, simulation.evaluator.evaluate_union(models, test)) for test in tests.values()]
     return {
         name: {"mean": float(np.mean([mean[name] for mean in means])), "std": float(np.std([m[name] for m in means]))}
         for name in task.metric_kinds

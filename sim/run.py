@@ -19,7 +19,7 @@ from federation.methods import METHODS, method_from_json, method_to_json
 from federation.methods.fedali import GLOBAL, LOCAL
 from federation.records import Examples
 from federation.tasks import task_from_json
-from federation.training.augmentation import check_pictures
+from federation.training.augmentation import check_images
 from federation.training.prediction import task_mismatch
 from gaitway.files import write_file
 from sim import checkpoint, client_store
@@ -28,16 +28,16 @@ from sim.data.few_labels import with_few_labels
 from sim.data.holdout import leave_clients_out
 from sim.data.pooling import pooled
 from sim.data.scaling import scaled
-from sim.data.sources import Progress, source_named
+from sim.data.sources import Progress, get_source
 from sim.engines import EngineChoice, choose
 from sim.engines.stacked import CHUNK
 from sim.errors import RunDirectoryError, SettingsError
 from sim.evaluation import Evaluator
 from sim.experiment import ENVIRONMENT, Experiment
-from sim.networks.architectures import Architecture, architectures, for_pictures
+from sim.networks.architectures import Architecture, architectures, for_images
 from sim.new_clients import score_new_clients
 from sim.results.saved_models import save_models
-from sim.results.segmented_pictures import FILE, pictures_of, write_pictures
+from sim.results.segmented_images import FILE, images_of, write_images
 from sim.results.summary import write_json, write_results
 from sim.results.writing import CHECKPOINT, writing
 from sim.simulation import Simulation
@@ -96,20 +96,20 @@ def run(
     _play(simulation, out, checkpoint_every_s, report)
     extra: dict[str, Any] = {"clients": len(data.clients), "seconds": {"data": data_seconds}}
     if settings.holdout is not None:
-        extra["new_users"] = score_new_clients(simulation, settings.holdout)
+        extra["new_clients"] = score_new_clients(simulation, settings.holdout)
     with writing("the final scores (summary.json and its neighbours)", out):
         summary = write_results(simulation, settings, out, extra)
     with writing("the models (models/*.safetensors)", out):
         save_models(simulation, settings, out)
-    if pictures := pictures_of(simulation):
-        with writing(f"a few segmented test pictures ({FILE})", out):
-            write_pictures(out / FILE, pictures)
+    if images := images_of(simulation):
+        with writing(f"a few segmented test images ({FILE})", out):
+            write_images(out / FILE, images)
     return summary
 
 
 def load_data(settings: Experiment, root: Path | None, cache: Path | None, progress: Progress | None) -> FederatedData:
     """Read, divide and normalize the examples; hold the new clients out, and leave as much as scale and labels say."""
-    data, seed = source_named(settings.dataset).load(settings, root, cache, progress), settings.training.seed
+    data, seed = get_source(settings.dataset).load(settings, root, cache, progress), settings.training.seed
     task = task_from_json(settings.task)
     data = scaled(leave_clients_out(data, settings.holdout, seed), settings.scale, seed, task)
     return with_few_labels(data, task, settings.labelled_per_class, settings.labelled_clients, seed)
@@ -135,7 +135,7 @@ def build_simulation(
     if settings.gradient_dissimilarity and (method.pools_data or not method.has_global_model):
         why = "has one client" if method.pools_data else "sends no model that all clients start a round from"
         raise SettingsError(f"--gradient-dissimilarity: {method.name} {why}, so there is nothing to compare")
-    networks = for_pictures(architectures(settings) if networks is None else networks, data.moments)
+    networks = for_images(architectures(settings) if networks is None else networks, data.moments)
     _check_task(networks, data)
     data = pooled(data) if method.pools_data else data
     choice = _engine(settings, data)
@@ -162,7 +162,7 @@ def _check_task(networks: Sequence[Architecture], data: FederatedData) -> None:
     found = (own.train for own in data.clients.values() if len(own.train.y))
     for one in (Examples(part.x[:1], part.y[:1]) for part in islice(found, 1)):
         for network in networks:
-            check_pictures(network.setup.training.augmentation, one.x)
+            check_images(network.setup.training.augmentation, one.x)
             if mismatch := task_mismatch(network.setup, network.initial, one):
                 raise SettingsError(f"--task with --model {network.model.name}: {mismatch}")
 
@@ -180,7 +180,7 @@ def _choose_client_store(
     each = max(client_store.client_bytes(network.initial) for network in networks)
     each *= 2 if settings.precision == "int8" else 1  # a residual is at the most as large as the model
     chosen = 2 if data.validation else 1
-    federation = client_store.Federation(clients, cohort, rounds.rounds, each, chosen)
+    federation = client_store.StoreDemand(clients, cohort, rounds.rounds, each, chosen)
     return client_store.choose(settings.client_store, settings.device, federation, folder)
 
 
@@ -205,7 +205,7 @@ def _can_forget(settings: Experiment, simulation: Simulation) -> None:
 def _play(simulation: Simulation, out: Path, checkpoint_every_s: float, report: Report) -> None:
     written, pause = time.monotonic(), checkpoint_every_s
     lines = out / "rounds.jsonl"
-    for record in simulation.play():
+    for record in simulation.run_rounds():
         with writing(f"the scores of round {record['round']} (rounds.jsonl)", out), lines.open("a") as file:
             file.write(json.dumps(record) + "\n")
         report("round", record)
@@ -223,7 +223,7 @@ def _truncate_lines(path: Path, rounds: int) -> None:
     write_file(path, "".join(line + "\n" for line in lines).encode())
 
 
-VOLATILE = ENVIRONMENT | {"versions", "hardware", "parameters", "split_leaks", "findings", "dealt_labels"}
+VOLATILE = ENVIRONMENT | {"versions", "hardware", "parameters", "split_leaks", "findings", "partition_class_names"}
 """Keys of config.json that may differ when a run is resumed."""
 
 
@@ -269,7 +269,7 @@ def _facts(data: FederatedData, simulation: Simulation) -> dict[str, Any]:
     return {
         "split_leaks": data.split_leaks,
         "findings": data.findings,
-        "dealt_labels": data.dealt_labels,
+        "partition_class_names": data.partition_class_names,
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,

@@ -66,7 +66,7 @@ from sim.uplink import Uplink
 
 @dataclass
 class Simulation:
-    """A federation in one process; `play` yields one record per round."""
+    """A federation in one process; `run_rounds` yields one record per round."""
 
     networks: Sequence[Architecture]
     rounds: RoundSettings
@@ -113,7 +113,7 @@ class Simulation:
         """A client that has not taken part in anything, with the first network."""
         return self.networks[0].initial
 
-    def play(self) -> Iterator[dict[str, Any]]:
+    def run_rounds(self) -> Iterator[dict[str, Any]]:
         """Run the remaining rounds, and yield the line of `rounds.jsonl` after each; failed ones do not count."""
         while not self.is_over:
             self.round_number += 1
@@ -287,7 +287,7 @@ class Simulation:
             scored = set() if self.setup.method.predicts_by_broadcast else self.best_round.statistics.keys()
             due = sorted(clients.keys() - scored)
             tests = {name: self.data.clients[name].test for name in due}
-            self.best_round.statistics |= self.evaluator.each_own(self.models(due, clients), tests)
+            self.best_round.statistics |= self.evaluator.evaluate_clients(self.models(due, clients), tests)
             self.best_round.validation |= self._validated(due, clients)
             served = self.global_statistics()
             validation = spread(self.task, self.best_round.validation) or spread(
@@ -314,7 +314,7 @@ class Simulation:
     def _validated(self, due: Iterable[str], clients: Clients) -> dict[str, Statistics]:
         """Statistics of clients' models on their own validation examples, of those that have any."""
         examples = {name: self.data.validation[name] for name in due if name in self.data.validation}
-        return self.evaluator.each_own(self.models(examples, clients), examples)
+        return self.evaluator.evaluate_clients(self.models(examples, clients), examples)
 
     def global_statistics(self) -> dict[str, Statistics]:
         """Statistics of the server's model on every client's test set; {} for methods without one."""
@@ -323,7 +323,7 @@ class Simulation:
     def _served(self, examples: Mapping[str, Examples]) -> dict[str, Statistics]:
         if not (self.setup.method.has_global_model and examples):
             return {}
-        return self.evaluator.on_each(ClientModel(self.setup, self.server_model()), examples)
+        return self.evaluator.evaluate_per_client(ClientModel(self.setup, self.server_model()), examples)
 
     def server_model(self) -> Client:
         """Return a client that serves with the server's model; only for methods with one."""
@@ -341,7 +341,7 @@ class Simulation:
                 if is_scored(self.task, self.task.metrics(chosen.statistics[name]))
             ]
             union = subsample(self.data.union_test(), self.generalization_examples, self.setup.training.seed)
-            return self.evaluator.on_union(self.models(own, chosen.clients), union)
+            return self.evaluator.evaluate_union(self.models(own, chosen.clients), union)
 
     def models(self, names: Iterable[str], clients: Clients) -> Mapping[str, ClientModel]:
         """Return the models of some of the clients, each made when it is asked for."""

@@ -25,9 +25,9 @@ from federation.rounds.server_round import RoundPhase
 from gaitway.threads import thread_failures
 
 DAY_S = 86_400.0
-SOON_S = 30 * DAY_S
+EXPIRY_WARNING_S = 30 * DAY_S
 """A certificate or a key that ends sooner is told of."""
-LATELY_S = DAY_S
+QUARANTINE_WARNING_S = DAY_S
 """Updates in quarantine are told of for so long."""
 ADVICE = {
     NO_BROKER: ": only devices that speak HTTP can take part until it is. The server's log says what it tries; "
@@ -38,12 +38,12 @@ Level = Literal["error", "warning", "note"]
 
 
 class AttentionItem(NamedTuple):
-    """One thing to look at; `place` is the page about it, below its federation."""
+    """One thing to look at; `page_path` is the page about it, below its federation."""
 
     level: Level
-    words: str
+    message: str
     federation: str = ""
-    place: str = ""
+    page_path: str = ""
 
 
 def of_server(session: Session, readiness: Readiness, now: float) -> list[AttentionItem]:
@@ -52,7 +52,7 @@ def of_server(session: Session, readiness: Readiness, now: float) -> list[Attent
     found = [AttentionItem("error", each[0].upper() + each[1:] + ".") for each in problems]
     found += [AttentionItem("warning", sentence) for sentence in thread_failures.describe()]
     for name, expiry in readiness.certificates().items():
-        if expiry < now + SOON_S:
+        if expiry < now + EXPIRY_WARNING_S:
             found.append(
                 AttentionItem(
                     "error" if expiry <= now else "warning", f"The certificate of {name} {_ends(expiry, now)}."
@@ -128,7 +128,9 @@ def _round(session: Session, row: FederationRow) -> list[AttentionItem]:
 
 def _quarantine(session: Session, row: FederationRow, now: float) -> list[AttentionItem]:
     query = select(func.count(), func.count(UpdateRow.device_id.distinct())).where(
-        UpdateRow.federation_id == row.id, UpdateRow.status == "quarantined", UpdateRow.received_at > now - LATELY_S
+        UpdateRow.federation_id == row.id,
+        UpdateRow.status == "quarantined",
+        UpdateRow.received_at > now - QUARANTINE_WARNING_S,
     )
     updates, devices = session.execute(query).one()
     if not updates:
@@ -164,7 +166,7 @@ def _devices(session: Session, row: FederationRow) -> list[AttentionItem]:
 
 
 def _ends_soon(row: CredentialRow, now: float) -> bool:
-    ends = row.expires_at is not None and now < row.expires_at < now + SOON_S
+    ends = row.expires_at is not None and now < row.expires_at < now + EXPIRY_WARNING_S
     return ends and row.revoked_at is None and "operator" in row.scopes and row.device_id is None
 
 

@@ -18,13 +18,13 @@ from aggregator_api.auth.scopes import is_device_message
 
 Answer = TypeVar("Answer")
 
-REST = 4.0
+PAUSE_FACTOR = 4.0
 """Rest between two pieces of work of one key, in times that the one before has taken; others may join meanwhile."""
-LONGEST_REST_S = 0.05
+MAX_PAUSE_S = 0.05
 
 
 @dataclass
-class _Piece(Generic[Answer]):
+class _PendingRead(Generic[Answer]):
     """Work that has not begun, and how many wait for it."""
 
     answer: asyncio.Future[Answer]
@@ -36,7 +36,7 @@ class Coalescing(Generic[Answer]):
     """Work under way, by its key; used on one event loop."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Hashable, _Piece[Answer]] = {}
+        self._waiting: dict[Hashable, _PendingRead[Answer]] = {}
         self._workers: dict[Hashable, asyncio.Task[None]] = {}
 
     async def get(self, key: Hashable, work: Callable[[], Awaitable[Answer]]) -> Answer:
@@ -44,7 +44,7 @@ class Coalescing(Generic[Answer]):
         piece = self._waiting.get(key)
         if piece is None:
             loop = asyncio.get_running_loop()
-            piece = self._waiting[key] = _Piece(loop.create_future(), work)
+            piece = self._waiting[key] = _PendingRead(loop.create_future(), work)
             if key not in self._workers:
                 self._workers[key] = loop.create_task(self._work(key))
         piece.callers += 1
@@ -62,7 +62,7 @@ class Coalescing(Generic[Answer]):
                     piece.answer.exception()  # nobody may be left to hear it
                 if piece.callers > 1:  # who asks alone waits for nobody
                     # without a rest, work on a few questions that many ask would keep Python's lock from the others
-                    await asyncio.sleep(min(LONGEST_REST_S, REST * (loop.time() - began)))
+                    await asyncio.sleep(min(MAX_PAUSE_S, PAUSE_FACTOR * (loop.time() - began)))
         finally:
             del self._workers[key]
 
@@ -98,7 +98,7 @@ class CoalescedReads:
 
 def _key(scope: Scope) -> Hashable | None:
     path: str = scope["path"]
-    if scope["method"] != "GET" or path.endswith("/events") or is_device_message(path):
+    if scope["method"] != "GET" or path.endswith("/events") or is_device_message(scope.get("state", {})):
         return None
     if not path.startswith(("/v1/federations", "/live/")) and path != "/readyz":
         return None  # what is below /live/ are parts of pages that hold nothing of the session that asks

@@ -1,8 +1,8 @@
 """How long a connection may take, and how many there may be: what uvicorn leaves to a proxy.
 
 A client has `header_timeout_s` for a request's headers and `body_timeout_s` for its body, and is cut off if it reads
-nothing of an answer for `write_timeout_s`. Connections above `most` are not queued, for half-sent headers would keep
-everybody out: those that have waited longest without a whole request make room for them.
+nothing of an answer for `write_timeout_s`. Connections above `max_connections` are not queued, for half-sent headers
+would keep everybody out: those that have waited longest without a whole request make room for them.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ BACKLOG = 256
 """Connections that the system holds, and that are taken at once before any of them can be refused."""
 OTHER_FILES = 2 * BACKLOG
 """Of the files that this process may open, those left for the database, blobs, the broker and a full backlog."""
-MOST_HEADER_BYTES = 1 << 16
+MAX_HEADER_BYTES = 1 << 16
 """Of a request's line and headers, which the parser itself would take without end."""
 
 
-class Bounds(NamedTuple):
+class ConnectionLimits(NamedTuple):
     """Seconds, and connections at the same time."""
 
     header_s: float
     body_s: float
     write_s: float
-    most: int
+    max_connections: int
 
 
-def bounds_of(settings: Settings) -> Bounds:
+def bounds_of(settings: Settings) -> ConnectionLimits:
     """Return the bounds, with no more connections than this process may have files for."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = settings.max_connections if soft == resource.RLIM_INFINITY else max(16, soft - OTHER_FILES)
     most = min(settings.max_connections, files)
-    return Bounds(settings.header_timeout_s, settings.body_timeout_s, settings.write_timeout_s, most)
+    return ConnectionLimits(settings.header_timeout_s, settings.body_timeout_s, settings.write_timeout_s, most)
 
 
-def bounded_protocol(bounds: Bounds) -> type[asyncio.Protocol]:
+def bounded_protocol(bounds: ConnectionLimits) -> type[asyncio.Protocol]:
     """Return uvicorn's protocol with these bounds over all the connections that it is made for."""
 
     class Protocol(BoundedProtocol):
@@ -61,7 +61,7 @@ class _Phase(Enum):
 class BoundedProtocol(HttpToolsProtocol):
     """One connection; its phase is looked at whenever something has come or an answer has ended."""
 
-    limits: Bounds
+    limits: ConnectionLimits
     waiting: ClassVar[OrderedDict[BoundedProtocol, None]]
     """Connections without a whole request, the one that has waited longest first."""
     _phase: _Phase | None = None
@@ -74,7 +74,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
         self._look()
-        if len(self.connections) > self.limits.most:
+        if len(self.connections) > self.limits.max_connections:
             longest = next(iter(self.waiting))  # at least this one waits
             longest.cut_off()
 
@@ -90,7 +90,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._header_bytes += len(data)
         super().data_received(data)
         self._look()
-        if self._phase is _Phase.WAITING and self._header_bytes > MOST_HEADER_BYTES:
+        if self._phase is _Phase.WAITING and self._header_bytes > MAX_HEADER_BYTES:
             self._end("431 Request Header Fields Too Large")
 
     def on_headers_complete(self) -> None:

@@ -30,7 +30,7 @@ from gaitway.threads import supervised_task
 Found = TypeVar("Found")
 
 POLL_S = 0.25
-QUIET_S = 15.0
+HEARTBEAT_S = 15.0
 """A stream without events gets a comment so often, so that a dead client is noticed."""
 BATCH = 200
 RECENT = 2_000
@@ -87,7 +87,7 @@ class EventFeed:
                 elif text := journal.after(last):
                     last = journal.newest
                     yield text
-                elif not await journal.grows(QUIET_S):
+                elif not await journal.grows(HEARTBEAT_S):
                     yield b": still here\n\n"
         finally:
             self._leave(name, journal)
@@ -112,7 +112,7 @@ class EventFeed:
                     last = journal.newest
                     yield f"event: changed\ndata: {' '.join(sorted(subjects))}\n\n".encode()
                     await asyncio.sleep(CHANGES_S)
-                elif not await journal.grows(QUIET_S):
+                elif not await journal.grows(HEARTBEAT_S):
                     yield b": still here\n\n"
         finally:
             self._leave(name, journal)
@@ -163,7 +163,7 @@ class EventFeed:
 
     def _after(self, name: str, last: int) -> list[ServerSentEvent]:
         with self._database.read() as session:
-            row = None if name == ALL else repositories.federation_named(session, name)
+            row = None if name == ALL else repositories.find_federation(session, name)
             known = name == ALL or row is not None
             events = queries.events(session, row, PageParams(last, BATCH)).items if known else []
         return [
@@ -179,7 +179,7 @@ class EventFeed:
         with self._database.read() as session:
             if name == ALL:
                 return repositories.newest_event(session)
-            row = repositories.federation_named(session, name)
+            row = repositories.find_federation(session, name)
             return repositories.last_event(session, row) if row else 0
 
 

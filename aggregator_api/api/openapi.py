@@ -10,7 +10,8 @@ from fastapi.openapi.utils import get_openapi
 
 from aggregator_api.api.middleware.problems import responses
 from aggregator_api.api.schemas.resources import Problem
-from aggregator_api.auth.scopes import OPEN, is_device_message, need
+from aggregator_api.auth.declared_routes import declared_routes
+from aggregator_api.auth.scopes import Access
 
 _METHODS_WITH_BODIES = ("post", "put", "patch")
 _KEY = {
@@ -36,7 +37,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
         described["components"]["securitySchemes"] = {"key": _KEY}
         for path, operations in described["paths"].items():
             for method, operation in operations.items():
-                _complete(path, method, operation)
+                _complete(method, operation, declared_routes(app).access(method.upper(), path))
         app.openapi_schema = described
     return app.openapi_schema
 
@@ -46,14 +47,14 @@ def text(app: FastAPI) -> str:
     return json.dumps(describe(app), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
+def _complete(method: str, operation: dict[str, Any], access: Access | None) -> None:
     statuses = [422, 429]
-    needed = need(method.upper(), path)
-    if needed is not None:
+    is_open = access is not None and not access.scopes
+    if not is_open:
         operation["security"] = [{"key": []}]
-        operation["x-scopes"] = list(needed.scopes)
+        operation["x-scopes"] = list(access.scopes if access else ())
         statuses += [401, 403]
-    if method == "post" and path not in OPEN and not is_device_message(path):
+    if method == "post" and not is_open and not (access and access.of_device):
         operation.setdefault("parameters", []).append(_IDEMPOTENCY_KEY)
         statuses.append(409)
     if method in _METHODS_WITH_BODIES:

@@ -108,7 +108,7 @@ def _in_words(status: str, number: int, current: RoundRow | None, epoch: EpochRo
     if current is None:
         now = f"{status}, no round is open after round {number}" if number else f"{status}, no round has begun yet"
     else:
-        parts = current.awaited + current.received
+        parts = current.pending + current.received
         now = f"{status}, round {number} is {current.phase}: {current.received} of {parts} devices have reported"
     return "; ".join(filter(None, (now, epochs.restored_words(epoch))))
 

@@ -51,13 +51,24 @@ def devices(session: Session, row: RolloutRow, answer: AnswerName | None, page: 
 
 
 def _device(metric: str, row: RolloutDeviceRow) -> RolloutDevice:
-    said = {name: getattr(row, name) for name in ("answer", "score", "reason", "told_at", "answered_at")}
+    said = {name: getattr(row, name) for name in ("answer", "score", "reason", "notified_at", "answered_at")}
     return RolloutDevice(device=row.device.name, wave=row.wave + 1, metric=metric, **said)
 
 
 def _said(row: RolloutRow) -> dict[str, Any]:
     settings = RolloutSettings.model_validate(row.settings)
-    names = ("id", "number", "phase", "members", "good", "bad", "reason", "wave_at", "started_at", "ended_at")
+    names = (
+        "id",
+        "number",
+        "phase",
+        "members",
+        "successes",
+        "failures",
+        "reason",
+        "wave_started_at",
+        "started_at",
+        "ended_at",
+    )
     where = {"wave": row.wave + 1, "waves": len(settings.waves), **_reach(settings, row.wave)}
     what = {"version": row.version.version, "sha256": row.version.broadcast_sha256}
     return {**{name: getattr(row, name) for name in names}, **where, **what}

@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from aggregator_api.api.queries import PageParams
-from aggregator_api.api.scores import MOST_REMEMBERED, STILL_OPEN
+from aggregator_api.api.scores import MAX_REMEMBERED, STILL_OPEN
 from aggregator_api.db import repositories
 from aggregator_api.db.models import (
     DeviceRow,
@@ -25,8 +25,8 @@ from aggregator_api.db.models import (
 from federation.rounds.server_round import ClientStatus, RoundPhase
 
 PHASES = (RoundPhase.ANNOUNCED, RoundPhase.COLLECTING, RoundPhase.AGGREGATING)
-MOST_FEDERATIONS = 64
-MOST_ROUNDS = 200
+MAX_FEDERATIONS = 64
+MAX_ROUNDS = 200
 """Whose phases are remembered, of one federation."""
 
 
@@ -74,7 +74,7 @@ class GridRow(NamedTuple):
         return found
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         """The same for who does not see it: how many rounds of each kind."""
         return ", ".join(f"{CELLS[word]} {count}" for word, count in Counter(self.cells).most_common())
 
@@ -137,7 +137,7 @@ class RoundCosts:
             for number, cost in made.items():
                 if number <= settled:
                     self._known[federation.instance, number] = cost
-            while len(self._known) > MOST_REMEMBERED:
+            while len(self._known) > MAX_REMEMBERED:
                 self._known.popitem(last=False)
         return {number: found or made[number] for number, found in known.items()}
 
@@ -178,11 +178,11 @@ class PhaseTimes:
         )
         for number, kind, at in session.connection().execute(query.order_by(EventRow.id)):
             begun.setdefault(number, {})[kind.partition(".")[2]] = at
-        for number in sorted(begun)[:-MOST_ROUNDS]:
+        for number in sorted(begun)[:-MAX_ROUNDS]:
             del begun[number]
         self._read_to[instance] = newest
         self._read_to.move_to_end(instance)
-        while len(self._read_to) > MOST_FEDERATIONS:
+        while len(self._read_to) > MAX_FEDERATIONS:
             del self._begun[self._read_to.popitem(last=False)[0]]
         return begun
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
-from aggregator_api.api.allowance import Allowance
+from aggregator_api.api.time_budget import TimeBudget
 from aggregator_api.db import repositories
 from aggregator_api.db.models import FederationRow, MetricRow
 from federation.plan import Plan
@@ -24,7 +24,7 @@ from federation.protocol.messages import class_score_names
 from federation.tasks import task_from_json
 from gaitway.tasks import Metric
 
-MOST_REMEMBERED = 2_000
+MAX_REMEMBERED = 2_000
 STILL_OPEN = 2
 """Updates that come late are counted for a round until so many later ones have begun."""
 
@@ -66,7 +66,7 @@ class RoundScores:
         session: Session,
         federation: FederationRow,
         numbers: Sequence[int],
-        allowance: Allowance | None = None,
+        allowance: TimeBudget | None = None,
     ) -> dict[int, RoundScore]:
         """Return the scores of those rounds that any device has measured; past the allowance none are made."""
         settled = repositories.last_number(session, federation) - STILL_OPEN
@@ -83,7 +83,7 @@ class RoundScores:
             for number, score in made.items():
                 counted = None if number <= settled else counts.get(number, 0)
                 known[number] = self._known[federation.instance, number] = (counted, score)
-            while len(self._known) > MOST_REMEMBERED:
+            while len(self._known) > MAX_REMEMBERED:
                 self._known.popitem(last=False)
         return {number: score for number, (_, score) in known.items() if score is not None}
 

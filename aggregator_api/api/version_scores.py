@@ -14,14 +14,14 @@ from threading import Lock
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_api.api.allowance import Allowance
+from aggregator_api.api.time_budget import TimeBudget
 from aggregator_api.db import repositories
 from aggregator_api.db.models import EventRow, FederationRow, ModelVersionRow, RoundRow
 from aggregator_api.rollouts import adoptions
 from federation.protocol.messages import VersionScore
 
-MOST_FEDERATIONS = 64
-MOST_VERSIONS = 2_000
+MAX_FEDERATIONS = 64
+MAX_VERSIONS = 2_000
 """Of one federation; past it all are forgotten, and those that are asked for are made anew."""
 
 
@@ -45,7 +45,7 @@ class VersionScores:
         session: Session,
         federation: FederationRow,
         versions: Sequence[int],
-        allowance: Allowance | None = None,
+        allowance: TimeBudget | None = None,
     ) -> dict[int, VersionScore]:
         """Return the scores of versions, by their ids; none of those that nobody measured, or past the allowance."""
         with self._lock:
@@ -68,14 +68,14 @@ class VersionScores:
 
     def _read_on(self, session: Session, federation: FederationRow, newest: int) -> _Known:
         known = self._known.get(federation.instance)
-        if known is None or len(known.scores) > MOST_VERSIONS:
+        if known is None or len(known.scores) > MAX_VERSIONS:
             known = self._known[federation.instance] = _Known(newest)
         elif newest > known.event:
             for version in _changed(session, federation, known.event, newest):
                 known.scores.pop(version, None)
             known.event = newest
         self._known.move_to_end(federation.instance)
-        while len(self._known) > MOST_FEDERATIONS:
+        while len(self._known) > MAX_FEDERATIONS:
             self._known.popitem(last=False)
         return known
 

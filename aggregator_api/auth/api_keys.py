@@ -135,7 +135,7 @@ def note_use(session: Session, caller: Caller, now: float) -> None:
     session.execute(update(CredentialRow).where(CredentialRow.prefix == caller.id).values(used_at=now))
 
 
-def named(session: Session, prefix: str) -> CredentialRow | None:
+def find_key(session: Session, prefix: str) -> CredentialRow | None:
     """Find a key by the part of it that is not secret."""
     return session.scalar(select(CredentialRow).where(CredentialRow.prefix == prefix))
 

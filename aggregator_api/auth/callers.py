@@ -29,11 +29,11 @@ LookUp = Callable[[Session, str, float], Caller | None]
 
 log = logging.getLogger(__name__)
 
-AGAIN_S = 0.5
+REFRESH_AFTER_S = 0.5
 """A key that is shown after so long is looked up again, and opens until that is done or its time is over."""
-REMEMBERED_S = 1.0
+CACHE_TTL_S = 1.0
 """A key that another process revokes opens this one for so long at the most."""
-MOST = 10_000
+MAX_CACHED_KEYS = 10_000
 """Keys in memory; the one that was looked up longest ago makes room."""
 LOOKUPS_AT_ONCE = 4
 """Threads for look-ups: wrong keys, however many, leave the others to the rest."""
@@ -70,9 +70,9 @@ class CallerCache:
         with self._lock:
             caller, since = self._known.get(digest, (None, -math.inf))
         age = self._clock() - since
-        if caller is None or age >= REMEMBERED_S:
+        if caller is None or age >= CACHE_TTL_S:
             return await self._find(database, key, digest)
-        if age >= AGAIN_S and digest not in self._refreshing:
+        if age >= REFRESH_AFTER_S and digest not in self._refreshing:
             self._refreshing[digest] = task = asyncio.get_running_loop().create_task(self._find(database, key, digest))
             task.add_done_callback(partial(self._refreshed, digest))
         return caller
@@ -114,7 +114,7 @@ class CallerCache:
             if forgotten == self._forgotten:  # else it may have been revoked since it was read
                 self._known[digest] = caller, moment
                 self._known.move_to_end(digest)
-            while len(self._known) > MOST:
+            while len(self._known) > MAX_CACHED_KEYS:
                 self._known.popitem(last=False)
             due = moment - self._noted.get(caller.id, -math.inf) >= api_keys.USED_EVERY_S
             if due:

@@ -44,8 +44,8 @@ class OpenStream:
 class OpenStreams:
     """The streams of one process; all but the looking happens on the event loop."""
 
-    def __init__(self, database: Database, closing: threading.Event, *, most_of_a_key: int) -> None:
-        self._database, self._closing, self._most = database, closing, most_of_a_key
+    def __init__(self, database: Database, closing: threading.Event, *, max_per_key: int) -> None:
+        self._database, self._closing, self._most = database, closing, max_per_key
         self._streams: set[OpenStream] = set()
         self._of_key: Counter[str] = Counter()
         self._watcher: asyncio.Task[None] | None = None

@@ -1,38 +1,27 @@
-"""What a request needs: a scope, in a federation or on the whole server. What is not listed needs an operator's key.
+"""What a request needs: a scope, in a federation or on the whole server. Each route declares it where it is written.
 
-A page needs what REST needs at the path of the same name: whoever may not ask `POST /v1/federations/walk/pause` may not
-press the button that posts to `/federations/walk/pause`.
+    @router.post("/{name}/pause")
+    @requires("operator")
+    def pause(name: str) -> FederationDetail: ...
+
+A route that declares nothing is closed to everybody. A page declares what REST does at the path of the same name:
+whoever may not ask `POST /v1/federations/walk/pause` may not press the button that posts to `/federations/walk/pause`.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
+from aggregator_api.auth import api_keys
 from aggregator_api.auth.api_keys import Caller
 from aggregator_api.errors import ForbiddenError, UnauthorizedError
-from federation.protocol.over_http import STREAM
-
-OPEN = frozenset(
-    {
-        *("/healthz", "/readyz"),
-        *("/v1/enrol", "/v1/enrol/claim", "/v1/enrol/token"),  # they prove themselves, by a token or a signature
-        "/openapi.json",  # it, and what follows, are the same on every server
-        *("/docs", "/login", "/logout", "/phone"),
-    }
-)
-OPEN_FOLDERS = ("/docs/", "/static/", "/phone/", "/login/")
-FILTERED = ("/v1/federations", "/v1/keys", "/v1/blobs")
-"""Paths above any federation whose routes show a key only what is its own."""
 
 PROGRAMS = ("/v1/", "/docs", "/openapi.json", "/healthz", "/readyz", "/metrics")
 """Paths for programs: no session opens them, and their errors are never pages."""
-PAGES = frozenset({"", "events", "federations", "live", "new-federation"})
-"""First parts of the paths of pages, which need what REST needs."""
 
-_OPERATORS = (["", "v1", "keys"], ["", "v1", "audit"], ["", "v1", "new-federation"])
-"""Whose GETs are not for keys that only read."""
-_READS = frozenset({"GET", "HEAD", "OPTIONS"})
-_SPOKEN = frozenset({"status", "update", STREAM})
+_DECLARED = "__access__"
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 
 class Need(NamedTuple):
@@ -46,35 +35,62 @@ class Need(NamedTuple):
     device: str | None = None
 
 
-def is_device_message(path: str) -> bool:
-    """Whether a path is one where a device speaks or listens, as it would at a broker."""
-    parts = path.split("/")
-    return len(parts) > 6 and parts[1:3] == ["v1", "federations"] and parts[4] == "devices" and parts[6] in _SPOKEN
+CLOSED = Need((), None)
 
 
-def need(method: str, path: str) -> Need | None:
-    """Return what a request needs; None if anybody may send it. `path` is decoded, as it is matched with the routes."""
-    if path in OPEN or path.startswith(OPEN_FOLDERS):
-        return None
-    if is_page(path):
-        path = path.removeprefix("/live")
-        path = f"/v1{path}" if path.startswith(("/federations/", "/new-federation")) else "/v1/federations"
-    parts = path.split("/")  # "", v1, federations, {name}, …
-    if parts[:3] == ["", "v1", "blobs"]:
-        return Need(("operator", "read", "device"), "")
-    if is_device_message(path):
-        return Need(("device",), parts[3], parts[5])
-    reads = method in _READS and parts[:3] not in _OPERATORS
-    scopes = ("operator", "read") if reads else ("operator",)
-    if parts[:3] == ["", "v1", "federations"] and len(parts) > 3 and parts[3]:
-        return Need(scopes, parts[3])
-    filtered = path.startswith(FILTERED) and (reads or parts[2] == "keys")
-    return Need(scopes, "" if filtered else None)
+class Access(NamedTuple):
+    """What a route declares; without scopes it is open to everybody. See `requires`."""
+
+    scopes: tuple[str, ...] = ()
+    filtered: bool = False
+    of_device: bool = False
+    below: tuple[str, ...] = ()
+
+    def need(self, named: Mapping[str, str]) -> Need | None:
+        """Return what a request needs whose path names these: a federation as `name`, a `device`."""
+        if not self.scopes:
+            return None
+        federation = named.get("name", "" if self.filtered else None)
+        return Need(self.scopes, federation, named["device"] if self.of_device else None)
 
 
-def is_page(path: str) -> bool:
-    """Whether it is one of the operator's pages, or a part of one."""
-    return path.startswith("/") and path.split("/", 2)[1] in PAGES
+def anybody(*, below: tuple[str, ...] = ()) -> Callable[[Endpoint], Endpoint]:
+    """Open a route to everybody; `below` as in `requires`."""
+    return _declare(Access(below=below))
+
+
+def requires(
+    *scopes: api_keys.Scope, filtered: bool = False, of_device: bool = False, below: tuple[str, ...] = ()
+) -> Callable[[Endpoint], Endpoint]:
+    """Open a route to keys with any one of the scopes: in the federation `{name}` of its path, else of the server.
+
+    `filtered`: the route shows a key only what is its own. `of_device`: only the key of the path's `{device}` will do.
+    `below`: folders, whole or (with a slash at the end) without the path itself, where a request that meets no route is
+    told so under the same condition.
+    """
+    if not scopes:
+        raise ValueError("expected a scope at least; what is open to everybody says `@anybody()`")
+    return _declare(Access(scopes, filtered, of_device, below))
+
+
+def declared(endpoint: Any) -> Access | None:
+    """Return what an endpoint has declared; None if nothing: then it is closed."""
+    found: Access | None = getattr(endpoint, _DECLARED, None)
+    return found
+
+
+def is_device_message(state: Mapping[str, Any]) -> bool:
+    """Whether a device speaks or listens, as it would at a broker; of the state of a request that was let in."""
+    needed: Need | None = state.get("needed")
+    return needed is not None and needed.device is not None
+
+
+def _declare(access: Access) -> Callable[[Endpoint], Endpoint]:
+    def declare(endpoint: Endpoint) -> Endpoint:
+        setattr(endpoint, _DECLARED, access)
+        return endpoint
+
+    return declare
 
 
 def check(caller: Caller | None, needed: Need) -> Caller:
@@ -90,6 +106,8 @@ def check(caller: Caller | None, needed: Need) -> Caller:
             "server's data folder, and `python -m aggregator_api keys create` makes more",
             invalid=False,
         )
+    if needed == CLOSED:
+        raise ForbiddenError("the route declares no scope, so no key opens it: a fault of this server's program")
     if not caller.scopes.intersection(needed.scopes):
         raise ForbiddenError(
             f"the key {caller.id} has the scope {' '.join(sorted(caller.scopes))}; this needs "

@@ -28,7 +28,7 @@ from aggregator_api.db.models import CredentialRow, WebSessionRow
 LIFETIME_S = 12 * 3600.0
 LINK_S = 600.0
 """A link for one login holds for so long, unless another time is asked for."""
-MOST = 16
+MAX_SESSIONS_PER_KEY = 16
 """Sessions of one key at the same time; the oldest makes room."""
 SECURE_COOKIE = "__Host-gaitway"
 """Over HTTPS; a browser takes a cookie of such a name from this very host alone, and only if it is Secure."""
@@ -40,7 +40,7 @@ CSRF_HEADER = "x-csrf-token"
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
-class Begun(NamedTuple):
+class NewSession(NamedTuple):
     """A new session: what its cookie holds, until when, and the id of the key behind it."""
 
     token: str
@@ -65,9 +65,9 @@ def is_well_formed(token: str) -> bool:
     return _TOKEN.fullmatch(token) is not None
 
 
-def begin(session: Session, caller: Caller, now: float) -> Begun | None:
+def begin(session: Session, caller: Caller, now: float) -> NewSession | None:
     """Write a session for the key that a caller has shown; None if there is no such key any more."""
-    key = api_keys.named(session, caller.id)
+    key = api_keys.find_key(session, caller.id)
     if key is None:
         return None
     session.execute(delete(WebSessionRow).where(WebSessionRow.expires_at <= now))
@@ -76,7 +76,7 @@ def begin(session: Session, caller: Caller, now: float) -> Begun | None:
     expires_at = min(now + LIFETIME_S, key.expires_at or now + LIFETIME_S)
     row = WebSessionRow(token_sha256=_sha256(token), credential_id=key.id, created_at=now, expires_at=expires_at)
     session.add(row)
-    return Begun(token, expires_at, caller.id)
+    return NewSession(token, expires_at, caller.id)
 
 
 def make_link(session: Session, key: CredentialRow, now: float, lifetime_s: float = LINK_S) -> str:
@@ -91,7 +91,7 @@ def make_link(session: Session, key: CredentialRow, now: float, lifetime_s: floa
     return token
 
 
-def follow_link(session: Session, token: str, now: float) -> Begun | None:
+def follow_link(session: Session, token: str, now: float) -> NewSession | None:
     """Use a link up and begin a session; None if it is unknown, used or over, or its key opens nothing any more."""
     mine = WebSessionRow.token_sha256 == _link_sha256(token)
     query = select(CredentialRow.prefix).join(WebSessionRow, WebSessionRow.credential_id == CredentialRow.id)
@@ -144,7 +144,7 @@ def from_this_site(headers: Headers) -> bool:
 
 def _make_room(session: Session, key: CredentialRow) -> None:
     mine = select(WebSessionRow.token_sha256).where(WebSessionRow.credential_id == key.id)
-    oldest = session.scalars(mine.order_by(WebSessionRow.created_at.desc()).offset(MOST - 1)).all()
+    oldest = session.scalars(mine.order_by(WebSessionRow.created_at.desc()).offset(MAX_SESSIONS_PER_KEY - 1)).all()
     session.execute(delete(WebSessionRow).where(WebSessionRow.token_sha256.in_(oldest)))
 
 

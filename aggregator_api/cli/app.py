@@ -162,7 +162,7 @@ def gc(
     data_dir: DataOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Remove blobs that nothing refers to and that are older than `garbage_grace_s`; the server does it as well.
+    """Remove blobs that nothing refers to and that are older than `gc_grace_s`; the server does it as well.
 
     Example: `python -m aggregator_api gc --dry-run --data-dir runs/server`
     """
@@ -175,7 +175,7 @@ def gc(
     except ConfigError as error:
         raise _fail(error) from error
     try:
-        found = collect(database, BlobStore(settings.blobs), grace_s=settings.garbage_grace_s, dry_run=dry_run)
+        found = collect(database, BlobStore(settings.blobs), grace_s=settings.gc_grace_s, dry_run=dry_run)
     except ConfigError as error:
         raise _fail(error) from error
     finally:

@@ -97,7 +97,8 @@ def verify(
     expect: Annotated[
         str | None,
         typer.Option(
-            "--expect", help="Also look for this digest, which an earlier verify printed; it must still be there."
+            "--expect-digest",
+            help="Also look for this digest, which an earlier verify printed; it must still be there.",
         ),
     ] = None,
     data_dir: DataOption = None,
@@ -106,14 +107,14 @@ def verify(
     """Check that no entry was changed or cut out; exit code 1 if one was.
 
     A cut of the newest entries shows only against a digest that was noted elsewhere: note what this prints, and give it
-    next time with --expect.
+    next time with --expect-digest.
 
-    Example: `python -m aggregator_api audit verify --expect 5e88…`
+    Example: `python -m aggregator_api audit verify --expect-digest 5e88…`
     """
     with reading(data_dir, config) as session:
         found = audit.verify(session, expect)
-    if found.wrong:
-        fail(f"{found.wrong}; the {found.entries} entries before it hold. Compare with an export or a backup")
+    if found.error:
+        fail(f"{found.error}; the {found.entries} entries before it hold. Compare with an export or a backup")
         raise typer.Exit(BROKEN)
     typer.echo(f"{found.entries} entries hold; the last is {found.last_id} with the digest {found.digest}")
 

@@ -39,15 +39,15 @@ def broker_config(
             "--user", help="User that Mosquitto becomes when it is started as root; without it Mosquitto's own default."
         ),
     ] = None,
-    broker_place: Annotated[
+    broker_dir: Annotated[
         str | None,
         typer.Option(
-            "--broker-place",
+            "--broker-dir",
             help="OUT/broker as the broker sees it, in a container for example; without it OUT/broker.",
         ),
     ] = None,
-    server_place: Annotated[
-        str | None, typer.Option("--server-place", help="OUT/server as the server sees it; without it OUT/server.")
+    server_dir: Annotated[
+        str | None, typer.Option("--server-dir", help="OUT/server as the server sees it; without it OUT/server.")
     ] = None,
     connections: Annotated[
         int, typer.Option("--max-connections", min=1, help="More clients than this are refused.")
@@ -73,8 +73,8 @@ def broker_config(
         PurePosixPath(plugin),
         days,
         user,
-        PurePosixPath(broker_place) if broker_place else None,
-        PurePosixPath(server_place) if server_place else None,
+        PurePosixPath(broker_dir) if broker_dir else None,
+        PurePosixPath(server_dir) if server_dir else None,
         Limits(connections=connections, memory_bytes=memory << 20),
     )
     try:

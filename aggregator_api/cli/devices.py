@@ -19,13 +19,13 @@ from aggregator_api.cli.session import (
     ConfigOption,
     DataOption,
     FederationOption,
+    cli_errors,
     database_of,
     date,
-    federation_named,
+    get_federation,
     note,
     reading,
     revoke_accounts,
-    words,
     writing,
 )
 from aggregator_api.db.models import DeviceRow, FederationRow
@@ -78,7 +78,7 @@ def _listed(
         FederationRow, DeviceRow.federation_id == FederationRow.id
     )
     if federation is not None:
-        query = query.where(FederationRow.id == federation_named(session, federation).id)
+        query = query.where(FederationRow.id == get_federation(session, federation).id)
     names = {row.id: row.name for row in session.scalars(select(FederationRow))}
     columns = ("name", "state", "examples", "enrolled_at", "seen_at", "enrolment", "adoption", "tags", "suspended_at")
     rows = session.scalars(query.order_by(FederationRow.name, DeviceRow.name))
@@ -114,7 +114,7 @@ def revoke(
     """
     from aggregator_api.devices import service
 
-    with words():
+    with cli_errors():
         settings = load(config, data_dir=data_dir)
         with database_of(settings) as database, database.write() as session:
             for device in devices:
@@ -190,7 +190,7 @@ def enrol(
     with writing(data_dir, config) as session:
         if out.suffix not in (".html", ".csv"):
             raise ConfigError(f"--out {out}: expected a name that ends in .html or .csv")
-        address, row = bulk.checked_server(server), federation_named(session, federation)
+        address, row = bulk.checked_server(server), get_federation(session, federation)
         wanted = bulk.read_devices(_text(devices), _enrolled(session, row))
         server_key = Identity(load(config, data_dir=data_dir).identity).public_key
         given = {"auto_approve": auto_approve, "lifetime_s": hours * 3600, "server_key": server_key}

@@ -17,11 +17,11 @@ from aggregator_api.cli.session import (
     DAY_S,
     ConfigOption,
     DataOption,
+    cli_errors,
     date,
-    federation_named,
+    get_federation,
     note,
     reading,
-    words,
     writing,
 )
 from aggregator_api.db.models import CredentialRow
@@ -70,7 +70,7 @@ def create_key(
     with writing(data_dir, config) as session:
         lifetime = None if days is None else days * DAY_S
         new = NewKey.model_validate({"name": name, "scopes": scope, "federation": federation, "lifetime_s": lifetime})
-        row = federation_named(session, federation) if federation else None
+        row = get_federation(session, federation) if federation else None
         expires_at = None if lifetime is None else time.time() + lifetime
         made, key = api_keys.make(session, new.name, new.scopes, federation=row, expires_at=expires_at)
         said = f"key {made.prefix} of {new.name}: {' '.join(new.scopes)}"
@@ -116,7 +116,7 @@ def confirm_keys(
 
 
 def _key(session: Session, id: str) -> CredentialRow:
-    row = api_keys.named(session, id)
+    row = api_keys.find_key(session, id)
     if row is None:
         raise NotFoundError(f"there is no key {id[:40]!r}; `keys list` shows them")
     return row
@@ -134,7 +134,7 @@ def login_link(
 
     Example: `python -m aggregator_api login-link --data-dir runs/server`
     """
-    with words():
+    with cli_errors():
         settings = load(config, data_dir=data_dir, port=port)
     with writing(data_dir, config) as session:
         now = time.time()
@@ -162,7 +162,7 @@ def confirm_tokens(
     Example: `python -m aggregator_api tokens confirm 3 --federation walks`
     """
     with writing(data_dir, config) as session:
-        home = federation_named(session, federation)
+        home = get_federation(session, federation)
         for id in ids:
             row = enrolment_tokens.of_federation(session, home, id)
             if row is None:
@@ -191,7 +191,7 @@ def create_token(
         new = NewToken.model_validate(given)
         made, token = enrolment_tokens.make(
             session,
-            federation_named(session, federation),
+            get_federation(session, federation),
             device=new.device,
             auto_approve=new.auto_approve,
             lifetime_s=new.lifetime_s,

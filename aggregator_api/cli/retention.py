@@ -13,13 +13,13 @@ from aggregator_api.cli.session import (
     ConfigOption,
     DataOption,
     FederationOption,
+    cli_errors,
     database_of,
     date,
-    federation_named,
+    get_federation,
     note,
     reading,
     revoke_accounts,
-    words,
     writing,
 )
 from aggregator_api.db import audit
@@ -29,7 +29,7 @@ from aggregator_api.settings import load
 from gaitway.terminal import Console
 
 retention_app = typer.Typer(
-    help="What is removed by age: keep_versions, keep_updates_days, keep_events_days.",
+    help="What is removed by age: keep_versions, update_retention_days, event_retention_days.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -54,7 +54,7 @@ def apply_retention(dry_run: DryRunOption = False, data_dir: DataOption = None, 
     """
     from aggregator_api.retention import policy  # torch takes a second, which --help need not
 
-    with words():
+    with cli_errors():
         settings = load(config, data_dir=data_dir)
         with database_of(settings) as database, database.write() as session:
             retired = policy.apply(session, settings, actor=audit.operating_user(), dry_run=dry_run)
@@ -78,12 +78,12 @@ def delete_federation(
     from aggregator_api.retention import rows as stored
 
     with reading(data_dir, config) as session:
-        found = stored.remove_federation(session, federation_named(session, federation), dry_run=True)
+        found = stored.remove_federation(session, get_federation(session, federation), dry_run=True)
     _confirm(found.rows, f"federation {federation!r}", dry_run=dry_run, yes=yes)
     with writing(data_dir, config) as session:
-        found = stored.remove_federation(session, federation_named(session, federation), dry_run=False)
+        found = stored.remove_federation(session, get_federation(session, federation), dry_run=False)
         note(session, "federations.delete", federation=federation, detail=in_words(found.rows))
-    with words():
+    with cli_errors():
         settings = load(config, data_dir=data_dir)
         revoke_accounts(settings, federation, found.devices, done="it is deleted here", remedy=BY_HAND)
     typer.echo(f"{federation}: {in_words(found.rows)} deleted; `gc` frees the disk")
@@ -103,7 +103,7 @@ def list_versions(
 
     table = Table("version", "round", "made (UTC)", "bytes", "stays because", box=None)
     with reading(data_dir, config) as session:
-        row = federation_named(session, federation)
+        row = get_federation(session, federation)
         needed = stored.needed_for(session, row)
         query = select(ModelVersionRow).where(ModelVersionRow.federation_id == row.id)
         for one in session.scalars(query.order_by(ModelVersionRow.version)):
@@ -130,10 +130,10 @@ def delete_versions(
 
     wanted = sorted(set(versions))
     with reading(data_dir, config) as session:
-        stored.deletable(session, federation_named(session, federation), wanted)
+        stored.deletable(session, get_federation(session, federation), wanted)
     _confirm({"model_versions": len(wanted)}, f"{_numbers(wanted)} of {federation!r}", dry_run=dry_run, yes=yes)
     with writing(data_dir, config) as session:
-        row = federation_named(session, federation)
+        row = get_federation(session, federation)
         stored.retire(session, row, stored.deletable(session, row, wanted))
         note(session, "models.delete", federation=federation, detail=_numbers(wanted))
     typer.echo(f"{federation}: {_numbers(wanted)} deleted; `gc` frees the disk")
@@ -169,7 +169,7 @@ def delete_device(
         kept_uploads.forget(session, BlobStore(load(config, data_dir=data_dir).blobs), found[0], device)
         rows = stored.remove_device(session, *found, dry_run=False)
         note(session, "devices.delete", federation=federation, device=device, detail=in_words(rows))
-    with words():
+    with cli_errors():
         settings = load(config, data_dir=data_dir)
         revoke_accounts(settings, federation, [device], done="it is deleted here", remedy=BY_HAND)
     typer.echo(f"{device}: {in_words(rows)} deleted")
@@ -187,5 +187,5 @@ def _confirm(rows: dict[str, int], what: str, *, dry_run: bool, yes: bool) -> No
     if not yes and not typer.confirm(
         "Delete all this? Only a backup has it then, and `restore` deletes devices again."
     ):
-        with words():
+        with cli_errors():
             raise ConfigError("nothing was deleted")

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from aggregator_api.cli.session import ConfigOption, DataOption, date, federation_named, note, reading, writing
+from aggregator_api.cli.session import ConfigOption, DataOption, date, get_federation, note, reading, writing
 from gaitway.terminal import Console
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def start(
     from aggregator_api.rollouts.requests import NewRollout
 
     with writing(data_dir, config) as session:
-        row = federation_named(session, federation)
+        row = get_federation(session, federation)
         planned = transitions.settings_of(row).model_dump()["waves"]
         waves = [{"tags": tag}, *planned] if tag else None
         override = {"force": bool(force), "reason": force}
@@ -81,7 +81,7 @@ def list_rollouts(
     )
     for one in found:
         goes_to = " ".join(one["tags"]) or f"{one['share']:.0%}"
-        counts = (one["members"], one["good"], one["bad"])
+        counts = (one["members"], one["successes"], one["failures"])
         cells = (one["number"], one["version"], one["phase"], f"{one['wave']} of {one['waves']}", goes_to, *counts)
         table.add_row(*(Text(str(cell)) for cell in (*cells, date(one["started_at"]))))
     Console(soft_wrap=True).print(table)
@@ -104,7 +104,7 @@ def pause(
 def resume(
     federation: FederationOption, number: Number, data_dir: DataOption = None, config: ConfigOption = None
 ) -> None:
-    """Resume a paused rollout; the present wave begins anew.
+    """Resume a paused rollout; the present wave starts again.
 
     Example: `python -m aggregator_api rollouts resume --federation walk 3`
     """
@@ -133,7 +133,7 @@ def _listed(federation: str, data_dir: Any, config: Any) -> list[dict[str, Any]]
     from aggregator_api.db.models import RolloutRow
 
     with reading(data_dir, config) as session:
-        row = federation_named(session, federation)
+        row = get_federation(session, federation)
         query = select(RolloutRow).where(RolloutRow.federation_id == row.id).order_by(RolloutRow.number)
         return [described(one).model_dump() for one in session.scalars(query)]
 
@@ -142,7 +142,7 @@ def _move(verb: str, federation: str, number: int, event: Event, data_dir: Any, 
     from aggregator_api.rollouts import service, transitions
 
     with writing(data_dir, config) as session:
-        row = federation_named(session, federation)
+        row = get_federation(session, federation)
         service.move(session, row, number, event, time.time())
         moved = transitions.numbered(session, row, number)
         phase = moved.phase if moved else ""

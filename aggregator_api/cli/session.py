@@ -33,7 +33,7 @@ DataOption = Annotated[Path | None, typer.Option("--data-dir", help="The server'
 
 
 @contextmanager
-def words() -> Iterator[None]:
+def cli_errors() -> Iterator[None]:
     """End the program with a sentence where something was given or found that cannot be."""
     try:
         yield
@@ -59,14 +59,14 @@ def database_of(settings: Settings) -> Iterator[Database]:
 @contextmanager
 def writing(data_dir: Path | None, config: Path | None) -> Iterator[Session]:
     """Open a transaction on the server's database; errors end the program in words."""
-    with words(), database_of(load(config, data_dir=data_dir)) as database, database.write() as session:
+    with cli_errors(), database_of(load(config, data_dir=data_dir)) as database, database.write() as session:
         yield session
 
 
 @contextmanager
 def reading(data_dir: Path | None, config: Path | None) -> Iterator[Session]:
     """Open a session that reads; errors end the program in words."""
-    with words(), database_of(load(config, data_dir=data_dir)) as database, database.read() as session:
+    with cli_errors(), database_of(load(config, data_dir=data_dir)) as database, database.read() as session:
         yield session
 
 
@@ -76,7 +76,7 @@ def note(session: Session, action: str, *, federation: str = "", device: str = "
     audit.record(session, action, actor=actor, federation=federation, device=device, detail=detail)
 
 
-def federation_named(session: Session, name: str) -> FederationRow:
+def get_federation(session: Session, name: str) -> FederationRow:
     """Return a federation.
 
     Raises:
@@ -84,7 +84,7 @@ def federation_named(session: Session, name: str) -> FederationRow:
     """
     from aggregator_api.db import repositories  # torch takes a second, which --help need not
 
-    row = repositories.federation_named(session, name)
+    row = repositories.find_federation(session, name)
     if row is None:
         raise NotFoundError(f"there is no federation {name[:80]!r} on this server")
     return row

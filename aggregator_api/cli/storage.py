@@ -51,7 +51,7 @@ def backup(
     """
     from aggregator_api.storage.backup import back_up
 
-    with _in_words():
+    with _cli_errors():
         copied = back_up(load(config, data_dir=data_dir), out, authority_keys=with_authority_keys)
     keys = f"the keys {', '.join(copied.keys)}" if copied.keys else "no key, as the server has none yet"
     typer.echo(f"{out}: the database, {keys}, and {copied.blobs} new blobs ({copied.bytes:,} bytes)")
@@ -74,7 +74,7 @@ def restore(
     """
     from aggregator_api.storage.restore import restore as bring_back
 
-    with _in_words():
+    with _cli_errors():
         settings = load(config, data_dir=data_dir)
         restored = bring_back(settings, source, epoch)
         _tell(settings, restored.replayed)
@@ -91,7 +91,7 @@ def new_epoch(epoch: EpochOption = None, data_dir: DataOption = None, config: Co
     """
     from aggregator_api.storage.restore import begin_epoch
 
-    with _in_words():
+    with _cli_errors():
         settings = load(config, data_dir=data_dir)
         begun = begin_epoch(settings, epoch)
         _tell(settings, begun.replayed)
@@ -109,7 +109,7 @@ def new_ledger(data_dir: DataOption = None, config: ConfigOption = None) -> None
     from aggregator_api.db.ledger import Ledger
     from aggregator_api.storage.revocations import renew_ledger
 
-    with _in_words():
+    with _cli_errors():
         settings = load(config, data_dir=data_dir)
         ledger, database = Ledger(settings.ledger), opened(settings)
         try:
@@ -154,18 +154,18 @@ def fsck(
     from aggregator_api.storage.fsck import Severity, check
 
     problems = 0
-    with _in_words():
+    with _cli_errors():
         for finding in check(load(config, data_dir=data_dir), repair=repair):
             problems += finding.level is Severity.PROBLEM
-            todo = f"; {finding.todo}" if finding.todo else ""
-            typer.echo(f"{finding.level:<8} {finding.found}{todo}")
+            todo = f"; {finding.advice}" if finding.advice else ""
+            typer.echo(f"{finding.level:<8} {finding.message}{todo}")
     if problems:
         typer.echo(f"{problems} problems were found", err=True)
         raise typer.Exit(PROBLEMS)
 
 
 @contextmanager
-def _in_words() -> Iterator[None]:
+def _cli_errors() -> Iterator[None]:
     try:
         yield
     except (AggregatorError, OSError) as error:

@@ -33,7 +33,7 @@ class Leadership(Protocol):
     """Says which federations this process drives."""
 
     @property
-    def led(self) -> frozenset[str] | None:
+    def led_federations(self) -> frozenset[str] | None:
         """The federations that this process drives now; None: every one."""
 
     def leads(self, name: str) -> bool:
@@ -55,7 +55,7 @@ class Leadership(Protocol):
 class SoleLeadership:
     """Of a process that has the database to itself: it always leads."""
 
-    led = None
+    led_federations = None
 
     def leads(self, name: str) -> bool:
         """Say that it does."""
@@ -105,7 +105,7 @@ class LeaseLeadership:
         return name in self._seen and time.monotonic() < self._until
 
     @property
-    def led(self) -> frozenset[str]:
+    def led_federations(self) -> frozenset[str]:
         """The federations that this process drives now."""
         return frozenset(name for name in self._seen if self.leads(name))
 
@@ -136,7 +136,7 @@ class LeaseLeadership:
             self._expire()
             return
         status = self._leases.load()
-        if status.some_free or time.monotonic() >= self._renew_at:
+        if status.has_free or time.monotonic() >= self._renew_at:
             self._take()
         else:
             self._update(status.notifications)

@@ -20,7 +20,7 @@ _ROWS = text(
 )
 _NOW = "extract(epoch FROM clock_timestamp())"
 _RUN_OUT = f"(expires_at < {_NOW} OR expires_at > {_NOW} + :farthest_s)"
-FARTHEST = 10
+MAX_LEASE_FACTOR = 10
 """Times its own lease that a process believes another one's: all should have the same."""
 _TAKE = text(
     f"UPDATE leases SET holder = :holder, expires_at = {_NOW} + :lease_s FROM federations f WHERE f.id = federation_id "
@@ -42,7 +42,7 @@ class LeaseStatus(NamedTuple):
     """What the rows say: how often the holder of each of its own was notified, and whether some are free."""
 
     notifications: dict[str, int]
-    some_free: bool
+    has_free: bool
 
 
 class Leases:
@@ -52,7 +52,7 @@ class Leases:
         self._engine = database.engine  # not a writing session: a lease must not queue behind the round's writers
         self._holder = {"holder": holder}
         self._lease_s = lease_s
-        self._farthest = {"farthest_s": max(60.0, FARTHEST * lease_s)}
+        self._farthest = {"farthest_s": max(60.0, MAX_LEASE_FACTOR * lease_s)}
 
     def take(self) -> dict[str, int]:
         """Renew what is held and take what is free or has run out; return those held, with their notifications."""

@@ -21,7 +21,7 @@ from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from aggregator_api.db.models import AuditRow
-from aggregator_api.storage.disk import user
+from aggregator_api.disk import user
 
 GENESIS = "0" * 64
 """The digest before the first entry."""
@@ -175,7 +175,7 @@ class ChainCheck(NamedTuple):
     entries: int
     last_id: int
     digest: str
-    wrong: str = ""
+    error: str = ""
 
 
 def verify(session: Session, expected: str | None = None) -> ChainCheck:

@@ -22,12 +22,12 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.orm import Session
 
+from aggregator_api import disk
 from aggregator_api.db import audit, ledger
 from aggregator_api.db.ledger import Ledger
+from aggregator_api.disk import require_folder
 from aggregator_api.errors import ConfigError
 from aggregator_api.settings import Settings
-from aggregator_api.storage import disk
-from aggregator_api.storage.disk import require_folder
 from federation.private_files import private_file
 
 MIGRATIONS = Path(__file__).parent / "migrations"

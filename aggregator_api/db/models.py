@@ -5,7 +5,7 @@ Times are Unix seconds. Ids grow with time, so that they serve as cursors of lis
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, MetaData, String, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
@@ -15,6 +15,13 @@ SHA256 = String(64)
 NAMES_A_DEVICE = "names a device"
 """In the `info` of a column that holds devices' names, so that its rows are deleted with the device."""
 SIZE = BigInteger().with_variant(Integer(), "sqlite")  # an INTEGER of SQLite holds 64 bits
+
+
+class Blob(NamedTuple):
+    """A blob as rows name it: its sha256, and its size in bytes."""
+
+    sha256: str
+    size: int
 
 
 class Base(DeclarativeBase):
@@ -35,7 +42,7 @@ class Base(DeclarativeBase):
 
 
 class EpochRow(Base):
-    """The server's epoch, in the only row (see `storage.epochs`)."""
+    """The server's epoch, in the only row (see `db.epochs`)."""
 
     __tablename__ = "server_epoch"
 
@@ -156,7 +163,7 @@ class RoundRow(Base):
     paused: Mapped[bool]
     deadline_passed: Mapped[bool]
     reason: Mapped[str] = mapped_column(Text)
-    awaited: Mapped[int]  # participations that wait
+    pending: Mapped[int]  # participations that wait
     received: Mapped[int]  # participations that have come
     noise_multiplier: Mapped[float | None]  # of what was published, where changes were clipped
     epsilon: Mapped[float | None]  # of the client that took part most, with this round; null if there is no bound
@@ -233,12 +240,12 @@ class RolloutRow(Base):
     serial: Mapped[int] = mapped_column(index=True)  # of the order that it last changed; rises over all rollouts
     phase: Mapped[str] = mapped_column(String(16), index=True)
     wave: Mapped[int]  # 0 is the first
-    wave_at: Mapped[float]
+    wave_started_at: Mapped[float]
     members: Mapped[int]  # devices of the wave, and what they have answered; see RolloutDeviceRow
-    good: Mapped[int]
-    bad: Mapped[int]
+    successes: Mapped[int]
+    failures: Mapped[int]
     reason: Mapped[str] = mapped_column(Text)
-    enlisted_to: Mapped[int]  # id of the last device that was asked whether it belongs to the wave
+    last_checked_device_id: Mapped[int]  # id of the last device that was asked whether it belongs to the wave
     # devices with a place below it belong to the wave, in millionths
     reach: Mapped[int] = mapped_column(default=0, server_default="0")
     # the operator's reason to release it whatever was measured; '': its measure counts
@@ -260,7 +267,7 @@ class RolloutDeviceRow(Base):
     answer: Mapped[str] = mapped_column(String(16))  # pending, adopted, kept, refused, failed, rolled_back
     score: Mapped[float | None]
     reason: Mapped[str] = mapped_column(Text)
-    told_at: Mapped[float]
+    notified_at: Mapped[float]
     answered_at: Mapped[float | None]
 
     device: Mapped[DeviceRow] = relationship(lazy="joined")

@@ -6,19 +6,19 @@ from enum import Enum
 
 from sqlalchemy.exc import DBAPIError, OperationalError, TimeoutError
 
-from aggregator_api.storage import disk
+from aggregator_api import disk
 
 
 class Outage(Enum):
     """Why nothing can be stored or read now; the value is what a client is told."""
 
-    AWAY = "the database does not answer"
+    UNREACHABLE = "the database does not answer"
     LOCKED = "the database is locked by another program"
     BUSY = "every connection to the database is in use"
     FULL = "the server's disk is full"
 
 
-TEMPORARY = (Outage.AWAY, Outage.LOCKED, Outage.BUSY)
+TEMPORARY = (Outage.UNREACHABLE, Outage.LOCKED, Outage.BUSY)
 """Those after which the same work can simply be done again; a full disk needs somebody."""
 
 _LOCKED = ("database is locked", "database table is locked")
@@ -43,7 +43,7 @@ def outage_of(error: BaseException) -> Outage | None:
     if state == _POSTGRES_BUSY:
         return Outage.BUSY
     if error.connection_invalidated or str(state).startswith(_POSTGRES_AWAY):
-        return Outage.AWAY
+        return Outage.UNREACHABLE
     from_postgres = hasattr(error.orig, "sqlstate")
     nobody_there = isinstance(error, OperationalError) and from_postgres and state is None  # it could not even connect
-    return Outage.AWAY if nobody_there or any(words in said for words in _UNREACHABLE) else None
+    return Outage.UNREACHABLE if nobody_there or any(words in said for words in _UNREACHABLE) else None

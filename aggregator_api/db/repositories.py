@@ -27,6 +27,7 @@ from sqlalchemy.orm import Session, selectinload
 
 from aggregator_api.db.models import (
     Base,
+    Blob,
     DeviceRow,
     DeviceTagRow,
     EventRow,
@@ -37,7 +38,6 @@ from aggregator_api.db.models import (
     RoundRow,
 )
 from aggregator_api.errors import ConflictError, NotFoundError
-from aggregator_api.storage.blobs import Blob
 from federation.logs import about
 from federation.rounds.progress import Progress
 from federation.rounds.server_round import ClientStatus, Round, RoundPhase
@@ -103,12 +103,12 @@ def journal(
     )
 
 
-def federation_named(session: Session, name: str) -> FederationRow | None:
+def find_federation(session: Session, name: str) -> FederationRow | None:
     """Find a federation."""
     return session.scalar(select(FederationRow).where(FederationRow.name == name))
 
 
-def device_named(session: Session, federation: FederationRow, name: str) -> DeviceRow | None:
+def find_device(session: Session, federation: FederationRow, name: str) -> DeviceRow | None:
     """Find a device of a federation."""
     return session.scalar(select(DeviceRow).where(DeviceRow.federation_id == federation.id, DeviceRow.name == name))
 
@@ -139,7 +139,7 @@ def open_round(session: Session, federation: FederationRow) -> RoundRow | None:
     return session.scalar(select(RoundRow).where(RoundRow.federation_id == federation.id, RoundRow.phase.not_in(ENDED)))
 
 
-def round_numbered(session: Session, federation: FederationRow, number: int) -> RoundRow | None:
+def find_round(session: Session, federation: FederationRow, number: int) -> RoundRow | None:
     """Find a round."""
     return session.scalar(select(RoundRow).where(RoundRow.federation_id == federation.id, RoundRow.number == number))
 
@@ -309,7 +309,7 @@ def add_round(
         deadline_at=deadline,
         opened_at=time.time(),
         closed_at=None,
-        **_columns_of(Round(number, awaited=len(cohort))),
+        **_columns_of(Round(number, pending=len(cohort))),
     )
     session.add(row)
     session.flush()
@@ -330,7 +330,7 @@ def machine_round(row: Any, reason: str) -> Round:
     """Return the round machine's record of whatever has a round's columns."""
     return Round(
         number=row.number,
-        awaited=row.awaited,
+        pending=row.pending,
         received=row.received,
         phase=RoundPhase(row.phase),
         paused=row.paused,

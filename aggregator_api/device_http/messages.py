@@ -135,7 +135,7 @@ class DeviceMessages:
         if not self._leadership.leads(federation):
             raise UnavailableError("another process leads this federation; the proxy, or the next try, finds it")
         if not self._streams.announces(federation):
-            if self._leadership.led is None:
+            if self._leadership.led_federations is None:
                 raise NotFoundError(f"there is no federation {federation!r} on this server")
             raise UnavailableError("this process has just taken the federation over; try again in a moment")
 
@@ -159,7 +159,7 @@ class DeviceMessages:
     def _retained(self, federation: str, device: str) -> list[tuple[Kind, bytes]] | None:
         try:
             with self._database.read() as session:
-                row = repositories.federation_named(session, federation)
+                row = repositories.find_federation(session, federation)
                 return self._announcer.retained_for(session, row, device) if row else []
         except SQLAlchemyError as error:
             failures.report("what is said to a device cannot be read", error)

@@ -21,18 +21,18 @@ from typing import NamedTuple
 
 from aggregator_api.errors import OverloadedError
 from federation.protocol import topics
-from federation.protocol.over_http import END, QUIET_S, ServerEvent, write_event
+from federation.protocol.over_http import END, HEARTBEAT_S, ServerEvent, write_event
 from federation.protocol.signing import Kind
 from gaitway.threads import supervised_task
 
-ANSWERS = 16
+MAX_QUEUED_ANSWERS = 16
 """Messages for a device that are not retained; of more, the oldest go, and the device asks again."""
 LIFETIME_S = 300.0
 """A stream ends after so long and the device opens another: so a proxy, or a network that has forgotten the connection,
 hides nobody's absence for longer."""
-AWAY_S = 5.0
+RECONNECT_GRACE_S = 5.0
 """Without a stream for so long a device is offline, as by its last will at a broker."""
-WATCH_S = 0.25
+SHUTDOWN_POLL_S = 0.25
 
 Key = tuple[str, str]
 """Federation and device."""
@@ -45,7 +45,7 @@ _RETAINED = {"invitation": Kind.INVITATION, "offer": Kind.OFFER}
 _ANSWERS = {"ack": Kind.ACKNOWLEDGEMENT, "notice": Kind.NOTICE}
 
 
-class _Said(NamedTuple):
+class _QueuedMessage(NamedTuple):
     number: int
     kind: Kind
     payload: bytes
@@ -60,9 +60,9 @@ class _Mailbox:
     end: str = ""  # why the present stream is to end
     left_at: float = 0.0
     is_at_broker: bool = False  # it spoke there last, whose last will tells when it is gone
-    retained: dict[Kind, _Said] = field(default_factory=dict)
-    answers: deque[_Said] = field(default_factory=lambda: deque(maxlen=ANSWERS))
-    grown: asyncio.Event = field(default_factory=asyncio.Event)
+    retained: dict[Kind, _QueuedMessage] = field(default_factory=dict)
+    answers: deque[_QueuedMessage] = field(default_factory=lambda: deque(maxlen=MAX_QUEUED_ANSWERS))
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class DeviceStreams:
@@ -81,7 +81,7 @@ class DeviceStreams:
         self._boot, self._numbers = secrets.token_hex(4), itertools.count(1)
         self._lock = threading.Lock()
         self._mailboxes: dict[Key, _Mailbox] = {}
-        self._announced: dict[str, _Said] = {}
+        self._announced: dict[str, _QueuedMessage] = {}
         self._open = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -97,7 +97,7 @@ class DeviceStreams:
         if found is None:
             return
         federation, device, word = found.groups()
-        said = _Said(next(self._numbers), Kind.ANNOUNCEMENT, payload)
+        said = _QueuedMessage(next(self._numbers), Kind.ANNOUNCEMENT, payload)
         with self._lock:
             if device is None:
                 if payload:
@@ -108,7 +108,7 @@ class DeviceStreams:
             else:
                 waiting = [box for box in [self._mailboxes.get((federation, device))] if box]
                 for box in waiting:
-                    _put(box, word, said)
+                    _enqueue(box, word, said)
         self._wake(waiting)
 
     def announces(self, federation: str) -> bool:
@@ -167,20 +167,20 @@ class DeviceStreams:
             box.caller, box.mark, box.is_at_broker = caller, mark, False
             if before is not None:
                 before.end = "replaced" if before is not box else ""
-                before.grown.set()
+                before.changed.set()
         return box, after, box is not before
 
     def _fill(self, box: _Mailbox, retained: Iterable[tuple[Kind, bytes]]) -> None:
         with self._lock:
             for kind, payload in retained:
                 if kind not in box.retained:  # else something newer was said since the stream began
-                    box.retained[kind] = _Said(next(self._numbers), kind, payload)
+                    box.retained[kind] = _QueuedMessage(next(self._numbers), kind, payload)
 
     async def _follow(
         self, federation: str, box: _Mailbox, mark: object, after: int, until: float
     ) -> AsyncIterator[bytes]:
         while not self._closing.is_set():
-            box.grown.clear()
+            box.changed.clear()
             said, end = self._after(federation, box, mark, after)
             if said:
                 after = max(each.number for each in said)
@@ -189,12 +189,12 @@ class DeviceStreams:
                 yield write_event(ServerEvent("", END, (end or "lifetime").encode()))
                 return
             try:
-                async with asyncio.timeout(min(QUIET_S, max(0.0, until - self._clock()))):
-                    await box.grown.wait()
+                async with asyncio.timeout(min(HEARTBEAT_S, max(0.0, until - self._clock()))):
+                    await box.changed.wait()
             except TimeoutError:
                 yield b": still here\n\n"
 
-    def _written(self, said: list[_Said], number: int) -> bytes:
+    def _written(self, said: list[_QueuedMessage], number: int) -> bytes:
         """Encode what goes together; the last one alone has an id, so that what breaks off is sent again whole."""
         ids = [""] * (len(said) - 1) + [f"{self._boot}-{number}"]
         return b"".join(
@@ -202,7 +202,7 @@ class DeviceStreams:
             for event_id, each in zip(ids, said, strict=True)
         )
 
-    def _after(self, federation: str, box: _Mailbox, mark: object, after: int) -> tuple[list[_Said], str]:
+    def _after(self, federation: str, box: _Mailbox, mark: object, after: int) -> tuple[list[_QueuedMessage], str]:
         """Return what a stream has not sent yet, and why it is to end; empty if it is not."""
         with self._lock:
             if box.mark is not mark:
@@ -226,7 +226,11 @@ class DeviceStreams:
         """Return the devices that have had no stream for a while; `forget` them once that is noted."""
         now = self._clock()
         with self._lock:
-            return [key for key, box in self._mailboxes.items() if box.mark is None and now - box.left_at >= AWAY_S]
+            return [
+                key
+                for key, box in self._mailboxes.items()
+                if box.mark is None and now - box.left_at >= RECONNECT_GRACE_S
+            ]
 
     def forget(self, federation: str, device: str) -> None:
         """Forget a device that has no stream: it is known to be gone."""
@@ -281,7 +285,7 @@ class DeviceStreams:
         if self._loop is None or not boxes:
             return
         with contextlib.suppress(RuntimeError):  # the loop has ended: so have the streams
-            self._loop.call_soon_threadsafe(_set, boxes)
+            self._loop.call_soon_threadsafe(_notify_all, boxes)
 
     def _watch(self) -> None:
         if self._watcher is None or self._watcher.done():
@@ -291,18 +295,18 @@ class DeviceStreams:
     async def _until_closing(self) -> None:
         """Wake every stream once the server ends, so that none holds it up."""
         while not self._closing.is_set() and self._mailboxes:
-            await asyncio.sleep(WATCH_S)
+            await asyncio.sleep(SHUTDOWN_POLL_S)
         with self._lock:
             boxes = list(self._mailboxes.values())
-        _set(boxes)
+        _notify_all(boxes)
 
 
-def _set(boxes: list[_Mailbox]) -> None:
+def _notify_all(boxes: list[_Mailbox]) -> None:
     for box in boxes:
-        box.grown.set()
+        box.changed.set()
 
 
-def _put(box: _Mailbox, word: str, said: _Said) -> None:
+def _enqueue(box: _Mailbox, word: str, said: _QueuedMessage) -> None:
     if word in _RETAINED:
         kind = _RETAINED[word]
         if said.payload:

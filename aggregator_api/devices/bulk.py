@@ -18,7 +18,7 @@ from federation.plan import Name
 from federation.protocol.enrolment_uri import EnrolmentUri
 
 COLUMNS = ("device", "tags")
-MOST = 10_000
+MAX_ROWS = 10_000
 _NAME: TypeAdapter[str] = TypeAdapter(Name)
 
 
@@ -60,8 +60,8 @@ def read_devices(text: str, taken: Iterable[str] = ()) -> list[DeviceRequest]:
         found.setdefault(device, wanted)
     if not wrong and not found:
         wrong = ["it names no device below the first line"]
-    if len(found) > MOST:
-        wrong = [f"it names {len(found):,} devices, at most {MOST:,} are made at once"]
+    if len(found) > MAX_ROWS:
+        wrong = [f"it names {len(found):,} devices, at most {MAX_ROWS:,} are made at once"]
     if wrong:
         more = f"\nand {len(wrong) - 20} more" if len(wrong) > 20 else ""
         raise ConfigError("no token was made:\n" + "\n".join(wrong[:20]) + more)

@@ -12,9 +12,9 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-MOST_SESSIONS = 8
+MAX_SESSIONS = 8
 """That are remembered of one device."""
-MOST_DEVICES = 50_000
+MAX_DEVICES = 50_000
 """That are remembered; beyond it, those that were heard longest ago are forgotten."""
 WINDOW_S = 600.0
 RETURNS = 2
@@ -32,18 +32,18 @@ class CloneVerdict(NamedTuple):
 class _Device:
     sessions: dict[str, int] = field(default_factory=dict)  # in the order of their first status; its last number
     current: str = ""
-    told: set[str] = field(default_factory=set)
+    notified_sessions: set[str] = field(default_factory=set)
     returns: list[float] = field(default_factory=list)
     cloned: bool = False
 
 
-class Clones:
+class CloneDetector:
     """What one server process has heard since it started; only the thread that handles messages calls it."""
 
     def __init__(self) -> None:
         self._devices: OrderedDict[tuple[str, str], _Device] = OrderedDict()
 
-    def hear(self, federation: str, device: str, session: str, number: int, now: float) -> CloneVerdict:
+    def observe(self, federation: str, device: str, session: str, number: int, now: float) -> CloneVerdict:
         """Take the session and number of a status, at `now` in seconds on a clock that does not jump."""
         if not session:
             return CloneVerdict()  # a last will, or another program than our agent
@@ -59,15 +59,19 @@ class Clones:
         seen.returns = [moment for moment in seen.returns if now - moment < WINDOW_S] + [now]
         proven = not seen.cloned and len(seen.returns) >= RETURNS
         seen.cloned = seen.cloned or proven
-        stop = seen.cloned and before not in seen.told and (session in seen.told or _came_first(seen, before, session))
+        stop = (
+            seen.cloned
+            and before not in seen.notified_sessions
+            and (session in seen.notified_sessions or _came_first(seen, before, session))
+        )
         if stop:
-            seen.told.add(session)
+            seen.notified_sessions.add(session)
         return CloneVerdict(proven, stop)
 
     def _seen(self, federation: str, device: str) -> _Device:
         seen = self._devices.setdefault((federation, device), _Device())
         self._devices.move_to_end((federation, device))
-        if len(self._devices) > MOST_DEVICES:
+        if len(self._devices) > MAX_DEVICES:
             self._devices.popitem(last=False)
         return seen
 
@@ -78,7 +82,7 @@ def _came_first(seen: _Device, one: str, other: str) -> bool:
 
 
 def _forget_oldest(seen: _Device) -> None:
-    while len(seen.sessions) > MOST_SESSIONS:
+    while len(seen.sessions) > MAX_SESSIONS:
         gone = next(session for session in seen.sessions if session != seen.current)
         del seen.sessions[gone]
-        seen.told.discard(gone)
+        seen.notified_sessions.discard(gone)

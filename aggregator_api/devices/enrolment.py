@@ -119,15 +119,15 @@ class EnrolmentService:
 
 
 def _find_token(session: Session, said: Enrol, now: float) -> tuple[FederationRow, EnrolmentTokenRow]:
-    federation = repositories.federation_named(session, said.federation)
+    federation = repositories.find_federation(session, said.federation)
     if federation is None:
         raise UnauthorizedError(enrolment_tokens.UNKNOWN)
     return federation, enrolment_tokens.find(session, federation, said.token, said.device, now)
 
 
 def _find_signer(session: Session, said: Claim, message: bytes) -> tuple[FederationRow, DeviceRow]:
-    federation = repositories.federation_named(session, said.federation)
-    row = repositories.device_named(session, federation, said.device) if federation else None
+    federation = repositories.find_federation(session, said.federation)
+    row = repositories.find_device(session, federation, said.device) if federation else None
     if federation is None or row is None or not _signed(row.public_key or "", said.signature, message):
         raise UnauthorizedError(f"the signature is not that of a device {said.device!r} of {said.federation!r}")
     return federation, row
@@ -135,7 +135,7 @@ def _find_signer(session: Session, said: Claim, message: bytes) -> tuple[Federat
 
 def _enrol_device(session: Session, said: Enrol, now: float) -> EnrolmentStatus:
     federation, token = _find_token(session, said, now)
-    row = repositories.device_named(session, federation, said.device)
+    row = repositories.find_device(session, federation, said.device)
     if token.used_at is not None or not enrolment_tokens.use(session, token, said.device, now):
         if row is None or row.public_key != said.public_key or row.enrolment == "revoked":
             raise UnauthorizedError("this enrolment token has been used; ask the operator for another")

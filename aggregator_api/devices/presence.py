@@ -52,7 +52,7 @@ class PresenceCheck:
 
 def mark_unresponsive(session: Session, federation: str, asked_at: float) -> None:
     """Take devices for offline that were not heard since; one that was is where it said."""
-    row = repositories.federation_named(session, federation)
+    row = repositories.find_federation(session, federation)
     if row is None:
         return
     query = select(DeviceRow).where(

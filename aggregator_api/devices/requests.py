@@ -30,14 +30,14 @@ class Enrol(Strict):
     signature: Signature = Field(description=r'over UTF-8 "gaitway-signed/1\nenrol\n{federation}\n{device}\n{token}"')
 
 
-class _Known(Strict):
+class _SignedRequest(Strict):
     """A device that has enrolled, and asks for something by its name and its key pair."""
 
     federation: Name
     device: Name
 
 
-class Claim(_Known):
+class Claim(_SignedRequest):
     """A device that asks for new credentials with the key that it enrolled with."""
 
     issued_at: Moment = Field(description="Unix seconds; within 300 s, and greater each time")
@@ -46,7 +46,7 @@ class Claim(_Known):
     )
 
 
-class TokenRequest(_Known):
+class TokenRequest(_SignedRequest):
     """A device that asks for a key for some minutes, with the key pair that it enrolled with."""
 
     issued_at_ms: Moment = Field(description="Unix milliseconds; within 300 s, and never the same twice")

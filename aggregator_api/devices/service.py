@@ -117,8 +117,8 @@ def find(session: Session, name: str, device: str) -> tuple[FederationRow, Devic
     Raises:
         NotFoundError: if one of them does not exist.
     """
-    federation = service.named(session, name)
-    row = repositories.device_named(session, federation, device)
+    federation = service.get_federation(session, name)
+    row = repositories.find_device(session, federation, device)
     if row is None:
         raise NotFoundError(f"federation {name!r} has no device {device[:80]!r}")
     return federation, row

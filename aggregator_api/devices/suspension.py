@@ -53,7 +53,7 @@ def judge_round(
 ) -> None:
     """Count what a round has left out (device to reason), and begin anew with those whose updates it has used."""
     for name, reason in sorted(left_out.items()):
-        if device := repositories.device_named(session, federation, name):
+        if device := repositories.find_device(session, federation, name):
             count_refused(session, federation, device, settings, row.number, reason)
     if is_published:
         used = select(UpdateRow.device_id).where(UpdateRow.round_id == row.id, UpdateRow.status == "accepted")

@@ -34,7 +34,7 @@ from federation.protocol.signing import Kind, to_sign
 
 LIFETIME_S = 900.0
 """More than twice `CLOCK_S`: a request that is sent again once its token's row is gone is too old."""
-MOST = 32
+MAX_TOKENS = 32
 """Tokens of one device at a time."""
 
 
@@ -73,8 +73,8 @@ class TokenService:
 
 
 def _find_signer(session: Session, said: TokenRequest, message: bytes) -> tuple[FederationRow, DeviceRow]:
-    federation = repositories.federation_named(session, said.federation)
-    row = repositories.device_named(session, federation, said.device) if federation else None
+    federation = repositories.find_federation(session, said.federation)
+    row = repositories.find_device(session, federation, said.device) if federation else None
     if federation is None or row is None or not _signed(row, said.signature, message):
         raise UnauthorizedError(f"the signature is not that of a device {said.device!r} of {said.federation!r}")
     return federation, row
@@ -96,5 +96,5 @@ def _check(session: Session, row: DeviceRow, issued_at: float, now: float) -> No
         raise ForbiddenError(f"the device {row.name!r} {what}")
     theirs = (CredentialRow.device_id == row.id, CredentialRow.expires_at.is_not(None))
     session.execute(delete(CredentialRow).where(*theirs, CredentialRow.expires_at < now))
-    if (session.scalar(select(func.count()).where(*theirs)) or 0) >= MOST:
-        raise TooManyError(f"the device {row.name!r} has {MOST} tokens; use one of them", wait_s=60.0)
+    if (session.scalar(select(func.count()).where(*theirs)) or 0) >= MAX_TOKENS:
+        raise TooManyError(f"the device {row.name!r} has {MAX_TOKENS} tokens; use one of them", wait_s=60.0)

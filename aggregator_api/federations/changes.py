@@ -15,11 +15,11 @@ from aggregator_api.db.models import FederationRow, ModelAliasRow
 from aggregator_api.errors import ConflictError, NotFoundError, UnprocessableError
 from aggregator_api.federations.initial_state import check_rollout
 from aggregator_api.federations.requests import FederationChanges
-from aggregator_api.federations.service import named
+from aggregator_api.federations.service import get_federation
 from aggregator_api.rollouts import promotion, transitions
 from aggregator_api.rounds.coordinator import Coordinator
 from federation.method import Method
-from federation.plan import Plan, PromotionSettings, RolloutSettings, RoundSettings, live_obstacle
+from federation.plan import Plan, PromotionSettings, RolloutSettings, RoundSettings, live_incompatibility
 from federation.rounds.server_round import Resumed
 
 ALIASES = 32
@@ -49,16 +49,19 @@ class SettingsService:
         """
         with self._coordinator.lock:
             with self._database.write() as session:
-                row = named(session, name)
+                row = get_federation(session, name)
                 plan = Plan.model_validate(row.plan)
-                rounds, rollout = _laid_over(plan.rounds, wanted.rounds), _laid_over(plan.rollout, wanted.rollout)
+                rounds, rollout = (
+                    _merge_settings(plan.rounds, wanted.rounds),
+                    _merge_settings(plan.rollout, wanted.rollout),
+                )
                 if "rounds" in wanted.model_fields_set:
                     _check(row, rounds, begun=_begun(session, row))
                 if "rollout" in wanted.model_fields_set:
                     _check_rollout(session, row, self._coordinator.contract(row).method, rollout)
-                promotion = _laid_over(plan.promotion, wanted.promotion)
+                promotion = _merge_settings(plan.promotion, wanted.promotion)
                 changed = plan.model_copy(update={"rounds": rounds, "rollout": rollout, "promotion": promotion})
-                if obstacle := live_obstacle(changed):
+                if obstacle := live_incompatibility(changed):
                     raise UnprocessableError(obstacle)
                 row.plan = changed.model_dump(mode="json")
                 row.revision += 1
@@ -93,7 +96,7 @@ class AliasService:
         """
         with self._coordinator.lock:
             with self._database.write() as session:
-                federation = named(session, name)
+                federation = get_federation(session, name)
                 row = repositories.version_of(session, federation, version)
                 _refuse_alias_of_rollouts(federation, alias)
                 if _is_new(session, federation, alias) and _count(session, federation) >= ALIASES:
@@ -116,7 +119,7 @@ class AliasService:
         if alias in MOVED_BY_ROUNDS:
             raise ConflictError(f"the server moves the alias {alias!r}; it cannot be removed")
         with self._database.write() as session:
-            federation = named(session, name)
+            federation = get_federation(session, name)
             _refuse_alias_of_rollouts(federation, alias)
             row = session.get(ModelAliasRow, (federation.id, alias))
             if row is None:
@@ -130,7 +133,7 @@ def moved_by_server(federation: FederationRow) -> tuple[str, ...]:
     return (*MOVED_BY_ROUNDS, *(MOVED_BY_ROLLOUTS if transitions.settings_of(federation).used else ()))
 
 
-def _laid_over(present: Settings, wanted: Settings) -> Settings:
+def _merge_settings(present: Settings, wanted: Settings) -> Settings:
     return present.model_copy(update={field: getattr(wanted, field) for field in wanted.model_fields_set})
 
 

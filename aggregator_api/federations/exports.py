@@ -17,7 +17,7 @@ from federation import wire
 from federation.methods import method_from_json
 from federation.plan import Plan
 from federation.training.forward import initial_model
-from gaitway.input_spec import SENSOR_CHANNELS, SMALLEST_STD, InputSpec
+from gaitway.input_spec import MIN_STD, SENSOR_CHANNELS, InputSpec
 from gaitway.tasks import DEFAULT_TASK
 
 ONNX_TIMEOUT_S = 300.0
@@ -125,10 +125,10 @@ def _export(folder: Path, made: bytes) -> bytes:
 def _input_spec(plan: Plan) -> InputSpec:
     from har_pipeline.settings import PipelineSettings  # only an export says what windows are
 
-    pictures = plan.data.input
-    if pictures is None:
+    images = plan.data.input
+    if images is None:
         return PipelineSettings(**plan.data.pipeline).input_spec(*_normalization(plan, len(SENSOR_CHANNELS)))
-    return InputSpec.images(pictures.shape, *_normalization(plan, pictures.shape[0]), pictures.fit)
+    return InputSpec.images(images.shape, *_normalization(plan, images.shape[0]), images.fit)
 
 
 def _normalization(plan: Plan, channels: int) -> tuple[list[float], list[float]]:
@@ -138,5 +138,5 @@ def _normalization(plan: Plan, channels: int) -> tuple[list[float], list[float]]
     mean = [total / found.count for total in found.total]
     variance = [square / found.count - m * m for square, m in zip(found.square, mean, strict=True)]
     # as devices have it, so that a channel without a sensor becomes zeros
-    std = [max(SMALLEST_STD, math.sqrt(max(0.0, each))) for each in variance]
+    std = [max(MIN_STD, math.sqrt(max(0.0, each))) for each in variance]
     return mean, std

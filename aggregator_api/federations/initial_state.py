@@ -32,7 +32,7 @@ PLAN_BYTES = MESSAGE_BYTES // 2
 class StartingPoint(NamedTuple):
     """A model version that a federation starts from: what it is called, its plan, and the server's state."""
 
-    words: str
+    label: str
     plan: Plan
     state: bytes
 
@@ -43,7 +43,7 @@ class InitialState(NamedTuple):
     state: bytes
     broadcast: bytes
     upload_schema: schema.Schema
-    whence: str = ""
+    started_from: str = ""
 
     @property
     def sha256(self) -> str:
@@ -67,7 +67,7 @@ def build_initial_state(plan: Plan, *, max_model_bytes: int, start: StartingPoin
     client = initial_client_of(plan, plan.model, max_model_bytes)
     initial = _first_state(plan, method, client if start is None else _started(client, method, start))
     if start is not None:
-        initial = initial._replace(whence=start.words)
+        initial = initial._replace(started_from=start.label)
     for spec in plan.alternatives:
         other = initial_client_of(plan, spec, max_model_bytes)
         if schema.upload_schema(method, plan.training, other) != initial.upload_schema:
@@ -107,7 +107,7 @@ def _started(client: Client, method: Method, start: StartingPoint) -> Client:
         state = wire.decode(start.state, limit_bytes=len(start.state))
         return started_from(client, method_from_json(start.plan.method), state)
     except SettingsError as error:
-        raise UnprocessableError(f"start_from: {start.words} does not fit: {error}") from error
+        raise UnprocessableError(f"start_from: {start.label} does not fit: {error}") from error
 
 
 def check_rollout(method: Method, rollout: RolloutSettings) -> None:
@@ -153,7 +153,7 @@ def _method(plan: Plan) -> Method:
     except SettingsError as error:
         raise UnprocessableError(f"plan.method: {error}") from error
     try:
-        obstacle = method.task_obstacle(task_from_json(plan.task))
+        obstacle = method.task_incompatibility(task_from_json(plan.task))
     except SettingsError as error:
         raise UnprocessableError(f"plan.task: {error}") from error
     if obstacle:
@@ -217,6 +217,12 @@ def initial_client_of(plan: Plan, spec: ModelSpec, max_model_bytes: int) -> Clie
 
     where, decoder = "plan.model" if spec is plan.model else "plan.alternatives", task_from_json(plan.task).decoder
 
+    if spec.name in MODELS and MODELS[spec.name].takes_raw_input and plan.data.normalization != "none":
+        raise UnprocessableError(
+            f"plan.data.normalization is {plan.data.normalization!r}: {spec.name} takes windows as they were measured; "
+            "use 'none'"
+        )
+
     def make() -> torch.nn.Module:
         return with_decoder(build(spec.name, classes=len(plan.labels), **spec.options), decoder)
 
@@ -249,7 +255,7 @@ def initial_client_of(plan: Plan, spec: ModelSpec, max_model_bytes: int) -> Clie
     kinds = MODELS[spec.name].input_kinds
     if not plan.training.augmentation.is_off and "image" not in kinds:
         raise UnprocessableError(
-            f"plan.training.augmentation: {plan.training.augmentation} is for pictures, and {spec.name!r} takes "
+            f"plan.training.augmentation: {plan.training.augmentation} is for images, and {spec.name!r} takes "
             f"{' or '.join(kinds)} examples; leave it out"
         )
     return initial_client(module)

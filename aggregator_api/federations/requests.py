@@ -13,7 +13,7 @@ from federation.plan import (
     RolloutSettings,
     RoundSettings,
     Strict,
-    live_obstacle,
+    live_incompatibility,
     with_packages,
 )
 
@@ -21,7 +21,7 @@ _FIXED = (frozenset(Plan.model_fields) | {"name", "plan"}) - {"rounds", "rollout
 
 
 def _live(plan: Plan) -> Plan:
-    if obstacle := live_obstacle(plan):
+    if obstacle := live_incompatibility(plan):
         raise ValueError(obstacle)
     return with_packages(plan)
 

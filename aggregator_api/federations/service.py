@@ -11,13 +11,13 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
-from aggregator_api.db.models import FederationRow, RoundRow
+from aggregator_api.db.models import Blob, FederationRow, RoundRow
 from aggregator_api.errors import ConflictError, NotFoundError
 from aggregator_api.federations import exports
 from aggregator_api.federations.initial_state import InitialState, StartingPoint, build_initial_state
 from aggregator_api.federations.requests import NewFederation, VersionReference
 from aggregator_api.rounds.coordinator import Coordinator
-from aggregator_api.storage.blobs import Blob, BlobStore
+from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.updates.contract import write_schema
 from federation.plan import Plan
 from federation.rounds.server_round import Event, Paused, Resumed, Stopped
@@ -42,7 +42,7 @@ class FederationService:
             ConflictError: if there is a federation of that name, or the version was deleted.
         """
         with self._database.read() as session:
-            if repositories.federation_named(session, new.name) is not None:
+            if repositories.find_federation(session, new.name) is not None:
                 raise _exists(new.name)
             start = None if new.start_from is None else self._starting_point(session, new.start_from)
         initial = build_initial_state(new.plan, max_model_bytes=self._max_model_bytes, start=start)
@@ -66,13 +66,13 @@ class FederationService:
         if new.plan.light_clients:
             exports.require_exporter()
         with self._database.read() as session:
-            if repositories.federation_named(session, new.name) is not None:
+            if repositories.find_federation(session, new.name) is not None:
                 raise _exists(new.name)
             start = None if new.start_from is None else self._starting_point(session, new.start_from)
         return len(build_initial_state(new.plan, max_model_bytes=self._max_model_bytes, start=start).broadcast)
 
     def _starting_point(self, session: Session, version: VersionReference) -> StartingPoint:
-        row = named(session, version.federation)
+        row = get_federation(session, version.federation)
         found = (
             repositories.current_version(session, row)
             if version.version is None
@@ -87,7 +87,7 @@ class FederationService:
         Raises:
             ConflictError: unless the federation runs.
         """
-        self._steer(name, "paused", ("running",), Paused())
+        self._transition(name, "paused", ("running",), Paused())
 
     def resume(self, name: str) -> None:
         """Resume a paused federation.
@@ -95,7 +95,7 @@ class FederationService:
         Raises:
             ConflictError: unless the federation is paused.
         """
-        self._steer(name, "running", ("paused",), Resumed())
+        self._transition(name, "running", ("paused",), Resumed())
 
     def stop(self, name: str) -> None:
         """End a federation for good; the open round fails, the present model stays.
@@ -103,12 +103,12 @@ class FederationService:
         Raises:
             ConflictError: if the federation has ended.
         """
-        self._steer(name, "stopped", ("running", "paused"), Stopped("stopped by the operator"))
+        self._transition(name, "stopped", ("running", "paused"), Stopped("stopped by the operator"))
 
-    def _steer(self, name: str, status: str, allowed: tuple[str, ...], event: Event) -> None:
+    def _transition(self, name: str, status: str, allowed: tuple[str, ...], event: Event) -> None:
         with self._coordinator.lock:
             with self._database.write() as session:
-                row = named(session, name)
+                row = get_federation(session, name)
                 if row.status not in allowed:
                     raise ConflictError(
                         f"federation {name!r} is {row.status}; this needs one that is {' or '.join(allowed)}"
@@ -128,26 +128,26 @@ def unknown(name: str) -> NotFoundError:
     return NotFoundError(f"there is no federation {name[:80]!r}; GET /v1/federations lists them")
 
 
-def named(session: Session, name: str) -> FederationRow:
+def get_federation(session: Session, name: str) -> FederationRow:
     """Return the federation of that name.
 
     Raises:
         NotFoundError: if there is none.
     """
-    found = repositories.federation_named(session, name)
+    found = repositories.find_federation(session, name)
     if found is None:
         raise unknown(name)
     return found
 
 
-def round_numbered(session: Session, name: str, number: int) -> RoundRow:
+def get_round(session: Session, name: str, number: int) -> RoundRow:
     """Return a federation's round of that number.
 
     Raises:
         NotFoundError: if there is no such federation, or no such round.
     """
-    federation = named(session, name)
-    found = repositories.round_numbered(session, federation, number)
+    federation = get_federation(session, name)
+    found = repositories.find_round(session, federation, number)
     if found is None:
         last = repositories.last_number(session, federation)
         raise NotFoundError(f"federation {name!r} has no round {number}; the latest is {last}")
@@ -182,7 +182,7 @@ def _write(
     session.add(row)
     session.flush()
     repositories.add_version(session, row, 0, state, broadcast)
-    whence = f", started from {initial.whence}" if initial.whence else ""
+    whence = f", started from {initial.started_from}" if initial.started_from else ""
     repositories.journal(session, row, "federation.created", detail=f"model {broadcast.sha256[:12]}{whence}")
 
 

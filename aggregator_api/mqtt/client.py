@@ -147,7 +147,7 @@ class MqttDriver:
             if connection == self._connection:
                 client.ack(mid, qos)
 
-        if message.retain and message.payload and topics.is_of_device(message.topic):
+        if message.retain and message.payload and topics.is_device_topic(message.topic):
             client.publish(message.topic, b"", QOS, retain=True)
         self._receive(Message(message.topic, bytes(message.payload), acknowledge, message.retain))
 

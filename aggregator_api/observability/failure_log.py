@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from aggregator_api.db.outages import Outage, outage_of
 
-EVERY_S = 1.0
-LONGEST = 300
+MIN_INTERVAL_S = 1.0
+MAX_TEXT_CHARS = 300
 """Characters of a database's own words; it likes to repeat the statement."""
 
 
@@ -32,7 +32,7 @@ class FailureLog:
             return None
         with self._lock:
             now = self._clock()
-            if now - self._said.get(outage, -EVERY_S) < EVERY_S:
+            if now - self._said.get(outage, -MIN_INTERVAL_S) < MIN_INTERVAL_S:
                 self._left_out[outage] = self._left_out.get(outage, 0) + 1
                 return outage
             self._said[outage] = now
@@ -47,4 +47,4 @@ failures = FailureLog(logging.getLogger(__name__))
 
 def _words(error: BaseException) -> str:
     said = str(getattr(error, "orig", None) or error)
-    return " ".join(said.split())[:LONGEST]
+    return " ".join(said.split())[:MAX_TEXT_CHARS]

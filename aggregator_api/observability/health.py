@@ -17,7 +17,7 @@ from aggregator_api.storage.blobs import BlobStore
 
 NO_BROKER = "the broker is not connected"
 """The problem of that name, by which others find what to say of it."""
-LEAST_FREE = 64 << 10
+MIN_FREE_BYTES = 64 << 10
 """Bytes without which a database can hardly write, whatever `min_free_bytes` says."""
 
 
@@ -98,5 +98,5 @@ class Readiness:
         if settings.blobs.startswith("file:"):
             places.add(Path(self._blobs.root))
         free = min(shutil.disk_usage(place).free for place in places)
-        needed = max(settings.min_free_bytes, LEAST_FREE)
+        needed = max(settings.min_free_bytes, MIN_FREE_BYTES)
         return "" if free >= needed else f"the disk is full: {free:,} bytes are left, {needed:,} are needed"

@@ -53,7 +53,7 @@ HTTP_SECONDS = Histogram(
     registry=None,
 )
 
-TAKEN = ("accepted", "held", "left_out")
+COUNTED_STATUSES = ("accepted", "held", "left_out")
 
 
 class HttpTimer:
@@ -99,11 +99,11 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-class Lead(Protocol):
+class LeadershipView(Protocol):
     """Which federations this process drives."""
 
     @property
-    def led(self) -> Collection[str] | None:
+    def led_federations(self) -> Collection[str] | None:
         """Their names; None where no other process shares the work."""
 
 
@@ -111,7 +111,12 @@ class ServerCollector:
     """How this process fares."""
 
     def __init__(
-        self, settings: Settings, signer: Signer, broker: BrokerHealth, messages: MessageQueue, leadership: Lead
+        self,
+        settings: Settings,
+        signer: Signer,
+        broker: BrokerHealth,
+        messages: MessageQueue,
+        leadership: LeadershipView,
     ) -> None:
         self._settings = settings
         self._signer = signer
@@ -137,9 +142,9 @@ class ServerCollector:
         yield from expiry.certificates(settings.mqtt_ca_file, self._broker.certificate_expiry(), settings.tls_cert_file)
         yield from expiry.signatures(self._signer.renewed_at + settings.signature_lifetime_s)
         yield from expiry.last_backup(settings.data_dir)
-        led = self._leadership.led
+        led = self._leadership.led_federations
         if led is not None:
-            yield GaugeMetricFamily("gaitway_led_federations", "federations that this process drives", len(led))
+            yield GaugeMetricFamily("gaitway_federations_led", "federations that this process drives", len(led))
 
 
 class DatabaseCollector:
@@ -204,7 +209,7 @@ class DatabaseCollector:
 
     def _read_sizes(self, session: Session, names: dict[int, str]) -> None:
         newest = session.scalar(select(func.max(UpdateRow.id))) or 0
-        new = (UpdateRow.id > self._last_update, UpdateRow.id <= newest, UpdateRow.status.in_(TAKEN))
+        new = (UpdateRow.id > self._last_update, UpdateRow.id <= newest, UpdateRow.status.in_(COUNTED_STATUSES))
         query = select(UpdateRow.federation_id, func.sum(UpdateRow.size)).where(*new)
         for federation, size in session.execute(query.group_by(UpdateRow.federation_id)):
             self._bytes[names[federation]] += int(size)
@@ -257,8 +262,8 @@ def _devices_and_rounds(session: Session) -> Iterator[Metric]:
     for name, count in session.execute(latest.group_by(FederationRow.name)):
         number.add_metric([name], count)
     yield number
-    waiting = GaugeMetricFamily("gaitway_open_round_awaited", "devices awaited by an open round", labels=["federation"])
-    opened = select(FederationRow.name, RoundRow.awaited).join(RoundRow, RoundRow.federation_id == FederationRow.id)
+    waiting = GaugeMetricFamily("gaitway_open_round_pending", "devices awaited by an open round", labels=["federation"])
+    opened = select(FederationRow.name, RoundRow.pending).join(RoundRow, RoundRow.federation_id == FederationRow.id)
     for name, count in session.execute(opened.where(RoundRow.phase.not_in(ENDED))):
         waiting.add_metric([name], count)
     yield waiting

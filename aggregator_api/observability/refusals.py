@@ -35,7 +35,7 @@ class _Repeats:
     count: int  # that are not written yet
 
 
-class Refusals:
+class RefusalLog:
     """Counts what is refused, and writes it down."""
 
     def __init__(self, database: Database, *, clock: Callable[[], float] = time.monotonic) -> None:

@@ -51,7 +51,7 @@ class DeletionService:
         """
         with self._coordinator.lock:
             with self._database.write() as session:
-                row = service.named(session, name)
+                row = service.get_federation(session, name)
                 if not dry_run and row.status in ("running", "paused") and force:
                     row.status = "stopped"
                     self._coordinator.transition(session, row, Stopped("deleted by the operator"))
@@ -99,7 +99,7 @@ class DeletionService:
             ConflictError: if something needs it.
         """
         with self._coordinator.lock, self._database.write() as session:
-            federation = service.named(session, name)
+            federation = service.get_federation(session, name)
             rows.retire(session, federation, rows.deletable(session, federation, [version]))
 
     def _revoke_accounts(self, name: str, devices: list[str]) -> None:

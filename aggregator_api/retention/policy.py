@@ -17,7 +17,7 @@ from aggregator_api.settings import Settings
 DAY_S = 86_400.0
 
 
-class Retired(NamedTuple):
+class RetentionResult(NamedTuple):
     """What was removed, or would be."""
 
     versions: int = 0
@@ -29,7 +29,7 @@ class Retired(NamedTuple):
         return f"{self.versions} model versions, {self.updates} updates, {self.events} events"
 
 
-def apply(session: Session, settings: Settings, *, actor: str, dry_run: bool = False) -> Retired:
+def apply(session: Session, settings: Settings, *, actor: str, dry_run: bool = False) -> RetentionResult:
     """Remove what is older than the settings keep, inside the caller's transaction.
 
     Never a version that has a name, is the newest, that the open round started from or a rollout gives out; nor an
@@ -44,15 +44,15 @@ def apply(session: Session, settings: Settings, *, actor: str, dry_run: bool = F
             if not dry_run:
                 retire(session, federation, old)
     updates = events = 0
-    if settings.keep_updates_days is not None:
+    if settings.update_retention_days is not None:
         open_rounds = select(RoundRow.id).where(RoundRow.phase.not_in(ENDED))
         settled = (UpdateRow.status != "held") & (UpdateRow.round_id.is_(None) | UpdateRow.round_id.not_in(open_rounds))
-        past = settled & (UpdateRow.received_at < now - settings.keep_updates_days * DAY_S)
+        past = settled & (UpdateRow.received_at < now - settings.update_retention_days * DAY_S)
         updates = sum(remove_rows(session, [(table_of(UpdateRow), past)], dry_run=dry_run).values())
-    if settings.keep_events_days is not None:
-        gone = (EventRow.created_at < now - settings.keep_events_days * DAY_S) & older_event()
+    if settings.event_retention_days is not None:
+        gone = (EventRow.created_at < now - settings.event_retention_days * DAY_S) & older_event()
         events = sum(remove_rows(session, [(table_of(EventRow), gone)], dry_run=dry_run).values())
-    retired = Retired(versions, updates, events)
+    retired = RetentionResult(versions, updates, events)
     if any(retired) and not dry_run:
         audit.record(session, "retention.apply", actor=actor, detail=str(retired))
     return retired

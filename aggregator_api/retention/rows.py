@@ -115,8 +115,8 @@ def _leave_rollout(session: Session, federation: FederationRow, row: DeviceRow) 
     if release is None or told is None:
         return
     release.members -= 1
-    release.good -= AdoptionAnswer(told.answer).is_good
-    release.bad -= AdoptionAnswer(told.answer).is_bad
+    release.successes -= AdoptionAnswer(told.answer).is_good
+    release.failures -= AdoptionAnswer(told.answer).is_bad
 
 
 def require_no_open_part(session: Session, federation: FederationRow, row: DeviceRow) -> None:

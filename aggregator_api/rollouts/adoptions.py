@@ -18,12 +18,12 @@ from federation.protocol.messages import AdoptionReport, VersionScore
 from gaitway.tasks import TRIVIAL, metric_of, task_of
 
 
-def hear(session: Session, federation: FederationRow, name: str, report: AdoptionReport) -> None:
+def record_adoption(session: Session, federation: FederationRow, name: str, report: AdoptionReport) -> None:
     """Note a device's last word about a model; a repetition changes nothing.
 
     Ignored is what is said of a round that is not yet, or in another metric than the federation's.
     """
-    device = repositories.device_named(session, federation, name)
+    device = repositories.find_device(session, federation, name)
     # after a restore, rounds of the same numbers have made other models
     here = (federation.instance, epochs.current(session).epoch)
     known = (report.instance, report.epoch) == here and report.round <= repositories.last_number(session, federation)

@@ -9,7 +9,7 @@ from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import EventRow, FederationRow
 from aggregator_api.rollouts import promotion
-from aggregator_api.rollouts.scheduler import Host, Leads
+from aggregator_api.rollouts.scheduler import FederationDriver, LeadershipCheck
 
 KINDS = ("update.accepted", "update.held", "model.published", "federation.changed", "federation.finished")
 """Events after which a measure may be another, besides those of adoptions, rollouts and devices."""
@@ -18,7 +18,7 @@ KINDS = ("update.accepted", "update.held", "model.published", "federation.change
 class PromotionScheduler:
     """Moves `stable` where the measures allow it; only the inbox's thread calls it."""
 
-    def __init__(self, database: Database, host: Host, leadership: Leads) -> None:
+    def __init__(self, database: Database, host: FederationDriver, leadership: LeadershipCheck) -> None:
         self._database = database
         self._host = host
         self._leadership = leadership
@@ -31,7 +31,7 @@ class PromotionScheduler:
             due = self._due(session, newest)
         for name in due:
             with self._host.lock, self._database.write() as session:
-                if (federation := repositories.federation_named(session, name)) is not None:
+                if (federation := repositories.find_federation(session, name)) is not None:
                     promotion.promote(session, federation)
         for name in due:
             self._examined[name] = newest

@@ -14,7 +14,7 @@ from aggregator_api.db.models import FederationRow, RolloutRow
 from aggregator_api.rollouts import transitions
 
 
-class Host(Protocol):
+class FederationDriver(Protocol):
     """What drives a federation's announcements, and orders its transitions."""
 
     @property
@@ -25,14 +25,14 @@ class Host(Protocol):
         """Say where a federation stands."""
 
 
-class Orders(Protocol):
+class AnnouncedOrders(Protocol):
     """What was said to devices."""
 
     def announced_order(self, name: str) -> int | None:
         """Return the serial of the order about releases that this process has announced last."""
 
 
-class Leads(Protocol):
+class LeadershipCheck(Protocol):
     """Who drives which federation."""
 
     def leads(self, name: str) -> bool:
@@ -42,7 +42,9 @@ class Leads(Protocol):
 class RolloutScheduler:
     """Advances rollouts; only the inbox's thread calls it."""
 
-    def __init__(self, database: Database, host: Host, orders: Orders, leadership: Leads) -> None:
+    def __init__(
+        self, database: Database, host: FederationDriver, orders: AnnouncedOrders, leadership: LeadershipCheck
+    ) -> None:
         self._database = database
         self._host = host
         self._orders = orders
@@ -60,7 +62,7 @@ class RolloutScheduler:
         for name in due:
             with self._host.lock:
                 with self._database.write() as session:
-                    federation = repositories.federation_named(session, name)
+                    federation = repositories.find_federation(session, name)
                     row = transitions.under_way(session, federation) if federation else None
                     changed = federation and row and transitions.advance(session, federation, row, now)
                 if changed:

@@ -11,10 +11,10 @@ from aggregator_api.db.database import Database
 from aggregator_api.db.models import DeviceRow, FederationRow, RolloutRow
 from aggregator_api.db.repositories import select_devices
 from aggregator_api.errors import ConflictError, NotFoundError
-from aggregator_api.federations.service import named
+from aggregator_api.federations.service import get_federation
 from aggregator_api.rollouts import transitions
 from aggregator_api.rollouts.requests import NewRollout
-from aggregator_api.rollouts.scheduler import Host
+from aggregator_api.rollouts.scheduler import FederationDriver
 from federation.errors import RolloutError
 from federation.plan import GroupWave
 from federation.rounds.rollout import Event, Halted, Paused, Resumed
@@ -23,7 +23,7 @@ from federation.rounds.rollout import Event, Halted, Paused, Resumed
 class RolloutService:
     """Starts rollouts, and steers them as the operator wishes."""
 
-    def __init__(self, database: Database, host: Host, clock: Callable[[], float]) -> None:
+    def __init__(self, database: Database, host: FederationDriver, clock: Callable[[], float]) -> None:
         self._database = database
         self._host = host
         self._clock = clock
@@ -37,7 +37,7 @@ class RolloutService:
         """
         with self._host.lock:
             with self._database.write() as session:
-                number = begin(session, named(session, name), new, self._clock()).number
+                number = begin(session, get_federation(session, name), new, self._clock()).number
             self._host.announce(name)
         return number
 
@@ -48,20 +48,20 @@ class RolloutService:
             NotFoundError: if there is no such rollout.
             ConflictError: if it is in a phase in which that cannot be; so for `resume` and `halt`.
         """
-        self._steer(name, number, Paused())
+        self._transition(name, number, Paused())
 
     def resume(self, name: str, number: int) -> None:
         """Resume a paused rollout; its present wave begins anew."""
-        self._steer(name, number, Resumed(self._clock()))
+        self._transition(name, number, Resumed(self._clock()))
 
     def halt(self, name: str, number: int) -> None:
         """Have every device that uses the version go back to the model before."""
-        self._steer(name, number, Halted("halted by the operator"))
+        self._transition(name, number, Halted("halted by the operator"))
 
-    def _steer(self, name: str, number: int, event: Event) -> None:
+    def _transition(self, name: str, number: int, event: Event) -> None:
         with self._host.lock:
             with self._database.write() as session:
-                told = move(session, named(session, name), number, event, self._clock())
+                told = move(session, get_federation(session, name), number, event, self._clock())
             if told:
                 self._host.announce(name)
 

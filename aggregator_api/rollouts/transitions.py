@@ -25,14 +25,14 @@ from aggregator_api.db.models import (
 )
 from aggregator_api.rollouts import adoptions, promotion
 from federation.plan import RolloutSettings, Wave
-from federation.protocol.messages import MOST_WITHDRAWN, BlobPointer, Offer, Release, ReleaseOrder, ReleaseReport
+from federation.protocol.messages import MAX_WITHDRAWN, BlobPointer, Offer, Release, ReleaseOrder, ReleaseReport
 from federation.rounds.promotion import Decision
 from federation.rounds.rollout import (
     AdoptionAnswer,
-    Answered,
+    AnswerReceived,
     ClockTick,
+    DevicesAdded,
     Event,
-    Joined,
     Rollout,
     RolloutPhase,
     is_time,
@@ -102,19 +102,19 @@ def start(
         version_id=version.id,
         settings=settings.model_dump(mode="json"),
         serial=_next_serial(session),
-        enlisted_to=0,
+        last_checked_device_id=0,
         reach=0,
         forced=forced,
         started_at=now,
         ended_at=None,
-        **_columns_of(Rollout(wave_at=now)),
+        **_columns_of(Rollout(wave_started_at=now)),
     )
     session.add(row)
     session.flush()
     session.refresh(row, ["version"])
     _name_versions(session, federation)
     _extend(session, row)
-    _enlist(session, federation, row, now)
+    _add_new_devices(session, federation, row, now)
     _note(session, federation, row, "started")
     return row
 
@@ -143,10 +143,10 @@ def is_due(session: Session, row: RolloutRow, now: float) -> bool:
 
 def advance(session: Session, federation: FederationRow, row: RolloutRow, now: float) -> bool:
     """Take new devices into the wave, and advance it if it is time; returns whether devices must be told."""
-    new = _enlist(session, federation, row, now)
+    new = _add_new_devices(session, federation, row, now)
     told = bool(new and _tags(row))  # within the reach devices know it themselves
     if _is_short(session, row) and _extend(session, row):
-        _enlist(session, federation, row, now)
+        _add_new_devices(session, federation, row, now)
         row.serial, told = _next_serial(session), True
         session.flush()
     return apply(session, federation, row, _tick(session, row, now), now) or told
@@ -175,9 +175,9 @@ def _tick(session: Session, row: RolloutRow, now: float) -> ClockTick:
     return ClockTick(now, unproven="" if found.decision is Decision.BETTER else f"not completed yet: {found.reason}")
 
 
-def hear(session: Session, federation: FederationRow, name: str, report: ReleaseReport, now: float) -> bool:
+def record_answer(session: Session, federation: FederationRow, name: str, report: ReleaseReport, now: float) -> bool:
     """Note what a device says about a rollout; a repetition changes nothing. Returns whether devices must be told."""
-    row, device = numbered(session, federation, report.rollout), repositories.device_named(session, federation, name)
+    row, device = numbered(session, federation, report.rollout), repositories.find_device(session, federation, name)
     here = (federation.instance, epochs.current(session).epoch)
     if row is None or device is None or (report.instance, report.epoch) != here:
         return False
@@ -187,13 +187,13 @@ def hear(session: Session, federation: FederationRow, name: str, report: Release
             return False  # it was not asked
         told = RolloutDeviceRow(**_pending(row, device.id, now))
         session.add(told)
-        apply(session, federation, row, Joined(1), now)
+        apply(session, federation, row, DevicesAdded(1), now)
     before, told.answer = AdoptionAnswer(told.answer), report.answer
     if told.answer == before:
         return False
     told.score, told.reason, told.answered_at = report.score, report.reason, now
     _note(session, federation, row, report.answer, device=name, detail=report.reason)
-    return apply(session, federation, row, Answered(before, AdoptionAnswer(report.answer)), now)
+    return apply(session, federation, row, AnswerReceived(before, AdoptionAnswer(report.answer)), now)
 
 
 def apply(session: Session, federation: FederationRow, row: RolloutRow, event: Event, now: float) -> bool:
@@ -207,9 +207,9 @@ def apply(session: Session, federation: FederationRow, row: RolloutRow, event: E
     for column, value in _columns_of(after).items():
         setattr(row, column, value)
     if after.wave != before.wave:
-        row.enlisted_to = 0
+        row.last_checked_device_id = 0
         _extend(session, row)
-        _enlist(session, federation, row, now)
+        _add_new_devices(session, federation, row, now)
         _note(session, federation, row, "wave")
     if after.phase is not before.phase:
         row.ended_at = None if after.phase in OPEN else now
@@ -241,7 +241,7 @@ def order(session: Session, federation: FederationRow) -> ReleaseOrder | None:
         released=_release(session, federation, latest(session, federation, RolloutPhase.COMPLETED)),
         candidate=_release(session, federation, candidate),
         millionths=candidate.reach if candidate else 0,
-        withdrawn=tuple(session.scalars(halted.order_by(RolloutRow.number.desc()).limit(MOST_WITHDRAWN))),
+        withdrawn=tuple(session.scalars(halted.order_by(RolloutRow.number.desc()).limit(MAX_WITHDRAWN))),
     )
 
 
@@ -280,7 +280,7 @@ def _release(session: Session, federation: FederationRow, row: RolloutRow | None
 # ---- rows
 
 
-def _enlist(session: Session, federation: FederationRow, row: RolloutRow, now: float) -> int:
+def _add_new_devices(session: Session, federation: FederationRow, row: RolloutRow, now: float) -> int:
     """Take into the wave who belongs to it and is new, to the wave or to the federation; returns how many."""
     version, all_asked, enlisted = row.version.version, bool(_tags(row)), 0
     while asked := session.execute(_unasked(row).limit(BATCH)).all():
@@ -288,8 +288,8 @@ def _enlist(session: Session, federation: FederationRow, row: RolloutRow, now: f
         enlisted += len(new)
         if new:
             repositories.put(session, _ADD_DEVICE, new)
-        row.enlisted_to = asked[-1].id
-        apply(session, federation, row, Joined(len(new)), now)
+        row.last_checked_device_id = asked[-1].id
+        apply(session, federation, row, DevicesAdded(len(new)), now)
     return enlisted
 
 
@@ -301,7 +301,7 @@ def _extend(session: Session, row: RolloutRow) -> bool:
     places = [place_of(name, row.version.version) for name in session.scalars(_devices(row, DeviceRow.name))]
     row.reach = max(before, reach_of(places, share))  # whoever has the model keeps it
     if row.reach != before:
-        row.enlisted_to = 0  # who was not within may be now
+        row.last_checked_device_id = 0  # who was not within may be now
     return row.reach != before
 
 
@@ -324,7 +324,7 @@ def _unasked(row: RolloutRow) -> Select[int, str]:
 
     Of a wave of groups: those in one of them, as devices that are looked at already may come into a group.
     """
-    new: ColumnElement[bool] = DeviceRow.id > row.enlisted_to
+    new: ColumnElement[bool] = DeviceRow.id > row.last_checked_device_id
     if tags := _tags(row):
         new = DeviceRow.id.in_(select(DeviceTagRow.device_id).where(DeviceTagRow.tag.in_(tags)))
     told = select(RolloutDeviceRow.device_id).where(RolloutDeviceRow.rollout_id == row.id)
@@ -342,7 +342,7 @@ def _unasked(row: RolloutRow) -> Select[int, str]:
 
 def _pending(row: RolloutRow, device_id: int, now: float) -> dict[str, Any]:
     said = {"answer": str(AdoptionAnswer.PENDING), "score": None, "reason": "", "answered_at": None}
-    return {"rollout_id": row.id, "device_id": device_id, "wave": row.wave, "told_at": now, **said}
+    return {"rollout_id": row.id, "device_id": device_id, "wave": row.wave, "notified_at": now, **said}
 
 
 def _name_versions(session: Session, federation: FederationRow) -> None:
@@ -365,7 +365,7 @@ def _note(
     words = f"rollout {row.number}, version {version.version}"
     if not device:
         to = f"group {' or '.join(tags)}" if tags else f"{100 * _settings(row).share_of(row.wave):g} % of the devices"
-        words += f": {to}, {row.members} told, {row.good} took it or work as well, {row.bad} failed"
+        words += f": {to}, {row.members} told, {row.successes} took it or work as well, {row.failures} failed"
     detail = f"{words}; {detail}" if detail else words
     repositories.journal(
         session, federation, f"rollout.{kind}", round_number=version.round_number, device=device, detail=detail
@@ -387,11 +387,11 @@ def _tags(row: RolloutRow) -> tuple[str, ...]:
 
 def _read(row: RolloutRow) -> Rollout:
     return Rollout(
-        wave_at=row.wave_at,
+        wave_started_at=row.wave_started_at,
         wave=row.wave,
         members=row.members,
-        good=row.good,
-        bad=row.bad,
+        successes=row.successes,
+        failures=row.failures,
         phase=RolloutPhase(row.phase),
         reason=row.reason,
     )

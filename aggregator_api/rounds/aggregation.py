@@ -10,7 +10,8 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from aggregator_api.storage.blobs import Blob, BlobStore
+from aggregator_api.db.models import Blob
+from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import Broadcasts
 from aggregator_api.updates.contract import Contract
 from federation import wire
@@ -23,7 +24,7 @@ from federation.rounds.server_round import discount
 Name = TypeVar("Name")
 Thing = TypeVar("Thing")
 
-AHEAD = 2
+PREFETCH = 2
 """How many updates are read and decoded while the one before them is at work."""
 
 
@@ -86,13 +87,13 @@ def _stream(contract: Contract, blobs: BlobStore, updates: Iterable[StoredUpdate
 
 
 def prefetch(names: Iterable[Name], read: Callable[[Name], Thing]) -> Iterator[Thing]:
-    """Yield what `read` makes of each name, in order; it runs on another thread, at most `AHEAD` things early."""
+    """Yield what `read` makes of each name, in order; it runs on another thread, at most `PREFETCH` things early."""
     left = iter(names)
     with ThreadPoolExecutor(1, "prefetch") as executor:
         coming: deque[Future[Thing]] = deque()
         try:
             while True:
-                while len(coming) < AHEAD and (name := next(left, None)) is not None:
+                while len(coming) < PREFETCH and (name := next(left, None)) is not None:
                     coming.append(executor.submit(read, name))
                 if not coming:
                     return

@@ -14,9 +14,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from aggregator_api.db.models import Blob
 from aggregator_api.errors import WorkerDiedError, WorkFailedError
 from aggregator_api.rounds.aggregation import Aggregate, StoredUpdate, aggregate, read_state
-from aggregator_api.storage.blobs import Blob, BlobStore
+from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import write_broadcasts
 from aggregator_api.updates.contract import Contract
 from federation.private_files import UMASK

@@ -16,7 +16,7 @@ from aggregator_api.db import epochs
 from aggregator_api.db.models import FederationRow, ParticipationRow, RoundRow
 from aggregator_api.db.repositories import (
     current_version,
-    device_named,
+    find_device,
     invited,
     last_event,
     last_number,
@@ -149,7 +149,7 @@ def invitations(
 
 
 def _part_of(session: Session, federation: FederationRow, row: RoundRow, device: str) -> list[ParticipationRow]:
-    found = device_named(session, federation, device)
+    found = find_device(session, federation, device)
     part = participation(session, row, found) if found is not None else None
     return [part] if part is not None else []
 

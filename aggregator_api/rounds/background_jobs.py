@@ -18,13 +18,12 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
-from aggregator_api.db.models import FederationRow, RoundRow, UpdateRow
+from aggregator_api.db.models import Blob, FederationRow, RoundRow, UpdateRow
 from aggregator_api.db.outages import TEMPORARY, Outage, outage_of
 from aggregator_api.observability.failure_log import failures
 from aggregator_api.observability.timings import AGGREGATION_SECONDS
 from aggregator_api.rounds.aggregation import Aggregate, StoredUpdate
 from aggregator_api.rounds.aggregation_executor import AggregationExecutor
-from aggregator_api.storage.blobs import Blob
 from aggregator_api.updates.contract import Contract
 from aggregator_api.updates.screening import claim_of, norm_history
 from federation.aggregation.screening import Screening, screen, shortfall
@@ -84,14 +83,16 @@ class BackgroundJobs:
 
     def _guard(self, owner: Owner, name: str, number: int, what: str, work: Callable[[Owner, str, int], None]) -> None:
         try:
-            self._outlast(TEMPORARY, what, partial(work, owner, name, number))
+            self._retry_through_outages(TEMPORARY, what, partial(work, owner, name, number))
         except Exception as error:
             # whatever a method or a disk does wrong must end this round, not the server
             log.exception(what, extra=about(federation=name, round=number))
             reason = f"{what}: {error}"
-            self._outlast((*TEMPORARY, Outage.FULL), what, partial(owner.fail_round, name, number, reason))
+            self._retry_through_outages(
+                (*TEMPORARY, Outage.FULL), what, partial(owner.fail_round, name, number, reason)
+            )
 
-    def _outlast(self, outages: Collection[Outage], what: str, work: Callable[[], None]) -> None:
+    def _retry_through_outages(self, outages: Collection[Outage], what: str, work: Callable[[], None]) -> None:
         """Do it again until the database is back; a server that ends meanwhile does it at its next start."""
         while True:
             try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-LEAP_S = 1.0
+MIN_CLOCK_STEP_S = 1.0
 """The clock was set if it is off by more than this; what is less is slewed away, and does no harm."""
 
 
@@ -27,14 +27,14 @@ class SteadyClock:
     def leap_s(self) -> float:
         """By how much the machine's clock was set forwards, or (below 0) back; 0 if it was not."""
         leap_s = time.time() - self()
-        return leap_s if abs(leap_s) > LEAP_S else 0.0
+        return leap_s if abs(leap_s) > MIN_CLOCK_STEP_S else 0.0
 
     def follow(self, leap_s: float) -> None:
         """Continue from the machine's time."""
         self._ahead_s += leap_s
         self.followed_at = time.monotonic()
 
-    def was_even_for(self, seconds: float) -> bool:
+    def was_stable_for(self, seconds: float) -> bool:
         """Whether the clock was not set in the last so many seconds, as far as this process has seen."""
         if self.leap_s():
             return False

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from aggregator_api.cluster.leadership import Leadership
 from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
-from aggregator_api.db.models import FederationRow, RoundRow
+from aggregator_api.db.models import Blob, FederationRow, RoundRow
 from aggregator_api.devices.presence import PresenceCheck, mark_unresponsive
 from aggregator_api.devices.suspension import judge_round
 from aggregator_api.errors import BlobError
@@ -27,7 +27,6 @@ from aggregator_api.rounds.announcements import Announcer
 from aggregator_api.rounds.background_jobs import BackgroundJobs
 from aggregator_api.rounds.clock import SteadyClock
 from aggregator_api.rounds.privacy_budget import note_privacy
-from aggregator_api.storage.blobs import Blob
 from aggregator_api.updates.context import FederationInfo, OpenRound
 from aggregator_api.updates.contract import Contract, read_contract
 from aggregator_api.updates.screening import write_screening
@@ -50,8 +49,8 @@ from federation.rounds.server_round import (
 log = logging.getLogger(__name__)
 
 Arrival = UpdateArrived | DeviceLost
-LOOKS = 20
-"""How often devices that are gone are looked for within `lost_after_s`."""
+OFFLINE_CHECKS = 20
+"""How often devices that are gone are looked for within `offline_timeout_s`."""
 
 
 class Coordinator:
@@ -67,7 +66,7 @@ class Coordinator:
         clock: SteadyClock,
         *,
         verify: Callable[[str], None],
-        lost_after_s: float,
+        offline_timeout_s: float,
     ) -> None:
         """Put the parts together; `verify` raises BlobError where the blob of that sha256 cannot be read."""
         self._database = database
@@ -77,10 +76,10 @@ class Coordinator:
         self._leadership = leadership
         self._clock = clock
         self._verify = verify
-        self._lost_after_s = lost_after_s
+        self._offline_timeout_s = offline_timeout_s
         self.listening_since = clock()
         """Since when (Unix time, by the steady clock) devices can have been heard."""
-        self._looked_for_gone = 0.0
+        self._last_offline_check = 0.0
         self._contracts: dict[str, Contract] = {}
         self._revisions: dict[str, int] = {}
         self.lock = RLock()
@@ -149,7 +148,7 @@ class Coordinator:
     def recover_federation(self, name: str) -> None:
         """Continue one federation where its rows say that it stands."""
         with self.lock:
-            self._bring_into_reach(name)
+            self._cap_deadline(name)
             phase = self._phase(name)
             if phase == RoundPhase.ANNOUNCED:
                 self._open(name)
@@ -216,7 +215,7 @@ class Coordinator:
         repositories.journal(session, federation, "federation.paused", round_number=number, detail=detail)
 
     def _about_a_device(self, session: Session, federation: FederationRow, row: RoundRow, event: Arrival) -> Step:
-        current, device = repositories.read_round(row), repositories.device_named(session, federation, event.client_id)
+        current, device = repositories.read_round(row), repositories.find_device(session, federation, event.client_id)
         if device is None:
             return Step(current)
         status = repositories.status(repositories.participation(session, row, device))
@@ -257,7 +256,9 @@ class Coordinator:
         with self._database.read() as session:
             self.reload_contracts(session)
             late = deadlines.deadlines_passed(session, now)
-            gone = deadlines.devices_gone(session, now, self._lost_after_s) if self._looks_for_gone(now) else []
+            gone = (
+                deadlines.devices_gone(session, now, self._offline_timeout_s) if self._is_offline_check_due(now) else []
+            )
             rested = opening.rested(session, lambda row: self.contract(row).plan, now)
         for name in filter(self._leadership.leads, late):
             self.apply_event(name, DeadlinePassed())
@@ -280,28 +281,26 @@ class Coordinator:
             with self._database.write() as session:
                 deadlines.move_open_rounds(session, names, leap_s)
             self._clock.follow(leap_s)
-            self.listening_since = self._looked_for_gone = self._clock()
+            self.listening_since = self._last_offline_check = self._clock()
             self._presence.drop()  # who was heard since then cannot be told
             log.warning("the clock was set by %+.0f s; open rounds end as much later or earlier by it", leap_s)
             for name in names:
                 self.announce(name)
 
-    def _bring_into_reach(self, name: str) -> None:
+    def _cap_deadline(self, name: str) -> None:
         with self._database.write() as session:
             federation = _row(session, name)
-            moved_s = deadlines.bring_into_reach(
-                session, federation, self.contract(federation).plan.rounds, self._clock()
-            )
+            moved_s = deadlines.cap_deadline(session, federation, self.contract(federation).plan.rounds, self._clock())
         if moved_s:
             what = "the deadline was %.0f s too far away: the clock was set back"
             log.warning(what, moved_s, extra=about(federation=name))
 
-    def _looks_for_gone(self, now: float) -> bool:
+    def _is_offline_check_due(self, now: float) -> bool:
         """Look seldom, since it costs a look at every awaited device, and not before all had time to say hello."""
-        heard_out = now - self.listening_since >= self._lost_after_s
-        due = heard_out and now - self._looked_for_gone >= self._lost_after_s / LOOKS
+        heard_out = now - self.listening_since >= self._offline_timeout_s
+        due = heard_out and now - self._last_offline_check >= self._offline_timeout_s / OFFLINE_CHECKS
         if due:
-            self._looked_for_gone = now
+            self._last_offline_check = now
         return due
 
     def stop_awaiting(self, name: str, device: str, number: int) -> None:
@@ -315,12 +314,12 @@ class Coordinator:
         """Open the written round `number`; `broadcasts` is what each client gets, empty if all get the same."""
         with self.lock:
             with self._database.write() as session:
-                federation = repositories.federation_named(session, name)
+                federation = repositories.find_federation(session, name)
                 row = _at(session, federation, number, RoundPhase.ANNOUNCED)
                 if federation is None or row is None:
                     return  # the operator stopped it meanwhile
                 if broadcasts:
-                    opening.give(row, broadcasts)
+                    opening.record_broadcasts(row, broadcasts)
                 actions = opening.begin(session, federation, lambda event: self.transition(session, federation, event))
             self.execute(name, actions)
 
@@ -328,7 +327,7 @@ class Coordinator:
         """Make an aggregate the federation's model, and advance."""
         with self.lock:
             with self._database.write() as session:
-                federation = repositories.federation_named(session, name)
+                federation = repositories.find_federation(session, name)
                 row = _at(session, federation, number, RoundPhase.AGGREGATING)
                 if federation is None or row is None:
                     return  # stopped while it was aggregated: the result is not used
@@ -350,7 +349,7 @@ class Coordinator:
         """End round `number`, whose background job has failed, or of whose updates `screening` has left too few."""
         with self.lock:
             with self._database.write() as session:
-                federation, ended = repositories.federation_named(session, name), None
+                federation, ended = repositories.find_federation(session, name), None
                 if federation is None:
                     return  # it was deleted meanwhile
                 if row := _at(session, federation, number, RoundPhase.AGGREGATING):
@@ -422,7 +421,7 @@ class Coordinator:
 
     def _phase(self, name: str) -> str | None:
         with self._database.read() as session:
-            federation = repositories.federation_named(session, name)  # none: it was deleted while it was worked for
+            federation = repositories.find_federation(session, name)  # none: it was deleted while it was worked for
             row = repositories.open_round(session, federation) if federation else None
             return row.phase if row else None
 

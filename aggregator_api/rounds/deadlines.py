@@ -8,7 +8,7 @@ from sqlalchemy import Select, or_, select
 from sqlalchemy.orm import Session
 
 from aggregator_api.db.models import DeviceRow, FederationRow, ParticipationRow, RolloutRow, RoundRow
-from aggregator_api.rounds.clock import LEAP_S
+from aggregator_api.rounds.clock import MIN_CLOCK_STEP_S
 from federation.plan import RoundSettings
 from federation.rounds.server_round import RoundPhase
 
@@ -25,8 +25,8 @@ def deadlines_passed(session: Session, now: float) -> list[str]:
     return list(session.scalars(query))
 
 
-def devices_gone(session: Session, now: float, lost_after_s: float) -> list[tuple[str, str]]:
-    """Return (federation, device) of those awaited that have been offline for `lost_after_s`.
+def devices_gone(session: Session, now: float, offline_timeout_s: float) -> list[tuple[str, str]]:
+    """Return (federation, device) of those awaited that have been offline for `offline_timeout_s`.
 
     Only where no deadline ends the wait: a deadline says for how long the operator wants to wait. One that was heard
     at a time to come was heard before the clock was set back; the caller has listened for long enough since.
@@ -41,7 +41,7 @@ def devices_gone(session: Session, now: float, lost_after_s: float) -> list[tupl
             RoundRow.deadline_at.is_(None),
             ParticipationRow.outcome == "waiting",
             DeviceRow.state == "offline",
-            or_(DeviceRow.seen_at <= now - lost_after_s, DeviceRow.seen_at > now + lost_after_s),
+            or_(DeviceRow.seen_at <= now - offline_timeout_s, DeviceRow.seen_at > now + offline_timeout_s),
         )
     )
     return [(federation, device) for federation, device in session.execute(query)]
@@ -54,10 +54,10 @@ def move_open_rounds(session: Session, names: Iterable[str], leap_s: float) -> N
         if row.deadline_at is not None:
             row.deadline_at += leap_s
     for rollout in session.scalars(select(RolloutRow).where(RolloutRow.federation_id.in_(_ids(names)))):
-        rollout.wave_at += leap_s
+        rollout.wave_started_at += leap_s
 
 
-def bring_into_reach(session: Session, federation: FederationRow, rounds: RoundSettings, now: float) -> float:
+def cap_deadline(session: Session, federation: FederationRow, rounds: RoundSettings, now: float) -> float:
     """Set a deadline that is further away than a whole round lasts to one round from now; return by how much it moved.
 
     It was written before the clock was set back, while this process did not run.
@@ -65,7 +65,7 @@ def bring_into_reach(session: Session, federation: FederationRow, rounds: RoundS
     moved_s = 0.0
     for row in _open_rounds(session, [federation.name]):
         latest = now + (rounds.deadline_s or 0.0)
-        if row.deadline_at is not None and row.deadline_at > latest + LEAP_S:
+        if row.deadline_at is not None and row.deadline_at > latest + MIN_CLOCK_STEP_S:
             moved_s += row.deadline_at - latest
             row.opened_at, row.deadline_at = now, latest
     return moved_s

@@ -8,8 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from aggregator_api.db import repositories
-from aggregator_api.db.models import DeviceRow, FederationRow, RoundRow, UpdateRow
-from aggregator_api.storage.blobs import Blob
+from aggregator_api.db.models import Blob, DeviceRow, FederationRow, RoundRow, UpdateRow
 from federation.plan import Plan
 from federation.rounds.progress import Progress
 from federation.rounds.server_round import Action, Event, Opened, RoundPhase, Step, UpdateArrived, sample_cohort
@@ -72,7 +71,7 @@ def draw(session: Session, federation: FederationRow, plan: Plan, now: float) ->
     return True
 
 
-def give(row: RoundRow, broadcasts: Mapping[str, Blob]) -> None:
+def record_broadcasts(row: RoundRow, broadcasts: Mapping[str, Blob]) -> None:
     """Note what each device of the cohort gets, where it is not the same for all."""
     for part in row.participations:
         part.broadcast_sha256, part.broadcast_size = broadcasts[part.device.name]

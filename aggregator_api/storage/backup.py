@@ -40,7 +40,7 @@ LAST_BACKUP = "last-backup"
 """An empty file in data_dir, whose time is that of the last backup; `metrics` shows it."""
 
 
-class Copied(NamedTuple):
+class BackupResult(NamedTuple):
     """How much a backup wrote; blobs that an earlier one has left in the same folder are not written again."""
 
     blobs: int
@@ -74,7 +74,7 @@ class BackupDescription(BaseModel):
         return self
 
 
-def back_up(settings: Settings, out: Path, *, authority_keys: bool = False) -> Copied:
+def back_up(settings: Settings, out: Path, *, authority_keys: bool = False) -> BackupResult:
     """Copy a server's data, which may be running, into a folder that `restore` brings a server back from.
 
     Raises:
@@ -106,7 +106,7 @@ def back_up(settings: Settings, out: Path, *, authority_keys: bool = False) -> C
     sync(out)
     with suppress(OSError):  # the backup is whole, whatever becomes of the note about it
         (settings.data_dir / LAST_BACKUP).touch(mode=0o600)
-    return Copied(len(written), sum(written), tuple(there))
+    return BackupResult(len(written), sum(written), tuple(there))
 
 
 def read_description(folder: Path) -> BackupDescription:

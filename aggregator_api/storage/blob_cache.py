@@ -8,16 +8,16 @@ from threading import Lock
 
 from aggregator_api.storage.blobs import BlobStore
 
-EACH = 8 << 20
-TOTAL = 32 << 20
-PIECE = 1 << 16
+MAX_BLOB_BYTES = 8 << 20
+MAX_CACHE_BYTES = 32 << 20
+CHUNK_BYTES = 1 << 16
 """What one slow connection holds of a blob in its own buffer, and as much again."""
 
 
 class BlobCache:
     """Keeps small blobs that were asked for last: at most `each` bytes of one, `total` of all."""
 
-    def __init__(self, blobs: BlobStore, *, each: int = EACH, total: int = TOTAL) -> None:
+    def __init__(self, blobs: BlobStore, *, each: int = MAX_BLOB_BYTES, total: int = MAX_CACHE_BYTES) -> None:
         self._blobs, self._each, self._total = blobs, each, total
         self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._lock = Lock()
@@ -44,5 +44,5 @@ class BlobCache:
 
 async def in_pieces(data: bytes) -> AsyncIterator[bytes]:
     """Yield bytes as fast as the receiver takes them, so that a slow one holds little memory."""
-    for start in range(0, len(data), PIECE):
-        yield data[start : start + PIECE]
+    for start in range(0, len(data), CHUNK_BYTES):
+        yield data[start : start + CHUNK_BYTES]

@@ -19,18 +19,12 @@ from typing import Any, NamedTuple
 
 import fsspec
 
+from aggregator_api.db.models import Blob
 from aggregator_api.errors import BlobError, ConfigError
 from federation.private_files import opener, private_file, private_folder
 
-PIECE = 1 << 18
+CHUNK_BYTES = 1 << 18
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-
-
-class Blob(NamedTuple):
-    """A stored blob's name and size in bytes."""
-
-    sha256: str
-    size: int
 
 
 class BlobStore:
@@ -179,7 +173,7 @@ class BlobStore:
         """Yield the bytes [start, stop) of a blob, unverified: the receiver checks the whole."""
         with self._open(sha256) as stream:
             stream.seek(start)
-            while start < stop and (piece := stream.read(min(PIECE, stop - start))):
+            while start < stop and (piece := stream.read(min(CHUNK_BYTES, stop - start))):
                 start += len(piece)
                 yield piece
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from aggregator_api.storage.blobs import Blob, BlobStore
+from aggregator_api.db.models import Blob
+from aggregator_api.storage.blobs import BlobStore
 from federation import wire
 from federation.method import Method
 from federation.records import Tree
 from federation.tree import flatten
 
-KEPT = 4
+CACHE_SIZE = 4
 """Decoded broadcasts that a reader keeps: one is enough where all clients get the same."""
 
 
@@ -33,7 +34,7 @@ class Broadcasts:
             return self._kept[sha256]
         data = self._blobs.read(sha256)
         tree = self._kept[sha256] = wire.decode(data, limit_bytes=len(data))
-        while len(self._kept) > KEPT:
+        while len(self._kept) > CACHE_SIZE:
             self._kept.popitem(last=False)
         return tree
 

@@ -50,8 +50,8 @@ class FsckResult(NamedTuple):
     """What was found, and what to do about it ('' where nothing is to be done)."""
 
     level: Severity
-    found: str
-    todo: str = ""
+    message: str
+    advice: str = ""
 
 
 FROM_BACKUP = "bring the server back from a backup (`restore`)"
@@ -163,10 +163,10 @@ def _counted(session: Session, federation: FederationRow, row: RoundRow) -> Fsck
     outcomes = {row[0]: row[1] for row in session.execute(query.group_by(ParticipationRow.outcome))}
     counted = (outcomes.get("waiting", 0), outcomes.get("received", 0))
     words = f"federation {federation.name}: round {row.number} is {row.phase}"
-    if counted != (row.awaited, row.received):
-        wrong = f"it counts {row.awaited} awaited and {row.received} received devices, its rows are {counted}"
+    if counted != (row.pending, row.received):
+        wrong = f"it counts {row.pending} awaited and {row.received} received devices, its rows are {counted}"
         return FsckResult(Severity.PROBLEM, f"{words}, but {wrong}", FROM_BACKUP)
-    return FsckResult(Severity.OK, f"{words}: {row.received} devices have reported, {row.awaited} are awaited")
+    return FsckResult(Severity.OK, f"{words}: {row.received} devices have reported, {row.pending} are awaited")
 
 
 def _blobs(session: Session, blobs: BlobStore) -> Iterator[FsckResult]:

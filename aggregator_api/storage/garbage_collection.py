@@ -24,14 +24,14 @@ from aggregator_api.storage.blobs import BlobStore
 log = logging.getLogger(__name__)
 
 
-class Removed(NamedTuple):
+class GarbageResult(NamedTuple):
     """What was removed, or would be."""
 
     blobs: int
     size: int
 
 
-def collect(database: Database, blobs: BlobStore, *, grace_s: float, dry_run: bool = False) -> Removed:
+def collect(database: Database, blobs: BlobStore, *, grace_s: float, dry_run: bool = False) -> GarbageResult:
     """Remove what is older than `grace_s` and referred to by no row; of one process one thread at a time.
 
     Raises:
@@ -45,7 +45,7 @@ def collect(database: Database, blobs: BlobStore, *, grace_s: float, dry_run: bo
         if not dry_run:
             garbage = [blob for blob in garbage if _remove(database, blobs, blob.sha256, grace_s)]
             blobs.forget_unfinished(time.time() - grace_s)
-    removed = Removed(len(garbage), sum(blob.size for blob in garbage))
+    removed = GarbageResult(len(garbage), sum(blob.size for blob in garbage))
     log.info("garbage %s blobs=%d bytes=%d", "found" if dry_run else "removed", *removed)
     return removed
 

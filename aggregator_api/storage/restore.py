@@ -26,7 +26,7 @@ from federation.private_files import private_folder
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-class Restored(NamedTuple):
+class RestoreResult(NamedTuple):
     """What came back: the epoch that began, how many blobs were copied, and what has ended since the backup."""
 
     epoch: int
@@ -41,7 +41,7 @@ class NewEpoch(NamedTuple):
     replayed: ReplayResult
 
 
-def restore(settings: Settings, source: Path, epoch: int | None = None) -> Restored:
+def restore(settings: Settings, source: Path, epoch: int | None = None) -> RestoreResult:
     """Copy a backup into a place without data, and begin a new epoch, by the clock or the one that is given.
 
     Raises:
@@ -67,7 +67,7 @@ def restore(settings: Settings, source: Path, epoch: int | None = None) -> Resto
         copy_file(path, settings.identity if name == described.identity else settings.data_dir / name)
     begun = _load(settings, source, epoch)
     sync(settings.data_dir)
-    return Restored(begun.epoch, len(blobs), begun.replayed)
+    return RestoreResult(begun.epoch, len(blobs), begun.replayed)
 
 
 def _blobs(source: Path) -> list[str]:

@@ -71,7 +71,7 @@ def check_counts(contract: Contract, announced: int, manifest: UpdateManifest, t
     Raises:
         UpdateRefusedError: saying which of them disagree.
     """
-    most = contract.most_examples(announced)
+    most = contract.max_examples(announced)
     if announced and manifest.examples > most:
         raise _implausible(
             f"{manifest.examples} examples are claimed, the device announced {announced}: at most {most} are plausible"

@@ -11,11 +11,11 @@ from aggregator_api.db.models import DeviceRow, FederationRow, ModelVersionRow, 
 from aggregator_api.db.repositories import ENDED, machine_round
 from federation.rounds.server_round import ClientStatus, Round
 
-TAKEN = ("accepted", "held")
+ACCEPTED_STATUSES = ("accepted", "held")
 """Statuses of updates that are safe here, as their device is told."""
 
 
-REPORTED = (*TAKEN, "left_out")
+REPORTED = (*ACCEPTED_STATUSES, "left_out")
 """Statuses of updates beside which no other of their device for the same round is taken."""
 
 
@@ -116,7 +116,7 @@ def _query() -> Select[tuple[object, ...]]:
             UpdateRow.manifest["nonce"].as_string().label("known_nonce"),
         ),
         (base.id.label("base_id"), base_part.invited, base_part.broadcast_sha256),
-        (now.id.label("open_id"), now.number, now.awaited, now.received, now.phase, now.paused, now.deadline_passed),
+        (now.id.label("open_id"), now.number, now.pending, now.received, now.phase, now.paused, now.deadline_passed),
         (now.reason.label("round_reason"), part.outcome, reported.label("reported")),
     )
     device = and_(DeviceRow.federation_id == FederationRow.id, DeviceRow.name == bindparam("device"))

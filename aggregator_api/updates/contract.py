@@ -53,7 +53,7 @@ class Contract:
         epochs = sum(phase.epochs for phase in self.method.phases(self.plan.training))
         return epochs * math.ceil(examples / self.plan.training.batch_size)
 
-    def most_examples(self, announced: int) -> int:
+    def max_examples(self, announced: int) -> int:
         """Return how many examples are plausible of a device that announced so many: it may have collected since."""
         return 2 * announced + self.plan.training.batch_size
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from federation.errors import WireError
 from federation.private_files import opener, private_file, private_folder
-from federation.protocol.chunks import Assembly, chunk_count
+from federation.protocol.chunks import ChunkAssembly, chunk_count
 from federation.protocol.messages import UpdateManifest, read, write
 
 _NUMBER = struct.Struct("<I")
@@ -27,7 +27,7 @@ class PartialUpload:
     """One update that is on its way."""
 
     manifest: UpdateManifest
-    assembly: Assembly
+    assembly: ChunkAssembly
     stem: Path
     resumed: bool = False
 
@@ -59,7 +59,7 @@ class PartialUpload:
             os.pwrite(descriptor, data, offset)
         finally:
             os.close(descriptor)
-        if n not in self.assembly.have:
+        if n not in self.assembly.received:
             with open(_sibling(self.stem, "have"), "ab", opener=opener) as have:
                 have.write(_NUMBER.pack(n))
             self.assembly.add(n)
@@ -96,7 +96,7 @@ class PartialUploads:
     def begin(self, key: Key, manifest: UpdateManifest) -> PartialUpload:
         """Start an upload from nothing."""
         self.discard(key)
-        upload = PartialUpload(manifest, Assembly(manifest.size, manifest.chunk_bytes), self.root.joinpath(*key))
+        upload = PartialUpload(manifest, ChunkAssembly(manifest.size, manifest.chunk_bytes), self.root.joinpath(*key))
         private_folder(upload.stem.parent)
         private_file(upload.path)
         with open(_sibling(upload.stem, "json"), "wb", opener=opener) as described:
@@ -133,11 +133,11 @@ def _read_back(root: Path, federation: str) -> Iterator[tuple[Key, PartialUpload
         except WireError:
             _remove(stem)  # the server died while it wrote the manifest; the device begins again
             continue
-        upload = PartialUpload(manifest, Assembly(manifest.size, manifest.chunk_bytes), stem, resumed=True)
+        upload = PartialUpload(manifest, ChunkAssembly(manifest.size, manifest.chunk_bytes), stem, resumed=True)
         if not upload.path.exists():
             _remove(stem)
             continue
-        upload.assembly.have.update(_chunks_of(stem, chunk_count(manifest.size, manifest.chunk_bytes)))
+        upload.assembly.received.update(_chunks_of(stem, chunk_count(manifest.size, manifest.chunk_bytes)))
         yield (stem.parent.parent.name, stem.parent.name, stem.name), upload
 
 

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from aggregator_api.auth.scopes import PROGRAMS
 from aggregator_api.web.pages import page
 
-IN_WORDS = {
+MESSAGES = {
     404: "There is nothing at this address.",
     405: "This address takes forms from a page alone, and has nothing to show.",
 }
@@ -61,7 +61,7 @@ def _answer(request: Request, start: Message, body: bytes) -> Any:
     kept = {name: value for name, value in Headers(raw=start["headers"]).items() if name in ("retry-after", "allow")}
     if said["status"] == 401 and request.url.path != "/login":
         return _to_login(request)
-    detail = said["detail"] if said["detail"] != said["title"] else IN_WORDS.get(said["status"], said["detail"])
+    detail = said["detail"] if said["detail"] != said["title"] else MESSAGES.get(said["status"], said["detail"])
     origin = _federation_of(request.url.path) if said["status"] not in (403, 404) else ""
     answer = page(request, "error.html", status=said["status"], title=said["title"], detail=detail, origin=origin)
     answer.headers.update(kept)

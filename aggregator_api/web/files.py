@@ -9,10 +9,11 @@ from pathlib import Path
 from fastapi import APIRouter
 from fastapi.responses import FileResponse
 
+from aggregator_api.auth.scopes import anybody, requires
 from aggregator_api.errors import NotFoundError
 
 FILES = Path(__file__).parent / "static"
-SHOWN = {
+MEDIA_TYPES = {
     "app.css": "text/css",
     "charts.js": "text/javascript",
     "htmx.min.js": "text/javascript",
@@ -21,7 +22,7 @@ SHOWN = {
     "uPlot.iife.min.js": "text/javascript",
     "uPlot.min.css": "text/css",
 }
-FOR_EVER = "public, max-age=31536000, immutable"
+IMMUTABLE_CACHE = "public, max-age=31536000, immutable"
 
 router = APIRouter(include_in_schema=False)
 
@@ -33,15 +34,17 @@ def url_of(name: str) -> str:
 
 
 @router.get("/static/{version}/{name}")
+@anybody(below=("/static/",))
 async def file(version: str, name: str) -> FileResponse:
     """Send a file; one of another version of the program is not kept by the browser."""
-    if name not in SHOWN:
+    if name not in MEDIA_TYPES:
         raise NotFoundError(f"there is no file {name[:80]!r}")
-    keep = FOR_EVER if url_of(name).split("/")[2] == version else "no-cache"
-    return FileResponse(FILES / name, media_type=SHOWN[name], headers={"Cache-Control": keep})
+    keep = IMMUTABLE_CACHE if url_of(name).split("/")[2] == version else "no-cache"
+    return FileResponse(FILES / name, media_type=MEDIA_TYPES[name], headers={"Cache-Control": keep})
 
 
 @router.get("/favicon.ico")
+@requires("operator", "read")
 async def icon() -> FileResponse:
     """Send the icon that browsers look for by themselves."""
     return FileResponse(FILES / "icon.svg", media_type="image/svg+xml", headers={"Cache-Control": "max-age=86400"})

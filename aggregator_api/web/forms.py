@@ -11,7 +11,7 @@ from aggregator_api.auth import web_sessions
 from aggregator_api.errors import ForbiddenError, UnprocessableError
 
 MEDIA_TYPE = "application/x-www-form-urlencoded"
-MOST_FIELDS = 100
+MAX_FIELDS = 100
 
 Form = dict[str, str]
 
@@ -48,7 +48,7 @@ async def _read(request: Request) -> Form:
         raise UnprocessableError(f"expected a form ({MEDIA_TYPE}), got {kind[:80] or 'nothing that says what it is'}")
     try:
         text = (await request.body()).decode()
-        fields = parse_qsl(text, keep_blank_values=True, strict_parsing=bool(text), max_num_fields=MOST_FIELDS)
+        fields = parse_qsl(text, keep_blank_values=True, strict_parsing=bool(text), max_num_fields=MAX_FIELDS)
     except ValueError as error:
         raise UnprocessableError(f"the form cannot be read: {error}") from error
     return dict(fields)

@@ -21,7 +21,7 @@ from aggregator_api.auth.api_keys import Caller
 from aggregator_api.web.files import url_of
 
 TEMPLATES = Path(__file__).parent / "templates"
-MOST_ROOTS = 4
+MAX_ROOTS = 4
 """Paths of proxies whose templates are kept; there is one, or two."""
 
 
@@ -58,7 +58,7 @@ def may_act(caller: Caller | None, federation: str | None) -> bool:
     return caller.federation is None or caller.federation == federation
 
 
-@lru_cache(maxsize=MOST_ROOTS)
+@lru_cache(maxsize=MAX_ROOTS)
 def _environment(root: str) -> Environment:
     """Return the templates of a server below that path, which macros need as well as pages."""
     made = Environment(

@@ -15,8 +15,9 @@ from pathlib import Path
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, RedirectResponse, Response
 
+from aggregator_api.auth.scopes import anybody
 from aggregator_api.errors import NotFoundError
-from aggregator_api.web.files import FILES, FOR_EVER
+from aggregator_api.web.files import FILES, IMMUTABLE_CACHE
 from phone import APP
 
 TYPES = {
@@ -33,7 +34,7 @@ INDEX = "index.html"
 WORKER = "service_worker.js"
 RECOGNIZER = APP.parents[1] / "export" / "web"
 """Modules that the app shares with every user of an exported model."""
-LOOK = {"base.css": FILES / "app.css", "icon.svg": FILES / "icon.svg"}
+SHARED_ASSETS = {"base.css": FILES / "app.css", "icon.svg": FILES / "icon.svg"}
 """What it shares with the operator's pages."""
 RUNTIME = "vendor/ort/ort-wasm-simd-threaded.wasm"
 """ONNX Runtime for the web, 14 MB, which a checkout has after `make phone`."""
@@ -47,7 +48,7 @@ def files() -> dict[str, Path]:
     """Return every file of the app by its path below the version's folder."""
     found = {path.relative_to(APP).as_posix(): path for path in sorted(APP.rglob("*")) if path.suffix in TYPES}
     recognizer = {f"recognizer/{path.name}": path for path in sorted(RECOGNIZER.glob("*.js"))}
-    return {**found, **recognizer, **LOOK}
+    return {**found, **recognizer, **SHARED_ASSETS}
 
 
 @cache
@@ -63,6 +64,7 @@ def version() -> str:
 
 
 @router.get("/phone")
+@anybody()
 def without_slash(request: Request) -> RedirectResponse:
     """Lead to the folder, from which the page's paths count."""
     _require_on(request)
@@ -70,6 +72,7 @@ def without_slash(request: Request) -> RedirectResponse:
 
 
 @router.get("/phone/")
+@anybody(below=("/phone/",))
 def index(request: Request) -> Response:
     """Send the page."""
     _require_on(request)
@@ -77,6 +80,7 @@ def index(request: Request) -> Response:
 
 
 @router.get("/phone/service_worker.js")
+@anybody()
 def worker(request: Request) -> Response:
     """Send the worker that keeps the app on the phone; from here it is in charge of the whole page."""
     _require_on(request)
@@ -84,6 +88,7 @@ def worker(request: Request) -> Response:
 
 
 @router.get("/phone/{wanted}/{name:path}")
+@anybody()
 def file(request: Request, wanted: str, name: str) -> Response:
     """Send a file of this version."""
     _require_on(request)
@@ -92,7 +97,7 @@ def file(request: Request, wanted: str, name: str) -> Response:
             f"version {version()} of the phone's page has no {f'{wanted}/{name}'[:100]!r}; reload the page"
         )
     path, kind = files()[name], TYPES[Path(name).suffix]
-    headers = {**_ANSWER, "Cache-Control": FOR_EVER, "ETag": f'"{hashes()[name]}"'}
+    headers = {**_ANSWER, "Cache-Control": IMMUTABLE_CACHE, "ETag": f'"{hashes()[name]}"'}
     if "gzip" in request.headers.get("accept-encoding", "") and kind != TYPES[".png"]:
         return Response(_compressed(path), media_type=kind, headers={**headers, "Content-Encoding": "gzip"})
     return FileResponse(path, media_type=kind, headers=headers)

@@ -11,7 +11,7 @@ ACTIVITIES = "sitting\nstanding\nwalking\nclimbingup\nclimbingdown\nrunning"
 class FormPreset(NamedTuple):
     """What a preset is for, in a line, and the fields that it fills in; the others keep the plan's defaults."""
 
-    words: str
+    description: str
     fields: dict[str, str]
 
 

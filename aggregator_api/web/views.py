@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.orm import Session
 
-from aggregator_api.api import attention, device_words, queries, round_history
+from aggregator_api.api import attention, device_status, queries, round_history
 from aggregator_api.api.attention import AttentionItem
 from aggregator_api.api.queries import PageParams
 from aggregator_api.api.round_history import Cost, Span
@@ -16,7 +16,7 @@ from aggregator_api.api.schemas.resources import FederationDetail, RoundView
 from aggregator_api.api.scores import RoundScore, class_metric_of, metric_of
 from aggregator_api.db import repositories
 from aggregator_api.db.models import FederationRow, RoundRow
-from aggregator_api.web.histories import CHART_ROUNDS, HistoryReader
+from aggregator_api.web.history_cache import CHART_ROUNDS, HistoryReader
 from federation.plan import Plan
 from gaitway.tasks import Metric
 
@@ -76,7 +76,7 @@ def summary(session: Session, row: FederationRow, history: HistoryReader) -> Fed
         scores.get(number),
         number,
         attention.of_federation(session, row),
-        "" if rests else device_words.waiting_for(session, row),
+        "" if rests else device_status.waiting_for(session, row),
     )
 
 
@@ -85,7 +85,7 @@ def summaries(
 ) -> tuple[list[FederationOverview], int | None]:
     """Tell where the federations stand that a key may see, the newest first, and the cursor of those that follow."""
     found = queries.federations(session, only, page, newest_first=True)
-    rows = [repositories.federation_named(session, each.name) for each in found.items]
+    rows = [repositories.find_federation(session, each.name) for each in found.items]
     return [summary(session, row, history) for row in rows if row is not None], found.next_cursor
 
 

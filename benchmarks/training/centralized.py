@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from contest import play
-from works import Work, logits
+from contestant import play
+from workloads import Work, logits
 
 
 def prepare(work: Work, threads: int) -> Callable[[], object]:

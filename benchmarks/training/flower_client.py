@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
-from works import WORKS, Work, logits
+from workloads import WORKS, Work, logits
 
 
 @functools.cache

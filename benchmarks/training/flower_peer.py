@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable
 
 import torch
-from contest import answer, arguments
+from contestant import answer, arguments
 from flower_client import client
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from works import Work
+from workloads import Work
 
 
 def server_of(work: Work, rounds: int) -> ServerApp:

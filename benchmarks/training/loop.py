@@ -8,10 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import torch
 import torch.nn.functional as F
-from contest import play
+from contestant import play
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from works import Work, logits
+from workloads import Work, logits
 
 
 def prepare(work: Work, threads: int) -> Callable[[], object]:

@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from contest import play
-from ours import prepare
+from contestant import play
+from gaitway_peer import prepare
 
 if __name__ == "__main__":
     play(partial(prepare, compiled=True))

@@ -11,7 +11,7 @@ import time
 
 import torch
 import torch.nn.functional as F
-from contest import answer, arguments
+from contestant import answer, arguments
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm import FederatedAveraging, NNAlgorithmParams
 from pfl.callback.base import TrainingProcessCallback
@@ -22,7 +22,7 @@ from pfl.hyperparam import NNTrainHyperParams
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
-from works import Work, logits
+from workloads import Work, logits
 
 
 class Network(nn.Module):

@@ -29,8 +29,8 @@ def doctor(
         found.append(finding)
         if not as_json:
             console.print(f"{finding.level.value:>7}", style=STYLE[finding.level], end="  ", highlight=False)
-            todo = f" – {finding.todo}" if finding.todo else ""
-            console.print(f"{finding.check}: {finding.found}{todo}", markup=False, highlight=False, soft_wrap=True)
+            todo = f" – {finding.advice}" if finding.advice else ""
+            console.print(f"{finding.check}: {finding.message}{todo}", markup=False, highlight=False, soft_wrap=True)
     failed = any(finding.level is Level.FAILURE for finding in found)
     if as_json:
         typer.echo(json.dumps({"ok": not failed, "findings": [finding._asdict() for finding in found]}, indent=2))

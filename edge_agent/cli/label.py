@@ -26,8 +26,8 @@ from edge_agent.storage.labels import (
 from edge_agent.storage.window_store import WindowStore
 from gaitway.terminal import Console
 
-MOST_SHOWN = 50
-MOST_SESSIONS = 1000
+MAX_SHOWN = 50
+MAX_SESSIONS = 1000
 
 
 def label(
@@ -103,8 +103,8 @@ def _label_part(store: WindowStore, activity: str | None, file: str | None, sess
 def _numbers(text: str | None) -> list[int]:
     match = re.fullmatch(r"\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*", text or "")
     first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-    if not first <= last < first + MOST_SESSIONS:
-        most = f"with at most {MOST_SESSIONS} sessions"
+    if not first <= last < first + MAX_SESSIONS:
+        most = f"with at most {MAX_SESSIONS} sessions"
         raise LabelError(f"{text!r} is no session; expected a number, or a first and last one, as 12-15, {most}")
     return list(range(first, last + 1))
 
@@ -127,12 +127,12 @@ def _show_sessions(found: list[RecordingSession]) -> None:
     table = Table(title="sessions", title_justify="left")
     for heading in ("session", "of", "from", "to", "windows", "without a label"):
         table.add_column(heading, justify="left" if heading == "of" else "right", overflow="fold")
-    for each in found[-MOST_SHOWN:]:
+    for each in found[-MAX_SHOWN:]:
         times = (shown(each.from_s), shown(each.to_s))
         table.add_row(str(each.number), each.file, *times, str(each.windows), str(each.unlabelled))
     Console().print(table)
-    if len(found) > MOST_SHOWN:
-        typer.echo(f"and {len(found) - MOST_SHOWN} earlier ones")
+    if len(found) > MAX_SHOWN:
+        typer.echo(f"and {len(found) - MAX_SHOWN} earlier ones")
 
 
 def _show(stretches: list[Stretch]) -> None:
@@ -142,8 +142,8 @@ def _show(stretches: list[Stretch]) -> None:
     table = Table(title="without a label", title_justify="left")
     for heading in ("from", "to", "windows"):
         table.add_column(heading, justify="right")
-    for each in stretches[-MOST_SHOWN:]:
+    for each in stretches[-MAX_SHOWN:]:
         table.add_row(shown(each.from_s), shown(each.to_s), str(each.windows))
     Console().print(table)
-    if len(stretches) > MOST_SHOWN:
-        typer.echo(f"and {len(stretches) - MOST_SHOWN} earlier ones")
+    if len(stretches) > MAX_SHOWN:
+        typer.echo(f"and {len(stretches) - MAX_SHOWN} earlier ones")

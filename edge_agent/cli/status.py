@@ -11,10 +11,10 @@ from rich.table import Table
 from edge_agent.cli.command import ConfigOption, refused
 from edge_agent.config.settings import Config, load
 from edge_agent.errors import AgentError
-from edge_agent.serving.comparison import STRETCHES
 from edge_agent.status import collected_windows, describe_device, summary
 from edge_agent.storage.data_folder import is_locked
 from edge_agent.storage.state_store import FILE_NAME, StateStore
+from edge_agent.training.comparison import STRETCHES
 from federation.protocol.messages import DEFAULT_METRIC
 from gaitway.tasks import metric_of
 from gaitway.terminal import Console

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from edge_agent.config.training import Condition, ConditionsSection, minutes_of
 from edge_agent.machine.events import PhoneConditions
 
-PHONE_SPEAKS_S = 900.0
+PHONE_READING_TTL_S = 900.0
 """A phone's word about itself holds for so long."""
 
 
@@ -37,26 +37,26 @@ class Conditions:
     """Of the local day."""
 
 
-class Objection(NamedTuple):
+class Blocker(NamedTuple):
     """Why the device is not to train now."""
 
     condition: Condition
     text: str
 
 
-def objections_to_start(found: Conditions, settings: ConditionsSection) -> tuple[Objection, ...]:
+def start_blockers(found: Conditions, settings: ConditionsSection) -> tuple[Blocker, ...]:
     """Say what blocks the beginning of training; empty if nothing does."""
     return _objections(found, settings, settings.start_below_c)
 
 
-def objections_to_continue(found: Conditions, settings: ConditionsSection) -> tuple[Objection, ...]:
+def continue_blockers(found: Conditions, settings: ConditionsSection) -> tuple[Blocker, ...]:
     """Say why training that runs is to be stopped; only the temperature has a limit of its own for that."""
     return _objections(found, settings, settings.abort_above_c)
 
 
 def with_phone(found: Conditions, phone: PhoneConditions | None, age_s: float) -> Conditions:
     """Lay what a phone said of itself over the reading of the machine that its samples come to."""
-    if phone is None or age_s > PHONE_SPEAKS_S:
+    if phone is None or age_s > PHONE_READING_TTL_S:
         return found
     said: dict[str, Any] = {
         "charging": phone.charging,
@@ -69,47 +69,49 @@ def with_phone(found: Conditions, phone: PhoneConditions | None, age_s: float) -
     return replace(found, has_battery=found.has_battery or phone.battery is not None, **known)
 
 
-def _objections(found: Conditions, settings: ConditionsSection, hottest_c: float) -> tuple[Objection, ...]:
+def _objections(found: Conditions, settings: ConditionsSection, hottest_c: float) -> tuple[Blocker, ...]:
     if "all" in settings.ignore:
         return ()
     every = (*_power(found, settings), *_load(found, settings, hottest_c), *_room(found, settings))
     return tuple(objection for objection in every if objection.condition not in settings.ignore)
 
 
-def _power(found: Conditions, settings: ConditionsSection) -> Iterator[Objection]:
+def _power(found: Conditions, settings: ConditionsSection) -> Iterator[Blocker]:
     if found.charging is False:
-        yield Objection("charging", "it is not charging")
+        yield Blocker("charging", "it is not charging")
     if found.charging is None and found.has_battery:
-        yield Objection("charging", "its battery does not say whether it charges")
-    if found.battery_percent is not None and found.battery_percent < settings.battery_percent:
-        percent, least = found.battery_percent, settings.battery_percent
-        yield Objection("battery", f"its battery is at {percent:.0f} %, below {least:g} %")
+        yield Blocker("charging", "its battery does not say whether it charges")
+    if found.battery_percent is not None and found.battery_percent < settings.min_battery_percent:
+        percent, least = found.battery_percent, settings.min_battery_percent
+        yield Blocker("battery", f"its battery is at {percent:.0f} %, below {least:g} %")
     if found.saving_power:
-        yield Objection("battery", "it saves power")
+        yield Blocker("battery", "it saves power")
 
 
-def _load(found: Conditions, settings: ConditionsSection, hottest_c: float) -> Iterator[Objection]:
-    if found.busy_percent is not None and found.busy_percent > settings.busy_percent:
-        busy = f"other programs use {found.busy_percent:.0f} % of its processor, more than {settings.busy_percent:g} %"
-        yield Objection("idle", f"it is not idle: {busy}")
+def _load(found: Conditions, settings: ConditionsSection, hottest_c: float) -> Iterator[Blocker]:
+    if found.busy_percent is not None and found.busy_percent > settings.max_busy_percent:
+        busy = (
+            f"other programs use {found.busy_percent:.0f} % of its processor, more than {settings.max_busy_percent:g} %"
+        )
+        yield Blocker("idle", f"it is not idle: {busy}")
     if found.metered:
-        yield Objection("network", "its network connection is metered")
+        yield Blocker("network", "its network connection is metered")
     if found.temperature_c is not None and found.temperature_c >= hottest_c:
-        yield Objection("temperature", f"it is {found.temperature_c:.0f} °C hot, the limit is {hottest_c:g} °C")
+        yield Blocker("temperature", f"it is {found.temperature_c:.0f} °C hot, the limit is {hottest_c:g} °C")
 
 
-def _room(found: Conditions, settings: ConditionsSection) -> Iterator[Objection]:
+def _room(found: Conditions, settings: ConditionsSection) -> Iterator[Blocker]:
     for condition, what, free, least in (
-        (_MEMORY, "memory", found.free_memory_mb, settings.free_memory_mb),
-        (_DISK, "disk", found.free_disk_mb, settings.free_disk_mb),
+        (_MEMORY, "memory", found.free_memory_mb, settings.min_free_memory_mb),
+        (_DISK, "disk", found.free_disk_mb, settings.min_free_disk_mb),
     ):
         if free is not None and free < least:
-            yield Objection(condition, f"only {free:,.0f} MB of its {what} are free, fewer than {least:,}")
+            yield Blocker(condition, f"only {free:,.0f} MB of its {what} are free, fewer than {least:,}")
     for hours in settings.quiet_hours:
         begin, end = minutes_of(hours)
         inside = found.minute is not None and (found.minute - begin) % _DAY < (end - begin) % _DAY
         if inside:
-            yield Objection("quiet_hours", f"these are quiet hours ({hours})")
+            yield Blocker("quiet_hours", f"these are quiet hours ({hours})")
 
 
 _DAY = 24 * 60

@@ -19,10 +19,10 @@ from edge_agent.config.training import ConditionsSection
 
 SYS = Path("/sys")
 NETWORK_EVERY_S = 30.0
-BUSY_OVER_S = 5.0
+CPU_WINDOW_S = 5.0
 """A short burst of another program does not make the device busy."""
-SHORTEST_SPAN_S = 0.2
-SANE_C = (-40.0, 150.0)
+MIN_SPAN_S = 0.2
+PLAUSIBLE_C = (-40.0, 150.0)
 
 
 class Power(NamedTuple):
@@ -60,7 +60,7 @@ def read_temperature(sys: Path = SYS) -> float | None:
     # a Jetson's PMIC zone is 100 °C by definition
     found = [_number(zone / "temp") for zone in zones if "pmic" not in _text(zone / "type").lower()]
     celsius = [value / 1000 for value in found if value is not None]
-    return max((value for value in celsius if SANE_C[0] < value < SANE_C[1]), default=None)
+    return max((value for value in celsius if PLAUSIBLE_C[0] < value < PLAUSIBLE_C[1]), default=None)
 
 
 def read_metered() -> bool | None:
@@ -94,11 +94,11 @@ class CpuLoad:
     def add(self, now: float, busy_s: float, own_s: float, processors: int) -> float | None:
         """Take the seconds that all programs, and this one, have used so far; return the others' share in percent."""
         self._samples.append((now, busy_s, own_s))
-        while len(self._samples) > 2 and now - self._samples[1][0] >= BUSY_OVER_S:
+        while len(self._samples) > 2 and now - self._samples[1][0] >= CPU_WINDOW_S:
             self._samples.pop(0)
         begin, busy, own = self._samples[0]
         span_s = now - begin
-        if span_s < SHORTEST_SPAN_S:
+        if span_s < MIN_SPAN_S:
             return None
         share = 100 * ((busy_s - busy) - (own_s - own)) / (span_s * processors)
         return min(100.0, max(0.0, share))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from edge_agent.conditions.policy import Conditions, Objection, objections_to_continue, objections_to_start, with_phone
+from edge_agent.conditions.policy import Blocker, Conditions, continue_blockers, start_blockers, with_phone
 from edge_agent.config.training import ConditionsSection
 from edge_agent.machine.events import PhoneConditions, TrainingConditions
 from gaitway.threads import SupervisedThread
@@ -65,7 +65,7 @@ class ConditionWatcher:
     def check(self) -> None:
         """Read, and post what has changed."""
         found = self._read()
-        start, to_continue = objections_to_start(found, self._settings), objections_to_continue(found, self._settings)
+        start, to_continue = start_blockers(found, self._settings), continue_blockers(found, self._settings)
         which = tuple(objection.condition for objection in (*start, *to_continue)), len(start)
         event, now = TrainingConditions(_texts(start), _texts(to_continue)), time.monotonic()
         if self._said is not None:
@@ -87,5 +87,5 @@ class ConditionWatcher:
             self.check()
 
 
-def _texts(objections: tuple[Objection, ...]) -> tuple[str, ...]:
+def _texts(objections: tuple[Blocker, ...]) -> tuple[str, ...]:
     return tuple(objection.text for objection in objections)

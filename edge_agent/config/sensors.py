@@ -11,7 +11,7 @@ from edge_agent.config.section import Section
 from gaitway.errors import did_you_mean
 from gaitway.plugins import EntryTable, hint
 
-LEAST_TOKEN = 16
+MIN_TOKEN = 16
 """Characters of a token in a URL; `secrets.token_urlsafe(16)` gives 22."""
 
 SOURCES: EntryTable[str] = EntryTable(
@@ -20,7 +20,7 @@ SOURCES: EntryTable[str] = EntryTable(
         "recording": "edge_agent.sensors.recording:RecordingSource",
         "csv": "edge_agent.sensors.csv:CsvSource",
         "iio": "edge_agent.sensors.iio:IioSource",
-        "pictures": "edge_agent.sensors.pictures:PictureSource",
+        "images": "edge_agent.sensors.images:ImageSource",
         "sensor_logger_http": "edge_agent.sensors.sensor_logger.source:PhoneSource",
         "sensor_logger_mqtt": "edge_agent.sensors.sensor_logger.source:PhoneSource",
         "app_export": "edge_agent.sensors.app_export:ExportSource",
@@ -44,8 +44,8 @@ class SensorsSection(Section):
 
     source: SourceName = Field(
         default="recording",
-        description="recording: replay a data set's client; csv: files that `describe` describes; iio: see [iio]; "
-        "app_export: what phones' apps write; pictures: a folder of pictures; sensor_logger_*: see [phone]",
+        description="recording: replay a data set's client; csv: files that `description` describes; iio: see [iio]; "
+        "app_export: what phones' apps write; images: a folder of images; sensor_logger_*: see [phone]",
     )
     dataset: str = Field(default="synthetic", description="recording: a name that har_pipeline knows")
     root: Path | None = Field(default=None, description="recording: the data set's folder; synthetic needs none")
@@ -57,10 +57,10 @@ class SensorsSection(Section):
     )
     path: Path | None = Field(
         default=None,
-        description="csv, app_export: a file, or a folder with all that is below it; pictures: a folder with "
+        description="csv, app_export: a file, or a folder with all that is below it; images: a folder with "
         "one folder for each class, or with `images` and `masks`",
     )
-    describe: Path | None = Field(
+    description: Path | None = Field(
         default=None, description="csv: what the files hold, as `python -m har_pipeline describe PATH` writes it"
     )
     replay_speed: Literal["max"] | float = Field(default="max", description="max, or times real time, such as 1.0")
@@ -90,13 +90,13 @@ class PhoneSection(Section):
     )
     device_id: str | None = Field(default=None, description="the app's deviceId; none: any phone, one at a time")
     annotations: dict[str, str] = Field(default_factory=dict, description="text of an annotation to activity")
-    stop_words: tuple[str, ...] = Field(default=("stop", "end"), description="annotations that end an activity")
+    stop_annotations: tuple[str, ...] = Field(default=("stop", "end"), description="annotations that end an activity")
     reorder_s: float = Field(default=2.0, ge=0, le=30, description="so late a sample is still sorted in")
 
     @model_validator(mode="after")
     def _complete(self) -> PhoneSection:
-        if self.token is not None and len(self.token) < LEAST_TOKEN:
-            raise ValueError(f"a token of {len(self.token)} characters can be guessed; use at least {LEAST_TOKEN}")
+        if self.token is not None and len(self.token) < MIN_TOKEN:
+            raise ValueError(f"a token of {len(self.token)} characters can be guessed; use at least {MIN_TOKEN}")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key belong together; set both or neither")
         return self
@@ -112,7 +112,7 @@ class IioSection(Section):
 
 
 class WindowsSection(Section):
-    """How many windows, or pictures, are kept; of too many, the oldest of the largest class go first."""
+    """How many windows, or images, are kept; of too many, the oldest of the largest class go first."""
 
     max_labelled: int = Field(default=20_000, ge=1)
     max_unlabelled: int = Field(default=20_000, ge=0, description="about seven hours of wear; 0 keeps none")

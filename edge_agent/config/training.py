@@ -46,7 +46,7 @@ class TrainingSection(Section):
     threads: int = Field(default=1, ge=1, le=1024)
     memory_mb: int = Field(default=1024, ge=0, description="cap of its memory; 0: no cap")
     nice: int = Field(default=10, ge=0, le=19)
-    round_s: float = Field(
+    max_round_s: float = Field(
         default=600.0, gt=0, description="a round's training ends after so long; what was done is partial work"
     )
     timeout_s: float = Field(default=900.0, gt=0, description="a process that runs longer, export included, is ended")
@@ -62,8 +62,8 @@ class ConditionsSection(Section):
         description='conditions to do without: "charging", "idle", "network", "battery", "temperature", "memory", '
         '"disk", "quiet_hours"; or "all"',
     )
-    battery_percent: float = Field(default=50.0, ge=0, le=100, description="the battery must hold as much")
-    busy_percent: float = Field(
+    min_battery_percent: float = Field(default=50.0, ge=0, le=100, description="the battery must hold as much")
+    max_busy_percent: float = Field(
         default=50.0, ge=0, le=100, description="idle: other programs use no more of the processor"
     )
     metered: Literal["auto", "yes", "no"] = Field(
@@ -71,8 +71,8 @@ class ConditionsSection(Section):
     )
     start_below_c: float = Field(default=75.0, description="hottest at which training begins, in °C")
     abort_above_c: float = Field(default=85.0, description="training that runs is stopped from here on, in °C")
-    free_memory_mb: int = Field(default=600, ge=0)
-    free_disk_mb: int = Field(default=1000, ge=0)
+    min_free_memory_mb: int = Field(default=600, ge=0)
+    min_free_disk_mb: int = Field(default=1000, ge=0)
     quiet_hours: tuple[Annotated[str, AfterValidator(_checked)], ...] = Field(
         default=(), description='no training in them, local time, such as ["22:00-06:30"]'
     )

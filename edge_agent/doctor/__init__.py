@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edge_agent.config.settings import Config, load
 from edge_agent.doctor import machine, network
-from edge_agent.doctor.finding import CheckResult, Level, failure
+from edge_agent.doctor.check_result import CheckResult, Level, failure
 from edge_agent.doctor.sensors import check_sensors
 from edge_agent.errors import ConfigError, StoreError
 from edge_agent.storage.data_folder import is_locked

@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 from edge_agent.config.settings import Config
-from edge_agent.doctor.finding import CheckResult, failure, ok, warning
+from edge_agent.doctor.check_result import CheckResult, failure, ok, warning
 from edge_agent.errors import StoreError
 from edge_agent.status import describe_restore
 from edge_agent.storage.state_store import FILE_NAME as AGENT_FILE
@@ -22,7 +22,7 @@ from edge_agent.storage.window_store import FILE_NAME as WINDOWS_FILE
 from edge_agent.storage.window_store import WindowStore
 from federation.private_files import private_folder
 
-WRITTEN = 1_795_000_000
+MIN_UNIX_TIME = 1_795_000_000
 """When this was written (November 2026): no clock that is right shows less."""
 TRAINING_DISK_MB = 1000.0
 TRAINING_MEMORY_MB = 600.0
@@ -94,7 +94,7 @@ def config_file(path: Path, config: Config) -> CheckResult:
 def clock() -> CheckResult:
     """Whether the clock can be right at all; the server's is compared where it is asked."""
     now = time.time()
-    if now < WRITTEN:
+    if now < MIN_UNIX_TIME:
         year = time.gmtime(now).tm_year
         return failure("clock", f"it is set to the year {year}", "set it, or let it be set: timedatectl set-ntp true")
     return ok("clock", time.strftime("%Y-%m-%d %H:%M:%S %z"))

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from edge_agent.doctor.finding import CheckResult, failure, ok, warning
+from edge_agent.doctor.check_result import CheckResult, failure, ok, warning
 from edge_agent.sensors.health import REST_SPREAD
 from har_pipeline import PipelineSettings
 from har_pipeline.recording import STANDARD_GRAVITY
 from har_pipeline.signals.checks import odd_acceleration
-from har_pipeline.streaming.sensor_buffer import held_hz, is_slow
+from har_pipeline.streaming.sensor_buffer import bandwidth_hz, is_slow
 
 REST_ROTATION = 0.1
 """rad/s: a gyroscope that is further from zero at rest has a large bias."""
@@ -65,7 +65,9 @@ def rate(rate_hz: float | None) -> CheckResult:
         return ok("rate", "not known")
     usual = PipelineSettings()
     if is_slow(rate_hz, usual):
-        words = f"{rate_hz:.0f} Hz: only movements up to {held_hz(rate_hz, usual):.0f} Hz are kept"
-        todo = f"{usual.rate_hz:.0f} Hz or more keep {held_hz(usual.rate_hz, usual):.0f} Hz; 100 Hz is a good choice"
+        words = f"{rate_hz:.0f} Hz: only movements up to {bandwidth_hz(rate_hz, usual):.0f} Hz are kept"
+        todo = (
+            f"{usual.rate_hz:.0f} Hz or more keep {bandwidth_hz(usual.rate_hz, usual):.0f} Hz; 100 Hz is a good choice"
+        )
         return warning("rate", words, todo)
     return ok("rate", f"{rate_hz:.0f} Hz")

@@ -19,7 +19,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from edge_agent.config.settings import Config
 from edge_agent.config.training import BrokerPlace
-from edge_agent.doctor.finding import CheckResult, failure, ok, warning
+from edge_agent.doctor.check_result import CheckResult, failure, ok, warning
 from edge_agent.errors import ConfigError
 from edge_agent.storage.broker_address import require_place
 from edge_agent.storage.credentials import login, read_credentials
@@ -71,7 +71,7 @@ def check_server(config: Config) -> Iterator[CheckResult]:
     host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
     steps = list(reach("server", host, port, "check [server] url"))
     yield from steps
-    if steps[-1].todo:
+    if steps[-1].advice:
         return
     context = None
     if url.scheme == "https":
@@ -151,7 +151,7 @@ def check_broker(config: Config, *, running: bool) -> Iterator[CheckResult]:
         return
     steps = list(reach("broker", settings.host, settings.port, "check [broker] host and port"))
     yield from steps
-    if steps[-1].todo:
+    if steps[-1].advice:
         return
     context = None
     if settings.tls:
@@ -166,10 +166,10 @@ def check_broker(config: Config, *, running: bool) -> Iterator[CheckResult]:
     if running:
         yield ok("broker", "the agent is running; `status` says whether it is connected")
         return
-    yield _let_in(config, settings, context)
+    yield _check_http_access(config, settings, context)
 
 
-def _let_in(config: Config, place: BrokerPlace, context: ssl.SSLContext | None) -> CheckResult:
+def _check_http_access(config: Config, place: BrokerPlace, context: ssl.SSLContext | None) -> CheckResult:
     try:
         who = login(config.broker, read_credentials(config.agent.data_dir), config.agent.device)
     except ConfigError as error:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edge_agent.config.settings import Config
-from edge_agent.doctor.finding import CheckResult, failure, ok, warning
+from edge_agent.doctor.check_result import CheckResult, failure, ok, warning
 from edge_agent.doctor.motion import check_motion, gravity, rate, rotation
 from edge_agent.errors import AgentError
 from edge_agent.storage.window_store import FILE_NAME, SKIPPED, WindowStore
@@ -45,8 +45,8 @@ def check_sensors(config: Config, *, running: bool) -> Iterator[CheckResult]:
                 yield from _exports(config)
             case "iio":
                 yield from _iio(config)
-            case "pictures":
-                yield from _pictures(config)
+            case "images":
+                yield from _images(config)
             case _:
                 yield from _live(config, running=running)
     except (AgentError, PipelineError, OSError) as error:
@@ -65,7 +65,7 @@ def _recording(config: Config) -> CheckResult:
 
 
 def _csv(config: Config) -> Iterator[CheckResult]:
-    from edge_agent.sensors.csv import description_of, visits
+    from edge_agent.sensors.csv import description_of, find_file_groups
 
     path, description = config.sensors.path, description_of(config)
     if path is None or not path.exists():
@@ -75,7 +75,7 @@ def _csv(config: Config) -> Iterator[CheckResult]:
     count = len(find_files(description, path).matches)
     chunks: dict[str, list[Recording]] = {"acc": [], "gyro": []}
     refused: list[PipelineError] = []
-    for visit in visits(description, path):
+    for visit in find_file_groups(description, path):
         try:
             for chunk in itertools.islice(recordings_of(description, visit.files), CHUNKS):
                 chunks[chunk.sensor].append(chunk)
@@ -84,7 +84,7 @@ def _csv(config: Config) -> Iterator[CheckResult]:
             refused.append(error)
     else:
         raise refused[0]
-    yield ok("sensors", f"{count} files are described by {config.sensors.describe}")
+    yield ok("sensors", f"{count} files are described by {config.sensors.description}")
     for each in refused[:REFUSED]:
         yield warning("sensors", str(each), "repair the file, or take it away")
     acc, gyro = (
@@ -98,20 +98,20 @@ def _csv(config: Config) -> Iterator[CheckResult]:
     yield from _left_out(config)
 
 
-def _pictures(config: Config) -> Iterator[CheckResult]:
-    from edge_agent.sensors.pictures import IMAGES, MASKS, count_by_class, folder_of
+def _images(config: Config) -> Iterator[CheckResult]:
+    from edge_agent.sensors.images import IMAGES, MASKS, count_by_class, folder_of
 
     counts = count_by_class(folder_of(config))
     total = sum(counts.values())
     if not total:
-        todo = f"put pictures into folders named after the classes there, or into {IMAGES} with their {MASKS}"
-        yield failure("sensors", f"there are no pictures below {config.sensors.path}", todo)
+        todo = f"put images into folders named after the classes there, or into {IMAGES} with their {MASKS}"
+        yield failure("sensors", f"there are no images below {config.sensors.path}", todo)
         return
     if {IMAGES, MASKS} <= counts.keys():
-        yield ok("sensors", f"{counts[IMAGES]:,} pictures and {counts[MASKS]:,} masks below {config.sensors.path}")
+        yield ok("sensors", f"{counts[IMAGES]:,} images and {counts[MASKS]:,} masks below {config.sensors.path}")
     else:
         classes = ", ".join(f"{name or 'in no folder'} {count:,}" for name, count in sorted(counts.items()))
-        yield ok("sensors", f"{total:,} pictures below {config.sensors.path}: {classes}")
+        yield ok("sensors", f"{total:,} images below {config.sensors.path}: {classes}")
     yield from _left_out(config)
 
 
@@ -122,8 +122,10 @@ def _left_out(config: Config) -> Iterator[CheckResult]:
             skipped = json.loads(store.get(SKIPPED) or "{}")
         for name, reasons in skipped.items():
             for reason in reasons:
-                pictures = config.sensors.source == "pictures"
-                todo = "change the file" if pictures else f"change {config.sensors.describe}, and start the agent again"
+                images = config.sensors.source == "images"
+                todo = (
+                    "change the file" if images else f"change {config.sensors.description}, and start the agent again"
+                )
                 yield warning("sensors", f"of {name} the agent left something out: {reason}", todo)
 
 

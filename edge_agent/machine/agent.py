@@ -24,12 +24,12 @@ from edge_agent.machine.events import (
     Disconnected,
     Event,
     Invited,
+    MessageRejected,
     ModelInUse,
     Offered,
     SensorFailed,
     Tick,
     TrainingConditions,
-    Untrusted,
 )
 from edge_agent.machine.state import (
     UNANNOUNCED,
@@ -74,7 +74,7 @@ def _apply(transition: Transition, event: Event) -> None:
             transition.set(connected=False, connection_error=reason, reported=None)
         case Announced(announcement):
             _announced(transition, announcement)
-        case Untrusted(reason):
+        case MessageRejected(reason):
             transition.set(untrusted=reason)
             transition.issue(Log(reason))
         case Invited(invitation):

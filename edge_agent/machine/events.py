@@ -35,7 +35,7 @@ class Announced:
 
 
 @dataclass(frozen=True)
-class Untrusted:
+class MessageRejected:
     """Something came that this device does not take for its server's word; `reason` says why."""
 
     reason: str
@@ -216,7 +216,7 @@ Event = (
     Connected
     | Disconnected
     | Announced
-    | Untrusted
+    | MessageRejected
     | Invited
     | Offered
     | DataReady

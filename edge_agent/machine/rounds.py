@@ -32,7 +32,7 @@ from federation.protocol.messages import DEFAULT_METRIC, AdoptionReport
 from federation.seeds import seed_for
 
 MAX_BACKOFF_S = 60.0
-MOST_CANDIDATES = 3
+MAX_CANDIDATES = 3
 """Trained rounds whose models wait to be exported; of more, the oldest goes."""
 
 
@@ -176,7 +176,7 @@ def _note_candidate(transition: Transition, work: PendingWork) -> None:
         return
     others = [one for one in transition.agent.candidates if one.round != work.round]
     transition.set(candidates=(*others, Candidate(work.round, work.model)))
-    for oldest in others[: len(others) + 1 - MOST_CANDIDATES]:
+    for oldest in others[: len(others) + 1 - MAX_CANDIDATES]:
         transition.issue(Log(f"the model of round {oldest.round} is not exported any more: newer ones wait"))
         _forget_candidate(transition, oldest.round)
 

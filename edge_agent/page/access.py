@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 
 N, R, P = 1 << 14, 8, 5
 """scrypt with 16 MiB, which a small board has (OWASP, Password Storage Cheat Sheet)."""
-MOST_N, MOST_R, MOST_P = 1 << 17, 16, 16
-LEAST_PASSWORD, MOST_PASSWORD = 8, 256
+MAX_N, MAX_R, MAX_P = 1 << 17, 16, 16
+MIN_PASSWORD, MAX_PASSWORD = 8, 256
 SESSION_S = 12 * 3600.0
-MOST_SESSIONS = 32
+MAX_SESSIONS = 32
 FREE_ATTEMPTS = 3
 MAX_WAIT_S = 60.0
 """Wrong passwords of one address cost nothing at first, then a wait that doubles from a second up to this."""
@@ -31,8 +31,8 @@ MAX_SOURCES = 256
 
 def password_hash(password: str) -> str:
     """Return what a config file may hold in place of a password; raises ValueError for one that is too short."""
-    if not LEAST_PASSWORD <= len(password) <= MOST_PASSWORD:
-        raise ValueError(f"a password has {LEAST_PASSWORD} to {MOST_PASSWORD} characters; this one has {len(password)}")
+    if not MIN_PASSWORD <= len(password) <= MAX_PASSWORD:
+        raise ValueError(f"a password has {MIN_PASSWORD} to {MAX_PASSWORD} characters; this one has {len(password)}")
     salt = secrets.token_bytes(16)
     parts = (salt, _key(password, salt, N, R, P))
     return ":".join(["scrypt", *map(str, (N, R, P)), *(base64.urlsafe_b64encode(part).decode() for part in parts)])
@@ -42,7 +42,7 @@ def is_password(password: str, hashed: str) -> bool:
     """Whether a password is the one that was hashed; False for a hash that asks for more than a device has."""
     _, n, r, p, salt, key = hashed.split(":")
     costs = int(n), int(r), int(p)
-    if len(password) > MOST_PASSWORD or any(c > most for c, most in zip(costs, (MOST_N, MOST_R, MOST_P), strict=True)):
+    if len(password) > MAX_PASSWORD or any(c > most for c, most in zip(costs, (MAX_N, MAX_R, MAX_P), strict=True)):
         return False
     try:
         found = _key(password, base64.urlsafe_b64decode(salt), *costs)
@@ -92,7 +92,7 @@ class Sessions:
                 return None
             token = secrets.token_urlsafe(32)
             self._ends = {one: end for one, end in self._ends.items() if end > now}
-            while len(self._ends) >= MOST_SESSIONS:
+            while len(self._ends) >= MAX_SESSIONS:
                 del self._ends[next(iter(self._ends))]
             self._ends[token] = now + SESSION_S
         return f"{self._cookie}={token}; HttpOnly; SameSite=Strict; Path=/; Max-Age={SESSION_S:.0f}"

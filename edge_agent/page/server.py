@@ -16,14 +16,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from edge_agent.config.page import host_and_port, is_loopback
 from edge_agent.config.settings import Config
 from edge_agent.errors import AgentError, ConfigError
-from edge_agent.http_server import SILENCE_S, BoundedRequest, BoundedServer, body_length, read_body
-from edge_agent.page.access import MOST_PASSWORD, Sessions, refusal
-from edge_agent.page.service import DONE, SHOWN, Live, PageService
+from edge_agent.http_server import IDLE_TIMEOUT_S, BoundedRequest, BoundedServer, body_length, read_body
+from edge_agent.page.access import MAX_PASSWORD, Sessions, refusal
+from edge_agent.page.service import ACTIONS, VIEWS, Live, PageService
 from gaitway.errors import first_problem
 
 log = logging.getLogger(__name__)
 
-MOST_BYTES = 4096
+MAX_BYTES = 4096
 """Of a request's body: a label and two times."""
 FOLDER = Path(__file__).parent / "static"
 FILES = {
@@ -46,7 +46,7 @@ HEADERS = {
 
 class _Login(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
-    password: str = Field(max_length=MOST_PASSWORD)
+    password: str = Field(max_length=MAX_PASSWORD)
 
 
 class PageServer(BoundedServer):
@@ -91,7 +91,7 @@ def served_page(config: Config, config_file: Path, live: Live) -> Iterator[None]
 class _Request(BoundedRequest):
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "gaitway", ""
-    timeout = SILENCE_S
+    timeout = IDLE_TIMEOUT_S
     server: PageServer
 
     def do_GET(self) -> None:
@@ -107,9 +107,9 @@ class _Request(BoundedRequest):
         elif path == "/api/session":
             sessions = self.server.sessions
             self._answer(200, {"needs_password": sessions.needs_password, "open": sessions.may(self._cookies())})
-        elif path.startswith("/api/") and name in SHOWN:
+        elif path.startswith("/api/") and name in VIEWS:
             if self._may():
-                self._attempt(lambda: SHOWN[name](self.server.service))
+                self._attempt(lambda: VIEWS[name](self.server.service))
         else:
             self._fail(404, "there is no such page")
 
@@ -127,8 +127,8 @@ class _Request(BoundedRequest):
             elif name == "logout":
                 self.server.sessions.log_out(self._cookies())
                 self._answer(200, {})
-            elif self.path.startswith("/api/") and name in DONE:
-                kind, do = DONE[name]
+            elif self.path.startswith("/api/") and name in ACTIONS:
+                kind, do = ACTIONS[name]
                 asked = kind.model_validate_json(body)
                 self._attempt(lambda: do(self.server.service, asked))
             else:
@@ -156,11 +156,11 @@ class _Request(BoundedRequest):
         return self.headers.get("Cookie", "")
 
     def _body(self) -> bytes | None:
-        length = body_length(self.headers.get("Content-Length", ""), MOST_BYTES)
+        length = body_length(self.headers.get("Content-Length", ""), MAX_BYTES)
         if length is None:
             self._fail(411, "a Content-Length is needed")
-        elif length > MOST_BYTES:
-            self._fail(413, f"a request may have {MOST_BYTES:,} bytes")
+        elif length > MAX_BYTES:
+            self._fail(413, f"a request may have {MAX_BYTES:,} bytes")
         else:
             return read_body(self.rfile, length)
         return None

@@ -31,9 +31,9 @@ from edge_agent.storage.window_store import FILE_NAME as WINDOWS_FILE
 from edge_agent.storage.window_store import WindowStore
 from har_pipeline import Window
 
-MOST_STRETCHES, MOST_DAYS, MOST_JUDGED = 50, 60, 10
-LAST_S = 366 * 86_400.0
-SEES_S = 300.0
+MAX_STRETCHES, MAX_DAYS, MAX_JUDGED = 50, 60, 10
+MAX_LABEL_SPAN_S = 366 * 86_400.0
+LIVE_WINDOW_S = 300.0
 """The page shows what was recognized in so long."""
 
 
@@ -46,20 +46,20 @@ class Live(Protocol):
         """Return the latest predictions, and the window that came last."""
 
 
-class _Asked(BaseModel):
+class _PageRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 Seconds = Field(default=None, ge=0, le=1e11)
 
 
-class LabelRequest(_Asked):
+class LabelRequest(_PageRequest):
     """An activity for a span of time: from and to in seconds since 1970, or so long until now."""
 
     activity: str = Field(max_length=200)
     from_s: float | None = Seconds
     to_s: float | None = Seconds
-    last_s: float | None = Field(default=None, gt=0, le=LAST_S)
+    last_s: float | None = Field(default=None, gt=0, le=MAX_LABEL_SPAN_S)
 
     @model_validator(mode="after")
     def _one_span(self) -> Self:
@@ -68,7 +68,7 @@ class LabelRequest(_Asked):
         return self
 
 
-class DeleteRequest(_Asked):
+class DeleteRequest(_PageRequest):
     """Which windows go: those of an activity ('': without one), of a day of this device's calendar, or both."""
 
     activity: str | None = Field(default=None, max_length=200)
@@ -89,7 +89,7 @@ class DeleteRequest(_Asked):
         return Selection(self.activity, begin.timestamp(), (begin + timedelta(days=1)).timestamp())
 
 
-class NothingMore(_Asked):
+class EmptyRequest(_PageRequest):
     """A request that says all by its name."""
 
 
@@ -112,9 +112,9 @@ class PageService:
             "now": now,
             "error": self._live.error,
             "seen": [
-                [one.at, one.label, round(one.probability, 4)]
+                [one.at, one.label, None if one.probability is None else round(one.probability, 4)]
                 for one in history
-                if now - one.at <= SEES_S and math.isfinite(one.probability)
+                if now - one.at <= LIVE_WINDOW_S and math.isfinite(one.probability or 0.0)
             ],
             "signals": [] if signals is None else signals.astype(float).round(4).tolist(),
         }
@@ -139,16 +139,16 @@ class PageService:
                 "labels": labels,
                 "why_no_labels": why_none,
                 "classes": [row._asdict() for row in by_class(store, Selection())],
-                "days": days[:MOST_DAYS],
-                "unlabelled": [each._asdict() for each in stretches[: -MOST_STRETCHES - 1 : -1]],
-                "unlabelled_more": max(0, len(stretches) - MOST_STRETCHES),
+                "days": days[:MAX_DAYS],
+                "unlabelled": [each._asdict() for each in stretches[: -MAX_STRETCHES - 1 : -1]],
+                "unlabelled_more": max(0, len(stretches) - MAX_STRETCHES),
             }
 
     def models(self) -> dict[str, Any]:
         """Return what `models` shows."""
         with closing(StateStore(self._folder)) as store:
             kept = [{**model, "name": name_of(model)} for model in ModelRegistry(store).good_models()]
-            judged = [row.reason for row in store.adoptions()][-MOST_JUDGED:]
+            judged = [row.reason for row in store.adoptions()][-MAX_JUDGED:]
             released = describe_release(store, self._config.agent.device)
             return {"models": kept, "serving": describe_served(store), "judged": judged, "released": released}
 
@@ -171,7 +171,7 @@ class PageService:
             done = label_span(store, from_s, to_s, known_activity(asked.activity, vocabulary(store)))
         return {"windows": done.windows, "activity": done.activity}
 
-    def undo(self, _: NothingMore) -> dict[str, Any]:
+    def undo(self, _: EmptyRequest) -> dict[str, Any]:
         """Take the last label back, as `label --undo` does."""
         with self._windows() as store:
             done = undo(store)
@@ -182,7 +182,7 @@ class PageService:
         with self._windows() as store:
             return {"windows": delete(store, asked.selection())}
 
-    def roll_back(self, _: NothingMore) -> dict[str, Any]:
+    def roll_back(self, _: EmptyRequest) -> dict[str, Any]:
         """Use the good model before the present one, as `models --rollback` does."""
         with closing(StateStore(self._folder)) as store:
             return {"model": name_of(ModelRegistry(store).rollback())}
@@ -196,7 +196,7 @@ class PageService:
 
 
 Shown = Callable[[PageService], Mapping[str, Any]]
-SHOWN: Mapping[str, Shown] = {
+VIEWS: Mapping[str, Shown] = {
     "now": PageService.now,
     "status": PageService.status,
     "windows": PageService.windows,
@@ -205,10 +205,10 @@ SHOWN: Mapping[str, Shown] = {
 }
 """What GET /api/NAME answers."""
 
-DONE: Mapping[str, tuple[type[_Asked], Callable[[PageService, Any], Mapping[str, Any]]]] = {
+ACTIONS: Mapping[str, tuple[type[_PageRequest], Callable[[PageService, Any], Mapping[str, Any]]]] = {
     "label": (LabelRequest, PageService.label),
-    "undo": (NothingMore, PageService.undo),
+    "undo": (EmptyRequest, PageService.undo),
     "delete": (DeleteRequest, PageService.delete),
-    "roll-back": (NothingMore, PageService.roll_back),
+    "roll-back": (EmptyRequest, PageService.roll_back),
 }
 """What POST /api/NAME takes and does."""

@@ -39,7 +39,7 @@ class ExportSource(FileSource[ExportPart]):
 
     def settings(self) -> str:
         """Return what the settings say of signs, annotations, and whose recordings are taken."""
-        wanted = {"platform", "annotations", "stop_words"}
+        wanted = {"platform", "annotations", "stop_annotations"}
         sensors = self.config.sensors.model_dump_json(include={"options", "client"})
         return self.config.phone.model_dump_json(include=wanted) + sensors
 
@@ -66,7 +66,9 @@ def reader_options(reader: AppReader, config: Config, labels: tuple[str, ...]) -
     if "platform" in reader.defaults and "platform" in phone.model_fields_set:
         own = {"platform": phone.platform, **own}
     words = {text: activity for text, activity in phone.annotations.items() if activity in labels}
-    return reader.options({"annotations": words, "stop_words": list(phone.stop_words), **own, "labels": list(labels)})
+    return reader.options(
+        {"annotations": words, "stop_annotations": list(phone.stop_annotations), **own, "labels": list(labels)}
+    )
 
 
 def export_parts(config: Config, path: Path) -> Iterator[ExportPart]:

@@ -18,16 +18,16 @@ from edge_agent.sensors.window_writer import WindowWriter
 from edge_agent.storage.window_store import RECORDING, WindowStore
 from edge_agent.training.local_data import MIN_MEASURED, pipeline_settings, stored_examples, training_count
 from federation.plan import Plan
-from gaitway.tasks import task_of
+from gaitway.tasks import TargetKind, task_of
 from har_pipeline import Recording, SignalError, StreamPipeline, Window
 from har_pipeline.signals.checks import SENSORS
 
 log = logging.getLogger(__name__)
 
-SHOWN = 16
+MAX_CLASSIFIED = 16
 """Of windows that come at once, so many are classified: the newest."""
 REPORT_S = 5.0
-TELLING, TELL_S = 0.1, 60.0
+MIN_CHANGE_SHARE, MAX_REPORT_DELAY_S = 0.1, 60.0
 """A change by such a share of the windows is told at once, a smaller one after a minute."""
 LIVE_LAG_S = 30.0
 """How far one live sensor may run ahead of the other before the stretch is given up."""
@@ -50,6 +50,7 @@ class Collector:
         self.config, self.plan, self.post, self.origin, self.live = config, plan, post, origin, live
         self.settings = pipeline_settings(config.sensors, plan.data)
         recorded = origin == RECORDING
+        self._numbers = task_of(plan.task).target is TargetKind.NUMBER  # the plan's label is no activity then
         labelled = recorded and task_of(plan.task).has_classes
         cut = self.settings if labelled else replace(self.settings, keep_unlabelled=True)
         self._cut = replace(cut, late="drop", max_lag_s=min(cut.max_lag_s, LIVE_LAG_S)) if live else cut
@@ -57,11 +58,11 @@ class Collector:
         self.health = SensorHealth(config.sensors.source, declared_hz)
         self.writer = WindowWriter(config, plan, self.settings, self.health, post, stop, origin=origin, live=live)
         self._reported = time.monotonic()
-        self._told: int | None = None
+        self._reported_count: int | None = None
         self._measurable = False
-        self._told_at = 0.0
+        self._reported_at = 0.0
         self._counted: tuple[int, int] | None = None
-        self._noted = -1
+        self._saved_samples = -1
         self._findings: set[tuple[str, str]] = set()
         self._pipeline = StreamPipeline(self._cut, plan.labels)
         self._session = self._next_session = 0 if recorded else self.store.next_session()
@@ -79,7 +80,7 @@ class Collector:
             self.health.record(recording)
         self.health.check(recording)
         try:
-            self._take(self._pipeline.push(recording))
+            self._take(self._pipeline.push(recording._replace(activity="") if self._numbers else recording))
         except SignalError as error:
             if not self.live:
                 raise
@@ -93,7 +94,7 @@ class Collector:
 
     def _take(self, windows: list[Window]) -> None:
         if windows and self._shown:
-            self.post(NewWindows(tuple(windows[-SHOWN:])))
+            self.post(NewWindows(tuple(windows[-MAX_CLASSIFIED:])))
         if self.origin == RECORDING:
             windows = [window for window in windows if window.y >= 0 or not task_of(self.plan.task).has_classes]
         # a pipeline counts sessions from 0; those of an earlier one stay apart
@@ -108,7 +109,7 @@ class Collector:
         self.writer.tick()
         if time.monotonic() - self._reported >= REPORT_S:
             self._reported = time.monotonic()
-            self._look_after()
+            self._maintain()
 
     def flush(self) -> None:
         """Keep the windows that wait, if there is room."""
@@ -119,26 +120,26 @@ class Collector:
         try:
             self.end_session()
             self.flush()
-            self._look_after()
+            self._maintain()
         finally:
             self.store.close()
 
     # ---- what others are told
 
-    def ready(self) -> None:
+    def post_ready(self) -> None:
         """Post how many windows there are to train on, if that is news."""
         counted = (self.writer.kept, self.store.version())
         if counted == self._counted:
             return
         outline = stored_examples(self.store, self.config.sensor_client, self.settings, self.plan, samples=False)
-        count, told = training_count(outline, self.plan.data, self.settings), self._told
+        count, told = training_count(outline, self.plan.data, self.settings), self._reported_count
         measurable = count > 0 or self._is_measurable()
         # each is a message to the broker: not for every window
-        much = not told or abs(count - told) >= TELLING * told
+        much = not told or abs(count - told) >= MIN_CHANGE_SHARE * told
         if count == told and measurable == self._measurable:
             self._counted = counted
-        elif much or time.monotonic() - self._told_at >= TELL_S:
-            self._counted, self._told, self._told_at = counted, count, time.monotonic()
+        elif much or time.monotonic() - self._reported_at >= MAX_REPORT_DELAY_S:
+            self._counted, self._reported_count, self._reported_at = counted, count, time.monotonic()
             self._measurable = measurable
             self.post(DataReady(count, measurable=measurable))
 
@@ -146,22 +147,22 @@ class Collector:
         me, labels = self.config.sensor_client, self.plan.labels
         return len(self.store.outline(me, self.settings, labels, unlabelled=True)) >= MIN_MEASURED
 
-    def _look_after(self) -> None:
+    def _maintain(self) -> None:
         try:
             self.writer.maintain()
-            self.note_findings()
+            self.save_findings()
             if self.live:
-                self.ready()
-                if (heard := sum(self.health.samples.values())) != self._noted:
+                self.post_ready()
+                if (heard := sum(self.health.samples.values())) != self._saved_samples:
                     self.store.put(health=json.dumps(self.health.summary()))
-                    self._noted = heard
+                    self._saved_samples = heard
         except StoreError as error:
             self.writer.handle_error(error)
 
-    def note_findings(self) -> list[tuple[str, str]]:
+    def save_findings(self) -> list[tuple[str, str]]:
         """Save the findings about the samples for status and doctor, and log what is new of it; returns it in words."""
         findings = {(each.code, each.sensor): each for each in self.health.findings()}
-        told = {key: f"{SENSORS.get(each.sensor, 'sensors')}: {each.words}" for key, each in findings.items()}
+        told = {key: f"{SENSORS.get(each.sensor, 'sensors')}: {each.message}" for key, each in findings.items()}
         noted: list[tuple[str, str]] = [(each.severity, told[key]) for key, each in findings.items()]
         if findings.keys() == self._findings and self.store.get("findings"):
             return noted

@@ -1,4 +1,4 @@
-"""Recorded files of any layout, as the description that [sensors] describe names has them; in constant memory."""
+"""Recorded files of any layout, as the description that [sensors] description names has them; in constant memory."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from edge_agent.config.settings import Config
 from edge_agent.errors import SensorError
 from edge_agent.sensors.replay import FileSource, PacedSink, Part, push_sessions
 from federation.plan import Plan
+from gaitway.tasks import TargetKind, task_of
 from har_pipeline.description import DescribedFile, DescribedFiles, Description, find_files, read_description
 from har_pipeline.description.sessions import recordings
 
 
 @dataclass(frozen=True)
-class Visit(Part):
+class FileGroup(Part):
     """Files that are read together: those of one recording, one for each sensor perhaps, or those of an archive."""
 
     files: DescribedFiles
 
 
 @dataclass(frozen=True)
-class _Listed(DescribedFiles):
+class _FileSubset(DescribedFiles):
     """Some files of a folder, which need not be walked through again."""
 
     listed: tuple[DescribedFile, ...] = ()
@@ -33,14 +34,14 @@ class _Listed(DescribedFiles):
         return iter(self.listed)
 
 
-class CsvSource(FileSource[Visit]):
+class CsvSource(FileSource[FileGroup]):
     """Replays the files that the description matches: a file, or a folder or archive with all that is below it."""
 
     kind = "csv"
 
-    def parts(self, path: Path) -> Iterator[Visit]:
+    def parts(self, path: Path) -> Iterator[FileGroup]:
         """Yield what is read together."""
-        return visits(description_of(self.config), path)
+        return find_file_groups(description_of(self.config), path)
 
     def settings(self) -> str:
         """Return the description, and whose rows are taken."""
@@ -50,9 +51,10 @@ class CsvSource(FileSource[Visit]):
         """Return what the description states beside a column of times."""
         return description_of(self.config).declared_hz
 
-    def replay(self, part: Visit, plan: Plan, sink: PacedSink, stop: threading.Event) -> list[str]:
+    def replay(self, part: FileGroup, plan: Plan, sink: PacedSink, stop: threading.Event) -> list[str]:
         """Push the recordings of a part chunk by chunk; returns which were left out, and why."""
-        description = description_of(self.config).with_labels(plan.labels)
+        named = () if task_of(plan.task).target is TargetKind.NUMBER else plan.labels
+        description = description_of(self.config).with_labels(named)
         wanted, left_out = self.config.sensors.client, list[str]()
         clients = None if wanted is None else [wanted]
         push_sessions(recordings(description, part.files, clients, left_out.append), sink, stop)
@@ -66,16 +68,16 @@ def description_of(config: Config) -> Description:
         SensorError: if they name none.
         SettingsError: if there is no such file, or it is wrong.
     """
-    path = config.sensors.describe
+    path = config.sensors.description
     if path is None:
         raise SensorError(
-            "the source csv needs [sensors] describe, a TOML file that says what the files hold; "
+            "the source csv needs [sensors] description, a TOML file that says what the files hold; "
             "`python -m har_pipeline describe PATH` looks at them and writes one"
         )
     return read_description(path)
 
 
-def visits(description: Description, path: Path) -> Iterator[Visit]:
+def find_file_groups(description: Description, path: Path) -> Iterator[FileGroup]:
     """Find the recordings at or below a path, by name; files that differ only in the group `sensor` belong together."""
     found = find_files(description, path)
     together: dict[str, list[DescribedFile]] = {}
@@ -84,11 +86,11 @@ def visits(description: Description, path: Path) -> Iterator[Visit]:
     for files in together.values():
         matches = {file.name: file.matched for file in files}
         if _is_packed(files[0]):  # its files can be read only one after the other
-            yield Visit(files[0].path.name, (files[0].path,), replace(found, matches=matches))
+            yield FileGroup(files[0].path.name, (files[0].path,), replace(found, matches=matches))
         else:
             known = {each.name: getattr(found, each.name) for each in fields(found)}
-            listed = _Listed(**{**known, "matches": matches}, listed=tuple(files))
-            yield Visit(files[0].name, tuple(file.path for file in files), listed)
+            listed = _FileSubset(**{**known, "matches": matches}, listed=tuple(files))
+            yield FileGroup(files[0].name, tuple(file.path for file in files), listed)
 
 
 def _is_packed(file: DescribedFile) -> bool:

@@ -27,10 +27,10 @@ log = logging.getLogger(__name__)
 AXES = ("x", "y", "z")
 KINDS: dict[Literal["acc", "gyro"], str] = {"acc": "in_accel", "gyro": "in_anglvel"}
 BATCH_S = 0.5
-LEAST_HZ = 50.0
+MIN_HZ = 50.0
 """Of a sensor's own rate: the pipeline's low pass reaches to 22 Hz."""
-LEAP_S = 2.0
-PATIENCE_S = 5.0
+MIN_CLOCK_STEP_S = 2.0
+FAILURE_TIMEOUT_S = 5.0
 """Of failing readings, after which the source gives up."""
 
 
@@ -141,9 +141,9 @@ class IioSource(ThreadedSource):
                 log.info(
                     "%s: %s, %s", kind, channel.folder, f"{channel.rate_hz} Hz" if channel.rate_hz else "rate unknown"
                 )
-                if channel.rate_hz and channel.rate_hz < LEAST_HZ:
+                if channel.rate_hz and channel.rate_hz < MIN_HZ:
                     collector.health.note(f"{channel.folder} samples at {channel.rate_hz} Hz only; set its rate higher")
-            collector.ready()
+            collector.post_ready()
             with ExitStack() as stack:
                 readers = {kind: Reader(channel, stack) for kind, channel in channels.items()}
                 Poll(readers, 1.0 / settings.rate_hz, collector, stop).run()
@@ -184,7 +184,7 @@ class Poll:
     def _follow_clock(self) -> None:
         """Begin a new session where the clock was set, as after a start without a network: labels come by its time."""
         ahead_s = time.time() - (self._wall_s + time.monotonic() - self._began_s)
-        if abs(ahead_s) > LEAP_S:
+        if abs(ahead_s) > MIN_CLOCK_STEP_S:
             log.info("the clock was set by %+.0f s; samples go on under it", ahead_s)
             self._begin()
 
@@ -198,7 +198,7 @@ class Poll:
                 worked = time.monotonic()
                 rows.append((self._wall_s + worked - self._began_s, *acc, *gyro))
             except (OSError, ValueError) as error:
-                if time.monotonic() - worked > PATIENCE_S:
+                if time.monotonic() - worked > FAILURE_TIMEOUT_S:
                     raise SensorError(f"the sensor cannot be read any more: {error}; is it still connected?") from error
             if time.monotonic() - pushed >= BATCH_S:
                 pushed = time.monotonic()

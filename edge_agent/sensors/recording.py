@@ -28,7 +28,7 @@ class RecordingSource(ThreadedSource):
                 if stop.is_set():
                     return
                 collector.store.put(collected=source)
-            collector.ready()
+            collector.post_ready()
         finally:
             collector.store.close()
 

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from edge_agent.errors import SensorError
 from edge_agent.sensors.collector import Collector
 from edge_agent.sensors.source import ThreadedSource
-from edge_agent.storage.window_store import SKIPPED, TAKEN, WindowStore
+from edge_agent.storage.window_store import IMPORTED_PREFIX, SKIPPED, WindowStore
 from federation.plan import Plan
 from har_pipeline import PipelineError, Recording
 
@@ -120,14 +120,14 @@ class FileSource(ThreadedSource, Generic[OnePart]):
         for part in self.parts(path):
             seen = True
             try:
-                left_out = self._take(part, plan, stop)
+                left_out = self._import_part(part, plan, stop)
                 taken = True
             except PipelineError as error:
                 log.warning("%s is left out: %s", part.name, error)
                 left_out, refused = [str(error)], refused or error
             if left_out:
                 skipped[part.name] = left_out
-            odd |= {words: severity for severity, words in self._noted(part)}
+            odd |= {words: severity for severity, words in self._saved_findings(part)}
             if stop.is_set():
                 return
         if not seen:
@@ -137,10 +137,10 @@ class FileSource(ThreadedSource, Generic[OnePart]):
         collector = Collector(self.config, plan, self.post, origin=self.kind, live=False, stop=stop)
         findings = [(severity, words) for words, severity in odd.items()]
         collector.store.put(**{SKIPPED: json.dumps(skipped), "findings": json.dumps(findings)})
-        collector.ready()
+        collector.post_ready()
         collector.close()
 
-    def _take(self, part: OnePart, plan: Plan, stop: threading.Event) -> list[str]:
+    def _import_part(self, part: OnePart, plan: Plan, stop: threading.Event) -> list[str]:
         """Take a part unless it was taken before; returns what of it was left out, and why."""
         key, under = _key(part), self._under(plan)
         collector = Collector(
@@ -148,10 +148,10 @@ class FileSource(ThreadedSource, Generic[OnePart]):
             declared_hz=self.declared_hz(),
         )  # fmt: skip
         try:
-            if json.loads(collector.store.get(f"{TAKEN}{key}") or "{}").get("under") == under:
+            if json.loads(collector.store.get(f"{IMPORTED_PREFIX}{key}") or "{}").get("under") == under:
                 return []
             # one that was interrupted begins again, and so does one that means something else by now
-            collector.store.put(**{f"{TAKEN}{key}": ""})
+            collector.store.put(**{f"{IMPORTED_PREFIX}{key}": ""})
             collector.store.drop_origin(collector.origin)
             sink = PacedSink(collector, ReplayClock(self.config.sensors.replay_speed, stop))
             left_out = self.replay(part, plan, sink, stop)
@@ -160,8 +160,8 @@ class FileSource(ThreadedSource, Generic[OnePart]):
                 collector.flush()
                 # with something left out it is tried again at the next start, and said again
                 collector.store.put(
-                    **{f"{TAKEN}{key}": json.dumps({
-                        "name": part.name, "under": "" if left_out else under, "findings": collector.note_findings()
+                    **{f"{IMPORTED_PREFIX}{key}": json.dumps({
+                        "name": part.name, "under": "" if left_out else under, "findings": collector.save_findings()
                     })}
                 )  # fmt: skip
                 log.info("took %s", part.name)
@@ -174,10 +174,10 @@ class FileSource(ThreadedSource, Generic[OnePart]):
         finally:
             collector.store.close()
 
-    def _noted(self, part: Part) -> list[tuple[str, str]]:
+    def _saved_findings(self, part: Part) -> list[tuple[str, str]]:
         """Return what was odd about the samples of a part when it was taken, now or at an earlier start."""
         with closing(WindowStore(self.config.agent.data_dir)) as store:
-            note = json.loads(store.get(f"{TAKEN}{_key(part)}") or "{}")
+            note = json.loads(store.get(f"{IMPORTED_PREFIX}{_key(part)}") or "{}")
         return [(severity, words) for severity, words in note.get("findings", [])]
 
     def _under(self, plan: Plan) -> str:

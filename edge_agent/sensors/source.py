@@ -46,7 +46,7 @@ class ThreadedSource(ABC):
     """
 
     makes: ClassVar[str] = "windows"
-    """What it delivers; the plan asks for windows of motion sensors, or for pictures."""
+    """What it delivers; the plan asks for windows of motion sensors, or for images."""
 
     def __init__(self, config: Config, post: Post) -> None:
         self.config, self.post = config, post
@@ -87,9 +87,9 @@ class ThreadedSource(ABC):
             self._thread.join(timeout_s)
 
     def _check(self, plan: Plan) -> None:
-        wanted = "windows" if plan.data.input is None else "pictures"
+        wanted = "windows" if plan.data.input is None else "images"
         if wanted != self.makes:
-            what = "windows of motion sensors" if wanted == "windows" else "pictures"
+            what = "windows of motion sensors" if wanted == "windows" else "images"
             raise SensorError(
                 f"the federation learns from {what}, and [sensors] source = {self.config.sensors.source!r} gives "
                 f"{self.makes}; set another source, or take part in another federation"

@@ -21,18 +21,19 @@ from edge_agent.sensors.source import Post
 from edge_agent.storage.repair import open_checked
 from edge_agent.storage.window_store import RECORDING, SUSPECT
 from federation.plan import Plan
+from gaitway.tasks import TargetKind, task_of
 from har_pipeline import PipelineSettings, Window
 
 log = logging.getLogger(__name__)
 
 BATCH = 256
 """Windows per transaction, at the most."""
-WAITING = 4 * BATCH
+MAX_QUEUED = 4 * BATCH
 """Windows of a live sensor that wait in memory while the disk is full; older ones are lost."""
 FLUSH_S = 5.0
 """Seconds of windows that a kill can cost; more often would wear out an SD card."""
 RETRY_S = 1.0
-ROOM_AGAIN = 1.25
+RESUME_FACTOR = 1.25
 """Times min_free_mb must be free before a pause ends: else it would begin again at once."""
 
 
@@ -51,6 +52,8 @@ class WindowWriter:
         origin: str,
         live: bool,
     ) -> None:
+        measures = task_of(plan.task).target is TargetKind.NUMBER
+        self.vocabulary = () if measures else plan.labels  # what people can label windows with
         self.limits, self.labels, self.settings, self.origin = config.windows, plan.labels, settings, origin
         self.folder: Path = config.agent.data_dir
         self.health, self.post, self.live = health, post, live
@@ -77,8 +80,8 @@ class WindowWriter:
         self._flushed = time.monotonic()
         while self._pending and not self._keep():
             if self.live:
-                self.health.lost += max(0, len(self._pending) - WAITING)
-                self._pending = self._pending[-WAITING:]
+                self.health.lost += max(0, len(self._pending) - MAX_QUEUED)
+                self._pending = self._pending[-MAX_QUEUED:]
                 return
             if self._stop.wait(RETRY_S):
                 return
@@ -127,7 +130,7 @@ class WindowWriter:
     def _note_plan(self) -> None:
         """Tell other processes which labels there are, and whose windows they are to read."""
         reads = RECORDING if self.origin == RECORDING else "own"
-        notes = {"labels": json.dumps(self.labels), "reads": reads}
+        notes = {"labels": json.dumps(self.vocabulary), "reads": reads}
         if any(self.store.get(name) != value for name, value in notes.items()):
             self.store.put(**notes)
 
@@ -149,7 +152,7 @@ class WindowWriter:
 
     def _refuse_full_disk(self) -> None:
         free, least = shutil.disk_usage(self.folder).free / 1e6, self.limits.min_free_mb
-        if free < least * (ROOM_AGAIN if self._paused else 1.0):
+        if free < least * (RESUME_FACTOR if self._paused else 1.0):
             raise DiskFullError(
                 f"the disk of {self.folder} has {free:.0f} MB of free space, [windows] min_free_mb asks for {least:.0f}"
             )

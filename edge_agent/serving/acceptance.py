@@ -2,7 +2,7 @@
 
 A candidate is run beside the models that the device has, on the same examples, and must work, as
 `gaitway.tasks` has it. By default the newest global model is used. One that was trained here takes its
-place only where it scores higher, and `edge_agent.serving.comparison` shows that this is no chance; where the holdout
+place only where it scores higher, and `edge_agent.training.comparison` shows that this is no chance; where the holdout
 is small, by the answers of cross-validation. Without a global model, as methods without one have it, the device's own
 is the only one: it must work, and a newer one must be shown to be better than the present one where the holdout can
 tell. Models that were judged before and not adopted are run again with it: there are more windows now. Where the
@@ -25,12 +25,12 @@ from edge_agent.config.settings import Config
 from edge_agent.errors import AgentError
 from edge_agent.machine.commands import Evaluate
 from edge_agent.machine.events import AdoptionOutcome
-from edge_agent.serving.cross_validation import MAX_WINDOWS
 from edge_agent.serving.model_registry import SOURCES, ModelRegistry, Verdict, name_of
-from edge_agent.serving.model_runs import Evidence, Judged, Model, Run, Windows, run_again, run_model
+from edge_agent.serving.model_runs import Evidence, ExampleKind, Model, ModelEvaluation, Windows, run_again, run_model
 from edge_agent.storage.files import sha256_of
 from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_store import WindowStore
+from edge_agent.training.cross_validation import MAX_WINDOWS
 from edge_agent.training.job import GLOBAL, MODEL, PARITY, RESULT, job_folder
 from edge_agent.training.local_data import noun, preparation, read_split
 from export.runtime import ExportError
@@ -39,16 +39,16 @@ from federation.protocol.messages import VersionScore
 from har_pipeline import ClientWindows
 
 
-class Field(NamedTuple):
+class ComparisonSet(NamedTuple):
     """What a candidate is compared with: the present model's run (None: it does not run, or there is none)."""
 
     windows: Windows
-    present: Run | None
+    present: ModelEvaluation | None
     has_model: bool
     margin: float
     released: bool  # the operator asks for the candidate
 
-    def compare(self, run: Run) -> Evidence | None:
+    def compare(self, run: ModelEvaluation) -> Evidence | None:
         """Compare a run with the present model's; None where there is nothing to compare."""
         return None if self.present is None else self.windows.compare(run, self.present)
 
@@ -59,19 +59,18 @@ def evaluate_job(config: Config, plan: Plan, asked: Evaluate) -> Verdict:
     A round leaves the global model that it began from beside its own: that one is judged first.
     """
     settings = preparation(config.sensors, plan)
-    with closing(StateStore(config.agent.data_dir)) as store, closing(WindowStore(config.agent.data_dir)) as windows:
+    with closing(StateStore(config.agent.data_dir)) as store, closing(WindowStore(config.agent.data_dir)) as kept:
         registry = ModelRegistry(store)
         present, others = registry.present(), registry.others()
-        data = read_split(windows, config.sensor_client, settings, plan)
+        data = read_split(kept, config.sensor_client, settings, plan)
     folder = job_folder(config.agent.data_dir.resolve(), asked.round, asked.kind)
     every = data.labelled if len(data.labelled) <= MAX_WINDOWS else None
-    holdout, judged = evenly(data.holdout, config.model.holdout_windows), Judged.of(plan, noun(settings))
+    holdout, judged = evenly(data.holdout, config.model.holdout_windows), ExampleKind.of(plan, noun(settings))
+    windows = Windows.of(holdout, every, judged)
     margin, threads = config.model.adopt_margin, config.training.threads
 
     def judge(folder: Path, asked: Evaluate, present: Model | None, others: Sequence[Model]) -> Verdict:
-        return evaluate(
-            folder, asked, holdout, present, others, margin=margin, threads=threads, judged=judged, labelled=every
-        )
+        return evaluate(folder, asked, windows, present, others, margin=margin, threads=threads)
 
     if not (folder / GLOBAL / MODEL).is_file():
         return judge(folder, asked, present, others)
@@ -93,25 +92,23 @@ def models_after(verdict: Verdict, present: Model | None, others: Sequence[Model
 def evaluate(
     folder: Path,
     asked: Evaluate,
-    holdout: ClientWindows,
+    holdout: ClientWindows | Windows,
     present: Model | None,
     others: Sequence[Model] = (),
     *,
     margin: float = 0.0,
     threads: int = 1,
-    judged: Judged | None = None,
-    labelled: ClientWindows | None = None,
 ) -> Verdict:
     """Run the candidate in `folder` and the device's models on the raw holdout windows, and say which is used.
 
-    `others` were judged before; where the candidate is released they are not asked. `labelled` are all windows that
-    cross-validation may have answered. `asked.server_score` is what the server knows of the candidate's version, of a
-    personalized one of the version that it began from. It counts only where the holdout cannot tell whether the
-    candidate works.
+    `others` were judged before; where the candidate is released they are not asked. `Windows` also say what is asked of
+    the holdout, and which windows cross-validation may have answered. `asked.server_score` is what the server knows of
+    the candidate's version, of a personalized one of the version that it began from. It counts only where the holdout
+    cannot tell whether the candidate works.
     """
     model: dict[str, Any] = {"source": SOURCES[asked.kind], "round": asked.round}
     against = present["sha256"] if present else ""
-    windows = Windows.of(holdout, labelled, judged or Judged())
+    windows = holdout if isinstance(holdout, Windows) else Windows.of(holdout, None, ExampleKind())
     if not (folder / MODEL).is_file():
         return _no_candidate(folder, asked)
     try:
@@ -120,7 +117,7 @@ def evaluate(
     except (AgentError, ExportError, OSError, ValueError) as error:
         reason = f"{name_of(model)}: not adopted{_in_use(present)}, it does not work: {error}"
         return Verdict(asked.round, asked.kind, "failed", reason, release=asked.release, against=against)
-    field = Field(windows, run_again(present, windows, threads), present is not None, margin, asked.release > 0)
+    field = ComparisonSet(windows, run_again(present, windows, threads), present is not None, margin, asked.release > 0)
     rivals = [] if field.released else [run for one in others if (run := run_again(one, windows, threads))]
     answer, why = decide(mine, field, asked)
     used = mine if answer == "adopted" else field.present
@@ -136,7 +133,7 @@ def evaluate(
         answer,
         f"{name_of(model)}: {told}, {why}",
         folder,
-        {**model, **mine.found.described()},
+        {**model, **mine.soundness.described()},
         release=asked.release,
         against=against,
         instead=best.model if best else None,
@@ -158,7 +155,7 @@ def _no_candidate(folder: Path, asked: Evaluate) -> Verdict:
     return Verdict(asked.round, asked.kind, "none", f"{name}: {why}, the present model stays", release=asked.release)
 
 
-def _compared(mine: Run, rivals: Sequence[Run], field: Field) -> dict[str, Any]:
+def _compared(mine: ModelEvaluation, rivals: Sequence[ModelEvaluation], field: ComparisonSet) -> dict[str, Any]:
     """Describe every model that ran by the same windows: the candidate, the present one, and the others."""
     rows = []
     for run in (mine, *([field.present] if field.present else []), *rivals):
@@ -167,12 +164,12 @@ def _compared(mine: Run, rivals: Sequence[Run], field: Field) -> dict[str, Any]:
         against = {"better": paired.better, "worse": paired.worse, "p": paired.p_better} if paired else {}
         validated = {"validated": True} if evidence and evidence.validated else {}
         rows.append({**{name: run.model[name] for name in ("source", "round", "sha256")}, **against, **validated})
-        rows[-1]["score"] = run.found.score
+        rows[-1]["score"] = run.soundness.score
     return {
         "at": time.time(),
-        "metric": mine.found.metric,
-        "windows": mine.found.examples,
-        "classes": mine.found.described().get("classes"),
+        "metric": mine.soundness.metric,
+        "windows": mine.soundness.examples,
+        "classes": mine.soundness.described().get("classes"),
         "stretches": len(field.windows.groups),
         "unit": field.windows.groups.unit,
         "models": rows,
@@ -186,12 +183,12 @@ def evenly(windows: ClientWindows, count: int) -> ClientWindows:
     return windows.select(np.linspace(0, len(windows) - 1, count).astype(np.int64))
 
 
-def decide(mine: Run, field: Field, asked: Evaluate) -> tuple[AdoptionOutcome, str]:
+def decide(mine: ModelEvaluation, field: ComparisonSet, asked: Evaluate) -> tuple[AdoptionOutcome, str]:
     """Say what becomes of a candidate that runs, and why."""
-    if not mine.found.obstacle:
+    if not mine.soundness.undecided_reason:
         return _compare(mine, field)
     answer, why = _by_the_server(mine, field, asked.server_score)
-    why = f"whether it works cannot be checked here ({mine.found.obstacle}); {why}"
+    why = f"whether it works cannot be checked here ({mine.soundness.undecided_reason}); {why}"
     evidence = field.compare(mine)
     if evidence is None:
         return answer, why
@@ -204,24 +201,24 @@ def decide(mine: Run, field: Field, asked: Evaluate) -> tuple[AdoptionOutcome, s
     return answer, f"{why}; {evidence.words}"
 
 
-def _compare(run: Run, field: Field) -> tuple[AdoptionOutcome, str]:
+def _compare(run: ModelEvaluation, field: ComparisonSet) -> tuple[AdoptionOutcome, str]:
     """Say what becomes of a model where windows can tell, and why."""
     evidence = field.compare(run)
-    found = evidence.found if evidence and run.found.obstacle else run.found
-    if found.fault:
-        return "failed", f"it does not work: {found.fault}; {found.words}"
+    found = evidence.found if evidence and run.soundness.undecided_reason else run.soundness
+    if found.failure_reason:
+        return "failed", f"it does not work: {found.failure_reason}; {found.words}"
     if field.present is None or evidence is None:
         none = "the present model does not run any more" if field.has_model else "there was no model before"
-        return "adopted", f"{run.found.words}; {none}"
+        return "adopted", f"{run.soundness.words}; {none}"
     why = f"{evidence.words}; {evidence.paired.words}"
-    if evidence.gain >= 0 and field.present.found.fault:
-        return "adopted", f"{why}; the present model does not work: {field.present.found.fault}"
+    if evidence.gain >= 0 and field.present.soundness.failure_reason:
+        return "adopted", f"{why}; the present model does not work: {field.present.soundness.failure_reason}"
     if field.released or not run.is_global:
         return _with_reason(evidence, field, why)
     return _by_default(evidence, field.present, field.margin, why)
 
 
-def _with_reason(evidence: Evidence, field: Field, why: str) -> tuple[AdoptionOutcome, str]:
+def _with_reason(evidence: Evidence, field: ComparisonSet, why: str) -> tuple[AdoptionOutcome, str]:
     """Decide about a model that needs a reason to replace the present one: it is better, or was asked for."""
     if field.released and evidence.gain >= 0 and not evidence.paired.is_worse:
         return "adopted", f"{why}; a released model need not be better, and it is no worse"
@@ -234,7 +231,7 @@ def _with_reason(evidence: Evidence, field: Field, why: str) -> tuple[AdoptionOu
     return "kept", f"{why}; {told}, so the present model stays"
 
 
-def _by_default(evidence: Evidence, present: Run, margin: float, why: str) -> tuple[AdoptionOutcome, str]:
+def _by_default(evidence: Evidence, present: ModelEvaluation, margin: float, why: str) -> tuple[AdoptionOutcome, str]:
     """Decide about a global model: it is used unless the present one is shown to be better."""
     if evidence.is_worse(0.0 if present.is_global else margin):
         return "refused", f"{why}; it is worse"
@@ -242,25 +239,29 @@ def _by_default(evidence: Evidence, present: Run, margin: float, why: str) -> tu
     return "adopted", f"{why}; {other}, so the federation's is used"
 
 
-def _best(rivals: Sequence[Run], used: Run | None, field: Field) -> Run | None:
+def _best(
+    rivals: Sequence[ModelEvaluation], used: ModelEvaluation | None, field: ComparisonSet
+) -> ModelEvaluation | None:
     """Return the best of the models judged before that take the place of the one to be used; None if none does."""
-    able = [run for run in rivals if run.found.works and (used is None or _replaces(run, used, field))]
+    able = [run for run in rivals if run.soundness.works and (used is None or _replaces(run, used, field))]
     return max(able, key=lambda run: run.gain(able[0]), default=None)
 
 
-def _replaces(run: Run, used: Run, field: Field) -> bool:
+def _replaces(run: ModelEvaluation, used: ModelEvaluation, field: ComparisonSet) -> bool:
     """Whether a model that was judged before is used in place of another: it is better, or it is the default."""
     evidence = field.windows.compare(run, used)
     if evidence is None:
         return False
-    if used.found.fault:
+    if used.soundness.failure_reason:
         return evidence.gain >= 0
     if run.is_global:
         return not used.is_global and not evidence.is_worse(field.margin)
     return evidence.is_better(field.margin)
 
 
-def _by_the_server(mine: Run, field: Field, score: VersionScore | None) -> tuple[AdoptionOutcome, str]:
+def _by_the_server(
+    mine: ModelEvaluation, field: ComparisonSet, score: VersionScore | None
+) -> tuple[AdoptionOutcome, str]:
     """Let what the server knows of the version stand in for a check of one's own."""
     version = "it" if mine.is_global else "the version that it began from"
     if score is None:
@@ -277,7 +278,7 @@ def _by_the_server(mine: Run, field: Field, score: VersionScore | None) -> tuple
     return answer, f"{why}; of what was trained here it says nothing, {so}"
 
 
-def _unknown(mine: Run, field: Field) -> tuple[AdoptionOutcome, str]:
+def _unknown(mine: ModelEvaluation, field: ComparisonSet) -> tuple[AdoptionOutcome, str]:
     """Decide about a model of which nobody knows whether it works: the federation's is the default, or the newer."""
     if field.present is None:
         return "adopted", "and there is no model yet, so it is used unchecked"

@@ -19,10 +19,10 @@ from gaitway.threads import SupervisedThread
 from har_pipeline import Window
 
 FILE_NAME = "live.json"
-WAITING = 64
+MAX_QUEUED = 64
 """Windows that wait; where the model is slower than the sensor, older ones are passed over."""
 WRITE_EVERY_S = 1.0
-REMEMBERED = 300
+HISTORY_LENGTH = 300
 """Of the latest predictions, for whoever looks at the device: about six minutes."""
 
 
@@ -30,7 +30,8 @@ class LivePrediction(NamedTuple):
     """What the model made of the latest window."""
 
     label: str
-    probability: float
+    probability: float | None
+    """Of the likeliest class; None where the model answers with a number, which `label` says in words."""
     start_s: float
     """The window's begin on the sensor's clock."""
     at: float
@@ -42,7 +43,7 @@ class Classifier:
 
     def __init__(self, folder: Path, threads: int = 1) -> None:
         self._path, self._threads = folder / FILE_NAME, threads
-        self._windows: deque[Window] = deque(maxlen=WAITING)
+        self._windows: deque[Window] = deque(maxlen=MAX_QUEUED)
         self._news = threading.Condition()
         self._model: Mapping[str, Any] | None = None
         self._served: Mapping[str, Any] | None = None
@@ -53,7 +54,7 @@ class Classifier:
         self._written_at = 0.0
         self.count = 0
         self.latest: LivePrediction | None = None
-        self._history: deque[LivePrediction] = deque(maxlen=REMEMBERED)
+        self._history: deque[LivePrediction] = deque(maxlen=HISTORY_LENGTH)
         self._last_window: Window | None = None
         self.error = ""
         self._thread = SupervisedThread("inference", self._run)
@@ -123,9 +124,9 @@ class Classifier:
         except (ExportError, ValueError) as error:  # windows of two lengths do not stack
             self.error = f"the windows do not fit the model: {error}"
             return
-        if not found.labels:  # pixels have classes, pictures have none
+        if not found.labels:  # pixels have classes, images have none
             return
-        probability = float(found.probabilities[-1].max())
+        probability = float(found.probabilities[-1].max()) if found.numbers is None else None
         self.latest = LivePrediction(found.labels[-1], probability, float(windows[-1].start_s), time.time())
         with self._news:
             self._history.append(self.latest)
@@ -153,7 +154,8 @@ def describe_live(folder: Path) -> list[str]:
     try:
         seen = json.loads((folder / FILE_NAME).read_bytes())
         model, age_s = seen["model"], max(0.0, time.time() - seen["at"])
-        what = f"{seen['label']} ({100 * seen['probability']:.0f} %)"
+        chance = seen["probability"]
+        what = seen["label"] if chance is None else f"{seen['label']} ({100 * chance:.0f} %)"
         which = f"the {model['source']} model of round {model['round']}"
         return [f"It sees {what}, said {which} {age_s:.0f} s ago; {seen['windows']:,} windows since it started."]
     except (OSError, ValueError, KeyError, TypeError):

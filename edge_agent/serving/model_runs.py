@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_agent.errors import AgentError, StoreError
-from edge_agent.serving.comparison import Groups, Paired, by_stretch, is_small, one_each
-from edge_agent.serving.cross_validation import NOT_VALIDATED, Answers, CrossValidation
 from edge_agent.serving.model_registry import name_of
+from edge_agent.training.comparison import Groups, PairedComparison, by_stretch, is_small, singleton_groups
+from edge_agent.training.cross_validation import NOT_VALIDATED, Answers, CrossValidation
 from edge_agent.training.job import CROSS_VALIDATION, MODEL
 from export.runtime import ExportError, Session
 from federation.plan import Plan
@@ -26,23 +27,27 @@ Model = Mapping[str, Any]
 """A model as the registry describes it."""
 
 
-class Judged(NamedTuple):
+class ExampleKind(NamedTuple):
     """What the examples are called, and what is asked of them."""
 
     noun: str = "windows"
     task: TaskDefinition = DEFAULT_TASK()
 
     @classmethod
-    def of(cls, plan: Plan, noun: str) -> Judged:
+    def of(cls, plan: Plan, noun: str) -> ExampleKind:
         """Read it off a plan."""
         return cls(noun, task_of(plan.task))
 
     def groups(self, holdout: ClientWindows) -> Groups:
-        """Group examples that err together: windows of a stretch of time; of pictures each errs for itself."""
-        return by_stretch(holdout) if self.noun == "windows" else one_each(len(holdout), self.noun)
+        """Group examples that err together: windows of a stretch of time; of images each errs for itself."""
+        if self.noun != "windows":
+            return singleton_groups(len(holdout), self.noun)
+        if self.task.target is TargetKind.NUMBER:  # hardly two windows have the same: time alone makes a stretch
+            holdout = replace(holdout, y=np.zeros(len(holdout), np.int64))
+        return by_stretch(holdout)
 
 
-class Run(NamedTuple):
+class ModelEvaluation(NamedTuple):
     """A model, what the holdout says about it, and how well it answered each example (n,).
 
     `validated` (m,) are its answers to all labelled windows, where the holdout is small: of a personalized model those
@@ -50,33 +55,33 @@ class Run(NamedTuple):
     """
 
     model: Model
-    found: Soundness
+    soundness: Soundness
     quality: Quality
     validated: Answers | None = None
 
     @property
     def score(self) -> float:
         """The task's primary metric on the holdout; 0 without examples."""
-        return self.found.score or 0.0
+        return self.soundness.score or 0.0
 
     @property
     def is_global(self) -> bool:
         """Whether it is the federation's."""
         return bool(self.model["source"] == "global")
 
-    def gain(self, other: Run) -> float:
+    def gain(self, other: ModelEvaluation) -> float:
         """Return by how much it scores better than another."""
-        return self.found.kind.gain(self.score, other.score)
+        return self.soundness.kind.gain(self.score, other.score)
 
 
 class Evidence(NamedTuple):
     """How much one model scores better than another, the paired test of it, and by which windows.
 
-    `found` is what these windows say of the one; `validated`: by answers of cross-validation, not on the holdout.
+    `soundness` is what these windows say of the one; `validated`: by answers of cross-validation, not on the holdout.
     """
 
     gain: float
-    paired: Paired
+    paired: PairedComparison
     found: Soundness
     other_score: float
     validated: bool = False
@@ -102,26 +107,26 @@ class Windows(NamedTuple):
     holdout: ClientWindows
     groups: Groups
     labelled: ClientWindows | None
-    judged: Judged
+    judged: ExampleKind
 
     @classmethod
-    def of(cls, holdout: ClientWindows, labelled: ClientWindows | None, judged: Judged) -> Windows:
+    def of(cls, holdout: ClientWindows, labelled: ClientWindows | None, judged: ExampleKind) -> Windows:
         """Look at the holdout: `labelled` windows are asked only where it is small, and of classes alone."""
         groups = judged.groups(holdout)
         can_ask = judged.noun == "windows" and judged.task.target is TargetKind.CLASS
         asked = labelled is not None and can_ask and is_small(groups)
         return cls(holdout, groups, labelled if asked else None, judged)
 
-    def compare(self, run: Run, other: Run) -> Evidence | None:
+    def compare(self, run: ModelEvaluation, other: ModelEvaluation) -> Evidence | None:
         """Compare two models, by cross-validation where there is one, else on the holdout; None where it is empty."""
         if (validated := self._validated(run, other)) is not None:
             return validated
         if not len(self.groups):
             return None
-        paired = Paired.of(self.groups, run.quality, other.quality)
-        return Evidence(run.gain(other), paired, run.found, other.score)
+        paired = PairedComparison.of(self.groups, run.quality, other.quality)
+        return Evidence(run.gain(other), paired, run.soundness, other.score)
 
-    def _validated(self, run: Run, other: Run) -> Evidence | None:
+    def _validated(self, run: ModelEvaluation, other: ModelEvaluation) -> Evidence | None:
         """Compare a personalized and a global model on the windows that cross-validation has answered; None: none."""
         if self.labelled is None or run.validated is None or other.validated is None:
             return None
@@ -129,17 +134,17 @@ class Windows(NamedTuple):
         if run.is_global == other.is_global or not known.any():
             return None
         windows = self.labelled.select(known)
-        labels: Sequence[str] = getattr(run.found, "labels", ())
+        labels: Sequence[str] = getattr(run.soundness, "labels", ())
         (mine, right), (its, rightly) = (
             self.judged.task.judge(windows.y, answers[known], labels, self.judged.noun)
             for answers in (run.validated, other.validated)
         )
         gain = mine.kind.gain(mine.score or 0.0, its.score or 0.0)
-        paired = Paired.of(by_stretch(windows), right, rightly)
+        paired = PairedComparison.of(by_stretch(windows), right, rightly)
         return Evidence(gain, paired, mine.of_part("labelled"), its.score or 0.0, validated=True)
 
 
-def run_again(model: Model | None, windows: Windows, threads: int) -> Run | None:
+def run_again(model: Model | None, windows: Windows, threads: int) -> ModelEvaluation | None:
     """Run a model that the device has; None if there is none, or it does not run any more."""
     if model is None:
         return None
@@ -150,13 +155,13 @@ def run_again(model: Model | None, windows: Windows, threads: int) -> Run | None
         return None
 
 
-def run_model(path: Path, model: Model, windows: Windows, threads: int) -> Run:
+def run_model(path: Path, model: Model, windows: Windows, threads: int) -> ModelEvaluation:
     """Classify the holdout, or one window of zeros where there is none: the model must run in any case."""
     session, holdout = Session.load(path, threads=threads), windows.holdout
     smoke = holdout.x if len(holdout) else np.zeros((1, *session.metadata.input.shape), np.float32)
     answered = _answers(session, smoke, path)[: len(holdout)]
     found, quality = windows.judged.task.judge(holdout.y, answered, session.metadata.labels, windows.judged.noun)
-    return Run(model, found, quality, _validated(session, path, model, windows.labelled))
+    return ModelEvaluation(model, found, quality, _validated(session, path, model, windows.labelled))
 
 
 def _answers(session: Session, x: npt.NDArray[np.float32], path: Path) -> Answers:

@@ -22,7 +22,7 @@ from gaitway.errors import first_problem
 
 KEY_FILE, CREDENTIALS_FILE, PINNED_FILE = "device.key", "credentials.json", "server.fingerprint"
 PUBLIC_KEY_BYTES = 32
-LONGEST_SECRET = 1024
+MAX_SECRET = 1024
 
 
 def _raw_key(text: str) -> str:
@@ -35,14 +35,14 @@ def _raw_key(text: str) -> str:
     return text
 
 
-class _Given(BaseModel):
+class _ServerReply(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-Secret = Annotated[str, Field(min_length=1, max_length=LONGEST_SECRET, pattern=r"^[\x21-\x7e]+$")]
+Secret = Annotated[str, Field(min_length=1, max_length=MAX_SECRET, pattern=r"^[\x21-\x7e]+$")]
 
 
-class BrokerAddress(_Given):
+class BrokerAddress(_ServerReply):
     """Where the server says that its broker is."""
 
     host: Annotated[str, Field(pattern=r"^[A-Za-z0-9.:_-]{1,253}$")]
@@ -50,7 +50,7 @@ class BrokerAddress(_Given):
     tls: bool
 
 
-class BrokerLogin(_Given):
+class BrokerLogin(_ServerReply):
     """The device's account at the broker, and where that is; the name is also its client id."""
 
     username: Secret
@@ -58,7 +58,7 @@ class BrokerLogin(_Given):
     address: BrokerAddress | None = None
 
 
-class Credentials(_Given):
+class Credentials(_ServerReply):
     """What an approved device gets."""
 
     api_key: Secret
@@ -89,7 +89,7 @@ def key_of(path: Path | None) -> str | None:
         return None
     try:
         with path.open() as file:
-            text = file.read(LONGEST_SECRET + 1).strip()
+            text = file.read(MAX_SECRET + 1).strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"server.key_file {path} cannot be read: {error}") from error
     if not re.fullmatch(r"[\x21-\x7e]{1,1024}", text):
@@ -191,6 +191,6 @@ def _first_line(path: Path | None) -> str | None:
         return None
     try:
         with path.open(encoding="utf-8") as file:
-            return file.readline(LONGEST_SECRET).rstrip("\r\n")
+            return file.readline(MAX_SECRET).rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"[broker] password_file {path} cannot be read: {error}") from error

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from edge_agent.errors import LabelError
-from edge_agent.storage.window_store import RECORDING, TAKEN, WindowStore
+from edge_agent.storage.window_store import IMPORTED_PREFIX, RECORDING, WindowStore
 from gaitway.errors import did_you_mean, unknown_class
 
 SHARE = 0.5
@@ -54,7 +54,10 @@ def vocabulary(store: WindowStore) -> tuple[str, ...]:
     text = store.get("labels")
     if not text:
         raise LabelError("no plan is known yet, so there are no labels; start the agent once with its server in reach")
-    return tuple(json.loads(text))
+    labels = tuple(json.loads(text))
+    if not labels:
+        raise LabelError("this federation learns a number, which comes with the samples: windows need no label")
+    return labels
 
 
 def known_activity(name: str, labels: Sequence[str]) -> str:
@@ -125,7 +128,7 @@ def sessions(store: WindowStore) -> list[RecordingSession]:
 
 def _file_of(store: WindowStore, origin: str) -> str:
     kind, _, key = origin.partition(":")
-    taken = store.get(f"{TAKEN}{key}") if key else ""
+    taken = store.get(f"{IMPORTED_PREFIX}{key}") if key else ""
     return str(json.loads(taken)["name"]) if taken else kind
 
 

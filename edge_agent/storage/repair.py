@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 from edge_agent.errors import DamagedError
 from edge_agent.storage.window_store import CHANNELS, FILE_NAME, SUSPECT, WindowStore
 
-ASIDE = "windows.damaged.sqlite"
+DAMAGED_FILE = "windows.damaged.sqlite"
 BATCH = 256
 MARKS = ",".join("?" * 9)
 COLUMNS = "x, activity, start_s, end_s, session, pipeline, origin, at"
@@ -37,16 +39,16 @@ def open_checked(folder: Path) -> tuple[WindowStore, str]:
 
 
 def _set_aside(folder: Path, error: DamagedError) -> tuple[WindowStore, str]:
-    aside = folder / ASIDE
+    aside = folder / DAMAGED_FILE
     for ending in ("", "-wal", "-shm"):
-        source, target = folder / (FILE_NAME + ending), folder / (ASIDE + ending)
+        source, target = folder / (FILE_NAME + ending), folder / (DAMAGED_FILE + ending)
         target.unlink(missing_ok=True)
         if source.exists():
             source.rename(target)
     store = WindowStore(folder)
     saved = _salvage(aside, store)
     (folder / SUSPECT).unlink(missing_ok=True)
-    return store, f"{error}; it is now {ASIDE}, {saved} of its windows could be saved, and collecting goes on"
+    return store, f"{error}; it is now {DAMAGED_FILE}, {saved} of its windows could be saved, and collecting goes on"
 
 
 def _salvage(aside: Path, store: WindowStore) -> int:
@@ -61,6 +63,7 @@ def _salvage(aside: Path, store: WindowStore) -> int:
                     whole = [row for row in batch if _whole(row)]
                     with store.writing() as fresh:
                         fresh.executemany(f"INSERT OR IGNORE INTO windows (id, {COLUMNS}) VALUES ({MARKS})", whole)
+                        _salvage_numbers(db, fresh, [row[0] for row in whole])
                     copied += len(whole)
                     last = max(last, *(row[0] for row in batch)) if order == "ASC" else last
             finally:
@@ -68,6 +71,15 @@ def _salvage(aside: Path, store: WindowStore) -> int:
         except sqlite3.DatabaseError:
             continue  # as far as it goes from this end
     return copied
+
+
+def _salvage_numbers(db: sqlite3.Connection, fresh: sqlite3.Connection, windows: list[int]) -> None:
+    """Copy what a regression learns of these windows, where SQLite still reads it."""
+    marks = ",".join("?" * len(windows))
+    with suppress(sqlite3.DatabaseError):
+        found = db.execute(f"SELECT window, number FROM numbers WHERE window IN ({marks})", windows).fetchall()
+        kept = [row for row in found if isinstance(row[1], float) and math.isfinite(row[1])]
+        fresh.executemany("INSERT OR IGNORE INTO numbers VALUES (?, ?)", kept)
 
 
 def _some(rows: sqlite3.Cursor) -> list[tuple[int, ...]]:

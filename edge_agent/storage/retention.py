@@ -3,7 +3,7 @@
 Age is time that the device has lived through, not what its clock was set to. A board without a battery for its clock
 starts in 1970, or at its last shutdown, until the network sets it; and a clock that is set forward by years must not
 make everything too old to be kept. So age counts by the kernel's clock that nobody sets, across restarts of the
-program. What the machine was switched off for counts as its clock says, but at the most `LONGEST_OFF_S`, for there a
+program. What the machine was switched off for counts as its clock says, but at the most `MAX_OFF_S`, for there a
 leap cannot be told from time.
 """
 
@@ -21,7 +21,7 @@ from typing import NamedTuple
 from edge_agent.config.sensors import WindowsSection
 
 DAY_S = 86_400.0
-LONGEST_OFF_S = DAY_S
+MAX_OFF_S = DAY_S
 CLOCK = "clock"
 """Name of the note that holds when windows were kept last, as `ClockReading`."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -70,7 +70,7 @@ def read_clock(clock: MachineClock, before: ClockReading | None) -> ClockReading
     if boot == before.boot:
         passed_s = max(0.0, running_s - before.running_s)
     else:
-        passed_s = min(max(0.0, wall_s - before.wall_s), LONGEST_OFF_S)
+        passed_s = min(max(0.0, wall_s - before.wall_s), MAX_OFF_S)
     return ClockReading(before.age_s + passed_s, wall_s, running_s, boot)
 
 
@@ -93,11 +93,11 @@ def enforce(db: sqlite3.Connection, limits: WindowsSection, now: float) -> None:
     counts = {str(name): int(count) for name, count in db.execute(_COUNTS)}
     labelled = {name: count for name, count in counts.items() if name}
     most = _most_by_size(db, limits)
-    most_labelled = limits.max_labelled if most is None else min(limits.max_labelled, most)
-    gone = to_drop(labelled, most_labelled)
+    max_labelled_kept = limits.max_labelled if most is None else min(limits.max_labelled, most)
+    gone = to_drop(labelled, max_labelled_kept)
     left = sum(labelled.values()) - sum(gone.values())
-    most_unlabelled = limits.max_unlabelled if most is None else min(limits.max_unlabelled, max(0, most - left))
-    if (surplus := counts.get("", 0) - most_unlabelled) > 0:
+    max_unlabelled_kept = limits.max_unlabelled if most is None else min(limits.max_unlabelled, max(0, most - left))
+    if (surplus := counts.get("", 0) - max_unlabelled_kept) > 0:
         gone[""] = surplus
     for name, count in gone.items():
         oldest = "SELECT id FROM windows WHERE activity = ? ORDER BY id LIMIT ?"

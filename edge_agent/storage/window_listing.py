@@ -12,7 +12,7 @@ import numpy as np
 
 from edge_agent.errors import StoreError
 from edge_agent.storage.files import move_file
-from edge_agent.storage.repair import ASIDE
+from edge_agent.storage.repair import DAMAGED_FILE
 from edge_agent.storage.window_store import CHANNELS, UNLABELLED, WindowStore
 
 
@@ -113,7 +113,7 @@ def delete(store: WindowStore, selection: Selection) -> int:
         db.execute("VACUUM")
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     for ending in ("", "-wal", "-shm"):
-        (store.folder / (ASIDE + ending)).unlink(missing_ok=True)
+        (store.folder / (DAMAGED_FILE + ending)).unlink(missing_ok=True)
     return count
 
 

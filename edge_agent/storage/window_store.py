@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from edge_agent.config.sensors import WindowsSection
 from edge_agent.errors import DamagedError
 from edge_agent.storage.database import check, open_database, sqlite_errors, transaction
-from edge_agent.storage.pictures import PictureExample, PicturePreparation, Preparation
+from edge_agent.storage.images import ImageExample, ImagePreparation, Preparation
 from edge_agent.storage.retention import MachineClock, enforce, note_age
 from federation.private_files import private_file
 from har_pipeline import ClientWindows, PipelineSettings, Window
@@ -30,16 +31,16 @@ FILE_NAME = "windows.sqlite"
 SUSPECT = "windows.suspect"
 """A file that whoever finds the database broken leaves for the one who may replace it."""
 CHANNELS = 6
-TAKEN = "taken:"
+IMPORTED_PREFIX = "taken:"
 """What the note of a recorded file that is in begins with; the rest is the second half of its windows' origin."""
 SKIPPED = "skipped"
 """Name of the note of recorded files that were left out, and why: JSON."""
 UNLABELLED = ""
 RECORDING = "recording"
 """Origin of windows that were replayed from a data set; they never mix with the device's own."""
-APART_S = 60.0
+SESSION_SPACING_S = 60.0
 """At least, between two sessions of a client whose clocks overlapped; longer than any window."""
-SHAPING = ("rate_hz", "window", "max_gap_s", "cutoff_hz", "half_width_s", "kaiser_beta")
+WINDOWING_FIELDS = ("rate_hz", "window", "max_gap_s", "cutoff_hz", "half_width_s", "kaiser_beta")
 """Pipeline settings without which two windows cannot train the same network."""
 
 _SCHEMA = """
@@ -63,17 +64,23 @@ CREATE INDEX IF NOT EXISTS changes_by_window ON changes (window);
 CREATE TABLE IF NOT EXISTS masks (
     window INTEGER PRIMARY KEY REFERENCES windows (id) ON DELETE CASCADE, y BLOB NOT NULL
 );
+CREATE TABLE IF NOT EXISTS numbers (
+    window INTEGER PRIMARY KEY REFERENCES windows (id) ON DELETE CASCADE, number REAL NOT NULL
+);
 CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 _INSERT = "INSERT INTO windows (x, activity, start_s, end_s, session, pipeline, origin, at) VALUES (?,?,?,?,?,?,?,?)"
 
 
+_OUTLINE = "activity, start_s, session, (SELECT number FROM numbers WHERE numbers.window = windows.id)"
+
+
 def shape_key(settings: Preparation) -> str:
-    """Name what windows, or pictures, must agree in to be trained on together."""
-    if isinstance(settings, PicturePreparation):
+    """Name what windows, or images, must agree in to be trained on together."""
+    if isinstance(settings, ImagePreparation):
         return settings.key
     record = settings.to_json()
-    text = json.dumps({name: record[name] for name in SHAPING}, sort_keys=True)
+    text = json.dumps({name: record[name] for name in WINDOWING_FIELDS}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -121,22 +128,23 @@ class WindowStore:
     ) -> None:
         """Append windows whose y is an index into `labels`, or -1; drop what is beyond the limits.
 
-        A window without an activity gets that of the latest span that someone has labelled around it.
+        A window without an activity gets that of the latest span that someone has labelled around it; one with a
+        number keeps it.
         """
         shape = shape_key(settings)
         with self.writing() as db:
             now = note_age(db, self._clock)
             for w in windows:
                 start_s, end_s = float(w.start_s), float(w.start_s) + settings.window_s
-                activity = labels[w.y] if w.y >= 0 else _spoken_for(db, start_s, end_s)
+                activity = labels[w.y] if w.y >= 0 else _labelled_activity(db, start_s, end_s)
                 x = w.x.astype("<f4").tobytes()
-                db.execute(_INSERT, (x, activity, start_s, end_s, int(w.session), shape, origin, now))
+                row = db.execute(_INSERT, (x, activity, start_s, end_s, int(w.session), shape, origin, now)).lastrowid
+                if math.isfinite(w.number):
+                    db.execute("INSERT INTO numbers VALUES (?, ?)", (row, float(w.number)))
             enforce(db, limits, now)
 
-    def add_pictures(
-        self, pictures: Sequence[PictureExample], settings: PicturePreparation, limits: WindowsSection
-    ) -> None:
-        """Append pictures, with their masks, in place of what was kept of the same files; drop what is beyond limits.
+    def add_images(self, images: Sequence[ImageExample], settings: ImagePreparation, limits: WindowsSection) -> None:
+        """Append images, with their masks, in place of what was kept of the same files; drop what is beyond limits.
 
         Their order stands in place of time.
         """
@@ -144,12 +152,12 @@ class WindowStore:
         with self.writing() as db:
             now = note_age(db, self._clock)
             number = float(db.execute("SELECT COALESCE(MAX(start_s), -1) + 1 FROM windows").fetchone()[0])
-            for i, picture in enumerate(pictures):
-                x, at, origin = picture.x.tobytes(), number + i, f"picture:{picture.name}"
+            for i, image in enumerate(images):
+                x, at, origin = image.x.tobytes(), number + i, f"image:{image.name}"
                 db.execute("DELETE FROM windows WHERE origin = ? AND pipeline = ?", (origin, shape))
-                row = db.execute(_INSERT, (x, picture.label, at, at, 0, shape, origin, now)).lastrowid
-                if picture.mask is not None:
-                    db.execute("INSERT INTO masks VALUES (?, ?)", (row, picture.mask.tobytes()))
+                row = db.execute(_INSERT, (x, image.label, at, at, 0, shape, origin, now)).lastrowid
+                if image.mask is not None:
+                    db.execute("INSERT INTO masks VALUES (?, ?)", (row, image.mask.tobytes()))
             enforce(db, limits, now)
 
     def read(
@@ -158,24 +166,24 @@ class WindowStore:
         """Read the examples that can be trained on, in the order in which they came: x (n, window, 6).
 
         Those are the labelled ones whose activity is among `labels` and which were cut under the same settings; with
-        `unlabelled` the others too, whose y is the number of labels. Pictures are (n, channels, height, width) from 0
+        `unlabelled` the others too, whose y is the number of labels. Images are (n, channels, height, width) from 0
         to 1.
 
         Raises:
             DamagedError: if a window's samples are not what was kept.
         """
-        rows = self._rows("x, activity, start_s, session", settings, labels, unlabelled)
-        if isinstance(settings, PicturePreparation):
+        rows = self._rows(f"x, {_OUTLINE}", settings, labels, unlabelled)
+        if isinstance(settings, ImagePreparation):
             x = self._arrays([row[0] for row in rows], "u1", settings.shape).astype(np.float32) / np.float32(255)
         else:
             x = self._arrays([row[0] for row in rows], "<f4", (settings.window, CHANNELS))
         return self._client_windows(client, x, [row[1:] for row in rows], labels)
 
-    def masks(self, settings: PicturePreparation, labels: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Read the classes of the pixels (n, height, width) of the pictures of `read`, in the same order.
+    def masks(self, settings: ImagePreparation, labels: Sequence[str]) -> npt.NDArray[np.int64]:
+        """Read the classes of the pixels (n, height, width) of the images of `read`, in the same order.
 
         Raises:
-            DamagedError: if a picture's mask is not what was kept.
+            DamagedError: if an image's mask is not what was kept.
         """
         rows = self._rows("(SELECT y FROM masks WHERE masks.window = windows.id)", settings, labels, False)
         return self._arrays([row[0] for row in rows], "u1", settings.shape[1:]).astype(np.int64)
@@ -194,7 +202,7 @@ class WindowStore:
         self, client: str, settings: Preparation, labels: Sequence[str], *, unlabelled: bool = False
     ) -> ClientWindows:
         """Read all of `read` but the samples: x is (n, 0, 6); enough to split and to count."""
-        rows = self._rows("activity, start_s, session", settings, labels, unlabelled)
+        rows = self._rows(_OUTLINE, settings, labels, unlabelled)
         return self._client_windows(client, np.empty((len(rows), 0, CHANNELS), np.float32), rows, labels)
 
     def _client_windows(
@@ -202,10 +210,11 @@ class WindowStore:
     ) -> ClientWindows:
         code = {name: i for i, name in enumerate(labels)}
         y = np.array([code.get(str(row[0]), len(labels)) for row in rows], np.int64)
-        start_s, session = (np.array([row[i] for row in rows], kind) for i, kind in ((1, np.float64), (2, np.int64)))
+        kinds = ((1, np.float64), (2, np.int64), (3, np.float64))
+        start_s, session, number = (np.array([row[i] for row in rows], kind) for i, kind in kinds)  # None becomes NaN
         if self.get("reads") != RECORDING:
             start_s = one_after_another(start_s, session)
-        return ClientWindows(client, x, y, start_s, session)
+        return ClientWindows(client, x, y, start_s, session, number)
 
     def _rows(
         self, columns: str, settings: Preparation, labels: Sequence[str], unlabelled: bool
@@ -266,13 +275,13 @@ def one_after_another(start_s: np.ndarray, session: np.ndarray) -> np.ndarray:
     moved, end_s = start_s.copy(), -np.inf
     spans = [(start_s[session == each].min(), start_s[session == each].max(), each) for each in np.unique(session)]
     for first_s, last_s, each in sorted(spans):
-        shift_s = end_s + APART_S - first_s if first_s <= end_s else 0.0
+        shift_s = end_s + SESSION_SPACING_S - first_s if first_s <= end_s else 0.0
         moved[session == each] += shift_s
         end_s = last_s + shift_s
     return moved
 
 
-def _spoken_for(db: sqlite3.Connection, start_s: float, end_s: float) -> str:
+def _labelled_activity(db: sqlite3.Connection, start_s: float, end_s: float) -> str:
     """Return the activity of the latest labelled span that covers at least half of a window, or ''."""
     row = db.execute(
         "SELECT activity FROM spans WHERE MIN(to_s, ?) - MAX(from_s, ?) >= ? ORDER BY id DESC LIMIT 1",

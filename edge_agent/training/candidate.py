@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from edge_agent.storage.files import write_file
-from edge_agent.storage.pictures import Preparation, preparation_from_json
+from edge_agent.storage.images import Preparation, preparation_from_json
 from edge_agent.training.job import CHECKPOINT, MODEL, PARITY, Job
 from edge_agent.training.local_data import LocalData, noun
 from export.onnx_export import export_onnx, metadata_of

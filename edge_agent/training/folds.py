@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from edge_agent.serving.comparison import by_stretch, is_small
-from edge_agent.serving.cross_validation import MAX_WINDOWS, NOT_VALIDATED, CrossValidation
-from edge_agent.storage.pictures import PicturePreparation, Preparation
+from edge_agent.storage.images import ImagePreparation, Preparation
+from edge_agent.training.comparison import by_stretch, is_small
+from edge_agent.training.cross_validation import MAX_WINDOWS, NOT_VALIDATED, CrossValidation
 from edge_agent.training.local_data import LocalData, divided
 from federation.plan import Plan
 from federation.records import Client, Examples, Tree
@@ -33,7 +34,7 @@ MIN_CLASSES = 2
 
 def validation_obstacle(windows: ClientWindows, data: LocalData, settings: Preparation, plan: Plan) -> str:
     """Say why a round is not cross-validated; empty if it is to be."""
-    if isinstance(settings, PicturePreparation) or not task_of(plan.task).has_classes:
+    if isinstance(settings, ImagePreparation) or not task_of(plan.task).has_classes:
         return "it is for windows with an activity alone"
     if not is_small(by_stretch(data.holdout)):
         return "the holdout is large enough"
@@ -44,17 +45,23 @@ def validation_obstacle(windows: ClientWindows, data: LocalData, settings: Prepa
     return ""
 
 
+class FoldTraining(NamedTuple):
+    """A round to be trained again: what it began from, whose it is, and how many examples are answered at once."""
+
+    setup: Setup
+    initial: Client
+    broadcast: Tree
+    client_id: str
+    round_number: int
+    batch_size: int
+
+
 def cross_validate(
-    setup: Setup,
-    initial: Client,
-    broadcast: Tree,
+    training: FoldTraining,
     windows: ClientWindows,
     settings: PipelineSettings,
     plan: Plan,
     *,
-    client_id: str,
-    round_number: int,
-    batch_size: int,
     deadline: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> CrossValidation | None:
@@ -67,16 +74,13 @@ def cross_validate(
         spent = clock() - begun
         if clock() + (spent / done if done else 0.0) > deadline:
             return None
-        answers[split.test] = fold_answers(
-            setup, initial, broadcast, divided(windows, split, plan.data, settings), client_id, round_number, batch_size
-        )
+        answers[split.test] = fold_answers(training, divided(windows, split, plan.data, settings))
     return CrossValidation(FOLDS, windows.session, windows.start_s, answers)
 
 
-def fold_answers(
-    setup: Setup, initial: Client, broadcast: Tree, fold: LocalData, client_id: str, round_number: int, batch_size: int
-) -> np.ndarray:
+def fold_answers(training: FoldTraining, fold: LocalData) -> np.ndarray:
     """Train the round on a fold's training windows, and return the answers (n,) to its others."""
     x, y = torch.from_numpy(fold.normalized(fold.train)), torch.from_numpy(fold.train.y)
+    setup, initial, broadcast, client_id, round_number, batch_size = training
     found = train_one(setup, initial, broadcast, Examples(x, y), client_id=client_id, round_number=round_number)
     return predict(setup, found.client, torch.from_numpy(fold.normalized(fold.holdout)), batch_size)

@@ -108,7 +108,7 @@ def make_job(config: Config, command: StartJob, broadcast: Path, client_state: s
         threads=training.threads,
         nice=training.nice,
         memory_mb=training.memory_mb,
-        round_s=training.round_s,
+        round_s=training.max_round_s,
         precision=config.uploads.precision,
         compression=config.uploads.compression,
         plugins=config.agent.plugins,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from edge_agent.config.sensors import SensorsSection
-from edge_agent.storage.pictures import PicturePreparation, Preparation
+from edge_agent.storage.images import ImagePreparation, Preparation
 from edge_agent.storage.window_store import WindowStore
 from federation.plan import DataSpec, Plan
 from gaitway.tasks import TargetKind, task_of
@@ -24,14 +24,14 @@ from har_pipeline.splits import Split
 MIN_MEASURED = 20
 """Half a minute of any motion: of fewer windows, mean and deviation say nothing of a device's sensors."""
 MEASURED = 1024
-APART_S = 1e3
-"""Pictures share no time, so that a split in time takes none away."""
+IMAGE_SPACING_S = 1e3
+"""Images share no time, so that a split in time takes none away."""
 
 
 class LocalData(NamedTuple):
     """Raw examples in their own units, cut in two, and the statistics of their channels to normalize them with.
 
-    Windows are (n, window, 6) as har_pipeline has them, pictures (n, channels, height, width) from 0 to 1. Of masks y
+    Windows are (n, window, 6) as har_pipeline has them, images (n, channels, height, width) from 0 to 1. Of masks y
     is (n, height, width).
     """
 
@@ -63,22 +63,22 @@ def preparation(sensors: SensorsSection, plan: Plan) -> Preparation:
     """Say how a device's raw data become the examples of a plan; raises har_pipeline's SettingsError."""
     if plan.data.input is not None:
         masks = task_of(plan.task).target is TargetKind.MASK
-        return PicturePreparation(plan.data.input.shape, masks, plan.data.input.fit)
+        return ImagePreparation(plan.data.input.shape, masks, plan.data.input.fit)
     return pipeline_settings(sensors, plan.data)
 
 
 def noun(settings: Preparation) -> str:
     """Call the examples by their name, for people."""
-    return "pictures" if isinstance(settings, PicturePreparation) else "windows"
+    return "images" if isinstance(settings, ImagePreparation) else "windows"
 
 
 def device_split(windows: ClientWindows, data: DataSpec, settings: Preparation) -> Split:
     """Divide a device's examples into training and holdout as the simulation divides a client's.
 
-    Of each class of pictures the last ones are held out.
+    Of each class of images the last ones are held out.
     """
-    if isinstance(settings, PicturePreparation):
-        windows = replace(windows, start_s=APART_S * np.arange(len(windows)))
+    if isinstance(settings, ImagePreparation):
+        windows = replace(windows, start_s=IMAGE_SPACING_S * np.arange(len(windows)))
         settings = PipelineSettings()
     return split_client(windows, data.split, test_share=data.test_share, settings=settings)
 
@@ -88,19 +88,30 @@ def stored_examples(
 ) -> ClientWindows:
     """Read which of a device's examples a plan's task learns from: labelled ones, or all where it needs no labels.
 
-    Those without one of the plan's labels have the class after the last one then. Without `samples` x is (n, 0, 6):
-    enough to split and to count.
+    Those without one of the plan's labels have the class after the last one then. A task that learns a number learns
+    from those that have one; their class is the stretch of recording, so that each is divided in time, as in the
+    simulation. Without `samples` x is (n, 0, 6): enough to split and to count.
     """
-    unlabelled = not task_of(plan.task).has_classes
+    task = task_of(plan.task)
     read = store.read if samples else store.outline
-    return read(client, settings, plan.labels, unlabelled=unlabelled)
+    windows = read(client, settings, plan.labels, unlabelled=not task.has_classes)
+    if task.target is not TargetKind.NUMBER:
+        return windows
+    windows = windows.select(~np.isnan(windows.number))
+    return replace(windows, y=windows.session)
+
+
+def with_targets(windows: ClientWindows, plan: Plan) -> ClientWindows:
+    """Lay what the plan's task learns in place of classes by which windows were divided; masks are read apart."""
+    return replace(windows, y=windows.number) if task_of(plan.task).target is TargetKind.NUMBER else windows
 
 
 def read_local_data(store: WindowStore, client: str, settings: Preparation, plan: Plan) -> LocalData:
     """Read a device's examples, split them, and lay masks in place of classes where the task learns masks."""
     windows = stored_examples(store, client, settings, plan)
     data = local_data(windows, plan.data, settings)
-    if not (isinstance(settings, PicturePreparation) and settings.masks):
+    data = data._replace(train=with_targets(data.train, plan), holdout=with_targets(data.holdout, plan))
+    if not (isinstance(settings, ImagePreparation) and settings.masks):
         return data
     masks, split = store.masks(settings, plan.labels), device_split(windows, plan.data, settings)
     return data._replace(
@@ -119,10 +130,10 @@ def read_split(store: WindowStore, client: str, settings: Preparation, plan: Pla
     """Read a device's examples and their split; there may be none to train on."""
     windows = stored_examples(store, client, settings, plan)
     holdout = windows.select(device_split(windows, plan.data, settings).test)
-    if isinstance(settings, PicturePreparation) and settings.masks:
+    if isinstance(settings, ImagePreparation) and settings.masks:
         masks, split = store.masks(settings, plan.labels), device_split(windows, plan.data, settings)
         return SplitWindows(replace(windows, y=masks), replace(holdout, y=masks[split.test]))
-    return SplitWindows(windows, holdout)
+    return SplitWindows(with_targets(windows, plan), with_targets(holdout, plan))
 
 
 def read_unlabelled_data(store: WindowStore, client: str, settings: Preparation, plan: Plan) -> LocalData:
@@ -134,7 +145,8 @@ def read_unlabelled_data(store: WindowStore, client: str, settings: Preparation,
     some = windows.select(np.linspace(0, len(windows) - 1, min(len(windows), MEASURED)).astype(np.int64))
     nothing = np.zeros(0, np.int64)
     every = Split(np.arange(len(some)), nothing, leaks=False)
-    return divided(replace(some, y=np.zeros(len(some), np.int64)), every, plan.data, settings)
+    nought = np.zeros(len(some), np.float64 if task_of(plan.task).target is TargetKind.NUMBER else np.int64)
+    return divided(replace(some, y=nought), every, plan.data, settings)
 
 
 def local_data(windows: ClientWindows, data: DataSpec, settings: Preparation) -> LocalData:
@@ -145,7 +157,7 @@ def local_data(windows: ClientWindows, data: DataSpec, settings: Preparation) ->
 def divided(windows: ClientWindows, split: Split, data: DataSpec, settings: Preparation) -> LocalData:
     """Divide examples by a split, and measure the training part."""
     train, holdout = windows.select(split.train), windows.select(split.test)
-    axis = 1 if isinstance(settings, PicturePreparation) else -1
+    axis = 1 if isinstance(settings, ImagePreparation) else -1
     if data.normalization == "none":
         channels = windows.x.shape[axis]
         return LocalData(train, holdout, (0.0,) * channels, (1.0,) * channels, None, axis)

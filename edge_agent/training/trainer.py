@@ -22,11 +22,11 @@ from torch import nn
 from edge_agent.errors import AgentError, JobError, NonRetryableJobError
 from edge_agent.machine.state import leaves_model
 from edge_agent.storage.files import sha256_of, write_file
-from edge_agent.storage.pictures import Preparation, preparation_from_json
+from edge_agent.storage.images import Preparation, preparation_from_json
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.training.candidate import export_candidate, save_candidate
 from edge_agent.training.checkpoints import EpochCheckpoints, checkpoint_path
-from edge_agent.training.folds import cross_validate, validation_obstacle
+from edge_agent.training.folds import FoldTraining, cross_validate, validation_obstacle
 from edge_agent.training.job import (
     CHECKPOINT,
     CLIENT_STATE,
@@ -270,10 +270,8 @@ def validate(context: TrainingContext, deadline: float) -> None:
         windows = read_split(store, job.client, settings, job.plan).labelled
     if validation_obstacle(windows, context.data, settings, job.plan):
         return
-    found = cross_validate(
-        setup, context.initial, context.broadcast, windows, settings, job.plan,
-        client_id=job.device, round_number=job.round, batch_size=EVALUATION_BATCH, deadline=deadline,
-    )  # fmt: skip
+    training = FoldTraining(setup, context.initial, context.broadcast, job.device, job.round, EVALUATION_BATCH)
+    found = cross_validate(training, windows, settings, job.plan, deadline=deadline)
     if found is not None:
         write_file(job.out / CROSS_VALIDATION, found.to_json().encode())
 
@@ -287,7 +285,7 @@ def _work_done(setup: Setup, job: Job, epochs: EpochCheckpoints, examples: int) 
         done = f"{epochs.stopped_at} of {asked} steps"
         raise NonRetryableJobError(
             f"the {job.round_s:g} s for a round were over after {done}, and this federation drops partial work; "
-            f"raise [training] round_s, or leave the round to faster devices"
+            f"raise [training] max_round_s, or leave the round to faster devices"
         )
     return epochs.stopped_at, {"epochs": float(epochs.epochs)}
 
@@ -356,10 +354,10 @@ def holdout_metrics(before: Measurement, after: Measurement) -> dict[str, float]
     """
     metrics: dict[str, float] = {}
     for when, found in (("before", before), ("after", after)):
-        metrics |= {f"{name}_{when}": value for name, value in found.metrics.items()}
+        metrics |= {f"{name}_{when}": value for name, value in found.metrics.items() if not math.isnan(value)}
         if (works := found.sound.works) is not None:
             metrics[f"works_{when}"] = float(works)
-    if before.sound.trivial is not None and not before.sound.obstacle:
+    if before.sound.trivial is not None and not before.sound.undecided_reason:
         metrics[f"{before.sound.metric}_{TRIVIAL}"] = before.sound.trivial
     classes = zip(class_score_names(len(after.classes)), after.classes, strict=False)
     return metrics | {name: score for name, score in classes if not math.isnan(score)}

@@ -18,7 +18,7 @@ from federation.private_files import opener, private_folder
 from federation.protocol.messages import BlobPointer
 
 BLOCK_BYTES = 1 << 16
-KEPT = 3
+CACHE_SIZE = 3
 """Blobs that stay on disk, newest first."""
 
 
@@ -126,7 +126,7 @@ class BlobDownloader:
 
     def _prune(self) -> None:
         newest = sorted(self.folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
-        for path in newest[KEPT:]:
+        for path in newest[CACHE_SIZE:]:
             path.unlink()
 
 

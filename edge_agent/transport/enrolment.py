@@ -41,8 +41,8 @@ from federation.protocol.signing import Kind, fingerprint, pinned_key, to_sign
 from gaitway.errors import first_problem
 
 ANSWER_BYTES = 1 << 16
-ASK_AGAIN_S = 5.0
-LONGEST_TOKEN = 4096
+POLL_S = 5.0
+MAX_TOKEN = 4096
 
 
 class EnrolmentAnswer(BaseModel):
@@ -125,7 +125,7 @@ def wait_for_approval(who: Applicant, wait_s: float, pause: Callable[[float], No
         left = deadline - time.monotonic()
         if answer.credentials is not None or left <= 0:
             return answer
-        pause(min(ASK_AGAIN_S, left))
+        pause(min(POLL_S, left))
 
 
 def credentials_for(config: Config) -> Credentials | None:
@@ -152,7 +152,7 @@ def given_token(file: Path | None) -> str | None:
     if file is None:
         return os.environ.get("GAITWAY_ENROL_TOKEN", "").strip() or None
     try:
-        token = (sys.stdin.readline(LONGEST_TOKEN) if str(file) == "-" else file.read_text("utf-8")).strip()
+        token = (sys.stdin.readline(MAX_TOKEN) if str(file) == "-" else file.read_text("utf-8")).strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the token in {file} cannot be read: {error}") from error
     if not token or len(token.split()) != 1:

@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple, Protocol
 from edge_agent.config.settings import ServerSection
 from edge_agent.errors import ConfigError
 from edge_agent.machine.events import Disconnected
-from edge_agent.transport.link import POLL_S, REFUSED_HINT, Delivered, Link, LinkEvent
+from edge_agent.transport.link import POLL_S, REFUSED_HINT, Link, LinkEvent, MessageDelivered
 from edge_agent.transport.server_connection import ServerAnswer, ServerConnection
 from federation.errors import WireError
 from federation.protocol import topics
@@ -25,9 +25,9 @@ from federation.protocol.messages import DeviceStatus, write
 from federation.protocol.over_http import (
     BINARY,
     END,
+    HEARTBEAT_S,
     LINE_BYTES,
     MEDIA_TYPE,
-    QUIET_S,
     EventReader,
     ServerEvent,
     path_of,
@@ -36,9 +36,9 @@ from federation.protocol.over_http import (
 from federation.protocol.signing import Kind
 from gaitway.threads import ThreadFailure, run_in_thread
 
-SILENCE_S = 3 * QUIET_S
-"""A stream that says nothing for so long is dead: the server says something every `QUIET_S`."""
-TRIES = 3
+STREAM_TIMEOUT_S = 3 * HEARTBEAT_S
+"""A stream that says nothing for so long is dead: the server says something every `HEARTBEAT_S`."""
+MAX_ATTEMPTS = 3
 """For one message, on a new connection each; then the link begins anew."""
 BUSY = (http.client.TOO_MANY_REQUESTS, http.client.SERVICE_UNAVAILABLE, http.client.INSUFFICIENT_STORAGE)
 REFUSED = (http.client.UNAUTHORIZED, http.client.FORBIDDEN)
@@ -150,12 +150,12 @@ class HttpLink(Link):
                 return self._not_let_in(ServerAnswer(answer.status, answer.read(1 << 16)))
             if self._taken is None:
                 self._begin()
-            self._down.wait_at_most(SILENCE_S)
+            self._down.set_timeout(STREAM_TIMEOUT_S)
             return self._read(answer)
         except TimeoutError:
             if self._taken is None:
                 raise
-            return f"the server has said nothing for {SILENCE_S:.0f} s"
+            return f"the server has said nothing for {STREAM_TIMEOUT_S:.0f} s"
         except (http.client.HTTPException, ValueError) as error:  # ValueError: closed under the reader
             return f"the server's stream broke off: {str(error) or type(error).__name__}"
 
@@ -184,7 +184,7 @@ class HttpLink(Link):
         if event.id:
             self._last_id = event.id
         if event.name in list(Kind):
-            self._heard(Kind(event.name), event.data, f"the stream, as {event.name}")
+            self._handle_message(Kind(event.name), event.data, f"the stream, as {event.name}")
 
     def _not_let_in(self, answer: ServerAnswer) -> str:
         if answer.status in REFUSED:
@@ -196,12 +196,12 @@ class HttpLink(Link):
 
     # ---- what the base asks for
 
-    def _say(self, status: DeviceStatus) -> None:
+    def _send_status(self, status: DeviceStatus) -> None:
         with self._lock:
             if self._connected.is_set():
                 self._status = _Post(0, topics.status(self.federation, self.device), write(status))
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         self._down.interrupt()
 
     def _leave(self, *, say_offline: bool, timeout_s: float) -> None:
@@ -210,7 +210,7 @@ class HttpLink(Link):
             if say_offline:
                 self.publish_status(DeviceStatus(state="offline"))
             sender.finish(timeout_s)
-        self._hang_up()
+        self._disconnect()
 
     def _renew(self) -> str | None:
         return None if self._renewal.key_refused(self._key) else self._renewal.said
@@ -238,16 +238,16 @@ class HttpLink(Link):
     def posted(self, sent: _Post, answer: ServerAnswer) -> None:
         """Take the answer to a message."""
         if sent.mid:
-            self.post(Delivered(sent.mid))
+            self.post(MessageDelivered(sent.mid))
         if answer.body and answer.status == http.client.OK:
-            self._heard(Kind.ACKNOWLEDGEMENT, answer.body, sent.topic)
+            self._handle_message(Kind.ACKNOWLEDGEMENT, answer.body, sent.topic)
 
     def lost(self, reason: str, *, refused: bool = False) -> None:
         """End the connection: what was to be posted cannot be."""
         self._lost = reason
         if refused:
             self._refusal = reason
-        self._hang_up()
+        self._disconnect()
 
     def new_connection(self) -> ServerConnection:
         """Return a connection for posts."""
@@ -302,7 +302,7 @@ class _Sender:
                 answer = self._connection.request(method, path_of(sent.topic), sent.payload, self._link.headers())
             except (OSError, ConfigError, http.client.HTTPException) as error:
                 failed += 1
-                if failed >= TRIES:
+                if failed >= MAX_ATTEMPTS:
                     self._link.lost(f"the server cannot be reached any more: {str(error) or type(error).__name__}")
                     return False
                 self._stopping.wait(random.uniform(0, failed * POLL_S) if failed > 1 else 0)

@@ -18,7 +18,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from edge_agent.errors import ConfigError, TrustError
-from edge_agent.machine.events import Acknowledged, Announced, Connected, Disconnected, Invited, Offered, Untrusted
+from edge_agent.machine.events import (
+    Acknowledged,
+    Announced,
+    Connected,
+    Disconnected,
+    Invited,
+    MessageRejected,
+    Offered,
+)
 from federation.errors import WireError
 from federation.protocol.messages import (
     Acknowledgement,
@@ -32,34 +40,44 @@ from federation.protocol.messages import (
 from federation.protocol.signing import Kind
 from gaitway.threads import SupervisedThread, ThreadFailure
 
-CUT_OFF = "cut it off; is there another machine with the same device id, or a copy of this one's folder?"
+DUPLICATE_HINT = "cut it off; is there another machine with the same device id, or a copy of this one's folder?"
 REFUSED_HINT = "if it was revoked or has lost its password, `edge_agent enrol` gets it new credentials"
-SHORTEST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
+MIN_WAIT_S, MAX_WAIT_S = 0.5, 30.0
 POLL_S = 0.5
 STABLE_S = 30.0
 """A connection that lasted as long was a good one."""
 SHORT_LIVED = 3
 """Connections that were lost sooner, one after the other, before it is said and the waits grow."""
-SHORTEST_HOLD_S, LONGEST_HOLD_S = 300.0, 6 * 3600.0
+MIN_HOLD_S, MAX_HOLD_S = 300.0, 6 * 3600.0
 """Before a device tries again that was told to stop: the other one may be gone by then."""
 
 
 @dataclass(frozen=True)
-class Delivered:
+class MessageDelivered:
     """The other end has taken the message of that number."""
 
     mid: int
 
 
 @dataclass(frozen=True)
-class Unreadable:
+class InvalidMessage:
     """A message came that is not of the protocol."""
 
     topic: str
     reason: str
 
 
-LinkEvent = Connected | Disconnected | Announced | Untrusted | Invited | Offered | Acknowledged | Delivered | Unreadable
+LinkEvent = (
+    Connected
+    | Disconnected
+    | Announced
+    | MessageRejected
+    | Invited
+    | Offered
+    | Acknowledged
+    | MessageDelivered
+    | InvalidMessage
+)
 
 
 class Link(ABC):
@@ -89,7 +107,7 @@ class Link(ABC):
         }
         self._stopping = threading.Event()
         self._session, self._numbers = secrets.token_hex(8), itertools.count(1)
-        self.stop_reason, self._hold_s, self._short_lived = "", SHORTEST_HOLD_S, 0
+        self.stop_reason, self._hold_s, self._short_lived = "", MIN_HOLD_S, 0
         self._refusal = ""  # why the other end does not let us in
         self._told = False  # why the server gives no new credentials
         self._taken: float | None = None  # when the present connection was taken
@@ -109,7 +127,7 @@ class Link(ABC):
 
     def publish_status(self, status: DeviceStatus) -> None:
         """Say the status; without a connection it is left to the next one."""
-        self._say(status.model_copy(update={"session": self._session, "number": next(self._numbers)}))
+        self._send_status(status.model_copy(update={"session": self._session, "number": next(self._numbers)}))
 
     @abstractmethod
     def publish_update(self, update_id: str, payload: bytes, *step: str | int) -> int | None:
@@ -127,11 +145,11 @@ class Link(ABC):
         """
 
     @abstractmethod
-    def _say(self, status: DeviceStatus) -> None:
+    def _send_status(self, status: DeviceStatus) -> None:
         """Send a status."""
 
     @abstractmethod
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         """End the present connection, if there is one; on any thread."""
 
     @abstractmethod
@@ -149,7 +167,7 @@ class Link(ABC):
     def _why_not(self, error: OSError) -> str:
         """Say in words why there is no connection."""
 
-    def _heard(self, kind: Kind, payload: bytes, where: str) -> None:
+    def _handle_message(self, kind: Kind, payload: bytes, where: str) -> None:
         """Post what a message says; an empty one removes what was retained, and says nothing."""
         if not payload:
             return
@@ -157,9 +175,9 @@ class Link(ABC):
             if event := self._readers[kind](payload):
                 self.post(event)
         except TrustError as error:
-            self.post(Untrusted(str(error)))
+            self.post(MessageRejected(str(error)))
         except WireError as error:
-            self.post(Unreadable(where, str(error)))
+            self.post(InvalidMessage(where, str(error)))
 
     def _was_taken(self) -> None:
         """Note that the other end has let us in."""
@@ -169,16 +187,16 @@ class Link(ABC):
     def _noticed(self, notice: Notice) -> None:
         if notice.session == self._session:
             self.stop_reason = notice.reason
-            self._hang_up()
+            self._disconnect()
 
     def _failed(self, failure: ThreadFailure) -> None:
-        self._hang_up()
+        self._disconnect()
         self.post(Disconnected(f"the connection failed unexpectedly and is made again: {failure.error}"))
 
     # ---- trying again
 
     def _run(self) -> None:
-        wait_s = SHORTEST_WAIT_S
+        wait_s = MIN_WAIT_S
         while not self._stopping.is_set():
             self._taken, self._refusal, self.stop_reason = None, "", ""
             try:
@@ -187,13 +205,13 @@ class Link(ABC):
                 self.post(Disconnected(self._why_not(error)))
             except ConfigError as error:
                 self.post(Disconnected(str(error)))
-            wait_s = SHORTEST_WAIT_S if self._was_good() else wait_s
+            wait_s = MIN_WAIT_S if self._was_good() else wait_s
             # full jitter: a fleet that lost its broker must not come back at once
             until = time.monotonic() + (self._hold() if self.stop_reason else random.uniform(wait_s / 2, wait_s))
             while not self._stopping.wait(min(POLL_S, max(0.0, until - time.monotonic()))):
                 if (self._refusal and self._renewed()) or time.monotonic() >= until:
                     break
-            wait_s = min(LONGEST_WAIT_S, 2 * wait_s)
+            wait_s = min(MAX_WAIT_S, 2 * wait_s)
 
     def _was_good(self) -> bool:
         """Whether the next try may follow soon: the connection lasted, or it is not the third that did not."""
@@ -203,10 +221,10 @@ class Link(ABC):
         if lasted_s >= STABLE_S:
             self._short_lived = 0
         if lasted_s >= self._hold_s:
-            self._hold_s = SHORTEST_HOLD_S
+            self._hold_s = MIN_HOLD_S
         self._short_lived += lasted_s < STABLE_S
         if self._short_lived >= SHORT_LIVED and not self.stop_reason:
-            self.post(Disconnected(f"{self.peer} took this device {self._short_lived} times and soon {CUT_OFF}"))
+            self.post(Disconnected(f"{self.peer} took this device {self._short_lived} times and soon {DUPLICATE_HINT}"))
         return self._short_lived < SHORT_LIVED
 
     def _hold(self) -> float:
@@ -215,7 +233,7 @@ class Link(ABC):
         self.post(
             Disconnected(f"stopped by the server: {self.stop_reason}; this one tries again in {wait_s / 60:.0f} min")
         )
-        self._hold_s = min(LONGEST_HOLD_S, 2 * self._hold_s)
+        self._hold_s = min(MAX_HOLD_S, 2 * self._hold_s)
         return wait_s
 
     def _renewed(self) -> bool:

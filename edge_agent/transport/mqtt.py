@@ -20,7 +20,7 @@ from edge_agent.config.training import BrokerPlace
 from edge_agent.machine.events import Disconnected
 from edge_agent.storage.credentials import Login
 from edge_agent.transport import server_connection
-from edge_agent.transport.link import POLL_S, REFUSED_HINT, Delivered, Link, LinkEvent
+from edge_agent.transport.link import POLL_S, REFUSED_HINT, Link, LinkEvent, MessageDelivered
 from federation.protocol import topics
 from federation.protocol.messages import DeviceStatus, write
 from federation.protocol.over_http import kinds_of
@@ -88,14 +88,14 @@ class Broker(Link):
         info = self._publish(topics.update(self.federation, self.device, update_id, *step), payload)
         return info.mid if info and info.rc == paho.MQTT_ERR_SUCCESS else None
 
-    def _say(self, status: DeviceStatus) -> None:
+    def _send_status(self, status: DeviceStatus) -> None:
         self._last_status = self._publish(self._status_topic, write(status))
 
     def _publish(self, topic: str, payload: bytes) -> paho.MQTTMessageInfo | None:
         client = self._client
         return client.publish(topic, payload, qos=1) if client else None
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if client := self._client:
             client.disconnect()
 
@@ -176,8 +176,8 @@ class Broker(Link):
         self._ended.set()
 
     def _on_publish(self, _client: paho.Client, _data: Any, mid: int, _code: Any, _more: Any) -> None:
-        self.post(Delivered(mid))
+        self.post(MessageDelivered(mid))
 
     def _on_message(self, _client: paho.Client, _data: Any, message: paho.MQTTMessage) -> None:
         if kind := self._kinds.get(message.topic):
-            self._heard(kind, bytes(message.payload), message.topic)
+            self._handle_message(kind, bytes(message.payload), message.topic)

@@ -21,7 +21,7 @@ from edge_agent.transport.enrolment import Applicant, EnrolmentAnswer, claim
 
 log = logging.getLogger(__name__)
 
-FIRST_S, LONGEST_S, REVOKED_S = 10.0, 3600.0, 6 * 3600.0
+FIRST_S, MAX_WAIT_S, REVOKED_S = 10.0, 3600.0, 6 * 3600.0
 
 
 class CredentialRenewal:
@@ -35,7 +35,7 @@ class CredentialRenewal:
     ) -> None:
         self._config, self._ask, self._clock = config, ask, clock
         self._lock = threading.Lock()
-        self._wait_s, self._due_at = FIRST_S, -LONGEST_S
+        self._wait_s, self._due_at = FIRST_S, -MAX_WAIT_S
         self._was_taken = True
         self.said = ""
 
@@ -88,7 +88,7 @@ class CredentialRenewal:
         now = self._clock()
         if self._was_taken:
             self._was_taken = False
-            if now - self._due_at > LONGEST_S:  # else somebody else claims as well: the waits go on growing
+            if now - self._due_at > MAX_WAIT_S:  # else somebody else claims as well: the waits go on growing
                 self._wait_s = FIRST_S
             self._due_at = max(self._due_at, now + random.uniform(0, FIRST_S))
         return now >= self._due_at
@@ -97,10 +97,10 @@ class CredentialRenewal:
         try:
             answer = self._ask(Applicant.of(self._config))
         except EnrolError as error:
-            self._wait_s = REVOKED_S if isinstance(error, RevokedError) else min(LONGEST_S, 2 * self._wait_s)
+            self._wait_s = REVOKED_S if isinstance(error, RevokedError) else min(MAX_WAIT_S, 2 * self._wait_s)
             self.said = str(error)
         else:
-            self._wait_s = min(LONGEST_S, 2 * self._wait_s)
+            self._wait_s = min(MAX_WAIT_S, 2 * self._wait_s)
             self.said = "" if answer.credentials else "the operator has not approved this device again yet"
         wait_s = random.uniform(self._wait_s / 2, self._wait_s)
         self._due_at = self._clock() + wait_s

@@ -22,7 +22,7 @@ from edge_agent.errors import ConfigError
 
 ANSWER_BYTES = 512 * 1024
 """More than any message of the protocol."""
-LONGEST_PAUSE_S = 60.0
+MAX_PAUSE_S = 60.0
 _RETRY_S = 1.0
 
 
@@ -89,7 +89,7 @@ class ServerConnection:
         connection.request(method, self._target + path, body, {**self._headers, **headers})
         return connection.getresponse()
 
-    def wait_at_most(self, seconds: float) -> None:
+    def set_timeout(self, seconds: float) -> None:
         """Change how long silence is borne from now on."""
         if self._socket is not None:
             self._socket.settimeout(seconds)
@@ -150,4 +150,4 @@ def _seconds(said: str | None) -> float:
         seconds = float(said or "")
     except ValueError:
         return _RETRY_S
-    return min(LONGEST_PAUSE_S, max(0.1, seconds)) if math.isfinite(seconds) else _RETRY_S
+    return min(MAX_PAUSE_S, max(0.1, seconds)) if math.isfinite(seconds) else _RETRY_S

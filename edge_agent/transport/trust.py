@@ -18,7 +18,7 @@ from federation.protocol.messages import Announcement
 from federation.protocol.signing import Kind, to_sign, unwrap
 
 
-class Newest(NamedTuple):
+class AnnouncementOrder(NamedTuple):
     """The order of announcements."""
 
     epoch: int
@@ -66,7 +66,7 @@ class Trust:
         Raises:
             TrustError: saying what is wrong with it.
         """
-        said, newest = Newest(announcement.epoch, announcement.serial), newest_of(store)
+        said, newest = AnnouncementOrder(announcement.epoch, announcement.serial), newest_of(store)
         enrolled = self._key is not None
         if said.epoch < newest.epoch and (enrolled or store.get("identity").startswith(announcement.instance)):
             raise TrustError(
@@ -95,7 +95,7 @@ class Trust:
             )
 
 
-def newest_of(store: StateStore) -> Newest:
+def newest_of(store: StateStore) -> AnnouncementOrder:
     """Return what the device has believed last."""
     epoch, _, serial = (store.get(NEWEST_ANNOUNCEMENT) or "0 0").partition(" ")
-    return Newest(int(epoch), int(serial))
+    return AnnouncementOrder(int(epoch), int(serial))

@@ -30,6 +30,8 @@ const LAG_S = 30;
  * @property {number} startS @property {number} endS when, in seconds on the samples' clock
  * @property {string} label @property {number} probability of the likeliest
  * @property {Record<string, number>} probabilities of each label
+ * @property {number} [number] in its own unit, of a model that answers with a number: `label` has it in words, and there
+ *   are no probabilities (NaN)
  * @property {number} delayS how much later than `endS` the newest sample was
  */
 
@@ -171,18 +173,24 @@ export class Recognizer {
     const answers = [];
     for (const { x, startS } of windows) {
       const logits = Array.from(await this.infer(x));
+      const endS = startS + input.shape[0] / input.rate_hz;
+      const when = { startS, endS, delayS: Math.max(0, newest - endS) };
+      if (labels.length === 1) {
+        const { center = 0, spread = 1 } = this.metadata.task;
+        const number = center + spread * logits[0];
+        const label = `${labels[0]}: ${Number(number.toPrecision(4))}`;
+        answers.push({ ...when, label, number, probability: NaN, probabilities: {} });
+        continue;
+      }
       const highest = Math.max(...logits);
       const powers = logits.map((each) => Math.exp(each - highest));
       const sum = powers.reduce((total, each) => total + each, 0);
       const best = logits.indexOf(highest);
-      const endS = startS + input.shape[0] / input.rate_hz;
       answers.push({
-        startS,
-        endS,
+        ...when,
         label: labels[best],
         probability: powers[best] / sum,
         probabilities: Object.fromEntries(labels.map((label, i) => [label, powers[i] / sum])),
-        delayS: Math.max(0, newest - endS),
       });
     }
     return answers;

@@ -3,7 +3,7 @@
  * har_pipeline/signals/checks.py, with its limits, on the first samples of each sensor.
  */
 
-const LEAST_SAMPLES = 256;
+const MIN_SAMPLES = 256;
 const SLOWEST_HZ = 5;
 const FASTEST_HZ = 2000;
 /** Half of all accelerations are larger, half smaller than a number in here, if they are in m/s² with gravity. */
@@ -25,11 +25,11 @@ export class LevelChecks {
    */
   add(sensor, timesS, rows) {
     const seen = (this.seen[sensor] ??= { sizes: [], firstS: timesS[0], zero: true });
-    for (let i = 0; i < rows.length && seen.sizes.length < LEAST_SAMPLES; i++) {
+    for (let i = 0; i < rows.length && seen.sizes.length < MIN_SAMPLES; i++) {
       const size = Math.hypot(...rows[i]);
       if (!Number.isFinite(size)) continue;
       seen.zero &&= size === 0;
-      if (seen.sizes.push(size) === LEAST_SAMPLES) return judge(sensor, seen, timesS[i]);
+      if (seen.sizes.push(size) === MIN_SAMPLES) return judge(sensor, seen, timesS[i]);
     }
     return [];
   }

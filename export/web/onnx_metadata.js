@@ -18,6 +18,7 @@ const FILTER = "low-pass, windowed sinc";
  * @typedef {object} Metadata
  * @property {string[]} labels @property {InputSpec} input @property {string} model @property {string} method
  * @property {number} round
+ * @property {{name: string, center?: number, spread?: number}} task what the model has learnt; of one label, a number
  */
 
 /**
@@ -48,7 +49,8 @@ export function readMetadata(file) {
   if (input.filter?.name !== FILTER) {
     throw new Error(`the model's windows were filtered by ${JSON.stringify(input.filter)}; expected ${FILTER}`);
   }
-  return { ...metadata, model: read("model"), method: read("method"), round: read("round") };
+  const task = "task" in properties ? read("task") : { name: "classification" };
+  return { ...metadata, model: read("model"), method: read("method"), round: read("round"), task };
 }
 
 /** The length-delimited fields of a protobuf message. @param {Uint8Array} bytes */

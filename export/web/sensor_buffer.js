@@ -13,12 +13,12 @@ const PIECE_S = 10;
 const SLOW = 0.9;
 const GAP_STEPS = 5;
 const SLOWEST_HZ = 5;
-const LEAST_STEPS = 8;
+const MIN_STEPS = 8;
 const PAUSE_S = 1;
 const PAUSE_STEPS = 10;
 const ANOTHER_RATE = 1.5;
 /** No sensor of a body measures more m/s² or rad/s; as float32, far larger ones would be infinite. */
-const LARGEST = 1e6;
+const MAX_VALUE = 1e6;
 
 export class SensorBuffer {
   /** @param {import("./low_pass.js").Filter} filter @param {number} gridHz the rate of the windows */
@@ -56,13 +56,13 @@ export class SensorBuffer {
   }
 
   /**
-   * Take samples in seconds, m/s² or rad/s; those without a number or beyond LARGEST, and late ones, are dropped and counted.
+   * Take samples in seconds, m/s² or rad/s; those without a number or beyond MAX_VALUE, and late ones, are dropped and counted.
    * @param {ArrayLike<number>} times @param {ArrayLike<ArrayLike<number>>} values
    */
   add(times, values) {
     for (let i = 0; i < times.length; i++) {
       const row = [values[i][0], values[i][1], values[i][2]];
-      const sound = Number.isFinite(times[i]) && row.every((each) => Math.abs(each) <= LARGEST);
+      const sound = Number.isFinite(times[i]) && row.every((each) => Math.abs(each) <= MAX_VALUE);
       if (!sound || times[i] < this.horizon) this.dropped++;
       else this.pending.push([times[i], row]);
     }
@@ -205,7 +205,7 @@ function nativeRate(times) {
   steps = steps.filter((step) => step <= PAUSE_S);
   const mean = () => steps.reduce((sum, step) => sum + step, 0) / steps.length;
   for (let pass = 0; pass < 3; pass++) {
-    if (steps.length < LEAST_STEPS) return Infinity;
+    if (steps.length < MIN_STEPS) return Infinity;
     const longest = PAUSE_STEPS * mean();
     steps = steps.filter((step) => step <= longest);
   }

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from federation.plan import TrainingConfig
-from federation.records import ClassStats, TrainingStats
+from federation.records import ClassStats
 from federation.tasks.task import LabelledFeatures
 
 ROWS = 1 << 14
@@ -53,9 +53,3 @@ def empty_class_stats(training: TrainingConfig, like: Tensor, clients: tuple[int
 def _nothing(like: Tensor, classes: int, length: int, clients: tuple[int, ...] = ()) -> ClassStats:
     zeros = like.new_zeros((*clients, classes), dtype=torch.float64)
     return ClassStats(zeros, like.new_zeros((*clients, classes, length), dtype=torch.float64), zeros)
-
-
-def empty_training_stats(training: TrainingConfig, like: Tensor) -> TrainingStats:
-    """What a round of one client measures that has not trained."""
-    empty = empty_class_stats(training, like)
-    return TrainingStats(empty, empty, like.new_zeros(()))

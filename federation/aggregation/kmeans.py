@@ -25,7 +25,7 @@ CHUNK_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 26}
 WORTHWHILE = 0.1
 """Share of points that the test against the next centre must spare to be made again."""
 
-MANY = 0.6
+FULL_SEARCH_SHARE = 0.6
 """Share of points from which all of them are searched: to copy so many costs more."""
 
 
@@ -107,7 +107,7 @@ class _Lloyd:
         unsure = self._unsure() if tested else torch.ones_like(self.labels, dtype=torch.bool)
         self.labelled = True
         bounded = unsure & (self.others > -torch.inf)
-        if float(bounded.sum()) > MANY * len(bounded):
+        if float(bounded.sum()) > FULL_SEARCH_SHARE * len(bounded):
             bounded[:] = True  # points in their order need no copy
         self._search(_where(bounded), _where(self.moved))
         everywhere = torch.arange(len(self.centres), device=self.points.device)

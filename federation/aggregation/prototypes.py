@@ -27,7 +27,7 @@ from federation.tree import where
 PredictBy = Literal["prototype", "head"]
 PredictClasses = Literal["all", "own"]
 
-NEVER = -1e30
+ABSENT_LOGIT = -1e30
 """Logit of a class without a prototype: below every other, and finite, as a softmax and an exported file need it."""
 
 UPLOAD_GROUPS: Mapping[str, UploadGroup] = {"prototypes": UploadGroup.VALUE, "counts": UploadGroup.CLASS_COUNTS}
@@ -118,11 +118,11 @@ def predict(output: Output, memory: Tree, predict_by: PredictBy, predict_classes
     """
     if predict_by == "head":
         return output
-    among = _looked_among(memory, predict_classes)
+    among = _candidate_classes(memory, predict_classes)
     return output._replace(logits=nearest(output.features, memory["prototypes"], among, output.logits))
 
 
-def _looked_among(memory: Tree, predict_classes: PredictClasses) -> Tensor:
+def _candidate_classes(memory: Tree, predict_classes: PredictClasses) -> Tensor:
     counts: Tensor = memory["counts"]
     known: Tensor = memory["known"]
     return known * ((counts > 0) | (counts.sum() == 0)).to(counts.dtype) if predict_classes == "own" else known
@@ -134,10 +134,10 @@ def with_nearest_head(client: Client, predict_classes: PredictClasses) -> Client
     Of features e and prototypes P the logits are 2 P[c] · e − ‖P[c]‖², which is −‖e − P[c]‖² but for ‖e‖², the same
     for all classes. So is 2 M · e − ‖M‖² of the prototypes' mean M, which is taken off: smaller numbers round less.
     """
-    among = _looked_among(client.memory, predict_classes) > 0
+    among = _candidate_classes(client.memory, predict_classes) > 0
     prototypes = torch.where(among[:, None], client.memory["prototypes"], 0.0)
     mean = prototypes.sum(0) / among.sum().clamp(min=1)
-    bias = torch.where(among, (mean**2).sum() - (prototypes**2).sum(-1), NEVER)
+    bias = torch.where(among, (mean**2).sum() - (prototypes**2).sum(-1), ABSENT_LOGIT)
     weight = torch.where(among[:, None], 2 * (prototypes - mean), 0.0)
     new = with_linear_head(client.params, weight, bias)
     return client._replace(params=where(among.any(), new, client.params))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from federation.described import described, from_description
+from federation.dataclass_json import described, from_description
 from federation.method import Method
+from federation.methods.analytic import Analytic
 from federation.methods.centralized import Centralized
 from federation.methods.ditto import Ditto
 from federation.methods.fedadam import FedAdam
@@ -38,6 +39,7 @@ METHODS: EntryTable[type[Method]] = EntryTable(
             FedAvg,
             FedProx,
             FedAvgM,
+            Analytic,
             FedAdam,
             FedYogi,
             Scaffold,

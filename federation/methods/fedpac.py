@@ -67,7 +67,7 @@ class FedPac(Method):
 
     name: ClassVar[str] = "fedpac"
     personal_broadcast: ClassVar[bool] = True
-    class_stats_at: ClassVar[frozenset[str]] = frozenset({"before", "after"})
+    sums_at: ClassVar[frozenset[str]] = frozenset({"before", "after"})
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = {
         **Method.upload_groups,
         **prototypes.UPLOAD_GROUPS,

@@ -44,7 +44,7 @@ class FedPr(Method):
     """CE + λ · mse(e, P[y]); w by FedAvg; P[c] = mean of p_k[c] over the clients that have c."""
 
     name: ClassVar[str] = "fedpr"
-    class_stats_at: ClassVar[frozenset[str]] = frozenset({"after"})
+    sums_at: ClassVar[frozenset[str]] = frozenset({"after"})
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = {**Method.upload_groups, **prototypes.UPLOAD_GROUPS}
 
     lam: float = 1.0  # λ

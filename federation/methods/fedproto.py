@@ -64,7 +64,7 @@ class FedProto(Method):
 
     name: ClassVar[str] = "fedproto"
     averages_parameters: ClassVar[bool] = False
-    class_stats_at: ClassVar[frozenset[str]] = frozenset({"after"})
+    sums_at: ClassVar[frozenset[str]] = frozenset({"after"})
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = prototypes.UPLOAD_GROUPS
 
     lam: float = _LAM  # λ

@@ -40,7 +40,7 @@ class FedProtoMargin(Method):
     name: ClassVar[str] = "fedproto_margin"
     averages_parameters: ClassVar[bool] = False
     uses_partial_work: ClassVar[bool] = True
-    class_stats_at: ClassVar[frozenset[str]] = frozenset({"before", "after"})
+    sums_at: ClassVar[frozenset[str]] = frozenset({"before", "after"})
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = {
         **Method.upload_groups,
         **prototypes.UPLOAD_GROUPS,

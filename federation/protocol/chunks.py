@@ -18,12 +18,12 @@ def chunk_range(size: int, chunk_bytes: int, n: int) -> slice:
 
 
 @dataclass
-class Assembly:
+class ChunkAssembly:
     """Which chunks of one update are here; chunks may come in any order and more than once."""
 
     size: int
     chunk_bytes: int
-    have: set[int] = field(default_factory=set)
+    received: set[int] = field(default_factory=set)
 
     def offset(self, n: int, length: int) -> int:
         """Validate chunk n and return where its bytes belong; call `add` once they are written.
@@ -41,15 +41,15 @@ class Assembly:
 
     def add(self, n: int) -> None:
         """Note that chunk n is written."""
-        self.have.add(n)
+        self.received.add(n)
 
     @property
     def first_missing(self) -> int | None:
         """The lowest chunk that is not here, or None when all are."""
         count = chunk_count(self.size, self.chunk_bytes)
-        return next((n for n in range(count) if n not in self.have), None)
+        return next((n for n in range(count) if n not in self.received), None)
 
     @property
     def complete(self) -> bool:
         """Whether every chunk is here."""
-        return len(self.have) == chunk_count(self.size, self.chunk_bytes)
+        return len(self.received) == chunk_count(self.size, self.chunk_bytes)

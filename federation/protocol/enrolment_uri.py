@@ -21,7 +21,7 @@ from federation.plan import Name
 from gaitway.errors import first_problem
 
 SCHEME = "gaitway-enrol"
-LONGEST = 2048
+MAX_URI_CHARS = 2048
 _NAME: TypeAdapter[str] = TypeAdapter(Name)
 
 
@@ -54,8 +54,10 @@ def read_enrolment_uri(text: str) -> EnrolmentUri:
     Raises:
         WireError: saying which part is missing or wrong; the token is not repeated.
     """
-    if len(text) > LONGEST or not is_enrolment_uri(text):
-        raise WireError(f"expected {SCHEME}:?server=…&federation=…&device=…&token=…, at most {LONGEST} characters")
+    if len(text) > MAX_URI_CHARS or not is_enrolment_uri(text):
+        raise WireError(
+            f"expected {SCHEME}:?server=…&federation=…&device=…&token=…, at most {MAX_URI_CHARS} characters"
+        )
     said = dict(parse_qsl(text.strip().partition("?")[2]))
     if missing := [name for name in EnrolmentUri._fields if not said.get(name)]:
         raise WireError(f"the enrolment URI lacks {', '.join(missing)}; scan the code again, or ask for another")

@@ -33,10 +33,10 @@ Compression = Literal["none", "zstd"]
 Epoch = Annotated[int, Field(ge=1, lt=1 << 53)]
 """Counts how often a server was restored: it only rises, while all its other numbers may come again."""
 
-MOST_WITHDRAWN = 32
+MAX_WITHDRAWN = 32
 """Halted rollouts that an order names: the latest."""
 
-MOST_ROUNDS = 2**31 - 1
+MAX_ROUNDS = 2**31 - 1
 """Rounds of one federation, versions and rollouts: what every end of the wire can count to."""
 
 MESSAGE_BYTES = 256 * 1024
@@ -51,13 +51,13 @@ Metrics = Annotated[dict[str, float], Field(max_length=64), AfterValidator(_fini
 """What a device measured; NaN and infinity, which JSON cannot say, are left out."""
 
 
-MOST_CLASS_SCORES = 20
+MAX_CLASS_SCORES = 20
 """Classes whose scores a device reports; those of more would leave no room for its other metrics."""
 
 
 def class_score_names(classes: int) -> list[str]:
     """Return under which names a device reports how well its trained model does on each class of its holdout."""
-    return [f"class_{k}_after" for k in range(min(classes, MOST_CLASS_SCORES))]
+    return [f"class_{k}_after" for k in range(min(classes, MAX_CLASS_SCORES))]
 
 
 DEFAULT_METRIC = DEFAULT_TASK.primary_metric
@@ -96,7 +96,7 @@ def metrics_today(metrics: Mapping[str, float]) -> dict[str, float]:
     return {today if name == before and today not in metrics else name: value for name, value in metrics.items()}
 
 
-class Measured(Strict):
+class ScoredMessage(Strict):
     """A message that says a score, and in which metric; without one it is the default's."""
 
     metric: MetricName = Field(default=DEFAULT_METRIC, description="the primary metric of the plan's task")
@@ -111,7 +111,7 @@ class Measured(Strict):
         return _as_0_2_0(handler(self))
 
 
-class VersionScore(Measured):
+class VersionScore(ScoredMessage):
     """What devices have measured of a model version, those whose holdout can tell; all of them count alike.
 
     A device that cannot check a model itself goes by it. Whole numbers, as they are signed.
@@ -119,8 +119,8 @@ class VersionScore(Measured):
 
     value: int = Field(ge=0, le=10**12, description="mean of the metric, in millionths")
     trivial: int = Field(ge=0, le=10**12, description="mean of the metric of the task's trivial answer, in millionths")
-    devices: int = Field(ge=1, le=MOST_ROUNDS, description="that have measured it")
-    working: int = Field(ge=0, le=MOST_ROUNDS, description="of them found that it works")
+    devices: int = Field(ge=1, le=MAX_ROUNDS, description="that have measured it")
+    working: int = Field(ge=0, le=MAX_ROUNDS, description="of them found that it works")
     measured: Literal["version", "updates"] = Field(
         description="updates: nobody has measured the version yet, this is of the models that it was made from"
     )
@@ -160,9 +160,9 @@ class BlobPointer(Strict):
 class Release(Strict):
     """A model version that a rollout gives to devices; `rollout` is the rollout's number in its federation."""
 
-    rollout: int = Field(ge=1, le=MOST_ROUNDS)
-    version: int = Field(ge=0, le=MOST_ROUNDS)
-    round: int = Field(ge=0, le=MOST_ROUNDS, description="that made the version")
+    rollout: int = Field(ge=1, le=MAX_ROUNDS)
+    version: int = Field(ge=0, le=MAX_ROUNDS)
+    round: int = Field(ge=0, le=MAX_ROUNDS, description="that made the version")
     model: BlobPointer
 
 
@@ -176,8 +176,8 @@ class ReleaseOrder(Strict):
     released: Release | None = Field(default=None, description="of the last completed rollout; none: none was")
     candidate: Release | None = Field(default=None, description="of the rollout that is under way")
     millionths: int = Field(default=0, ge=0, le=1_000_000, description="share of the devices that get the candidate")
-    withdrawn: tuple[Annotated[int, Field(ge=0, le=MOST_ROUNDS)], ...] = Field(
-        default=(), max_length=MOST_WITHDRAWN, description="rollouts that were halted"
+    withdrawn: tuple[Annotated[int, Field(ge=0, le=MAX_ROUNDS)], ...] = Field(
+        default=(), max_length=MAX_WITHDRAWN, description="rollouts that were halted"
     )
 
 
@@ -196,7 +196,7 @@ class Announcement(Strict):
     restored: float | None = Field(default=None, description="when the epoch began, in Unix time; none: the first one")
     serial: int = Field(default=0, ge=0, lt=1 << 53, description="never falls within an epoch")
     state: Literal["waiting", "collecting", "aggregating", "paused", "finished", "stopped"]
-    round: int = Field(ge=0, le=MOST_ROUNDS)
+    round: int = Field(ge=0, le=MAX_ROUNDS)
     invited: int = Field(default=0, ge=0, le=10**9, description="how many devices hold an invitation to this round")
     deadline: float | None = Field(default=None, description="Unix time in seconds")
     plan: Plan
@@ -229,7 +229,7 @@ class Invitation(Strict):
     schema_version: Literal[1] = 1
     instance: Instance
     epoch: Epoch = 1
-    round: int = Field(ge=1, le=MOST_ROUNDS)
+    round: int = Field(ge=1, le=MAX_ROUNDS)
     model: BlobPointer = Field(description="what this device gets; where methods say so, others get something else")
 
 
@@ -242,15 +242,15 @@ class Offer(Strict):
     schema_version: Literal[1] = 1
     instance: Instance
     epoch: Epoch = 1
-    rollout: int = Field(ge=1, le=MOST_ROUNDS)
+    rollout: int = Field(ge=1, le=MAX_ROUNDS)
 
 
-class ReleaseReport(Measured):
+class ReleaseReport(ScoredMessage):
     """What became of the latest released model on a device. It is repeated with every status, so none is ever lost."""
 
     instance: Instance
     epoch: Epoch = 1
-    rollout: int = Field(ge=1, le=MOST_ROUNDS)
+    rollout: int = Field(ge=1, le=MAX_ROUNDS)
     answer: Literal["adopted", "kept", "refused", "failed", "rolled_back"]
     score: float | None = Field(default=None, ge=0, description="of the metric, on the device's own holdout")
     reason: str = Field(default="", max_length=500)
@@ -261,7 +261,7 @@ class ReleaseReport(Measured):
         return self
 
 
-class AdoptionReport(Measured):
+class AdoptionReport(ScoredMessage):
     """A device's last judgement of a model that it might have used. It is repeated with every status.
 
     `adopted`: it uses the model. `kept`: the model works, but is not shown to be better than the present one, which
@@ -271,7 +271,7 @@ class AdoptionReport(Measured):
 
     instance: Instance
     epoch: Epoch = 1
-    round: int = Field(ge=0, le=MOST_ROUNDS, description="that made the model")
+    round: int = Field(ge=0, le=MAX_ROUNDS, description="that made the model")
     source: Literal["personalized", "global"]
     answer: Literal["adopted", "kept", "refused", "failed", "undecided"]
     score: float | None = Field(default=None, ge=0, description="of the metric, on the device's own holdout")
@@ -291,7 +291,7 @@ class DeviceStatus(Strict):
 
     schema_version: Literal[1] = 1
     state: Literal["collecting", "ready", "training", "uploading", "idle", "finished", "offline"]
-    round: int = Field(default=0, ge=0, le=MOST_ROUNDS)
+    round: int = Field(default=0, ge=0, le=MAX_ROUNDS)
     examples: int = Field(default=0, ge=0, le=10**9)
     detail: str = Field(default="", max_length=500)
     metrics: Metrics = Field(default_factory=dict)
@@ -309,7 +309,7 @@ class UpdateManifest(Strict):
     federation: Name
     instance: Instance
     client: Name
-    round: int = Field(ge=1, le=MOST_ROUNDS)
+    round: int = Field(ge=1, le=MAX_ROUNDS)
     method: str = Field(max_length=64)
     base_version: Sha256 = Field(description="sha256 of the broadcast that training started from")
     examples: int = Field(ge=1, le=10**9)

@@ -23,7 +23,7 @@ END = "end"
 """Name of the last event of a stream; its data say why: `lifetime`, `replaced`, `refused`, `moved`."""
 MEDIA_TYPE = "text/event-stream"
 BINARY = "application/octet-stream"
-QUIET_S = 15.0
+HEARTBEAT_S = 15.0
 """A stream without events gets a comment so often, so that either end notices that the other is gone."""
 
 _EVENT_BYTES = MESSAGE_BYTES + 4096

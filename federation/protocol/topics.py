@@ -89,7 +89,7 @@ def parse(topic: str) -> DeviceTopic:
     raise WireError(f"topic {topic[:200]!r} is not one of the protocol's")
 
 
-def is_of_device(topic: str) -> bool:
+def is_device_topic(topic: str) -> bool:
     """Whether only devices publish on a topic; amqtt hands out others unasked, such as announcements."""
     try:
         parse(topic)

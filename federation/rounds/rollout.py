@@ -19,7 +19,7 @@ from federation.errors import RolloutError
 from federation.plan import RolloutSettings
 from federation.seeds import seed_for
 
-WHOLE = 1_000_000
+MILLION = 1_000_000
 """Places are told to devices in millionths: whole numbers are the same in every language."""
 
 
@@ -54,14 +54,14 @@ class AdoptionAnswer(StrEnum):
 
 
 @dataclass(frozen=True)
-class Joined:
+class DevicesAdded:
     """So many devices have come into the wave: it has begun, or they are new."""
 
     devices: int
 
 
 @dataclass(frozen=True)
-class Answered:
+class AnswerReceived:
     """A device of the wave, which had said `before`, says `now`."""
 
     before: AdoptionAnswer
@@ -96,18 +96,18 @@ class Halted:
     reason: str
 
 
-Event = Joined | Answered | ClockTick | Paused | Resumed | Halted
+Event = DevicesAdded | AnswerReceived | ClockTick | Paused | Resumed | Halted
 
 
 @dataclass(frozen=True)
 class Rollout:
     """One rollout's state without its devices; it can be written as a row and read back."""
 
-    wave_at: float  # when the present wave began
+    wave_started_at: float  # when the present wave began
     wave: int = 0
     members: int = 0  # devices of the present wave, those of earlier waves included
-    good: int = 0  # of them have adopted, or kept a model that is no worse
-    bad: int = 0  # of them have refused, failed or rolled back
+    successes: int = 0  # of them have adopted, or kept a model that is no worse
+    failures: int = 0  # of them have refused, failed or rolled back
     phase: RolloutPhase = RolloutPhase.ROLLING
     reason: str = ""  # why it was halted, or is not completed yet
 
@@ -118,7 +118,7 @@ def place_of(device: str, version: int) -> int:
     It is drawn from the device's name and the version: so waves nest, a new device moves no other, and it is not always
     the same devices that go first.
     """
-    return seed_for(0, "rollout", version, device) % WHOLE
+    return seed_for(0, "rollout", version, device) % MILLION
 
 
 def is_within(device: str, version: int, reach: int) -> bool:
@@ -138,7 +138,7 @@ def reach_of(places: Sequence[int], share: float) -> int:
     A share itself will not do: of seven devices none may have a place below a twentieth.
     """
     if share >= 1:
-        return WHOLE
+        return MILLION
     return sorted(places)[wave_size(share, len(places)) - 1] + 1 if places else 0
 
 
@@ -149,9 +149,9 @@ def step(settings: RolloutSettings, current: Rollout, event: Event) -> Rollout:
         RolloutError: if the operator's wish cannot be met in this phase.
     """
     match event:
-        case Joined(devices):
+        case DevicesAdded(devices):
             return replace(current, members=current.members + devices)
-        case Answered(before, now):
+        case AnswerReceived(before, now):
             return _answered(settings, current, before, now)
         case ClockTick():
             return _go_on(settings, current, event) if current.phase is RolloutPhase.ROLLING else current
@@ -160,7 +160,7 @@ def step(settings: RolloutSettings, current: Rollout, event: Event) -> Rollout:
             return replace(current, phase=RolloutPhase.PAUSED)
         case Resumed(at):
             _expect(current, RolloutPhase.PAUSED)
-            return replace(current, phase=RolloutPhase.ROLLING, wave_at=at)
+            return replace(current, phase=RolloutPhase.ROLLING, wave_started_at=at)
         case Halted(reason):
             _expect(current, RolloutPhase.ROLLING, RolloutPhase.PAUSED, RolloutPhase.COMPLETED)
             return _halt(current, reason)
@@ -169,9 +169,9 @@ def step(settings: RolloutSettings, current: Rollout, event: Event) -> Rollout:
 def _answered(settings: RolloutSettings, current: Rollout, before: AdoptionAnswer, now: AdoptionAnswer) -> Rollout:
     if current.phase is RolloutPhase.HALTED:
         return current  # devices go back because of the halt; the counts say what led to it
-    good = current.good + now.is_good - before.is_good
-    bad = current.bad + now.is_bad - before.is_bad
-    counted = replace(current, good=good, bad=bad)
+    good = current.successes + now.is_good - before.is_good
+    bad = current.failures + now.is_bad - before.is_bad
+    counted = replace(current, successes=good, failures=bad)
     if current.phase is RolloutPhase.COMPLETED or not _too_bad(settings, good, bad):
         return counted
     return _halt(counted, f"{bad} of {good + bad} devices that answered have failed")
@@ -185,13 +185,13 @@ def _too_bad(settings: RolloutSettings, good: int, bad: int) -> bool:
 
 def is_time(settings: RolloutSettings, current: Rollout, at: float) -> bool:
     """Whether the present wave has lasted its time and enough of it have answered."""
-    last, waited = current.wave == len(settings.waves) - 1, at - current.wave_at
+    last, waited = current.wave == len(settings.waves) - 1, at - current.wave_started_at
     if current.phase is not RolloutPhase.ROLLING or waited < settings.soak_s:
         return False
     if not current.members:  # there is no device yet, or none in the wave's groups
         return not last
-    enough = current.good / current.members >= settings.success_threshold
-    return enough or (current.good + current.bad > 0 and waited >= settings.wave_timeout_s)
+    enough = current.successes / current.members >= settings.success_threshold
+    return enough or (current.successes + current.failures > 0 and waited >= settings.wave_timeout_s)
 
 
 def _go_on(settings: RolloutSettings, current: Rollout, tick: ClockTick) -> Rollout:
@@ -200,8 +200,8 @@ def _go_on(settings: RolloutSettings, current: Rollout, tick: ClockTick) -> Roll
     if tick.worse:
         return _halt(current, tick.worse)
     if current.wave < len(settings.waves) - 1:
-        return replace(current, wave=current.wave + 1, wave_at=tick.at)
-    if not current.good:
+        return replace(current, wave=current.wave + 1, wave_started_at=tick.at)
+    if not current.successes:
         return _halt(current, "no device has adopted it")
     if tick.unproven:
         return replace(current, reason=tick.unproven)

@@ -115,7 +115,7 @@ class Round:
     """One round's state without its clients; it can be written as a row and read back."""
 
     number: int
-    awaited: int  # clients of the cohort that may still report
+    pending: int  # clients of the cohort that may still report
     received: int = 0  # updates accepted, late ones of uninvited clients included
     phase: RoundPhase = RoundPhase.ANNOUNCED
     paused: bool = False
@@ -148,7 +148,7 @@ def step(settings: RoundSettings, current: Round, event: Event, status: ClientSt
         case DeviceLost():
             if current.phase is not RoundPhase.COLLECTING or status is not ClientStatus.WAITING:
                 return Step(current)
-            left = _close_if_done(settings, replace(current, awaited=current.awaited - 1))
+            left = _close_if_done(settings, replace(current, pending=current.pending - 1))
             return replace(left, status=ClientStatus.LOST)
         case DeadlinePassed():
             if current.phase is not RoundPhase.COLLECTING:
@@ -213,8 +213,8 @@ def keeps_partial_work(settings: RoundSettings, method: Method) -> bool:
 def _arrive(settings: RoundSettings, current: Round, event: UpdateArrived, status: ClientStatus) -> Step:
     if refusal := _refusal(settings, current, event, status):
         return Step(current, (Action.REFUSE,), refusal)
-    awaited = current.awaited - (status is ClientStatus.WAITING)
-    closed = _close_if_done(settings, replace(current, awaited=awaited, received=current.received + 1))
+    awaited = current.pending - (status is ClientStatus.WAITING)
+    closed = _close_if_done(settings, replace(current, pending=awaited, received=current.received + 1))
     return replace(closed, actions=(Action.ACCEPT, *closed.actions), status=ClientStatus.RECEIVED)
 
 
@@ -238,7 +238,7 @@ def _close_if_done(settings: RoundSettings, current: Round) -> Step:
     if current.phase is not RoundPhase.COLLECTING or current.paused:
         return Step(current)
     enough = settings.clients_per_round is not None and current.received >= settings.clients_per_round
-    if not (enough or current.deadline_passed or not current.awaited):
+    if not (enough or current.deadline_passed or not current.pending):
         return Step(current)
     if current.received < settings.minimum_clients:
         came, needed = current.received, settings.minimum_clients

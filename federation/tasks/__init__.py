@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
-from federation.described import described, from_description
+from federation.dataclass_json import described, from_description
 from federation.errors import SettingsError
 from federation.tasks.task import Task
 from gaitway import tasks

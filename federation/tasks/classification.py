@@ -39,11 +39,11 @@ class Classification(ClassificationTask, Task):
 
     def mismatch(self, output: Output, batch: Batch) -> str | None:
         """Want logits (B, C) and one class an example."""
-        if output.logits.dim() == 2 and batch.y.dim() == 1:
+        if output.logits.dim() == 2 and batch.y.dim() == 1 and not batch.y.is_floating_point():
             return None
         return (
             "classification needs logits (examples, classes) and one class an example; the network gave "
-            f"{tuple(output.logits.shape)} for targets of shape {tuple(batch.y.shape)}"
+            f"{tuple(output.logits.shape)} for targets of shape {tuple(batch.y.shape)} and type {batch.y.dtype}"
         )
 
 

@@ -16,13 +16,13 @@ from gaitway.tasks.segmentation import SegmentationTask
 
 @dataclass(frozen=True, kw_only=True)
 class Segmentation(SegmentationTask, Task):
-    """Softmax cross-entropy of logits (n, C, H, W) and classes (n, H, W), the mean over a picture's labelled pixels.
+    """Softmax cross-entropy of logits (n, C, H, W) and classes (n, H, W), the mean over an image's labelled pixels.
 
     Features (n, D, h, w) may be of a lower resolution: their classes are those of the nearest pixels of the targets.
     """
 
     def loss(self, output: Output, batch: Batch) -> Tensor:
-        """Return each picture's mean cross-entropy (n,) over its labelled pixels; 0 where it has none."""
+        """Return each image's mean cross-entropy (n,) over its labelled pixels; 0 where it has none."""
         labelled = self._labelled(batch.y)
         wanted = torch.where(labelled, batch.y, 0).long()
         pixels = -functional.log_softmax(output.logits, 1).gather(1, wanted[:, None])[:, 0] * labelled
@@ -56,7 +56,7 @@ class Segmentation(SegmentationTask, Task):
         return super().class_counts(targets[self._labelled(targets)], classes)
 
     def partition_label(self, targets: Tensor) -> Tensor:
-        """Return the class of most pixels of each picture, the lowest of equals; the background if it has no other."""
+        """Return the class of most pixels of each image, the lowest of equals; the background if it has no other."""
         found = (self.class_of_mask(mask) for mask in targets.cpu().numpy())
         otherwise = self.background or 0
         return torch.tensor([otherwise if one is None else one for one in found], dtype=torch.int64)
@@ -67,7 +67,7 @@ class Segmentation(SegmentationTask, Task):
         if len(logits) == len(features) == 4 and (logits[0], *logits[2:]) == targets:
             return None
         return (
-            "segmentation needs logits (pictures, classes, height, width), features (pictures, length, lower height, "
+            "segmentation needs logits (images, classes, height, width), features (images, length, lower height, "
             f"lower width) and a class of each pixel; the network gave {logits} and {features} for targets of shape "
             f"{targets}"
         )

@@ -94,9 +94,9 @@ class Task(TaskDefinition):
         """Say why counts of classes with this sum cannot be those of so many examples; None where they can."""
         if not self.has_classes:
             return f"came, but {self.name} has no classes"
-        if self.most_labels == 1:
+        if self.max_labels == 1:
             return None if total == examples else f"must sum to the {examples} examples, not to {total}"
-        most = self.most_labels * examples
+        most = self.max_labels * examples
         return None if total <= most else f"must sum to {most} at the most in {examples} examples, not to {total}"
 
     def partition_label(self, targets: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Pictures changed at random in training: flipped, scaled, shifted, recoloured; a mask moves with its picture.
+"""Images changed at random in training: flipped, scaled, shifted, recoloured; a mask moves with its image.
 
 What is done to an example is a pure function of (seed, client, round, epoch, its place in the epoch's order): the
-draws lie in the `Schedule`, so every engine and device makes the same pictures, and so does a resumed round. Pixels
+draws lie in the `Schedule`, so every engine and device makes the same images, and so does a resumed round. Pixels
 are gathered by whole numbers and mixed by exactly rounded products and sums: the same bits in any batch.
 """
 
@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Between(NamedTuple):
-    """The two rows, or columns, that each one of a scaled picture lies between."""
+    """The two rows, or columns, that each one of a scaled image lies between."""
 
     lower: Tensor  # (N, S) int64
     upper: Tensor  # (N, S) int64
@@ -33,30 +33,30 @@ class Between(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """Where each row, or column, of N pictures of that many (S) comes from in the picture before."""
+    """Where each row, or column, of N images of that many (S) comes from in the image before."""
 
     nearest: Tensor  # (N, S) int64
-    inside: Tensor  # (N, S) bool: the picture before reaches so far
+    inside: Tensor  # (N, S) bool: the image before reaches so far
     between: Between | None  # None where nothing is scaled: a pixel is one pixel of before
 
 
 class Changes(NamedTuple):
-    """What is done to N pictures."""
+    """What is done to N images."""
 
     rows: Axis
     columns: Axis
     colours: Tensor | None  # (N, 3) float32: what is added to it, its contrast and saturation; None: as they are
 
 
-def check_pictures(augmentation: Augmentation, x: Tensor) -> None:
-    """Refuse examples (..., C, H, W) that are no pictures.
+def check_images(augmentation: Augmentation, x: Tensor) -> None:
+    """Refuse examples (..., C, H, W) that are no images.
 
     Raises:
         SettingsError: if anything would have to be augmented.
     """
     if not augmentation.is_off and x.dim() < 4:
         raise SettingsError(
-            f"augmentation = {augmentation}: it is for pictures (channels, height, width), the examples here are of "
+            f"augmentation = {augmentation}: it is for images (channels, height, width), the examples here are of "
             f"shape {tuple(x.shape[1:])}; leave it out"
         )
 
@@ -64,32 +64,32 @@ def check_pictures(augmentation: Augmentation, x: Tensor) -> None:
 def augmented(
     augmentation: Augmentation, draws: npt.NDArray[np.float32], x: Tensor, y: Tensor, outside: int | None
 ) -> tuple[Tensor, Tensor]:
-    """Change pictures x (..., C, H, W), as a network takes them, by draws (..., DRAWS).
+    """Change images x (..., C, H, W), as a network takes them, by draws (..., DRAWS).
 
-    `outside` is the target of what a picture does not reach, where targets y (..., H, W) lie as the pictures do; None
+    `outside` is the target of what an image does not reach, where targets y (..., H, W) lie as the images do; None
     where they stay as they are.
 
     Raises:
-        SettingsError: for masks of another size than their pictures'.
+        SettingsError: for masks of another size than their images'.
     """
     size = x.shape[-2:]
     if outside is not None and y.shape[-2:] != size:
         raise SettingsError(
-            f"augmentation moves masks with their pictures: masks of {tuple(y.shape[-2:])} do not fit pictures of "
+            f"augmentation moves masks with their images: masks of {tuple(y.shape[-2:])} do not fit images of "
             f"{tuple(size)}; prepare them in one size, or leave augmentation out"
         )
     leading = x.shape[:-3]
     found = changes(augmentation, draws.reshape(-1, DRAWS), size[0], size[1], x.device)
-    pictures = changed_pictures(found, x.reshape(-1, *x.shape[-3:]))
+    images = changed_images(found, x.reshape(-1, *x.shape[-3:]))
     if outside is not None:
         y = changed_masks(found, y.reshape(-1, *size), outside).view(*leading, *size)
-    return pictures.view(*leading, *x.shape[-3:]), y
+    return images.view(*leading, *x.shape[-3:]), y
 
 
 def changes(
     augmentation: Augmentation, draws: npt.NDArray[np.float32], height: int, width: int, device: torch.device
 ) -> Changes:
-    """Say what draws (N, DRAWS) do to pictures of that size; computed in float64 on the host, wherever they lie."""
+    """Say what draws (N, DRAWS) do to images of that size; computed in float64 on the host, wherever they lie."""
     flip, scale, row, column = draws[:, :4].T.astype(np.float64)
     smallest, largest = augmentation.scale
     factor = smallest + scale * (largest - smallest)
@@ -128,8 +128,8 @@ def _axis(place: Floats, side: int, unmoved: bool, device: torch.device) -> Axis
     )
 
 
-def changed_pictures(changes: Changes, x: Tensor) -> Tensor:
-    """Change pictures (N, C, H, W): bilinear, 0 (the mean colour, once normalized) where they do not reach."""
+def changed_images(changes: Changes, x: Tensor) -> Tensor:
+    """Change images (N, C, H, W): bilinear, 0 (the mean colour, once normalized) where they do not reach."""
     for axis, taken, across in ((changes.rows, _rows, 3), (changes.columns, _columns, 2)):
         if axis.between is None:
             x = taken(x, axis.nearest)
@@ -146,7 +146,7 @@ def changed_pictures(changes: Changes, x: Tensor) -> Tensor:
 
 
 def changed_masks(changes: Changes, y: Tensor, outside: int) -> Tensor:
-    """Change masks (N, H, W) as the pictures: the nearest pixel's class, `outside` where they do not reach."""
+    """Change masks (N, H, W) as the images: the nearest pixel's class, `outside` where they do not reach."""
     moved = _columns(_rows(y[:, None], changes.rows.nearest), changes.columns.nearest)
     return torch.where(_reached(changes), moved, outside)[:, 0]
 
@@ -156,7 +156,7 @@ def _reached(changes: Changes) -> Tensor:
 
 
 def _rows(x: Tensor, index: Tensor) -> Tensor:
-    """Take rows (N, S) of pictures (N, C, H, W): whole ones, which is five times as fast as `gather`."""
+    """Take rows (N, S) of images (N, C, H, W): whole ones, which is five times as fast as `gather`."""
     count, channels, height, width = x.shape
     first = torch.arange(0, count * channels * height, height, device=x.device).view(count, channels, 1)
     return x.reshape(-1, width).index_select(0, (first + index[:, None]).flatten()).view(count, channels, -1, width)

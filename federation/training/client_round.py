@@ -15,7 +15,7 @@ from federation.records import Broadcast, Client, Examples
 from federation.training.augmentation import DRAWS
 from federation.training.callbacks import TrainingCallback
 from federation.training.forward import reseed
-from federation.training.local_round import Compile, LocalRound, Setup, Work, local_round
+from federation.training.local_round import ClientWork, Compile, LocalRound, Setup, local_round
 from federation.training.optimizers import optimizer_for, rate_of_round
 from federation.training.schedule import Schedule, in_order, schedule, stack_schedules
 from federation.tree import expand, stack, unstack
@@ -23,7 +23,7 @@ from federation.tree import expand, stack, unstack
 STATS_BATCH_SIZE = 64
 """Examples a batch, or more, in which class statistics are measured: small batches only cost time there."""
 STATS_NUMBERS = 1 << 22
-"""Of large pictures fewer: so many numbers of x a batch, or a batch of training, whose maps fit into memory too."""
+"""Of large images fewer: so many numbers of x a batch, or a batch of training, whose maps fit into memory too."""
 
 
 def train_one(
@@ -41,7 +41,7 @@ def train_one(
     client = reseed(client, setup.training.seed, client_id, round_number)
     order = _order(setup, len(examples.y), client_id, round_number, max_steps)
     rate = rate_of_round(setup.training, round_number, setup.rounds)
-    work = Work(examples, order, _stats_order(setup, examples), rate)
+    work = ClientWork(examples, order, _stats_order(setup, examples), rate)
     return local_round(setup, optimizer_for(setup.training), client, broadcast, work, callback=callback)
 
 
@@ -67,7 +67,7 @@ def train_stacked(
     ]
     stats_orders = [_stats_order(setup, mine) for mine in examples]
     rate = rate_of_round(setup.training, round_number, setup.rounds)
-    work = Work(pad_examples(examples), stack_schedules(orders), stack_schedules(stats_orders), rate)
+    work = ClientWork(pad_examples(examples), stack_schedules(orders), stack_schedules(stats_orders), rate)
     seeded = [
         reseed(client, setup.training.seed, name, round_number)
         for client, name in zip(clients, client_ids, strict=True)

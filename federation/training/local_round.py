@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from federation.aggregation.class_statistics import class_stats, empty_class_stats
 from federation.method import Method
 from federation.plan import TrainingConfig
-from federation.records import Batch, Broadcast, ClassStats, Client, Examples, Phase, Tensors, TrainingStats, Tree
+from federation.records import Batch, Broadcast, Client, Examples, ExampleSums, Phase, Tensors, TrainingStats, Tree
 from federation.tasks.classification import Classification
 from federation.tasks.task import Task
-from federation.training.augmentation import augmented, check_pictures
+from federation.training.augmentation import augmented, check_images
 from federation.training.callbacks import EpochCheckpoint, TrainingCallback
 from federation.training.forward import Network
 from federation.training.optimizers import Optimizer
@@ -40,7 +39,7 @@ class Setup:
     network: Network
     task: Task = field(default_factory=Classification)
     moments: Moments | None = None
-    """What pictures that are kept as bytes are normalized by."""
+    """What images that are kept as bytes are normalized by."""
     rounds: int | None = None
     """Of the federation, for a schedule of learning rates."""
 
@@ -49,7 +48,7 @@ class Setup:
         return network_input(x, self.moments)
 
 
-class Work(NamedTuple):
+class ClientWork(NamedTuple):
     """A client's examples, the order in which it trains on them, and one sweep over them for statistics.
 
     `rate`: by how much the round's learning rates are the phases'.
@@ -83,7 +82,7 @@ def local_round(
     optimizer: Optimizer,
     client: Client,
     broadcast: Broadcast,
-    work: Work,
+    work: ClientWork,
     *,
     stacked: bool = False,
     callback: TrainingCallback | None = None,
@@ -125,7 +124,7 @@ class _Loop(NamedTuple):
     setup: Setup
     optimizer: Optimizer
     round_state: Tree
-    work: Work
+    work: ClientWork
     stacked: bool
     callback: TrainingCallback
     compiled: Compile | None
@@ -180,16 +179,16 @@ def _train(loop: _Loop, phase: Phase, state: _State, epochs: range, begun: Epoch
     return _State(merge(state.params, trained), buffers, loss, examples, steps, stopped)
 
 
-def _statistics(when: str, setup: Setup, client: Client, work: Work, stacked: bool) -> ClassStats:
-    """Sum the class statistics over all examples, in evaluation mode, if the method wants them now."""
-    lift, like = _stacked if stacked else _single, setup.inputs(work.examples.x[:0])
-    stats = empty_class_stats(setup.training, like, work.examples.y.shape[:1] if stacked else ())
-    if when not in setup.method.class_stats_at:
+def _statistics(when: str, setup: Setup, client: Client, work: ClientWork, stacked: bool) -> ExampleSums:
+    """Sum over all examples what the method sums, in evaluation mode, if it wants that now."""
+    lift, like, method = _stacked if stacked else _single, setup.inputs(work.examples.x[:0]), setup.method
+    stats = method.empty_sums(setup.training, like, work.examples.y.shape[:1] if stacked else ())
+    if when not in method.sums_at:
         return stats
 
-    def one(client: Client, batch: Batch, before: ClassStats) -> ClassStats:
+    def one(client: Client, batch: Batch, before: ExampleSums) -> ExampleSums:
         output = setup.network.evaluate(client.params, client.buffers, batch.x, batch.mask)
-        return class_stats(setup.task.labelled_features(output, batch), setup.training.classes, before)
+        return method.add_sums(setup.task, setup.training, output, batch, before)
 
     with torch.no_grad():
         for batch in _batches(setup, work.examples, work.stats_order, 0, stacked):
@@ -230,7 +229,7 @@ def _batches(setup: Setup, examples: Examples, order: Schedule, epoch: int, stac
         key = where_ if rows is None else (rows, where_)
         x, y = setup.inputs(examples.x[key]), examples.y[key]
         if order.draws is not None:
-            check_pictures(setup.training.augmentation, x[0] if stacked else x)
+            check_images(setup.training.augmentation, x[0] if stacked else x)
             draws = order.draws[..., epoch, step, :size, :]
             x, y = augmented(setup.training.augmentation, draws, x, y, setup.task.outside)
         yield Batch(x, y, torch.as_tensor(real[..., :size]).to(x))

@@ -1,6 +1,6 @@
-"""Pictures as bytes until they are looked at: (x / 255 − mean) / std by channel, batch by batch.
+"""Images as bytes until they are looked at: (x / 255 − mean) / std by channel, batch by batch.
 
-A picture's bytes take a quarter of its float32 numbers, and the conversion is two exactly rounded operations an
+An image's bytes take a quarter of its float32 numbers, and the conversion is two exactly rounded operations an
 element: the numbers are the same whenever, and on whatever engine or device, it is done.
 """
 
@@ -33,7 +33,7 @@ class Moments(NamedTuple):
 
 
 def network_input(x: Tensor, moments: Moments | None) -> Tensor:
-    """Return examples as a network takes them: bytes of pictures normalized, anything else as it is.
+    """Return examples as a network takes them: bytes of images normalized, anything else as it is.
 
     Raises:
         SettingsError: for bytes that nothing is known of.

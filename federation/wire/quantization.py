@@ -68,7 +68,7 @@ def pack(upload: Tree, delta_reference: Tree, residual: Tree) -> Packed:
         if not is_quantized(spec_of(value)):
             values[name] = value
             continue
-        wanted = _owed(value, start[name], before.get(name)) if name in start else value
+        wanted = _with_residual(value, start[name], before.get(name)) if name in start else value
         values[name], scales[name] = quantize(wanted)
         if not torch.isfinite(scales[name]).all():
             raise UpdateError(f"tensor {name!r}, or its change in this round, holds NaN or infinity")
@@ -113,7 +113,7 @@ def dequantize(levels: Tensor, scales: Tensor) -> Tensor:
     return values.reshape(-1)[: levels.numel()].reshape(levels.shape)
 
 
-def _owed(value: Tensor, start: Tensor, residual: Tensor | None) -> Tensor:
+def _with_residual(value: Tensor, start: Tensor, residual: Tensor | None) -> Tensor:
     change = value - start
     # a client state may be older than this tensor
     return change if residual is None or residual.shape != change.shape else change.add_(residual)

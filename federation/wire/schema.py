@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import torch
 
-from federation.aggregation.class_statistics import empty_training_stats
 from federation.errors import UpdateError
 from federation.method import Method
 from federation.plan import TrainingConfig
@@ -32,7 +31,9 @@ def upload_schema(method: Method, training: TrainingConfig, client: Client) -> S
     """Ask the method what a client of this shape uploads, without training it."""
     state = method.server_init(client.params, client.buffers, training)
     received, round_state = method.receive(method.init_client_state(client, training), method.broadcast(state, ""))
-    _, tree = method.upload(received, round_state, empty_training_stats(training, next(iter(client.params.values()))))
+    _, tree = method.upload(
+        received, round_state, method.empty_training_stats(training, next(iter(client.params.values())))
+    )
     return schema_of(tree)
 
 

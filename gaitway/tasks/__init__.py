@@ -11,6 +11,7 @@ from gaitway.tasks.classification import ClassificationTask
 from gaitway.tasks.definition import Answers, Judgement, Quality, TargetKind, TaskDefinition, TaskError
 from gaitway.tasks.masked_reconstruction import MaskedReconstructionTask
 from gaitway.tasks.metric import TRIVIAL, Metric
+from gaitway.tasks.regression import RegressionTask
 from gaitway.tasks.segmentation import SegmentationTask
 from gaitway.tasks.soundness import Soundness
 
@@ -33,7 +34,7 @@ __all__ = [
 
 TASKS: EntryTable[type[TaskDefinition]] = EntryTable(
     "tasks",
-    {task.name: task for task in (ClassificationTask, SegmentationTask, MaskedReconstructionTask)},
+    {task.name: task for task in (ClassificationTask, SegmentationTask, MaskedReconstructionTask, RegressionTask)},
     check=named_subclass(TaskDefinition),
 )
 

@@ -29,7 +29,7 @@ MIN_CLASSES = 2
 """Over one class the constant answer is always right."""
 MIN_CLASS_EXAMPLES = 5
 """Of a class that counts: five windows that overlap by half are 8 s; fewer may be a stray label."""
-LUCK = 1.645
+CHANCE_Z = 1.645
 """Standard errors of guessing that the mean recall must exceed: a guess does so once in twenty times."""
 MIN_RECALL_GAIN = 0.1
 """Share of the way from guessing to no error that it must be ahead: a model that answers one class but for a few
@@ -129,7 +129,7 @@ class ClassSoundness(Soundness):
         return self._metric_of(most_frequent(self.matrix)) if self.matrix.any() else None
 
     @property
-    def obstacle(self) -> str:
+    def undecided_reason(self) -> str:
         """Why these examples cannot tell a model that works from one that does not; empty if they can."""
         if not self.examples:
             return f"there are no {self.part} {self.noun}"
@@ -142,9 +142,9 @@ class ClassSoundness(Soundness):
         return ""
 
     @property
-    def fault(self) -> str:
+    def failure_reason(self) -> str:
         """Why the model does not work, in words; empty if it does, or if these examples cannot tell."""
-        if self.obstacle:
+        if self.undecided_reason:
             return ""
         answered = self.matrix.sum(0)
         if (answered > 0).sum() == 1:
@@ -189,7 +189,7 @@ class ClassSoundness(Soundness):
         variance = (share * (1 - share))[counted] / size[counted]
         recall = np.diag(self.matrix)[counted] / size[counted]
         guess = 1 / counted.sum()
-        luck = LUCK * np.sqrt(variance.sum()) / counted.sum()
+        luck = CHANCE_Z * np.sqrt(variance.sum()) / counted.sum()
         return float(recall.mean()), float(guess + max(luck, MIN_RECALL_GAIN * (1 - guess)))
 
 

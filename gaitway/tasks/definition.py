@@ -22,11 +22,11 @@ from gaitway.tasks.soundness import Soundness
 Arrays = Mapping[str, npt.NDArray[Any]]
 """A task's statistics of a set of examples, by name; those of two sets add array by array."""
 
-Answers = npt.NDArray[np.int64]
-"""True or predicted targets (n, …)."""
+Answers = npt.NDArray[Any]
+"""True or predicted targets (n, …): class numbers int64, or numbers float64."""
 
 Quality = npt.NDArray[np.float64] | npt.NDArray[np.int64] | npt.NDArray[np.bool_]
-"""How good an answer is to each example (n,): right or wrong, or a share."""
+"""How good an answer is to each example (n,): right or wrong, a share, or an error with a minus sign."""
 
 
 class TaskError(GaitwayError):
@@ -38,7 +38,9 @@ class TargetKind(StrEnum):
 
     CLASS = "class"
     MASK = "mask"
-    """A class for every pixel of a picture."""
+    """A class for every pixel of an image."""
+    NUMBER = "number"
+    """A number in a unit of its own, such as steps a minute."""
     WINDOW = "window"
     """The example itself: nobody has to annotate anything."""
 
@@ -76,7 +78,9 @@ class TaskDefinition(ABC):
     target: ClassVar[TargetKind] = TargetKind.CLASS
     has_classes: ClassVar[bool] = True
     """Whether it learns classes, and so from labelled examples alone; methods may take prototypes of them."""
-    most_labels: ClassVar[int] = 1
+    min_labels: ClassVar[int] = 2
+    """How many names a plan's labels have at the least: of classes two, of a number its own and its unit."""
+    max_labels: ClassVar[int] = 1
     """How many labels an example has at the most; where it is one, each example has one."""
     input_kind: ClassVar[str | None] = None
     """The only kind of input that it can learn from; None: any."""
@@ -105,9 +109,17 @@ class TaskDefinition(ABC):
         """Whether it learns such targets, or at least ignores them."""
         return cls.target in (target, TargetKind.WINDOW)
 
+    def labels(self, classes: tuple[str, ...], number: str) -> tuple[str, ...]:
+        """Return what a plan's labels are where examples have these classes, and a number of this name ("": none)."""
+        return (number,) if self.target is TargetKind.NUMBER else classes
+
+    def advice(self, targets: npt.NDArray[Any]) -> str:
+        """Say what of the options does not fit these targets of training (n, …), and what to do; "" where all does."""
+        return ""
+
     @property
     def outside(self) -> int | None:
-        """The target of what a picture does not reach, where targets lie as its pixels do, and move with them.
+        """The target of what an image does not reach, where targets lie as its pixels do, and move with them.
 
         None where augmentation leaves the targets as they are.
         """
@@ -149,6 +161,25 @@ class TaskDefinition(ABC):
         """Read what a model says (n, C, …) as answers (n, …)."""
         found: Answers = logits.argmax(axis=1).astype(np.int64)
         return found
+
+    def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return the probability of each class (n, C, …) of what a model says; (n, 0) of a task without classes."""
+        shifted = np.exp(logits - logits.max(axis=1, keepdims=True, initial=-np.inf))
+        found: npt.NDArray[np.float32] = shifted / shifted.sum(axis=1, keepdims=True)
+        return found
+
+    def agreement(self, logits: npt.NDArray[np.float32], others: npt.NDArray[np.float32]) -> float:
+        """Return the share of answers in which what two models say (n, C, …) is as good as the same."""
+        return float(np.mean(logits.argmax(axis=1) == others.argmax(axis=1)))
+
+    @property
+    def max_score_loss(self) -> float:
+        """How much of the primary metric an int8 model may lose against float32."""
+        return 0.005
+
+    def words(self, answer: float, labels: Sequence[str]) -> str:
+        """Write one example's answer for people."""
+        return labels[int(answer)]
 
     def judge(self, truth: Answers, answered: Answers, labels: Sequence[str], noun: str = "windows") -> Judgement:
         """Compare true and answered targets (n, …) of examples that are called `noun`.

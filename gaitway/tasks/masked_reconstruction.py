@@ -43,7 +43,7 @@ class RestorationSoundness(Soundness):
         return self.mean_answer
 
     @property
-    def obstacle(self) -> str:
+    def undecided_reason(self) -> str:
         """Why these examples cannot tell; empty if they can."""
         if not self.windows or self.error is None:
             return "there are no holdout windows"
@@ -54,9 +54,9 @@ class RestorationSoundness(Soundness):
         )
 
     @property
-    def fault(self) -> str:
+    def failure_reason(self) -> str:
         """Why the model does not work, in words; empty if it does, or if these examples cannot tell."""
-        if self.obstacle or (self.error or 0.0) < (self.mean_answer or 0.0):
+        if self.undecided_reason or (self.error or 0.0) < (self.mean_answer or 0.0):
             return ""
         return "it restores what was hidden no better than each channel's mean"
 

@@ -1,6 +1,6 @@
 """Semantic segmentation without torch: intersection over union, and when a model of it works.
 
-What holds of classification holds of mIoU and the recall of pixels; luck is no matter over so many pixels, but pictures
+What holds of classification holds of mIoU and the recall of pixels; luck is no matter over so many pixels, but images
 are few, so that as many are asked for as windows.
 """
 
@@ -50,10 +50,10 @@ def pixel_scores_of(matrix: npt.NDArray[np.int64]) -> PixelScores:
 
 @dataclass(frozen=True)
 class PixelSoundness(ClassSoundness):
-    """Of segmentation: `matrix` counts labelled pixels, those of `pictures` pictures."""
+    """Of segmentation: `matrix` counts labelled pixels, those of `images` images."""
 
-    noun: str = "pictures"
-    pictures: int = 0
+    noun: str = "images"
+    images: int = 0
 
     metric: ClassVar[str] = "mean_iou"
     kind: ClassVar[Metric] = METRICS[metric]
@@ -61,8 +61,8 @@ class PixelSoundness(ClassSoundness):
 
     @property
     def examples(self) -> int:
-        """Pictures in the holdout."""
-        return self.pictures
+        """Images in the holdout."""
+        return self.images
 
     def _metric_of(self, matrix: Counts) -> float:
         return float(getattr(pixel_scores_of(matrix), self.metric))
@@ -79,7 +79,7 @@ class SegmentationTask(TaskDefinition):
     class_metric: ClassVar[Metric | None] = Metric("IoU", "IoU")
     scored_unit: ClassVar[str] = "pixels"
     target: ClassVar[TargetKind] = TargetKind.MASK
-    most_labels: ClassVar[int] = 1 << 24  # pixels: 4096 x 4096
+    max_labels: ClassVar[int] = 1 << 24  # pixels: 4096 x 4096
     input_kind: ClassVar[str | None] = "image"
     inference_batch: ClassVar[int] = 8
     min_gate_examples: ClassVar[int] = 16
@@ -88,7 +88,7 @@ class SegmentationTask(TaskDefinition):
     ignore_index: int = 255
     """Pixels of this class count nowhere: not in the loss, nor in the scores, nor in class statistics."""
     background: int | None = None
-    """The class that a picture is only dealt by where it has no other."""
+    """The class that an image is only dealt by where it has no other."""
 
     def __post_init__(self) -> None:
         """Refuse numbers that no target can have.
@@ -137,12 +137,12 @@ class SegmentationTask(TaskDefinition):
         found: list[float] = iou_per_class(statistics["confusion"]).tolist()
         return found
 
-    def soundness(self, statistics: Arrays, examples: int, labels: Sequence[str], noun: str = "pictures") -> Soundness:
+    def soundness(self, statistics: Arrays, examples: int, labels: Sequence[str], noun: str = "images") -> Soundness:
         """Judge by the confusion matrix of pixels."""
-        return PixelSoundness(statistics["confusion"], labels, noun, pictures=examples)
+        return PixelSoundness(statistics["confusion"], labels, noun, images=examples)
 
-    def judge(self, truth: Answers, answered: Answers, labels: Sequence[str], noun: str = "pictures") -> Judgement:
-        """Compare true and answered masks (n, height, width): the mean IoU of each picture."""
+    def judge(self, truth: Answers, answered: Answers, labels: Sequence[str], noun: str = "images") -> Judgement:
+        """Compare true and answered masks (n, height, width): the mean IoU of each image."""
         matrices = [
             confusion(mask[known], own[known], len(labels))
             for mask, own in zip(truth, answered, strict=True)
@@ -150,4 +150,4 @@ class SegmentationTask(TaskDefinition):
         ]
         none: Counts = np.zeros((len(labels), len(labels)), np.int64)
         quality = np.array([pixel_scores_of(matrix).mean_iou for matrix in matrices])
-        return Judgement(PixelSoundness(sum(matrices, none), labels, noun, pictures=len(truth)), np.nan_to_num(quality))
+        return Judgement(PixelSoundness(sum(matrices, none), labels, noun, images=len(truth)), np.nan_to_num(quality))

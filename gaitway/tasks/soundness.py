@@ -38,12 +38,12 @@ class Soundness(ABC):
 
     @property
     @abstractmethod
-    def obstacle(self) -> str:
+    def undecided_reason(self) -> str:
         """Why these examples cannot tell a model that works from one that does not; empty if they can."""
 
     @property
     @abstractmethod
-    def fault(self) -> str:
+    def failure_reason(self) -> str:
         """Why the model does not work, in words; empty if it does, or if these examples cannot tell."""
 
     @property
@@ -54,7 +54,7 @@ class Soundness(ABC):
     @property
     def works(self) -> bool | None:
         """Whether the model works; None where these examples cannot tell."""
-        return None if self.obstacle else not self.fault
+        return None if self.undecided_reason else not self.failure_reason
 
     @property
     def words(self) -> str:
@@ -73,6 +73,6 @@ class Soundness(ABC):
             "metric": self.metric,
             "score": self.score,
             "trivial": self.trivial,
-            "checked": not self.obstacle,
+            "checked": not self.undecided_reason,
             "windows": self.examples,
         }

@@ -14,7 +14,7 @@ from gaitway.terminal import Console
 from har_pipeline.apps.reader import AppReader, AppSource
 from har_pipeline.apps.vocabulary import name_words
 
-SHOWN = 20
+MAX_SHOWN = 20
 
 
 def show_exports(readers: Sequence[AppReader], root: Path, console: Console) -> bool:
@@ -37,14 +37,14 @@ def show_found(reader: AppReader, source: AppSource, console: Console) -> None:
     """Print the recordings, their clients and words, and what of them is not read."""
     vocabulary = reader.vocabulary(reader.options({"labels": _words(source)}))
     table = Table("recording", "clients", "annotations", "of")
-    for export in source.usable[:SHOWN]:
+    for export in source.usable[:MAX_SHOWN]:
         notes = Counter(note.text.strip() for note in export.annotations)
         clients = ", ".join(reader.clients_of(export, vocabulary).values())
         table.add_row(*(escape(each) for each in (export.name, clients, ", ".join(list(notes)[:5]), export.about)))
     if source.usable:
         console.print(table)
     console.print(f"{len(source.usable)} of {len(source.exports)} recordings can be read", markup=False)
-    for words in _notes(source)[:SHOWN]:
+    for words in _notes(source)[:MAX_SHOWN]:
         console.print(f"note      {words}", markup=False, soft_wrap=True)
     if found := _words(source):
         console.print(f"words     {', '.join(found)}: of annotations, or of names of folders and files", markup=False)
@@ -65,4 +65,4 @@ def _words(source: AppSource) -> list[str]:
     texts = Counter(note.text.strip().lower() for export in source.usable for note in export.annotations)
     if not texts:
         texts = Counter(word for export in source.usable for word in name_words(export.name))
-    return [text for text, _ in texts.most_common(SHOWN) if text and text not in ("stop", "end")]
+    return [text for text, _ in texts.most_common(MAX_SHOWN) if text and text not in ("stop", "end")]

@@ -12,7 +12,7 @@ from har_pipeline.errors import SourceError
 from har_pipeline.readers.archive import ARCHIVE, DAMAGED, Member, printable, walk
 
 HEAD_BYTES = 1 << 16
-MOST_META_BYTES = 1 << 20
+MAX_META_BYTES = 1 << 20
 META = re.compile(r"(^|/)(Metadata|Annotation|meta/(device|time))\.csv$", re.IGNORECASE)
 """Small files that are read whole."""
 TABLE = re.compile(r"\.(csv|txt|json)(\.gz)?$", re.IGNORECASE)
@@ -51,7 +51,7 @@ def read_heads(root: Path, report: Callable[[str], None], inspect: Inspect | Non
             continue
         try:
             with member.open() as stream:
-                data = stream.read(MOST_META_BYTES if META.search(member.name) else HEAD_BYTES)
+                data = stream.read(MAX_META_BYTES if META.search(member.name) else HEAD_BYTES)
             found = inspect(member, data) if inspect is not None else None
         except (SourceError, *DAMAGED) as error:
             report(f"{member.name} cannot be read: {error}")

@@ -11,7 +11,7 @@ from typing import Any
 from har_pipeline.description.files import Bytes
 from har_pipeline.errors import SourceError
 
-MOST_RECORD = 1 << 16
+MAX_RECORD = 1 << 16
 BLOCK_BYTES = 1 << 16
 FIRST, BETWEEN = re.compile(r"\s*\["), re.compile(r"[\s,]*")
 
@@ -20,7 +20,7 @@ def json_records(stream: Bytes, name: str) -> Iterator[dict[str, Any]]:
     """Yield the objects of an array one after another.
 
     Raises:
-        SourceError: if it is no array of objects, or one is longer than MOST_RECORD characters.
+        SourceError: if it is no array of objects, or one is longer than MAX_RECORD characters.
     """
     blocks = _text_of(stream)
     decoder, text = json.JSONDecoder(), next(blocks, "")
@@ -34,7 +34,7 @@ def json_records(stream: Bytes, name: str) -> Iterator[dict[str, Any]]:
             record, end = decoder.raw_decode(text, at)
         except ValueError as error:
             block = next(blocks, "")
-            if len(text) - at > MOST_RECORD or (not block and text[at:].strip() not in ("", "]")):
+            if len(text) - at > MAX_RECORD or (not block and text[at:].strip() not in ("", "]")):
                 raise SourceError(f"{name} is not an array of records: {str(error)[:100]}; export it again") from error
             if not block:
                 return

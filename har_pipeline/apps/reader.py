@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 Report = Callable[[str], None]
 FindExports = Callable[[Sequence[FileHead], Options], list[AppExport]]
 NOBODY = "me"
-LABEL_OPTIONS: dict[str, Any] = {"labels": [], "annotations": {}, "stop_words": list(STOP_WORDS)}
+LABEL_OPTIONS: dict[str, Any] = {"labels": [], "annotations": {}, "stop_annotations": list(STOP_WORDS)}
 """The activities in the order of their indices; other words that mean one of them; annotations that end one."""
 NOTHING = re.compile("(?!)")
 
@@ -69,7 +69,7 @@ class AppReader(RecordingReader):
     def options(self, given: Options | None) -> dict[str, Any]:
         """Lay the given options over the defaults; raises SettingsError for one that is unknown or of another type."""
         options = super().options(given)
-        for key in ("labels", "stop_words"):
+        for key in ("labels", "stop_annotations"):
             if not isinstance(options[key], list | tuple) or not all(isinstance(each, str) for each in options[key]):
                 raise SettingsError(f'{self.name}: {key} is {options[key]!r}; expected a list, as in ["walking"]')
         annotations = options["annotations"]
@@ -122,7 +122,7 @@ class AppReader(RecordingReader):
 
     def vocabulary(self, options: Options) -> ActivityWords:
         """Return what the options make of words; raises SettingsError for an activity that is no label."""
-        vocabulary = ActivityWords(options["labels"], options["annotations"], options["stop_words"])
+        vocabulary = ActivityWords(options["labels"], options["annotations"], options["stop_annotations"])
         if vocabulary.unknown:
             raise SettingsError(
                 f"{self.name}: annotations sends a word to {vocabulary.unknown[0]!r}, which is no label; labels are "
@@ -203,7 +203,8 @@ def _tell_words(source: AppSource, vocabulary: ActivityWords, report: Report) ->
     if unknown:
         report(
             f"annotations that mean no activity, after which nothing is labelled: {', '.join(map(repr, unknown[:10]))}"
-            f"{f' and {len(unknown) - 10} more' if len(unknown) > 10 else ''}; name them in annotations or stop_words"
+            f"{f' and {len(unknown) - 10} more' if len(unknown) > 10 else ''}; "
+            "name them in annotations or stop_annotations"
         )
     unnamed = [
         each.name for each in source.usable if not each.annotations and not vocabulary.activity_in_name(each.name)

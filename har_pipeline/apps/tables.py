@@ -15,7 +15,7 @@ from har_pipeline.description.files import DescribedFile
 from har_pipeline.description.samples import ROWS, refuse_damaged
 from har_pipeline.description.text import PlainText, RowBlock, read_blocks
 from har_pipeline.errors import SourceError
-from har_pipeline.readers.tables import LEAST_ROWS_TO_JUDGE
+from har_pipeline.readers.tables import MIN_ROWS_TO_JUDGE
 
 SEPARATORS = (";", "\t", ",")
 DECIMAL_COMMA = re.compile(r"^\s*\"?[-+\u2212]?\d+,\d")
@@ -94,7 +94,7 @@ def samples_of(
                 day_s, last_s = DAY_S * np.floor(latest_s / DAY_S), latest_s % DAY_S
             numbers = np.column_stack([times_s, numbers])
         read, damaged, why = read + len(block), damaged + int(block.damaged.sum()), why or next(iter(block.why), "")
-        if read >= LEAST_ROWS_TO_JUDGE:
+        if read >= MIN_ROWS_TO_JUDGE:
             refuse_damaged(damaged, read, why)
         for low in range(0, len(numbers), ROWS):
             for samples in convert(numbers[low : low + ROWS]):

@@ -24,12 +24,12 @@ class ActivityWords:
         self,
         labels: Sequence[str],
         annotations: Mapping[str, str] | None = None,
-        stop_words: Sequence[str] = STOP_WORDS,
+        stop_annotations: Sequence[str] = STOP_WORDS,
     ) -> None:
         self.labels = tuple(labels)
         named = {text.strip().lower(): activity for text, activity in (annotations or {}).items()}
         self._meaning = {label.lower(): label for label in labels}
-        self._meaning |= {word.strip().lower(): "" for word in stop_words}
+        self._meaning |= {word.strip().lower(): "" for word in stop_annotations}
         self._meaning |= {text: activity for text, activity in named.items() if activity in self.labels}
         self.unknown = sorted(set(named.values()) - set(labels))
         self._in_names = {_plain(word): activity for word, activity in self._meaning.items() if activity}

@@ -17,7 +17,7 @@ from har_pipeline.errors import SettingsError, SourceError
 from har_pipeline.readers.archive import Layout, Source, printable, unpacking, walk
 
 MATCHING_S = 10.0
-MOST_CHARACTERS = 1000
+MAX_CHARACTERS = 1000
 """Longer paths match nothing."""
 # Python's expressions can take years on one name, and a thread cannot stop one; a process can be ended.
 MATCHER = """
@@ -35,7 +35,7 @@ json.dump(found, sys.stdout)
 class Matched(NamedTuple):
     """What a path says: the words of the named groups, and `visit`, the path without the group `sensor`."""
 
-    words: Mapping[str, str]
+    captured: Mapping[str, str]
     visit: str
 
 
@@ -117,7 +117,7 @@ def match_names(description: Description, names: Sequence[str]) -> list[Matched 
     Raises:
         SettingsError: after MATCHING_S.
     """
-    short = [name if len(name) <= MOST_CHARACTERS else "" for name in names]
+    short = [name if len(name) <= MAX_CHARACTERS else "" for name in names]
     request = json.dumps([anchored(description.files).pattern, short])
     try:
         done = subprocess.run(

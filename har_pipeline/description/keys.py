@@ -19,7 +19,7 @@ DATE = "date"
 GROUPS = ("client", "session", "activity", "sensor")
 """What a column, a named group of `files` or a fixed word can say of a row."""
 SEPARATORS = {"tab": "\t", "whitespace": "whitespace"}
-LARGEST = 1e12
+MAX_NUMBER = 1e12
 """No factor, offset or time unit is larger."""
 
 
@@ -32,8 +32,8 @@ def _column(given: object) -> str | int:
 
 
 def _number(given: object) -> float:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not abs(given) <= LARGEST:
-        raise ValueError(f"expected a number of at most {LARGEST:g}")
+    if isinstance(given, bool) or not isinstance(given, int | float) or not abs(given) <= MAX_NUMBER:
+        raise ValueError(f"expected a number of at most {MAX_NUMBER:g}")
     return float(given)
 
 

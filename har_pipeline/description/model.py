@@ -22,11 +22,13 @@ from gaitway.errors import did_you_mean, first_problem
 from har_pipeline.description.keys import (
     DATE,
     GROUPS,
+    MAX_NUMBER,
     AccUnit,
     Axes,
     Column,
     GyroUnit,
     Matrix,
+    Number,
     Pattern,
     Separator,
     TimeUnit,
@@ -42,8 +44,8 @@ from har_pipeline.recording import UNLABELLED
 from har_pipeline.signals.addition import MAX_GAP_S
 from har_pipeline.units import ACC_UNITS, GYRO_UNITS, TIME_UNITS
 
-MOST_DESCRIBED_BYTES = 1 << 20
-HOW = {
+MAX_DESCRIBED_BYTES = 1 << 20
+EXAMPLES = {
     "acceleration": 'acceleration = "specific force" (at rest, face up, z is +9.8: Android, most boards), '
     '"gravity points down" (−9.8: Apple) or "without gravity"',
     "acc": 'acc = { columns = ["ax", "ay", "az"], unit = "g" }',
@@ -76,7 +78,7 @@ class DescriptionPart(BaseModel):
                 (key for key, each in cls.model_fields.items() if each.is_required() and key not in given), ""
             )
             if missing:
-                raise ValueError(f"{missing} is missing; write it as in {HOW[missing]}")
+                raise ValueError(f"{missing} is missing; write it as in {EXAMPLES[missing]}")
         return given
 
 
@@ -154,6 +156,33 @@ class TimeColumn(DescriptionPart):
     def seconds(self) -> float:
         """How many seconds a step of the column's numbers is."""
         return TIME_UNITS[self.unit] if isinstance(self.unit, str) else self.unit
+
+
+class NumberColumn(DescriptionPart):
+    """A number that a regression learns, such as a heart rate; it holds for the rows after it, at most for 2 s."""
+
+    column: Column
+    name: Word | None = None
+    unit: Word | None = None
+    min: Number = -MAX_NUMBER
+    max: Number = MAX_NUMBER
+
+    @model_validator(mode="after")
+    def _ordered(self) -> NumberColumn:
+        if not self.min < self.max:
+            raise ValueError(f"min is {self.min:g}, and max {self.max:g}; min must be below max")
+        return self
+
+    @property
+    def label(self) -> str:
+        """What is learnt, with its unit: `heart rate (beats/min)`."""
+        name = self.name or str(self.column)
+        return f"{name} ({self.unit})" if self.unit else name
+
+    def values(self, raw: np.ndarray) -> np.ndarray:
+        """Return the numbers (n,) of the column, NaN where they are beyond `min` and `max`: not known."""
+        usable: np.ndarray = np.where((raw >= self.min) & (raw <= self.max), raw, np.nan)
+        return usable
 
 
 class SensorColumns(DescriptionPart):
@@ -256,6 +285,7 @@ class Description(DescriptionPart):
     acceleration: Annotated[AccelerationConvention, BeforeValidator(_convention)]
     acc: Accelerometer
     gyro: Gyroscope | None = None
+    number: Annotated[NumberColumn, BeforeValidator(column_alone)] | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Description:
@@ -331,6 +361,8 @@ class Description(DescriptionPart):
                 yield source.column
         for sensor in self.sensors.values():
             yield from (*sensor.columns, *(sensor.add or ()))
+        if self.number is not None:
+            yield self.number.column
 
     def with_labels(self, names: Sequence[str]) -> Description:
         """Return the same with these labels: a federation's, on a device."""
@@ -361,8 +393,8 @@ def read_description(path: Path | str) -> Description:
     """
     try:
         with Path(path).open("rb") as file:
-            text = file.read(MOST_DESCRIBED_BYTES + 1)
-        if len(text) > MOST_DESCRIBED_BYTES:
+            text = file.read(MAX_DESCRIBED_BYTES + 1)
+        if len(text) > MAX_DESCRIBED_BYTES:
             raise SettingsError(f"{path}: larger than 1 MiB; expected a description in TOML")
         options = tomllib.loads(text.decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:

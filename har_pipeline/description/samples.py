@@ -18,8 +18,8 @@ from har_pipeline.description.model import Description
 from har_pipeline.description.overlaps import RESTART_S, restarts
 from har_pipeline.description.text import RowBlock, read_blocks
 from har_pipeline.errors import LabelError, SettingsError, SourceError
-from har_pipeline.readers.tables import LEAST_ROWS_TO_JUDGE
-from har_pipeline.recording import LARGEST, Categorical, Recording, Sensor
+from har_pipeline.readers.tables import MIN_ROWS_TO_JUDGE
+from har_pipeline.recording import MAX_VALUE, Categorical, Recording, Sensor, known_numbers
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +39,12 @@ PARTS: tuple[Part, ...] = get_args(Part)
 
 
 class _Samples(NamedTuple):
-    """One sensor's samples in a block: rows (n,) of the block, times_s (n,) and values (n, 3)."""
+    """One sensor's samples in a block: rows (n,) of the block, times_s (n,), values (n, 3), number (n,) or NaN."""
 
     rows: np.ndarray
     times_s: np.ndarray
     values: np.ndarray
+    number: np.ndarray
 
 
 class _Rows(NamedTuple):
@@ -106,27 +107,24 @@ def file_parts(
         rows_before = rows_read
         rows_read, rows_damaged = rows_read + len(block), rows_damaged + int(block.damaged.sum())
         why = why or next(iter(block.why), "")
-        if rows_read >= LEAST_ROWS_TO_JUDGE:
+        if rows_read >= MIN_ROWS_TO_JUDGE:
             refuse_damaged(rows_damaged, rows_read, why)
         usable |= {part for part, each in samples.items() if np.isfinite(each.values).all(axis=1).any()}
         if not rows_before and description.time and _is_shuffled(samples, client, session):
             shuffled = []
         if shuffled is not None:
-            if rows_read > MAX_SORTED_ROWS:
-                raise SourceError(
-                    f"{file.name}: its rows are not in the order of their times, and it has more than the "
-                    f"{MAX_SORTED_ROWS} rows that are sorted here; sort the file by its time"
-                )
+            _refuse_too_long(rows_read, file)
             shuffled += [_Rows(part, each, client, session, activity) for part, each in samples.items()]
             continue
         for low, high in pairwise(_edges(len(block), client, session)):
             who = _at(client, low), _at(session, low)
-            for part, (rows, times_s, values) in samples.items():
+            for part, (rows, times_s, values, number) in samples.items():
                 first, last = np.searchsorted(rows, [low, high])
                 if first < last:
                     here, line = slice(int(first), int(last)), int(block.lines[rows[first]])
-                    labels = _of_rows(activity, rows[here])
-                    yield part, Recording(*who, labels, _sensor(part), times_s[here], values[here], file.name, line)
+                    labels, known = _of_rows(activity, rows[here]), known_numbers(number[here])
+                    sensor, times = _sensor(part), times_s[here]
+                    yield part, Recording(*who, labels, sensor, times, values[here], file.name, line, known)
     refuse_damaged(rows_damaged, rows_read, why)
     if shuffled:
         report(f"{file.name}: its rows are not in the order of their times; they are sorted")
@@ -137,14 +135,22 @@ def file_parts(
         raise SourceError(f"{file.name}: no row has a number in each of the columns {list(columns)} of {empty[0]}")
 
 
+def _refuse_too_long(rows: int, file: DescribedFile) -> None:
+    if rows > MAX_SORTED_ROWS:
+        raise SourceError(
+            f"{file.name}: its rows are not in the order of their times, and it has more than the "
+            f"{MAX_SORTED_ROWS} rows that are sorted here; sort the file by its time"
+        )
+
+
 def _is_shuffled(samples: Mapping[Part, _Samples], client: Categorical | str, session: Categorical | str) -> bool:
     """Whether the times of a client's session jump back all the time, and not as if several devices took turns."""
-    for rows, times_s, _ in samples.values():
+    for rows, times_s, *_ in samples.values():
         who = _codes(client, rows) * (1 + len(rows)) + _codes(session, rows)
         groups, at = np.unique(who, return_inverse=True)
         largest = times_s[at == np.bincount(at, minlength=len(groups)).argmax()] if len(groups) else times_s
         largest = largest[np.isfinite(largest)]
-        if len(largest) < LEAST_ROWS_TO_JUDGE or len(restarts(largest, -np.inf)) < SHUFFLED * len(largest):
+        if len(largest) < MIN_ROWS_TO_JUDGE or len(restarts(largest, -np.inf)) < SHUFFLED * len(largest):
             continue
         if all((largest[devices:] - largest[:-devices] < -RESTART_S).mean() > SHUFFLED for devices in (2, 3, 4)):
             return True
@@ -166,8 +172,8 @@ def _sorted(stored: list[_Rows], file: DescribedFile) -> Iterator[tuple[Part, Re
         by_part.setdefault(block.part, []).append(block)
     found: dict[tuple[str, str], list[tuple[Part, Recording]]] = {}
     for part, mine in by_part.items():
-        times_s, values = (
-            np.concatenate([getattr(block.samples, name) for block in mine]) for name in ("times_s", "values")
+        times_s, values, number = (
+            np.concatenate([getattr(block.samples, name) for block in mine]) for name in ("times_s", "values", "number")
         )
         client, session, activity = (
             Categorical.of(np.concatenate([_texts(getattr(block, name), block.samples.rows) for block in mine]))
@@ -180,7 +186,15 @@ def _sorted(stored: list[_Rows], file: DescribedFile) -> Iterator[tuple[Part, Re
                 rows = order[at : min(at + ROWS, high)]
                 who = _at(client, int(rows[0])), _at(session, int(rows[0]))
                 labels = Categorical(activity.names, activity.codes[rows])
-                recording = Recording(*who, labels, _sensor(part), times_s[rows], values[rows], file.name)
+                recording = Recording(
+                    *who,
+                    labels,
+                    _sensor(part),
+                    times_s[rows],
+                    values[rows],
+                    file.name,
+                    number=known_numbers(number[rows]),
+                )
                 found.setdefault(who, []).append((part, recording))
     for every in found.values():
         yield from sorted(every, key=lambda each: float(each[1].times_s[0]))
@@ -233,7 +247,8 @@ def _samples(
         if len(rows):
             times_s = _times(description, block, rows, counted[part])
             counted[part] += len(rows)
-            found[part] = _Samples(rows, times_s, _values(description, part, block, rows))
+            values, number = _values(description, part, block, rows), _numbers(description, block, rows)
+            found[part] = _Samples(rows, times_s, values, number)
     whole = found.get("acc") or found.get("linear")
     if description.gyro is None and whole is not None:
         found["gyro"] = whole._replace(values=np.zeros_like(whole.values))
@@ -275,6 +290,14 @@ def _times(description: Description, block: RowBlock, rows: np.ndarray, before: 
     return times
 
 
+def _numbers(description: Description, block: RowBlock, rows: np.ndarray) -> np.ndarray:
+    """Return what a regression learns (n,), NaN where a row does not say it."""
+    described = description.number
+    if described is None:
+        return np.full(len(rows), np.nan)
+    return described.values(block.numbers((described.column,), rows)[:, 0])
+
+
 def _values(description: Description, part: Part, block: RowBlock, rows: np.ndarray) -> np.ndarray:
     sensor: Sensor = "gyro" if part == "gyro" else "acc"
     described = description.sensors[sensor]
@@ -286,13 +309,13 @@ def _values(description: Description, part: Part, block: RowBlock, rows: np.ndar
             values = description.values(sensor, raw)
         else:
             values = description.values(sensor, raw + block.numbers(described.add, rows))
-    wild = np.isfinite(raw).all(axis=1) & ~(np.abs(values) <= LARGEST).all(axis=1)
+    wild = np.isfinite(raw).all(axis=1) & ~(np.abs(values) <= MAX_VALUE).all(axis=1)
     if wild.any():
         at = int(np.argmax(wild))
         block.damage(
             rows[wild],
             f"{block.place(int(rows[at]))}: {', '.join(f'{each:.6g}' for each in raw[at])} in the columns of {sensor} "
-            f"is beyond {LARGEST:,.0f} in m/s² or rad/s; are unit and scale right?",
+            f"is beyond {MAX_VALUE:,.0f} in m/s² or rad/s; are unit and scale right?",
         )
         values[wild] = np.nan
     return values
@@ -303,7 +326,7 @@ def _words(
 ) -> Categorical | str:
     """Return the client, session, activity or sensor of a block: one for all rows, or a column's."""
     if name in description.groups:
-        return file.matched.words.get(name) or default
+        return file.matched.captured.get(name) or default
     source = getattr(description, name)
     if source is None:
         return default

@@ -24,13 +24,13 @@ from har_pipeline.description.overlaps import TimeSpan, overlaps, restarts
 from har_pipeline.description.samples import PARTS, Part, file_parts
 from har_pipeline.errors import LabelError, SourceError, UnpackingError
 from har_pipeline.readers.temporary_columns import TemporaryColumns
-from har_pipeline.recording import Categorical, Recording
+from har_pipeline.recording import Categorical, Recording, known_numbers
 from har_pipeline.signals.addition import MAX_GAP_S, readings_at
 
 log = logging.getLogger(__name__)
 
-ROW = np.dtype([("time", "<f8"), ("values", "<f8", 3), ("line", "<u4"), ("label", "<i4")])
-MOST_RESTARTS = 1000
+ROW = np.dtype([("time", "<f8"), ("values", "<f8", 3), ("line", "<u4"), ("label", "<i4"), ("number", "<f8")])
+MAX_RESTARTS = 1000
 PAUSE_S = 10.0
 CHUNK_S, CHUNK_ROWS = 600.0, 2_000_000
 """What of a piece is in memory at once; more rows than these have no times that could be right."""
@@ -271,6 +271,7 @@ def _add(part: Part, recording: Recording, number: int, stored: _Stored) -> None
         at = np.maximum.accumulate(np.where(timed, np.arange(len(timed)), int(np.argmax(timed))))
         rows["time"], rows["values"][~timed] = recording.times_s[at], np.nan
     rows["line"] = recording.line + np.arange(len(timed))
+    rows["number"] = np.nan if recording.number is None else recording.number
     activity = recording.activity
     words = activity if isinstance(activity, Categorical) else Categorical.of(np.full(len(timed), activity))
     codes = [stored.labels.setdefault(name, len(stored.labels)) for name in words.names.tolist()]
@@ -280,9 +281,9 @@ def _add(part: Part, recording: Recording, number: int, stored: _Stored) -> None
     piece = Piece(*key[:3], restart, part)
     before = stored.extents[piece].last_s if piece in stored.extents else rows["time"][0]
     back = restarts(rows["time"], before).tolist()
-    if restart + len(back) > MOST_RESTARTS:
+    if restart + len(back) > MAX_RESTARTS:
         raise SourceError(
-            f"{recording.where()}: times have gone back {MOST_RESTARTS} times; is time.column right, and does a column "
+            f"{recording.where()}: times have gone back {MAX_RESTARTS} times; is time.column right, and does a column "
             "say the client or the session, or the sensor of each row?"
         )
     for low, high in zip([0, *back], [*back, len(rows)], strict=True):
@@ -351,7 +352,7 @@ def _in_step(client: str, session: JoinedPieces, stored: _Stored) -> Iterator[tu
                     client, session.name, Categorical(names, part["label"]),
                     "gyro" if cursor.piece.part == "gyro" else "acc",
                     part["time"] + session.shift_s, part["values"], stored.files[cursor.piece.file],
-                    int(part["line"][0]),
+                    int(part["line"][0]), known_numbers(part["number"]),
                 ), cursor.piece.part  # fmt: skip
 
 

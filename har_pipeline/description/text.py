@@ -14,7 +14,7 @@ import numpy as np
 from gaitway.errors import did_you_mean
 from har_pipeline.description.files import Bytes, DescribedFile
 from har_pipeline.errors import SourceError
-from har_pipeline.readers.archive import most_unpacked, unpacking
+from har_pipeline.readers.archive import max_unpacked_bytes, unpacking
 from har_pipeline.readers.tables import MISSING, no_number, numbers_and_words
 from har_pipeline.recording import Categorical
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BLOCK_BYTES = 1 << 20
-MOST_LINE = 1 << 20
-MOST_COLUMNS = 10_000
+MAX_LINE = 1 << 20
+MAX_COLUMNS = 10_000
 WHITESPACE = "whitespace"
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 ODDLY_QUOTED = "a quotation mark is opened and not closed in its line"
@@ -204,7 +204,7 @@ def _cells(line: bytes, description: TextFormat, place: str) -> list[str]:
             cells = next(csv.reader([text], delimiter=description.separator, skipinitialspace=True), [])
         except csv.Error as error:
             raise SourceError(f"{place}: {error}; is this a text table?") from error
-    if not 0 < len(cells) <= MOST_COLUMNS:
+    if not 0 < len(cells) <= MAX_COLUMNS:
         raise SourceError(f"{place}: {len(cells)} columns; is this a text table?")
     return cells
 
@@ -289,7 +289,7 @@ def _lines(stream: Bytes, file: DescribedFile, description: TextFormat) -> Itera
 def _raw_lines(stream: Bytes, file: DescribedFile) -> Iterator[list[bytes]]:
     """Yield the whole lines that are there, without waiting for more: the file may be a pipe."""
     rest, total = b"", 0
-    most = sys.maxsize if file.endless else most_unpacked(file.path)
+    most = sys.maxsize if file.endless else max_unpacked_bytes(file.path)
     data = _read(stream, file)
     if data.startswith(UTF_16):
         raise SourceError(f"{file.name} is UTF-16; save it as UTF-8")
@@ -305,7 +305,7 @@ def _raw_lines(stream: Bytes, file: DescribedFile) -> Iterator[list[bytes]]:
         whole, newline, rest = (rest + data).rpartition(ending)
         if newline:
             yield as_utf8(whole).split(ending)
-        if len(rest) > MOST_LINE:
+        if len(rest) > MAX_LINE:
             raise SourceError(f"{file.name} has a line of more than 1 MiB; expected a text table")
         data = _read(stream, file)
     if rest:

@@ -28,7 +28,7 @@ ARCHIVE = re.compile(r"\.(zip|tar|tgz|tbz2|txz|tar\.(gz|bz2|xz))$", re.IGNORECAS
 ARCHIVE_FOLDER = re.compile(rf"{ARCHIVE.pattern[:-1]}/", re.IGNORECASE)
 SPOOL_BYTES = 64 << 20
 UNPACKED_BYTES, UNPACKED_RATIO = 256 << 20, 50
-DEEPEST = 5
+MAX_ARCHIVE_DEPTH = 5
 """Archives within archives."""
 DAMAGED = (
     *(zipfile.BadZipFile, tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, struct.error),
@@ -146,7 +146,7 @@ def unpacking(name: str) -> Iterator[None]:
         raise UnpackingError(f"{name} cannot be read or unpacked: {error or type(error).__name__}") from error
 
 
-def most_unpacked(path: Path) -> int:
+def max_unpacked_bytes(path: Path) -> int:
     """How many bytes the file on disk may unpack to: far more than recordings do, far less than a bomb."""
     return UNPACKED_BYTES + UNPACKED_RATIO * path.stat().st_size
 
@@ -197,11 +197,11 @@ def _walk_inner(
     opener: Callable[[], IO[bytes]], name: str, path: Path, descend: Descend, on_damaged: OnDamaged | None
 ) -> Iterator[Member]:
     """Walk an archive that lies in another."""
-    if len(ARCHIVE_FOLDER.findall(f"{name}/")) > DEEPEST:
-        raise SourceError(f"{path} ({name}): archives lie more than {DEEPEST} deep in one another")
+    if len(ARCHIVE_FOLDER.findall(f"{name}/")) > MAX_ARCHIVE_DEPTH:
+        raise SourceError(f"{path} ({name}): archives lie more than {MAX_ARCHIVE_DEPTH} deep in one another")
     with SpooledTemporaryFile(max_size=SPOOL_BYTES) as stored:
         with unpacking(f"{path} ({name})"), opener() as packed:
-            _copy(packed, stored, name, most_unpacked(path))
+            _copy(packed, stored, name, max_unpacked_bytes(path))
         stored.seek(0)
         yield from _walk_archive(stored, name, f"{name}/", path, descend, on_damaged)
 

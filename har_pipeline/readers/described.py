@@ -20,7 +20,7 @@ from har_pipeline.readers.reader import Clients, Options, RecordingReader
 from har_pipeline.recording import Recording, device_of, subject_of
 
 NAME = "described"
-HOW = (
+USAGE = (
     "give --describe data.toml, which `python -m har_pipeline describe PATH --out data.toml` writes a first version of"
 )
 
@@ -31,7 +31,7 @@ class DescribedReader(RecordingReader):
     def options(self, given: Options | None) -> dict[str, Any]:
         """Check a description, and return it as JSON; raises SettingsError."""
         if given is None or given == {}:
-            raise SettingsError(f"{NAME}: no description of the files; {HOW}")
+            raise SettingsError(f"{NAME}: no description of the files; {USAGE}")
         return description_of(given).to_json()
 
     def open(self, root: Path | str | None, options: Options) -> DescribedFiles:
@@ -47,12 +47,17 @@ class DescribedReader(RecordingReader):
         return f"files = '{description_of(options).files}'" if options else "what --describe data.toml says"
 
 
+def _number(options: Options) -> str:
+    described = description_of(options).number if options else None
+    return described.label if described else ""
+
+
 def _labels(options: Options) -> tuple[str, ...]:
     if not options:
         return ()
     names = description_of(options).labels.names
-    if not names:
-        raise SettingsError(f'{NAME}: it needs labels, as in labels = ["walking", "sitting"]; {HOW}')
+    if not names and not _number(options):
+        raise SettingsError(f'{NAME}: it needs labels, as in labels = ["walking", "sitting"]; {USAGE}')
     return names
 
 
@@ -70,5 +75,6 @@ READER = DescribedReader(
     recordings=_recordings,
     acceleration="specific force",
     declared_hz=lambda options: description_of(options).declared_hz,
+    number=_number,
     origin=lambda client: Origin(NAME, subject_of(client), device_of(client)),
 )

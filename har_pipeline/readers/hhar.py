@@ -32,7 +32,7 @@ from har_pipeline.errors import SettingsError, SignalError, SourceError
 from har_pipeline.origin import Origin
 from har_pipeline.readers.archive import Layout, Member, Source
 from har_pipeline.readers.hhar_columns import NUMBERS, WORDS, Peeked, columns_of
-from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, found
+from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, require_source
 from har_pipeline.readers.tables import Table, read_chunks
 from har_pipeline.readers.temporary_columns import TemporaryColumns
 from har_pipeline.recording import UNLABELLED, Categorical, Recording, Sensor, device_of, subject_of
@@ -65,7 +65,7 @@ def recordings(source: Source | None, clients: Clients, options: Options) -> Ite
         raise SettingsError(f"hhar: option devices is {devices[:50]!r}; {did_you_mean(devices[:50], DEVICES)}")
     names: dict[Sensor, str] = {}
     with TemporaryColumns[tuple[Handset, Sensor]](ROW) as stored:
-        for match, member in found(source, "hhar").members():
+        for match, member in require_source(source, "hhar").members():
             if match[1] not in DEVICES[devices]:
                 log.warning("%s is not read; give option devices, 'all' or 'watches', to read it", member.name)
                 continue

@@ -32,7 +32,7 @@ from gaitway.errors import unknown_class
 from har_pipeline.errors import SettingsError, SourceError
 from har_pipeline.origin import Origin
 from har_pipeline.readers.archive import Layout, Member, Source
-from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, found
+from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, require_source
 from har_pipeline.readers.tables import read_columns, read_table
 from har_pipeline.readers.temporary_columns import COLUMNS, SampleColumns
 from har_pipeline.recording import UNLABELLED, Recording, Sensor
@@ -59,7 +59,7 @@ Key = tuple[str, tuple[int, int], Sensor]
 
 def recordings(source: Source | None, clients: Clients, options: Options) -> Iterator[Recording]:
     """Yield accelerometer and gyroscope of each trial; client `s07` is subject 7, session `WAL_1` walking's trial 1."""
-    source = found(source, "mobiact")
+    source = require_source(source, "mobiact")
     annotated = any(match[2] for match, _ in source.members())
     with SampleColumns[Key](3) as stored:
         for match, member in source.members():

@@ -17,7 +17,7 @@ import numpy as np
 
 from har_pipeline.origin import Origin
 from har_pipeline.readers.archive import Layout, Source
-from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, found
+from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, require_source
 from har_pipeline.readers.tables import Table, read_table
 from har_pipeline.recording import STANDARD_GRAVITY, Recording
 
@@ -35,7 +35,7 @@ LAYOUT = Layout(
 def recordings(source: Source | None, clients: Clients, options: Options) -> Iterator[Recording]:
     """Yield accelerometer and gyroscope of each trial; client `s07` is subject 7, session `wlk_15` trial 15."""
     trials: dict[tuple[str, int, str], Table] = {}
-    for match, member in found(source, "motionsense").members():
+    for match, member in require_source(source, "motionsense").members():
         client = f"s{int(match[3]):02d}"
         if chosen(client, clients):
             with member.open() as stream:

@@ -4,7 +4,8 @@ Reiss and Stricker, "Introducing a new benchmarked dataset for activity monitori
 readme as its repository's page quotes it: 54 columns without a header, separated by spaces; 1 time in s, 2 activity,
 3 heart rate, then 17 per unit: temperature, acceleration at ±16 g and again at ±6 g (m/s²), gyroscope (rad/s),
 magnetometer, orientation. The ±16 g columns are used: the others saturate in running. Activity 0 is what lies
-between activities: unlabelled here. NaN marks what the radio lost.
+between activities: unlabelled here. NaN marks what the radio lost. The heart rate, which comes nine times a second, is
+the number that a regression learns, of all three places.
 
 Clients are subject × place, `101_hand`; the optional recording follows the protocol's on a subject's clock, since both
 files count from their own start. Not verified on the real files, which were not at hand: that both do so.
@@ -24,9 +25,9 @@ import numpy as np
 from har_pipeline.errors import SourceError
 from har_pipeline.origin import Origin
 from har_pipeline.readers.archive import Layout, Member, Source
-from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, found
+from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, require_source
 from har_pipeline.readers.tables import read_columns
-from har_pipeline.readers.temporary_columns import SampleColumns, in_step
+from har_pipeline.readers.temporary_columns import SampleColumns, interleave_chunks
 from har_pipeline.recording import Recording, device_of, subject_of
 
 ACTIVITIES = {
@@ -56,7 +57,8 @@ COLUMNS, FIRST_UNIT, UNIT_COLUMNS, PAUSE_S = 54, 3, 17, 10.0
 SENSORS = (1, 7)
 """Offsets within a unit of its acceleration at ±16 g and its gyroscope."""
 UNITS = tuple(FIRST_UNIT + UNIT_COLUMNS * unit for unit in range(len(PLACES)))
-USED = (0, 1, *(unit + sensor + axis for unit in UNITS for sensor in SENSORS for axis in range(3)))
+HEART_RATE = "heart rate (beats/min)"
+USED = (0, 1, 2, *(unit + sensor + axis for unit in UNITS for sensor in SENSORS for axis in range(3)))
 LAYOUT = Layout(
     files=re.compile(r"(?:(?<=/)|^)(Protocol|Optional)/subject(\d+)\.dat(\.gz)?$"),
     archives=re.compile(r"pamap|^(Protocol|Optional)\.", re.IGNORECASE),
@@ -66,8 +68,8 @@ LAYOUT = Layout(
 
 def recordings(source: Source | None, clients: Clients, options: Options) -> Iterator[Recording]:
     """Yield both sensors of each place, subject by subject, the protocol before the optional recording."""
-    with SampleColumns[tuple[str, str]](6 * len(PLACES)) as stored:
-        for match, member in found(source, "pamap2").members():
+    with SampleColumns[tuple[str, str]](1 + 6 * len(PLACES)) as stored:
+        for match, member in require_source(source, "pamap2").members():
             if any(chosen(f"{match[2]}_{place}", clients) for place in PLACES):
                 _read(member, (match[2], match[1]), stored)
         for subject in sorted({subject for subject, _ in stored}):
@@ -100,8 +102,11 @@ def _sessions(subject: str, stored: SampleColumns[tuple[str, str]], clients: Cli
         for unit, place in enumerate(PLACES):
             client = f"{subject}_{place}"
             if chosen(client, clients):
-                values = rows.values[:, 6 * unit : 6 * unit + 6]
-                yield from in_step(client, session, times, values, activity, rows.source, rows.line)
+                values = rows.values[:, 1 + 6 * unit : 7 + 6 * unit]
+                heart_rate = rows.values[:, 0]
+                yield from interleave_chunks(
+                    client, session, times, values, activity, rows.source, rows.line, heart_rate
+                )
 
 
 READER = RecordingReader(
@@ -111,5 +116,6 @@ READER = RecordingReader(
     layouts=lambda options: (LAYOUT,),
     recordings=recordings,
     acceleration="specific force",
+    number=lambda options: HEART_RATE,
     origin=lambda client: Origin("pamap2", subject_of(client), "colibri", device_of(client)),
 )

@@ -74,7 +74,8 @@ class RecordingReader(DataSetReader):
     `recordings` yields a client's sessions one after another in the order of their times, whatever container holds
     them; only the chosen clients where `clients` is given. `origin` says of a client's id whose it is, on which device
     and where it was worn. `windows` serves sets published as windows. `declared_hz` is the rate that the options state
-    of a sensor ("acc", "gyro"), where they do: another one that is measured is a finding.
+    of a sensor ("acc", "gyro"), where they do: another one that is measured is a finding. `number` names what a
+    regression can learn of the recordings, with its unit; "": nothing.
 
     `acceleration` is the convention in which `recordings` and `windows` yield; its proof is in the module's docstring
     and in `tests/har_pipeline/readers/test_gravity.py`. Samples leave by `read` and `read_windows`.
@@ -85,6 +86,7 @@ class RecordingReader(DataSetReader):
     origin: Callable[[str], Origin]
     windows: ReadWindows | None = None
     declared_hz: Callable[[Options], Mapping[str, float]] = lambda options: {}
+    number: Callable[[Options], str] = lambda options: ""
     settings: PipelineSettings = field(default_factory=PipelineSettings)
 
     def convention(self, options: Options) -> AccelerationConvention:
@@ -122,7 +124,7 @@ def chosen(client: str, clients: Clients) -> bool:
     return clients is None or client in clients
 
 
-def found(source: Source | None, name: str) -> Source:
+def require_source(source: Source | None, name: str) -> Source:
     """Return the source of a reader that has files; SettingsError where none was opened."""
     if source is None:
         raise SettingsError(f"the reader {name} needs files; open it with a root")

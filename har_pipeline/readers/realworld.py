@@ -18,7 +18,7 @@ import numpy as np
 
 from har_pipeline.origin import Origin
 from har_pipeline.readers.archive import Layout, Source
-from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, found
+from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, require_source
 from har_pipeline.readers.tables import Table, read_table
 from har_pipeline.recording import Recording, Sensor, device_of, subject_of
 
@@ -43,7 +43,7 @@ def recordings(source: Source | None, clients: Clients, options: Options) -> Ite
     """Yield both sensors of each activity; loose files without a `proband` folder belong to option `subject`."""
     files: Files = {}
     current = None
-    for match, member in found(source, "realworld").members():
+    for match, member in require_source(source, "realworld").members():
         subject, place = match[1] or str(options["subject"]), match[5].lower()
         if current not in (None, subject):
             yield from _sessions(files)

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from har_pipeline.apps.export import AnnotationText, AppExport, AppTable, PartSamples
-from har_pipeline.apps.files import MOST_META_BYTES, FileHead
+from har_pipeline.apps.files import MAX_META_BYTES, FileHead
 from har_pipeline.apps.json_records import json_records
 from har_pipeline.apps.reader import LABEL_OPTIONS, AppReader, app_recordings, label_names, origin_of
 from har_pipeline.apps.tables import refuse_size, rows_of_words, samples_of, table_head
@@ -57,10 +57,10 @@ FILE = re.compile(rf"(^|/)(?P<sensor>{'|'.join(TABLES)}|Annotation|Metadata)\.(c
 PLATFORMS = ("android", "ios", "standardised")
 NEAR_GRAVITY, LIKE_G, FASTEST = (9.0, 10.6), (0.5, 2.0), 35.0
 """m/s², g, and rad/s: the end of the range of a phone's gyroscope, 2,000 °/s."""
-LEANS, MOST = 6.0, 60.0
+LEANS, MAX_ACCELERATION = 6.0, 60.0
 """m/s²: no mean of acceleration without gravity is so large, and no median of acceleration with it."""
 STANDARDISE = "switch on 'Standardise Units & Frames' in the app's settings"
-MOST_ANNOTATIONS = 10_000
+MAX_ANNOTATIONS = 10_000
 
 
 ConvertRows = Callable[[np.ndarray, str], Iterator[PartSamples]]
@@ -100,7 +100,7 @@ def _inspect(member: Member, data: bytes) -> dict[str, Any] | None:
             sensor = str(record.get("sensor", ""))
             if sensor == "Metadata":
                 found["metadata"] = {key: str(each) for key, each in record.items()}
-            elif sensor == "Annotation" and len(found["annotations"]) < MOST_ANNOTATIONS:
+            elif sensor == "Annotation" and len(found["annotations"]) < MAX_ANNOTATIONS:
                 found["annotations"].append({key: str(each) for key, each in record.items()})
             elif sensor in TABLES:
                 found["sensors"].add(sensor)
@@ -137,7 +137,7 @@ def _of_folder(files: list[FileHead]) -> _Content:
 
 def _annotations(rows: list[dict[str, str]]) -> tuple[AnnotationText, ...]:
     notes = []
-    for row in rows[:MOST_ANNOTATIONS]:
+    for row in rows[:MAX_ANNOTATIONS]:
         try:
             notes.append(AnnotationText(int(row["time"]) / 1e9, row.get("text", "")))
         except (KeyError, ValueError):
@@ -157,7 +157,7 @@ def _export(name: str, content: _Content, fallback: str) -> AppExport:
     platform = platform_of(content.metadata) or fallback
     remarks, tables, problems = list[str](), list[AppTable](), list[str]()
     if len(content.files) and any(
-        len(file.data) >= MOST_META_BYTES for file in content.files if "Annotation" in file.name
+        len(file.data) >= MAX_META_BYTES for file in content.files if "Annotation" in file.name
     ):
         remarks.append("Annotation.csv is longer than 1 MiB; what follows is not read")
     for device, prefix in PREFIXES.items():
@@ -253,7 +253,7 @@ def _axes(numbers: np.ndarray, name: str, *, sensor: str, platform: str) -> Iter
         if sensor == "Gravity":
             refuse_size(name, "gravity measures", values, *NEAR_GRAVITY, _instead(values))
         elif part == "acc":
-            refuse_size(name, "acceleration is around", values, LIKE_G[1], MOST, _instead(values))
+            refuse_size(name, "acceleration is around", values, LIKE_G[1], MAX_ACCELERATION, _instead(values))
         elif float(np.linalg.norm(np.nanmean(values, axis=0))) > LEANS:
             raise SourceError(
                 f"{name}: wrong units: acceleration leans to one side as if gravity were in it; expected acceleration "

@@ -28,9 +28,9 @@ import numpy as np
 from har_pipeline.errors import SourceError
 from har_pipeline.origin import Origin
 from har_pipeline.readers.archive import Layout, Member, Source
-from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, found
+from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, require_source
 from har_pipeline.readers.tables import read_columns
-from har_pipeline.readers.temporary_columns import SampleColumns, in_step
+from har_pipeline.readers.temporary_columns import SampleColumns, interleave_chunks
 from har_pipeline.recording import Recording, device_of, subject_of
 
 LABELS = ("still", "walking", "run", "bike", "car", "bus", "train", "subway")
@@ -52,7 +52,7 @@ Key = tuple[str, str, str]
 def recordings(source: Source | None, clients: Clients, options: Options) -> Iterator[Recording]:
     """Yield both sensors of each phone in step, in chunks of ten minutes, day by day."""
     with SampleColumns[Key](6) as motion, SampleColumns[Key](0) as labels:
-        for match, member in found(source, "shl").members():
+        for match, member in require_source(source, "shl").members():
             user, day, place = match[1].lower(), match[4] + match[3] + match[2], (match[5] or "").lower()
             if not place:
                 _read_labels(member, (user, day, place), labels)
@@ -89,7 +89,7 @@ def _day(
         raise SourceError(f"{rows.source}: no Label.txt beside it; expected {LAYOUT.expected}")
     label = labels.samples((user, day, ""))
     activity = NAMES[_codes_at(rows.times_s, label.times_s, label.codes)]
-    yield from in_step(f"{user}_{place}", day, rows.times_s, rows.values, activity, rows.source, rows.line)
+    yield from interleave_chunks(f"{user}_{place}", day, rows.times_s, rows.values, activity, rows.source, rows.line)
 
 
 def _codes_at(times_s: np.ndarray, label_s: np.ndarray, codes: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ import numpy as np
 
 from har_pipeline.origin import Origin
 from har_pipeline.readers.archive import Layout, Source
-from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, found
+from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, require_source
 from har_pipeline.readers.tables import Table, read_table
 from har_pipeline.recording import Recording, Sensor, device_of, subject_of
 from har_pipeline.settings import PipelineSettings
@@ -37,7 +37,7 @@ LAYOUT = Layout(
 def recordings(source: Source | None, clients: Clients, options: Options) -> Iterator[Recording]:
     """Yield accelerometer and gyroscope of each execution; client `s11_sw` is subject 11's watch."""
     executions: dict[tuple[str, int], Table] = {}
-    for match, member in found(source, "spsw").members():
+    for match, member in require_source(source, "spsw").members():
         client = f"s{int(match[1]):02d}_{match[3]}"
         if chosen(client, clients):
             with member.open() as stream:

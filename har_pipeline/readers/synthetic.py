@@ -6,7 +6,7 @@ the segment's frame, so that both agree physically. The phone then adds what pho
 to 0.5 % off), time-stamp jitter, dropouts, scale, bias, noise, range and resolution. Amplitudes and cadences follow
 the magnitudes of the RealWorld recordings by eye; nothing is fitted. Acceleration: specific force, as in a segment at
 rest that reads +9.8 m/s² upwards. Every client has its own seed, so that adding a
-client changes no other.
+client changes no other. The true cadence is the number that a regression learns.
 """
 
 from __future__ import annotations
@@ -84,10 +84,11 @@ def _client(client: str, subject: int, phone: str, place: str, options: Options)
     acc = _sense(random, motion, motion.force, model, "acc", lost)
     gyro = _sense(random, motion, motion.rate, model, "gyro", lost)
     for start in np.arange(0.0, 60 * minutes, CHUNK_S):
-        for sensor, (times, values, activity) in (("acc", acc), ("gyro", gyro)):
+        for sensor, (times, values, activity, cadence) in (("acc", acc), ("gyro", gyro)):
             low, high = np.searchsorted(times, [start, start + CHUNK_S])
             name: Sensor = "acc" if sensor == "acc" else "gyro"
-            yield Recording(client, "0", activity[low:high], name, times[low:high], values[low:high])
+            number = cadence[low:high]
+            yield Recording(client, "0", activity[low:high], name, times[low:high], values[low:high], number=number)
 
 
 def _gaps(random: np.random.Generator, minutes: float) -> np.ndarray:
@@ -99,8 +100,8 @@ def _gaps(random: np.random.Generator, minutes: float) -> np.ndarray:
 
 def _sense(
     random: np.random.Generator, motion: Motion, truth: np.ndarray, model: Phone, sensor: Sensor, lost: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sample the truth (T, 3) as the phone would; returns times (n,), values (n, 3) and activities (n,)."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Sample the truth (T, 3) as the phone would: times (n,), values (n, 3), activities and steps a minute (n,)."""
     period = 1 / (model.rate_hz * random.uniform(0.995, 1.005))
     times = np.arange(random.uniform(0, period), motion.times_s[-1], period)
     # Clipped below half a period: delivery is late, but in order.
@@ -116,7 +117,7 @@ def _sense(
     resolution = limit / 2**15
     values = np.clip(np.rint(values / resolution) * resolution, -limit, limit)
     at = np.clip(np.searchsorted(motion.times_s, times), 0, len(motion.times_s) - 1)
-    return times, values, np.array(ACTIVITIES)[motion.activity[at]]
+    return times, values, np.array(ACTIVITIES)[motion.activity[at]], motion.cadence[at]
 
 
 READER = RecordingReader(
@@ -126,6 +127,7 @@ READER = RecordingReader(
     layouts=lambda options: (),
     recordings=recordings,
     acceleration="specific force",
+    number=lambda options: "cadence (steps/min)",
     origin=lambda client: Origin("synthetic", subject_of(client), *device_of(client).split("-")),
     defaults=DEFAULTS,
 )

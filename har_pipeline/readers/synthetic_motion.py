@@ -55,12 +55,16 @@ PLACE_TABLE = {
 
 
 class Motion(NamedTuple):
-    """times_s (T,); force (T, 3) in m/s² and rate (T, 3) in rad/s in the phone's axes; activity (T,) indices."""
+    """times_s (T,); force (T, 3) in m/s² and rate (T, 3) in rad/s in the phone's axes; activity (T,) indices.
+
+    cadence (T,) in steps a minute, 0 where nobody walks or runs: who sits or stands sways, and takes no step.
+    """
 
     times_s: np.ndarray
     force: np.ndarray
     rate: np.ndarray
     activity: np.ndarray
+    cadence: np.ndarray
 
 
 def move(subject: np.random.Generator, random: np.random.Generator, place: str, duration_s: float) -> Motion:
@@ -76,9 +80,11 @@ def move(subject: np.random.Generator, random: np.random.Generator, place: str, 
     angles = np.stack(
         [0.35 * swing_trait * sway * np.sin(phase / 2 + gait[1, 0]), lean + swing, 0.4 * sway * np.sin(phase / 2 + 1)]
     )
-    force, rate = felt_by_segment(shaking, angles)
+    force, rate = segment_readings(shaking, angles)
     mounting = rotation(np.array(PLACE_TABLE[place].mounting) + random.normal(0, 0.15, 3))
-    return Motion(np.arange(count) / RATE_HZ, force @ mounting.T, rate @ mounting.T, activity)
+    steps = np.array([each.impact > 0 for each in ACTIVITY_TABLE.values()])[activity]
+    minute = np.where(steps, 60 * cadence * cadence_trait, 0.0)
+    return Motion(np.arange(count) / RATE_HZ, force @ mounting.T, rate @ mounting.T, activity, minute)
 
 
 def _course(random: np.random.Generator, count: int, place: Place) -> tuple[np.ndarray, ...]:
@@ -117,7 +123,7 @@ def _harmonics(phase: np.ndarray, impact: np.ndarray, gait: np.ndarray) -> np.nd
     return shape
 
 
-def felt_by_segment(shaking: np.ndarray, angles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def segment_readings(shaking: np.ndarray, angles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Specific force and angular rate (T, 3) in the segment's frame, from roll, pitch and yaw (3, T)."""
     roll, pitch, _ = angles
     d_roll, d_pitch, d_yaw = np.gradient(angles, 1 / RATE_HZ, axis=1)

@@ -19,9 +19,9 @@ from har_pipeline.recording import Categorical
 if TYPE_CHECKING:
     import pandas as pd
 
-LEAST_ROWS_TO_JUDGE = 20
+MIN_ROWS_TO_JUDGE = 20
 MISSING = ("", "NaN", "nan", "NA")
-SHOWN = 50
+MAX_SHOWN_CHARS = 50
 
 Place = Callable[[int], str]
 """Says in which file and line a row stands."""
@@ -158,7 +158,7 @@ def _table(frame: pd.DataFrame, source: str, line: int, numeric: Sequence[str], 
 
 def _refuse_empty(numbers: np.ndarray, source: str, line: int, numeric: Sequence[str]) -> None:
     lost = np.isnan(numbers).any(axis=1)
-    if len(lost) >= LEAST_ROWS_TO_JUDGE and lost.mean() > 0.5:
+    if len(lost) >= MIN_ROWS_TO_JUDGE and lost.mean() > 0.5:
         raise SourceError(
             f"{source}, line {line + int(np.argmax(lost))}: {lost.sum()} of {len(lost)} rows lack a number in "
             f"{list(numeric)}; is this the right file?"
@@ -192,4 +192,4 @@ def numbers_and_words(column: pd.Series, decimal: str = ".") -> tuple[np.ndarray
 
 def no_number(column: pd.Series, name: str, place: Place, row: int) -> str:
     """Say where a word stands that should be a number."""
-    return f"{place(row)}: {str(column.iloc[row])[:SHOWN]!r} in column {name!r} is no number"
+    return f"{place(row)}: {str(column.iloc[row])[:MAX_SHOWN_CHARS]!r} in column {name!r} is no number"

@@ -96,12 +96,25 @@ class SampleColumns(TemporaryColumns[Key]):
         return Samples(rows["time_s"], rows["values"], rows["code"], *self._where[key])
 
 
-def in_step(
-    client: str, session: str, times_s: np.ndarray, values: np.ndarray, activity: np.ndarray, source: str, line: int
+def interleave_chunks(
+    client: str,
+    session: str,
+    times_s: np.ndarray,
+    values: np.ndarray,
+    activity: np.ndarray,
+    source: str,
+    line: int,
+    number: np.ndarray | None = None,
 ) -> Iterator[Recording]:
-    """Yield acc and gyro in turn, a chunk of each, from rows that hold both: values (n, 6), activity (n,) names."""
+    """Yield acc and gyro in turn, a chunk of each, from rows that hold both: values (n, 6), activity (n,) names.
+
+    number (n,) is what a regression learns, NaN where a row does not say it; None: nothing.
+    """
     for low in range(0, len(times_s), CHUNK_ROWS):
         part = slice(low, low + CHUNK_ROWS)
         for sensor, columns in COLUMNS:
             values_of = values[part, columns]
-            yield Recording(client, session, activity[part], sensor, times_s[part], values_of, source, line + low)
+            numbers = None if number is None else number[part]
+            yield Recording(
+                client, session, activity[part], sensor, times_s[part], values_of, source, line + low, numbers
+            )

@@ -20,7 +20,7 @@ import numpy as np
 from har_pipeline.errors import SettingsError, SourceError
 from har_pipeline.origin import Origin
 from har_pipeline.readers.archive import Layout, Source
-from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, found
+from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, require_source
 from har_pipeline.recording import STANDARD_GRAVITY, Recording
 from har_pipeline.streaming.windows import ClientWindows
 
@@ -40,7 +40,7 @@ LAYOUT = Layout(
 
 def windows(source: Source | None, clients: Clients, options: Options) -> dict[str, ClientWindows]:
     """Return the windows by client; `s07` is subject 7."""
-    x, y, subject, chain = _read(found(source, "ucihar"))
+    x, y, subject, chain = _read(require_source(source, "ucihar"))
     result = {}
     for number in np.unique(subject):
         client = f"s{number:02d}"

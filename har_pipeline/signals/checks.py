@@ -19,9 +19,9 @@ from har_pipeline.signals.tally import AXES, Tally
 Severity = Literal["note", "warning", "error"]
 SENSORS = {"acc": "accelerometer", "gyro": "gyroscope"}
 
-LEAST_SAMPLES = 256
+MIN_SAMPLES = 256
 """Fewer say nothing about levels, rates and dead channels."""
-SLOWEST_HZ, FASTEST_HZ = 5.0, 2000.0
+MIN_RATE_HZ, MAX_RATE_HZ = 5.0, 2000.0
 """No sensor for human movement is slower or faster: then the unit of time is wrong."""
 RATE_TOLERANCE = 0.2
 TOLERANCE = 0.15
@@ -63,7 +63,7 @@ LAG_S = 10.0
 
 
 class Finding(NamedTuple):
-    """What a check found: `code` names it for programs, `words` say what came, what was expected and what to do.
+    """What a check found: `code` names it for programs, `message` says what came, what was expected and what to do.
 
     An error leaves nothing to learn from; a warning is very probably wrong data; a note is only told. `sensor` is
     "acc", "gyro", or "" where it concerns both.
@@ -73,7 +73,7 @@ class Finding(NamedTuple):
     code: str
     client: str
     sensor: str
-    words: str
+    message: str
 
     @property
     def where(self) -> str:
@@ -156,7 +156,7 @@ def grouped(findings: Iterable[Finding], clients: int) -> list[tuple[Severity, s
         if len(names) > 1:
             every = "both clients" if clients == 2 else f"all {clients} clients"
             who = every if len(names) == clients else f"{len(names)} clients, such as {names[0]}"
-        rows.append((first.severity, f"{who}, {SENSORS[first.sensor]}" if first.sensor else who, first.words))
+        rows.append((first.severity, f"{who}, {SENSORS[first.sensor]}" if first.sensor else who, first.message))
     return sorted(rows, key=lambda row: ("error", "warning", "note").index(row[0]))
 
 
@@ -174,7 +174,7 @@ def _of_one(sensor: str, tally: Tally, declared_hz: float | None) -> Iterator[Ju
         words = f"{tally.unusable} rows ({share:.1%}) lack a number (NaN, a word, a huge one, or a cell missing)"
         words = f"{words} and are left out"
         yield "warning", "rows_without_numbers", words
-    if tally.count < LEAST_SAMPLES:
+    if tally.count < MIN_SAMPLES:
         return
     if tally.all_zero:
         yield "note", "masked", f"the {SENSORS[sensor]} is zero throughout: it counts as masked"
@@ -195,7 +195,7 @@ def _time(tally: Tally, declared_hz: float | None) -> Iterator[Judgement]:
         yield "warning", "unsorted_times", f"{words}; are several recordings mixed in one session?"
         return
     rate_hz = tally.rate_hz
-    if not SLOWEST_HZ <= rate_hz <= FASTEST_HZ:
+    if not MIN_RATE_HZ <= rate_hz <= MAX_RATE_HZ:
         yield "error", "rate", _impossible_rate(tally)
         return
     if declared_hz and abs(rate_hz / declared_hz - 1) > RATE_TOLERANCE:
@@ -234,7 +234,7 @@ def _time_unit(rate_hz: float) -> str:
     ):
         if 10 <= rate_hz * factor <= 1000:
             return f"{guess} Set the unit of time"
-    return f"{SLOWEST_HZ:.0f} to {FASTEST_HZ:.0f} Hz were expected; check the column and the unit of time"
+    return f"{MIN_RATE_HZ:.0f} to {MAX_RATE_HZ:.0f} Hz were expected; check the column and the unit of time"
 
 
 def _channels(tally: Tally) -> Iterator[Judgement]:
@@ -294,13 +294,13 @@ def odd_acceleration(level: float, *, still: bool) -> str | None:
 
 def _silence(tally: Tally, other: Tally, name: str) -> Iterator[Judgement]:
     missing_s = other.covered_s - tally.covered_s
-    if min(tally.count, other.count) >= LEAST_SAMPLES and missing_s > max(LAG_S, SILENT * other.covered_s):
+    if min(tally.count, other.count) >= MIN_SAMPLES and missing_s > max(LAG_S, SILENT * other.covered_s):
         words = f"it gave samples for {tally.covered_s:.0f} s, the {name} for {other.covered_s:.0f} s"
         yield "warning", "silent", f"{words}; did it stop, or was it started late? Windows need both"
 
 
 def _of_both(acc: Tally, gyro: Tally) -> Iterator[Judgement]:
-    if min(acc.count, gyro.count) < LEAST_SAMPLES or gyro.all_zero or acc.all_zero:
+    if min(acc.count, gyro.count) < MIN_SAMPLES or gyro.all_zero or acc.all_zero:
         return
     if acc.same_numbers(gyro):
         words = "its numbers are those of the accelerometer; is the right column read?"
@@ -322,7 +322,7 @@ def _reason(sensors: Mapping[str, Tally], window_s: float) -> str:
             return f"the {name} gave no samples; a window needs both sensors"
     acc, gyro = sensors["acc"], sensors["gyro"]
     for sensor, tally in sensors.items():
-        if tally.count > 1 and not SLOWEST_HZ <= tally.rate_hz <= FASTEST_HZ:
+        if tally.count > 1 and not MIN_RATE_HZ <= tally.rate_hz <= MAX_RATE_HZ:
             return f"{SENSORS[sensor]}: {_impossible_rate(tally)}"
     if acc.last_s < gyro.first_s or gyro.last_s < acc.first_s:
         spans = f"{acc.first_s:.3f} to {acc.last_s:.3f} s and {gyro.first_s:.3f} to {gyro.last_s:.3f} s"

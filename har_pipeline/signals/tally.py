@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from har_pipeline.recording import LARGEST
+from har_pipeline.recording import MAX_VALUE
 
 AXES = ("x", "y", "z")
 BLOCK = 64
@@ -88,8 +88,8 @@ class Tally:
         times, columns = np.asarray(times_s, dtype=np.float64), np.ascontiguousarray(np.asarray(values, np.float64).T)
         if not len(times):
             return
-        if not (np.isfinite(times.sum()) and columns.max() <= LARGEST and columns.min() >= -LARGEST):
-            usable = np.isfinite(times) & (np.abs(columns) <= LARGEST).all(axis=0)
+        if not (np.isfinite(times.sum()) and columns.max() <= MAX_VALUE and columns.min() >= -MAX_VALUE):
+            usable = np.isfinite(times) & (np.abs(columns) <= MAX_VALUE).all(axis=0)
             self.unusable += int(len(times) - usable.sum())
             times, columns = times[usable], columns[:, usable]
             if not len(times):

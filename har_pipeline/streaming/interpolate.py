@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 
-CUTOFF, HELD = 0.42, 0.4
+CUTOFF, BANDWIDTH_SHARE = 0.42, 0.4
 """Of the native rate: the band that is assumed of the signal, and that in which it comes out right."""
 REACH, CELL = 9.0, 0.25
 """In steps of the native rate: how far samples count, and within what time several are averaged to one."""

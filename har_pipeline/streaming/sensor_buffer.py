@@ -10,24 +10,29 @@ from __future__ import annotations
 import numpy as np
 
 from har_pipeline.errors import SignalError
-from har_pipeline.recording import LARGEST, Recording
+from har_pipeline.recording import MAX_VALUE, Recording
 from har_pipeline.settings import PipelineSettings
-from har_pipeline.streaming.interpolate import CELL, HELD, REACH, interpolate_at
+from har_pipeline.streaming.interpolate import BANDWIDTH_SHARE, CELL, REACH, interpolate_at
 from har_pipeline.streaming.resample import low_pass_at
 
 # A burst shares one time stamp among a few samples; more than this is a clock that stands still.
-MOST_AT_ONE_TIME = 64
+MAX_AT_ONE_TIME = 64
 # Seconds since 1970 as float64 are exact to a quarter of a microsecond.
 ROUNDING_S = 1e-6
 RATE_SPAN_S, PIECE_S = 2.0, 10.0
 SLOW = 0.9
 """Of the grid's rate: below it a sensor is interpolated."""
 GAP_STEPS = 5.0
-SLOWEST_HZ = 5.0
-LEAST_STEPS = 8
+MIN_RATE_HZ = 5.0
+MIN_STEPS = 8
 """Fewer tell no rate."""
 PAUSE_S, PAUSE_STEPS = 1.0, 10.0
 ANOTHER_RATE = 1.5
+HOLD_S = 2.0
+"""A number counts for the samples after it until the next, at most for so long: a heart rate comes once a second."""
+
+MARK = np.dtype([("code", np.int64), ("number", np.float64)])
+"""What is annotated of a sample: the index of its label, or -1, and its number, or NaN."""
 
 
 class SensorBuffer:
@@ -45,9 +50,10 @@ class SensorBuffer:
         """Forget everything, as between two sessions."""
         self.times = np.empty(0)
         self.values = np.empty((0, 3))
-        self.codes = np.empty(0, dtype=np.int64)
-        self._pending = (self.times, self.values, self.codes)
+        self.marks = np.empty(0, dtype=MARK)
+        self._pending = (self.times, self.values, self.marks)
         self._horizon = -np.inf
+        self._number, self._number_s = np.nan, -np.inf
         # Of closed runs, the index after their last sample and their rate; then what is known of the open one.
         self._breaks: list[int] = []
         self._rates: list[float] = []
@@ -61,30 +67,30 @@ class SensorBuffer:
             return float(pending[-1])
         return float(self.times[-1]) if len(self.times) else -np.inf
 
-    def add(self, recording: Recording, codes: np.ndarray) -> None:
-        """Take the samples of `recording`, with label codes (n,), and settle what can no longer be preceded.
+    def add(self, recording: Recording, marks: np.ndarray) -> None:
+        """Take the samples of `recording`, with MARK (n,) of each, and settle what can no longer be preceded.
 
         Rows with NaN count as lost samples and are dropped. Raises SignalError on a clock that stands still, and
-        (late = "refuse"; else dropped too) values beyond LARGEST and samples older than the reorder window.
+        (late = "refuse"; else dropped too) values beyond MAX_VALUE and samples older than the reorder window.
         """
         keep = self._usable(recording)
         times = np.concatenate([self._pending[0], np.asarray(recording.times_s, dtype=np.float64)[keep]])
         values = np.concatenate([self._pending[1], np.asarray(recording.values, dtype=np.float64)[keep]])
-        codes = np.concatenate([self._pending[2], codes[keep]])
+        marks = np.concatenate([self._pending[2], marks[keep]])
         if not len(times):
             return
         if not (np.diff(times) >= 0).all():
             order = np.argsort(times, kind="stable")
-            times, values, codes = times[order], values[order], codes[order]
+            times, values, marks = times[order], values[order], marks[order]
         self._refuse_standing_clock(times, recording)
         self._horizon = max(self._horizon, float(times[-1]) - self._settings.reorder_s)
-        self._settle(times, values, codes, int(np.searchsorted(times, self._horizon, side="left")))
+        self._settle(times, values, marks, int(np.searchsorted(times, self._horizon, side="left")))
         self._divide(final=False)
 
     def settle_all(self) -> None:
         """Make every pending sample final: nothing more comes."""
-        times, values, codes = self._pending
-        self._settle(times, values, codes, len(times))
+        times, values, marks = self._pending
+        self._settle(times, values, marks, len(times))
         self._divide(final=True)
 
     def first_run(self, *, final: bool) -> tuple[int, float, bool]:
@@ -113,7 +119,7 @@ class SensorBuffer:
 
     def drop(self, count: int) -> None:
         """Forget the first `count` settled samples."""
-        self.times, self.values, self.codes = self.times[count:], self.values[count:], self.codes[count:]
+        self.times, self.values, self.marks = self.times[count:], self.values[count:], self.marks[count:]
         self._breaks = [each - count for each in self._breaks if each > count]
         self._rates = self._rates[len(self._rates) - len(self._breaks) :]
         self._start -= count
@@ -136,15 +142,15 @@ class SensorBuffer:
             )
         if not len(times):
             return slice(None)
-        sound = bool(np.isfinite(times).all() and values.max() <= LARGEST and values.min() >= -LARGEST)
+        sound = bool(np.isfinite(times).all() and values.max() <= MAX_VALUE and values.min() >= -MAX_VALUE)
         if sound and times.min() >= self._horizon:
             return slice(None)
-        wild = np.isinf(times) | (np.abs(values) > LARGEST).any(axis=1)
+        wild = np.isinf(times) | (np.abs(values) > MAX_VALUE).any(axis=1)
         if wild.any() and self._settings.late == "refuse":
             at = int(np.argmax(wild))
             raise SignalError(
-                f"{recording.where(at)}: infinite time or value, or one beyond {LARGEST:,.0f} m/s² or rad/s; remove or "
-                "repair the row, or correct unit and scale"
+                f"{recording.where(at)}: infinite time or value, or one beyond {MAX_VALUE:,.0f} m/s² or rad/s; "
+                "remove or repair the row, or correct unit and scale"
             )
         keep: np.ndarray = ~(wild | np.isnan(times) | np.isnan(values).any(axis=1))
         late = keep & (times < self._horizon)
@@ -160,25 +166,41 @@ class SensorBuffer:
         return keep
 
     def _refuse_standing_clock(self, times: np.ndarray, recording: Recording) -> None:
-        if len(times) <= MOST_AT_ONE_TIME:
+        if len(times) <= MAX_AT_ONE_TIME:
             return
-        standing = times[MOST_AT_ONE_TIME:] == times[:-MOST_AT_ONE_TIME]
+        standing = times[MAX_AT_ONE_TIME:] == times[:-MAX_AT_ONE_TIME]
         if standing.any():
             raise SignalError(
-                f"{recording.where()}: more than {MOST_AT_ONE_TIME} samples carry the same time "
+                f"{recording.where()}: more than {MAX_AT_ONE_TIME} samples carry the same time "
                 f"{times[int(np.argmax(standing))]:.6f} s; without true times the recording cannot be resampled "
                 "(were the time stamps rounded by an export?)"
             )
 
-    def _settle(self, times: np.ndarray, values: np.ndarray, codes: np.ndarray, count: int) -> None:
-        self._pending = (times[count:], values[count:], codes[count:])
+    def _settle(self, times: np.ndarray, values: np.ndarray, marks: np.ndarray, count: int) -> None:
+        self._pending = (times[count:], values[count:], marks[count:])
         if not count:
             return
-        times, values, codes = _merge_equal_times(times[:count], values[:count], codes[:count])
+        held = self._hold(times[:count], marks[:count])
+        times, values, marks = _merge_equal_times(times[:count], values[:count], held)
         # The horizon only moves on, so these are later than all that is settled.
         self.times = np.concatenate([self.times, times])
         self.values = np.concatenate([self.values, values])
-        self.codes = np.concatenate([self.codes, codes])
+        self.marks = np.concatenate([self.marks, marks])
+
+    def _hold(self, times: np.ndarray, marks: np.ndarray) -> np.ndarray:
+        """Put the last known number in place of unknown ones, for HOLD_S."""
+        known = np.flatnonzero(~np.isnan(marks["number"]))
+        if len(known) == len(marks) or (not len(known) and np.isnan(self._number)):
+            if len(known):
+                self._number, self._number_s = float(marks["number"][-1]), float(times[-1])
+            return marks
+        numbers = np.concatenate([[self._number], marks["number"][known]])
+        since_s = np.concatenate([[self._number_s], times[known]])
+        last = np.searchsorted(known, np.arange(len(marks)), side="right")
+        marks = marks.copy()
+        marks["number"] = np.where(times - since_s[last] <= HOLD_S, numbers[last], np.nan)
+        self._number, self._number_s = float(numbers[-1]), float(since_s[-1])
+        return marks
 
     def _is_slow(self, rate_hz: float) -> bool:
         return is_slow(rate_hz, self._settings)
@@ -236,10 +258,10 @@ def is_slow(rate_hz: float, settings: PipelineSettings) -> bool:
     return rate_hz < SLOW * settings.rate_hz
 
 
-def held_hz(rate_hz: float, settings: PipelineSettings) -> float:
+def bandwidth_hz(rate_hz: float, settings: PipelineSettings) -> float:
     """Return up to which frequency windows hold what a sensor of this native rate has measured."""
     if is_slow(rate_hz, settings):
-        return min(HELD * rate_hz, settings.cutoff_hz)
+        return min(BANDWIDTH_SHARE * rate_hz, settings.cutoff_hz)
     # Half the transition of a Kaiser window of 60 dB: 7 Hz at 0.13 s.
     return max(settings.cutoff_hz - 0.91 / settings.half_width_s, 0.0)
 
@@ -249,19 +271,19 @@ def native_rate(times_s: np.ndarray) -> float:
     steps = np.diff(times_s)
     steps = steps[steps <= PAUSE_S]
     for _ in range(3):
-        if len(steps) < LEAST_STEPS:
+        if len(steps) < MIN_STEPS:
             return float("inf")
         steps = steps[steps <= PAUSE_STEPS * steps.mean()]
-    return max(float(1 / steps.mean()), SLOWEST_HZ)
+    return max(float(1 / steps.mean()), MIN_RATE_HZ)
 
 
 def _merge_equal_times(
-    times: np.ndarray, values: np.ndarray, codes: np.ndarray
+    times: np.ndarray, values: np.ndarray, marks: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Replace samples of one time by their mean: repeated rows collapse, bursts keep what they measured."""
     first = np.concatenate([[True], np.diff(times) > 0])
     if first.all():
-        return times, values, codes
+        return times, values, marks
     starts = np.flatnonzero(first)
     counts = np.diff(np.append(starts, len(times)))
-    return times[starts], np.add.reduceat(values, starts) / counts[:, None], codes[starts]
+    return times[starts], np.add.reduceat(values, starts) / counts[:, None], marks[starts]

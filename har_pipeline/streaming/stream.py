@@ -7,6 +7,7 @@ the stream was cut. A window is finished `half_width_s` + `reorder_s` after its 
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -16,19 +17,23 @@ from har_pipeline.errors import SettingsError, SignalError
 from har_pipeline.recording import UNLABELLED, Categorical, Recording
 from har_pipeline.settings import PipelineSettings
 from har_pipeline.streaming.resample import positions
-from har_pipeline.streaming.sensor_buffer import ROUNDING_S, SensorBuffer
+from har_pipeline.streaming.sensor_buffer import MARK, ROUNDING_S, SensorBuffer
 
 NO_LABEL = -1
 UNKNOWN = -2
 
 
 class Window(NamedTuple):
-    """x (window, 6) float32 in m/s² and rad/s; y an index into the labels, or -1; session counts segments."""
+    """x (window, 6) float32 in m/s² and rad/s; y an index into the labels, or -1; session counts segments.
+
+    number is the mean of its samples' numbers, NaN where fewer than `label_share` of them have one.
+    """
 
     x: np.ndarray
     y: int
     start_s: float
     session: int
+    number: float = math.nan
 
 
 class StreamPipeline:
@@ -62,7 +67,7 @@ class StreamPipeline:
             raise SettingsError(f"{recording.where()}: sensor {recording.sensor!r}; expected 'acc' or 'gyro'")
         finished = self.flush() if recording.session != self._session else []
         self._session = recording.session
-        self._sensors[recording.sensor].add(recording, encode_activity(recording, self.labels))
+        self._sensors[recording.sensor].add(recording, marks_of(recording, self.labels))
         finished += self._advance(final=False)
         self._check_lag(recording)
         return finished
@@ -104,7 +109,7 @@ class StreamPipeline:
                 self._segment += 1
                 self._next = self._origin = self._window_start = 0
                 self._rows = np.empty((0, 6), dtype=np.float32)
-                self._codes = np.empty(0, dtype=np.int64)
+                self._marks = np.empty(0, dtype=MARK)
                 return True
             count, _, closed = runs[early[0]]
             if not closed:
@@ -146,20 +151,22 @@ class StreamPipeline:
         right = np.minimum(right, count - 1)
         nearest_sample = np.where(grid - acc.times[left] <= acc.times[right] - grid, left, right)
         self._rows = np.concatenate([self._rows, rows])
-        self._codes = np.concatenate([self._codes, acc.codes[nearest_sample]])
+        self._marks = np.concatenate([self._marks, acc.marks[nearest_sample]])
         return self._cut_windows()
 
     def _cut_windows(self) -> list[Window]:
         length, begin_s = self.settings.window, float(self._begin_s or 0.0)
         finished: list[Window] = []
         while (at := self._window_start - self._origin) + length <= len(self._rows):
-            label = majority_label(self._codes[at : at + length], self.settings.label_share)
+            marks = self._marks[at : at + length]
+            label = majority_label(marks["code"], self.settings.label_share)
             if label != NO_LABEL or self.settings.keep_unlabelled:
+                number = mean_number(marks["number"], self.settings.label_share)
                 start_s = begin_s + self._window_start / self.settings.rate_hz
-                finished.append(Window(self._rows[at : at + length].copy(), label, start_s, self._segment))
+                finished.append(Window(self._rows[at : at + length].copy(), label, start_s, self._segment, number))
             self._window_start += self.settings.stride
         used = min(at, len(self._rows))
-        self._rows, self._codes = self._rows[used:], self._codes[used:]
+        self._rows, self._marks = self._rows[used:], self._marks[used:]
         self._origin += used
         return finished
 
@@ -174,6 +181,22 @@ class StreamPipeline:
                 f"{recording.where()}: the other sensor is {lag:.0f} s behind {recording.sensor} (at most "
                 f"{self.settings.max_lag_s:.0f} s are kept); push both in step, or flush the session"
             )
+
+
+def marks_of(recording: Recording, labels: tuple[str, ...]) -> np.ndarray:
+    """Return what is annotated of each sample (n,) MARK.
+
+    Raises SettingsError for an unknown activity, and SignalError where there is not one number a sample.
+    """
+    marks = np.empty(len(recording.times_s), dtype=MARK)
+    marks["code"], marks["number"] = encode_activity(recording, labels), math.nan
+    if recording.number is not None:
+        if np.shape(recording.number) != marks.shape:
+            raise SignalError(
+                f"{recording.where()}: {len(marks)} samples but numbers of shape {np.shape(recording.number)}"
+            )
+        marks["number"] = recording.number
+    return marks
 
 
 def encode_activity(recording: Recording, labels: tuple[str, ...]) -> np.ndarray:
@@ -223,3 +246,9 @@ def majority_label(codes: np.ndarray, share: float) -> int:
     counts = np.bincount(codes + 1)
     winner = int(counts.argmax())
     return winner - 1 if counts[winner] >= share * len(codes) else NO_LABEL
+
+
+def mean_number(numbers: np.ndarray, share: float) -> float:
+    """Return the mean of the known ones of a window's numbers (n,); NaN where fewer than `share` of them are known."""
+    known = ~np.isnan(numbers)
+    return float(numbers[known].mean()) if known.sum() >= max(share * len(numbers), 1) else math.nan

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from har_pipeline.origin import Key, Origin
 from har_pipeline.recording import device_of, subject_of
 from har_pipeline.settings import PipelineSettings
 from har_pipeline.signals.checks import Finding
-from har_pipeline.streaming.sensor_buffer import held_hz
+from har_pipeline.streaming.sensor_buffer import bandwidth_hz
 from har_pipeline.streaming.stream import Window
 
 
@@ -21,7 +21,8 @@ class ClientWindows:
     """The windows of one client, in the order in which they were recorded.
 
     x (n, window, 6) float32 in m/s² and rad/s (or normalized); y (n,) int64 index into the labels; start_s (n,)
-    float64 on the client's clock, on which sessions follow each other; session (n,) int64, the contiguous segment.
+    float64 on the client's clock, on which sessions follow each other; session (n,) int64, the contiguous segment;
+    number (n,) float64 what a regression learns, NaN where it is not known (left out: nowhere).
     """
 
     client: str
@@ -29,19 +30,25 @@ class ClientWindows:
     y: np.ndarray
     start_s: np.ndarray
     session: np.ndarray
+    number: np.ndarray = field(default_factory=lambda: np.empty(0))
 
     def __post_init__(self) -> None:
-        """Refuse arrays of unequal length."""
-        lengths = {len(self.x), len(self.y), len(self.start_s), len(self.session)}
+        """Refuse arrays of unequal length; lay NaN for numbers that were left out."""
+        if not len(self.number):
+            object.__setattr__(self, "number", np.full(len(self.x), np.nan))
+        lengths = {len(self.x), len(self.y), len(self.start_s), len(self.session), len(self.number)}
         if len(lengths) != 1:
-            raise PipelineError(f"client {self.client}: x, y, start_s and session differ in length: {sorted(lengths)}")
+            raise PipelineError(
+                f"client {self.client}: x, y, start_s, session and number differ in length: {sorted(lengths)}"
+            )
 
     def __len__(self) -> int:
         return len(self.y)
 
     def select(self, index: np.ndarray) -> ClientWindows:
         """Return the windows at `index` (indices or a mask)."""
-        return ClientWindows(self.client, self.x[index], self.y[index], self.start_s[index], self.session[index])
+        parts = (self.x, self.y, self.start_s, self.session, self.number)
+        return ClientWindows(self.client, *(part[index] for part in parts))
 
     @classmethod
     def stack(cls, client: str, windows: Sequence[Window], settings: PipelineSettings) -> ClientWindows:
@@ -53,6 +60,7 @@ class ClientWindows:
             np.array([window.y for window in windows], dtype=np.int64),
             np.array([window.start_s for window in windows], dtype=np.float64),
             np.array([window.session for window in windows], dtype=np.int64),
+            np.array([window.number for window in windows], dtype=np.float64),
         )
 
 
@@ -61,7 +69,7 @@ class WindowedDataset:
     """A data set as windows: label names, clients sorted by id, the settings that made them, and clients' origins.
 
     rates_hz are the native rates of each client's sensors ("acc", "gyro") where recordings were cut, findings what is
-    odd about the recordings.
+    odd about the recordings. number says what windows' numbers are, with their unit; "" where there are none.
     """
 
     name: str
@@ -71,10 +79,15 @@ class WindowedDataset:
     origins: Mapping[str, Origin] = field(default_factory=dict)
     rates_hz: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
+    number: str = ""
 
-    def holds_hz(self, client: str) -> float | None:
+    def numbered(self) -> WindowedDataset:
+        """Return the same without windows that have no number."""
+        return replace(self, clients={name: each.select(~np.isnan(each.number)) for name, each in self.clients.items()})
+
+    def bandwidth_hz(self, client: str) -> float | None:
         """Say up to which frequency a client's windows hold what both its sensors measured; None if not known."""
-        return min((held_hz(rate, self.settings) for rate in self.rates_hz.get(client, {}).values()), default=None)
+        return min((bandwidth_hz(rate, self.settings) for rate in self.rates_hz.get(client, {}).values()), default=None)
 
     def origin(self, client: str) -> Origin:
         """Say where a client's windows come from; what its reader did not state is read from its id."""
@@ -107,4 +120,6 @@ class WindowedDataset:
 
     def class_counts(self) -> dict[str, np.ndarray]:
         """Windows per class (len(labels),) of each client."""
-        return {name: np.bincount(each.y, minlength=len(self.labels)) for name, each in self.clients.items()}
+        return {
+            name: np.bincount(each.y[each.y >= 0], minlength=len(self.labels)) for name, each in self.clients.items()
+        }

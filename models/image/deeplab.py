@@ -22,7 +22,7 @@ _OUTPUT_STRIDE = 16
 
 
 class PooledBranch(nn.Module):
-    """The mean over the picture through a 1×1 convolution, the same at every pixel."""
+    """The mean over the image through a 1×1 convolution, the same at every pixel."""
 
     def __init__(self, channels: int, out: int, norm: Norm) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class PooledBranch(nn.Module):
 
 
 class AtrousPyramid(nn.Module):
-    """ASPP: a 1×1 convolution, one of 3×3 for each dilation, and the picture's mean, side by side, projected by 1×1."""
+    """ASPP: a 1×1 convolution, one of 3×3 for each dilation, and the image's mean, side by side, projected by 1×1."""
 
     def __init__(self, channels: int, out: int, dilations: Sequence[int], norm: Norm) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ NORMS: dict[str, Norm] = {"group": grouped_norm, "frozen": FrozenBatchNorm}
 # Expansion, channels, blocks, stride of the first of them.
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 QUARTER = 4
-"""How many of the layers lead to maps of a quarter of the picture's sides."""
+"""How many of the layers lead to maps of a quarter of the image's sides."""
 _STEM, _LAST = 32, 1280
 
 
@@ -59,7 +59,7 @@ def convolution(
 def inverted_residuals(
     channels: int, width: float, norm: Norm, output_stride: int = 32
 ) -> tuple[list[nn.Module], list[int]]:
-    """Return the first 18 layers, the last of whose maps have 1/output_stride of the picture's sides, and their widths.
+    """Return the first 18 layers, the last of whose maps have 1/output_stride of the image's sides, and their widths.
 
     Where strides would go beyond `output_stride`, they become dilation of the blocks that follow (Chen et al., 2017,
     arXiv 1706.05587), so the weights are the same ones.

@@ -1,7 +1,7 @@
 """Networks that give every pixel a class; a small one for devices of two cores.
 
 segmenter_small is ours, of known parts: an encoder of residual blocks (He et al., CVPR 2016, arXiv 1512.03385) and a
-decoder that joins its deepest maps with those of a quarter of the picture's sides, as DeepLab-V3+ does (Chen et al.,
+decoder that joins its deepest maps with those of a quarter of the image's sides, as DeepLab-V3+ does (Chen et al.,
 ECCV 2018, arXiv 1802.02611). 332 011 parameters at 11 classes.
 """
 
@@ -21,7 +21,7 @@ from models.model import Model, ModelOutput, image_shape
 
 
 class Segmenter(Model):
-    """A network whose head is a convolution of features of a lower resolution; logits have the picture's."""
+    """A network whose head is a convolution of features of a lower resolution; logits have the image's."""
 
     input_kinds = ("image",)
     targets: ClassVar[tuple[TargetKind, ...]] = (TargetKind.MASK,)
@@ -37,7 +37,7 @@ class Segmenter(Model):
 
 
 class SegmenterSmall(Segmenter):
-    """Four halvings, a decoder at a quarter of the sides, D = `feature_dim`; pictures of any sides.
+    """Four halvings, a decoder at a quarter of the sides, D = `feature_dim`; images of any sides.
 
     `channels`: after each halving.
     """

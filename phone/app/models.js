@@ -1,16 +1,16 @@
 /** The model in use, why it is, and what its owner may do about it. */
 
 import { recognize } from "./learning/learner.js";
-import { LIGHT_MODEL } from "./protocol/memory.js";
+import { LIGHT_MODEL } from "./protocol/agent_state.js";
 import { withLeft } from "./protocol/releases.js";
-import { capital } from "./words.js";
+import { capital } from "./labels.js";
 
 /** While it is recorded, windows are normalized by those of some seconds ago. */
 const PREPARED_MS = 10_000;
 
 /**
  * @typedef {import("./types.js").Model} Model
- * @typedef {import("./protocol/memory.js").KeptModel} KeptModel
+ * @typedef {import("./protocol/agent_state.js").KeptModel} KeptModel
  */
 
 export class Models {

@@ -2,7 +2,7 @@
 
 import { Agent, AGENT_LOCK } from "./protocol/agent.js";
 import { beginEnrolment, ENROLMENT, readEnrolmentLink, sayLeft, storedEnrolment } from "./protocol/enrolment.js";
-import { LIGHT_MODEL, MEMORY, MODEL } from "./protocol/memory.js";
+import { LIGHT_MODEL, MEMORY, MODEL } from "./protocol/agent_state.js";
 import { OUTBOX } from "./protocol/upload.js";
 
 const TELL_MS = 10_000;

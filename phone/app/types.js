@@ -160,7 +160,7 @@
  * @property {"elsewhere" | "waiting_for_approval" | "connecting" | "collecting" | "ready" | "training" | "uploading" | "idle" |
  *   "finished" | "not_taking_part" | "stopped"} name
  * @property {boolean} connected whether the stream is open
- * @property {import("./protocol/patience.js").Retry | null} retry while the server seems to be gone, and is left in peace
+ * @property {import("./protocol/backoff.js").Retry | null} retry while the server seems to be gone, and is left in peace
  * @property {number} round @property {number} rounds of the plan; 0 before the first announcement
  * @property {number} examples that it would learn from
  * @property {string} reason in words, for the person: why it waits, or does not take part; else empty

@@ -11,16 +11,17 @@ from typing import Any
 from pydantic import ValidationError
 
 from federation.methods import method_from_json, method_to_json
-from federation.plan import DataSpec, Plan
+from federation.plan import DataSpec, ModelSpec, Plan
 from federation.tasks import task_from_json, task_to_json
 from gaitway.errors import first_problem
 from har_pipeline.description.model import read_description
 from har_pipeline.readers.described import NAME as DESCRIBED
+from models import MODELS
 from sim.data.holdout import holdout
 from sim.data.partitions import partition_from_json, partition_to_json
-from sim.data.sources import check_target, source_named
+from sim.data.sources import check_target, get_source
 from sim.errors import SettingsError
-from sim.experiment import OPTIONS, PLAN_OPTIONS, Experiment
+from sim.experiment import DEFAULTS, OPTIONS, PLAN_OPTIONS, Experiment
 from sim.networks.initialization import initialization
 from sim.networks.specs import chosen_networks, common_feature_dim
 
@@ -34,14 +35,11 @@ def build_experiment(
 ) -> Experiment:
     """Build and validate the experiment of a run; `options` wins over `plan`, and `options["set"]` over both.
 
+    `labels` are the classes of the data set.
+
     Raises:
         SettingsError: for a value that does not fit, naming it, or a plan for other classes than those of the data.
     """
-    if plan is not None and tuple(labels) != plan.labels:
-        raise SettingsError(
-            f"the plan is for the classes {', '.join(plan.labels)}, {options['data']} has {', '.join(labels)}; "
-            "give the plan's data by --data, and its options by --set data.KEY"
-        )
     extra = assignments(options["set"])
     base: dict[str, Any] = plan.model_dump(mode="json", exclude_unset=True) if plan else {}
     described = {
@@ -49,11 +47,14 @@ def build_experiment(
         for part in ("task", "method")
     }
     task, method = task_from_json(described["task"]), method_from_json(described["method"])
-    if obstacle := method.task_obstacle(task):
+    if obstacle := method.task_incompatibility(task):
         raise SettingsError(obstacle)
     pipeline = {**base.get("data", {}).get("pipeline", {}), **extra["pipeline"]}
-    source, own = source_named(options["data"]), dataset_options(options["set"])
-    check_target(options["data"], source, task)
+    source, own = get_source(options["data"]), dataset_options(options["set"])
+    check_target(options["data"], source, task, own)
+    labels = task.labels(tuple(labels), source.number(own))
+    if plan is not None:
+        _check_labels(plan, labels, options["data"])
     networks = chosen_networks(
         options["model"],
         {**_network_options(plan, options["model"], extra["model"]), **extra["model"]},
@@ -62,12 +63,13 @@ def build_experiment(
         task.name,
     )
     sections = {name: {**base.get(name, {}), **_from_options(options, name)} for name in ("training", "rounds", "data")}
+    sections["data"] = _normalization(networks, sections["data"])
     training = {"classes": len(labels), "feature_dim": common_feature_dim(networks, len(labels))}
     data = {key: value for key, value in extra["data"].items() if key in DataSpec.model_fields}
     try:
         return Experiment.model_validate(
             dict(
-                labels=tuple(labels),
+                labels=labels,
                 model=networks[0],
                 alternatives=tuple(networks[1:]),
                 task=task_to_json(task),
@@ -88,6 +90,29 @@ def build_experiment(
         )
     except ValidationError as error:
         raise SettingsError(first_problem(error, input_shown=True)) from error
+
+
+def _check_labels(plan: Plan, labels: tuple[str, ...], data: str) -> None:
+    if labels != plan.labels:
+        raise SettingsError(
+            f"the plan is for the classes {', '.join(plan.labels)}, {data} has {', '.join(labels)}; "
+            "give the plan's data by --data, and its options by --set data.KEY"
+        )
+
+
+def _normalization(networks: Sequence[ModelSpec], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave windows as they were measured where a network takes them so, and nobody asks for another normalization.
+
+    Raises:
+        SettingsError: if somebody does.
+    """
+    raw = [spec.name for spec in networks if spec.name in MODELS and MODELS[spec.name].takes_raw_input]
+    wanted = data.get("normalization", DEFAULTS["normalization"])
+    if not raw or wanted == "none":
+        return dict(data)
+    if wanted != DEFAULTS["normalization"] or len(raw) < len(networks):
+        raise SettingsError(f"{raw[0]} takes windows as they were measured; give --normalization none")
+    return {**data, "normalization": "none"}
 
 
 def read_plan(path: Path) -> Plan:

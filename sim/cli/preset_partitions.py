@@ -1,4 +1,4 @@
-"""What a preset's clients get, from the classes of pictures alone: the pictures themselves need not be there."""
+"""What a preset's clients get, from the classes of images alone: the images themselves need not be there."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from sim.errors import SettingsError
 from sim.presets.preset import Preset
 
 
-class Dealt(NamedTuple):
-    """Who got which of the pictures, whose classes are y (n,) and `labels`."""
+class PresetShares(NamedTuple):
+    """Who got which of the images, whose classes are y (n,) and `labels`."""
 
     shares: Mapping[str, Share]
     y: npt.NDArray[np.int64]
     labels: tuple[str, ...]
 
     def statistics(self) -> tuple[str, ...]:
-        """All pictures, mean ± deviation, least and most over clients, classes a client, and clients with one."""
+        """All images, mean ± deviation, least and most over clients, classes a client, and clients with one."""
         train, test = (class_counts(self.shares, self.y, len(self.labels), part) for part in ("train", "test"))
         counts = train + test
         sizes, held = counts.sum(1), (counts > 0).sum(1)
@@ -37,15 +37,15 @@ class Dealt(NamedTuple):
         )
 
 
-def deal(name: str, preset: Preset, objects: npt.NDArray[np.int64], seed: int) -> Dealt:
-    """Deal pictures whose object classes (n,) are 0 to 19 as a run of this preset would deal them.
+def partition_preset(name: str, preset: Preset, objects: npt.NDArray[np.int64], seed: int) -> PresetShares:
+    """Deal images whose object classes (n,) are 0 to 19 as a run of this preset would deal them.
 
     Raises:
         SettingsError: if the preset is for other data.
     """
     if preset.options["data"] != voc.READER.name:
         raise SettingsError(
-            f"{name} divides {preset.options['data']}; --classes is of the pictures of {voc.READER.name}: "
+            f"{name} divides {preset.options['data']}; --classes is of the images of {voc.READER.name}: "
             "name presets such as michieli2021-voc-0.1, or none for all of them"
         )
     sections = assignments(preset.own_options["set"])
@@ -53,4 +53,4 @@ def deal(name: str, preset: Preset, objects: npt.NDArray[np.int64], seed: int) -
     y = voc.MACRO_OF[1 + objects] if macro else 1 + objects
     labels = voc.LABELS["macro" if macro else "objects"]
     partition = partition_from_json({"kind": preset.options["partition"], **sections["partition"]})
-    return Dealt(partition.divide(Pool(y, len(labels), np.ones(len(y), dtype=bool)), seed), y, labels)
+    return PresetShares(partition.divide(Pool(y, len(labels), np.ones(len(y), dtype=bool)), seed), y, labels)

@@ -14,10 +14,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from sim.cli.repeat import option_words
 from sim.cli.terminal import cli_errors, console
 from sim.presets import PRESETS, Preset, preset_named
 from sim.presets.preset import Options
+from sim.reports.repeat import option_words
 
 
 def presets(
@@ -27,7 +27,7 @@ def presets(
     classes: Annotated[
         Path | None,
         typer.Option(
-            help="Deal pictures of Pascal VOC by the presets' partitions, from facts about their masks alone: a CSV "
+            help="Deal images of Pascal VOC by the presets' partitions, from facts about their masks alone: a CSV "
             "file, or CSV.gz, with the columns image, in_train_aug (1 or 0) and classes (numbers 1 to 20). By default "
             "nothing is dealt."
         ),
@@ -90,21 +90,21 @@ def _words(options: Options) -> list[str]:
 
 def _deal(chosen: dict[str, Preset], facts: Path, seed: int, out: Path | None) -> None:
     """Print what each preset's clients get, beside what the paper reports."""
-    from sim.cli.preset_partitions import deal
-    from sim.data.images.class_facts import single_class_pictures
+    from sim.cli.preset_partitions import partition_preset
+    from sim.data.images.class_facts import single_class_images
     from sim.data.partitions.table import partition_table
     from sim.reports.figures.partition import draw_partition
 
-    y = single_class_pictures(facts)
-    console.print(f"{len(y):,} pictures of train_aug show one class of objects.")
+    y = single_class_images(facts)
+    console.print(f"{len(y):,} images of train_aug show one class of objects.")
     table = Table(box=box.SIMPLE, padding=0, show_edge=False)  # whose rows fit into 80 columns unbroken
     table.add_column("preset", no_wrap=True)
-    for head in ("pictures", "a client", "least", "most", "classes", "with one"):
+    for head in ("images", "a client", "least", "most", "classes", "with one"):
         table.add_column(head, justify="right", no_wrap=True)
     for reported in dict.fromkeys(each.reported for each in chosen.values() if each.reported):
         table.add_row("the paper", f"{reported.examples:,}", f"{reported.mean} ± {reported.std}", *["–"] * 4)
     for name, preset in chosen.items():
-        dealt = deal(name, preset, y, seed)
+        dealt = partition_preset(name, preset, y, seed)
         if len(chosen) == 1:
             console.print(partition_table(dealt.shares, dealt.y, dealt.labels))
         table.add_row(name, *dealt.statistics())

@@ -12,7 +12,6 @@ import typer
 from rich.text import Text
 
 from federation.tasks.task import Task
-from sim.cli.repeat import option_words
 from sim.cli.terminal import bar, cli_errors, console, round_line
 from sim.data.federated_data import FederatedData
 from sim.data.partitions import PARTITIONS
@@ -20,6 +19,7 @@ from sim.data.sources import source_names
 from sim.experiment import DEFAULTS, OPTIONS, PANELS, Experiment, Option
 from sim.networks.initialization import Initialization
 from sim.presets import with_defaults
+from sim.reports.repeat import option_words
 
 _DATA, _METHOD, _TRAINING, _RUNNING = PANELS
 _NAMES = {"data": source_names(), "partition": PARTITIONS}
@@ -151,9 +151,9 @@ def run(**given: Any) -> None:
 def describe(options: dict[str, Any], preset: str | None, plan: Any) -> Experiment:
     """Build the experiment of these options."""
     from sim.cli.options import build_experiment, dataset_options
-    from sim.data.sources import source_named
+    from sim.data.sources import get_source
 
-    labels = source_named(options["data"]).labels(dataset_options(options["set"]))
+    labels = get_source(options["data"]).labels(dataset_options(options["set"]))
     return build_experiment(options, labels, preset, plan)
 
 
@@ -174,7 +174,7 @@ def simulate(experiment: Experiment, paths: Paths, checkpoint_s: float) -> None:
     seconds = time.perf_counter() - start
     for words in data.findings:
         console.print(Text(words, style="yellow"), soft_wrap=True, highlight=False)
-    if not (paths.out / "config.json").exists():  # a resumed run has its picture, and another's picture stays its own
+    if not (paths.out / "config.json").exists():  # a resumed run has its image, and another's image stays its own
         _show_clients(data, learnt, paths.out)
     with bar(f"{experiment.method['name']} · {experiment.model.name}", experiment.rounds.rounds) as (shown, task):
 
@@ -225,7 +225,7 @@ def _show_clients(data: FederatedData, task: Task, out: Path) -> None:
 
     shares, y = current_partition(data, task)
     console.print(partition_table(shares, y, data.partition_labels))
-    with writing("a picture of the partition (partition.png)", out):
+    with writing("an image of the partition (partition.png)", out):
         out.mkdir(parents=True, exist_ok=True)
         draw_partition(out / "partition.png", shares, y, data.partition_labels)
 

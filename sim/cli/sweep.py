@@ -18,7 +18,7 @@ from gaitway.terminal import Console
 from sim.errors import SettingsError, SimError
 from sim.results.records import Selection
 from sim.sweep.grid import Cell, SweepAxis, axis, cells, condition
-from sim.sweep.processes import CellPhase, CellStatus, command, is_finished, log_path, play
+from sim.sweep.processes import CellPhase, CellStatus, command, is_finished, log_path, run_cells
 from sim.sweep.record import SweepRecord, open_sweep
 
 console = Console()
@@ -132,7 +132,7 @@ def _play(record: SweepRecord, jobs: int) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     record.write()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as bars, closing(play(record.cells, record.folder, jobs)) as changes:
+    with Progress(*columns, console=console) as bars, closing(run_cells(record.cells, record.folder, jobs)) as changes:
         display = _Display(bars, len(record.cells))
         for cell, status in changes:
             record.note(cell, status)

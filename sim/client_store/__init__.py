@@ -1,6 +1,6 @@
 """Where the clients' models lie between rounds: in memory, in a file that the kernel may page out, or nowhere."""
 
-from sim.client_store.choice import Federation, StoreChoice, choose, client_bytes
+from sim.client_store.choice import StoreChoice, StoreDemand, choose, client_bytes
 from sim.client_store.disk import DiskStore
 from sim.client_store.memory import Clients, ClientStore, MemoryStore, Result, StoredClient, shared
 from sim.client_store.null import NullStore, remembered
@@ -9,11 +9,11 @@ __all__ = [
     "ClientStore",
     "Clients",
     "DiskStore",
-    "Federation",
     "MemoryStore",
     "NullStore",
     "Result",
     "StoreChoice",
+    "StoreDemand",
     "StoredClient",
     "choose",
     "client_bytes",

@@ -14,7 +14,7 @@ from sim.client_store.disk import DiskStore
 from sim.client_store.memory import ClientStore, MemoryStore
 from sim.client_store.null import NullStore
 from sim.experiment import ClientStoreKind
-from sim.memory.shared_memory import lay_out
+from sim.memory.shared_memory import pack
 
 SHARE = 0.5
 """Of the free memory that models may fill: training, scoring and other programs need some, and it is an estimate."""
@@ -32,8 +32,8 @@ class StoreChoice(NamedTuple):
     reason: str
 
 
-class Federation(NamedTuple):
-    """What all models' bytes follow from; `each` are those of one client that has not trained yet.
+class StoreDemand(NamedTuple):
+    """What all models' bytes follow from; `client_bytes` are those of one client that has not trained yet.
 
     `chosen` is how many ways there are to choose a round whose models are kept beside the present ones.
     """
@@ -41,22 +41,22 @@ class Federation(NamedTuple):
     clients: int
     cohort: int
     rounds: int
-    each: int
+    client_bytes: int
     chosen: int = 1
 
     @property
-    def most_bytes(self) -> int:
+    def peak_bytes(self) -> int:
         """Present and chosen rounds' models of who will have trained, and a round's uploads as large as they."""
         trained = min(self.clients, self.cohort * self.rounds)
-        return self.each * (trained * min(1 + self.chosen, self.rounds) + self.cohort)
+        return self.client_bytes * (trained * min(1 + self.chosen, self.rounds) + self.cohort)
 
 
 def client_bytes(client: Client) -> int:
     """Return the bytes of a client's model and memory."""
-    return lay_out(client._asdict()).size
+    return pack(client._asdict()).size
 
 
-def choose(where: ClientStoreKind, device: str, federation: Federation, folder: Path) -> StoreChoice:
+def choose(where: ClientStoreKind, device: str, federation: StoreDemand, folder: Path) -> StoreChoice:
     """Return what is asked for, or for `auto` the disk if the models would not fit into memory.
 
     Raises:
@@ -68,7 +68,7 @@ def choose(where: ClientStoreKind, device: str, federation: Federation, folder: 
         return StoreChoice(MemoryStore(), "memory", "as asked" if where == "memory" else "this system cannot map files")
     if where == "disk":
         return StoreChoice(DiskStore(folder, device), "disk", f"as asked, in {folder}")
-    needed, free = federation.most_bytes, free_memory(device)
+    needed, free = federation.peak_bytes, free_memory(device)
     why = f"at most {needed / 1e9:,.1f} GB of models, {free / 1e9:,.1f} GB of memory are free"
     if needed <= SHARE * free:
         return StoreChoice(MemoryStore(), "memory", why)

@@ -33,7 +33,7 @@ class DiskStore:
             ClientStoreError: if the disk is full.
         """
         tree = {"client": result.client._asdict(), "upload": result.upload, "loss": result.loss}
-        slot, layout = self.arena.lay(tree)
+        slot, layout = self.arena.write_tree(tree)
         laid = _ClientOnDisk(slot, self._layouts.setdefault(json.dumps(layout), layout), self.device)
         return laid, laid
 

@@ -19,7 +19,7 @@ from har_pipeline import ChannelStatistics
 Part = Literal["train", "test", "validation"]
 
 
-class DealtClasses(NamedTuple):
+class PartitionClasses(NamedTuple):
     """The class (n,) int64 that a partition deals each example of a part by, where that is not its target."""
 
     train: Tensor
@@ -29,20 +29,20 @@ class DealtClasses(NamedTuple):
 
 @dataclass(frozen=True)
 class ClientData:
-    """One client's examples, x (n, ...) float32 or bytes of pictures, any part of which may be empty.
+    """One client's examples, x (n, ...) float32 or bytes of images, any part of which may be empty.
 
-    `validation` was cut off the training part, to choose a round by; None where nothing was. `dealt` is there where
-    the task alone does not say what class an example is dealt by, or would take long to.
+    `validation` was cut off the training part, to choose a round by; None where nothing was. `partition_classes` is
+    there where the task alone does not say what class an example is dealt by, or would take long to.
     """
 
     train: Examples
     test: Examples
     validation: Examples | None = None
-    dealt: DealtClasses | None = field(default=None, kw_only=True)
+    partition_classes: PartitionClasses | None = field(default=None, kw_only=True)
 
     def classes(self, part: Part, task: Task) -> Tensor:
         """Return the class (n,) by which partitions deal each example of a part; empty where there is no such part."""
-        given = None if self.dealt is None else getattr(self.dealt, part)
+        given = None if self.partition_classes is None else getattr(self.partition_classes, part)
         if given is not None:
             return torch.as_tensor(given)
         examples: Examples | None = getattr(self, part)
@@ -50,12 +50,12 @@ class ClientData:
 
     def taken(self, train: Tensor, test: Tensor, validation: Tensor) -> ClientData:
         """Keep these rows of each part."""
-        dealt = self.dealt
+        dealt = self.partition_classes
         if dealt is not None:
             of_validation = None if dealt.validation is None else dealt.validation[validation]
-            dealt = DealtClasses(dealt.train[train], dealt.test[test], of_validation)
+            dealt = PartitionClasses(dealt.train[train], dealt.test[test], of_validation)
         held = None if self.validation is None else _rows(self.validation, validation)
-        return ClientData(_rows(self.train, train), _rows(self.test, test), held, dealt=dealt)
+        return ClientData(_rows(self.train, train), _rows(self.test, test), held, partition_classes=dealt)
 
 
 def _rows(examples: Examples, rows: Tensor) -> Examples:
@@ -66,10 +66,10 @@ def _rows(examples: Examples, rows: Tensor) -> Examples:
 class FederatedData:
     """All clients' examples; `new clients` are held out of the federation until it is done.
 
-    `findings` say in words what is odd about the recordings that they come from. `dealt_labels` names the classes that
-    partitions deal by, where they are others than those that are learnt. `moments` are what pictures are normalized by
-    that are kept as bytes, batch by batch; None: examples are as networks take them. `fit` says how pictures of other
-    sizes came to be of this one.
+    `findings` say in words what is odd about the recordings that they come from. `partition_class_names` are the
+    classes that partitions deal by, where they are others than those that are learnt. `moments` are what images are
+    normalized by that are kept as bytes, batch by batch; None: examples are as networks take them. `fit` says how
+    images of other sizes came to be of this one.
     """
 
     labels: tuple[str, ...]
@@ -79,17 +79,17 @@ class FederatedData:
     new_clients: Mapping[str, ClientData] = field(default_factory=dict)
     findings: tuple[str, ...] = ()
     moments: Moments | None = None
-    dealt_labels: tuple[str, ...] | None = None
+    partition_class_names: tuple[str, ...] | None = None
     fit: Fit = "stretch"
 
     @property
     def partition_labels(self) -> tuple[str, ...]:
         """Names of the classes that partitions deal by."""
-        return self.labels if self.dealt_labels is None else self.dealt_labels
+        return self.labels if self.partition_class_names is None else self.partition_class_names
 
     @property
-    def picture_shape(self) -> tuple[int, ...] | None:
-        """Channels, height and width, where the examples are pictures."""
+    def image_shape(self) -> tuple[int, ...] | None:
+        """Channels, height and width, where the examples are images."""
         clients = list(self.clients.values())
         return tuple(clients[0].train.x.shape[1:]) if self.moments is not None and clients else None
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from federation.records import Examples
 from federation.seeds import generator
 from federation.tasks.task import Task
-from sim.data.federated_data import ClientData, DealtClasses, FederatedData
+from sim.data.federated_data import ClientData, FederatedData, PartitionClasses
 from sim.errors import SettingsError
 
 
@@ -48,9 +48,11 @@ def _labelled(client: ClientData, task: Task, per_class: int | None, name: str, 
     rows = torch.arange(0 if per_class == 0 else len(client.train.y))
     if per_class and len(rows):
         rows = drawn_rows(task, client, per_class, name, seed)
-    dealt = client.dealt and DealtClasses(client.dealt.train[rows], client.dealt.test)
+    dealt = client.partition_classes and PartitionClasses(
+        client.partition_classes.train[rows], client.partition_classes.test
+    )
     train = client.train if per_class is None else Examples(client.train.x[rows], client.train.y[rows])
-    return ClientData(train, client.test, dealt=dealt)
+    return ClientData(train, client.test, partition_classes=dealt)
 
 
 def few_shot(task: Task, client: ClientData, shots: int, client_id: str, seed: int) -> Examples:

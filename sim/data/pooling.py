@@ -9,7 +9,7 @@ from operator import add
 import torch
 
 from federation.records import Examples
-from sim.data.federated_data import ClientData, DealtClasses, FederatedData, joined
+from sim.data.federated_data import ClientData, FederatedData, PartitionClasses, joined
 
 EVERYONE = "everyone"
 
@@ -21,17 +21,19 @@ def pooled(data: FederatedData) -> FederatedData:
     """
     union = joined([client.train for client in data.clients.values()])
     tested = {
-        name: replace(client, train=_none_of(client.train), dealt=_without_training(client.dealt))
+        name: replace(
+            client, train=_none_of(client.train), partition_classes=_without_training(client.partition_classes)
+        )
         for name, client in data.clients.items()
     }
-    dealt = [client.dealt.train for client in data.clients.values() if client.dealt is not None]
-    classes = DealtClasses(torch.cat(dealt), dealt[0][:0]) if dealt else None
-    clients = {**tested, EVERYONE: ClientData(union, _none_of(union), dealt=classes)}
+    dealt = [client.partition_classes.train for client in data.clients.values() if client.partition_classes is not None]
+    classes = PartitionClasses(torch.cat(dealt), dealt[0][:0]) if dealt else None
+    clients = {**tested, EVERYONE: ClientData(union, _none_of(union), partition_classes=classes)}
     statistics = {**data.statistics, EVERYONE: reduce(add, (data.statistics[name] for name in data.clients))}
     return replace(data, clients=clients, statistics=statistics)
 
 
-def _without_training(dealt: DealtClasses | None) -> DealtClasses | None:
+def _without_training(dealt: PartitionClasses | None) -> PartitionClasses | None:
     return None if dealt is None else dealt._replace(train=dealt.train[:0])
 
 

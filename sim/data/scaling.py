@@ -14,7 +14,7 @@ from federation.tasks.classification import Classification
 from federation.tasks.task import Task
 from sim.data.federated_data import ClientData, FederatedData
 
-FEWEST = 2
+MIN_CLIENTS = 2
 BY_CLASS = Classification()
 
 
@@ -37,7 +37,7 @@ def scaled_rounds(rounds: int, scale: float) -> int:
 
 def _fewer(clients: Mapping[str, ClientData], scale: float, seed: int, task: Task) -> dict[str, ClientData]:
     drawn = sorted(clients, key=lambda name: generator(seed, "scale", name).random())
-    kept = sorted(drawn[: max(FEWEST, ceil(scale * len(clients)))])
+    kept = sorted(drawn[: max(MIN_CLIENTS, ceil(scale * len(clients)))])
     return {name: _less(clients[name], scale, task) for name in kept}
 
 

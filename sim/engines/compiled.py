@@ -28,8 +28,10 @@ class Compiler:
     fixed shapes is never compiled twice. On CUDA the program is replayed as a CUDA graph.
     """
 
-    def __init__(self, device: str = "cpu", *, say: Callable[[str], None] = _log.warning, most: int = PROGRAMS) -> None:
-        self.on_cuda, self.say, self.most = device.startswith("cuda"), say, most
+    def __init__(
+        self, device: str = "cpu", *, report: Callable[[str], None] = _log.warning, max_programs: int = PROGRAMS
+    ) -> None:
+        self.on_cuda, self.report, self.max_programs = device.startswith("cuda"), report, max_programs
         self.programs: dict[Hashable, Program] = {}
         self._closed = False
 
@@ -51,9 +53,9 @@ class Compiler:
             return self.programs[key](tensors)
         if self._closed:
             return step(*trees)
-        if len(self.programs) == self.most:
+        if len(self.programs) == self.max_programs:
             self._give_up(
-                f"{self.most} programs are compiled, which is the limit; steps of other sizes run as they are"
+                f"{self.max_programs} programs are compiled, which is the limit; steps of other sizes run as they are"
             )
             return step(*trees)
         try:
@@ -91,7 +93,7 @@ class Compiler:
 
     def _give_up(self, why: str) -> None:
         self._closed = True
-        self.say(why)
+        self.report(why)
 
 
 def _laid_out(tensor: Tensor) -> Tensor:

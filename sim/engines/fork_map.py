@@ -24,10 +24,10 @@ import torch
 from federation.records import Tree
 from sim.errors import ClientStoreError, EngineError
 from sim.memory.mmap_arena import MmapArena, Slot
-from sim.memory.shared_memory import lay_out, read
+from sim.memory.shared_memory import pack, read
 
 ATTEMPTS = 3
-PATIENCE_S = 5.0
+EXIT_TIMEOUT_S = 5.0
 
 Work = Callable[[int], Tree]
 
@@ -83,7 +83,7 @@ def fork_map(
                     worker.begin(waiting.popleft())
                 else:
                     team.remove(worker)
-                    worker.dismiss()
+                    worker.stop()
                 yield number, result
     finally:
         for worker in team:
@@ -120,15 +120,15 @@ class _Worker:
         layout, slot = self.result
         return read(layout, slot.memory)
 
-    def dismiss(self) -> None:
+    def stop(self) -> None:
         """Let an idle worker go; nobody waits until the kernel has taken its memory back."""
         self.connection.close()
         self.process.terminate()
 
     def end(self) -> None:
         """End a worker at its work: when this returns, it writes nowhere any more."""
-        self.dismiss()
-        self.process.join(PATIENCE_S)
+        self.stop()
+        self.process.join(EXIT_TIMEOUT_S)
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
@@ -156,16 +156,16 @@ def _serve(connection: Connection, inherited: Sequence[Connection], work: Work, 
     torch.set_num_threads(1)
     with suppress(EOFError, ConnectionError):
         while True:
-            _tell(connection, _answer(int(connection.recv_bytes()), connection, work, arena))
+            _send(connection, _answer(int(connection.recv_bytes()), connection, work, arena))
 
 
 def _answer(number: int, connection: Connection, work: Work, arena: MmapArena) -> dict[str, Any]:
     """Do one piece of work, ask the parent where its result goes, and write it there; return the last word on it."""
     try:
-        packing = lay_out(work(number))
+        packing = pack(work(number))
     except Exception as error:  # it is the parent's to raise
         return {"error": f"{type(error).__name__}: {error}"}
-    _tell(connection, {"layout": packing.layout, "size": packing.size})
+    _send(connection, {"layout": packing.layout, "size": packing.size})
     position = int(connection.recv_bytes())
     try:
         arena.store(packing, position)
@@ -174,7 +174,7 @@ def _answer(number: int, connection: Connection, work: Work, arena: MmapArena) -
     return {}
 
 
-def _tell(connection: Connection, message: dict[str, Any]) -> None:
+def _send(connection: Connection, message: dict[str, Any]) -> None:
     connection.send_bytes(json.dumps(message).encode())
 
 

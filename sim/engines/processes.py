@@ -25,13 +25,13 @@ SMALL_STEP = 40_000_000
 Measured on a CPU with 8 clients at a time: 17 to 40 million are 1.1 to 1.5 times as fast stacked, 67 million slower.
 """
 
-TOGETHER = 20
+MAX_STACKED = 20
 """Clients at a time, at most, where their steps are small."""
 
 # glibc's mallopt, from malloc.h
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _LARGE = (1 << 31) - 1
-_LARGEST_BLOCK = 1 << 30
+_MAX_BLOCK = 1 << 30
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Processes:
     ) -> None:
         keep_freed_memory()  # forks inherit it
         self.workers, self.chunk, self.say = workers, chunk, say
-        self.compiler = Compiler(say=say) if compiled else None
+        self.compiler = Compiler(report=say) if compiled else None
         self._arena = MmapArena(None)  # a result lies where one of an earlier round lay that nobody needs any more
         self.together: dict[Setup, int] = {}
         self.warm: set[tuple[Setup, int]] = set()
@@ -90,10 +90,10 @@ class Processes:
         if self.chunk is None:
             operations = operations_of_a_step(longest, round_number)
             if operations < SMALL_STEP:
-                self.together[setup] = TOGETHER
+                self.together[setup] = MAX_STACKED
                 self.say(
                     f"A training step has {operations / 1e6:.0f} million operations, less than calling torch costs: "
-                    f"each process trains up to {TOGETHER} clients together."
+                    f"each process trains up to {MAX_STACKED} clients together."
                 )
         if self.compiler and self.together[setup] == 1:
             self.say("Clients train one by one here, as their steps are large: --compile has nothing to compile.")
@@ -191,4 +191,4 @@ def keep_freed_memory() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    return bool(mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK)) and bool(mallopt(_TRIM_THRESHOLD, _LARGE))
+    return bool(mallopt(_MMAP_THRESHOLD, _MAX_BLOCK)) and bool(mallopt(_TRIM_THRESHOLD, _LARGE))

@@ -29,7 +29,7 @@ from sim.engines.processes import longest_first
 from sim.engines.serial import trained
 from sim.errors import EngineError
 
-AHEAD = 4
+TASKS_PER_WORKER = 4
 """Tasks that wait for each worker: enough that none is idle, few enough that the store does not fill."""
 RETRIES = 3
 
@@ -57,7 +57,7 @@ class RayCluster:
         broadcasts: dict[int, Any] = {}
         waiting = deque(longest_first(jobs))
         running: dict[Any, tuple[ClientJob, Any]] = {}
-        at_most = AHEAD * max(1, int(self._ray.cluster_resources().get("GPU" if self._on_gpu else "CPU", 1)))
+        at_most = TASKS_PER_WORKER * max(1, int(self._ray.cluster_resources().get("GPU" if self._on_gpu else "CPU", 1)))
         while waiting or running:
             while waiting and len(running) < at_most:
                 job = jobs[waiting.popleft()]
@@ -88,7 +88,7 @@ class RayCluster:
     def _start(self, ray: Any) -> None:
         """Join the cluster at RAY_ADDRESS, or start one on this machine."""
         address = os.environ.get("RAY_ADDRESS")
-        _must_listen(address or "")
+        _require_listener(address or "")
         workers = None if address else self.workers  # a cluster that is there has its own
         try:
             # "local", for Ray would else join whatever cluster was last started on this machine
@@ -211,7 +211,7 @@ def to_tensors(tree: Any, device: str) -> Any:
     return map_tree(copied, tree)
 
 
-def _must_listen(address: str) -> None:
+def _require_listener(address: str) -> None:
     """Ray itself waits minutes for an address where nobody listens."""
     host, _, port = address.rpartition(":")
     if "://" in address or not host or not port.isdecimal():

@@ -38,7 +38,7 @@ class Stacked:
         say: Callable[[str], None] = _log.warning,
     ) -> None:
         self.chunk, self.say = chunk or CHUNK, say
-        self.compiler = Compiler(device, say=say) if compiled else None
+        self.compiler = Compiler(device, report=say) if compiled else None
         self.meter: Meter | None = None if chunk else meter_of(device)
 
     def run(self, jobs: Sequence[ClientJob], round_number: int) -> Iterator[tuple[str, LocalRound]]:

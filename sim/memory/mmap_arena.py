@@ -25,7 +25,7 @@ from torch import Tensor
 
 from federation.records import Tree
 from sim.errors import ClientStoreError
-from sim.memory.shared_memory import Packing, buffers, lay_out
+from sim.memory.shared_memory import Packing, buffers, pack
 
 SEGMENT = 1 << 30
 """Bytes that are mapped at a time; address space, not memory. A larger tree gets a larger segment."""
@@ -55,7 +55,7 @@ class Slot:
         return torch.from_numpy(np.asarray(self))
 
     def __del__(self) -> None:
-        self._arena.take_back(self.position, self._address, self._size)
+        self._arena.free(self.position, self._address, self._size)
 
 
 class MmapArena:
@@ -78,13 +78,13 @@ class MmapArena:
         """Bytes of the disk."""
         return os.fstat(self._file).st_blocks * 512
 
-    def lay(self, tree: Tree) -> tuple[Slot, Layout]:
+    def write_tree(self, tree: Tree) -> tuple[Slot, Layout]:
         """Write a tree into a free slot; `read(layout, slot.memory)` are its tensors.
 
         Raises:
             ClientStoreError: if the disk is full.
         """
-        packing = lay_out(tree)
+        packing = pack(tree)
         slot = self.reserve(packing.size)
         self.store(packing, slot.position)
         return slot, packing.layout
@@ -112,7 +112,7 @@ class MmapArena:
         except OSError as error:
             raise ClientStoreError(self._full(_in_pages(packing.size), error)) from error
 
-    def take_back(self, position: int, address: int, size: int) -> None:
+    def free(self, position: int, address: int, size: int) -> None:
         """Give a slot's place to the next tree of its size; the file is not shortened."""
         self._free[size].append((position, address))
 

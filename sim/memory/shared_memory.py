@@ -23,7 +23,7 @@ class Packing(NamedTuple):
     size: int  # bytes
 
 
-def lay_out(tree: Tree) -> Packing:
+def pack(tree: Tree) -> Packing:
     """Give every tensor a place; one that the tree holds twice gets one."""
     plan = _Plan()
     return Packing({name: plan.place(below) for name, below in tree.items()}, plan.parts, plan.size)

@@ -61,8 +61,8 @@ def _built(spec: ModelSpec, settings: Experiment, task: Task) -> nn.Module:
     return with_decoder(module, task.decoder)
 
 
-def for_pictures(choices: Sequence[Architecture], moments: Moments | None) -> tuple[Architecture, ...]:
-    """Have the networks normalize pictures that are kept as bytes by these moments."""
+def for_images(choices: Sequence[Architecture], moments: Moments | None) -> tuple[Architecture, ...]:
+    """Have the networks normalize images that are kept as bytes by these moments."""
     return tuple(each._replace(setup=replace(each.setup, moments=moments)) for each in choices)
 
 

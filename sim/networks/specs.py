@@ -84,7 +84,7 @@ def _fitted(name: str, options: dict[str, Any], spec: InputSpec, classes: int, t
     if "input_shape" in _known(name):
         options = {"input_shape": list(spec.shape), **options}
     chosen = ModelSpec(name=name, options=options)
-    if not _skeleton(chosen, classes).takes(spec):
+    if not _skeleton(chosen, classes).accepts(spec):
         raise _unfit(name, spec, task)
     return chosen
 

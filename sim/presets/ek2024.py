@@ -61,7 +61,7 @@ _CIFAR_DEPARTURES = (
     "80/20 of recordings, and of CIFAR nothing",
     "images are not augmented, and patches are 4 × 4; the paper does not say. No code of its vision part was released",
 )
-_OURS = "the pretraining is a federation; the paper pretrains in one place"
+_PRETRAINING_NOTE = "the pretraining is a federation; the paper pretrains in one place"
 _PRETRAINED = (
     "an epoch of `sim pretrain` is a round with a fresh Adam, after which the global prototypes are the local ones; "
     "the paper does not say what moves them without a server",
@@ -69,7 +69,7 @@ _PRETRAINED = (
     "the last layer",
 )
 _BETAS = (0.1, 0.2, 0.3, 0.4, 0.5)
-_MOST_PROTOTYPES = (1024, 2048, 4096)  # of the first block; each further one has half as many
+_MAX_PROTOTYPES = (1024, 2048, 4096)  # of the first block; each further one has half as many
 # by name: the table, and the options of the ALP layers; without any they are the paper's
 _VARIANTS: dict[str, tuple[int, dict[str, Any]]] = {
     "full": (4, {}),
@@ -79,7 +79,7 @@ _VARIANTS: dict[str, tuple[int, dict[str, Any]]] = {
     "cosine": (4, {"alp": {"match": "cosine"}}),
     "euclidean": (4, {"alp": {"match": "euclidean"}}),
     **{f"beta-{beta}": (5, {"alp": {"beta": beta}}) for beta in _BETAS},
-    **{f"prototypes-{most}": (6, {"prototypes": [most >> block for block in range(6)]}) for most in _MOST_PROTOTYPES},
+    **{f"prototypes-{most}": (6, {"prototypes": [most >> block for block in range(6)]}) for most in _MAX_PROTOTYPES},
 }
 
 
@@ -150,12 +150,12 @@ def _masked(data: str, clients: int, about: str, needs: str) -> Preset:
     own = {"task": "masked_reconstruction", "method": "fedavg", "epochs": 1, "batch": 128, "lr": 3e-4, "rounds": 200}
     preset = _har(data, clients, about, needs, **own)
     kept = {name: preset.by_method[name] for name in ("fedali", "fedprox")}
-    return replace(preset, by_method=kept, departures=_more(preset, _OURS))
+    return replace(preset, by_method=kept, departures=_more(preset, _PRETRAINING_NOTE))
 
 
 def _then_labels(pretrained_by: str, about: str, **options: Any) -> Preset:
     preset = _har("hhar", 36, about, "hhar, and --init", **options)
-    return replace(preset, pretrained_by=pretrained_by, departures=_more(preset, _OURS, _PRETRAINED[1]))
+    return replace(preset, pretrained_by=pretrained_by, departures=_more(preset, _PRETRAINING_NOTE, _PRETRAINED[1]))
 
 
 def _cifar(classes: int, clients: int) -> Preset:

@@ -5,7 +5,7 @@ each client; δ of a cohort are stragglers. FedAvg drops them, fedprox and fedpr
 table 3 have presets of their own; FedAvg's and FedProto's are `michieli2021-mnist-δ`. Sections 5.2 and S1.3: Pascal
 VOC by α, with its 20 classes of objects or four macro classes, is `michieli2021-voc-α` and `michieli2021-voc-macro-α`.
 Differs from the paper: FEMNIST is EMNIST's letters a to j, upper and lower case. Generalization, which the paper does
-not have, is measured on 2000 examples of the union. VOC: pictures are fitted into 256 × 256 pixels and not augmented,
+not have, is measured on 2000 examples of the union. VOC: images are fitted into 256 × 256 pixels and not augmented,
 of which the paper says nothing (`--set data.height=…`, `--augmentation flip=0.5,scale=0.5:2`); its MobileNet-V2 was
 trained on ImageNet, ours is with `--set model.norm=frozen --init FILE`, torchvision's file of such weights.
 """
@@ -47,13 +47,13 @@ _OF_DATA = {
         "letters a to j are EMNIST's, upper and lower case together; the paper's are lower-case, of LEAF's writers",
         "sizes are Li et al.'s (log-normal) with nothing left over; the paper says 'power law', and no formula",
     ),
-    "celeba": ("pictures are 84 × 84, as in LEAF; the paper does not say",),
+    "celeba": ("images are 84 × 84, as in LEAF; the paper does not say",),
 }
 _VOC_DEPARTURES = (
     "background is a class like the others: its pixels train, count in the mIoU, and have a prototype and margins; "
     "table 1 says that it is excluded, the supplement counts it among five macro classes, and neither says which mIoU "
     "is meant. Only the clients' classes are dealt without it",
-    "pictures are fitted into 256 × 256 pixels and not augmented; the paper does not say",
+    "images are fitted into 256 × 256 pixels and not augmented; the paper does not say",
     "the network starts from random weights with GroupNorm unless --init gives ImageNet's; the paper starts from those",
     "the learning rate decays by rounds; the paper does not say over what",
     "sizes are the quantiles of a power law, 66.7 ± 26.9 a client; the paper reports 66.7 ± 25.7, and no formula",

@@ -12,11 +12,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from har_pipeline import dataset_names
 from har_pipeline.combination import combination_of
-from sim.cli.repeat import repeat_command
 from sim.experiment import DEFAULTS, OPTIONS, Affects
 from sim.reports.figures.run_figures import FIGURES, draw_run
+from sim.reports.repeat import repeat_command
 from sim.results import tables
-from sim.results.records import NewUsers, Plain, RunConfig
+from sim.results.records import NewClients, Plain, RunConfig
 from sim.results.run_directory import RunDirectory
 
 LEAKS = {
@@ -48,7 +48,7 @@ CAPTIONS = {
     "round by test.",
     "confusion_global": "The server's model on the union of test sets; best round by test.",
     "partition": "Examples of each client by part (above), and its training examples by class (below).",
-    "pictures": "A few test pictures, the same for every run of a seed, segmented by the server's model of the last "
+    "images": "A few test images, the same for every run of a seed, segmented by the server's model of the last "
     "round, or where there is none by their clients' own of the best: the truth, the predicted mask, the entropy of "
     "the softmax, dark where the network is sure, and that of the normalized features, bright where many are active. "
     "Regions bear the numbers of their classes.",
@@ -83,7 +83,7 @@ def write_report(run: RunDirectory) -> Path:
         data_settings=list(data_settings(run.config)),
         clients=list(client_rows(run)),
         classes=list(class_rows(run)),
-        new_users=list(new_user_rows(run.summary.new_users)) if run.summary and run.summary.new_users else [],
+        new_clients=list(new_user_rows(run.summary.new_clients)) if run.summary and run.summary.new_clients else [],
         command=repeat_command(run.config),
     )
     path = run.path / "report.html"
@@ -178,7 +178,7 @@ def _tested(run: RunDirectory, index: int) -> int:
     return next(sum(matrix[index]) for matrix in matrices if matrix)
 
 
-def new_user_rows(new: NewUsers) -> Iterator[dict[str, Any]]:
+def new_user_rows(new: NewClients) -> Iterator[dict[str, Any]]:
     """One row for each number of labelled examples, and one for the clients' own models where there is no server's."""
     for shots, scores in sorted(new.shots.items()):
         name = f"after {shots} labelled examples of each class, {new.epochs} epochs" if shots else "as they join"

@@ -48,7 +48,7 @@ class RunConfig(Experiment):
 
     split_leaks: bool
     findings: tuple[str, ...] = ()
-    dealt_labels: tuple[str, ...] | None = None
+    partition_class_names: tuple[str, ...] | None = None
     versions: dict[str, str] = Field(default_factory=dict)
     hardware: str = ""
     parameters: dict[str, int] = Field(default_factory=dict)
@@ -56,7 +56,7 @@ class RunConfig(Experiment):
     @property
     def partition_labels(self) -> tuple[str, ...]:
         """Names of the classes that partitions deal by, and `clients.json` counts."""
-        return self.labels if self.dealt_labels is None else self.dealt_labels
+        return self.labels if self.partition_class_names is None else self.partition_class_names
 
     @property
     def learnt(self) -> Task:
@@ -138,7 +138,7 @@ class RoundRecord(Record):
         return self.bytes_down * len(self.cohort) + self.bytes_up * (len(self.cohort) - len(self.lost))
 
 
-class NewUsers(Record):
+class NewClients(Record):
     """How a finished federation serves clients that took no part in it, after k labelled examples of each class.
 
     `client_models` is the mean over all clients' own models, in methods without a server model.
@@ -183,7 +183,7 @@ class Summary(Record):
     global_per_client: Spread | None = None
     validation: SelectedRound | None
     last: SelectedRound
-    new_users: NewUsers | None = None
+    new_clients: NewClients | None = None
     seconds: dict[str, float]
     bytes_up: float
     bytes_down: float

@@ -14,7 +14,7 @@ from gaitway.tasks import DEFAULT_TASK
 from models.checkpoint import CheckpointInfo, save_checkpoint
 from models.mae import encoder_state, is_autoencoder_state
 from sim.data.federated_data import FederatedData
-from sim.data.sources import source_named
+from sim.data.sources import get_source
 from sim.experiment import Experiment
 from sim.networks.architectures import Architecture
 from sim.simulation import Simulation
@@ -37,7 +37,7 @@ def save_models(simulation: Simulation, settings: Experiment, out: Path) -> None
 def _save(
     out: Path, name: str, client: Client, network: Architecture, settings: Experiment, simulation: Simulation
 ) -> None:
-    taken = source_named(settings.dataset).input_spec(settings.dataset_options, settings.data.pipeline)
+    taken = get_source(settings.dataset).input_spec(settings.dataset_options, settings.data.pipeline)
     served = network.setup.method.serving_model(client)
     state = {**served.params, **served.buffers}
     pretrained = is_autoencoder_state(state)
@@ -49,7 +49,7 @@ def _save(
         method=settings.method["name"],
         round=simulation.round_number if name == SERVER else simulation.best_round.best.round,
         federation=f"sim-{settings.dataset}",
-        task=settings.task if network.setup.task.has_classes else {"name": DEFAULT_TASK.name},
+        task=settings.task if network.setup.task.is_served else {"name": DEFAULT_TASK.name},
         fresh_head=pretrained,
     )
     if pretrained:

@@ -22,7 +22,7 @@ from scipy import stats
 
 CONFIDENCE = 0.95
 EQUAL = 1e-9  # differences between scores below this come from the order of additions
-MOST_FLIPPED = 20
+MAX_FLIPPED = 20
 """Up to so many seeds all 2ⁿ signs are gone through: a million means."""
 
 Floats = npt.NDArray[np.float64]
@@ -143,10 +143,10 @@ def interval(differences: Floats) -> tuple[float, float, float] | tuple[None, No
 def sign_flip_p(differences: Floats) -> float | None:
     """Two-sided p that the differences (n,) lie symmetrically about 0: the share of the 2ⁿ signs that go as far.
 
-    None for a single seed, and for more than `MOST_FLIPPED`, where nobody needs it.
+    None for a single seed, and for more than `MAX_FLIPPED`, where nobody needs it.
     """
     seeds = len(differences)
-    if not 2 <= seeds <= MOST_FLIPPED:
+    if not 2 <= seeds <= MAX_FLIPPED:
         return None
     test = stats.permutation_test(
         (differences,), np.mean, permutation_type="samples", vectorized=True, n_resamples=2**seeds, batch=2**14
@@ -154,7 +154,7 @@ def sign_flip_p(differences: Floats) -> float | None:
     return float(test.pvalue)
 
 
-def least_sign_flip_p(seeds: int) -> float:
+def min_sign_flip_p(seeds: int) -> float:
     """Return the smallest p that `sign_flip_p` can have with so many seeds."""
     return 2.0 / 2.0**seeds
 

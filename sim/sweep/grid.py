@@ -14,8 +14,8 @@ from sim.errors import SettingsError
 
 SELF_EXPLAINING = frozenset({"data", "method", "model", "preset"})
 """Options whose values stand alone in a cell's name."""
-LONGEST_NAME = 120
-MOST_CELLS = 10_000
+MAX_NAME = 120
+MAX_CELLS = 10_000
 
 Options = Mapping[str, str]
 Flags = Mapping[str, str]
@@ -77,8 +77,8 @@ def cells(axes: Sequence[SweepAxis], conditions: Sequence[Condition], base: Sequ
     combined: list[Options] = [{}]
     for each in axes:
         combined = [grown for options in combined for grown in _grown(options, each)]
-        if len(combined) > MOST_CELLS:
-            raise SettingsError(f"these axes make more than {MOST_CELLS} cells; sweep over fewer values")
+        if len(combined) > MAX_CELLS:
+            raise SettingsError(f"these axes make more than {MAX_CELLS} cells; sweep over fewer values")
     for condition in conditions:
         combined = list(_where(condition, combined))
     made = [Cell(_name(options), options, (*base, *_arguments(options, flags))) for options in combined]
@@ -132,9 +132,9 @@ def _named_apart(made: Sequence[Cell]) -> list[Cell]:
     often = Counter(cell.name for cell in made)
 
     def fit(cell: Cell) -> str:
-        if often[cell.name] == 1 and len(cell.name) <= LONGEST_NAME:
+        if often[cell.name] == 1 and len(cell.name) <= MAX_NAME:
             return cell.name
         digest = hashlib.sha256("\0".join(cell.arguments).encode()).hexdigest()[:8]
-        return f"{cell.name[:LONGEST_NAME]}-{digest}"
+        return f"{cell.name[:MAX_NAME]}-{digest}"
 
     return [Cell(fit(cell), cell.options, cell.arguments) for cell in made]

@@ -25,7 +25,7 @@ from sim.engines.choice import usable_cores
 from sim.sweep.grid import Cell
 
 POLL_S = 0.25
-PATIENCE_S = 10.0  # between asking a run to end and ending it
+EXIT_TIMEOUT_S = 10.0  # between asking a run to end and ending it
 REASON_BYTES = 8192
 # One thread each: several runs at a time share the cores better than several threads of one run.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
@@ -74,7 +74,7 @@ def is_finished(directory: Path) -> bool:
     return (directory / "summary.json").is_file() and (directory / "report.html").is_file()
 
 
-def play(cells: Sequence[Cell], folder: Path, jobs: int) -> Generator[tuple[Cell, CellStatus]]:
+def run_cells(cells: Sequence[Cell], folder: Path, jobs: int) -> Generator[tuple[Cell, CellStatus]]:
     """Run what is not finished, `jobs` at a time, and yield where a cell stands whenever that changes.
 
     Closing the iterator early ends the runs; the same sweep resumes them later.
@@ -166,7 +166,7 @@ def _reason(code: int, log: Path) -> str:
 def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     for process in processes:
         process.terminate()
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + EXIT_TIMEOUT_S
     for process in processes:
         try:
             process.wait(max(0.0, until - time.monotonic()))

@@ -18,7 +18,7 @@ from sim.sweep.processes import CellPhase, CellStatus
 
 FILE = "sweep.json"
 # Where and how fast a cell runs may change from one sweep to the next; what it computes may not.
-WHERE = ENVIRONMENT | {"cache", "checkpoint_every", "client_store_dir", "data_root", "out"}
+ENVIRONMENT_OPTIONS = ENVIRONMENT | {"cache", "checkpoint_every", "client_store_dir", "data_root", "out"}
 
 Parse = Callable[[Sequence[str]], Mapping[str, Any]]
 
@@ -120,6 +120,6 @@ def _difference(old: Sequence[str], new: Sequence[str], parse: Parse) -> str:
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
-    for name in sorted({*before, *after} - WHERE):
+    for name in sorted({*before, *after} - ENVIRONMENT_OPTIONS):
         if before.get(name) != after.get(name):
             yield f"{name.rstrip('_')} = {before.get(name)!r}, this one {after.get(name)!r}"

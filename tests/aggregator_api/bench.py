@@ -103,7 +103,7 @@ class Bench:
     def now(self) -> Announcement:
         """Return what the federation announces now."""
         with self.runtime.database.read() as session:
-            row = repositories.federation_named(session, FEDERATION)
+            row = repositories.find_federation(session, FEDERATION)
             assert row is not None
             return announcement(session, row, chunk_bytes=1024)
 
@@ -160,7 +160,7 @@ class Bench:
     def state(self) -> bytes:
         """Return the present server state's bytes."""
         with self.runtime.database.read() as session:
-            row = repositories.federation_named(session, FEDERATION)
+            row = repositories.find_federation(session, FEDERATION)
             assert row is not None
             return self.runtime.blobs.read(repositories.current_version(session, row).state_sha256)
 
@@ -230,5 +230,5 @@ def coordinator_beside(runtime: Runtime, signer: Signer | None = None) -> Coordi
         SoleLeadership(),
         SteadyClock(),
         verify=runtime.blobs.verify,
-        lost_after_s=60.0,
+        offline_timeout_s=60.0,
     )

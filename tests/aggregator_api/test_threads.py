@@ -17,7 +17,7 @@ from aggregator_api.cluster.leadership import LeaseLeadership
 from aggregator_api.mqtt.client import MqttDriver
 from aggregator_api.mqtt.inbox import Inbox
 from aggregator_api.settings import Settings
-from aggregator_api.web.histories import Preparation
+from aggregator_api.web.history_cache import HistoryPrefetcher
 from gaitway import threads
 from gaitway.threads import thread_failures
 from tests.aggregator_api.bench import Bench, stream_access
@@ -66,7 +66,7 @@ def failing_record(failed: threading.Event) -> Callable[..., Any]:
 def test_scores_are_prepared_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared = threading.Event()
     unused: Any = None
-    preparation = Preparation(unused, unused, threading.Event())
+    preparation = HistoryPrefetcher(unused, unused, threading.Event())
     monkeypatch.setattr(preparation, "prepare", failing_once(prepared.set, IndexError("a bug")))
     preparation.start()
     assert prepared.wait(60)
@@ -133,5 +133,5 @@ def test_the_operator_is_told(waiting: Bench) -> None:
     thread_failures.record("inbox", IndexError("a bug"), 2.0)
     with waiting.runtime.database.read() as session:
         items = of_server(session, waiting.runtime.readiness, 0.0)
-    assert any("The thread 'inbox' failed once" in item.words for item in items)
+    assert any("The thread 'inbox' failed once" in item.message for item in items)
     assert b'gaitway_thread_failures_total{thread="inbox"} 1.0' in waiting.runtime.metrics.render()

@@ -18,7 +18,14 @@ from edge_agent.machine.commands import (
     StopJob,
     StopSending,
 )
-from edge_agent.machine.events import Announced, BlobFetched, CandidateEvaluated, CandidateReady, Invited, Untrusted
+from edge_agent.machine.events import (
+    Announced,
+    BlobFetched,
+    CandidateEvaluated,
+    CandidateReady,
+    Invited,
+    MessageRejected,
+)
 from edge_agent.persistence import begin_epoch, load_agent, save_round
 from edge_agent.serving.model_registry import ModelRegistry
 from edge_agent.status import describe_device
@@ -80,7 +87,7 @@ def test_releases_of_the_same_number_are_others_and_reports_say_their_epoch() ->
 
 
 def test_what_is_not_believed_is_said_and_forgotten_with_the_next_word_that_is() -> None:
-    device = ready().on(Untrusted("the announcement is not signed"))
+    device = ready().on(MessageRejected("the announcement is not signed"))
     assert device.asked(PublishStatus)[-1].status.detail == "the announcement is not signed"
     device.on(Announced(announcement(0, "waiting", None, created=1.0)))
     assert device.asked(PublishStatus)[-1].status.detail == ""
@@ -119,7 +126,7 @@ def test_a_new_epoch_is_durable_and_says_what_happened(store: StateStore, tmp_pa
     )
     assert "this device had trained up to round 5" in said
     (finding,) = server_epoch(make_config(tmp_path))
-    assert "restored from a backup" in finding.found
+    assert "restored from a backup" in finding.message
     save_round(store, make_job(make_config(tmp_path), 2))
     assert load_agent(store).done == {(2, "a" * 64)}
     assert len(store.rounds()) == 3

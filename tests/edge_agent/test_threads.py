@@ -124,7 +124,7 @@ class Library:
 
 def test_a_message_that_nobody_expected_does_not_leave_a_dead_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edge_agent.transport.mqtt.paho.Client", Library)
-    monkeypatch.setattr("edge_agent.transport.link.SHORTEST_WAIT_S", 0.001)
+    monkeypatch.setattr("edge_agent.transport.link.MIN_WAIT_S", 0.001)
     monkeypatch.setattr(Library, "made", [])
     posted = queue.SimpleQueue[Any]()
     link = make_link(posted, lambda: Login("d", None, None))

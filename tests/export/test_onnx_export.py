@@ -232,7 +232,7 @@ def test_generated_windows_are_physical_and_repeatable() -> None:
 
 def test_gate_thresholds_are_those_of_the_specification() -> None:
     assert (TASK.min_gate_examples, TASK.min_agreement) == (256, 1)
-    found = (gates.MAX_LOGIT_DELTA, gates.MIN_INT8_AGREEMENT, gates.MAX_SCORE_LOSS, gates.BATCHES)
+    found = (gates.MAX_LOGIT_DELTA, gates.MIN_INT8_AGREEMENT, TASK.max_score_loss, gates.BATCHES)
     assert found == (1e-4, 0.99, 0.005, (1, 2, 7))
 
 

@@ -103,7 +103,7 @@ def test_metadata_name_the_filter_and_the_axes() -> None:
     assert (says["rate_hz"], says["gravity"], says["units"][::5]) == (50.0, "included", ["m/s^2", "rad/s"])
     assert says["masked"] == []
     assert metadata("m").input.filter == LowPass()
-    assert LowPass().in_words() == (
+    assert LowPass().describe() == (
         "low-pass 22 Hz (windowed sinc, half-width 0.13 s); sensors below 0.9 of rate_hz: least-squares "
         "interpolation, up to 0.42 of the sensor's own rate"
     )

@@ -66,7 +66,7 @@ def federation(
     """Build the federation for a method and a task; its network is a tiny one, or one of the table."""
     learnt = NETWORKS[network_name or TASKS[task].target]
     training = TrainingConfig(
-        classes=3,
+        classes=learnt.classes,
         feature_dim=learnt.feature_dim,
         epochs=epochs,
         batch_size=4,
@@ -84,9 +84,9 @@ def federation(
     return Federation(setup, initial, examples, state)
 
 
-def _classifier(dropout: float) -> nn.Module:
+def _classifier(dropout: float, classes: int = 3) -> nn.Module:
     options = {"channels": [8, 8], "feature_dim": 16, "hidden": 8, "dropout": dropout, "prototypes": [5]}
-    return models.build("har_cnn_alp", classes=3, **options)
+    return models.build("har_cnn_alp", classes=classes, **options)
 
 
 def _of_the_table(name: str, **options: Any) -> Callable[[float], nn.Module]:
@@ -100,10 +100,12 @@ class _Learnt(NamedTuple):
     feature_dim: int
     x: tuple[int, ...]
     y: tuple[int, ...] = ()
+    classes: int = 3
 
 
 NETWORKS = {
     TargetKind.CLASS: _Learnt(_classifier, 16, (128, 6)),
+    TargetKind.NUMBER: _Learnt(lambda dropout: _classifier(dropout, 1), 16, (128, 6), classes=1),
     TargetKind.MASK: _Learnt(lambda dropout: TinySegmenter(3, dropout=dropout), WIDTH, (3, 8, 6), (8, 6)),
     TargetKind.WINDOW: _Learnt(lambda dropout: TinyAutoencoder(dropout=dropout), WIDTH, (128, 6)),
     "segmenter_small": _Learnt(
@@ -125,6 +127,8 @@ def _examples(network_name: str) -> dict[str, Examples]:
         name: Examples(torch.tensor(rng.normal(size=(n, *learnt.x))), torch.tensor(rng.integers(0, 3, (n, *learnt.y))))
         for name, n in SIZES.items()
     }
+    if network_name == TargetKind.NUMBER:
+        found = {name: mine._replace(y=mine.y.double() + 0.5) for name, mine in found.items()}
     if learnt.y:
         for mine in found.values():
             mine.y.view(-1)[::12] = 255

@@ -14,7 +14,7 @@ PATCHES = 8
 
 
 class TinySegmenter(nn.Module):
-    """Pictures (B, 3, H, W) to features (B, 8, H/2, W/2) and logits (B, classes, H, W); ALP's tokens are pixels."""
+    """Images (B, 3, H, W) to features (B, 8, H/2, W/2) and logits (B, classes, H, W); ALP's tokens are pixels."""
 
     def __init__(self, classes: int, *, dropout: float = 0.0, alp: bool = True) -> None:
         super().__init__()

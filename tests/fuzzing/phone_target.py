@@ -18,7 +18,7 @@ from edge_agent.config.sensors import PhoneSection, SensorsSection
 from edge_agent.sensors.collector import Collector
 from edge_agent.sensors.sensor_logger.http import PATH, Listener
 from edge_agent.sensors.sensor_logger.inbox import PhoneInbox, Vocabulary
-from edge_agent.sensors.sensor_logger.stream import MOST_WAITING, PhoneStream
+from edge_agent.sensors.sensor_logger.stream import MAX_WAITING, PhoneStream
 from tests.edge_agent.factories import make_config, make_plan
 from tests.edge_agent.sensors.sensor_logger.phone import BEGAN_S, LABELS, annotation, entries, messages, walk
 from tests.fuzzing.mutants import bytes_of, hostile, json_of, value_of
@@ -99,7 +99,7 @@ class Endpoint:
             batch = self._inbox.batches.get_nowait()
             assert batch is not None
             self._stream.accept(batch)
-        assert self._stream.waiting <= MOST_WAITING
+        assert self._stream.waiting <= MAX_WAITING
         if self._listener.errors:
             raise self._listener.errors.pop()
 

@@ -9,7 +9,7 @@ from collections import Counter
 from federation import wire
 from federation.errors import UpdateError, WireError
 from federation.protocol import topics
-from federation.protocol.chunks import Assembly
+from federation.protocol.chunks import ChunkAssembly
 from federation.protocol.messages import Compression, read
 from federation.wire import uploads
 from federation.wire.schema import check_tree, schema_of
@@ -150,7 +150,7 @@ class TopicsAndChunks(Stateless):
         for name in (found.federation, found.device, *filter(None, [found.update_id])):
             assert not set(name) & set("/+#\0 ")
             assert name.strip(".")
-        assembly = Assembly(size, chunk_bytes)
+        assembly = ChunkAssembly(size, chunk_bytes)
         try:
             offset = assembly.offset(found.chunk, length)
         except WireError:
@@ -159,4 +159,4 @@ class TopicsAndChunks(Stateless):
         self.outcomes["taken"] += 1
         assert 0 <= offset <= offset + length <= size
         assembly.add(found.chunk)
-        assert len(assembly.have) * chunk_bytes < size + chunk_bytes
+        assert len(assembly.received) * chunk_bytes < size + chunk_bytes

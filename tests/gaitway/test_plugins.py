@@ -15,7 +15,7 @@ from edge_agent.errors import ConfigError
 from edge_agent.machine.state import incompatibility
 from federation.errors import SettingsError
 from federation.methods import METHODS, method_from_json
-from federation.plan import live_obstacle, with_packages
+from federation.plan import live_incompatibility, with_packages
 from gaitway import plugins
 from gaitway.plugin_list import main as list_plugins
 from gaitway.plugins import GROUPS, PluginError
@@ -90,7 +90,7 @@ def test_who_lacks_the_package_is_told_which_one_it_is() -> None:
         "pip install 'gaitway-feddyn'"
     )
     assert incompatibility(plan, None) == words
-    assert live_obstacle(plan) == words
+    assert live_incompatibility(plan) == words
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ class Shelf(ThreadedSource):
         collector.push(Recording("shelf", "1", "", "acc", times, np.tile((0.0, 0.0, 9.81), (2000, 1))))
         collector.push(Recording("shelf", "1", "", "gyro", times, np.zeros((2000, 3))))
         collector.end_session()
-        collector.ready()
+        collector.post_ready()
         collector.close()
 '''
 MODULES = {

@@ -29,11 +29,9 @@ def cut(recording: Recording, edges) -> list[Recording]:
     pieces = []
     for low, high in pairwise(edges):
         activity = recording.activity if isinstance(recording.activity, str) else recording.activity[low:high]
-        pieces.append(
-            recording._replace(
-                activity=activity, times_s=recording.times_s[low:high], values=recording.values[low:high]
-            )
-        )
+        number = None if recording.number is None else recording.number[low:high]
+        part = recording._replace(activity=activity, times_s=recording.times_s[low:high], number=number)
+        pieces.append(part._replace(values=recording.values[low:high]))
     return pieces
 
 

@@ -29,7 +29,7 @@ def same(one, other) -> bool:
         other.settings,
         list(other.clients),
     ) and all(
-        (getattr(one.clients[name], field) == getattr(other.clients[name], field)).all()
+        np.array_equal(getattr(one.clients[name], field), getattr(other.clients[name], field), equal_nan=True)
         and getattr(one.clients[name], field).dtype == getattr(other.clients[name], field).dtype
         for name in one.clients
         for field in cache.FIELDS

@@ -1,4 +1,4 @@
-"""Short federations on real recordings and pictures, and the scores that they end with."""
+"""Short federations on real recordings and images, and the scores that they end with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from sim.cli.options import build_experiment
 from sim.data.federated_data import FederatedData
-from sim.data.sources import source_named
+from sim.data.sources import get_source
 from sim.experiment import Experiment
 from sim.presets import with_defaults
 from sim.presets.preset import UNSCREENED
@@ -28,7 +28,7 @@ def settings_of(**options: Any) -> Experiment:
     common = {"validation_share": 0.0, "engine": "serial", "normalization": "federated"}
     given = {**common, **options, "set": [*UNSCREENED, *options.get("set", ())]}
     chosen = with_defaults(None, given)
-    return build_experiment(chosen, source_named(chosen["data"]).labels({}), None)
+    return build_experiment(chosen, get_source(chosen["data"]).labels({}), None)
 
 
 _READ: dict[tuple[str, Path | None], FederatedData] = {}
@@ -55,7 +55,7 @@ def first_clients(data: FederatedData, count: int) -> FederatedData:
 
 def scores(settings: Experiment, data: FederatedData) -> dict[str, float]:
     """Play a run in this process; macro-F1 in percent of its last round: personalization, global where there are."""
-    *_, last = build_simulation(settings, data).play()
+    *_, last = build_simulation(settings, data).run_rounds()
     return percentages(last)
 
 

@@ -43,7 +43,7 @@ BOTH_WAYS = ("fedavg", "fedali", "scaffold")
 @pytest.mark.data
 @pytest.mark.timeout(900)  # HART learns for minutes beside other programs
 @pytest.mark.parametrize("name", watched(REAL))
-def test_scores_on_real_recordings_and_pictures_lie_in_their_bands(
+def test_scores_on_real_recordings_and_images_lie_in_their_bands(
     name: str, gaitway_data: Path, record_property: Record
 ) -> None:
     check(name, gaitway_data, record_property)

@@ -88,7 +88,7 @@ def test_simulation_and_plain_torch_come_to_the_same_scores(
 
 
 def by_hand(examples: Examples, data: FederatedData) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return x, with the bytes of pictures normalized here and not by the simulation, and y."""
+    """Return x, with the bytes of images normalized here and not by the simulation, and y."""
     if data.moments is None:
         return tuple(examples)
     mean, std = (torch.tensor(each).view(-1, 1, 1) for each in data.moments)

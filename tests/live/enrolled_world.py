@@ -98,7 +98,7 @@ class World:
     def enrolled(self, folder: Path, device: str) -> Config:
         """Enrol a device, whose operator has approved it."""
         with self.runtime.database.write() as session:
-            row = service.named(session, FEDERATION)
+            row = service.get_federation(session, FEDERATION)
             key = self.runtime.identity.public_key
             _, token = enrolment_tokens.make(
                 session, row, device=device, auto_approve=True, lifetime_s=60.0, server_key=key

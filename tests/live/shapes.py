@@ -1,4 +1,4 @@
-"""Generated pictures of shapes in folders, as a device's camera might leave them; each device has its own colours."""
+"""Generated images of shapes in folders, as a device's camera might leave them; each device has its own colours."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def shape(name: str, draw: np.random.Generator) -> np.ndarray:
     return np.asarray(found)
 
 
-def picture(where: np.ndarray, draw: np.random.Generator, hue: int) -> Image.Image:
+def image(where: np.ndarray, draw: np.random.Generator, hue: int) -> Image.Image:
     """Colour a shape before a darker, noisy background; `hue` is the device's strongest channel."""
     colours = draw.uniform(0.4, 0.7, 3), draw.uniform(0.0, 0.3, 3)
     colours[0][hue] = 1.0
@@ -40,7 +40,7 @@ def write_classes(folder: Path, each: int, seed: int) -> Path:
     for name in LABELS:
         (folder / name).mkdir(parents=True)
         for i in range(each):
-            picture(shape(name, draw), draw, seed % 3).save(folder / name / f"{i:04d}.png")
+            image(shape(name, draw), draw, seed % 3).save(folder / name / f"{i:04d}.png")
     return folder
 
 
@@ -52,6 +52,6 @@ def write_masks(folder: Path, count: int, seed: int) -> Path:
     for i in range(count):
         which = i % len(LABELS)
         where = shape(LABELS[which], draw)
-        picture(where, draw, seed % 3).save(folder / "images" / f"{i:04d}.png")
+        image(where, draw, seed % 3).save(folder / "images" / f"{i:04d}.png")
         Image.fromarray((where * (which + 1)).astype(np.uint8)).save(folder / "masks" / f"{i:04d}.png")
     return folder

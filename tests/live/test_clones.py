@@ -11,7 +11,7 @@ import pytest
 
 from aggregator_api.db import repositories
 from aggregator_api.db.models import DeviceRow
-from aggregator_api.devices.clones import Clones, CloneVerdict
+from aggregator_api.devices.clones import CloneDetector, CloneVerdict
 from aggregator_api.federations import service
 from tests.live.enrolled_world import FEDERATION, World, agent, until
 
@@ -22,7 +22,7 @@ NOTHING, TOLD = CloneVerdict(), CloneVerdict(stop=True)
 
 def row(world: World, name: str) -> DeviceRow:
     with world.runtime.database.read() as session:
-        found = repositories.device_named(session, service.named(session, FEDERATION), name)
+        found = repositories.find_device(session, service.get_federation(session, FEDERATION), name)
         assert found is not None
         return found
 
@@ -67,12 +67,12 @@ class Ear:
     """What a server hears of one device, and when."""
 
     def __init__(self) -> None:
-        self.clones, self.now, self.numbers = Clones(), 0.0, dict[str, int]()
+        self.clones, self.now, self.numbers = CloneDetector(), 0.0, dict[str, int]()
 
     def hear(self, session: str, number: int | None = None, *, after_s: float = 1.0) -> CloneVerdict:
         self.now += after_s
         self.numbers[session] = self.numbers.get(session, 0) + 1 if number is None else number
-        return self.clones.hear("f", "d", session, self.numbers[session], self.now)
+        return self.clones.observe("f", "d", session, self.numbers[session], self.now)
 
 
 def test_restarts_duplicates_and_last_wills_prove_nothing() -> None:

@@ -22,7 +22,7 @@ from edge_agent.errors import ConfigError
 from edge_agent.machine.events import Connected, Disconnected
 from edge_agent.storage.credentials import Login, read_credentials
 from edge_agent.storage.state_store import StateStore
-from edge_agent.transport.link import Delivered, LinkEvent
+from edge_agent.transport.link import LinkEvent, MessageDelivered
 from edge_agent.transport.mqtt import Broker
 from edge_agent.transport.trust import Trust, newest_of
 from federation.protocol.messages import DeviceStatus
@@ -73,13 +73,13 @@ def test_a_device_rejoins_under_tls_after_its_broker_was_killed(broker: Mosquitt
     with running(Device(broker)) as device:
         device.wait(Connected)
         device.broker.publish_status(DeviceStatus(state="ready"))
-        device.wait(Delivered)
+        device.wait(MessageDelivered)
         broker.stop(kill=True)
         device.wait(Disconnected)
         broker.start()
         device.wait(Connected)
         device.broker.publish_status(DeviceStatus(state="idle"))
-        device.wait(Delivered)
+        device.wait(MessageDelivered)
 
 
 # paho lets go of a socket whose handshake failed without closing it; it is closed as garbage

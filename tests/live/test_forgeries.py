@@ -14,7 +14,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from edge_agent.config.training import BrokerPlace
 from edge_agent.errors import TrustError
-from edge_agent.machine.events import Acknowledged, Announced, Connected, Invited, Untrusted
+from edge_agent.machine.events import Acknowledged, Announced, Connected, Invited, MessageRejected
 from edge_agent.persistence import save_round
 from edge_agent.storage.credentials import manifest_signer
 from edge_agent.storage.state_store import StateStore
@@ -63,7 +63,7 @@ class World:
         self.attacker.connect("127.0.0.1", port)
         self.attacker.loop_start()
         self.attacker.publish(ANNOUNCE, b"{}", 1, retain=True)  # it is there whenever the subscription is
-        self.next(Untrusted)
+        self.next(MessageRejected)
 
     def next(self, *kinds: type[Any]) -> Any:
         """Return the next event of these kinds."""
@@ -74,7 +74,7 @@ class World:
     def say(self, topic: str, payload: bytes) -> Any:
         """Publish something, and return what the device makes of it."""
         self.attacker.publish(topic, payload, 1)
-        return self.next(Announced, Invited, Acknowledged, Untrusted)
+        return self.next(Announced, Invited, Acknowledged, MessageRejected)
 
     def close(self) -> None:
         self.attacker.disconnect()
@@ -119,7 +119,7 @@ def test_a_forged_acknowledgement_deletes_nothing(world: World, tmp_path: Path) 
         "another device's": wrap(Kind.ACKNOWLEDGEMENT, "demo", "other", write(accepted), KEY.sign),
     }
     for name, payload in forged.items():
-        assert isinstance(world.say(ACK, payload), Untrusted), name
+        assert isinstance(world.say(ACK, payload), MessageRejected), name
     # the server's own word of the past, about an update of the same name and bytes
     old = accepted.model_copy(update={"nonce": "of the past"})
     heard = world.say(ACK, wrap(Kind.ACKNOWLEDGEMENT, "demo", DEVICE, write(old), KEY.sign))
@@ -130,7 +130,7 @@ def test_a_forged_acknowledgement_deletes_nothing(world: World, tmp_path: Path) 
 
 
 def test_a_forged_invitation_and_an_old_announcement_change_nothing(world: World, tmp_path: Path) -> None:
-    assert isinstance(world.say(INVITE, write(invitation())), Untrusted)
+    assert isinstance(world.say(INVITE, write(invitation())), MessageRejected)
     store = StateStore(tmp_path)
     newer = SAID.model_copy(update={"serial": 9})
     for said, is_newest in ((SAID, True), (newer, True), (SAID, False)):

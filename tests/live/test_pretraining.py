@@ -67,7 +67,7 @@ def held_by(devices: Sequence[Device], plan: Plan) -> FederatedData:
 
 def first_state(server: Bench, name: str) -> dict[str, Any]:
     with server.runtime.database.read() as session:
-        row = repositories.federation_named(session, name)
+        row = repositories.find_federation(session, name)
         assert row is not None
         sha256 = repositories.current_version(session, row).state_sha256
     data = server.runtime.blobs.read(sha256)
@@ -77,7 +77,7 @@ def first_state(server: Bench, name: str) -> dict[str, Any]:
 def trained(server: Bench, name: str, device: Device) -> dict[str, Any]:
     """Let a device train for another federation's first round; return the client that it keeps."""
     with server.runtime.database.read() as session:
-        row = repositories.federation_named(session, name)
+        row = repositories.find_federation(session, name)
         assert row is not None
         announced = announcement(session, row, chunk_bytes=1024)
     assert announced.model is not None
@@ -93,7 +93,7 @@ def trained(server: Bench, name: str, device: Device) -> dict[str, Any]:
 def assert_taken_away(server: Bench, plan: Plan, folder: Path) -> None:
     """The operator's file is the encoder as a simulation leaves it, and no classifier."""
     with server.runtime.database.read() as session:
-        row = repositories.federation_named(session, FEDERATION)
+        row = repositories.find_federation(session, FEDERATION)
         assert row is not None
         sha256 = repositories.current_version(session, row).broadcast_sha256
     made = exports.checkpoint(plan, FEDERATION, 1, sha256, server.runtime.blobs.read(sha256), {"mse": 0.5})
@@ -121,7 +121,7 @@ def test_a_federation_without_labels_and_one_that_starts_from_it(method: str, tm
     data = held_by(devices, plan_of(masked))
     assert {upload.client: upload.examples for upload in uploads} == data.train_sizes
     simulation = build_simulation(masked, data)
-    for _record in simulation.play():
+    for _record in simulation.run_rounds():
         pass
     assert_same(wire.decode(server.state(), limit_bytes=1 << 24), simulation.state, "the server's state")
 
@@ -135,7 +135,7 @@ def test_a_federation_without_labels_and_one_that_starts_from_it(method: str, tm
     assert_same(first_state(server, "labelled"), after.state, "what the second federation starts from")
     with pytest.raises(AssertionError):
         assert_same(after.state, build_simulation(labelled, few).state, "drawn weights")
-    next(after.play())
+    next(after.run_rounds())
     for device in devices:
         assert_same(trained(server, "labelled", device), after.clients[device.name]._asdict(), device.name)
     with server.runtime.database.read() as session:

@@ -15,7 +15,7 @@ from sqlalchemy import select
 
 from aggregator_api import runtime as server_runtime
 from aggregator_api.db.models import EventRow
-from aggregator_api.db.repositories import device_named, federation_named
+from aggregator_api.db.repositories import find_device, find_federation
 from aggregator_api.devices import presence
 from aggregator_api.devices.accounts import username
 from aggregator_api.mqtt.client import secure
@@ -54,9 +54,9 @@ def retained_by_devices(world: World) -> list[str]:
 
 def state(world: World, device: str) -> str:
     with world.runtime.database.read() as session:
-        federation = federation_named(session, FEDERATION)
+        federation = find_federation(session, FEDERATION)
         assert federation is not None
-        row = device_named(session, federation, device)
+        row = find_device(session, federation, device)
         return row.state if row else ""
 
 
@@ -71,7 +71,7 @@ def test_a_device_leaves_nothing_at_the_broker(world: World, tmp_path: Path) -> 
 def test_what_a_hostile_device_has_retained_is_removed_and_noted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.runtime.accounts.grant(FEDERATION, "h", username(FEDERATION, "h"), "h")
     with world.runtime.database.write() as session:
-        federation = federation_named(session, FEDERATION)
+        federation = find_federation(session, FEDERATION)
         assert federation is not None
         world.enrolled_row(session, federation, "h")
     who = BrokerAccess(username(FEDERATION, "h"), "h", world.broker.ca)
@@ -94,10 +94,10 @@ def test_devices_are_found_again_when_a_server_comes_back(world: World, tmp_path
     with agent(world.enrolled(tmp_path, "b")) as device:
         until(lambda: state(world, "b") == "ready")
         with world.runtime.database.write() as session:
-            federation = federation_named(session, FEDERATION)
+            federation = find_federation(session, FEDERATION)
             assert federation is not None
             for name, said in (("b", "offline"), ("gone", "ready")):
-                row = device_named(session, federation, name) or world.enrolled_row(session, federation, name)
+                row = find_device(session, federation, name) or world.enrolled_row(session, federation, name)
                 row.state = said
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(presence, "ANSWER_S", 6.0)

@@ -100,14 +100,14 @@ def test_a_revoked_device_is_cut_off_says_so_and_stops_asking(
 def test_a_key_that_is_void_is_claimed_anew_for_a_download(world: World, tmp_path: Path) -> None:
     config = world.enrolled(tmp_path, "d")
     with world.runtime.database.write() as session:
-        federation = service.named(session, FEDERATION)
+        federation = service.get_federation(session, FEDERATION)
         version = repositories.current_version(session, federation)
         pointer = BlobPointer(
             sha256=version.broadcast_sha256,
             size=version.broadcast_size,
             url=f"/v1/blobs/{version.broadcast_sha256}",
         )
-        row = repositories.device_named(session, federation, "d")
+        row = repositories.find_device(session, federation, "d")
         assert row is not None
         api_keys.revoke_of_device(session, row)
     before = read_credentials(tmp_path)

@@ -87,7 +87,7 @@ def test_seven_devices_get_a_version_in_three_waves_that_last_their_time(tmp_pat
             def is_completed() -> bool:
                 found.update(programs.get(f"{HERE}/rollouts/1"))
                 if found["phase"] == "rolling":
-                    waves[found["wave"]] = found["wave_at"]
+                    waves[found["wave"]] = found["wave_started_at"]
                 return bool(found["phase"] == "completed")
 
             programs.wait_for(is_completed, "the rollout is not completed")

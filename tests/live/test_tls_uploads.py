@@ -17,7 +17,7 @@ from aggregator_api.devices.accounts import username
 from edge_agent.config.training import BrokerPlace
 from edge_agent.machine.events import Connected, Disconnected
 from edge_agent.storage.credentials import Login
-from edge_agent.transport.link import Delivered, LinkEvent
+from edge_agent.transport.link import LinkEvent, MessageDelivered
 from edge_agent.transport.mqtt import Broker
 from edge_agent.transport.trust import Trust
 from federation.protocol import topics
@@ -105,7 +105,7 @@ class Sender:
                 waiting.add(mid)
                 sent += 1
             match self.take():
-                case Delivered(mid):
+                case MessageDelivered(mid):
                     waiting.discard(mid)
                 case Disconnected():
                     waiting, sent = set(), 0

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from federation.methods import METHODS
-from federation.plan import ModelSpec, Plan, RoundSettings, TrainingConfig
+from federation.plan import DataSpec, ModelSpec, Plan, RoundSettings, TrainingConfig
 from federation.protocol.messages import Precision
 from federation.tree import flatten
 from har_pipeline import dataset_labels
@@ -76,9 +76,9 @@ def plan_of(settings: Experiment) -> Plan:
 def simulated(settings: Experiment) -> Simulation:
     """Run the simulation to its end, one client after the other."""
     torch.set_num_threads(1)
-    simulation = build_simulation(settings, _data(settings.model_dump_json(include={"dataset", "dataset_options"})))
+    simulation = build_simulation(settings, _data(settings.model_dump_json(include={"dataset_options", "data"})))
     assert tuple(simulation.data.clients) == DEVICES
-    for _record in simulation.play():
+    for _record in simulation.run_rounds():
         pass
     return simulation
 
@@ -86,8 +86,9 @@ def simulated(settings: Experiment) -> Simulation:
 @functools.cache
 def _data(what: str) -> FederatedData:
     """Read the windows once for all methods; how they are trained on makes no difference to them."""
-    settings = experiment_for("fedavg", minutes=json.loads(what)["dataset_options"]["minutes"])
-    return load_data(settings, None, None, None)
+    found = json.loads(what)
+    settings = experiment_for("fedavg", minutes=found["dataset_options"]["minutes"])
+    return load_data(settings.model_copy(update={"data": DataSpec.model_validate(found["data"])}), None, None, None)
 
 
 def assert_same(live: dict[str, Any], expected: dict[str, Any], what: str) -> None:

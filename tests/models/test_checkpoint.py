@@ -33,7 +33,7 @@ def spec_of(name: str) -> InputSpec:
 
 
 WINDOWS = json.loads(json.dumps(spec_of("har_cnn").to_json()))
-PICTURES = json.loads(json.dumps(InputSpec.images((3, 8, 8), (0.0,) * 3, (1.0,) * 3).to_json()))
+IMAGES = json.loads(json.dumps(InputSpec.images((3, 8, 8), (0.0,) * 3, (1.0,) * 3).to_json()))
 
 
 def saved(folder: Path, name: str = "har_cnn_alp") -> Path:
@@ -47,10 +47,10 @@ def rewrite(path: Path, tensors: dict[str, torch.Tensor] | None = None, **change
     save_file(tensors or load_file(path), path, metadata={"gaitway": json.dumps(values)})
 
 
-def test_how_pictures_were_fitted_is_kept_and_was_stretched_in_files_that_do_not_say() -> None:
+def test_how_images_were_fitted_is_kept_and_was_stretched_in_files_that_do_not_say() -> None:
     padded = InputSpec.images((3, 8, 8), (0.0,) * 3, (1.0,) * 3, "pad")
     assert InputSpec.from_json(json.loads(json.dumps(padded.to_json()))) == padded
-    old = {name: value for name, value in PICTURES.items() if name != "fit"}
+    old = {name: value for name, value in IMAGES.items() if name != "fit"}
     assert InputSpec.from_json(old) == replace(padded, fit="stretch")
     assert "fit" not in WINDOWS
     assert InputSpec.from_json(WINDOWS).fit is None
@@ -104,12 +104,12 @@ def test_a_wrong_shape_or_type_names_the_tensor(tmp_path: Path) -> None:
         ({"labels": "abc"}, "labels"),
         ({"input": "x"}, "input"),
         ({"input": {**WINDOWS, "mean": [0.0] * 5}}, "mean"),
-        ({"input": PICTURES}, r"image \(3, 8, 8\).* takes window"),
+        ({"input": IMAGES}, r"image \(3, 8, 8\).* takes window"),
         ({"input": {**WINDOWS, "std": [0.0] * 6}}, "std"),
         ({"input": {**WINDOWS, "std": [float("nan")] * 6}}, "std"),
         ({"input": {**WINDOWS, "fit": "pad"}}, "fit"),
-        ({"input": {**PICTURES, "fit": "crop"}}, "fit"),
-        ({"input": {**PICTURES, "fit": None}}, "fit"),
+        ({"input": {**IMAGES, "fit": "crop"}}, "fit"),
+        ({"input": {**IMAGES, "fit": None}}, "fit"),
         ({"model": "rnn"}, "rnn"),
         ({"options": {"chanels": [8, 8]}}, "did you mean 'channels'"),
         ({"options": {"prototypes": "ab"}}, "cannot build"),

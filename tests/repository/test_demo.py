@@ -70,7 +70,7 @@ def mark() -> Iterator[str]:
 @pytest.mark.slow  # `.ci/run` runs the whole demo
 @pytest.mark.service
 def test_the_smallest_demo(tmp_path: Path, mark: str) -> None:
-    learning = (*SMALLEST, *ENOUGH, "--least", "40")
+    learning = (*SMALLEST, *ENOUGH, "--min-f1", "40")
     process = demo(mark, *learning, *ANY_PORTS, "--out", str(tmp_path / "out"))
     output, _ = process.communicate()
     assert process.returncode == 0, output
@@ -143,7 +143,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, mark: str, nu
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.service
 def test_everything_stays_until_it_is_interrupted(tmp_path: Path, mark: str) -> None:
-    more = (*ENOUGH, "--least", "40", "--stay", "--out", str(tmp_path / "out"))
+    more = (*ENOUGH, "--min-f1", "40", "--keep-running", "--out", str(tmp_path / "out"))
     process = demo(mark, *SMALLEST, *ANY_PORTS, *more)
     assert process.stdout is not None
     lines = []
@@ -219,7 +219,7 @@ def test_stubborn_children_and_their_strays_are_killed(
     environment = {"PYTHONPATH": str(tmp_path), MARK: mark}
     with processes.Children(tmp_path / "logs") as children:
         child = children.start("stubborn", "stubborn", environment=environment)
-        while "up" not in child.last_words():
+        while "up" not in child.log_tail():
             time.sleep(0.05)
         assert len(alive(mark)) == 2
     assert alive(mark) == []

@@ -62,10 +62,10 @@ def test_a_model_without_a_score_fails_unless_none_is_asked_for(verdict: ModuleT
 
 
 def test_every_data_set_of_the_demo_has_a_bound_above_that_of_one_answer(scenario: ModuleType) -> None:
-    assert scenario.SUITED.keys() == {*scenario.REAL, "synthetic"}
-    for dataset, suited in scenario.SUITED.items():
+    assert scenario.DATASET_DEFAULTS.keys() == {*scenario.REAL, "synthetic"}
+    for dataset, suited in scenario.DATASET_DEFAULTS.items():
         classes = len(har_pipeline.dataset_labels(dataset, {}))
-        assert suited.least > 100 / classes, dataset  # one answer has F1 of one class, at most 1, and 0 of all others
+        assert suited.min_f1 > 100 / classes, dataset  # one answer has F1 of one class, at most 1, and 0 of all others
 
 
 def test_real_recordings_are_those_of_motionsense_where_there_are_several(
@@ -74,7 +74,7 @@ def test_real_recordings_are_those_of_motionsense_where_there_are_several(
     monkeypatch.setattr(har_pipeline, "recordings", lambda *given, **more: iter(["a recording of any set"]))
     chosen = scenario.choose(tmp_path, 4, 6.0)
     assert (chosen.dataset, chosen.clients) == ("motionsense", ("s01", "s02", "s03", "s04"))
-    assert chosen.suited.least >= 60
+    assert chosen.suited.min_f1 >= 60
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError, model_validator
 
-from gaitway.errors import SHOWN_INPUT, closest, closest_class, did_you_mean, first_problem, unknown_class
+from gaitway.errors import MAX_SHOWN_INPUT, closest, closest_class, did_you_mean, first_problem, unknown_class
 from tests.repository.imports import PACKAGES, REPOSITORY
 
 
@@ -41,7 +41,7 @@ def test_the_field_the_reason_and_what_came_are_said() -> None:
 
 def test_what_came_is_kept_back_unless_asked_for_and_never_long() -> None:
     assert "secret" not in problem({"login": {"name": "ada", "port": "secret"}}, input_shown=False)
-    assert len(problem({"login": {"name": "ada", "port": "9" * 5000}})) < 2 * SHOWN_INPUT
+    assert len(problem({"login": {"name": "ada", "port": "9" * 5000}})) < 2 * MAX_SHOWN_INPUT
 
 
 def test_a_whole_section_is_not_repeated() -> None:

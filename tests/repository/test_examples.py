@@ -50,7 +50,7 @@ def test_the_board_reads_its_imu(tmp_path: Path) -> None:
 
 def test_the_page_on_inference_in_python(tmp_path: Path) -> None:
     """Its block, on the recording that its shell block makes; tests/repository/test_documents_run.py runs that."""
-    block, _of_pictures = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs" / "inference.md").read_text(), re.S)
+    block, _of_images = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs" / "inference.md").read_text(), re.S)
     (tmp_path / "model.onnx").write_bytes(model_bytes())
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     maker = [sys.executable, str(REPOSITORY / "docs/examples/make_recording.py")]

@@ -19,13 +19,13 @@ EVERYWHERE = (
     "gaitway.errors",
     "gaitway.files",
     "gaitway.input_spec",
-    "gaitway.pictures",
+    "gaitway.images",
     "gaitway.plugins",
     "gaitway.tasks",
     "gaitway.terminal",
     "gaitway.threads",
 )
-"""For every package: the root of errors, the atomic write, what a network takes, pictures, tasks, what
+"""For every package: the root of errors, the atomic write, what a network takes, images, tasks, what
 commands print to, and threads that do not end unheard."""
 
 
@@ -58,7 +58,7 @@ TABLE = {
     "export.recognizer": Rule(("export.runtime", "har_pipeline"), ("numpy",)),
     "export.recording_files": Rule(("export.runtime", "har_pipeline"), ("numpy",)),
     "export.timeline": Rule(("export.recognizer",), ("numpy",)),
-    "export.pictures": Rule(("export.runtime",), ("numpy", "PIL")),
+    "export.images": Rule(("export.runtime",), ("numpy", "PIL")),
     "phone": Rule(),  # files that the server serves
     "edge_agent": Rule(("federation", "har_pipeline", "models", "export.runtime"), ("paho", "numpy", "onnxruntime")),
     # inside the agent: the state machine has no I/O, sensors know no server, nothing below the supervisor knows it
@@ -102,8 +102,6 @@ TABLE = {
             "edge_agent.config",
             "edge_agent.errors",
             "edge_agent.machine",
-            "edge_agent.serving.comparison",
-            "edge_agent.serving.cross_validation",
             "edge_agent.storage",
             "export.runtime",
             "federation",
@@ -118,6 +116,8 @@ TABLE = {
             "edge_agent.errors",
             "edge_agent.machine",
             "edge_agent.storage",
+            "edge_agent.training.comparison",
+            "edge_agent.training.cross_validation",
             "edge_agent.training.job",
             "edge_agent.training.local_data",
             "export.runtime",
@@ -134,8 +134,8 @@ TABLE = {
 
 # The floors of the server: what each of its folders may import of the others. What stands beside them sees all.
 FLOORS = {
-    "storage": (),
-    "db": ("storage",),
+    "db": (),
+    "storage": ("db",),
     "auth": ("db",),
     "observability": ("auth", "db", "storage"),
     "mqtt": ("db", "observability"),
@@ -157,7 +157,7 @@ FLOORS = {
     ),
     "web": ("api", "auth", "db", "devices", "federations", "observability", "rollouts", "storage"),
 }
-GROUND = ("errors", "fields", "ports", "settings")
+GROUND = ("disk", "errors", "fields", "ports", "settings")
 for _floor, _below_it in FLOORS.items():
     TABLE[f"aggregator_api.{_floor}"] = replace(
         TABLE["aggregator_api"],
@@ -187,7 +187,7 @@ INSIDE = {
     "models": {"layers": ("errors", "model"), "image": ("errors", "layers", "model")},
     "federation": {
         "protocol": ("errors", "plan"),
-        "tasks": ("described", "errors", "records"),
+        "tasks": ("dataclass_json", "errors", "records"),
         "aggregation": ("errors", "linear_head", "method", "plan", "records", "tasks", "tree"),
         "privacy": ("errors", "method", "plan", "records"),
         "rounds": ("aggregation", "errors", "method", "plan", "seeds"),
@@ -225,7 +225,7 @@ ARRAYS = "arrays for scores, plots and windows"
 ALSO_OUTSIDE = {
     "gaitway.tasks": {"numpy": ARRAYS},
     "gaitway.terminal": {"rich": "tables and colours"},
-    "gaitway.pictures": {"numpy": ARRAYS, "PIL": "JPEG and PNG files"},
+    "gaitway.images": {"numpy": ARRAYS, "PIL": "JPEG and PNG files"},
     "federation": {"pydantic": VALIDATES, "zstandard": "the wire offers zstd"},
     "federation.privacy.differential_privacy": {"dp_accounting": "a maintained accountant of ε"},
     "har_pipeline.description": {"pydantic": VALIDATES},
@@ -276,10 +276,10 @@ ALSO_OUTSIDE = {
     "aggregator_api.rounds.aggregation_worker": {"torch": "threads of the aggregation"},
     "sim": {"numpy": ARRAYS, "pydantic": VALIDATES},
     "sim.reports.analysis.tsne": {"sklearn": "t-SNE of features and prototypes"},
-    "sim.data.images.pictures": {"PIL": "JPEG and PNG files of CelebA and of folders of pictures"},
+    "sim.data.images.image_files": {"PIL": "JPEG and PNG files of CelebA and of folders of images"},
     "sim.reports.report": {"jinja2": "the HTML report"},
     "sim.results.statistics": {"scipy": "paired tests, bootstrap intervals and ranks"},
-    "sim.results.segmented_pictures": {"safetensors": "pictures, masks and maps as bytes without pickle"},
+    "sim.results.segmented_images": {"safetensors": "images, masks and maps as bytes without pickle"},
     "sim.reports.figures.segmentation": {"scipy": "the regions of a mask, and their middles"},
 }
 ALSO_OURS = {
@@ -288,10 +288,7 @@ ALSO_OURS = {
         "har_pipeline.description": "what says how their files are laid out",
         "har_pipeline.units": "the units in its help",
     },
-    "sim.reports.figures.partition": {
-        "sim.reports.figures.style": "a picture of the partition in the report's colours"
-    },
-    "sim.reports.report": {"sim.cli.repeat": "the command that repeats the run"},
+    "sim.reports.figures.partition": {"sim.reports.figures.style": "a figure of the partition in the report's colours"},
     "edge_agent.training.candidate": {"export.onnx_export": "the exporter, only in the training process"},
     **{
         f"aggregator_api.{name}.service": {
@@ -303,12 +300,7 @@ ALSO_OURS = {
         "aggregator_api.devices.accounts": "what enrolment needs of a broker, done by this one"
     },
     "aggregator_api.api.dependencies": {"aggregator_api.runtime": "it hands the running server's parts to the routes"},
-    **{
-        f"aggregator_api.storage.{name}": {"aggregator_api.db": "the rows that name the blobs"}
-        for name in ("fsck", "garbage_collection", "restore")
-    },
     "aggregator_api.storage.revocations": {
-        "aggregator_api.db": "the ledger, and the rows that it is about",
         "aggregator_api.devices.service": "a device is revoked after a restore as it was before",
         "aggregator_api.retention.rows": "and deleted likewise",
     },
@@ -316,7 +308,6 @@ ALSO_OURS = {
     "aggregator_api.storage.backup": {"aggregator_api.auth.api_keys": "the operator's key is a part of it"},
     "aggregator_api.federations.exports": {"har_pipeline": "the input of an exported model, where one is made"},
     "aggregator_api.web.phone": {"phone": "the files that it serves"},
-    "aggregator_api.updates.ingest": {"aggregator_api.rounds": "it hands updates to the open round"},
 }
 COMMAND_LINES = ("typer", "rich")  # in the modules and folders of these names, in every package
 COMMAND_LINE_MODULES = ("__main__", "cli")
@@ -353,6 +344,44 @@ def test_parts_of_the_server_know_their_collaborators_and_not_the_whole() -> Non
 def test_a_simulation_runs_without_its_reports() -> None:
     importers = {entry.module for entry in all_imports() if _below(entry.target, ["sim.reports"])}
     assert [name for name in importers if not _below(name, ["sim.reports", "sim.cli"])] == []
+
+
+# Folders of one package that import each other, and why each pair is left.
+BOTH_WAYS = {
+    ("aggregator_api.auth", "aggregator_api.observability"): "open streams tell of an outage, metrics count keys",
+    ("aggregator_api.federations", "aggregator_api.rollouts"): "a rollout's service finds its federation",
+    ("aggregator_api.retention", "aggregator_api.storage"): "a restore deletes devices again that were deleted since",
+    (
+        "har_pipeline.apps",
+        "har_pipeline.readers",
+    ): "exports of apps are tables and archives, and have readers",
+    ("har_pipeline.description", "har_pipeline.readers"): "described files are tables and archives, and have a reader",
+}
+
+
+def both_ways(entries: Iterable[Import]) -> set[tuple[str, str]]:
+    """Return the pairs of folders side by side, with all that lies below them, that import each other."""
+    pairs = {pair for entry in entries if (pair := siblings(entry.module, entry.target))}
+    return {(one, other) for one, other in pairs if (other, one) in pairs and one < other}
+
+
+def siblings(module: str, target: str) -> tuple[str, str] | None:
+    """Return the folders in which two modules of a package part; None where one folder is the other's parent."""
+    if target not in modules():
+        return None
+    ours, theirs = (list(modules()[name].relative_to(REPOSITORY).parent.parts) for name in (module, target))
+    shared = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
+    return (".".join(ours[: shared + 1]), ".".join(theirs[: shared + 1])) if shared else None
+
+
+def test_folders_import_each_other_one_way() -> None:
+    assert both_ways(all_imports()) == set(BOTH_WAYS)
+
+
+def test_an_import_back_is_found() -> None:
+    back = Import("aggregator_api.db.audit", "aggregator_api.storage.blobs", 1)
+    pair = ("aggregator_api.db", "aggregator_api.storage")
+    assert both_ways([*all_imports(), back]) == {*BOTH_WAYS, pair}
 
 
 @pytest.mark.parametrize("name", PACKAGES)
@@ -429,7 +458,7 @@ def test_each_departure_is_still_needed(table: dict[str, dict[str, str]]) -> Non
         ),
         ("import export.runtime", "torch onnx models federation"),
         ("import export.recognizer", "torch onnx models federation pandas scipy"),
-        ("import export.pictures", "torch onnx models federation pandas scipy"),
+        ("import export.images", "torch onnx models federation pandas scipy"),
         ("import export.__main__", "torch onnx models federation pandas scipy"),
         ("import federation.protocol.messages", "torch paho"),
         ("import federation.methods", "paho fastapi sqlalchemy models har_pipeline"),

@@ -19,18 +19,18 @@ MAY_SAY_IT = {
 }
 AGNOSTIC = ("aggregator_api", "federation", "edge_agent")
 WINDOWS_OF_MOTION = {
-    "edge_agent.storage.window_store": "keeps windows, beside pictures",
-    "edge_agent.storage.pictures": "says which of both a device has",
+    "edge_agent.storage.window_store": "keeps windows, beside images",
+    "edge_agent.storage.images": "says which of both a device has",
     "edge_agent.training.local_data": "splits and normalizes both",
     "edge_agent.training.trainer": "names the pipeline's errors",
     "edge_agent.training.checkpoints": "names a checkpoint after the examples",
     "edge_agent.machine.events": "windows that have come",
     "edge_agent.background_tasks": "names the pipeline's errors",
-    "edge_agent.serving.comparison": "stretches of time have a vote each",
-    "edge_agent.serving.classifier": "takes windows, or pictures, as they come",
+    "edge_agent.training.comparison": "stretches of time have a vote each",
+    "edge_agent.serving.classifier": "takes windows, or images, as they come",
     "edge_agent.serving.acceptance": "the holdout",
     "edge_agent.serving.model_runs": "the holdout, and all labelled windows",
-    "edge_agent.serving.cross_validation": "answers to windows in time",
+    "edge_agent.training.cross_validation": "answers to windows in time",
     "edge_agent.training.folds": "parts in time",
     "edge_agent.page.service": "labels and deletes windows",
 }

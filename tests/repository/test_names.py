@@ -5,8 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 
-from tests.repository.imports import REPOSITORY, modules
+import pytest
+
+from tests.repository.imports import PACKAGES, REPOSITORY, modules
 
 FORBIDDEN_NAMES = frozenset({"util", "utils", "helper", "helpers", "common", "misc", "types", "manager"})
 PRIVATE = re.compile(r"_[a-zA-Z]")
@@ -45,3 +48,121 @@ def test_no_test_imports_or_replaces_a_private_name_of_ours() -> None:
                 case ast.Call(func=ast.Attribute(attr="setattr"), args=[_, ast.Constant(value=str(name)), *_]):
                     found += [(file, name)] if PRIVATE.match(name) else []
     assert found == []
+
+
+PRIVATE_WORDS = {
+    "constant": re.compile(
+        r"^_?(MOST|LEAST|LARGEST|LONGEST|SHORTEST|SMALLEST|FEWEST)(_|$)"
+        r"|^_?(OURS|SHOWN|LOOKS|TELLING|TELL_S|TAKEN|APART_S|PATIENCE_S|WAITING)$"
+    ),
+    "function or field": re.compile(r"^_?(hear|whence|dealt|steer|bring_into_reach|obstacle)$"),
+    "class": re.compile(r"[Pp]icture"),
+    "module": re.compile(r"[Pp]icture"),
+}
+"""Words of our own, by what they must not name: bounds are MAX_ and MIN_, functions verbs of the field."""
+
+
+def defined(module: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield the kind and the name of what a module defines, without local variables."""
+    yield "module", module.rpartition(".")[2]
+    yield from (("constant", name) for statement in tree.body for name in assigned(statement))
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield "function or field", name
+            case ast.ClassDef(name=name, body=body):
+                yield "class", name
+                yield from (("function or field", field) for statement in body for field in assigned(statement))
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                yield "function or field", name
+
+
+def assigned(statement: ast.stmt) -> list[str]:
+    """Return the names that an assignment binds, also below `if` and `try`; none for another statement."""
+    targets: list[ast.expr] = []
+    match statement:
+        case ast.Assign():
+            targets = statement.targets
+        case ast.AnnAssign():
+            targets = [statement.target]
+        case ast.If() | ast.Try():
+            return [
+                name
+                for inner in ast.iter_child_nodes(statement)
+                if isinstance(inner, ast.stmt)
+                for name in assigned(inner)
+            ]
+    names = (node for target in targets for node in ast.walk(target))
+    return [node.id for node in names if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+
+
+def private_words(module: str, source: str) -> list[str]:
+    """Return what a module defines under a word of our own."""
+    found = defined(module, ast.parse(source))
+    return [f"{module}: {kind} {name}" for kind, name in found if PRIVATE_WORDS[kind].search(name)]
+
+
+def test_no_package_names_anything_by_a_private_word() -> None:
+    assert [found for name, file in modules().items() for found in private_words(name, file.read_text())] == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "MOST = 3",
+        "_LEAST_S, OTHER = 1, 2",
+        "if True:\n    LARGEST: int = 3",
+        "PATIENCE_S = 1.0",
+        "def hear(): ...",
+        "class A:\n    async def _steer(self): ...",
+        "class A:\n    whence: str",
+        "class A:\n    def __init__(self):\n        self.dealt = 1",
+        "class PictureSource: ...",
+    ],
+)
+def test_a_private_word_is_found(source: str) -> None:
+    assert len(private_words("a.module", source)) == 1
+
+
+def test_a_module_named_by_a_private_word_is_found() -> None:
+    assert private_words("a.pictures", "") == ["a.pictures: module pictures"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "MAX_ROWS = 3",
+        "def f():\n    most = MOST = 1",
+        "class Status:\n    WAITING = 'waiting'",
+        "def most_frequent(): ...",
+        "ALMOST = 1",
+    ],
+)
+def test_other_words_and_an_enums_members_raise_no_alarm(source: str) -> None:
+    assert private_words("a.module", source) == []
+
+
+OLD_PHRASES = re.compile(
+    r"\b(anew|gone on with|goes on with|founded|at the door|gives out|pace of life)\b", re.IGNORECASE
+)
+"""Which stand for 'again', 'continue', 'created', 'waiting', 'serves', 'real time'."""
+
+
+def prose() -> Iterator[tuple[str, str]]:
+    """Yield the place and the text of each document, template and help; CHANGELOG.md is history."""
+    documents = (REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *(REPOSITORY / "docs").rglob("*.md"))
+    templates = (file for package in PACKAGES for file in (REPOSITORY / package).rglob("templates/**/*.html"))
+    for file in (*documents, *templates):
+        yield str(file.relative_to(REPOSITORY)), file.read_text()
+    for name, file in modules().items():
+        if name.endswith("__main__") or ".cli." in f"{name}.":
+            strings = (node.value for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Constant))
+            yield name, "\n".join(text for text in strings if isinstance(text, str))
+
+
+def test_no_prose_has_a_phrase_that_was_replaced() -> None:
+    """There were 21 when names.md counted them; none may come back."""
+    places = [(place, " ".join(text.split())) for place, text in prose()]
+    assert len(places) > 50
+    assert [(place, found[0]) for place, text in places for found in OLD_PHRASES.finditer(text)] == []
+    assert OLD_PHRASES.search("The round is begun ANEW."), "it can fail"

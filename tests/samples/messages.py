@@ -12,8 +12,8 @@ from federation.plan import (
     DataSpec,
     DataStatistics,
     GroupWave,
+    ImageInput,
     ModelSpec,
-    PictureInput,
     Plan,
     RolloutSettings,
     RoundSettings,
@@ -83,7 +83,7 @@ def plan() -> Plan:
             wave_timeout_s=3600.0, halt_share=0.2, halt_devices=3,
         ),
         data=DataSpec(
-            pipeline=PipelineSettings().to_json(), input=PictureInput(shape=(3, 32, 48)), normalization="federated",
+            pipeline=PipelineSettings().to_json(), input=ImageInput(shape=(3, 32, 48)), normalization="federated",
             statistics=DataStatistics(count=640, total=(1.0, 2.0, 3.0, 0.1, 0.2, 0.3), square=(9.0,) * 6),
             split="temporal", test_share=0.25,
         ),

@@ -8,6 +8,16 @@ from sqlalchemy import JSON, Boolean, Column, Float, Integer, MetaData, Table, s
 
 from aggregator_api.db.database import Database
 
+RENAMED = {
+    ("rounds", "awaited"): "pending",
+    ("rollouts", "wave_at"): "wave_started_at",
+    ("rollouts", "good"): "successes",
+    ("rollouts", "bad"): "failures",
+    ("rollouts", "enlisted_to"): "last_checked_device_id",
+    ("rollout_devices", "told_at"): "notified_at",
+}
+"""Table and column of an earlier version, and the column's name today (migration 0008)."""
+
 
 def tables_of(database: Database) -> list[Table]:
     """The tables as they are now, those that others refer to first."""

@@ -34,7 +34,7 @@ def settings_for(method: str = "fedavg", **options: Any) -> Experiment:
         "engine": "serial",
         "optimizer": "sgd" if method == "scaffold" else "adam",
         **options,
-        "set": [*DATA, *_network(options.get("model", "har_cnn_alp")), *more],
+        "set": [*DATA, *_network(options.get("model", "har_cnn_alp")), *_wide_enough(method), *more],
     }
     return build_experiment(with_defaults(None, given), dataset_labels("synthetic", dataset_options(DATA)), None)
 
@@ -43,6 +43,11 @@ def _network(model: str) -> list[str]:
     if model == "har_cnn_alp":
         return ALP
     return CNN if model.startswith("har_cnn") else []
+
+
+def _wide_enough(method: str) -> list[str]:
+    """A head of two layers is made linear by two hidden units a class."""
+    return ["model.hidden=12"] if method == "analytic" else []
 
 
 def in_double(data: FederatedData) -> FederatedData:

@@ -124,7 +124,7 @@ def test_fedatts_attention_is_what_it_stepped_by() -> None:
 
 
 def test_many_layer_weights_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnostics, "MOST_WEIGHTS", 2)
+    monkeypatch.setattr(diagnostics, "MAX_WEIGHTS", 2)
     came = updates(*({"params": {"w": unit(k)}} for k in range(3)))
     _, record = around(FedAtt(), {"params": {"w": torch.zeros(3)}}, came)
     assert set(record) == {"attention", "effective_clients"}

@@ -88,7 +88,7 @@ def test_each_round_by_hand(method: str) -> None:
         compares_gradients=True,
     )
     w = 0.0
-    for record in simulation.play():
+    for record in simulation.run_rounds():
         ada, bob = sigmoid(w) - 1, 2 * sigmoid(2 * w)
         mean = (ada + 2 * bob) / 3
         expected = {"value": ((ada - mean) ** 2 + (bob - mean) ** 2) / 2, "overall": mean**2}
@@ -130,23 +130,23 @@ def test_a_round_measures_what_the_analysis_of_the_run_before_it_does(few: Feder
     assert third is not None
     assert section.values["dissimilarity"] == pytest.approx(third["value"], rel=1e-6)
     assert section.values["overall_square"] == pytest.approx(third["overall"], rel=1e-6)
-    assert set(section.pictures) == {"rounds"}
+    assert set(section.figures) == {"rounds"}
 
 
 def test_only_the_rounds_clients_are_compared(few: FederatedData) -> None:
     simulation = build_simulation(settings_for(clients_per_round=1, gradient_dissimilarity=True), few)
-    for record in simulation.play():
+    for record in simulation.run_rounds():
         assert record["gradient_dissimilarity"]["value"] == pytest.approx(0, abs=1e-12)  # one client is its own mean
 
 
 def test_a_resumed_run_goes_on_to_the_same_numbers(few: FederatedData, tmp_path: Path) -> None:
     settings = settings_for(model="har_cnn", rounds=3, gradient_dissimilarity=True)
     whole, begun, resumed = (build_simulation(settings, few) for _ in range(3))
-    measured = [record["gradient_dissimilarity"] for record in whole.play()]
-    next(begun.play())
+    measured = [record["gradient_dissimilarity"] for record in whole.run_rounds()]
+    next(begun.run_rounds())
     checkpoint.save(tmp_path / "checkpoint.bin", begun.checkpoint())
     resumed.restore(checkpoint.load(tmp_path / "checkpoint.bin", "cpu"))
-    assert [record["gradient_dissimilarity"] for record in resumed.play()] == measured[1:]
+    assert [record["gradient_dissimilarity"] for record in resumed.run_rounds()] == measured[1:]
 
 
 def test_the_report_draws_it_where_it_was_measured(few: FederatedData, tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 from federation.plan import DataSpec, ModelSpec, Plan, RoundSettings
 from sim.cli.app import app
 from sim.cli.options import build_experiment, options_of, read_plan
-from sim.data.sources import source_named
+from sim.data.sources import get_source
 from sim.errors import SettingsError
 from sim.experiment import DEFAULTS, ENVIRONMENT, OPTIONS, PLAN_OPTIONS, Experiment
 from sim.presets import with_defaults
 
-LABELS = source_named("synthetic").labels({})
+LABELS = get_source("synthetic").labels({})
 NOT_OPTIONS = {"schema_version", "dataset_options", "eval_batch", "preset"}
 """Fields of a simulation that have no option of their own: --set data.KEY, and what no user changes."""
 
@@ -99,7 +99,7 @@ def test_a_plan_is_read_as_it_is_sent_or_answered(kind: str, tmp_path: Path) -> 
     ("name", "text", "words"),
     [
         ("plan.toml", "labels = [", "expected a plan in TOML or JSON"),
-        ("plan.json", '{"labels": ["a"]}', "labels: Tuple"),
+        ("plan.json", '{"labels": []}', "labels: Tuple"),
         ("plan.json", "[]", "Input should be a valid"),
     ],
 )
@@ -122,7 +122,7 @@ def test_a_plan_for_other_classes_is_refused(tmp_path: Path) -> None:
 
 
 def test_presets_repeat_papers_without_a_servers_screening() -> None:
-    found = build_experiment(with_defaults("motionsense-cnn", {}), source_named("motionsense").labels({}), None)
+    found = build_experiment(with_defaults("motionsense-cnn", {}), get_source("motionsense").labels({}), None)
     assert (found.rounds.max_weight_ratio, found.rounds.norm_factor) == (None, None)
     assert found.data.normalization == "federated"
     assert DEFAULTS["normalization"] == "client"

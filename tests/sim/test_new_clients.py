@@ -43,7 +43,7 @@ def test_few_are_so_many_of_each_class_and_the_five_are_among_the_ten() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_serves_new_clients(method: str, data: FederatedData, tmp_path: Path) -> None:
     summary = run(settings_for(method, rounds=1, **HOLDOUT), data, tmp_path)
-    found = summary["new_users"]
+    found = summary["new_clients"]
     assert found["clients"] == ["bob"]
     assert list(found["shots"]) == ["0", "5", "10"]
     assert all(0 <= scores["macro_f1"]["mean"] <= 1 for scores in found["shots"].values())
@@ -53,11 +53,11 @@ def test_every_method_serves_new_clients(method: str, data: FederatedData, tmp_p
 def test_scores_are_those_of_the_broadcast_and_of_a_local_round(data: FederatedData) -> None:
     settings = settings_for("fedprox", rounds=1, **HOLDOUT)
     simulation = build_simulation(settings, data)
-    list(simulation.play())
+    list(simulation.run_rounds())
     assert settings.holdout is not None
     found = score_new_clients(simulation, settings.holdout)["shots"]
     new_client, setup = data.new_clients["bob"], simulation.setup
-    served = simulation.evaluator.own(ClientModel(setup, simulation.server_model()), new_client.test)
+    served = simulation.evaluator.evaluate_client(ClientModel(setup, simulation.server_model()), new_client.test)
     assert found["0"]["macro_f1"]["mean"] == simulation.task.metrics(served)["macro_f1"]
     longer = replace(setup, training=setup.training.model_copy(update={"epochs": 2}))
     result = train_one(
@@ -68,5 +68,5 @@ def test_scores_are_those_of_the_broadcast_and_of_a_local_round(data: FederatedD
         client_id="bob",
         round_number=2,
     )
-    own = simulation.evaluator.own(ClientModel(longer, result.client), new_client.test)
+    own = simulation.evaluator.evaluate_client(ClientModel(longer, result.client), new_client.test)
     assert found["5"]["macro_f1"]["mean"] == simulation.task.metrics(own)["macro_f1"]

@@ -52,9 +52,9 @@ def distance(simulation: Simulation, honest: Simulation) -> float:
 def test_noise_is_left_out_and_written_down_where_the_rule_is_asked_for(three: FederatedData) -> None:
     honest, off, on = (attacked("label_flip", three), attacked("noise", three), attacked("noise", three, *ON))
     honest.attack = None
-    list(honest.play())
-    assert all("left_out" not in record for record in off.play())
-    for record in on.play():
+    list(honest.run_rounds())
+    assert all("left_out" not in record for record in off.run_rounds())
+    for record in on.run_rounds():
         said = RoundRecord.model_validate(record)
         assert list(said.left_out) == [HOSTILE]
         assert "over 10 times the median" in said.left_out[HOSTILE]
@@ -65,19 +65,19 @@ def test_noise_is_left_out_and_written_down_where_the_rule_is_asked_for(three: F
 
 def test_a_claim_of_examples_is_capped_where_the_rule_is_asked_for(three: FederatedData) -> None:
     on = attacked("examples", three, *ON)
-    assert [record["capped"] for record in on.play()] == [{HOSTILE: 24}] * 2
+    assert [record["capped"] for record in on.run_rounds()] == [{HOSTILE: 24}] * 2
 
 
 def test_a_resumed_run_judges_by_the_rounds_before(three: FederatedData, tmp_path: Path) -> None:
 
     path = tmp_path / "checkpoint.bin"
     whole, begun, resumed = (attacked("noise", three, *ON) for _ in range(3))
-    records = list(whole.play())
-    next(begun.play())
+    records = list(whole.run_rounds())
+    next(begun.run_rounds())
     checkpoint.save(path, begun.checkpoint())
     resumed.restore(checkpoint.load(path, "cpu"))
     assert resumed.norms == begun.norms
-    assert [record["left_out"] for record in resumed.play()] == [records[1]["left_out"]]
+    assert [record["left_out"] for record in resumed.run_rounds()] == [records[1]["left_out"]]
 
 
 def test_a_run_starts_with_the_rules_of_a_server_and_every_preset_without() -> None:
@@ -135,13 +135,13 @@ def test_a_client_left_out_again_and_again_is_not_invited_any_more_as_on_a_serve
         return attacked("noise", three, *ON, "rounds.rounds=4", "rounds.max_refused_updates=2")
 
     whole, half, resumed = begun(), begun(), begun()
-    records = list(whole.play())
+    records = list(whole.run_rounds())
     assert [HOSTILE in record["cohort"] for record in records] == [True, True, False, False]
-    playing = half.play()
+    playing = half.run_rounds()
     next(playing), next(playing)
     checkpoint.save(tmp_path / "checkpoint.bin", half.checkpoint())
     resumed.restore(checkpoint.load(tmp_path / "checkpoint.bin", "cpu"))
-    assert [record["cohort"] for record in resumed.play()] == [record["cohort"] for record in records[2:]]
+    assert [record["cohort"] for record in resumed.run_rounds()] == [record["cohort"] for record in records[2:]]
     assert distance(whole, resumed) == 0.0
 
 
@@ -149,12 +149,12 @@ def test_failed_rounds_do_not_count_and_a_run_that_only_fails_ends(three: Federa
     def strict(*more: str) -> Simulation:
         return attacked("noise", three, *ON, "rounds.minimum_clients=3", *more)
 
-    records = list(strict("rounds.max_failed_rounds=3", "rounds.max_refused_updates=null").play())
+    records = list(strict("rounds.max_failed_rounds=3", "rounds.max_refused_updates=null").run_rounds())
     assert [record["round"] for record in records] == [1, 2, 3]
     assert records[-1]["paused"] == "3 rounds in a row have failed"
     assert all(RoundRecord.model_validate(record).left_out for record in records)
     # once the culprit is out, all who are left are two: fewer than the three that a round needs
-    records = list(strict("rounds.max_failed_rounds=4", "rounds.max_refused_updates=2").play())
+    records = list(strict("rounds.max_failed_rounds=4", "rounds.max_refused_updates=2").run_rounds())
     assert [len(record["cohort"]) for record in records] == [3, 3, 2, 2]
     whole = attacked("noise", three, *ON, "rounds.minimum_clients=2", "rounds.max_refused_updates=2")
-    assert [len(record["cohort"]) for record in whole.play()] == [3, 3]
+    assert [len(record["cohort"]) for record in whole.run_rounds()] == [3, 3]

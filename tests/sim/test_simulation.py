@@ -13,6 +13,7 @@ import torch
 
 from federation.errors import SettingsError as MethodError
 from federation.methods import METHODS
+from federation.plan import TrainingConfig
 from federation.records import Client, Examples
 from federation.tasks.classification import Classification
 from federation.tasks.task import Statistics
@@ -55,7 +56,7 @@ def double() -> Iterator[None]:
 
 
 def played(simulation: Simulation) -> list[dict[str, Any]]:
-    records = list(simulation.play())
+    records = list(simulation.run_rounds())
     for record in records:
         del record["seconds"]
     return records
@@ -82,7 +83,8 @@ def test_engines_give_the_same_numbers(method: str, few: FederatedData) -> None:
     serial, stacked = (build_simulation(settings, in_double(few)) for _ in range(2))
     stacked.engine = Stacked(chunk=2)
     for one, other in zip(played(serial), played(stacked), strict=True):
-        assert one.pop("train_loss") == pytest.approx(other.pop("train_loss"), rel=1e-10)
+        loss = one.pop("train_loss")  # None where nobody trains
+        assert other.pop("train_loss") == (loss if loss is None else pytest.approx(loss, rel=1e-10))
         assert one.pop("diagnostics", None) == other.pop("diagnostics", None)  # five figures
         assert one == other
     same(serial, stacked, atol=1e-10, rtol=1e-10)
@@ -107,7 +109,7 @@ def test_a_resumed_run_goes_on_to_the_same_numbers(method: str, few: FederatedDa
     settings = settings_for(method, batch=8)
     whole, begun, resumed = (build_simulation(settings, few) for _ in range(3))
     records = played(whole)
-    next(begun.play())
+    next(begun.run_rounds())
     checkpoint.save(tmp_path / "checkpoint.bin", begun.checkpoint())
     resumed.restore(checkpoint.load(tmp_path / "checkpoint.bin", "cpu"))
     assert played(resumed) == records[1:]
@@ -131,7 +133,7 @@ def test_clients_are_scored_by_the_prototypes_that_the_round_made(
     options = ["predict_by=prototype", f"predict_classes={classes}"]
     settings = settings_for(method, rounds=4, batch=8, clients_per_round=1, set=options)
     simulation, resting, made = build_simulation(settings, few), 0, dict[int, torch.Tensor]()
-    for record in simulation.play():
+    for record in simulation.run_rounds():
         made[record["round"]] = simulation.state["prototypes"]
         assert set(simulation.best_round.statistics) == set(simulation.clients)
         for name, client in simulation.clients.items():
@@ -213,7 +215,8 @@ def test_cohorts_and_orders_are_the_same_for_every_method(few: FederatedData, mo
     for method, (cohorts, orders) in seen.items():
         # where partial work is dropped every round fails, and so does not count
         assert cohorts == seen["fedavg"][0][: len(cohorts)], method
-        assert orders == ({} if method in lost else seen["fedprox"][1]), method
+        if METHODS[method]().trains(TrainingConfig(classes=2)):  # else there is no order, and no straggler
+            assert orders == ({} if method in lost else seen["fedprox"][1]), method
 
 
 def test_clients_are_sampled_by_their_examples(data: FederatedData) -> None:
@@ -248,7 +251,7 @@ def test_stragglers_are_so_many_and_do_a_part_of_their_steps() -> None:
 def test_partial_work_is_dropped_or_used(method: str, partial: str, kept: int, few: FederatedData) -> None:
     given = {"epochs": 5, "batch": 4, "set": [f"rounds.partial_work={partial}"]}
     simulation = build_simulation(settings_for(method, stragglers=0.5, **given), few)
-    record = next(simulation.play())
+    record = next(simulation.run_rounds())
     whole = {name: steps_of(simulation.setup, size) for name, size in few.train_sizes.items()}
     cut = [name for name, steps in record["steps"].items() if steps < whole[name]]
     assert len(cut) == 1
@@ -259,7 +262,7 @@ def test_partial_work_is_dropped_or_used(method: str, partial: str, kept: int, f
 def test_a_round_that_loses_everybody_keeps_the_state(few: FederatedData) -> None:
     simulation = build_simulation(settings_for(stragglers=1.0, epochs=9), few)
     before = simulation.state
-    record = next(simulation.play())
+    record = next(simulation.run_rounds())
     assert simulation.state is before
     assert record["failed"] == "quorum not reached: 0 updates came, 1 are needed"
     assert record["train_loss"] is None
@@ -277,7 +280,7 @@ def test_a_run_in_which_everybody_was_always_lost_has_a_summary(few: FederatedDa
 
 def test_one_seed_repeats_a_run_and_another_does_not(few: FederatedData) -> None:
     def losses(seed: int) -> list[float]:
-        return [record["train_loss"] for record in build_simulation(settings_for(seed=seed), few).play()]
+        return [record["train_loss"] for record in build_simulation(settings_for(seed=seed), few).run_rounds()]
 
     assert losses(1) == losses(1)
     assert losses(1) != losses(2)
@@ -310,9 +313,11 @@ class Scripted:
     RIGHT: ClassVar = {"test": [2, 9, 4, 3], "validation": [2, 5, 8, 3]}
 
     def __init__(self, simulation: Simulation) -> None:
-        self.simulation, self.on_each = simulation, simulation.evaluator.on_each
+        self.simulation, self.evaluate_per_client = simulation, simulation.evaluator.evaluate_per_client
 
-    def each_own(self, models: Mapping[str, ClientModel], examples: Mapping[str, Examples]) -> dict[str, Statistics]:
+    def evaluate_clients(
+        self, models: Mapping[str, ClientModel], examples: Mapping[str, Examples]
+    ) -> dict[str, Statistics]:
         tests = self.simulation.data.test
         kind = "test" if all(part is tests[name] for name, part in examples.items()) else "validation"
         right = self.RIGHT[kind][self.simulation.round_number - 1]
@@ -326,11 +331,11 @@ def test_three_rounds_are_chosen_each_with_its_own_models(few: FederatedData, tm
     models: list[dict[str, torch.Tensor]] = []
     for simulation in (begun, resumed):
         simulation.evaluator = Scripted(simulation)
-    for _ in zip(range(3), begun.play(), strict=False):
+    for _ in zip(range(3), begun.run_rounds(), strict=False):
         models.append(flatten({name: dict(client.params) for name, client in begun.clients.items()}))
     checkpoint.save(tmp_path / "checkpoint.bin", begun.checkpoint())
     resumed.restore(checkpoint.load(tmp_path / "checkpoint.bin", "cpu"))
-    list(resumed.play())
+    list(resumed.run_rounds())
     models.append(flatten({name: dict(client.params) for name, client in resumed.clients.items()}))
     for name, number in {"best": 2, "validation": 3, "last": 4}.items():
         chosen = resumed.best_round.selections(resumed.clients)[name]
@@ -363,7 +368,7 @@ def test_the_union_of_test_sets_is_copied_once(few: FederatedData) -> None:
 
 def test_bytes_are_what_the_method_shares(few: FederatedData) -> None:
     def travelled(method: str) -> tuple[int, int]:
-        record = list(build_simulation(settings_for(method), few).play())[-1]
+        record = list(build_simulation(settings_for(method), few).run_rounds())[-1]
         return record["bytes_up"], record["bytes_down"]
 
     initial = build_simulation(settings_for(), few).initial
@@ -405,7 +410,7 @@ def test_a_run_of_the_earlier_alp_is_not_gone_on_with(
     """Its clients had no factor of β, and FedAli's server counted no rounds."""
     settings = settings_for(method, rounds=2)
     begun = build_simulation(settings, few)
-    next(begun.play())
+    next(begun.run_rounds())
     saved = begun.checkpoint()
     clients = {
         name: client._replace(buffers={n: v for n, v in client.buffers.items() if not n.endswith("beta_scale")})

@@ -20,7 +20,7 @@ from torch import Tensor
 from federation.records import Examples
 from federation.tasks.classification import Classification
 from har_pipeline import ChannelStatistics
-from sim.data.federated_data import ClientData, DealtClasses, FederatedData, joined
+from sim.data.federated_data import ClientData, FederatedData, PartitionClasses, joined
 from sim.data.few_labels import drawn_rows, few_shot, with_few_labels
 from sim.data.partitions import partition_from_json
 from sim.data.repartition import repartition
@@ -43,8 +43,8 @@ def data(dtype: torch.dtype) -> FederatedData:
     clients = {}
     for client in range(CLIENTS):
         own = examples(dtype, client)
-        dealt = DealtClasses(*(own.y.long() for _ in range(2)))
-        clients[f"client-{client}"] = ClientData(own, own, dealt=dealt)
+        dealt = PartitionClasses(*(own.y.long() for _ in range(2)))
+        clients[f"client-{client}"] = ClientData(own, own, partition_classes=dealt)
     statistics = ChannelStatistics(1, np.zeros(1), np.ones(1))
     return FederatedData(("a", "b", "c"), clients, dict.fromkeys(clients, statistics), split_leaks=False)
 
@@ -63,7 +63,7 @@ def drawn(data: FederatedData) -> list[Tensor]:
 
 
 def dealt_again(data: FederatedData) -> list[Tensor]:
-    bare = {name: replace(client, dealt=None) for name, client in data.clients.items()}
+    bare = {name: replace(client, partition_classes=None) for name, client in data.clients.items()}
     partition = partition_from_json({"kind": "dirichlet", "clients": 4, "alpha": 1.0, "test": "split"})
     return places(repartition(replace(data, clients=bare), partition, 0, 0.1))
 

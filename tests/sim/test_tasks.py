@@ -1,4 +1,4 @@
-"""A federation learns to segment generated pictures, on every engine; scores are the task's, and so are refusals."""
+"""A federation learns to segment generated images, on every engine; scores are the task's, and so are refusals."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ CHANCE = 1 / 5
 """Mean IoU of guessing one of three equally frequent classes: each is hit in 1 of 9 pixels, and is in 5 of 9."""
 
 
-def pictures(count: int, kinds: tuple[int, ...], seed: int, scale: int = 1) -> Examples:
-    """Pictures (n, 3, S, S), S = 16 · scale, with three squares of these kinds; their outlines are ignored."""
+def images(count: int, kinds: tuple[int, ...], seed: int, scale: int = 1) -> Examples:
+    """Images (n, 3, S, S), S = 16 · scale, with three squares of these kinds; their outlines are ignored."""
     random = np.random.default_rng(seed)
     targets = np.zeros((count, 16 * scale, 16 * scale), np.int64)
-    for picture in targets:
+    for image in targets:
         for kind in random.choice(kinds, 3):
             top, left, size = *random.integers(0, 10 * scale, 2), random.integers(4 * scale, 6 * scale + 1)
-            picture[top : top + size, left : left + size] = 255
-            picture[top + 1 : top + size - 1, left + 1 : left + size - 1] = kind
+            image[top : top + size, left : left + size] = 255
+            image[top + 1 : top + size - 1, left + 1 : left + size - 1] = kind
     clean = COLOURS[np.where(targets == 255, 0, targets)].transpose(0, 3, 1, 2)
     x = clean + 0.7 * random.normal(size=clean.shape)
     return Examples(torch.tensor(x, dtype=torch.float32), torch.tensor(targets))
@@ -65,7 +65,7 @@ def simulation(
     """Four clients, two of which know only one kind of squares each."""
     kinds = {"ada": (1,), "bob": (2,), "cyd": (1, 2), "dan": (1, 2)}
     clients = {
-        name: ClientData(pictures(24 + 4 * i, of, i, scale), pictures(8, of, 100 + i, scale))
+        name: ClientData(images(24 + 4 * i, of, i, scale), images(8, of, 100 + i, scale))
         for i, (name, of) in enumerate(kinds.items())
     }
     training = TrainingConfig(classes=3, feature_dim=WIDTH, batch_size=8, lr=lr)
@@ -85,7 +85,7 @@ def simulation(
     "method", ["fedavg", *(pytest.param(each, marks=pytest.mark.ci) for each in ("fedprox", "fedproto_margin"))]
 )
 def test_a_federation_learns_to_segment(method: str) -> None:
-    records = list(simulation(method, rounds=10).play())
+    records = list(simulation(method, rounds=10).run_rounds())
     first, last = (record["global"]["mean_iou"] for record in (records[0], records[-1]))
     assert last > 3 * CHANCE
     assert last > first
@@ -100,7 +100,7 @@ def test_the_small_segmenter_of_the_table_learns() -> None:
         sizes = {"input_shape": [3, 32, 32], "channels": [16, 16, 24, 24], "feature_dim": WIDTH}
         return build("segmenter_small", classes=3, **sizes)
 
-    records = list(simulation("fedavg", rounds=10, built=built, scale=2, lr=0.01).play())
+    records = list(simulation("fedavg", rounds=10, built=built, scale=2, lr=0.01).run_rounds())
     assert records[-1]["global"]["mean_iou"] > 3 * CHANCE
     assert records[-1]["global"]["mean_iou"] > records[0]["global"]["mean_iou"]
 
@@ -108,14 +108,14 @@ def test_the_small_segmenter_of_the_table_learns() -> None:
 @pytest.mark.ci
 @needs_fork
 @pytest.mark.parametrize("method", ["fedavg", "fedproto", "fedpr"])
-def test_engines_agree_on_pictures(method: str) -> None:
+def test_engines_agree_on_images(method: str) -> None:
     engines: list[tuple[Engine, Evaluator]] = [
         (Serial(), Evaluator(16)),
         (Stacked(chunk=3), Evaluator(16, chunk=3)),
         (Processes(2), Evaluator(16, workers=2)),
     ]
     played = [simulation(method, *each, rounds=2) for each in engines]
-    scores = [[record["personalization"] for record in each.play()] for each in played]
+    scores = [[record["personalization"] for record in each.run_rounds()] for each in played]
     general = [each.generalization() for each in played]
     for found, union in zip(scores[1:], general[1:], strict=True):
         for one, other in zip(scores[0], found, strict=True):
@@ -138,7 +138,7 @@ def test_a_round_is_chosen_by_the_tasks_metric_and_its_direction(task: Task, cho
 
 def test_a_checkpoint_brings_statistics_back_bit_for_bit() -> None:
     begun = simulation("fedavg", rounds=1)
-    list(begun.play())
+    list(begun.run_rounds())
     begun.best_round.statistics["eve"] = {"squared_error": torch.tensor(1 / 3, dtype=torch.float64)}
     saved = json.loads(json.dumps(begun.best_round.to_json()))
     again = BestRound.from_json(begun.task, saved, begun.best_round.best.clients, begun.best_round.validated.clients)
@@ -148,7 +148,7 @@ def test_a_checkpoint_brings_statistics_back_bit_for_bit() -> None:
             torch.testing.assert_close(again.statistics[name][key], value, rtol=0, atol=0)
 
 
-def test_clients_json_counts_pictures_by_the_class_that_they_are_dealt_by() -> None:
+def test_clients_json_counts_images_by_the_class_that_they_are_dealt_by() -> None:
     begun = simulation("fedavg")
     counts = begun.data.per_class(begun.task)
     assert counts["ada"]["train_per_class"] == [0, 24, 0]
@@ -160,15 +160,30 @@ def test_a_network_that_does_not_fit_is_refused_in_words(tmp_path: Path) -> None
     words = ["--rounds", "1", "--out", str(tmp_path / "run"), "--cache", str(tmp_path)]
     small = [word for option in DATA for word in ("--set", option)]
     for task, model, method, said in (
-        ("segmentation", "har_cnn", "fedavg", "synthetic has one class an example, segmentation learns another"),
-        ("segmentation", "segmenter_small", "fedavg", "give --task classification or masked_reconstruction"),
+        (
+            "segmentation",
+            "har_cnn",
+            "fedavg",
+            "one class an example and a number an example, segmentation learns another",
+        ),
+        (
+            "segmentation",
+            "segmenter_small",
+            "fedavg",
+            "give --task classification or masked_reconstruction or regression",
+        ),
         ("classification", "segmenter_small", "fedavg", "segmenter_small learns segmentation, not classification; "),
-        ("classification", "segmenter_small", "fedavg", "models of these windows that do: hart, hart_alp, har_cnn"),
+        (
+            "classification",
+            "segmenter_small",
+            "fedavg",
+            "of these windows that do: hart, hart_alp, har_features, har_cnn",
+        ),
         (
             "masked_reconstruction",
             "har_cnn",
             "fedavg",
-            "har_cnn learns classification, not masked_reconstruction; models of these windows that do: hart, hart_alp",
+            "learns classification or regression, not masked_reconstruction; models of these windows that do: hart",
         ),
         ("masked_reconstruction", "har_cnn", "fedproto", "the method fedproto takes prototypes of classes, and the"),
         ("segmentatoin", "har_cnn", "fedavg", "unknown task 'segmentatoin'; did you mean 'segmentation'?"),

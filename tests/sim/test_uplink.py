@@ -33,7 +33,7 @@ def few() -> FederatedData:
 def played(data: FederatedData, change: Callable[[Simulation], None] = lambda _: None, **options: Any) -> Simulation:
     simulation = build_simulation(settings_for(**options), data)
     change(simulation)
-    for record in simulation.play():
+    for record in simulation.run_rounds():
         simulation.diagnostics = record
     return simulation
 
@@ -101,13 +101,13 @@ def test_engines_and_the_disk_give_the_same(method: str, few: FederatedData, tmp
 def test_a_run_that_is_gone_on_with_knows_its_residuals(few: FederatedData, tmp_path: Path) -> None:
     whole = played(few, precision="int8", rounds=3)
     begun = build_simulation(settings_for(precision="int8", rounds=3), few)
-    next(begun.play())
+    next(begun.run_rounds())
     checkpoint.save(tmp_path / "checkpoint.bin", begun.checkpoint())
     again = build_simulation(settings_for(precision="int8", rounds=3), few)
     saved = checkpoint.load(tmp_path / "checkpoint.bin", "cpu")
     assert saved is not None
     again.restore(saved)
-    list(again.play())
+    list(again.run_rounds())
     assert state_of(again) == state_of(whole)
 
 

@@ -16,9 +16,9 @@ import torch
 
 from edge_agent.machine.commands import Evaluate
 from edge_agent.serving import acceptance
-from edge_agent.serving.acceptance import Field
-from edge_agent.serving.comparison import Paired, by_stretch
-from edge_agent.serving.model_runs import Judged, Run, Windows
+from edge_agent.serving.acceptance import ComparisonSet
+from edge_agent.serving.model_runs import ExampleKind, ModelEvaluation, Windows
+from edge_agent.training.comparison import PairedComparison, by_stretch
 from federation import wire
 from federation.protocol.messages import VersionScore
 from gaitway.tasks.classification import ClassSoundness
@@ -217,8 +217,8 @@ def _sound(name: str, matrix: np.ndarray) -> dict[str, Any]:
         "score": found.score,
         "trivial": found.trivial,
         "works": found.works,
-        "obstacle": found.obstacle,
-        "fault": found.fault,
+        "obstacle": found.undecided_reason,
+        "fault": found.failure_reason,
         "words": found.words,
     }
 
@@ -257,7 +257,7 @@ def _comparisons() -> Iterator[dict[str, Any]]:
     ):
         answers = [_answers(windows, draws[0], mine), _answers(windows, draws[1], other)]
         right = [each == windows.y for each in answers]
-        paired = Paired.of(by_stretch(windows), *right)
+        paired = PairedComparison.of(by_stretch(windows), *right)
         yield {
             "name": name,
             **_holdout_json(windows),
@@ -330,14 +330,16 @@ def _accepted(
         windows, draws = windows.select(np.arange(len(windows))[few]), draws[:, few]
     labels = LABELS[:4]
 
-    def run(number: int, right: float) -> tuple[np.ndarray, Run]:
+    def run(number: int, right: float) -> tuple[np.ndarray, ModelEvaluation]:
         answered = _answers(windows, draws[number], right)
         model = {"source": present_source if number else "global", "round": 7 - number}
-        return answered, Run(model, ClassSoundness.of(windows.y, answered, labels), answered == windows.y)
+        return answered, ModelEvaluation(model, ClassSoundness.of(windows.y, answered, labels), answered == windows.y)
 
     answered, candidate = run(0, mine)
     before, other = run(1, present) if present is not None else (None, None)
-    field = Field(Windows.of(windows, None, Judged()), other, other is not None or has_model, margin, release > 0)
+    field = ComparisonSet(
+        Windows.of(windows, None, ExampleKind()), other, other is not None or has_model, margin, release > 0
+    )
     asked = Evaluate(7, "adopt", release=release, server_score=score)
     outcome, why = acceptance.decide(candidate, field, asked)
     return {

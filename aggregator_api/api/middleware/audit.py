@@ -15,24 +15,26 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_api.api import openapi
 from aggregator_api.api.middleware.problems import replay
-from aggregator_api.auth import scopes
+from aggregator_api.auth.scopes import is_device_message
 from aggregator_api.db import audit
 from aggregator_api.db.audit import Intent
 from aggregator_api.db.database import Database
-from aggregator_api.observability.refusals import Refusals
+from aggregator_api.observability.refusals import RefusalLog
 
 SAFE = ("GET", "HEAD", "OPTIONS")
 ENROL, CLAIM, TOKEN = "/v1/enrol", "/v1/enrol/claim", "/v1/enrol/token"
 UNKNOWN = "unknown.request"
 LOGIN, LOGOUT, CHECK = "/login", "/logout", "/new-federation/check"
-_OF_PAGES = {LOGIN: "sessions.create", LOGOUT: "sessions.delete", "/new-federation": "federations.create"}
+_PAGE_ACTIONS = {LOGIN: "sessions.create", LOGOUT: "sessions.delete", "/new-federation": "federations.create"}
+_PAGES = frozenset({"", "events", "federations", "live", "new-federation"})
+"""First parts of the paths of pages, which are named like what REST does at the path of the same name."""
 _SECRET = frozenset({"key", "csrf"})
 """Fields of forms that the audit must not hold."""
 _VERBS = {"post": "create", "put": "set", "patch": "change", "delete": "delete"}
 _BODY_CHARS = 300
 _DELETES = "/delete"
 """What a page adds to the path of REST's DELETE."""
-_UNTOLD = (201, 202)
+_UNAUDITED_STATUSES = (201, 202)
 """Answers of those that wait: a token for some minutes, which devices ask for again and again; not approved yet."""
 _ANSWER_CHARS = 200
 
@@ -59,7 +61,7 @@ class AuditRequests:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request through, and see how it ends before its caller does."""
         changes_nothing = scope["type"] != "http" or scope["method"] in SAFE or scope["path"] == CHECK
-        if changes_nothing or scopes.is_device_message(scope["path"]):
+        if changes_nothing or is_device_message(scope.get("state", {})):
             await self._app(scope, receive, send)
             return
         body = (await receive()).get("body", b"")  # all of it: BodyLimit has put it together
@@ -67,7 +69,7 @@ class AuditRequests:
         state = scope["app"].state
         is_known = scope.get("state", {}).get("caller") is not None
         waits = scope["path"] in (CLAIM, TOKEN)
-        answered = _Answered(state.database, state.refusals, intent, send, waits=waits, is_known=is_known)
+        answered = _AuditingSend(state.database, state.refusals, intent, send, waits=waits, is_known=is_known)
         if answered.waits:
             await self._app(scope, replay(body, receive), answered)
             return
@@ -75,11 +77,11 @@ class AuditRequests:
             await self._app(scope, replay(body, receive), answered)
 
 
-class _Answered:
+class _AuditingSend:
     """Sends an answer once the audit holds what it means; of a refusal that is its problem's words."""
 
     def __init__(
-        self, database: Database, refusals: Refusals, intent: Intent, send: Send, *, waits: bool, is_known: bool
+        self, database: Database, refusals: RefusalLog, intent: Intent, send: Send, *, waits: bool, is_known: bool
     ) -> None:
         self._database = database
         self._refusals = refusals
@@ -111,7 +113,7 @@ class _Answered:
                 self._refusals.note(intent)
             else:
                 self._refusals.count(intent)
-        elif not was_written and not (self.waits and status in _UNTOLD):
+        elif not was_written and not (self.waits and status in _UNAUDITED_STATUSES):
             with self._database.write() as session:
                 audit.write(session, intent)
 
@@ -129,9 +131,9 @@ def _operations(app: FastAPI) -> list[tuple[Pattern[str], dict[str, str]]]:
 
 def target(app: FastAPI, method: str, path: str) -> Target:
     """Name what a request does, and to what; a page's form does what REST does at the path of the same name."""
-    if path in _OF_PAGES:
-        return Target(_OF_PAGES[path])
-    is_page = scopes.is_page(path)
+    if path in _PAGE_ACTIONS:
+        return Target(_PAGE_ACTIONS[path])
+    is_page = _is_page(path)
     if is_page and path.endswith(_DELETES):  # forms cannot DELETE
         method, path = "DELETE", path.removesuffix(_DELETES)
     for pattern, actions in _operations(app):
@@ -142,6 +144,10 @@ def target(app: FastAPI, method: str, path: str) -> Target:
                 done = action("put", path, has_list=True)  # to a list, naming which one of it in a field
             return Target(done or UNKNOWN, named.get("name", ""), named.get("device", ""))
     return Target(UNKNOWN)
+
+
+def _is_page(path: str) -> bool:
+    return path.startswith("/") and path.split("/", 2)[1] in _PAGES
 
 
 def action(method: str, path: str, *, has_list: bool) -> str:
@@ -162,7 +168,7 @@ def _intent(scope: Scope, body: bytes) -> Intent:
     client = scope["client"][0] if scope.get("client") else ""
     caller, address = state.get("caller"), state.get("client_address", client)
     found = target(scope["app"], scope["method"], scope["path"])
-    is_form = scopes.is_page(scope["path"]) or scope["path"] in _OF_PAGES
+    is_form = _is_page(scope["path"]) or scope["path"] in _PAGE_ACTIONS
     said = _fields(body) if is_form else _object(body)
     federation = found.federation or _text(said, "federation")
     if found.action == "federations.create":

@@ -24,13 +24,13 @@ from aggregator_api.auth import api_keys, scopes, web_sessions
 from aggregator_api.auth.api_keys import Caller
 from aggregator_api.auth.callers import CallerCache
 from aggregator_api.auth.client_address import network
+from aggregator_api.auth.declared_routes import READS, declared_routes
 from aggregator_api.db.audit import Intent
 from aggregator_api.errors import ForbiddenError, RequestError, TooManyError, UnauthorizedError
-from aggregator_api.observability.refusals import Refusals
+from aggregator_api.observability.refusals import RefusalLog
 from aggregator_api.settings import Settings
 
-_READS = frozenset({"GET", "HEAD", "OPTIONS"})
-MOST_CALLERS = 10_000
+MAX_CALLERS = 10_000
 """With a bucket in memory; the one used longest ago makes room, and a caller that comes back then starts full."""
 
 
@@ -61,12 +61,12 @@ class AuthMiddleware:
             return
         scope["state"]["caller"] = caller
         scope["state"]["wrong_key"] = partial(self._failed, scope)  # for the login, which reads a key itself
-        changes_nothing = scope["method"] in _READS or scopes.is_device_message(scope["path"])
+        changes_nothing = scope["method"] in READS or scopes.is_device_message(scope["state"])
         await self._app(scope, receive, send if changes_nothing else self._forgetting(send))
 
     async def _admit(self, scope: Scope) -> Caller | None:
         headers = Headers(scope=scope)
-        needed = scopes.need(scope["method"], scope["path"])
+        needed = scope["state"]["needed"] = declared_routes(scope["app"]).need(scope)
         authorization = headers.get("authorization")
         if needed is not None and authorization is not None:
             return scopes.check(await self._with_key(scope, authorization), needed)
@@ -110,7 +110,7 @@ class AuthMiddleware:
         """Return the answer to a wrong key."""
         address = network(scope["state"]["client_address"])
         if wait := self._failures.take(address):
-            refusals: Refusals = scope["app"].state.refusals
+            refusals: RefusalLog = scope["app"].state.refusals
             refusals.count(_refused(scope, "access.limit", "too many wrong keys"))
             return TooManyError(f"too many wrong keys from {address}; the next is read in {wait:.1f} s", wait_s=wait)
         return UnauthorizedError(reason)
@@ -129,13 +129,13 @@ class AuthMiddleware:
 
 def _count_refusal(scope: Scope, reason: str) -> None:
     """Count a missing or wrong key for the audit, with the part of it that is no secret."""
-    refusals: Refusals = scope["app"].state.refusals
+    refusals: RefusalLog = scope["app"].state.refusals
     refusals.count(_refused(scope, "access.refuse", reason))
 
 
 def _note_refusal(scope: Scope, reason: str) -> None:
     """Write an insufficient key into the audit."""
-    refusals: Refusals = scope["app"].state.refusals
+    refusals: RefusalLog = scope["app"].state.refusals
     refusals.note(_refused(scope, "access.refuse", reason))
 
 
@@ -170,7 +170,7 @@ class TokenBuckets:
             held = min(self._burst, held + (now - since) * self._rate)
             missing = min(tokens, self._burst) - held
             self._buckets[caller] = (held if missing > 0 else held - tokens, now)
-            while len(self._buckets) > MOST_CALLERS:
+            while len(self._buckets) > MAX_CALLERS:
                 self._buckets.popitem(last=False)
         return max(0.0, missing / self._rate)
 

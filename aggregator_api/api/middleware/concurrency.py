@@ -15,10 +15,10 @@ from aggregator_api.api.middleware.problems import send_problem
 from aggregator_api.auth.scopes import is_device_message
 from aggregator_api.errors import OverloadedError
 
-AT_ONCE = 8
-DEVICES_AT_ONCE = 64
+MAX_CONCURRENT = 8
+MAX_CONCURRENT_DEVICES = 64
 """Messages of devices: they take no thread, but wait for the one that handles them all, one after the other."""
-WAITING = 500
+MAX_QUEUED = 500
 WAIT_S = 10.0
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 _FREE = frozenset({"/healthz"})
@@ -27,10 +27,12 @@ _FREE = frozenset({"/healthz"})
 class ConcurrencyLimit:
     """Lets `at_once` requests of each kind through; of those that wait, at most `waiting` and for `wait_s` at most."""
 
-    def __init__(self, app: ASGIApp, *, at_once: int = AT_ONCE, waiting: int = WAITING, wait_s: float = WAIT_S) -> None:
+    def __init__(
+        self, app: ASGIApp, *, at_once: int = MAX_CONCURRENT, waiting: int = MAX_QUEUED, wait_s: float = WAIT_S
+    ) -> None:
         self._app = app
-        self._reads, self._writes = (_Places(at_once, waiting, wait_s) for _ in range(2))
-        self._messages = _Places(DEVICES_AT_ONCE, waiting, wait_s)
+        self._reads, self._writes = (_Slots(at_once, waiting, wait_s) for _ in range(2))
+        self._messages = _Slots(MAX_CONCURRENT_DEVICES, waiting, wait_s)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on when there is a place for it."""
@@ -49,22 +51,22 @@ class ConcurrencyLimit:
             nonlocal held
             if held:
                 held = False
-                places.give_back()
+                places.release()
             await send(message)
 
         try:
             await self._app(scope, receive, give_back_then_send)
         finally:
             if held:
-                places.give_back()
+                places.release()
 
-    def _places_for(self, scope: Scope) -> _Places:
-        if is_device_message(scope["path"]):
+    def _places_for(self, scope: Scope) -> _Slots:
+        if is_device_message(scope.get("state", {})):
             return self._messages
         return self._reads if scope["method"] in _READS else self._writes
 
 
-class _Places:
+class _Slots:
     def __init__(self, at_once: int, waiting: int, wait_s: float) -> None:
         self._free = asyncio.Semaphore(at_once)
         self._most, self._wait_s = waiting, wait_s
@@ -87,5 +89,5 @@ class _Places:
         finally:
             self._waiting -= 1
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         self._free.release()

@@ -27,11 +27,11 @@ from aggregator_api.db.database import Database
 from aggregator_api.db.models import IdempotentRequestRow
 from aggregator_api.errors import ConflictError, RequestError, UnprocessableError
 
-KEPT_S = 24 * 3600.0
-GIVEN_UP_S = 300.0
+RETENTION_S = 24 * 3600.0
+STALE_AFTER_S = 300.0
 """A request that is worked on for so long was lost with its server."""
-MOST = 10_000
-LARGEST = 1 << 19
+MAX_STORED = 10_000
+MAX_RESPONSE_BYTES = 1 << 19
 
 _KEY = re.compile(r"[\x21-\x7e]{1,128}")
 _KEPT_HEADERS = ("content-type", "location", "www-authenticate")
@@ -76,7 +76,7 @@ class IdempotentRequests:
 
     def finish(self, caller: str, key: str, answer: StoredResponse) -> None:
         """Keep the answer, unless the same request may well get another one later."""
-        final = answer.status < 500 and answer.status not in _NOT_FINAL and len(answer.body) <= LARGEST
+        final = answer.status < 500 and answer.status not in _NOT_FINAL and len(answer.body) <= MAX_RESPONSE_BYTES
         if not final:
             self.forget(caller, key)
             return
@@ -107,7 +107,7 @@ class Idempotency:
         """Answer a repeated request as before, or work on it and keep the answer."""
         key = Headers(scope=scope).get("idempotency-key") if scope["type"] == "http" else None
         caller = scope.get("state", {}).get("caller")
-        ours = caller is not None and scope["method"] == "POST" and not is_device_message(scope["path"])
+        ours = caller is not None and scope["method"] == "POST" and not is_device_message(scope.get("state", {}))
         if key is None or not ours:
             await self._app(scope, receive, send)
             return
@@ -165,10 +165,10 @@ def _fingerprint(scope: Scope, body: bytes) -> str:
 def _make_room(session: Session, now: float) -> None:
     table = IdempotentRequestRow
     # one of a time to come was made before the clock was set back
-    long_ago = or_(table.created_at < now - GIVEN_UP_S, table.created_at > now + GIVEN_UP_S)
+    long_ago = or_(table.created_at < now - STALE_AFTER_S, table.created_at > now + STALE_AFTER_S)
     lost = table.status.is_(None) & long_ago
-    session.execute(delete(table).where(or_(table.created_at < now - KEPT_S, lost)))
-    oldest = session.scalar(select(table.created_at).order_by(table.created_at.desc()).offset(MOST - 1).limit(1))
+    session.execute(delete(table).where(or_(table.created_at < now - RETENTION_S, lost)))
+    oldest = session.scalar(select(table.created_at).order_by(table.created_at.desc()).offset(MAX_STORED - 1).limit(1))
     if oldest is not None:
         session.execute(delete(table).where(table.created_at <= oldest, table.status.is_not(None)))
 

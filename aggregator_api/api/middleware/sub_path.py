@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from aggregator_api.auth.client_address import Network, is_trusted, peer_of
 from aggregator_api.settings import is_root_path
 
-LED_BY = ("location", "hx-redirect")
+LOCATION_HEADERS = ("location", "hx-redirect")
 """Headers that send a client to another path."""
 
 
@@ -40,7 +40,7 @@ class SubPath:
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(raw=message.setdefault("headers", []))
-                for name in LED_BY:
+                for name in LOCATION_HEADERS:
                     if target := headers.get(name):
                         headers[name] = below(root, target, host)
             await send(message)

@@ -10,12 +10,14 @@ from aggregator_api.api import queries
 from aggregator_api.api.dependencies import DatabaseDep, PageDep
 from aggregator_api.api.middleware.problems import responses
 from aggregator_api.api.schemas.resources import AuditEntry, Page
+from aggregator_api.auth.scopes import requires
 from aggregator_api.db.audit import Filters
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"])
 
 
 @router.get("", summary="List what was done, and by whom", responses=responses(422))
+@requires("operator")
 def listing(
     database: DatabaseDep,
     page: PageDep,

@@ -13,6 +13,7 @@ from fastapi.responses import StreamingResponse
 
 from aggregator_api.api.dependencies import CallerDep, DatabaseDep, DownloadsDep
 from aggregator_api.api.middleware.problems import responses
+from aggregator_api.auth.scopes import requires
 from aggregator_api.db import repositories
 from aggregator_api.errors import BlobError, NotFoundError, UnavailableError
 from aggregator_api.storage.downloads import Downloads
@@ -32,6 +33,7 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 
 @router.get("/{sha256}", summary="Download a model", response_class=Response, responses=_RESPONSES)
 @router.head("/{sha256}", summary="Ask for a model's size", response_class=Response, responses=_RESPONSES)
+@requires("operator", "read", "device", filtered=True, below=("/v1/blobs",))
 def blob(
     request: Request,
     database: DatabaseDep,

@@ -9,6 +9,7 @@ from fastapi.responses import StreamingResponse
 
 from aggregator_api.api.dependencies import CallerDep, DeviceMessagesDep
 from aggregator_api.api.middleware.problems import responses
+from aggregator_api.auth.scopes import requires
 from aggregator_api.device_http.messages import DeviceMessages
 from aggregator_api.errors import TooLargeError, UnprocessableError
 from federation.errors import WireError
@@ -17,10 +18,15 @@ from federation.protocol import over_http, topics
 from federation.protocol.messages import MESSAGE_BYTES, DeviceStatus, UpdateId, read
 from federation.protocol.over_http import BINARY, STREAM
 
-router = APIRouter(prefix="/v1/federations/{name}/devices/{device}", tags=["device messages"])
+DEVICE = "/v1/federations/{name}/devices/{device}"
+
+router = APIRouter(prefix=DEVICE, tags=["device messages"])
+only_that_device = requires(
+    "device", of_device=True, below=tuple(f"{DEVICE}/{spoken}" for spoken in (STREAM, "status", "update"))
+)
 
 ChunkNumber = Annotated[int, Path(ge=0, le=9_999_999)]
-LARGEST_CHUNK = 1 << 20
+MAX_CHUNK = 1 << 20
 
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 _STREAM: dict[int | str, dict[str, Any]] = {
@@ -29,13 +35,13 @@ _STREAM: dict[int | str, dict[str, Any]] = {
         "content": {over_http.MEDIA_TYPE: {"schema": {"type": "string"}}},
     }
 }
-_TAKEN: dict[int | str, dict[str, Any]] = {
+_ACCEPTED_RESPONSES: dict[int | str, dict[str, Any]] = {
     204: {"description": "taken; nothing is to be said about it"},
     **responses(404, 413, 422, 503),
 }
 _ANSWERED: dict[int | str, dict[str, Any]] = {
     200: {"description": "the signed acknowledgement", "content": {BINARY: _BINARY}},
-    **_TAKEN,
+    **_ACCEPTED_RESPONSES,
 }
 
 
@@ -49,6 +55,7 @@ def _body(media_type: str) -> dict[str, Any]:
     response_class=StreamingResponse,
     responses={**_STREAM, **responses(404, 422, 429, 503)},
 )
+@only_that_device
 async def follow(
     messages: DeviceMessagesDep,
     caller: CallerDep,
@@ -67,9 +74,10 @@ async def follow(
     summary="Say what a device does",
     status_code=204,
     response_class=Response,
-    responses=_TAKEN,
+    responses=_ACCEPTED_RESPONSES,
     openapi_extra=_body("application/json"),
 )
+@only_that_device
 async def status(messages: DeviceMessagesDep, request: Request, name: Name, device: Name) -> Response:
     """Take a DeviceStatus, as the topic `status` does; what is none is refused in words."""
     body = await request.body()
@@ -88,6 +96,7 @@ async def status(messages: DeviceMessagesDep, request: Request, name: Name, devi
     responses=_ANSWERED,
     openapi_extra=_body(BINARY),
 )
+@only_that_device
 async def begin(
     messages: DeviceMessagesDep, request: Request, name: Name, device: Name, update_id: UpdateId
 ) -> Response:
@@ -102,11 +111,12 @@ async def begin(
     responses=_ANSWERED,
     openapi_extra=_body(BINARY),
 )
+@only_that_device
 async def chunk(
     messages: DeviceMessagesDep, request: Request, name: Name, device: Name, update_id: UpdateId, n: ChunkNumber
 ) -> Response:
     """Write a chunk, in any order and as often as it comes; answered where the update is refused for it."""
-    return await _hand_over(messages, request, topics.update(name, device, update_id, "chunk", n), LARGEST_CHUNK)
+    return await _hand_over(messages, request, topics.update(name, device, update_id, "chunk", n), MAX_CHUNK)
 
 
 @router.post(
@@ -115,6 +125,7 @@ async def chunk(
     response_class=Response,
     responses=_ANSWERED,
 )
+@only_that_device
 async def end(messages: DeviceMessagesDep, request: Request, name: Name, device: Name, update_id: UpdateId) -> Response:
     """Check the update; `accepted` is answered once it is on disk and in the database. 204: begin again."""
     return await _hand_over(messages, request, topics.update(name, device, update_id, "end"), 0)

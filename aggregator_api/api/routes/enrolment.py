@@ -23,6 +23,7 @@ from aggregator_api.api.dependencies import (
 from aggregator_api.api.middleware.problems import responses
 from aggregator_api.api.schemas.credentials import MadeToken, NewToken, Token
 from aggregator_api.api.schemas.resources import Deleted, Device, DeviceTags, Page
+from aggregator_api.auth.scopes import anybody, requires
 from aggregator_api.db import audit
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import EnrolmentTokenRow
@@ -40,6 +41,7 @@ TokenId = Annotated[int, Path(ge=1, le=MAX_ID)]
 
 
 @router.post("/enrol", status_code=201, summary="Enrol a device", responses=responses(401, 403, 409, 413, 422, 503))
+@anybody()
 def enrol(enrolment: EnrolmentServiceDep, said: Enrol, response: Response) -> Enrolment:
     """Show a token and a public key; with `auto_approve` the answer holds the credentials."""
     _shown_once(response)
@@ -51,6 +53,7 @@ def enrol(enrolment: EnrolmentServiceDep, said: Enrol, response: Response) -> En
     summary="Claim a device's credentials",
     responses={202: {"model": Enrolment, "description": "not approved yet"}, **responses(401, 403, 409, 413, 422, 503)},
 )
+@anybody()
 def claim(enrolment: EnrolmentServiceDep, said: Claim, response: Response) -> Enrolment:
     """Get new credentials with the key that the device enrolled with; the ones before are void."""
     _shown_once(response)
@@ -66,6 +69,7 @@ def claim(enrolment: EnrolmentServiceDep, said: Claim, response: Response) -> En
     summary="Get a device's key for some minutes",
     responses=responses(401, 403, 409, 413, 422),
 )
+@anybody()
 def device_token(tokens: TokenServiceDep, said: TokenRequest, response: Response) -> DeviceToken:
     """Get a key that ends by itself; those before go on, and a request that was sent before gets none."""
     _shown_once(response)
@@ -73,18 +77,20 @@ def device_token(tokens: TokenServiceDep, said: TokenRequest, response: Response
 
 
 @router.get(TOKENS, summary="List the enrolment tokens", responses=responses(404, 422))
+@requires("operator", "read")
 def list_tokens(database: DatabaseDep, name: FederationName, page: PageDep) -> Page[Token]:
     """List the tokens without their secrets, and who used them."""
     with database.read() as session:
-        federation = service.named(session, name)
+        federation = service.get_federation(session, name)
         return queries.tokens(session, federation, page)
 
 
 @router.post(TOKENS, status_code=201, summary="Make an enrolment token", responses=responses(404, 413, 422))
+@requires("operator")
 def make_token(database: DatabaseDep, identity: IdentityDep, name: str, new: NewToken, response: Response) -> MadeToken:
     """Make a token that lets one device in, once; the answer is the only place where it is shown."""
     with database.write() as session:
-        federation = service.named(session, name)
+        federation = service.get_federation(session, name)
         row, token = enrolment_tokens.make(
             session,
             federation,
@@ -101,6 +107,7 @@ def make_token(database: DatabaseDep, identity: IdentityDep, name: str, new: New
 
 
 @router.post(TOKENS + "/{token}/revoke", summary="Revoke an enrolment token", responses=responses(404, 422))
+@requires("operator")
 def revoke_token(database: DatabaseDep, name: str, token: TokenId) -> Token:
     """Let a token that was not used let nobody in."""
     with database.write() as session:
@@ -113,6 +120,7 @@ def revoke_token(database: DatabaseDep, name: str, token: TokenId) -> Token:
 @router.post(
     TOKENS + "/{token}/confirm", summary="Confirm an enrolment token after a restore", responses=responses(404, 422)
 )
+@requires("operator")
 def confirm_token(database: DatabaseDep, name: str, token: TokenId) -> Token:
     """Let a token that a restore without the ledger holds let a device in, as before."""
     with database.write() as session:
@@ -123,6 +131,7 @@ def confirm_token(database: DatabaseDep, name: str, token: TokenId) -> Token:
 
 
 @router.post(DEVICE + "/approve", summary="Approve a device", responses=responses(404, 409, 422))
+@requires("operator")
 def approve(devices: DeviceServiceDep, database: DatabaseDep, name: str, device: str) -> Device:
     """Let a device that has enrolled claim its credentials."""
     devices.approve(name, device)
@@ -130,6 +139,7 @@ def approve(devices: DeviceServiceDep, database: DatabaseDep, name: str, device:
 
 
 @router.post(DEVICE + "/revoke", summary="Revoke a device", responses=responses(404, 422, 503))
+@requires("operator")
 def revoke(devices: DeviceServiceDep, database: DatabaseDep, name: str, device: str) -> Device:
     """Void its keys and its account at the broker, and wait for it no longer; what was accepted of it stays."""
     devices.revoke(name, device)
@@ -137,6 +147,7 @@ def revoke(devices: DeviceServiceDep, database: DatabaseDep, name: str, device: 
 
 
 @router.post(DEVICE + "/reinstate", summary="Lift a device's suspension", responses=responses(404, 422))
+@requires("operator")
 def reinstate(devices: DeviceServiceDep, database: DatabaseDep, name: str, device: str) -> Device:
     """Let a device take part again that was suspended because its updates were refused again and again."""
     devices.reinstate(name, device)
@@ -144,6 +155,7 @@ def reinstate(devices: DeviceServiceDep, database: DatabaseDep, name: str, devic
 
 
 @router.put(DEVICE + "/tags", summary="Set a device's groups", responses=responses(404, 413, 422))
+@requires("operator")
 def set_tags(devices: DeviceServiceDep, database: DatabaseDep, name: str, device: str, wanted: DeviceTags) -> Device:
     """Put a device into these groups and no others; a plan's `rounds.cohort_tags` draws cohorts from groups."""
     devices.set_tags(name, device, wanted.tags)
@@ -151,6 +163,7 @@ def set_tags(devices: DeviceServiceDep, database: DatabaseDep, name: str, device
 
 
 @router.delete(DEVICE, summary="Delete a device", responses=responses(404, 409, 422, 503))
+@requires("operator")
 def delete(
     deletion: DeletionServiceDep,
     name: str,
@@ -162,7 +175,7 @@ def delete(
 
 
 def _token(session: Session, name: str, token: int) -> EnrolmentTokenRow:
-    row = enrolment_tokens.of_federation(session, service.named(session, name), token)
+    row = enrolment_tokens.of_federation(session, service.get_federation(session, name), token)
     if row is None:
         raise NotFoundError(f"federation {name!r} has no enrolment token {token}")
     return row

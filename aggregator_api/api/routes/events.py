@@ -13,6 +13,7 @@ from aggregator_api.api.event_feed import EventFeed
 from aggregator_api.api.middleware.problems import responses
 from aggregator_api.api.schemas.resources import Event, Page
 from aggregator_api.auth.open_streams import StreamAccess
+from aggregator_api.auth.scopes import requires
 from aggregator_api.federations import service
 
 router = APIRouter(prefix="/v1/federations/{name}", tags=["progress"])
@@ -45,6 +46,7 @@ _STREAM: dict[int | str, dict[str, Any]] = {
     response_class=StreamingResponse,
     responses={**_STREAM, **responses(404, 422, 429)},
 )
+@requires("operator", "read")
 def follow(
     request: Request,
     database: DatabaseDep,
@@ -53,7 +55,7 @@ def follow(
 ) -> StreamingResponse:
     """Send every event after Last-Event-ID, then those to come; without the header, all from the beginning."""
     with database.read() as session:
-        service.named(session, name)
+        service.get_federation(session, name)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     feed: EventFeed = request.app.state.event_feed
     stream = feed.stream(name, last_event_id, StreamAccess.of(request))
@@ -61,7 +63,8 @@ def follow(
 
 
 @router.get("/journal", summary="List what happened", responses=responses(404, 422))
+@requires("operator", "read")
 def journal(database: DatabaseDep, name: FederationName, page: PageDep) -> Page[Event]:
     """List the same events in pages."""
     with database.read() as session:
-        return queries.events(session, service.named(session, name), page)
+        return queries.events(session, service.get_federation(session, name), page)

@@ -18,6 +18,7 @@ from aggregator_api.api.dependencies import (
 )
 from aggregator_api.api.middleware.problems import responses
 from aggregator_api.api.schemas.resources import Deleted, FederationDetail, FederationPlan, FederationSummary, Page
+from aggregator_api.auth.scopes import requires
 from aggregator_api.db.database import Database
 from aggregator_api.federations import service
 from aggregator_api.federations.requests import FederationChanges, NewFederation
@@ -39,6 +40,7 @@ EXAMPLE = {
 
 
 @router.post("", status_code=201, summary="Create a federation", responses=responses(404, 409, 413, 422, 503))
+@requires("operator")
 def create(
     federations: FederationServiceDep,
     database: DatabaseDep,
@@ -52,6 +54,7 @@ def create(
 
 
 @router.get("", summary="List the federations", responses=responses(422))
+@requires("operator", "read", filtered=True)
 def listing(database: DatabaseDep, caller: CallerDep, page: PageDep) -> Page[FederationSummary]:
     """List the federations that the key is for, in the order of their creation."""
     with database.read() as session:
@@ -59,21 +62,24 @@ def listing(database: DatabaseDep, caller: CallerDep, page: PageDep) -> Page[Fed
 
 
 @router.get("/{name}", summary="Describe a federation", responses=responses(404, 422))
+@requires("operator", "read")
 def detail(database: DatabaseDep, name: FederationName) -> FederationDetail:
     """Tell a federation's plan, its present round and its present model."""
     with database.read() as session:
-        federation = service.named(session, name)
+        federation = service.get_federation(session, name)
         return queries.federation(session, federation)
 
 
 @router.get("/{name}/plan", summary="Get a federation's plan, to simulate it", responses=responses(404, 422))
+@requires("operator", "read")
 def plan(database: DatabaseDep, name: FederationName) -> FederationPlan:
     """Answer with the plan, and the command that simulates the federation; `--plan` reads this answer as it is."""
     with database.read() as session:
-        return FederationPlan(plan=queries.federation(session, service.named(session, name)).plan)
+        return FederationPlan(plan=queries.federation(session, service.get_federation(session, name)).plan)
 
 
 @router.patch("/{name}", summary="Change a federation's round settings", responses=responses(404, 409, 413, 422))
+@requires("operator")
 def change(
     settings: SettingsServiceDep, database: DatabaseDep, name: str, wanted: FederationChanges
 ) -> FederationDetail:
@@ -83,6 +89,7 @@ def change(
 
 
 @router.post("/{name}/pause", summary="Pause a federation", responses=responses(404, 409, 422))
+@requires("operator")
 def pause(federations: FederationServiceDep, database: DatabaseDep, name: str) -> FederationDetail:
     """Let no further round begin or close; updates are still taken."""
     federations.pause(name)
@@ -90,6 +97,7 @@ def pause(federations: FederationServiceDep, database: DatabaseDep, name: str) -
 
 
 @router.post("/{name}/resume", summary="Resume a paused federation", responses=responses(404, 409, 422))
+@requires("operator")
 def resume(federations: FederationServiceDep, database: DatabaseDep, name: str) -> FederationDetail:
     """Resume a paused federation."""
     federations.resume(name)
@@ -97,6 +105,7 @@ def resume(federations: FederationServiceDep, database: DatabaseDep, name: str) 
 
 
 @router.post("/{name}/stop", summary="Stop a federation for good", responses=responses(404, 409, 422))
+@requires("operator")
 def stop(federations: FederationServiceDep, database: DatabaseDep, name: str) -> FederationDetail:
     """End the federation; its open round fails, its present model stays."""
     federations.stop(name)
@@ -104,6 +113,7 @@ def stop(federations: FederationServiceDep, database: DatabaseDep, name: str) ->
 
 
 @router.delete("/{name}", summary="Delete a federation", responses=responses(404, 409, 422, 503))
+@requires("operator")
 def delete(deletion: DeletionServiceDep, name: str, force: Force = False, dry_run: DryRun = False) -> Deleted:
     """Delete it with its devices, their broker accounts, rounds, models and events; the audit stays."""
     found = deletion.delete_federation(name, force=force, dry_run=dry_run)
@@ -112,4 +122,4 @@ def delete(deletion: DeletionServiceDep, name: str, force: Force = False, dry_ru
 
 def _describe(database: Database, name: str) -> FederationDetail:
     with database.read() as session:
-        return queries.federation(session, service.named(session, name))
+        return queries.federation(session, service.get_federation(session, name))

@@ -15,6 +15,7 @@ from aggregator_api.api.schemas.credentials import Key, MadeKey, NewKey
 from aggregator_api.api.schemas.resources import Page
 from aggregator_api.auth import api_keys
 from aggregator_api.auth.api_keys import Caller
+from aggregator_api.auth.scopes import requires
 from aggregator_api.db import audit, repositories
 from aggregator_api.db.models import CredentialRow
 from aggregator_api.errors import ConflictError, ForbiddenError, NotFoundError
@@ -28,6 +29,7 @@ KeyId = Annotated[str, Path(pattern=r"^[0-9a-f]{12}$", description="the part of 
 
 
 @router.get("", summary="List the keys", responses=responses(422))
+@requires("operator", filtered=True)
 def listing(database: DatabaseDep, caller: CallerDep, page: PageDep) -> Page[Key]:
     """List every key, those that were revoked too, without the secrets."""
     with database.read() as session:
@@ -35,16 +37,14 @@ def listing(database: DatabaseDep, caller: CallerDep, page: PageDep) -> Page[Key
 
 
 @router.post("", status_code=201, summary="Make a key", responses=responses(404, 413, 422))
+@requires("operator", filtered=True)
 def make(database: DatabaseDep, caller: CallerDep, new: NewKey, response: Response) -> MadeKey:
     """Make a key; the answer is the only place where it is shown."""
     if caller.federation is not None and new.federation != caller.federation:
         raise ForbiddenError(f"the key {caller.id} makes keys for the federation {caller.federation!r} only")
     with database.write() as session:
         federation = None
-        if (
-            new.federation is not None
-            and (federation := repositories.federation_named(session, new.federation)) is None
-        ):
+        if new.federation is not None and (federation := repositories.find_federation(session, new.federation)) is None:
             raise service.unknown(new.federation)
         expires_at = time.time() + new.lifetime_s if new.lifetime_s else None
         row, key = api_keys.make(session, new.name, new.scopes, federation=federation, expires_at=expires_at)
@@ -55,6 +55,7 @@ def make(database: DatabaseDep, caller: CallerDep, new: NewKey, response: Respon
 
 
 @router.post("/{id}/revoke", summary="Revoke a key", responses=responses(404, 409, 422))
+@requires("operator", filtered=True)
 def revoke(database: DatabaseDep, caller: CallerDep, id: KeyId) -> Key:
     """Let a key open nothing any more, from now on; the last operator's key of the server stays."""
     with database.write() as session:
@@ -66,6 +67,7 @@ def revoke(database: DatabaseDep, caller: CallerDep, id: KeyId) -> Key:
 
 
 @router.post("/{id}/confirm", summary="Confirm a key after a restore", responses=responses(404, 422))
+@requires("operator", filtered=True)
 def confirm(database: DatabaseDep, caller: CallerDep, id: KeyId) -> Key:
     """Let a key that a restore without the ledger holds open again what it opened before."""
     with database.write() as session:
@@ -87,7 +89,7 @@ def _keep_an_operator(session: Session, row: CredentialRow) -> None:
 
 
 def _owned(session: Session, caller: Caller, prefix: str) -> CredentialRow:
-    row = api_keys.named(session, prefix)
+    row = api_keys.find_key(session, prefix)
     if row is None or (caller.federation is not None and queries.key(session, row).federation != caller.federation):
         raise NotFoundError(f"there is no key {prefix}; GET /v1/keys lists them")
     return row

@@ -10,6 +10,7 @@ from aggregator_api.api import queries
 from aggregator_api.api.dependencies import AliasServiceDep, DatabaseDep, DeletionServiceDep, FederationName, PageDep
 from aggregator_api.api.middleware.problems import responses
 from aggregator_api.api.schemas.resources import Alias, AliasTarget, ModelVersion, Page
+from aggregator_api.auth.scopes import requires
 from aggregator_api.federations import service
 
 router = APIRouter(prefix="/v1/federations/{name}", tags=["models"], responses=responses(404, 422))
@@ -19,38 +20,43 @@ AliasName = Annotated[str, Path(pattern=r"^[a-z][a-z0-9-]{0,15}$")]
 
 
 @router.get("/models", summary="List the model versions")
+@requires("operator", "read")
 def models(database: DatabaseDep, name: FederationName, page: PageDep) -> Page[ModelVersion]:
     """List the global models; version 0 is the initial one."""
     with database.read() as session:
-        federation = service.named(session, name)
+        federation = service.get_federation(session, name)
         return queries.model_versions(session, federation, page)
 
 
 @router.get("/models/{version}", summary="Describe a model version")
+@requires("operator", "read")
 def model(database: DatabaseDep, name: FederationName, version: Version) -> ModelVersion:
     """Tell which round made a model, where its bytes are, and what names it has."""
     with database.read() as session:
-        federation = service.named(session, name)
+        federation = service.get_federation(session, name)
         return queries.model_version(session, federation, version)
 
 
 @router.delete("/models/{version}", summary="Delete a model version's bytes", responses=responses(409), status_code=200)
+@requires("operator")
 def delete(deletion: DeletionServiceDep, database: DatabaseDep, name: str, version: Version) -> ModelVersion:
     """Serve its bytes no longer, and free them with the next garbage; not the newest, nor one that something needs."""
     deletion.delete_version(name, version)
     with database.read() as session:
-        return queries.model_version(session, service.named(session, name), version)
+        return queries.model_version(session, service.get_federation(session, name), version)
 
 
 @router.get("/aliases", summary="List the models' names")
+@requires("operator", "read")
 def aliases(database: DatabaseDep, name: FederationName) -> list[Alias]:
     """List the names and what they stand for; there are at most 32."""
     with database.read() as session:
-        federation = service.named(session, name)
+        federation = service.get_federation(session, name)
         return queries.aliases(session, federation)
 
 
 @router.put("/aliases/{alias}", summary="Move a name to a model version", responses=responses(409, 413))
+@requires("operator")
 def move(
     names: AliasServiceDep, database: DatabaseDep, name: str, alias: AliasName, target: AliasTarget
 ) -> ModelVersion:
@@ -60,7 +66,7 @@ def move(
     """
     names.move(name, alias, target.version, target.forced)
     with database.read() as session:
-        return queries.model_version(session, service.named(session, name), target.version)
+        return queries.model_version(session, service.get_federation(session, name), target.version)
 
 
 @router.delete(
@@ -70,6 +76,7 @@ def move(
     response_class=Response,
     responses=responses(409),
 )
+@requires("operator")
 def remove(names: AliasServiceDep, name: str, alias: AliasName) -> None:
     """Forget a name; the version stays. `latest`, `stable` and `previous` cannot be removed."""
     names.remove(name, alias)

@@ -12,6 +12,7 @@ from aggregator_api.api.dependencies import DatabaseDep, FederationName, PageDep
 from aggregator_api.api.middleware.problems import responses
 from aggregator_api.api.schemas.resources import Page
 from aggregator_api.api.schemas.rollouts import AnswerName, RolloutDetail, RolloutDevice, RolloutView
+from aggregator_api.auth.scopes import requires
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import RolloutRow
 from aggregator_api.federations import service
@@ -29,6 +30,7 @@ Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
 
 
 @router.post("", status_code=201, summary="Start a rollout", responses=responses(409, 413))
+@requires("operator")
 def start(
     rollouts: RolloutServiceDep,
     database: DatabaseDep,
@@ -43,14 +45,16 @@ def start(
 
 
 @router.get("", summary="List the rollouts")
+@requires("operator", "read")
 def listing(database: DatabaseDep, name: FederationName, page: PageDep) -> Page[RolloutView]:
     """List the rollouts, the first one first."""
     with database.read() as session:
-        federation = service.named(session, name)
+        federation = service.get_federation(session, name)
         return rollout_queries.listing(session, federation, page)
 
 
 @router.get("/{number}", summary="Describe a rollout")
+@requires("operator", "read")
 def detail(database: DatabaseDep, name: FederationName, number: Number) -> RolloutDetail:
     """Tell how far a rollout has come, wave by wave."""
     with database.read() as session:
@@ -58,6 +62,7 @@ def detail(database: DatabaseDep, name: FederationName, number: Number) -> Rollo
 
 
 @router.get("/{number}/devices", summary="List the devices of a rollout")
+@requires("operator", "read")
 def devices(
     database: DatabaseDep,
     name: FederationName,
@@ -72,6 +77,7 @@ def devices(
 
 
 @router.post("/{number}/pause", summary="Pause a rollout", responses=responses(409))
+@requires("operator")
 def pause(rollouts: RolloutServiceDep, database: DatabaseDep, name: str, number: Number) -> RolloutDetail:
     """Let no further wave begin; it is halted all the same where too many devices fail."""
     rollouts.pause(name, number)
@@ -79,6 +85,7 @@ def pause(rollouts: RolloutServiceDep, database: DatabaseDep, name: str, number:
 
 
 @router.post("/{number}/resume", summary="Resume a paused rollout", responses=responses(409))
+@requires("operator")
 def resume(rollouts: RolloutServiceDep, database: DatabaseDep, name: str, number: Number) -> RolloutDetail:
     """Resume it; the present wave begins anew."""
     rollouts.resume(name, number)
@@ -86,6 +93,7 @@ def resume(rollouts: RolloutServiceDep, database: DatabaseDep, name: str, number
 
 
 @router.post("/{number}/halt", summary="Halt a rollout, or take a completed one back", responses=responses(409))
+@requires("operator")
 def halt(rollouts: RolloutServiceDep, database: DatabaseDep, name: str, number: Number) -> RolloutDetail:
     """Have every device that uses the version go back to the model that it used before."""
     rollouts.halt(name, number)
@@ -98,7 +106,7 @@ def _describe(database: Database, name: str, number: int) -> RolloutDetail:
 
 
 def _rollout(session: Session, name: str, number: int) -> RolloutRow:
-    found = transitions.numbered(session, service.named(session, name), number)
+    found = transitions.numbered(session, service.get_federation(session, name), number)
     if found is None:
         raise unknown(name, number)
     return found

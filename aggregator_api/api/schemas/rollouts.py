@@ -25,12 +25,12 @@ class RolloutView(View):
     share: float = Field(description="of the devices, that the waves have reached")
     tags: list[str] = Field(description="groups that this wave goes to; none: it goes to the share")
     members: int = Field(description="devices of the wave, those of earlier waves included")
-    good: int = Field(
+    successes: int = Field(
         description="of them have adopted it, or kept a model that is no worse; at a halt, when it was decided"
     )
-    bad: int = Field(description="of them have refused it, failed, or rolled back; at a halt, when it was decided")
+    failures: int = Field(description="of them have refused it, failed, or rolled back; at a halt, when it was decided")
     reason: str = Field(description="why it was halted")
-    wave_at: float
+    wave_started_at: float
     started_at: float
     ended_at: float | None
 
@@ -65,5 +65,5 @@ class RolloutDevice(View):
     metric: str = Field(description="the primary metric of the plan's task")
     score: float | None = Field(description="of the metric, on the device's own holdout")
     reason: str
-    told_at: float
+    notified_at: float
     answered_at: float | None

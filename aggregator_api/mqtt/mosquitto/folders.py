@@ -28,7 +28,7 @@ SECRET, PUBLIC, FOLDER, PASSED_THROUGH = 0o600, 0o644, 0o700, 0o755
 
 @dataclass(frozen=True)
 class Installation:
-    """What is asked for; `broker_place` and `server_place` are the folders as those programs see them."""
+    """What is asked for; `broker_dir` and `server_dir` are the folders as those programs see them."""
 
     out: Path
     hosts: Sequence[str] = ("localhost", "127.0.0.1")
@@ -37,8 +37,8 @@ class Installation:
     plugin: PurePosixPath = PLUGIN
     days: int = 397
     user: str | None = None
-    broker_place: PurePosixPath | None = None
-    server_place: PurePosixPath | None = None
+    broker_dir: PurePosixPath | None = None
+    server_dir: PurePosixPath | None = None
     limits: mosquitto.Limits = field(default_factory=mosquitto.Limits)
 
     @property
@@ -163,12 +163,12 @@ def _write_accounts(wanted: Installation) -> None:
 
 
 def _write_configurations(wanted: Installation) -> None:
-    place = wanted.broker_place or PurePosixPath(wanted.broker.resolve())
+    place = wanted.broker_dir or PurePosixPath(wanted.broker.resolve())
     text = mosquitto.configuration(
         place, bind=wanted.bind, port=wanted.port, plugin=wanted.plugin, user=wanted.user, limits=wanted.limits
     )
     write_file(wanted.broker / "mosquitto.conf", text.encode(), mode=PUBLIC)
-    own = wanted.server_place or PurePosixPath(wanted.server.resolve())
+    own = wanted.server_dir or PurePosixPath(wanted.server.resolve())
     settings = {
         "broker_host": wanted.hosts[0],
         "broker_port": wanted.port,

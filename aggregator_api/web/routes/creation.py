@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from sqlalchemy import select
 
 from aggregator_api.api.dependencies import DatabaseDep, FederationServiceDep
+from aggregator_api.auth.scopes import requires
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import FederationRow
 from aggregator_api.errors import RequestError, UnprocessableError
@@ -25,7 +26,7 @@ from gaitway.errors import first_problem
 
 router = APIRouter()
 
-MOST_FURTHER = 20_000
+MAX_FURTHER = 20_000
 OFFERED = 200
 """Federations that are offered as a start, the newest; any other can be typed."""
 _NUMBERS = {
@@ -41,12 +42,14 @@ _NUMBERS = {
 
 
 @router.get("/new-federation")
+@requires("operator")
 def show(request: Request, database: DatabaseDep, preset: str = FIRST) -> Response:
     """Show the form."""
     return _form(request, database, filled(preset), preset=preset)
 
 
 @router.post("/new-federation/check")
+@requires("operator")
 def check(request: Request, federations: FederationServiceDep, form: FormDep) -> Response:
     """Say what would come of the form as it is."""
     try:
@@ -58,6 +61,7 @@ def check(request: Request, federations: FederationServiceDep, form: FormDep) ->
 
 
 @router.post("/new-federation")
+@requires("operator")
 def create(request: Request, database: DatabaseDep, federations: FederationServiceDep, form: FormDep) -> Response:
     """Create the federation, or say what is wrong with the form."""
     try:
@@ -86,7 +90,7 @@ def _read(form: Form) -> NewFederation:
     Raises:
         UnprocessableError: naming the field that does not fit.
     """
-    plan = _laid_over(_plan(form), _further(form.get("further", "")))
+    plan = _merge_settings(_plan(form), _further(form.get("further", "")))
     spec, training, labels = plan["model"], plan["training"], plan["labels"]
     try:
         if isinstance(spec, dict) and isinstance(training, dict) and "feature_dim" not in training:
@@ -134,15 +138,15 @@ def _plan(form: Form) -> dict[str, Any]:
 
 
 def _further(text: str) -> dict[str, Any]:
-    if len(text) > MOST_FURTHER:
-        raise UnprocessableError(f"further settings: {len(text):,} characters, at most {MOST_FURTHER:,} are read")
+    if len(text) > MAX_FURTHER:
+        raise UnprocessableError(f"further settings: {len(text):,} characters, at most {MAX_FURTHER:,} are read")
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UnprocessableError(f"further settings are not TOML: {error}") from error
 
 
-def _laid_over(plan: dict[str, Any], further: dict[str, Any]) -> dict[str, Any]:
+def _merge_settings(plan: dict[str, Any], further: dict[str, Any]) -> dict[str, Any]:
     """Lay further settings over the form's; a table replaces only what it names."""
     both = dict(plan)
     for name, value in further.items():

@@ -12,10 +12,11 @@ from sqlalchemy.orm import Session
 from aggregator_api.api import queries, round_history
 from aggregator_api.api.dependencies import DatabaseDep, DeviceServiceDep, FederationName, PageDep
 from aggregator_api.api.device_history import history
-from aggregator_api.api.device_words import activity
+from aggregator_api.api.device_status import activity
 from aggregator_api.api.queries import PageParams
 from aggregator_api.api.schemas.resources import Device, DeviceTags, EnrolmentState
 from aggregator_api.api.scores import class_metric_of, metric_of
+from aggregator_api.auth.scopes import requires
 from aggregator_api.db import repositories
 from aggregator_api.db.models import DeviceRow, FederationRow
 from aggregator_api.devices.service import find
@@ -35,7 +36,7 @@ Text = Annotated[str, Query(max_length=64)]
 FindName = Annotated[str, Query(alias="name", max_length=64)]
 
 
-class Wanted(NamedTuple):
+class DeviceFilter(NamedTuple):
     """Which devices a listing shows: of names that begin so, of one enrolment state, of one group, suspended."""
 
     find_name: str
@@ -46,14 +47,15 @@ class Wanted(NamedTuple):
 
 def _wanted(
     find_name: FindName = "", enrolment: EnrolmentState | None = None, tag: Text = "", suspended: bool = False
-) -> Wanted:
-    return Wanted(find_name, enrolment, tag, suspended)
+) -> DeviceFilter:
+    return DeviceFilter(find_name, enrolment, tag, suspended)
 
 
-WantedDep = Annotated[Wanted, Depends(_wanted)]
+WantedDep = Annotated[DeviceFilter, Depends(_wanted)]
 
 
 @router.get("/federations/{name}/devices")
+@requires("operator", "read")
 def listing(
     request: Request,
     database: DatabaseDep,
@@ -63,14 +65,15 @@ def listing(
 ) -> Response:
     """List the devices, of one enrolment state or group; a whole name leads to its device, a beginning lists them."""
     with database.read() as session:
-        row = service.named(session, name)
-        if wanted.find_name and repositories.device_named(session, row, wanted.find_name) is not None:
+        row = service.get_federation(session, name)
+        if wanted.find_name and repositories.find_device(session, row, wanted.find_name) is not None:
             return RedirectResponse(f"/federations/{name}/devices/{wanted.find_name}", 303)
         shown = _listed(session, row, cursor, wanted)
     return page(request, "devices.html", federation=name, **shown)
 
 
 @router.get("/live/federations/{name}/devices")
+@requires("operator", "read")
 def live_listing(
     request: Request,
     database: DatabaseDep,
@@ -80,11 +83,12 @@ def live_listing(
 ) -> Response:
     """List them anew."""
     with database.read() as session:
-        shown = _listed(session, service.named(session, name), cursor, wanted)
+        shown = _listed(session, service.get_federation(session, name), cursor, wanted)
     return part(request, "parts/devices.html", federation=name, **shown)
 
 
 @router.get("/federations/{name}/devices/{device}")
+@requires("operator", "read")
 def detail(request: Request, database: DatabaseDep, name: FederationName, device: str) -> Response:
     """Show a device."""
     with database.read() as session:
@@ -93,6 +97,7 @@ def detail(request: Request, database: DatabaseDep, name: FederationName, device
 
 
 @router.get("/live/federations/{name}/devices/{device}")
+@requires("operator", "read")
 def live(request: Request, database: DatabaseDep, name: FederationName, device: str) -> Response:
     """Show what changes of it anew."""
     with database.read() as session:
@@ -101,6 +106,7 @@ def live(request: Request, database: DatabaseDep, name: FederationName, device: 
 
 
 @router.post("/federations/{name}/devices/{device}/approve")
+@requires("operator")
 def approve(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
     """Let a device in."""
     devices.approve(name, device)
@@ -108,6 +114,7 @@ def approve(devices: DeviceServiceDep, name: str, device: str, form: FormDep) ->
 
 
 @router.post("/federations/{name}/devices/{device}/revoke")
+@requires("operator")
 def revoke(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
     """Put a device out."""
     devices.revoke(name, device)
@@ -115,6 +122,7 @@ def revoke(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> 
 
 
 @router.post("/federations/{name}/devices/{device}/reinstate")
+@requires("operator")
 def reinstate(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
     """Lift a device's suspension."""
     devices.reinstate(name, device)
@@ -122,6 +130,7 @@ def reinstate(devices: DeviceServiceDep, name: str, device: str, form: FormDep) 
 
 
 @router.post("/federations/{name}/devices/{device}/tags")
+@requires("operator")
 def set_tags(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
     """Put a device into these groups and no others."""
     try:
@@ -137,7 +146,7 @@ def _back(name: str, device: str, form: dict[str, str]) -> Response:
     return RedirectResponse(f"/federations/{name}/{place}", 303)
 
 
-def _listed(session: Session, row: FederationRow, cursor: PageParams, wanted: Wanted) -> dict[str, Any]:
+def _listed(session: Session, row: FederationRow, cursor: PageParams, wanted: DeviceFilter) -> dict[str, Any]:
     found = queries.devices(
         session, row, wanted.enrolment, wanted.tag or None, cursor, wanted.find_name, suspended=wanted.suspended
     )

@@ -16,6 +16,7 @@ from aggregator_api.api.dependencies import DatabaseDep, FederationName, Identit
 from aggregator_api.api.queries import PageParams
 from aggregator_api.api.routes import enrolment as rest
 from aggregator_api.api.schemas.credentials import MadeToken, NewToken
+from aggregator_api.auth.scopes import requires
 from aggregator_api.errors import UnprocessableError
 from aggregator_api.federations import service
 from aggregator_api.ports import is_loopback
@@ -32,10 +33,11 @@ LIFETIMES_H = {1: "an hour", 24: "a day", 7 * 24: "a week", 30 * 24: "30 days"}
 
 
 @router.get("/federations/{name}/enrolment")
+@requires("operator", "read")
 def show(request: Request, database: DatabaseDep, name: FederationName, cursor: PageDep) -> Response:
     """Show who waits, and the tokens."""
     with database.read() as session:
-        row = service.named(session, name)
+        row = service.get_federation(session, name)
         waiting = queries.devices(session, row, "pending", None, PageParams(0, 100))
         tokens = queries.tokens(session, row, cursor)
     found: dict[str, Any] = {"waiting": waiting, "tokens": tokens, "cursor": cursor.cursor, "lifetimes": LIFETIMES_H}
@@ -43,6 +45,7 @@ def show(request: Request, database: DatabaseDep, name: FederationName, cursor: 
 
 
 @router.post("/federations/{name}/enrolment-tokens")
+@requires("operator")
 def make_token(
     request: Request, database: DatabaseDep, identity: IdentityDep, name: str, response: Response, form: FormDep
 ) -> Response:
@@ -54,11 +57,12 @@ def make_token(
     if not request.app.state.runtime.settings.phone_page:
         links["phone"] = ""
     with database.read() as session:
-        takes_phones = bool(service.named(session, name).plan.get("light_clients"))
+        takes_phones = bool(service.get_federation(session, name).plan.get("light_clients"))
     return page(request, "token.html", federation=name, made=made, server=server, takes_phones=takes_phones, **links)
 
 
 @router.post("/federations/{name}/enrolment-tokens/{token}/revoke")
+@requires("operator")
 def revoke_token(database: DatabaseDep, name: str, token: rest.TokenId, form: FormDep) -> Response:
     """Let a token let nobody in."""
     rest.revoke_token(database, name, token)
@@ -66,6 +70,7 @@ def revoke_token(database: DatabaseDep, name: str, token: rest.TokenId, form: Fo
 
 
 @router.post("/federations/{name}/enrolment-tokens/{token}/confirm")
+@requires("operator")
 def confirm_token(database: DatabaseDep, name: str, token: rest.TokenId, form: FormDep) -> Response:
     """Let a token that a restore holds let a device in."""
     rest.confirm_token(database, name, token)
@@ -90,13 +95,13 @@ def _wanted(form: Form) -> NewToken:
 def _links(made: MadeToken, name: str, server: str) -> dict[str, Any]:
     """Return the token as links and QR codes; a token for any device has no links, which need a name."""
     if not made.device:
-        return {"uri": "", "code": _drawn(made.token), "phone": ""}
+        return {"uri": "", "code": _qr_svg(made.token), "phone": ""}
     uri = EnrolmentUri(server, name, made.device, made.token)
-    found = {"uri": str(uri), "code": _drawn(str(uri)), "phone": uri.phone_link}
-    return {**found, "phone_code": _drawn(uri.phone_link), "phone_works": _is_secure(server)}
+    found = {"uri": str(uri), "code": _qr_svg(str(uri)), "phone": uri.phone_link}
+    return {**found, "phone_code": _qr_svg(uri.phone_link), "phone_works": _is_secure(server)}
 
 
-def _drawn(text: str) -> Markup:
+def _qr_svg(text: str) -> Markup:
     code = segno.make(text, error="m", micro=False)
     return Markup(
         code.svg_inline(scale=4, border=4, dark="#000", light="#fff", omitsize=True, svgclass=None, lineclass=None)

@@ -15,11 +15,12 @@ from aggregator_api.api.dependencies import MAX_ID, DatabaseDep, FederationName,
 from aggregator_api.api.queries import PageParams
 from aggregator_api.api.schemas.resources import SIMULATE, UpdateStatus
 from aggregator_api.api.scores import metric_of
+from aggregator_api.auth.scopes import requires
 from aggregator_api.db.models import FederationRow
 from aggregator_api.federations import service
 from aggregator_api.web import views
 from aggregator_api.web.forms import FormDep
-from aggregator_api.web.histories import history_reader
+from aggregator_api.web.history_cache import history_reader
 from aggregator_api.web.pages import page, part
 from federation.plan import Plan
 
@@ -37,12 +38,13 @@ class PagePosition(NamedTuple):
 
 
 @router.get("/federations/{name}")
+@requires("operator", "read")
 def federation(
     request: Request, database: DatabaseDep, name: FederationName, cursor: PageDep, before: Before = None
 ) -> Response:
     """Show a federation; of its rounds those before `before`, of its devices those after the cursor."""
     with database.read() as session:
-        row = service.named(session, name)
+        row = service.get_federation(session, name)
         found: dict[str, Any] = {}
         for gather in (_now, _rounds, _grid, _latest):
             found |= gather(session, row, request, PagePosition(cursor.cursor, before))
@@ -50,6 +52,7 @@ def federation(
 
 
 @router.get("/live/federations/{name}/{shown}")
+@requires("operator", "read")
 def live(
     request: Request,
     database: DatabaseDep,
@@ -61,7 +64,7 @@ def live(
     """Show a part of it anew."""
     gather = _PARTS.get(shown)
     with database.read() as session:
-        row = service.named(session, name)
+        row = service.get_federation(session, name)
         if shown == "scores":
             return JSONResponse(views.chart(session, row, history_reader(request)))
         found = (gather or _now)(session, row, request, PagePosition(cursor.cursor, before))
@@ -69,10 +72,11 @@ def live(
 
 
 @router.get("/federations/{name}/journal")
+@requires("operator", "read")
 def journal(request: Request, database: DatabaseDep, name: FederationName, before: Before = None) -> Response:
     """List what happened, the newest first."""
     with database.read() as session:
-        row = service.named(session, name)
+        row = service.get_federation(session, name)
         events = round_history.latest_events(session, row, views.LISTED + 1, before=before)
     shown = events[: views.LISTED]
     following = shown[-1].id if len(events) > views.LISTED else None
@@ -80,6 +84,7 @@ def journal(request: Request, database: DatabaseDep, name: FederationName, befor
 
 
 @router.get("/federations/{name}/updates")
+@requires("operator", "read")
 def updates(
     request: Request,
     database: DatabaseDep,
@@ -89,30 +94,33 @@ def updates(
 ) -> Response:
     """List the updates of one status, with the reasons."""
     with database.read() as session:
-        found = queries.updates(session, service.named(session, name), status, cursor, newest_first=True)
+        found = queries.updates(session, service.get_federation(session, name), status, cursor, newest_first=True)
     return page(request, "updates.html", federation=name, found=found, status_shown=status, cursor=cursor.cursor)
 
 
 @router.get("/federations/{name}/plan")
+@requires("operator", "read")
 def plan(request: Request, database: DatabaseDep, name: FederationName) -> Response:
     """Show the plan, and the command that simulates it."""
     with database.read() as session:
-        detail = queries.federation(session, service.named(session, name))
+        detail = queries.federation(session, service.get_federation(session, name))
     text = json.dumps(detail.plan.model_dump(mode="json"), indent=2, ensure_ascii=False)
     return page(request, "plan.html", federation=name, detail=detail, plan_text=text, simulate=SIMULATE)
 
 
 @router.get("/federations/{name}/plan.json")
+@requires("operator", "read")
 def plan_file(database: DatabaseDep, name: FederationName) -> Response:
     """Send the plan as the file that `--plan` reads."""
     with database.read() as session:
-        detail = queries.federation(session, service.named(session, name))
+        detail = queries.federation(session, service.get_federation(session, name))
     text = detail.plan.model_dump_json(indent=2)
     headers = {"Content-Disposition": 'attachment; filename="plan.json"'}
     return Response(text, media_type="application/json", headers=headers)
 
 
 @router.post("/federations/{name}/pause")
+@requires("operator")
 def pause(federations: FederationServiceDep, name: str, form: FormDep) -> Response:
     """Let no further round begin or close."""
     federations.pause(name)
@@ -120,6 +128,7 @@ def pause(federations: FederationServiceDep, name: str, form: FormDep) -> Respon
 
 
 @router.post("/federations/{name}/resume")
+@requires("operator")
 def resume(federations: FederationServiceDep, name: str, form: FormDep) -> Response:
     """Resume a paused federation."""
     federations.resume(name)
@@ -127,6 +136,7 @@ def resume(federations: FederationServiceDep, name: str, form: FormDep) -> Respo
 
 
 @router.post("/federations/{name}/stop")
+@requires("operator")
 def stop(federations: FederationServiceDep, name: str, form: FormDep) -> Response:
     """End a federation for good."""
     federations.stop(name)

@@ -8,22 +8,25 @@ from fastapi.responses import StreamingResponse
 from aggregator_api.api.dependencies import CallerDep, DatabaseDep, FederationName
 from aggregator_api.api.event_feed import ALL, EventFeed
 from aggregator_api.auth.open_streams import StreamAccess
+from aggregator_api.auth.scopes import requires
 from aggregator_api.federations import service
 
 router = APIRouter()
 
 
 @router.get("/events")
+@requires("operator", "read", filtered=True)
 async def everywhere(request: Request, caller: CallerDep) -> StreamingResponse:
     """Follow all federations that the key is for."""
     return _stream(request, caller.federation or ALL)
 
 
 @router.get("/federations/{name}/events")
+@requires("operator", "read")
 def of_federation(request: Request, database: DatabaseDep, name: FederationName) -> StreamingResponse:
     """Follow one federation."""
     with database.read() as session:
-        service.named(session, name)
+        service.get_federation(session, name)
     return _stream(request, name)
 
 

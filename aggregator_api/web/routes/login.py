@@ -12,6 +12,7 @@ from fastapi.responses import RedirectResponse
 from aggregator_api.api.dependencies import DatabaseDep
 from aggregator_api.auth import api_keys, web_sessions
 from aggregator_api.auth.client_address import peer_of
+from aggregator_api.auth.scopes import anybody
 from aggregator_api.db import audit
 from aggregator_api.db.database import Database
 from aggregator_api.errors import ForbiddenError, RequestError
@@ -26,6 +27,7 @@ _LOCAL_PATH = re.compile(r"/(?![/\\])[A-Za-z0-9_./%~-]{0,300}(\?[A-Za-z0-9_.~%=&
 
 
 @router.get("/login")
+@anybody()
 def show(request: Request, next: str = "/") -> Response:
     """Ask for a key; who has a session already goes on."""
     target = _target(next)
@@ -35,6 +37,7 @@ def show(request: Request, next: str = "/") -> Response:
 
 
 @router.get("/login/{link}")
+@anybody(below=("/login/",))
 def follow_link(request: Request, database: DatabaseDep, link: Link) -> Response:
     """Let the browser in that comes with a link of `login-link`, once; whoever comes later is asked for a key."""
     peer = peer_of(request.scope)
@@ -52,6 +55,7 @@ def follow_link(request: Request, database: DatabaseDep, link: Link) -> Response
 
 
 @router.post("/login")
+@anybody()
 def log_in(request: Request, database: DatabaseDep, form: FormDep) -> Response:
     """Exchange a key for a session."""
     target = _target(form.get("next", "/"))
@@ -64,13 +68,14 @@ def log_in(request: Request, database: DatabaseDep, form: FormDep) -> Response:
     return _let_in(request, begun, target)
 
 
-def _let_in(request: Request, begun: web_sessions.Begun, target: str) -> Response:
+def _let_in(request: Request, begun: web_sessions.NewSession, target: str) -> Response:
     answer = RedirectResponse(target, 303)
     answer.set_cookie(value=begun.token, max_age=int(begun.expires_at - time.time()), **_cookie(request))
     return answer
 
 
 @router.post("/logout")
+@anybody()
 def log_out(request: Request, database: DatabaseDep, form: FormDep) -> Response:
     """End the session; its cookie opens nothing any more, wherever it was copied to."""
     if request.state.caller is not None:  # else it has ended in another tab
@@ -88,7 +93,7 @@ def _cookie(request: Request) -> dict[str, Any]:
     return {"key": name, "path": path, "httponly": True, "samesite": "strict", "secure": scheme == "https"}
 
 
-def _begin(request: Request, database: Database, key: str) -> web_sessions.Begun:
+def _begin(request: Request, database: Database, key: str) -> web_sessions.NewSession:
     now, wrong = time.time(), "this key is unknown, expired or revoked; look for a slip, or ask for another"
     with database.read() as session:  # a wrong key must not make writers wait
         caller = api_keys.find(session, key, now)

@@ -13,6 +13,7 @@ from aggregator_api.api.dependencies import AliasServiceDep, BlobStoreDep, Datab
 from aggregator_api.api.routes.models import AliasName, Version
 from aggregator_api.api.schemas.resources import AliasTarget
 from aggregator_api.api.scores import metric_of
+from aggregator_api.auth.scopes import requires
 from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
 from aggregator_api.errors import UnprocessableError
@@ -21,7 +22,7 @@ from aggregator_api.federations.changes import moved_by_server
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.web import views
 from aggregator_api.web.forms import FormDep
-from aggregator_api.web.histories import history_reader
+from aggregator_api.web.history_cache import history_reader
 from aggregator_api.web.pages import page
 from federation.plan import Plan
 from gaitway.errors import first_problem
@@ -32,34 +33,38 @@ _ALIAS: TypeAdapter[str] = TypeAdapter(AliasName)
 
 
 @router.get("/federations/{name}/models")
+@requires("operator", "read")
 def listing(request: Request, database: DatabaseDep, name: FederationName, cursor: PageDep) -> Response:
     """List the versions and names."""
     with database.read() as session:
-        row = service.named(session, name)
+        row = service.get_federation(session, name)
         found = queries.model_versions(session, row, cursor, newest_first=True, scores=history_reader(request).versions)
         aliases = queries.aliases(session, row)
         bases = round_history.bases(session, row, [each.round_number for each in found.items])
         metric = metric_of(Plan.model_validate(row.plan))[1]
-        fixed, why = moved_by_server(row), {"stable_note": row.stable_note, "regression": row.regression}
+        fixed, note, regression = moved_by_server(row), row.stable_note, row.regression
     shown: dict[str, Any] = {"found": found, "aliases": aliases, "bases": bases, "cursor": cursor.cursor}
     shown |= {"metric": metric, "score_text": views.score_text, "can_make_onnx": exports.can_make_onnx()}
-    shown |= {"unfinished": history_reader(request).is_unfinished, "fixed": fixed, **why}
-    return page(request, "models.html", federation=name, **shown)
+    shown |= {"unfinished": history_reader(request).is_unfinished, "fixed": fixed}
+    return page(request, "models.html", federation=name, stable_note=note, regression=regression, **shown)
 
 
 @router.get("/federations/{name}/models/{version}/checkpoint")
+@requires("operator", "read")
 def checkpoint(database: DatabaseDep, blobs: BlobStoreDep, name: FederationName, version: Version) -> Response:
     """Send a version as a checkpoint."""
     return _file(_checkpoint(database, blobs, name, version), f"{name}-{version}.safetensors")
 
 
 @router.get("/federations/{name}/models/{version}/onnx")
+@requires("operator", "read")
 def onnx(database: DatabaseDep, blobs: BlobStoreDep, name: FederationName, version: Version) -> Response:
     """Send a version as ONNX, which takes some seconds to make."""
     return _file(exports.onnx(_checkpoint(database, blobs, name, version)), f"{name}-{version}.onnx")
 
 
 @router.post("/federations/{name}/aliases")
+@requires("operator")
 def move(names: AliasServiceDep, name: str, form: FormDep) -> Response:
     """Let a name stand for a version; a new one is made."""
     alias = _alias(form.get("alias", "").strip())
@@ -75,6 +80,7 @@ def move(names: AliasServiceDep, name: str, form: FormDep) -> Response:
 
 
 @router.post("/federations/{name}/aliases/{alias}/delete")
+@requires("operator")
 def remove(names: AliasServiceDep, name: str, alias: str, form: FormDep) -> Response:
     """Forget a name; its version stays."""
     names.remove(name, _alias(alias))
@@ -92,7 +98,7 @@ def _alias(text: str) -> str:
 
 def _checkpoint(database: Database, blobs: BlobStore, name: str, version: int) -> bytes:
     with database.read() as session:
-        federation = service.named(session, name)
+        federation = service.get_federation(session, name)
         row = repositories.version_of(session, federation, version)
         score = queries.model_version(session, federation, version).score
         plan, sha256, number = Plan.model_validate(federation.plan), row.broadcast_sha256, row.round_number

@@ -11,16 +11,18 @@ from aggregator_api.api import attention
 from aggregator_api.api.dependencies import CallerDep, DatabaseDep, PageDep, ReadinessDep
 from aggregator_api.api.queries import PageParams
 from aggregator_api.auth.api_keys import Caller
+from aggregator_api.auth.scopes import requires
 from aggregator_api.db.database import Database
 from aggregator_api.observability.health import Readiness
 from aggregator_api.web import views
-from aggregator_api.web.histories import history_reader
+from aggregator_api.web.history_cache import history_reader
 from aggregator_api.web.pages import may_act, page, part
 
 router = APIRouter()
 
 
 @router.get("/")
+@requires("operator", "read", filtered=True, below=("/federations", "/events"))
 def overview(
     request: Request, database: DatabaseDep, readiness: ReadinessDep, caller: CallerDep, cursor: PageDep
 ) -> Response:
@@ -29,6 +31,7 @@ def overview(
 
 
 @router.get("/live/overview")
+@requires("operator", "read", filtered=True, below=("/live", "/live/federations/{name}"))
 def live(
     request: Request, database: DatabaseDep, readiness: ReadinessDep, caller: CallerDep, cursor: PageDep
 ) -> Response:

@@ -15,6 +15,7 @@ from aggregator_api.api.queries import PageParams
 from aggregator_api.api.routes import rollouts as rest
 from aggregator_api.api.schemas.rollouts import AnswerName
 from aggregator_api.api.scores import metric_of
+from aggregator_api.auth.scopes import requires
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import FederationRow
 from aggregator_api.errors import UnprocessableError
@@ -22,7 +23,7 @@ from aggregator_api.federations import service
 from aggregator_api.rollouts.requests import NewRollout
 from aggregator_api.web import views
 from aggregator_api.web.forms import FormDep
-from aggregator_api.web.histories import history_reader
+from aggregator_api.web.history_cache import history_reader
 from aggregator_api.web.pages import page, part
 from federation.plan import Plan
 from gaitway.errors import first_problem
@@ -34,24 +35,27 @@ ChosenAnswer = Annotated[AnswerName | None, Query()]
 
 
 @router.get("/federations/{name}/rollouts")
+@requires("operator", "read")
 def listing(request: Request, database: DatabaseDep, name: FederationName, cursor: PageDep) -> Response:
     """List the rollouts."""
     with database.read() as session:
-        row = service.named(session, name)
+        row = service.get_federation(session, name)
         shown = _listed(session, row, cursor)
         detail = queries.federation(session, row, history_reader(request).versions)
     return page(request, "rollouts.html", federation=name, detail=detail, settings=detail.plan.rollout, **shown)
 
 
 @router.get("/live/federations/{name}/rollouts")
+@requires("operator", "read")
 def live_listing(request: Request, database: DatabaseDep, name: FederationName, cursor: PageDep) -> Response:
     """List them anew."""
     with database.read() as session:
-        shown = _listed(session, service.named(session, name), cursor)
+        shown = _listed(session, service.get_federation(session, name), cursor)
     return part(request, "parts/rollouts.html", federation=name, **shown)
 
 
 @router.post("/federations/{name}/rollouts")
+@requires("operator")
 def start(rollouts: RolloutServiceDep, name: str, form: FormDep) -> Response:
     """Begin to release a version."""
     try:
@@ -65,6 +69,7 @@ def start(rollouts: RolloutServiceDep, name: str, form: FormDep) -> Response:
 
 
 @router.get("/federations/{name}/rollouts/{number}")
+@requires("operator", "read")
 def detail(
     request: Request,
     database: DatabaseDep,
@@ -79,12 +84,14 @@ def detail(
 
 
 @router.get("/live/federations/{name}/rollouts/{number}/rollout")
+@requires("operator", "read")
 def live(request: Request, database: DatabaseDep, name: FederationName, number: Number) -> Response:
     """Show anew where it stands."""
     return part(request, "parts/rollout.html", federation=name, **_now(database, name, number))
 
 
 @router.get("/live/federations/{name}/rollouts/{number}/waves")
+@requires("operator", "read")
 def live_waves(
     request: Request,
     database: DatabaseDep,
@@ -99,6 +106,7 @@ def live_waves(
 
 
 @router.post("/federations/{name}/rollouts/{number}/pause")
+@requires("operator")
 def pause(rollouts: RolloutServiceDep, name: str, number: Number, form: FormDep) -> Response:
     """Let no further wave begin."""
     rollouts.pause(name, number)
@@ -106,6 +114,7 @@ def pause(rollouts: RolloutServiceDep, name: str, number: Number, form: FormDep)
 
 
 @router.post("/federations/{name}/rollouts/{number}/resume")
+@requires("operator")
 def resume(rollouts: RolloutServiceDep, name: str, number: Number, form: FormDep) -> Response:
     """Go on with it."""
     rollouts.resume(name, number)
@@ -113,6 +122,7 @@ def resume(rollouts: RolloutServiceDep, name: str, number: Number, form: FormDep
 
 
 @router.post("/federations/{name}/rollouts/{number}/halt")
+@requires("operator")
 def halt(rollouts: RolloutServiceDep, name: str, number: Number, form: FormDep) -> Response:
     """Halt it, or take a completed one back."""
     rollouts.halt(name, number)
@@ -134,6 +144,6 @@ def _now(database: Database, name: str, number: int) -> dict[str, Any]:
 
 def _waves(database: Database, name: str, number: int, cursor: PageParams, answer: AnswerName | None) -> dict[str, Any]:
     with database.read() as session:
-        metric = metric_of(Plan.model_validate(service.named(session, name).plan))[1]
+        metric = metric_of(Plan.model_validate(service.get_federation(session, name).plan))[1]
     told = rest.devices(database, name, number, cursor, answer)
     return {"told": told, "answer": answer, "cursor": cursor.cursor, "metric": metric, "score_text": views.score_text}

@@ -1,10 +1,10 @@
 // Keeps a page up to date: one stream tells what has changed, and the parts that show it are asked for anew.
 "use strict";
 
-const LEAST_MS = 1000; // between two refreshes of a part; longer where the server takes longer
-const REST = 4; // in times that the last refresh has taken
-const AGAIN_MS = 3000; // until a stream that was refused, as by a proxy whose server restarts, is asked for again
-const LONGEST_MS = 60_000;
+const MIN_MS = 1000; // between two refreshes of a part; longer where the server takes longer
+const PAUSE_FACTOR = 4; // in times that the last refresh has taken
+const RETRY_MS = 3000; // until a stream that was refused, as by a proxy whose server restarts, is asked for again
+const MAX_MS = 60_000;
 
 /** A part of the page that can be refreshed. */
 class Part {
@@ -51,7 +51,7 @@ class Part {
       this.busy = this.resting = false;
       this.stale ||= this.isUnfinished();
       this.refresh();
-    }, Math.max(LEAST_MS, REST * (performance.now() - this.began)));
+    }, Math.max(MIN_MS, PAUSE_FACTOR * (performance.now() - this.began)));
   }
 }
 
@@ -61,7 +61,7 @@ function written(moment, to_second) {
 }
 
 /** Say how long ago the moments on the page were. */
-function tellTimes() {
+function updateTimes() {
   /** @type {[Intl.RelativeTimeFormatUnit, number][]} */
   const units = [["day", 86400], ["hour", 3600], ["minute", 60]];
   const words = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
@@ -82,7 +82,7 @@ function follow(address, parts, shown) {
   /** @type {EventSource} */
   let stream;
   let was_lost = false;
-  let wait = AGAIN_MS;
+  let wait = RETRY_MS;
   const open = () => {
     stream = new EventSource(address);
     stream.addEventListener("open", () => {
@@ -90,7 +90,7 @@ function follow(address, parts, shown) {
       shown.classList.remove("lost");
       if (was_lost) all(); // something may have happened meanwhile
       was_lost = false;
-      wait = AGAIN_MS;
+      wait = RETRY_MS;
     });
     stream.addEventListener("error", () => {
       was_lost = true;
@@ -99,7 +99,7 @@ function follow(address, parts, shown) {
       if (stream.readyState !== EventSource.CLOSED) return; // the browser tries again by itself
       all(); // it was refused: who has to log in is sent there by any part's answer
       setTimeout(open, wait);
-      wait = Math.min(2 * wait, LONGEST_MS);
+      wait = Math.min(2 * wait, MAX_MS);
     });
     stream.addEventListener("changed", (event) => parts.forEach((part) => part.heard(event.data.split(" "))));
   };
@@ -124,9 +124,9 @@ document.addEventListener("DOMContentLoaded", () => {
   const elements = document.querySelectorAll("[data-live]");
   const parts = [...elements].map((element) => new Part(element));
   for (const part of parts) if (part.isUnfinished()) part.heard(["*"]);
-  tellTimes();
-  setInterval(() => tellTimes(), 10_000);
-  document.addEventListener("htmx:after:swap", () => tellTimes());
+  updateTimes();
+  setInterval(() => updateTimes(), 10_000);
+  document.addEventListener("htmx:after:swap", () => updateTimes());
   document.addEventListener("visibilitychange", () => parts.forEach((part) => part.refresh()));
   const shown = document.getElementById("link");
   if (document.body.dataset.stream && shown) follow(document.body.dataset.stream, parts, shown);

@@ -54,8 +54,9 @@ export function drawLines(canvas, rows, columns) {
   });
 }
 
-/** Draw [time, label, probability] of the last `span` seconds as bars in the label's colour.
- * @param {HTMLCanvasElement} canvas @param {[number, string, number][]} seen @param {number} now @param {number} span
+/** Draw [time, label, probability] of the last `span` seconds as bars in the label's colour; what has no probability, a
+ * number, is in words alone.
+ * @param {HTMLCanvasElement} canvas @param {[number, string, number | null][]} seen @param {number} now @param {number} span
  * @param {(label: string) => string} colourOf */
 export function drawConfidence(canvas, seen, now, span, colourOf) {
   const { ctx, w, h } = cleared(canvas);
@@ -65,6 +66,7 @@ export function drawConfidence(canvas, seen, now, span, colourOf) {
   const x = (t) => LEFT + (1 - (now - t) / span) * (w - LEFT - 4);
   rules(ctx, w, [[0, "0 %"], [0.5, "50 %"], [1, "100 %"]], y);
   for (const [at, label, p] of seen) {
+    if (p === null) continue;
     ctx.fillStyle = colourOf(label);
     ctx.fillRect(x(at) - 1, y(p), 3, y(0) - y(p));
   }

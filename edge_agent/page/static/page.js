@@ -1,14 +1,14 @@
 /** The device's page: asks the agent on the same address, and shows what it says as text, never as HTML. */
 import { colour, drawConfidence, drawLines } from "./charts.js";
 
-/** @typedef {{now: number, seen: [number, string, number][], error: string, signals: number[][]}} Now */
+/** @typedef {{now: number, seen: [number, string, number | null][], error: string, signals: number[][]}} Now */
 /** @typedef {{from_s: number, to_s: number, windows: number}} Stretch */
 /** @typedef {{activity: string, origin: string, windows: number, bytes: number, last_s: number}} Kept */
 /** @typedef {{labels: string[], why_no_labels: string, classes: Kept[], days: [string, {[activity: string]: number}][],
  *   unlabelled: Stretch[], unlabelled_more: number}} Windows */
 /** @typedef {{name: string, adopted: boolean, whole: boolean, score: number | null, sha256: string}} Model */
 /** @typedef {{models: Model[], serving: string, judged: string[], released: string[]}} Models */
-/** @typedef {{level: string, check: string, found: string, todo: string}} Finding */
+/** @typedef {{level: string, check: string, message: string, advice: string}} Finding */
 
 /** Find an element of the page, which is of that kind.
  * @template {HTMLElement} E @param {string} id @param {new () => E} kind @returns {E} */
@@ -107,10 +107,11 @@ async function live() {
   const found = await ask("now");
   const last = found.seen.at(-1);
   $("label").textContent = last ? last[1] : "–";
-  $("probability").textContent = last ? `${Math.round(100 * last[2])} %, ${Math.max(0, Math.round(found.now - last[0]))} s ago` : "nothing in the last five minutes";
+  const chance = !last || last[2] === null ? "" : `${Math.round(100 * last[2])} %, `;
+  $("probability").textContent = last ? `${chance}${Math.max(0, Math.round(found.now - last[0]))} s ago` : "nothing in the last five minutes";
   $("live-error").textContent = found.error;
   drawConfidence(canvas("confidence"), found.seen, found.now, SPAN_S, colourOf);
-  const legend = [...new Set(found.seen.map((one) => one[1]))].flatMap((label) => {
+  const legend = [...new Set(found.seen.filter((one) => one[2] !== null).map((one) => one[1]))].flatMap((label) => {
     const key = make("i");
     key.className = `c${((labels.indexOf(label) + 8) % 8) + 1}`;
     return [key, `${label} `];
@@ -224,7 +225,7 @@ async function examine() {
     const { findings } = await ask("doctor");
     $("findings").replaceChildren(...findings.map((one) => {
       const item = make("li", "", one.level);
-      item.append(make("b", one.level), ` ${one.check}: ${one.found}${one.todo ? ` – ${one.todo}` : ""}`);
+      item.append(make("b", one.level), ` ${one.check}: ${one.message}${one.advice ? ` – ${one.advice}` : ""}`);
       return item;
     }));
   } finally {

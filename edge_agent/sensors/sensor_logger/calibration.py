@@ -21,12 +21,12 @@ CONVENTIONS: dict[str, AccelerationConvention] = {
 """In which acceleration and gravity come; as specific force a phone flat on the table, screen up, has gravity +z."""
 CALIBRATE = "calibrate"
 ACCELERATIONS = ("accelerometer", "gravity", "totalacceleration")
-LEAST_SAMPLES = 5
-LEAST_TOTAL = 50
-LIKE_G = (0.5, 2.0)
+MIN_SAMPLES = 5
+MIN_TOTAL = 50
+UNIT_G_RANGE = (0.5, 2.0)
 NEAR_GRAVITY = (9.0, 10.6)
-FLAT = 8.5
-FASTEST = 35.0
+MIN_FLAT_GRAVITY = 8.5
+MAX_ROTATION = 35.0
 """rad/s, the end of the range of a phone's gyroscope: 2,000 °/s."""
 STANDARDISE = "switch on 'Standardise Units & Frames' in the app's settings, and set platform to standardised"
 
@@ -43,17 +43,17 @@ def signed(batch: SampleBatch, platform: str) -> SampleBatch:
 
 def wrong_units(batch: SampleBatch) -> str:
     """Say what is wrong with a message's units; '' if nothing is, or it is too short to tell."""
-    if (gravity := batch.motion.get("gravity")) and len(gravity.times_s) >= LEAST_SAMPLES:
+    if (gravity := batch.motion.get("gravity")) and len(gravity.times_s) >= MIN_SAMPLES:
         size = _size(gravity.values)
         if not NEAR_GRAVITY[0] <= size <= NEAR_GRAVITY[1]:
             return _not_gravity("gravity measures", size)
-    if (total := batch.motion.get("totalacceleration")) and len(total.times_s) >= LEAST_TOTAL:
+    if (total := batch.motion.get("totalacceleration")) and len(total.times_s) >= MIN_TOTAL:
         size = _size(total.values)
-        if LIKE_G[0] <= size <= LIKE_G[1]:
+        if UNIT_G_RANGE[0] <= size <= UNIT_G_RANGE[1]:
             return _not_gravity("acceleration is around", size)
-    if (gyro := batch.motion.get("gyroscope")) and len(gyro.times_s) >= LEAST_SAMPLES:
+    if (gyro := batch.motion.get("gyroscope")) and len(gyro.times_s) >= MIN_SAMPLES:
         size = _size(gyro.values)
-        if size > FASTEST:
+        if size > MAX_ROTATION:
             return f"wrong units: the gyroscope is around {size:.0f}, which looks like °/s; expected rad/s"
     return ""
 
@@ -64,12 +64,12 @@ def wrong_direction(batch: SampleBatch) -> str:
     if found is None:
         return "calibrate: no gravity came with the annotation; switch on Accelerometer and Gravity, and try again"
     x, y, z = found.values.mean(axis=0)
-    if z <= -FLAT:
+    if z <= -MIN_FLAT_GRAVITY:
         return (
             "calibrate: gravity points the wrong way. If the phone lies with its screen up, platform is set wrongly: "
             "ios for an iPhone, android for others, standardised if the app's 'Standardise Units & Frames' is on"
         )
-    if z < FLAT:
+    if z < MIN_FLAT_GRAVITY:
         return f"calibrate: lay the phone flat, screen up (gravity is x {x:.1f}, y {y:.1f}, z {z:.1f}, expected z 9.8)"
     return ""
 
@@ -79,5 +79,9 @@ def _size(values: np.ndarray) -> float:
 
 
 def _not_gravity(what: str, size: float) -> str:
-    like = f"which looks like g; {STANDARDISE}" if LIKE_G[0] <= size <= LIKE_G[1] else "which no phone at rest has"
+    like = (
+        f"which looks like g; {STANDARDISE}"
+        if UNIT_G_RANGE[0] <= size <= UNIT_G_RANGE[1]
+        else "which no phone at rest has"
+    )
     return f"wrong units: {what} {size:.2f}, {like}; expected {STANDARD_GRAVITY:.2f} m/s²"

@@ -11,12 +11,12 @@ import http.client
 import ssl
 
 from edge_agent.config.sensors import PhoneSection
-from edge_agent.http_server import SILENCE_S, BoundedRequest, BoundedServer, body_length, read_body
+from edge_agent.http_server import IDLE_TIMEOUT_S, BoundedRequest, BoundedServer, body_length, read_body
 from edge_agent.sensors.sensor_logger.inbox import Outcome, PhoneInbox, Reply, TokenCheck
 
 PATH = "/v1/sensor-logger/"
-TELL_USER = 499
-STATUS = {Outcome.TAKEN: 200, Outcome.REFUSED: TELL_USER, Outcome.BROKEN: 400, Outcome.BUSY: 503}
+SHOWN_TO_USER_STATUS = 499
+STATUS = {Outcome.ACCEPTED: 200, Outcome.REFUSED: SHOWN_TO_USER_STATUS, Outcome.BROKEN: 400, Outcome.BUSY: 503}
 ENROL = "not enrolled: the token in the URL is not that of this device; see docs/phones.md"
 UNKNOWN = f"unknown path; set the app's Push URL to http://ADDRESS:PORT{PATH}TOKEN"
 
@@ -26,7 +26,7 @@ class Listener(BoundedServer):
 
     def __init__(self, settings: PhoneSection, inbox: PhoneInbox) -> None:
         self.inbox, self.token = inbox, TokenCheck(settings.token)
-        self.most_bytes = settings.max_body_kb * 1024
+        self.max_bytes = settings.max_body_kb * 1024
         super().__init__(settings.listen, settings.port, _Request)
         if settings.tls_cert and settings.tls_key:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -39,18 +39,18 @@ class Listener(BoundedServer):
 class _Request(BoundedRequest):
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "gaitway", ""
-    timeout = SILENCE_S
+    timeout = IDLE_TIMEOUT_S
     server: Listener
 
     def do_POST(self) -> None:
         """Take a message."""
         if not self._is_enrolled():
             return
-        length = body_length(self.headers.get("Content-Length", ""), self.server.most_bytes)
+        length = body_length(self.headers.get("Content-Length", ""), self.server.max_bytes)
         if length is None:
             self._say(411, "a Content-Length is needed")
-        elif length > self.server.most_bytes:
-            self._say(413, f"a message may have {self.server.most_bytes:,} bytes; choose a shorter batch period")
+        elif length > self.server.max_bytes:
+            self._say(413, f"a message may have {self.server.max_bytes:,} bytes; choose a shorter batch period")
         elif (body := read_body(self.rfile, length)) is None:
             self.close_connection = True
         else:
@@ -69,22 +69,22 @@ class _Request(BoundedRequest):
     def _is_enrolled(self) -> bool:
         path = self.path.partition("?")[0]
         if not path.startswith(PATH):
-            self._say(TELL_USER, UNKNOWN)
+            self._say(SHOWN_TO_USER_STATUS, UNKNOWN)
             return False
-        if not self.server.token.is_it(path.removeprefix(PATH).rstrip("/")):
-            self._say(TELL_USER, ENROL)
+        if not self.server.token.matches(path.removeprefix(PATH).rstrip("/")):
+            self._say(SHOWN_TO_USER_STATUS, ENROL)
             return False
         return True
 
     def _answer(self, answer: Reply) -> None:
-        self._say(STATUS[answer.verdict], answer.words)
+        self._say(STATUS[answer.verdict], answer.message)
 
     def _say(self, status: int, words: str) -> None:
         data = words.encode()
         if status >= 400:
             self.close_connection = True  # what is left of the request is not read
         with contextlib.suppress(OSError):
-            self.send_response(status, "Told" if status == TELL_USER else None)
+            self.send_response(status, "Told" if status == SHOWN_TO_USER_STATUS else None)
             self.send_header("Content-Type", "text/plain; charset=utf-8")
             self.send_header("Content-Length", str(len(data)))
             if self.close_connection:

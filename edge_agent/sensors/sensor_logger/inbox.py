@@ -18,9 +18,9 @@ from edge_agent.sensors.sensor_logger.calibration import CALIBRATE, signed, wron
 from edge_agent.sensors.sensor_logger.message import SampleBatch, parse
 from har_pipeline.apps.vocabulary import ActivityWords
 
-WAITING = 16
+MAX_QUEUED = 16
 """Messages that wait for the collecting thread; as arrays at most 640 kB each."""
-SILENCE_S = 30.0
+TAKEOVER_AFTER_S = 30.0
 """After which another phone may take over."""
 HASHED = "sha256:"
 
@@ -28,7 +28,7 @@ HASHED = "sha256:"
 class Outcome(Enum):
     """What becomes of a message."""
 
-    TAKEN = "taken"
+    ACCEPTED = "taken"
     REFUSED = "refused"  # and the phone's user can do something about it
     BROKEN = "broken"
     BUSY = "busy"
@@ -38,7 +38,7 @@ class Reply(NamedTuple):
     """A verdict, and words for the phone's user."""
 
     verdict: Outcome
-    words: str
+    message: str
 
 
 class PhoneInbox:
@@ -46,7 +46,7 @@ class PhoneInbox:
 
     def __init__(self, settings: PhoneSection) -> None:
         self.settings = settings
-        self.batches: queue.Queue[SampleBatch | None] = queue.Queue(WAITING)
+        self.batches: queue.Queue[SampleBatch | None] = queue.Queue(MAX_QUEUED)
         self._lock = threading.Lock()
         self._device, self._heard = "", 0.0
 
@@ -57,7 +57,7 @@ class PhoneInbox:
         except MessageError as error:
             return Reply(Outcome.BROKEN, str(error))
         if batch is None:
-            return Reply(Outcome.TAKEN, "connected; start a recording")
+            return Reply(Outcome.ACCEPTED, "connected; start a recording")
         if words := self._stranger(batch.device) or wrong_units(batch):
             return Reply(Outcome.REFUSED, words)
         batch = signed(batch, self.settings.platform)
@@ -67,7 +67,7 @@ class PhoneInbox:
             self.batches.put_nowait(batch)
         except queue.Full:
             return Reply(Outcome.BUSY, "this device cannot keep up; choose a lower rate or fewer sensors in the app")
-        return Reply(Outcome.TAKEN, "")
+        return Reply(Outcome.ACCEPTED, "")
 
     def wake(self) -> None:
         """Let the collecting thread look up although no message came."""
@@ -81,7 +81,7 @@ class PhoneInbox:
             return f"not enrolled: this device listens to the phone {wanted!r} only; this one is {device!r}"
         with self._lock:
             now = time.monotonic()
-            if device != self._device and self._device and now - self._heard < SILENCE_S:
+            if device != self._device and self._device and now - self._heard < TAKEOVER_AFTER_S:
                 return "another phone is recording to this device; stop it there first"
             self._device, self._heard = device, now
         return ""
@@ -99,7 +99,7 @@ class TokenCheck:
             )
         self._hash = token.removeprefix(HASHED) if token.startswith(HASHED) else _hash(token)
 
-    def is_it(self, token: str) -> bool:
+    def matches(self, token: str) -> bool:
         """Whether this is the token."""
         return hmac.compare_digest(_hash(token).encode(), self._hash.lower().encode())
 
@@ -112,4 +112,4 @@ class Vocabulary(ActivityWords):
     """What the texts of annotations mean under a plan's labels."""
 
     def __init__(self, settings: PhoneSection, labels: Sequence[str]) -> None:
-        super().__init__(labels, settings.annotations, settings.stop_words)
+        super().__init__(labels, settings.annotations, settings.stop_annotations)

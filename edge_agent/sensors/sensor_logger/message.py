@@ -17,15 +17,15 @@ from edge_agent.errors import MessageError
 from edge_agent.machine.events import PhoneConditions
 from gaitway.errors import first_problem
 
-MOST_ENTRIES = 20_000
+MAX_ENTRIES = 20_000
 """In one message: all motion sensors at 400 Hz for twelve seconds."""
 MOTION = ("accelerometer", "gravity", "totalacceleration", "gyroscope")
-LARGEST = {"accelerometer": 1000.0, "gravity": 1000.0, "totalacceleration": 1000.0, "gyroscope": 10_000.0}
+MAX_VALUES = {"accelerometer": 1000.0, "gravity": 1000.0, "totalacceleration": 1000.0, "gyroscope": 10_000.0}
 """What no phone's sensor can measure, in any unit; a larger value is broken."""
-MOST_TEXT = 500
+MAX_TEXT = 500
 SPREAD_S = 600.0
 """An entry further than this from the middle of its message has a broken time."""
-LATEST_NS = 4_102_444_800 * 10**9  # the year 2100
+MAX_TIME_NS = 4_102_444_800 * 10**9  # the year 2100
 
 Text = Annotated[str, Field(max_length=128)]
 
@@ -67,7 +67,7 @@ class PhoneMessage(BaseModel):
     message_id: int | None = Field(default=None, alias="messageId", ge=0, lt=2**53)
     session_id: Text = Field(default="", alias="sessionId")
     device_id: Text = Field(default="", alias="deviceId")
-    payload: list[Entry] = Field(default_factory=list, max_length=MOST_ENTRIES)
+    payload: list[Entry] = Field(default_factory=list, max_length=MAX_ENTRIES)
 
 
 class PhoneSamples(NamedTuple):
@@ -128,12 +128,12 @@ def batch_of(session: str, device: str, number: int | None, entries: Iterable[Re
         if time_s is None:
             broken += 1
         elif name in rows:
-            if (xyz := _xyz(values, LARGEST[name])) is None:
+            if (xyz := _xyz(values, MAX_VALUES[name])) is None:
                 broken += 1
             else:
                 rows[name].append((time_s, *xyz))
         elif name == "annotation":
-            notes.append(Annotation(time_s, str(values.get("text", ""))[:MOST_TEXT]))
+            notes.append(Annotation(time_s, str(values.get("text", ""))[:MAX_TEXT]))
         elif found := conditions_of(name, values, time_s):
             conditions.append(found)
     motion = {name: _samples(each) for name, each in rows.items() if each}
@@ -145,7 +145,7 @@ def seconds(time_ns: float | str) -> float | None:
     """Return a time of the app in seconds since 1970, or None if it is none."""
     try:
         value = int(time_ns) if isinstance(time_ns, str) else time_ns
-        return float(value) / 1e9 if 0 <= value <= LATEST_NS else None
+        return float(value) / 1e9 if 0 <= value <= MAX_TIME_NS else None
     except (TypeError, ValueError):
         return None
 

@@ -17,7 +17,7 @@ from edge_agent.storage.credentials import login, read_credentials
 
 log = logging.getLogger(__name__)
 
-LONGEST_WAIT_S = 60
+MAX_WAIT_S = 60
 
 
 class Subscription:
@@ -25,10 +25,10 @@ class Subscription:
 
     def __init__(self, config: Config, inbox: PhoneInbox) -> None:
         phone = config.phone
-        self._inbox, self._topic, self._most_bytes = inbox, phone.topic, phone.max_body_kb * 1024
+        self._inbox, self._topic, self._max_bytes = inbox, phone.topic, phone.max_body_kb * 1024
         self._said = ""
         self._client = paho.Client(CallbackAPIVersion.VERSION2, client_id=f"{config.agent.device}-phone"[:64])
-        self._client.reconnect_delay_set(1, LONGEST_WAIT_S)
+        self._client.reconnect_delay_set(1, MAX_WAIT_S)
         self._client.on_connect = self._on_connect
         self._client.on_message = self._on_message
         place = _own_broker(config) if phone.mqtt_host else _main_broker(config)
@@ -51,17 +51,17 @@ class Subscription:
             client.subscribe(self._topic, qos=0)
 
     def _on_message(self, _client: paho.Client, _data: Any, message: paho.MQTTMessage) -> None:
-        if len(message.payload) > self._most_bytes:
-            words = f"a message of {len(message.payload):,} bytes; [phone] max_body_kb allows {self._most_bytes:,}"
+        if len(message.payload) > self._max_bytes:
+            words = f"a message of {len(message.payload):,} bytes; [phone] max_body_kb allows {self._max_bytes:,}"
         else:
             answer = self._inbox.take(bytes(message.payload))
-            words = "" if answer.verdict is Outcome.TAKEN else answer.words
+            words = "" if answer.verdict is Outcome.ACCEPTED else answer.message
         if words and words != self._said:
             log.warning("the phone's message was not used: %s", words)
         self._said = words
 
 
-class _Place(NamedTuple):
+class _BrokerAddress(NamedTuple):
     host: str
     port: int
     username: str | None
@@ -70,9 +70,9 @@ class _Place(NamedTuple):
     ca_file: Path | None
 
 
-def _own_broker(config: Config) -> _Place:
+def _own_broker(config: Config) -> _BrokerAddress:
     phone = config.phone
-    return _Place(
+    return _BrokerAddress(
         phone.mqtt_host or "",
         phone.mqtt_port,
         phone.mqtt_username,
@@ -82,7 +82,7 @@ def _own_broker(config: Config) -> _Place:
     )
 
 
-def _main_broker(config: Config) -> _Place:
+def _main_broker(config: Config) -> _BrokerAddress:
     place = require_place(config)
     who = login(config.broker, read_credentials(config.agent.data_dir), config.agent.device)
-    return _Place(place.host, place.port, who.username, who.password, place.tls, place.ca_file)
+    return _BrokerAddress(place.host, place.port, who.username, who.password, place.tls, place.ca_file)

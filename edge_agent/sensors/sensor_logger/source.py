@@ -10,7 +10,7 @@ from typing import Protocol
 
 from edge_agent.sensors.collector import Collector
 from edge_agent.sensors.sensor_logger.http import PATH, Listener
-from edge_agent.sensors.sensor_logger.inbox import SILENCE_S, PhoneInbox, Vocabulary
+from edge_agent.sensors.sensor_logger.inbox import TAKEOVER_AFTER_S, PhoneInbox, Vocabulary
 from edge_agent.sensors.sensor_logger.message import SampleBatch
 from edge_agent.sensors.sensor_logger.mqtt import Subscription
 from edge_agent.sensors.sensor_logger.stream import PhoneStream
@@ -73,7 +73,7 @@ class PhoneSource(ThreadedSource):
             collector.health.note(words)
         stream = PhoneStream(collector, self.config.phone.reorder_s, vocabulary.activity_of)
         collector.health.counts = stream.counts
-        collector.ready()
+        collector.post_ready()
         heard: float | None = None
         while not stop.is_set() or not inbox.batches.empty():
             batch = _next(inbox)
@@ -82,7 +82,7 @@ class PhoneSource(ThreadedSource):
                 stream.accept(batch)
                 for conditions in batch.conditions:
                     self.post(conditions)
-            elif heard is not None and time.monotonic() - heard > SILENCE_S:
+            elif heard is not None and time.monotonic() - heard > TAKEOVER_AFTER_S:
                 stream.finish()
                 heard = None
             collector.tick()

@@ -18,15 +18,15 @@ from har_pipeline import Recording
 from har_pipeline.recording import Sensor
 from har_pipeline.signals.addition import readings_at
 
-JUMP_S = 60.0
+MAX_GAP_S = 60.0
 """A message so much later than the one before it begins a new stretch; so much earlier, the clock was set back."""
-REMEMBERED = 10_000
+MAX_MESSAGE_NUMBERS = 10_000
 """Message numbers of a session, and sessions below, that are known to have come."""
-SESSIONS = 16
-MOST_WAITING = 100_000
+MAX_SESSIONS = 16
+MAX_WAITING = 100_000
 """Samples that wait to become final; a phone that sends more is not believed its times."""
-MOST_ANNOTATIONS = 1000
-PATIENCE_S = 1.0
+MAX_ANNOTATIONS = 1000
+GRAVITY_WAIT_S = 1.0
 """How much longer an accelerometer sample waits for gravity than for being final."""
 
 
@@ -55,7 +55,7 @@ class PhoneStream:
     def __init__(self, sink: Sink, reorder_s: float, activity_of: Callable[[str], str | None]) -> None:
         self.sink, self.reorder_s, self.activity_of = sink, reorder_s, activity_of
         self.counts: Counter[str] = Counter()
-        self._ended: deque[str] = deque(maxlen=SESSIONS)
+        self._ended: deque[str] = deque(maxlen=MAX_SESSIONS)
         self._begin("")
 
     def accept(self, batch: SampleBatch) -> None:
@@ -80,7 +80,7 @@ class PhoneStream:
         if batch.motion:
             self._newest = max(self._newest, _latest(batch))
             self._settle(self._newest - self.reorder_s)
-        if self.waiting > MOST_WAITING:
+        if self.waiting > MAX_WAITING:
             self.counts["too many samples"] += 1
             self._waiting = {name: ReorderBuffer() for name in MOTION}
             self.finish()
@@ -112,10 +112,10 @@ class PhoneStream:
     def _is_new(self, batch: SampleBatch) -> bool:
         if batch.number is None:
             return True
-        if batch.number in self._numbers or batch.number <= self._highest - REMEMBERED:
+        if batch.number in self._numbers or batch.number <= self._highest - MAX_MESSAGE_NUMBERS:
             return False
         self._numbers[batch.number] = None
-        if len(self._numbers) > REMEMBERED:
+        if len(self._numbers) > MAX_MESSAGE_NUMBERS:
             self._numbers.pop(next(iter(self._numbers)))
         return True
 
@@ -123,9 +123,9 @@ class PhoneStream:
         """Begin a new stretch where the times jump; a late message is not a jump back."""
         later = batch.number is None or batch.number > self._highest
         earliest, latest = _earliest(batch), _latest(batch)
-        if earliest > self._newest + JUMP_S and np.isfinite(self._newest):
+        if earliest > self._newest + MAX_GAP_S and np.isfinite(self._newest):
             self.finish()
-        elif latest < self._newest - JUMP_S and later:
+        elif latest < self._newest - MAX_GAP_S and later:
             self.counts["clock jumps"] += 1
             self.finish()
             self._restart_clock()
@@ -136,7 +136,7 @@ class PhoneStream:
     def _annotate(self, notes: tuple[Annotation, ...]) -> None:
         for note in notes:
             activity = self.activity_of(note.text)
-            if activity is None or len(self._annotations) >= MOST_ANNOTATIONS:
+            if activity is None or len(self._annotations) >= MAX_ANNOTATIONS:
                 self.counts["unknown annotations"] += 1
             else:
                 self._annotations.append((note.time_s, activity))
@@ -150,7 +150,7 @@ class PhoneStream:
         return found
 
     def _forget_annotations(self, horizon: float) -> None:
-        while self._annotations and self._annotations[0][0] < horizon - PATIENCE_S:
+        while self._annotations and self._annotations[0][0] < horizon - GRAVITY_WAIT_S:
             self._activity = self._annotations.pop(0)[1]
 
     # ---- samples that become final
@@ -169,7 +169,7 @@ class PhoneStream:
 
     def _total(self, horizon: float) -> PhoneSamples:
         acc, gravity = self._waiting["accelerometer"], self._waiting["gravity"]
-        found, lost = add_gravity(acc, gravity, horizon, PATIENCE_S)
+        found, lost = add_gravity(acc, gravity, horizon, GRAVITY_WAIT_S)
         self.counts["without gravity"] += lost
         return found
 

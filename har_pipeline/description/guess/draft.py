@@ -25,7 +25,7 @@ from har_pipeline.errors import SourceError
 from har_pipeline.recording import Sensor
 from har_pipeline.signals.directions import Difference
 
-TRIED_S = 20.0
+TRIAL_TIMEOUT_S = 20.0
 MAX_LABELS = 100
 MAX_SEGMENTS = 4000
 DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%Y.%m.%d")
@@ -298,9 +298,9 @@ def _convention(name: str, reading: sensors.TableReading) -> Guess:
 
 
 def _try(root: Path, found: Draft, progress: Callable[[int, str], None] | None) -> None:
-    """Apply the description without labels, and write those that the files have; at most for TRIED_S."""
+    """Apply the description without labels, and write those that the files have; at most for TRIAL_TIMEOUT_S."""
     described = description_of(found.to_json())
-    files, until = find_files(described, root), time.monotonic() + TRIED_S
+    files, until = find_files(described, root), time.monotonic() + TRIAL_TIMEOUT_S
     reports: list[FileReport] = []
     for report in inspect(described, files, progress):
         reports.append(report)

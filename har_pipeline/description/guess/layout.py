@@ -13,7 +13,7 @@ from har_pipeline.description.text import as_utf8
 SEPARATORS = (",", ";", "\t", "|", "whitespace")
 COMMENTS = ("#", "%", "//")
 TRAILING = (";", ",", "\t", "|")
-LOOKED_AT = 200
+SAMPLE_LINES = 200
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|", re.IGNORECASE)
 COMMA_NUMBER = re.compile(r"[+-]?\d+,\d+(e[+-]?\d+)?", re.IGNORECASE)
 
@@ -40,7 +40,7 @@ def guess_layout(head: bytes) -> TextLayout | None:
     found = [(number, line.strip(" \r")) for number, line in enumerate(lines, 1) if line.strip()]
     comment = next((mark for mark in COMMENTS if any(line.startswith(mark) for _, line in found)), "")
     kept = [(number, line) for number, line in found if not (comment and line.startswith(comment))]
-    body = [line for _, line in kept[-LOOKED_AT:]]
+    body = [line for _, line in kept[-SAMPLE_LINES:]]
     if not body:
         return None
     trailing = _trailing(body)
@@ -55,7 +55,9 @@ def guess_layout(head: bytes) -> TextLayout | None:
     header = tuple(cell.strip().strip("\"'") for cell in titles) if named else ()
     data = tuple(tuple(cells) for _, cells in rows[first + named :] if len(cells) == width)
     # a decimal comma parts "1,5" in two where the comma is the separator, so there is none then
-    commas = separator != "," and any(COMMA_NUMBER.fullmatch(cell.strip()) for row in data[:LOOKED_AT] for cell in row)
+    commas = separator != "," and any(
+        COMMA_NUMBER.fullmatch(cell.strip()) for row in data[:SAMPLE_LINES] for cell in row
+    )
     return TextLayout(
         separator, header, comment, trailing, "," if commas else ".", kept[first][0] - 1 if first else 0, data
     )

@@ -27,7 +27,7 @@ STRIDE_BYTES, LATER_BYTES = 1 << 20, 1 << 14
 MAX_HEADS = 400
 MAX_BYTES = 64 << 20
 """Of all files together, beyond their first bytes."""
-HUGE = 1e20
+MAX_PLAUSIBLE = 1e20
 """Nanoseconds since 1970 are 2e18; the squares of far larger numbers are infinite."""
 
 
@@ -48,7 +48,7 @@ class RowStretch:
         if self.decimal != ".":
             frame = frame.apply(lambda column: column.str.replace(self.decimal, "."))
         found = np.array(frame.apply(pd.to_numeric, errors="coerce"), dtype=np.float64)
-        found[~(np.abs(found) <= HUGE)] = np.nan
+        found[~(np.abs(found) <= MAX_PLAUSIBLE)] = np.nan
         return found
 
 

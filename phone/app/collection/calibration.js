@@ -5,7 +5,7 @@
 
 import { listenToMotion } from "../recognizer/device_motion.js";
 
-const LEAST_SAMPLES = 50;
+const MIN_SAMPLES = 50;
 const NEAR_GRAVITY = [9.0, 10.6];
 const LIKE_G = [0.5, 2.0];
 const FLAT = 8.5;
@@ -30,9 +30,9 @@ export function judge(acc, gyro) {
   const gravity = [0, 1, 2].map((axis) => mean(rows.map((row) => row[axis])));
   const size = Math.hypot(...gravity);
   const says = (/** @type {string} */ words, ok = false, reversed = false) => ({ ok, reversed, words, gravity });
-  if (rows.length < LEAST_SAMPLES) {
+  if (rows.length < MIN_SAMPLES) {
     return says(
-      `Only ${rows.length} samples came; expected at least ${LEAST_SAMPLES}. Keep this page visible and try again.`,
+      `Only ${rows.length} samples came; expected at least ${MIN_SAMPLES}. Keep this page visible and try again.`,
     );
   }
   if (rows.every((row) => row.every((each) => each === 0))) {

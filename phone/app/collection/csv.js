@@ -10,11 +10,11 @@ const STEP_MS = 1000 / RATE_HZ;
 const COLUMNS = HEADER.split(",").length;
 /** Of a row's middle half belongs to one window alone, whose label is the row's. */
 const EDGE = (WINDOW - STRIDE) / 2;
-const LONGEST_TEXT = 64;
+const MAX_TEXT = 64;
 /** About 14 hours at 50 Hz. */
-const MOST_ROWS = 3_000_000;
+const MAX_ROWS = 3_000_000;
 /** A number beyond it is no m/s² or rad/s of a sensor, and could be infinite as float32. */
-const LARGEST = 1e6;
+const MAX_VALUE = 1e6;
 /** Of a Date, in milliseconds. */
 const LATEST_MS = 8.64e15;
 /** Two times are one where they differ by less: times are written to a thousandth of a millisecond. */
@@ -126,18 +126,18 @@ class RowReader {
       return;
     }
     if (!line) return;
-    if (this.number > MOST_ROWS)
-      throw new ImportFileError(`the file has more than ${MOST_ROWS.toLocaleString("en")} rows`);
+    if (this.number > MAX_ROWS)
+      throw new ImportFileError(`the file has more than ${MAX_ROWS.toLocaleString("en")} rows`);
     const cells = line.split(",");
     if (cells.length !== COLUMNS) throw this.wrong(`${cells.length} columns; expected ${COLUMNS}`);
     const [timeMs, ...numbers] = cells.slice(0, 1 + CHANNELS).map((cell) => (cell.trim() ? Number(cell) : NaN));
     if (!Number.isFinite(timeMs) || !numbers.every(Number.isFinite)) throw this.wrong("a number is missing or is none");
-    if (Math.abs(timeMs) > LATEST_MS || numbers.some((each) => Math.abs(each) > LARGEST)) {
+    if (Math.abs(timeMs) > LATEST_MS || numbers.some((each) => Math.abs(each) > MAX_VALUE)) {
       throw this.wrong("a number is too large for a time or for a sensor");
     }
     const [label, session] = cells.slice(1 + CHANNELS);
-    if (Math.max(label.length, session.length) > LONGEST_TEXT)
-      throw this.wrong(`a text is longer than ${LONGEST_TEXT}`);
+    if (Math.max(label.length, session.length) > MAX_TEXT)
+      throw this.wrong(`a text is longer than ${MAX_TEXT}`);
     const dueMs = this.startMs + this.labels.length * STEP_MS;
     if (this.labels.length && session === this.session && Math.abs(timeMs - dueMs) < SAME_MS) {
       this.append(numbers, label);

@@ -7,7 +7,7 @@ import { WINDOW_MS } from "./motion.js";
 
 const NAME = "gaitway-phone";
 /** Windows that are kept: about seven hours, 65 MB. The oldest without a label make room, then the oldest. */
-export const MOST_WINDOWS = 20_000;
+export const MAX_WINDOWS = 20_000;
 
 /** What each version of the database adds to the one before; a step is never changed once it was released. */
 const MIGRATIONS = [
@@ -29,7 +29,7 @@ export class StoreError extends Error {}
 
 export class Store {
   /** @param {IDBDatabase} database @param {number} most windows */
-  constructor(database, most = MOST_WINDOWS) {
+  constructor(database, most = MAX_WINDOWS) {
     this.database = database;
     this.most = most;
     /** @type {Set<(change: Change) => void>} Called after windows or labels have changed, here or in another tab. */
@@ -48,7 +48,7 @@ export class Store {
    * Open the database, and bring it to this version.
    * @param {string} [name] @param {number} [most] @returns {Promise<Store>}
    */
-  static open(name = NAME, most = MOST_WINDOWS) {
+  static open(name = NAME, most = MAX_WINDOWS) {
     if (!globalThis.indexedDB) throw new StoreError("This browser keeps nothing for pages; leave private browsing.");
     return new Promise((resolve, reject) => {
       const asked = indexedDB.open(name, MIGRATIONS.length);

@@ -1,5 +1,5 @@
 /**
- * Whether one model is better than another on the same windows: edge_agent/serving/comparison.py, an exact sign test
+ * Whether one model is better than another on the same windows: edge_agent/training/comparison.py, an exact sign test
  * over stretches of time, with the same stretches, decisions and words.
  */
 

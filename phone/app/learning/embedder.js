@@ -6,7 +6,7 @@
 import { readMetadata } from "../recognizer/onnx_metadata.js";
 import { WINDOW, windowSettings } from "./examples.js";
 import { CHANNELS, insideModel } from "./normalization.js";
-import { pause } from "./pause.js";
+import { yieldToEventLoop } from "./yield_to_event_loop.js";
 
 /** @typedef {import("../types.js").Plan} Plan */
 /** @typedef {import("../recognizer/onnx_metadata.js").Metadata} Metadata */
@@ -88,7 +88,7 @@ export class Embedder {
     const count = x.length / SIZE;
     let embeddings = new Float32Array(0);
     for (let from = 0; from < count; from += BATCH) {
-      if (from) await pause();
+      if (from) await yieldToEventLoop();
       const rows = Math.min(BATCH, count - from);
       const part = x.subarray(from * SIZE, (from + rows) * SIZE);
       const input = new this.ort.Tensor("float32", part, [rows, WINDOW, CHANNELS]);

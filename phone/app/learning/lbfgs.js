@@ -3,11 +3,11 @@
  * Programming 45 (1989), with backtracking to Armijo's condition, which is enough where the function is convex.
  */
 
-import { pause } from "./pause.js";
+import { yieldToEventLoop } from "./yield_to_event_loop.js";
 
 const MEMORY = 10;
 const SUFFICIENT = 1e-4;
-const SHORTEST = 1e-12;
+const MIN_STEP = 1e-12;
 
 /**
  * @typedef {object} Pair a step and the change of the gradient along it
@@ -37,7 +37,7 @@ export async function minimize(evaluate, start, { tolerance = 1e-6, iterations =
     const next = new Float64Array(start.length);
     const nextGradient = new Float64Array(start.length);
     let nextValue = Infinity;
-    for (; size > SHORTEST; size /= 2) {
+    for (; size > MIN_STEP; size /= 2) {
       for (let i = 0; i < at.length; i++) next[i] = at[i] + size * direction[i];
       nextValue = evaluate(next, nextGradient);
       if (nextValue <= value + SUFFICIENT * size * slope) break;
@@ -46,7 +46,7 @@ export async function minimize(evaluate, start, { tolerance = 1e-6, iterations =
     if (!(nextValue <= value)) return { at, value, iterations: iteration, converged: false };
     remember(pairs, at, next, gradient, nextGradient);
     [at, gradient, value] = [next, nextGradient, nextValue];
-    await pause();
+    await yieldToEventLoop();
   }
   return { at, value, iterations, converged: largest(gradient) <= tolerance };
 }

@@ -34,7 +34,7 @@ const NAMES = { prototypes: "global", class_means: "class-means", head: "persona
 /** At most so many windows judge a model: a native device's default of holdout_windows. */
 const HOLDOUT_WINDOWS = 1024;
 /** Half a minute: of fewer, mean and deviation say nothing of a phone. */
-const LEAST_WINDOWS = 20;
+const MIN_WINDOWS = 20;
 
 export class Learner {
   /** @param {{margin?: number}} [options] least gain in macro-F1 of a model that replaces the present one */
@@ -79,9 +79,9 @@ export class Learner {
    */
   normalizationOf({ train, normalization }, windows, { data }) {
     if (!normalization || train.y.length) return normalization;
-    if (windows.length < LEAST_WINDOWS) {
+    if (windows.length < MIN_WINDOWS) {
       throw new Error(
-        `it has to know this phone's sensors first, by ${LEAST_WINDOWS} windows (half a minute) of any motion; there ` +
+        `it has to know this phone's sensors first, by ${MIN_WINDOWS} windows (half a minute) of any motion; there ` +
           `are ${windows.length}`,
       );
     }

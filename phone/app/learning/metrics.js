@@ -6,8 +6,8 @@
 import { METRIC } from "./soundness.js";
 import { accuracy, f1PerClass } from "./scores.js";
 
-/** federation/protocol/messages.py: MOST_CLASS_SCORES. */
-const MOST_CLASSES = 20;
+/** federation/protocol/messages.py: MAX_CLASS_SCORES. */
+const MAX_CLASSES = 20;
 
 /**
  * @param {import("./soundness.js").ClassSoundness} found
@@ -25,7 +25,7 @@ export function holdoutMetrics(found) {
   }
   if (!found.obstacle) metrics[`${METRIC}_trivial`] = found.trivial;
   f1PerClass(found.matrix)
-    .slice(0, MOST_CLASSES)
+    .slice(0, MAX_CLASSES)
     .forEach((f1, code) => {
       if (!Number.isNaN(f1)) metrics[`class_${code}_after`] = f1;
     });

@@ -8,7 +8,7 @@
 
 export const CHANNELS = 6;
 /** A constant channel becomes zeros, not noise. */
-const SMALLEST_STD = 1e-3;
+const MIN_STD = 1e-3;
 
 /**
  * @typedef {object} Statistics of each channel, in m/s² or rad/s
@@ -44,7 +44,7 @@ export function statisticsOf({ count, total, square }) {
   const mean = Float64Array.from(total, (sum) => sum / Math.max(count, 1));
   const std = Float64Array.from(square, (sum, channel) => {
     if (!count) return 1;
-    return Math.max(Math.sqrt(Math.max(sum / count - mean[channel] * mean[channel], 0)), SMALLEST_STD);
+    return Math.max(Math.sqrt(Math.max(sum / count - mean[channel] * mean[channel], 0)), MIN_STD);
   });
   return { mean, std };
 }

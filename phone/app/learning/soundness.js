@@ -10,7 +10,7 @@ const CLASSES = 2;
 const CLASS_WINDOWS = 5;
 const WINDOWS = 20;
 const LUCK = 1.645;
-const LEAST = 0.1;
+const MIN_RECALL_GAIN = 0.1;
 export const METRIC = "macro_f1";
 export const LABEL = "macro-F1";
 export const TRIVIAL_ANSWER = "of always answering the most frequent class";
@@ -111,6 +111,6 @@ export class ClassSoundness {
     const recall = counted.map((code) => this.matrix[code][code] / this.rows[code]);
     const guess = 1 / counted.length;
     const luck = (LUCK * Math.sqrt(pairwiseSum(variance))) / counted.length;
-    return { found: pairwiseSum(recall) / counted.length, needed: guess + Math.max(luck, LEAST * (1 - guess)) };
+    return { found: pairwiseSum(recall) / counted.length, needed: guess + Math.max(luck, MIN_RECALL_GAIN * (1 - guess)) };
   }
 }

@@ -2,25 +2,25 @@
  * The phone as a device of its federation: follows the server, learns when it is invited, sends what it learnt, and
  * judges the model that comes of it. What must survive a reload is in the store before anything follows from it.
  *
- * Three things run side by side: the stream (connection.js), one piece of work after the other (work.js), and what is
- * said of it (speaker.js).
+ * Three things run side by side: the stream (connection.js), one piece of work after the other (round_worker.js), and
+ * what is said of it (status_sender.js).
  */
 
 import { Connection } from "./connection.js";
 import { approvalPatience, continueEnrolment, storedEnrolment, waitForApproval } from "./enrolment.js";
 import { EnrolError } from "./errors.js";
-import { Recollection, announced } from "./memory.js";
+import { StateStore, announced } from "./agent_state.js";
 import { checkOrder } from "./messages.js";
 import { lastWasJudged } from "./rounds.js";
-import { Patience } from "./patience.js";
+import { Backoff } from "./backoff.js";
 import { CLOCK, Server } from "./server.js";
 import { publicKeyOf } from "./signing.js";
-import { Speaker } from "./speaker.js";
+import { StatusSender } from "./status_sender.js";
 import { deviceStatus, nameOf, wordsFor } from "./status.js";
-import { obstacleOf } from "./taking_part.js";
+import { ineligibleReason } from "./eligibility.js";
 import { Tokens } from "./token.js";
 import { isAbout } from "./upload.js";
-import { Work } from "./work.js";
+import { RoundWorker } from "./round_worker.js";
 
 /** @typedef {import("../types.js").AgentState} AgentState */
 /** @typedef {import("./messages.js").Announcement} Announcement */
@@ -55,11 +55,11 @@ export class Agent {
     this.clock = clock;
     this.ask = ask;
     this.locks = locks;
-    this.speaker = new Speaker(clock);
-    this.recollection = new Recollection(store);
-    /** @type {import("./work.js").Heard} */
+    this.speaker = new StatusSender(clock);
+    this.recollection = new StateStore(store);
+    /** @type {import("./round_worker.js").Heard} */
     this.heard = { announcement: null, invitation: null, connected: false };
-    this.work = new Work({ store, learner, embedder }, clock, this.recollection, this.heard, () => this.changed());
+    this.work = new RoundWorker({ store, learner, embedder }, clock, this.recollection, this.heard, () => this.changed());
     this.connectionError = "";
     this.untrusted = "";
     this.approved = false;
@@ -113,7 +113,7 @@ export class Agent {
       [this.approved, this.work.detail] = [true, ""];
       this.changed();
       const named = { serverKey: await publicKeyOf(serverKey), federation, device, session: this.speaker.session };
-      this.patience = new Patience(this.clock, () => this.changed());
+      this.patience = new Backoff(this.clock, () => this.changed());
       const connection = new Connection(server, named, this.listener(), this.clock, this.patience);
       this.connection = connection;
       loops = [
@@ -248,7 +248,7 @@ export class Agent {
     const { announcement: a, connected } = this.heard;
     const { stage, detail, missing, prepared } = this.work;
     const examples = prepared?.train.y.length ?? 0;
-    const obstacle = a ? obstacleOf(a) : "";
+    const obstacle = a ? ineligibleReason(a) : "";
     const judged = !prepared || (a !== null && lastWasJudged(a, memory));
     const over = a?.state === "stopped" || (a?.state === "finished" && (judged || Boolean(obstacle)));
     const waiting = this.outbox.length;

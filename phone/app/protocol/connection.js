@@ -3,14 +3,14 @@
  * edge_agent/transport/link.py has the same waits, except for a server that seems to be gone: nobody is there to notice.
  */
 
-import { RefusedError, RevokedError, TrustError, UnreachableError, WireError, wordsOf } from "./errors.js";
+import { RefusedError, RevokedError, TrustError, UnreachableError, WireError, messageOf } from "./errors.js";
 import { readAcknowledgement, readAnnouncement, readInvitation, readNotice, readOffer } from "./messages.js";
 import { textOf, verified } from "./signing.js";
 
 const REFUSED_WAIT_MS = 60_000;
 const STABLE_MS = 30_000;
-const SHORTEST_HOLD_MS = 300_000;
-const LONGEST_HOLD_MS = 6 * 3_600_000;
+const MIN_HOLD_MS = 300_000;
+const MAX_HOLD_MS = 6 * 3_600_000;
 
 /** @type {Record<string, string>} */
 const ENDED = {
@@ -36,7 +36,7 @@ export class Connection {
    * @param {import("./server.js").Server} server
    * @param {{serverKey: CryptoKey, federation: string, device: string, session: string}} who
    * @param {Listener} listener @param {import("./server.js").Clock} clock
-   * @param {import("./patience.js").Patience} patience
+   * @param {import("./backoff.js").Backoff} patience
    */
   constructor(server, who, listener, clock, patience) {
     this.server = server;
@@ -47,7 +47,7 @@ export class Connection {
     this.lastId = "";
     this.openedAtMs = 0;
     this.noticed = "";
-    this.holdMs = SHORTEST_HOLD_MS;
+    this.holdMs = MIN_HOLD_MS;
   }
 
   /** Connect, and keep connecting, until the signal. @param {AbortSignal} signal */
@@ -74,7 +74,7 @@ export class Connection {
 
   hold() {
     const found = this.holdMs;
-    this.holdMs = Math.min(LONGEST_HOLD_MS, 2 * this.holdMs);
+    this.holdMs = Math.min(MAX_HOLD_MS, 2 * this.holdMs);
     return found;
   }
 
@@ -100,7 +100,7 @@ export class Connection {
         return { ended: error.message, leastMs: REFUSED_WAIT_MS };
       }
       if (error instanceof UnreachableError || error instanceof WireError) return { ended: error.message, leastMs: 0 };
-      return { ended: wordsOf(error), leastMs: REFUSED_WAIT_MS };
+      return { ended: messageOf(error), leastMs: REFUSED_WAIT_MS };
     }
   }
 

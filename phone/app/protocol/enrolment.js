@@ -5,18 +5,18 @@
  */
 
 import { object, oneOf, orNull, readJson, text } from "./checks.js";
-import { EnrolError, RevokedError, UnreachableError, WireError, wordsOf } from "./errors.js";
+import { EnrolError, RevokedError, UnreachableError, WireError, messageOf } from "./errors.js";
 import { NAME } from "./messages.js";
-import { Patience } from "./patience.js";
+import { Backoff } from "./backoff.js";
 import { CLOCK, exchange, reasonOf, Server } from "./server.js";
 import { fingerprint, pinnedKey, publicKeyOf, signed, toBase64 } from "./signing.js";
 import { Tokens } from "./token.js";
 
 export const ENROLMENT = "enrolment";
 const SCHEME = "gaitway-enrol:";
-const LONGEST = 2048;
+const MAX_URI_CHARS = 2048;
 const FIRST_WAIT_MS = 5_000;
-const LONGEST_WAIT_MS = 60_000;
+const MAX_WAIT_MS = 60_000;
 /** Whoever leaves does not wait for a server that is away. */
 const LEAVE_MS = 5_000;
 /** For the operator, who sees it beside the phone's name. */
@@ -54,7 +54,7 @@ export function readEnrolmentLink(given) {
   let link = given.trim();
   if (/^https?:/i.test(link)) link = link.split("#").slice(1).join("#");
   if (/^gaitway-enrol%3a/i.test(link)) link = decoded(link);
-  if (given.length > 2 * LONGEST || link.length > LONGEST || !link.toLowerCase().startsWith(SCHEME)) {
+  if (given.length > 2 * MAX_URI_CHARS || link.length > MAX_URI_CHARS || !link.toLowerCase().startsWith(SCHEME)) {
     throw new WireError(
       "this is no enrolment link: it begins with gaitway-enrol:?server=…; scan the operator's code, or copy the link " +
         "whole",
@@ -167,7 +167,7 @@ export async function continueEnrolment(store, options = {}) {
  * Go on until the operator has approved the phone; `onWait` hears why it waits. Throws an EnrolError where waiting does
  * not help.
  * @param {import("../types.js").Store} store @param {(reason: string) => void} onWait
- * @param {Options} [options] @param {Patience} [patience] @returns {Promise<Enrolment>}
+ * @param {Options} [options] @param {Backoff} [patience] @returns {Promise<Enrolment>}
  */
 export async function waitForApproval(store, onWait, options = {}, patience = approvalPatience(options.clock)) {
   for (;;) {
@@ -186,7 +186,7 @@ export async function waitForApproval(store, onWait, options = {}, patience = ap
 
 /** Whoever approves a phone takes minutes. @param {import("./server.js").Clock} [clock] @param {() => void} [onChange] */
 export function approvalPatience(clock = CLOCK, onChange = () => {}) {
-  return new Patience(clock, onChange, { shortestMs: FIRST_WAIT_MS, longestMs: LONGEST_WAIT_MS });
+  return new Backoff(clock, onChange, { minMs: FIRST_WAIT_MS, maxMs: MAX_WAIT_MS });
 }
 
 /**
@@ -209,7 +209,7 @@ export async function sayLeft(store, options = {}) {
     await server.status({ schema_version: 1, state: "offline", detail: LEFT }, late.signal);
     return "";
   } catch (error) {
-    return late.signal.aborted ? `it has not answered for ${LEAVE_MS / 1000} s` : wordsOf(error);
+    return late.signal.aborted ? `it has not answered for ${LEAVE_MS / 1000} s` : messageOf(error);
   } finally {
     over.abort();
     await waited.catch(() => {});

@@ -25,6 +25,6 @@ export class RefusedError extends Error {
 }
 
 /** @param {unknown} error @returns {string} */
-export function wordsOf(error) {
+export function messageOf(error) {
   return error instanceof Error ? error.message || error.name : String(error);
 }

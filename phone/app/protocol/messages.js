@@ -7,9 +7,9 @@ import { anyObject, flag, list, number, object, oneOf, or, orNull, readJson, tex
 import { TrustError, WireError } from "./errors.js";
 
 const INTEGER = 2 ** 53 - 1;
-const MOST_ROUNDS = 2 ** 31 - 1;
-const MOST_CLASSES = 10_000;
-const MOST_WITHDRAWN = 32;
+const MAX_ROUNDS = 2 ** 31 - 1;
+const MAX_CLASSES = 10_000;
+const MAX_WITHDRAWN = 32;
 const SHA256 = /^[0-9a-f]{64}$/;
 export const NAME = /^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$/;
 
@@ -23,8 +23,8 @@ const scoreToday = object({
   metric: or(metric, "macro_f1"),
   value: millionths,
   trivial: millionths,
-  devices: whole(1, MOST_ROUNDS),
-  working: whole(0, MOST_ROUNDS),
+  devices: whole(1, MAX_ROUNDS),
+  working: whole(0, MAX_ROUNDS),
   measured: oneOf("version", "updates"),
 });
 
@@ -47,9 +47,9 @@ const pointer = object({
 });
 
 const release = object({
-  rollout: whole(1, MOST_ROUNDS),
-  version: whole(0, MOST_ROUNDS),
-  round: whole(0, MOST_ROUNDS),
+  rollout: whole(1, MAX_ROUNDS),
+  version: whole(0, MAX_ROUNDS),
+  round: whole(0, MAX_ROUNDS),
   model: pointer,
 });
 
@@ -58,18 +58,18 @@ const order = object({
   released: orNull(release),
   candidate: orNull(release),
   millionths: or(whole(0, 1_000_000), 0),
-  withdrawn: or(list(whole(0, INTEGER), MOST_WITHDRAWN), []),
+  withdrawn: or(list(whole(0, INTEGER), MAX_WITHDRAWN), []),
 });
 
 const NAMED = { others: true };
 const plan = object(
   {
-    labels: list(text(1024), MOST_CLASSES, 2),
+    labels: list(text(1024), MAX_CLASSES, 2),
     task: or(object({ name: text(64) }, NAMED), { name: "classification" }),
     model: object({ name: text(64, NAME), options: or(anyObject, {}) }),
     method: object({ name: text(64), backbone: or(text(64), "") }, NAMED),
     training: object(
-      { classes: whole(2, MOST_CLASSES), feature_dim: or(whole(1, 65_536), 192), batch_size: or(whole(1, 65_536), 64) },
+      { classes: whole(2, MAX_CLASSES), feature_dim: or(whole(1, 65_536), 192), batch_size: or(whole(1, 65_536), 64) },
       NAMED,
     ),
     rounds: or(object({ rounds: or(whole(1, 1_000_000), 10), late: or(oneOf("drop", "next"), "drop") }, NAMED), {
@@ -113,7 +113,7 @@ const announcement = object({
   restored: orNull(number),
   serial: or(whole(0, INTEGER), 0),
   state: oneOf("waiting", "collecting", "aggregating", "paused", "finished", "stopped"),
-  round: whole(0, MOST_ROUNDS),
+  round: whole(0, MAX_ROUNDS),
   invited: or(whole(0, INTEGER), 0),
   deadline: orNull(number),
   plan,
@@ -130,11 +130,11 @@ const invitation = object({
   schema_version: version,
   instance,
   epoch,
-  round: whole(1, MOST_ROUNDS),
+  round: whole(1, MAX_ROUNDS),
   model: pointer,
 });
 
-const offer = object({ schema_version: version, instance, epoch, rollout: whole(1, MOST_ROUNDS) });
+const offer = object({ schema_version: version, instance, epoch, rollout: whole(1, MAX_ROUNDS) });
 
 const notice = object({ schema_version: version, session: text(64), reason: text(500) });
 

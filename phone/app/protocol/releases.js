@@ -5,8 +5,8 @@ import { utf8 } from "./signing.js";
 /** @typedef {import("./messages.js").Release} Release */
 /** @typedef {import("./messages.js").ReleaseOrder} ReleaseOrder */
 /** @typedef {import("./messages.js").Announcement} Announcement */
-/** @typedef {import("./memory.js").KeptModel} KeptModel */
-/** @typedef {import("./memory.js").Memory} Memory */
+/** @typedef {import("./agent_state.js").KeptModel} KeptModel */
+/** @typedef {import("./agent_state.js").Memory} Memory */
 
 /**
  * The release that an announcement's order means for a device; null: none.

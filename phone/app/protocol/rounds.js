@@ -10,8 +10,8 @@ import { Safetensors, encode } from "./safetensors.js";
 /** @typedef {import("./messages.js").Announcement} Announcement */
 /** @typedef {import("./messages.js").Pointer} Pointer */
 /** @typedef {import("./messages.js").Release} Release */
-/** @typedef {import("./memory.js").Memory} Memory */
-/** @typedef {import("./memory.js").KeptModel} KeptModel */
+/** @typedef {import("./agent_state.js").Memory} Memory */
+/** @typedef {import("./agent_state.js").KeptModel} KeptModel */
 /** @typedef {import("../types.js").Plan} Plan */
 /** @typedef {import("../types.js").Prepared} Prepared */
 /** @typedef {import("../types.js").Prototypes} Prototypes */
@@ -21,7 +21,7 @@ import { Safetensors, encode } from "./safetensors.js";
 const METRIC = "macro_f1";
 const REASON = 500;
 /** Models before the present one that are kept, for a rollout that is withdrawn. */
-const MOST_BEFORE = 2;
+const MAX_BEFORE = 2;
 
 /**
  * What a client sends of a round: `counts` (C) and `prototypes` (C, D), as `federation.wire.encode` writes them.
@@ -142,7 +142,7 @@ export async function judgement({ learner, embedder }, plan, prepared, candidate
 function keptOf(model, release, before) {
   /** @param {KeptModel | null} one @param {number} depth @returns {KeptModel | null} */
   const cut = (one, depth) => one && (depth ? { ...one, before: cut(one.before, depth - 1) } : null);
-  return { model, release, before: cut(before, MOST_BEFORE) };
+  return { model, release, before: cut(before, MAX_BEFORE) };
 }
 
 /**

@@ -9,8 +9,8 @@ import { textOf, utf8 } from "./signing.js";
 /** @type {Record<string, number>} bytes of one number of each type that the wire carries */
 const SIZES = { BOOL: 1, I8: 1, F16: 2, BF16: 2, I32: 4, F32: 4, F64: 8, I64: 8 };
 const HEADER_BYTES = 8 << 20;
-const MOST_TENSORS = 65_536;
-const MOST_DIMENSIONS = 16;
+const MAX_TENSORS = 65_536;
+const MAX_DIMENSIONS = 16;
 const LITTLE_ENDIAN = new Uint8Array(Uint16Array.of(1).buffer)[0] === 1;
 
 /** @typedef {{shape: readonly number[], data: Float32Array}} Tensor row-major */
@@ -65,8 +65,8 @@ export class Safetensors {
     this.start = end;
     const header = parsed(file.subarray(8, end));
     const names = Object.keys(header).filter((name) => name !== "__metadata__");
-    if (names.length > MOST_TENSORS)
-      throw new WireError(`${names.length} tensors came, at most ${MOST_TENSORS} are read`);
+    if (names.length > MAX_TENSORS)
+      throw new WireError(`${names.length} tensors came, at most ${MAX_TENSORS} are read`);
     for (const name of names) this.places.set(name, placeOf(name, header[name], file.length - end));
     checkCovered([...this.places.values()], file.length - end);
   }
@@ -123,7 +123,7 @@ function placeOf(name, said, size) {
   if (typeof dtype !== "string" || !Object.hasOwn(SIZES, dtype)) {
     throw wrong(`its type is ${String(dtype).slice(0, 16)}, which the wire does not carry`);
   }
-  if (!Array.isArray(shape) || shape.length > MOST_DIMENSIONS || !shape.every(whole)) throw wrong("it has no shape");
+  if (!Array.isArray(shape) || shape.length > MAX_DIMENSIONS || !shape.every(whole)) throw wrong("it has no shape");
   if (!Array.isArray(offsets) || offsets.length !== 2 || !offsets.every(whole)) throw wrong("it has no offsets");
   const [begin, end] = offsets;
   const bytes = product(shape) * SIZES[dtype];

@@ -4,7 +4,7 @@
  */
 
 import { MESSAGE_BYTES } from "./checks.js";
-import { RefusedError, RevokedError, UnreachableError, WireError, wordsOf } from "./errors.js";
+import { RefusedError, RevokedError, UnreachableError, WireError, messageOf } from "./errors.js";
 import { eventsOf } from "./event_stream.js";
 import { sha256 } from "./signing.js";
 
@@ -12,7 +12,7 @@ const ANSWER_BYTES = 2 * MESSAGE_BYTES;
 const TIMEOUT_MS = 30_000;
 /** The server says something every 15 s. */
 const SILENCE_MS = 45_000;
-const LONGEST_PAUSE_MS = 60_000;
+const MAX_PAUSE_MS = 60_000;
 const BUSY = [429, 503, 507];
 const WHAT_TO_DO = "ask the operator for a new link if this goes on";
 
@@ -62,7 +62,7 @@ export async function exchange(ask, url, request, signal, most = ANSWER_BYTES) {
   } catch (error) {
     signal?.throwIfAborted();
     if (error instanceof WireError) throw error;
-    const why = late.signal.aborted ? `it has said nothing for ${TIMEOUT_MS / 1000} s` : wordsOf(error);
+    const why = late.signal.aborted ? `it has said nothing for ${TIMEOUT_MS / 1000} s` : messageOf(error);
     throw new UnreachableError(`the server at ${new URL(url).origin} cannot be reached: ${why}`);
   } finally {
     clearTimeout(timer);
@@ -166,7 +166,7 @@ export class Server {
     } catch (error) {
       signal.throwIfAborted();
       if (error instanceof TypeError || error instanceof DOMException) {
-        throw new UnreachableError(`the server's stream broke off: ${wordsOf(error)}`);
+        throw new UnreachableError(`the server's stream broke off: ${messageOf(error)}`);
       }
       throw error;
     }
@@ -187,7 +187,7 @@ export class Server {
         if (answer.ok) return answer;
       } catch (error) {
         signal.throwIfAborted();
-        throw new UnreachableError(`the server at ${this.base.origin} cannot be reached: ${wordsOf(error)}`);
+        throw new UnreachableError(`the server at ${this.base.origin} cannot be reached: ${messageOf(error)}`);
       }
       const body = await bounded(answer, ANSWER_BYTES);
       const said = { status: answer.status, body, retryAfterMs: millisecondsOf(answer.headers.get("Retry-After")) };
@@ -258,5 +258,5 @@ async function bounded(answer, most, heard = () => {}) {
 /** @param {string | null} said seconds @returns {number} */
 function millisecondsOf(said) {
   const ms = 1000 * Number(said || 1);
-  return Number.isFinite(ms) ? Math.min(LONGEST_PAUSE_MS, Math.max(100, ms)) : 1000;
+  return Number.isFinite(ms) ? Math.min(MAX_PAUSE_MS, Math.max(100, ms)) : 1000;
 }

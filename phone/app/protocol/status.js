@@ -5,7 +5,7 @@
 /**
  * @typedef {object} PhoneState
  * @property {import("./messages.js").Announcement | null} announcement
- * @property {import("./memory.js").Memory} memory
+ * @property {import("./agent_state.js").Memory} memory
  * @property {boolean} connected @property {string} connectionError @property {string} untrusted
  * @property {boolean} finished the federation is over, and its last model dealt with
  * @property {string} obstacle why the phone cannot take part; else empty

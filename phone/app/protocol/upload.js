@@ -10,11 +10,11 @@ import { sha256, toHex, wrap } from "./signing.js";
 
 export const OUTBOX = "outbox";
 const ANSWER_MS = 15_000;
-const MOST_WAITS = 8;
-const MOST_METRICS = 64;
+const MAX_WAITS = 8;
+const MAX_METRICS = 64;
 
 /**
- * @typedef {object} Parcel an update that waits
+ * @typedef {object} PendingUpdate an update that waits
  * @property {string} updateId @property {string} nonce @property {number} round
  * @property {string} base sha256 of the broadcast @property {number[]} windows ids of those that it was made of
  * @property {number} chunkBytes
@@ -33,9 +33,9 @@ const MOST_METRICS = 64;
 
 /**
  * Describe and sign an update; its id is the same for the same bytes of the same round.
- * @param {CryptoKey} key @param {Described} about @param {Uint8Array} bytes @returns {Promise<Parcel>}
+ * @param {CryptoKey} key @param {Described} about @param {Uint8Array} bytes @returns {Promise<PendingUpdate>}
  */
-export async function parcelOf(key, about, bytes) {
+export async function pendingUpdate(key, about, bytes) {
   const digest = await sha256(bytes);
   const { federation, instance, device, round } = about;
   const updateId = `r${round}-${device.slice(0, 36)}-${digest.slice(0, 16)}`;
@@ -60,7 +60,7 @@ export async function parcelOf(key, about, bytes) {
     chunk_bytes: about.chunkBytes,
     nonce,
     created: about.createdS,
-    metrics: Object.fromEntries(measured.slice(0, MOST_METRICS)),
+    metrics: Object.fromEntries(measured.slice(0, MAX_METRICS)),
   };
   const begin = await wrap(key, "update", federation, device, JSON.stringify(manifest));
   const { base, windows, chunkBytes } = about;
@@ -82,12 +82,12 @@ export async function parcelOf(key, about, bytes) {
 /**
  * Send an update until the server has answered it for good; null where it is not wanted any more. Throws what the
  * server's client throws: the same call again goes on from there.
- * @param {Parcel} parcel @param {Sending} by @returns {Promise<Acknowledgement | null>}
+ * @param {PendingUpdate} parcel @param {Sending} by @returns {Promise<Acknowledgement | null>}
  */
 export async function sendUpdate(parcel, by) {
   for (let tries = 0; by.isWanted(); tries++) {
     if (tries)
-      await by.clock.wait(ANSWER_MS * Math.min(2 ** (tries - 1), MOST_WAITS) * (0.5 + Math.random() / 2), by.signal);
+      await by.clock.wait(ANSWER_MS * Math.min(2 ** (tries - 1), MAX_WAITS) * (0.5 + Math.random() / 2), by.signal);
     let answer = await part(parcel, "begin", parcel.begin, by);
     // a server that has lost chunks asks again; one that asks for the same forever is asked more seldom
     for (let passes = 0; answer?.status === "send" && passes < 3; passes++) {
@@ -101,7 +101,7 @@ export async function sendUpdate(parcel, by) {
 
 /**
  * Send the chunks from one on; returns an answer that came meanwhile.
- * @param {Parcel} parcel @param {number} first @param {Sending} by @returns {Promise<Acknowledgement | null>}
+ * @param {PendingUpdate} parcel @param {number} first @param {Sending} by @returns {Promise<Acknowledgement | null>}
  */
 async function chunks(parcel, first, by) {
   const { bytes, chunkBytes } = parcel;
@@ -114,7 +114,7 @@ async function chunks(parcel, first, by) {
 }
 
 /**
- * @param {Parcel} parcel @param {"begin" | "end" | number} step @param {Uint8Array} body @param {Sending} by
+ * @param {PendingUpdate} parcel @param {"begin" | "end" | number} step @param {Uint8Array} body @param {Sending} by
  * @returns {Promise<Acknowledgement | null>} null: none, or one about another update
  */
 async function part(parcel, step, body, { server, open, signal }) {
@@ -126,7 +126,7 @@ async function part(parcel, step, body, { server, open, signal }) {
 
 /**
  * Whether an answer is about this very update, and not about one of the past.
- * @param {Parcel} parcel @param {Acknowledgement} answer
+ * @param {PendingUpdate} parcel @param {Acknowledgement} answer
  */
 export function isAbout(parcel, answer) {
   return answer.update_id === parcel.updateId && answer.nonce === parcel.nonce;

@@ -4,9 +4,9 @@ import { judge, measure } from "../collection/calibration.js";
 import { STRIDE_MS, WINDOW_MS } from "../collection/motion.js";
 import { askToPersist } from "../collection/store.js";
 import { askForMotion } from "../recognizer/device_motion.js";
-import { inWords } from "../words.js";
+import { labelText } from "../labels.js";
 import { action, clock, counted, day, drawn, element, figures, fill } from "./dom.js";
-import { stretchInputs } from "./stretch.js";
+import { timeRangeInputs } from "./time_range.js";
 
 export const title = "Collect";
 const MINUTES = [1, 2, 5, 10, 30, 60];
@@ -118,7 +118,7 @@ function now({ recorder, labels }) {
       ? "Start recording first."
       : recorder.label === null
         ? "Windows have no label now; you can give it later."
-        : `From now on everything is ${inWords(recorder.label)}, until you tap something else.`;
+        : `From now on everything is ${labelText(recorder.label)}, until you tap something else.`;
     const focused = buttons.contains(document.activeElement) ? document.activeElement?.textContent : null;
     fill(
       buttons,
@@ -131,7 +131,7 @@ function now({ recorder, labels }) {
             disabled: !recorder.running,
             onclick: () => (recorder.setLabel(label), refresh()),
           },
-          label === null ? "none of these" : inWords(label),
+          label === null ? "none of these" : labelText(label),
         ),
       ),
     );
@@ -149,7 +149,7 @@ function before({ recorder, store, labels }) {
     { id: "before-minutes" },
     MINUTES.map((each) => element("option", { value: each }, counted(each, "minute"))),
   );
-  const stretch = stretchInputs("label");
+  const stretch = timeRangeInputs("label");
   const done = element("p", { role: "status", class: "good" });
   /** @param {number} fromMs @param {number} toMs */
   const give = async (fromMs, toMs) => {
@@ -157,7 +157,7 @@ function before({ recorder, store, labels }) {
     if (recorder.running) await recorder.work;
     const count = await store.label(fromMs, toMs, label);
     done.textContent = count
-      ? `${counted(count, "window")} ${count === 1 ? "is" : "are"} ${label === null ? "without a label" : inWords(label)} now.`
+      ? `${counted(count, "window")} ${count === 1 ? "is" : "are"} ${label === null ? "without a label" : labelText(label)} now.`
       : "There are no windows in that time.";
   };
   const root = element(
@@ -187,7 +187,7 @@ function before({ recorder, store, labels }) {
     shown = wanted;
     fill(
       which,
-      labels().map((label) => element("option", { value: label }, inWords(label))),
+      labels().map((label) => element("option", { value: label }, labelText(label))),
       element("option", { value: "" }, "nothing of these"),
     );
   };
@@ -294,7 +294,7 @@ function counts(app) {
                   element(
                     "tr",
                     {},
-                    element("th", { scope: "row" }, label ? inWords(label) : "no label"),
+                    element("th", { scope: "row" }, label ? labelText(label) : "no label"),
                     element("td", { class: "number" }, count.toLocaleString("en")),
                   ),
                 ),

@@ -3,12 +3,12 @@
 import { ImportFileError, linesOf, windowsOf } from "../collection/csv.js";
 import { askToPersist } from "../collection/store.js";
 import { action, bytesIn, confirmed, counted, element, figures, fill } from "./dom.js";
-import { stretchInputs } from "./stretch.js";
+import { timeRangeInputs } from "./time_range.js";
 
 export const title = "Data";
 const REFRESH_MS = 1000;
 /** Of an imported file, unpacked or not: 14 hours of samples have about 200 MB. */
-const MOST_BYTES = 400e6;
+const MAX_BYTES = 400e6;
 const SAME_MS = 1;
 
 /** @param {HTMLElement} root @param {import("../main.js").App} app @returns {() => void} */
@@ -140,9 +140,9 @@ async function* textOf(bytes) {
     const { done, value } = await reader.read();
     if (done) return;
     size += value.length;
-    if (size > MOST_BYTES) {
+    if (size > MAX_BYTES) {
       await reader.cancel();
-      throw new ImportFileError(`the file has more than ${bytesIn(MOST_BYTES)}`);
+      throw new ImportFileError(`the file has more than ${bytesIn(MAX_BYTES)}`);
     }
     yield decoder.decode(value, { stream: true });
   }
@@ -161,7 +161,7 @@ function within(times, time) {
 
 /** Delete and leave. @param {import("../main.js").App} app */
 function deleted(app) {
-  const stretch = stretchInputs("delete");
+  const stretch = timeRangeInputs("delete");
   const done = element("p", { class: "good", role: "status" });
   const { store, recorder, participation } = app;
   const leaving = confirmed(

@@ -1,6 +1,6 @@
 /** What the phone thinks that its owner does, now and over the last minutes. */
 
-import { inWords } from "../words.js";
+import { labelText } from "../labels.js";
 import { action, clock, drawn, element, fill } from "./dom.js";
 
 export const title = "Recognize";
@@ -46,7 +46,7 @@ export function show(root, app) {
     if (wanted !== shown) {
       shown = wanted;
       const words = now
-        ? inWords(now.label)
+        ? labelText(now.label)
         : recognition.obstacle
           ? "No model yet"
           : recorder.running
@@ -66,7 +66,7 @@ export function show(root, app) {
         now
           ? now.ranking
               .slice(1, 3)
-              .map(([name, chance]) => element("li", {}, `${inWords(name)} ${Math.round(100 * chance)} %`))
+              .map(([name, chance]) => element("li", {}, `${labelText(name)} ${Math.round(100 * chance)} %`))
           : [],
       );
       fill(line, timeline(recognition.history, app.labels()));
@@ -116,7 +116,7 @@ function timeline(history, labels) {
       "ul",
       { class: "legend" },
       seen.map((label) =>
-        element("li", {}, element("i", { class: `class-${labels.indexOf(label) % COLOURS}` }), inWords(label)),
+        element("li", {}, element("i", { class: `class-${labels.indexOf(label) % COLOURS}` }), labelText(label)),
       ),
     ),
   ];
@@ -130,6 +130,6 @@ function inSentences(recent) {
     if (runs[runs.length - 1]?.label !== label) runs.push({ label, from: middleMs });
   return runs
     .slice(-6)
-    .map(({ label, from }) => `from ${clock(from)} ${inWords(label)}`)
+    .map(({ label, from }) => `from ${clock(from)} ${labelText(label)}`)
     .join(", ");
 }

@@ -1,7 +1,7 @@
 /** What the federation does, why this phone does not train where it does not, and which model it uses. */
 
-import { MOST_UPLOADS } from "../protocol/memory.js";
-import { capital, inWords } from "../words.js";
+import { MAX_UPLOADS } from "../protocol/agent_state.js";
+import { capital, labelText } from "../labels.js";
 import { action, bytesIn, clock, element, figures } from "./dom.js";
 import { followed, gone } from "./frame.js";
 
@@ -62,7 +62,7 @@ function federation({ participation }) {
     figures([
       // rounds that failed are counted, and are not among those that the federation is to have
       ["Round", state?.rounds ? (state.round > state.rounds ? `${state.round}` : `${state.round} of ${state.rounds}`) : "–"],
-      ["Taken part in", accepted < MOST_UPLOADS ? String(accepted) : `${accepted} or more`],
+      ["Taken part in", accepted < MAX_UPLOADS ? String(accepted) : `${accepted} or more`],
       ["Labelled windows", (state?.examples ?? 0).toLocaleString("en")],
       ["Sent", bytesIn(bytesSent)],
     ]),
@@ -131,7 +131,7 @@ function uploads({ participation }) {
               {},
               element("td", {}, String(each.round)),
               element("td", {}, clock(each.atMs)),
-              element("td", {}, inWords(each.answer), each.reason ? `: ${each.reason}` : ""),
+              element("td", {}, labelText(each.answer), each.reason ? `: ${each.reason}` : ""),
             ),
           ),
       ),

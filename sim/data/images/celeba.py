@@ -1,7 +1,7 @@
 """CelebA: 202,599 faces of 10,177 people; the class is whether they smile, the client is the person.
 
-Liu, Luo, Wang, Tang, "Deep learning face attributes in the wild", ICCV 2015. Pictures are resized to 84 × 84 as in
-LEAF (Caldas et al. 2018; Michieli and Ozay 2021 do not say). The official parts divide people, not a person's pictures,
+Liu, Luo, Wang, Tang, "Deep learning face attributes in the wild", ICCV 2015. Images are resized to 84 × 84 as in
+LEAF (Caldas et al. 2018; Michieli and Ozay 2021 do not say). The official parts divide people, not a person's images,
 so all count as training: divide each client by test="split".
 Memory: 21 kB an image, 4.3 GB for all; option `identities` reads the people with so many smallest numbers only.
 """
@@ -15,21 +15,21 @@ import numpy as np
 
 from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Source
-from sim.data.images.bounded import read_at_most
+from sim.data.images.bounded_read import read_bounded
+from sim.data.images.image_files import read_image
 from sim.data.images.labelled import LabelledImages
 from sim.data.images.moments import COLOUR_TO_ONE
-from sim.data.images.pictures import read_picture
 from sim.data.images.reader import ImageReader, Options, positive, square
 
 LABELS = ("not smiling", "smiling")
 ATTRIBUTE = "Smiling"
-MOST_TEXT_BYTES = 128 << 20
-MOST_SIDE = 218
+MAX_TEXT_BYTES = 128 << 20
+MAX_SIDE = 218
 PEOPLE = 10_177
 LAYOUT = Layout(
     files=re.compile(
         r"(?:(?<=/)|^)(?:(?:Anno|Img)/)?(?:img_align_celeba\.zip/)?"
-        r"(?:img_align_celeba/(?P<picture>\d{6}\.jpg)|(?P<text>list_attr_celeba|identity_CelebA)\.txt)$"
+        r"(?:img_align_celeba/(?P<image>\d{6}\.jpg)|(?P<text>list_attr_celeba|identity_CelebA)\.txt)$"
     ),
     archives=re.compile(r"celeba", re.IGNORECASE),
     expected="img_align_celeba/NNNNNN.jpg (or img_align_celeba.zip), list_attr_celeba.txt and identity_CelebA.txt",
@@ -45,20 +45,20 @@ def labels(options: Options) -> tuple[str, ...]:
 
 
 def read(source: Source, options: Options) -> LabelledImages:
-    """Read the two texts, then the chosen people's pictures, in the order of their numbers."""
-    side, texts = positive(options, "side", MOST_SIDE), _texts(source)
+    """Read the two texts, then the chosen people's images, in the order of their numbers."""
+    side, texts = positive(options, "side", MAX_SIDE), _texts(source)
     people = _chosen(_identities(texts["identity_CelebA"]), options)
     smiles = _smiles(texts["list_attr_celeba"])
-    pictures = {}
+    images = {}
     for match, member in source.members():
-        if match["picture"] in people:
+        if match["image"] in people:
             with member.open() as stream:
-                pictures[match["picture"]] = read_picture(stream, member.name, side)
-    names = sorted(pictures)
+                images[match["image"]] = read_image(stream, member.name, side)
+    names = sorted(images)
     if not names or any(name not in smiles for name in names):
-        raise SourceError(f"{source.root}: pictures and list_attr_celeba.txt do not fit; expected {LAYOUT.expected}")
+        raise SourceError(f"{source.root}: images and list_attr_celeba.txt do not fit; expected {LAYOUT.expected}")
     return LabelledImages(
-        np.stack([pictures[name] for name in names]),
+        np.stack([images[name] for name in names]),
         np.array([smiles[name] for name in names], dtype=np.int64),
         LABELS,
         np.ones(len(names), dtype=bool),
@@ -71,7 +71,7 @@ def _texts(source: Source) -> dict[str, Lines]:
     for match, member in source.members():
         if match["text"]:
             with member.open() as stream:
-                content = read_at_most(stream, MOST_TEXT_BYTES, member.name)
+                content = read_bounded(stream, MAX_TEXT_BYTES, member.name)
             texts[match["text"]] = [line.split() for line in content.decode("ascii", "replace").splitlines()]
     for name in ("list_attr_celeba", "identity_CelebA"):
         if name not in texts:
@@ -82,7 +82,7 @@ def _texts(source: Source) -> dict[str, Lines]:
 def _identities(lines: Lines) -> dict[str, int]:
     """Read `000001.jpg 2880`."""
     try:
-        return {picture: int(identity) for picture, identity in filter(None, lines)}
+        return {image: int(identity) for image, identity in filter(None, lines)}
     except ValueError as error:
         raise SourceError(f"identity_CelebA.txt: {error}; expected lines such as '000001.jpg 2880'") from error
 
@@ -100,16 +100,16 @@ def _smiles(lines: Lines) -> dict[str, bool]:
 
 
 def _chosen(identities: Mapping[str, int], options: Options) -> dict[str, int]:
-    """Keep the pictures of the people with the smallest numbers, which say nothing about them."""
+    """Keep the images of the people with the smallest numbers, which say nothing about them."""
     kept = set(sorted(set(identities.values()))[: positive(options, "identities", PEOPLE)])
-    return {picture: identity for picture, identity in identities.items() if identity in kept}
+    return {image: identity for image, identity in identities.items() if identity in kept}
 
 
 READER = ImageReader(
     name="celeba",
     summary="CelebA: 202,599 faces, smiling or not, by person; options side, identities (how many people)",
     labels=labels,
-    shape=lambda options: square(options, MOST_SIDE),
+    shape=lambda options: square(options, MAX_SIDE),
     layouts=lambda options: (LAYOUT,),
     images=read,
     has_clients=lambda options: True,

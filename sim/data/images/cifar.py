@@ -14,7 +14,7 @@ import numpy as np
 from federation.training.pixels import Moments
 from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Member, Source
-from sim.data.images.bounded import read_at_most
+from sim.data.images.bounded_read import read_bounded
 from sim.data.images.cifar_labels import CIFAR10_LABELS, CIFAR100_LABELS
 from sim.data.images.labelled import LabelledImages
 from sim.data.images.moments import CIFAR10, CIFAR100
@@ -22,7 +22,7 @@ from sim.data.images.reader import ImageReader, Options
 
 SHAPE = (3, 32, 32)
 PIXELS = 3072
-MOST_RECORDS = 60_000
+MAX_RECORDS = 60_000
 
 
 def _reader(
@@ -55,7 +55,7 @@ def _reader(
 
 def _records(member: Member, size: int) -> np.ndarray:
     with member.open() as stream:
-        content = read_at_most(stream, MOST_RECORDS * size, member.name)
+        content = read_bounded(stream, MAX_RECORDS * size, member.name)
     if not content or len(content) % size:
         raise SourceError(
             f"{member.name} has {len(content):,} bytes; expected a multiple of {size} (the binary version)"

@@ -1,9 +1,9 @@
-"""Which object classes the pictures of augmented Pascal VOC 2012 show, as facts in a CSV file, without any picture.
+"""Which object classes the images of augmented Pascal VOC 2012 show, as facts in a CSV file, without any image.
 
 M. Everingham et al.: The Pascal Visual Object Classes Challenge, IJCV 111, 2015; B. Hariharan et al.: Semantic
 Contours from Inverse Detectors, ICCV 2011 (the augmented masks). The file has one line a mask: `image`, `in_train_aug`
 (1 for the 10,582 of train_aug), `width`, `height`, `classes` (numbers 1 to 20, parted by spaces). Enough to deal the
-pictures to clients and to count what they got.
+images to clients and to count what they got.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import numpy as np
 import numpy.typing as npt
 
 from har_pipeline import SourceError
-from sim.data.images.bounded import DAMAGED, read_at_most
+from sim.data.images.bounded_read import DAMAGED, read_bounded
 from sim.errors import SettingsError
 
 COLUMNS = ("image", "in_train_aug", "classes")
-MOST_BYTES = 1 << 24
-MOST_CLASSES = 20
+MAX_BYTES = 1 << 24
+MAX_CLASSES = 20
 
 
-def single_class_pictures(path: Path) -> npt.NDArray[np.int64]:
-    """Return the class 0 to 19 of each picture of train_aug that shows one object class, in the file's order.
+def single_class_images(path: Path) -> npt.NDArray[np.int64]:
+    """Return the class 0 to 19 of each image of train_aug that shows one object class, in the file's order.
 
     Those are what Michieli and Ozay 2021 divide: 6,746 of the published file, 6,665 in their paper.
 
@@ -51,9 +51,9 @@ def single_class_pictures(path: Path) -> npt.NDArray[np.int64]:
 def _read(file: IO[bytes], path: Path) -> str:
     try:
         if path.suffix != ".gz":
-            return read_at_most(file, MOST_BYTES, str(path)).decode()
+            return read_bounded(file, MAX_BYTES, str(path)).decode()
         with gzip.GzipFile(fileobj=file) as unpacked:
-            return read_at_most(cast("IO[bytes]", unpacked), MOST_BYTES, str(path)).decode()
+            return read_bounded(cast("IO[bytes]", unpacked), MAX_BYTES, str(path)).decode()
     except (*DAMAGED, UnicodeDecodeError) as error:
         raise SourceError(f"{path} cannot be read as text: {error}") from error
 
@@ -62,6 +62,6 @@ def _classes(path: Path, line: int, row: dict[str, str | None]) -> list[int]:
     if row["classes"] is None:
         raise SourceError(f"{path}, line {line}: it ends early; expected the columns {', '.join(COLUMNS)}")
     words = row["classes"].split()
-    if not all(word.isdigit() and 1 <= int(word) <= MOST_CLASSES for word in words):
-        raise SourceError(f"{path}, line {line}: classes {row['classes']!r}; expected numbers from 1 to {MOST_CLASSES}")
+    if not all(word.isdigit() and 1 <= int(word) <= MAX_CLASSES for word in words):
+        raise SourceError(f"{path}, line {line}: classes {row['classes']!r}; expected numbers from 1 to {MAX_CLASSES}")
     return [int(word) for word in words]

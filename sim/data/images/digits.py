@@ -19,7 +19,7 @@ import numpy.typing as npt
 from federation.training.pixels import Moments
 from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Source
-from sim.data.images.bounded import DAMAGED, read_at_most, read_rest
+from sim.data.images.bounded_read import DAMAGED, read_bounded, read_rest
 from sim.data.images.idx import pattern, read_parts
 from sim.data.images.labelled import LabelledImages
 from sim.data.images.moments import FASHION_MNIST, MNIST
@@ -71,7 +71,7 @@ READERS = (
 )
 
 
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 KINDS = {"X": "u1", "y": "u1", "client": "u1", "is_test": "b1"}
 
 Array = npt.NDArray[np.generic]
@@ -79,7 +79,7 @@ Array = npt.NDArray[np.generic]
 
 def read_npz(stream: IO[bytes], name: str, labels: tuple[str, ...]) -> LabelledImages:
     """Read one file; clients are named `client-07`. Raises SourceError if it is not in the layout above."""
-    content = io.BytesIO(read_at_most(stream, MOST_BYTES, name))
+    content = io.BytesIO(read_bounded(stream, MAX_BYTES, name))
     try:
         with zipfile.ZipFile(content) as packed:
             arrays = {key: _array(packed, key, name) for key in KINDS}
@@ -100,6 +100,6 @@ def _array(packed: zipfile.ZipFile, key: str, name: str) -> Array:
             raise ValueError(f"{key} is not an array of format 1.0")
         shape, by_column, dtype = np.lib.format.read_array_header_1_0(stream)
         size = math.prod(shape) * dtype.itemsize
-        if by_column or dtype.str.lstrip("|") != KINDS[key] or size > MOST_BYTES:
+        if by_column or dtype.str.lstrip("|") != KINDS[key] or size > MAX_BYTES:
             raise ValueError(f"{key} is {dtype} {shape}; expected {KINDS[key]} in rows of 1 GiB at most")
         return np.frombuffer(read_rest(stream, size, f"{name}, {key}"), dtype=dtype).reshape(shape)

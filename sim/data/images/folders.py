@@ -1,4 +1,4 @@
-"""Folders of pictures, `{train,test}/{class}/NAME.jpg`: CIFAR as JPEG files, or any data set of one's own."""
+"""Folders of images, `{train,test}/{class}/NAME.jpg`: CIFAR as JPEG files, or any data set of one's own."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gaitway.errors import unknown_class
 from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Source
 from sim.data.images.cifar_labels import CIFAR10_LABELS, CIFAR100_LABELS
+from sim.data.images.image_files import read_image
 from sim.data.images.labelled import LabelledImages
 from sim.data.images.moments import CIFAR10, CIFAR100, COLOUR_TO_ONE
-from sim.data.images.pictures import read_picture
 from sim.data.images.reader import ImageReader, Options, positive, square
 from sim.errors import SettingsError
 
-MOST_SIDE = 1024
+MAX_SIDE = 1024
 FILES = re.compile(r"(?:(?<=/)|^)(?P<part>train|test)/(?P<label>[^/]+)/[^/]+\.(?:jpe?g|png)$", re.IGNORECASE)
 
 
@@ -30,19 +30,19 @@ def labels(options: Options) -> tuple[str, ...]:
 
 
 def read(source: Source, options: Options) -> LabelledImages:
-    """Read every picture, ordered by part, class and name whatever the container's order is."""
-    names, side = labels(options), positive(options, "side", MOST_SIDE)
+    """Read every image, ordered by part, class and name whatever the container's order is."""
+    names, side = labels(options), positive(options, "side", MAX_SIDE)
     found: list[tuple[str, int, bool, np.ndarray]] = []
     for match, member in source.members():
         label = match["label"]
         if label not in names:
             raise SourceError(f"{member.name} is in the folder {label!r}; {unknown_class(label, names)}")
         with member.open() as stream:
-            picture = read_picture(stream, member.name, side)
-        found.append((member.name, names.index(label), match["part"].lower() == "train", picture))
+            image = read_image(stream, member.name, side)
+        found.append((member.name, names.index(label), match["part"].lower() == "train", image))
     found.sort(key=lambda each: (not each[2], each[1], each[0]))
-    _, y, train, pictures = zip(*found, strict=True)
-    return LabelledImages(np.stack(pictures), np.array(y, dtype=np.int64), names, np.array(train))
+    _, y, train, images = zip(*found, strict=True)
+    return LabelledImages(np.stack(images), np.array(y, dtype=np.int64), names, np.array(train))
 
 
 def _reader(name: str, summary: str, names: tuple[str, ...], archives: str, moments: Moments) -> ImageReader:
@@ -55,7 +55,7 @@ def _reader(name: str, summary: str, names: tuple[str, ...], archives: str, mome
         name=name,
         summary=summary,
         labels=labels,
-        shape=lambda options: square(options, MOST_SIDE),
+        shape=lambda options: square(options, MAX_SIDE),
         layouts=lambda options: (layout,),
         images=read,
         moments=moments,
@@ -78,5 +78,5 @@ READERS = (
         r"cifar.?100",
         CIFAR100,
     ),
-    _reader("image_folder", "any pictures in {train,test}/{class}/; options labels, side", (), r".", COLOUR_TO_ONE),
+    _reader("image_folder", "any images in {train,test}/{class}/; options labels, side", (), r".", COLOUR_TO_ONE),
 )

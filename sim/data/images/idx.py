@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from har_pipeline import SourceError
 from har_pipeline.readers.archive import Source
-from sim.data.images.bounded import read_next, read_rest
+from sim.data.images.bounded_read import read_next, read_rest
 
 SIDE = 28
-MOST_IMAGES = 1_000_000
+MAX_IMAGES = 1_000_000
 UNSIGNED_BYTE = 8
 
 Bytes = npt.NDArray[np.uint8]
@@ -54,8 +54,8 @@ def read_idx(stream: IO[bytes], name: str, inner: tuple[int, ...]) -> Bytes:
     magic, sizes = tuple(header[:4]), tuple(np.frombuffer(header[4:], dtype=">u4").tolist())
     if magic != (0, 0, UNSIGNED_BYTE, dimensions):
         raise SourceError(f"{name} begins with {magic}; expected {(0, 0, UNSIGNED_BYTE, dimensions)} of an idx file")
-    if sizes[1:] != inner or not 1 <= sizes[0] <= MOST_IMAGES:
-        raise SourceError(f"{name} says that it holds {sizes}; expected (1 to {MOST_IMAGES:,}, *{inner})")
+    if sizes[1:] != inner or not 1 <= sizes[0] <= MAX_IMAGES:
+        raise SourceError(f"{name} says that it holds {sizes}; expected (1 to {MAX_IMAGES:,}, *{inner})")
     content = read_rest(stream, int(np.prod(sizes)), name)
     return np.frombuffer(content, dtype=np.uint8).reshape(sizes)
 

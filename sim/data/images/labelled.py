@@ -14,7 +14,7 @@ from har_pipeline import SourceError
 from sim.data.partitions import Pool
 
 
-class DealtBy(NamedTuple):
+class PartitionTargets(NamedTuple):
     """The class (n,) int64 that partitions deal each image by, apart from its target, and the classes' names."""
 
     y: npt.NDArray[np.int64]
@@ -28,8 +28,8 @@ class LabelledImages:
     y is a class (n,) int64, or of each pixel its class: masks (n, height, width) uint8, 255 where none is given.
     `labels` names the classes. `train` (n,) bool: the published training part, the rest is the published test part.
     `client` (n,) str: the writer, person or client that an image comes from, None where the data do not say.
-    `dealt_by`: what partitions deal by, where it is not what the task makes of the targets. `validation` (n,) bool:
-    what of the training part was published to choose by; None where nothing was.
+    `partition_targets`: what partitions deal by, where it is not what the task makes of the targets.
+    `validation` (n,) bool: what of the training part was published to choose by; None where nothing was.
     """
 
     x: npt.NDArray[np.uint8]
@@ -37,14 +37,14 @@ class LabelledImages:
     labels: tuple[str, ...]
     train: npt.NDArray[np.bool_]
     client: npt.NDArray[np.str_] | None = None
-    dealt_by: DealtBy | None = None
+    partition_targets: PartitionTargets | None = None
     validation: npt.NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit each other; raises SourceError."""
         if self.x.dtype != np.uint8 or self.x.ndim != 4:
             raise SourceError(f"images came as {self.x.dtype} {self.x.shape}; expected uint8 (n, channels, h, w)")
-        dealt = None if self.dealt_by is None else self.dealt_by.y
+        dealt = None if self.partition_targets is None else self.partition_targets.y
         parts = (self.x, self.y, self.train, self.client, dealt, self.validation)
         lengths = {len(part) for part in parts if part is not None}
         if len(lengths) > 1:
@@ -53,8 +53,8 @@ class LabelledImages:
             self._check_masks()
         else:
             _check_range(self.y, self.labels)
-        if self.dealt_by is not None:
-            _check_range(self.dealt_by.y, self.dealt_by.labels)
+        if self.partition_targets is not None:
+            _check_range(self.partition_targets.y, self.partition_targets.labels)
 
     def _check_masks(self) -> None:
         if self.y.dtype != np.uint8 or self.y.shape[1:] != self.x.shape[2:]:
@@ -76,15 +76,15 @@ class LabelledImages:
         """Channels, height and width of an image."""
         return self.x.shape[1], self.x.shape[2], self.x.shape[3]
 
-    def deal_by(self, task: Task) -> DealtBy:
+    def targets_for_partition(self, task: Task) -> PartitionTargets:
         """Return what partitions deal by: what the reader says, else what the task makes of the targets."""
-        if self.dealt_by is not None:
-            return self.dealt_by
-        return DealtBy(task.partition_label(torch.from_numpy(self.y)).numpy(), self.labels)
+        if self.partition_targets is not None:
+            return self.partition_targets
+        return PartitionTargets(task.partition_label(torch.from_numpy(self.y)).numpy(), self.labels)
 
     def pool(self, task: Task) -> Pool:
         """What a partition divides: classes to deal by, parts and clients without the images."""
-        classes, labels = self.deal_by(task)
+        classes, labels = self.targets_for_partition(task)
         return Pool(classes, len(labels), self.train, self.client)
 
     def first_classes(self, classes: int) -> LabelledImages:

@@ -17,14 +17,14 @@ import numpy as np
 
 from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Member, Source
-from sim.data.images.bounded import read_at_most
+from sim.data.images.bounded_read import read_bounded
 from sim.data.images.labelled import LabelledImages
 from sim.data.images.moments import GREY_TO_ONE
 from sim.data.images.reader import ImageReader, Options
 
 LABELS = tuple(digits + ascii_uppercase + ascii_lowercase)
 SIDE = 28
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 LAYOUT = Layout(
     files=re.compile(r"(?:(?<=/)|^)(?P<part>train|test)/[^/]+\.json(\.gz)?$"),
     archives=re.compile(r"leaf|femnist", re.IGNORECASE),
@@ -50,7 +50,7 @@ def read(source: Source, options: Options) -> LabelledImages:
 
 def _file(member: Member, train: bool) -> Iterator[Written]:
     with member.open() as stream:
-        content = read_at_most(stream, MOST_BYTES, member.name)
+        content = read_bounded(stream, MAX_BYTES, member.name)
     try:
         writers = json.loads(content)["user_data"]
         for writer, data in writers.items():

@@ -1,10 +1,10 @@
-"""Any pictures with masks: two folders with the same names in both, or one where a mask's name ends in a word.
+"""Any images with masks: two folders with the same names in both, or one where a mask's name ends in a word.
 
     {train,val,test}/images/NAME.jpg  {train,val,test}/masks/NAME.png     parts above the folders,
     images/{train,val,test}/NAME.jpg  masks/{train,val,test}/NAME.png     below them,
     images/NAME.jpg                   masks/NAME.png                      or none: all is to train on
 
-Names may hold folders (Cityscapes: data.pictures=leftImg8bit data.masks=gtFine data.picture_suffix=_leftImg8bit
+Names may hold folders (Cityscapes: data.images=leftImg8bit data.masks=gtFine data.image_suffix=_leftImg8bit
 data.mask_suffix=_gtFine_labelTrainIds). A mask is a PNG whose palette or grey values are numbers of classes.
 """
 
@@ -15,24 +15,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from gaitway.errors import did_you_mean
-from gaitway.pictures import Bytes
+from gaitway.images import Bytes
 from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Source
-from sim.data.images.labelled import DealtBy, LabelledImages
+from sim.data.images.image_files import VOID, classes_table
+from sim.data.images.labelled import LabelledImages, PartitionTargets
 from sim.data.images.pairs import (
-    PicturePair,
+    ImageMaskPair,
+    dominant_class,
     frame_of,
     images_of,
     mask_reader,
-    most_pixels,
+    read_images,
     read_masks,
-    read_pictures,
 )
-from sim.data.images.pictures import VOID, classes_table
 from sim.data.images.reader import Options
 from sim.errors import SettingsError
 
-MOST_CLASSES = 254
+MAX_CLASSES = 254
 PARTS = "train|val|test"
 
 
@@ -43,9 +43,9 @@ def labels(options: Options) -> tuple[str, ...]:
         SettingsError: where it is missing, or another option does not fit it.
     """
     given = options["labels"]
-    if isinstance(given, str) or not 2 <= len(given) <= MOST_CLASSES or len(set(given)) != len(given):
+    if isinstance(given, str) or not 2 <= len(given) <= MAX_CLASSES or len(set(given)) != len(given):
         raise SettingsError(
-            f"option labels is {given!r}; expected 2 to {MOST_CLASSES} names of classes, in the order of their numbers "
+            f"option labels is {given!r}; expected 2 to {MAX_CLASSES} names of classes, in the order of their numbers "
             'in the masks, such as --set \'data.labels=["background", "road"]\''
         )
     names = tuple(map(str, given))
@@ -54,12 +54,12 @@ def labels(options: Options) -> tuple[str, ...]:
 
 
 def read(source: Source, options: Options) -> LabelledImages:
-    """Read all pictures and masks, ordered by part and name."""
+    """Read all images and masks, ordered by part and name."""
     names, frame, pairs = labels(options), frame_of(options), _pairs(source, options)
     masks, sizes = read_masks(source, pairs, frame, _table(options, names))
     background = _background(options, names)
-    dealt = None if background is None else DealtBy(most_pixels(masks, background), names)
-    return images_of(pairs, read_pictures(source, pairs, frame, sizes), masks, names, dealt)
+    dealt = None if background is None else PartitionTargets(dominant_class(masks, background), names)
+    return images_of(pairs, read_images(source, pairs, frame, sizes), masks, names, dealt)
 
 
 def _table(options: Options, names: Sequence[str]) -> Bytes:
@@ -83,7 +83,7 @@ def _numbers(options: Options, key: str) -> list[int]:
 
 
 def _background(options: Options, names: Sequence[str]) -> int | None:
-    """Return the place of the class that a picture is only dealt by where it has no other."""
+    """Return the place of the class that an image is only dealt by where it has no other."""
     given = options["background"]
     if given is None:
         return None
@@ -93,7 +93,7 @@ def _background(options: Options, names: Sequence[str]) -> int | None:
 
 
 def _client(options: Options) -> re.Pattern[str] | None:
-    """Return the rule by which a picture's name says whose it is: its first group."""
+    """Return the rule by which an image's name says whose it is: its first group."""
     if options["client"] is None:
         return None
     try:
@@ -109,40 +109,40 @@ def _client(options: Options) -> re.Pattern[str] | None:
 
 
 def _layout(options: Options) -> Layout:
-    """Return how pictures and masks are called; SettingsError where they could not be told apart."""
-    words = {key: options[key] for key in ("pictures", "masks", "picture_suffix", "mask_suffix")}
+    """Return how images and masks are called; SettingsError where they could not be told apart."""
+    words = {key: options[key] for key in ("images", "masks", "image_suffix", "mask_suffix")}
     for key, word in words.items():
         if not isinstance(word, str):
             raise SettingsError(f"option {key} is {word!r}; expected a text")
-    if words["pictures"] == words["masks"] and words["picture_suffix"] == words["mask_suffix"]:
+    if words["images"] == words["masks"] and words["image_suffix"] == words["mask_suffix"]:
         raise SettingsError(
-            f"pictures and masks both lie in {words['pictures']!r}: give the end of the masks' names, such as "
+            f"images and masks both lie in {words['images']!r}: give the end of the masks' names, such as "
             "data.mask_suffix=_mask"
         )
-    picture, mask = (_files(words[f"{kind}s"], words[f"{kind}_suffix"], kind) for kind in ("picture", "mask"))
-    # where both lie in one folder the longer end is looked for first: a mask is no picture without an end
-    both = (mask, picture) if len(words["mask_suffix"]) >= len(words["picture_suffix"]) else (picture, mask)
+    image, mask = (_files(words[f"{kind}s"], words[f"{kind}_suffix"], kind) for kind in ("image", "mask"))
+    # where both lie in one folder the longer end is looked for first: a mask is no image without an end
+    both = (mask, image) if len(words["mask_suffix"]) >= len(words["image_suffix"]) else (image, mask)
     return Layout(
         files=re.compile(rf"(?:(?<=/)|^)(?:(?P<above>{PARTS})/)?(?:{both[0]}|{both[1]})$", re.IGNORECASE),
         archives=re.compile("."),
         expected=(
-            f"{words['pictures']}/NAME{words['picture_suffix']}.jpg (or .png) and "
+            f"{words['images']}/NAME{words['image_suffix']}.jpg (or .png) and "
             f"{words['masks']}/NAME{words['mask_suffix']}.png, all below train/, val/ or test/, or none"
         ),
     )
 
 
 def _files(folder: str, suffix: str, kind: str) -> str:
-    ends = r"\.(?:png|jpe?g)" if kind == "picture" else r"\.png"
+    ends = r"\.(?:png|jpe?g)" if kind == "image" else r"\.png"
     within = f"{re.escape(folder.strip('/'))}/" if folder.strip("/") else ""
     return rf"{within}(?:(?P<{kind}_part>{PARTS})/)?(?P<{kind}>[^/]+(?:/[^/]+)*?){re.escape(suffix)}{ends}"
 
 
-def _pairs(source: Source, options: Options) -> list[PicturePair]:
-    """Join pictures and masks by part and name."""
+def _pairs(source: Source, options: Options) -> list[ImageMaskPair]:
+    """Join images and masks by part and name."""
     found: dict[tuple[str, str], dict[str, str]] = {}
     for match, member in source.members():
-        kind = "picture" if match["picture"] else "mask"
+        kind = "image" if match["image"] else "mask"
         part = (match["above"] or match[f"{kind}_part"] or "train").lower()
         files = found.setdefault((part, match[kind]), {})
         if kind in files:
@@ -151,10 +151,10 @@ def _pairs(source: Source, options: Options) -> list[PicturePair]:
     rule = _client(options)
     pairs = []
     for (part, name), files in sorted(found.items()):
-        for kind, other in (("picture", "mask"), ("mask", "picture")):
+        for kind, other in (("image", "mask"), ("mask", "image")):
             if kind not in files:
                 raise SourceError(f"{source.root}: {files[other]} has no {kind}; expected {source.layout.expected}")
-        pairs.append(PicturePair(files["picture"], files["mask"], part, _owner(rule, name, source)))
+        pairs.append(ImageMaskPair(files["image"], files["mask"], part, _owner(rule, name, source)))
     return pairs
 
 
@@ -169,12 +169,12 @@ def _owner(rule: re.Pattern[str] | None, name: str, source: Source) -> str | Non
 
 _DEFAULTS: dict[str, Any] = {
     **{"labels": (), "values": None, "ignore": None, "background": None, "client": None},
-    **{"pictures": "images", "masks": "masks", "picture_suffix": "", "mask_suffix": ""},
+    **{"images": "images", "masks": "masks", "image_suffix": "", "mask_suffix": ""},
 }
 READER = mask_reader(
     name="mask_folder",
-    summary="any pictures and masks in two folders; options labels, values, ignore, background, client, pictures, "
-    "masks, picture_suffix, mask_suffix, height, width, fit",
+    summary="any images and masks in two folders; options labels, values, ignore, background, client, images, "
+    "masks, image_suffix, mask_suffix, height, width, fit",
     labels=labels,
     has_clients=lambda options: options["client"] is not None,
     layouts=lambda options: (_layout(options),),

@@ -1,4 +1,4 @@
-"""Pictures and their masks as one set: listed by name first, then decoded into two arrays of bytes."""
+"""Images and their masks as one set: listed by name first, then decoded into two arrays of bytes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 import torch
 
 from federation.tasks.segmentation import Segmentation
+from gaitway.images import Bytes, Frame
 from gaitway.input_spec import Fit
-from gaitway.pictures import Bytes, Frame
 from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Source
-from sim.data.images.labelled import DealtBy, LabelledImages
+from sim.data.images.image_files import read_image_and_size, read_mask
+from sim.data.images.labelled import LabelledImages, PartitionTargets
 from sim.data.images.moments import IMAGENET
-from sim.data.images.pictures import read_mask, read_picture_and_size
 from sim.data.images.reader import ImageReader, Options, chosen, positive
 
-MOST_SIDE = 2048
-MOST_BYTES = 32 << 30
-"""Of all pictures and masks of a set, as bytes."""
+MAX_SIDE = 2048
+MAX_BYTES = 32 << 30
+"""Of all images and masks of a set, as bytes."""
 FRAME: Mapping[str, Any] = {"height": 256, "width": 256, "fit": "pad"}
 """Options of every reader of masks."""
 
@@ -29,10 +29,10 @@ Size = tuple[int, int]
 """Height and width."""
 
 
-class PicturePair(NamedTuple):
-    """One example: the virtual names of its picture and its mask, its published part, and whose it is."""
+class ImageMaskPair(NamedTuple):
+    """One example: the virtual names of its image and its mask, its published part, and whose it is."""
 
-    picture: str
+    image: str
     mask: str
     part: str = "train"
     client: str | None = None
@@ -48,7 +48,7 @@ def mask_reader(
     defaults: Mapping[str, Any],
     has_clients: Callable[[Options], bool] = lambda options: False,
 ) -> ImageReader:
-    """Return the reader of a set of pictures with masks: what all of them have in common, and what is its own."""
+    """Return the reader of a set of images with masks: what all of them have in common, and what is its own."""
     return ImageReader(
         name=name,
         summary=summary,
@@ -66,11 +66,11 @@ def mask_reader(
 
 def frame_of(options: Options) -> Frame:
     """Return the size that is asked for; raises SettingsError where it is none."""
-    return Frame(positive(options, "height", MOST_SIDE), positive(options, "width", MOST_SIDE), _fit_of(options))
+    return Frame(positive(options, "height", MAX_SIDE), positive(options, "width", MAX_SIDE), _fit_of(options))
 
 
 def _fit_of(options: Options) -> Fit:
-    """Return how pictures of another shape are to come into that size; raises SettingsError for another word."""
+    """Return how images of another shape are to come into that size; raises SettingsError for another word."""
     return "pad" if chosen(options, "fit", ("pad", "stretch")) == "pad" else "stretch"
 
 
@@ -80,16 +80,16 @@ def _shape_of(options: Options) -> tuple[int, int, int]:
     return 3, frame.height, frame.width
 
 
-def read_masks(source: Source, pairs: Sequence[PicturePair], frame: Frame, table: Bytes) -> tuple[Bytes, list[Size]]:
+def read_masks(source: Source, pairs: Sequence[ImageMaskPair], frame: Frame, table: Bytes) -> tuple[Bytes, list[Size]]:
     """Decode all masks (n, H, W) in the order of the pairs, and say which size each had.
 
     Raises:
         SourceError: if one is missing, broken or holds a number that `table` does not know, or all are too much.
     """
-    if 4 * frame.height * frame.width * len(pairs) > MOST_BYTES:
+    if 4 * frame.height * frame.width * len(pairs) > MAX_BYTES:
         raise SourceError(
-            f"{source.root}: {len(pairs):,} pictures and masks of {frame.height} × {frame.width} pixels take more than "
-            f"{MOST_BYTES >> 30} GiB; take a smaller height and width"
+            f"{source.root}: {len(pairs):,} images and masks of {frame.height} × {frame.width} pixels take more than "
+            f"{MAX_BYTES >> 30} GiB; take a smaller height and width"
         )
     rows = _rows([pair.mask for pair in pairs], source)
     sizes: list[Size] = [(0, 0)] * len(pairs)
@@ -102,40 +102,40 @@ def read_masks(source: Source, pairs: Sequence[PicturePair], frame: Frame, table
     return masks, sizes
 
 
-def read_pictures(source: Source, pairs: Sequence[PicturePair], frame: Frame, sizes: Sequence[Size]) -> Bytes:
-    """Decode all pictures (n, 3, H, W) in the order of the pairs; `sizes` are those of their masks.
+def read_images(source: Source, pairs: Sequence[ImageMaskPair], frame: Frame, sizes: Sequence[Size]) -> Bytes:
+    """Decode all images (n, 3, H, W) in the order of the pairs; `sizes` are those of their masks.
 
     Raises:
         SourceError: if one is missing, broken, or of another size than its mask.
     """
-    rows = _rows([pair.picture for pair in pairs], source)
-    pictures = np.empty((len(pairs), 3, frame.height, frame.width), dtype=np.uint8)
+    rows = _rows([pair.image for pair in pairs], source)
+    images = np.empty((len(pairs), 3, frame.height, frame.width), dtype=np.uint8)
     for _, member in source.members():
         if (row := rows.pop(member.name, None)) is not None:
             with member.open() as stream:
-                pictures[row], size = read_picture_and_size(stream, member.name, frame)
+                images[row], size = read_image_and_size(stream, member.name, frame)
             if size != sizes[row]:
                 (height, width), (own, across) = size, sizes[row]
                 raise SourceError(
-                    f"{pairs[row].mask} has {across} × {own} pixels, its picture {member.name} {width} × {height}; "
-                    "a mask must be as large as its picture"
+                    f"{pairs[row].mask} has {across} × {own} pixels, its image {member.name} {width} × {height}; "
+                    "a mask must be as large as its image"
                 )
-    _complete(source, rows, "pictures")
-    return pictures
+    _complete(source, rows, "images")
+    return images
 
 
 def images_of(
-    pairs: Sequence[PicturePair],
-    pictures: Bytes,
+    pairs: Sequence[ImageMaskPair],
+    images: Bytes,
     masks: Bytes,
     labels: tuple[str, ...],
-    dealt_by: DealtBy | None = None,
+    dealt_by: PartitionTargets | None = None,
 ) -> LabelledImages:
     """Put a set together; the part `val` is for validation."""
     part = np.array([pair.part for pair in pairs])
     clients = [pair.client for pair in pairs]
     return LabelledImages(
-        pictures,
+        images,
         masks,
         labels,
         part != "test",
@@ -159,7 +159,7 @@ def distinctive(masks: Bytes, classes: int, train: np.ndarray) -> np.ndarray:
     return classes_of
 
 
-def most_pixels(masks: Bytes, background: int | None) -> np.ndarray:
+def dominant_class(masks: Bytes, background: int | None) -> np.ndarray:
     """Return the class (n,) of most pixels of each mask; the background where there is no other."""
     found: np.ndarray = Segmentation(background=background).partition_label(torch.from_numpy(masks)).numpy()
     return found

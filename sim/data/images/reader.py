@@ -26,7 +26,7 @@ Progress = Callable[[int, str], None]
 class ImageReader(DataSetReader):
     """A set of images: the shape (channels, height, width), how its files are read, and what normalizes its channels.
 
-    `target`: whether an image has one class, or a mask with a class of each pixel. `fit`: how pictures of other sizes
+    `target`: whether an image has one class, or a mask with a class of each pixel. `fit`: how images of other sizes
     come into the shape. `has_clients`: whether the set itself says whose an image is, whatever its layout.
     `images` gets the files of the first layout that was found; where there are several, `source.layout` says which.
     """
@@ -55,11 +55,11 @@ class ImageReader(DataSetReader):
         source = self.open(root, options)
         if source is None:
             raise SourceError(f"{self.name} has no layout to look for")
-        return self.images(source if progress is None else _Watched(**vars(source), told=progress), options)
+        return self.images(source if progress is None else _ProgressSource(**vars(source), told=progress), options)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Watched(Source):
+class _ProgressSource(Source):
     """A source that tells of each file that it yields."""
 
     told: Progress
@@ -79,7 +79,7 @@ def positive(options: Options, key: str, most: int) -> int:
 
 
 def square(options: Options, most: int) -> tuple[int, int, int]:
-    """Return the shape of colour pictures whose option `side` is at most so many pixels."""
+    """Return the shape of colour images whose option `side` is at most so many pixels."""
     side = positive(options, "side", most)
     return 3, side, side
 

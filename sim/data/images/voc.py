@@ -1,12 +1,12 @@
-"""Pascal VOC 2012, segmentation: pictures with a class of 20 objects, or background, for each pixel.
+"""Pascal VOC 2012, segmentation: images with a class of 20 objects, or background, for each pixel.
 
 Everingham et al., "The Pascal visual object classes (VOC) challenge", IJCV 88, 2010; with option masks="augmented" the
 masks of Hariharan et al., "Semantic contours from inverse detectors", ICCV 2011, as others publish them together:
-SegmentationClassAug and train_aug.txt, 10,582 pictures to train on instead of 1,464. The published test part has no
-masks to be had; as is usual the 1,449 pictures of val.txt are what is tested on. Without them (`val`=false) all
-pictures are of the part to train on, of which a partition with test="split" makes each client a test set.
+SegmentationClassAug and train_aug.txt, 10,582 images to train on instead of 1,464. The published test part has no
+masks to be had; as is usual the 1,449 images of val.txt are what is tested on. Without them (`val`=false) all
+images are of the part to train on, of which a partition with test="split" makes each client a test set.
 Objects' outlines (255) have no class. `classes`="macro" joins the 20 classes to four as Michieli and Ozay 2021 do;
-`one_object` keeps the pictures with one class besides the background, as they do.
+`one_object` keeps the images with one class besides the background, as they do.
 Partitions deal by the object class of most pixels, or by its macro class.
 Memory: 256 kB an example of 256 × 256.
 """
@@ -19,21 +19,21 @@ from itertools import compress
 
 import numpy as np
 
-from gaitway.pictures import Bytes
+from gaitway.images import Bytes
 from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Source
-from sim.data.images.bounded import read_at_most
-from sim.data.images.labelled import DealtBy, LabelledImages
+from sim.data.images.bounded_read import read_bounded
+from sim.data.images.image_files import VOID, classes_table
+from sim.data.images.labelled import LabelledImages, PartitionTargets
 from sim.data.images.pairs import (
-    PicturePair,
+    ImageMaskPair,
+    dominant_class,
     frame_of,
     images_of,
     mask_reader,
-    most_pixels,
+    read_images,
     read_masks,
-    read_pictures,
 )
-from sim.data.images.pictures import VOID, classes_table
 from sim.data.images.reader import Options, chosen
 from sim.errors import SettingsError
 
@@ -52,12 +52,12 @@ MACRO_OF = np.array([0, *(1 + next(n for n, each in enumerate(MACRO.values()) if
 """The macro class (21,) of each class; the background is 0 of both."""
 LABELS = {"objects": (BACKGROUND, *OBJECTS), "macro": (BACKGROUND, *MACRO)}
 MASKS = {"published": ("SegmentationClass", "train"), "augmented": ("SegmentationClassAug", "train_aug")}
-MOST_TEXT_BYTES = 4 << 20
+MAX_TEXT_BYTES = 4 << 20
 LISTED = re.compile(r"(?:\S*/)?(?P<name>[\w-]+)(?:\.jpg)?(?:\s+\S+)?")
 """`2007_000032`, or `/JPEGImages/2007_000032.jpg /SegmentationClassAug/2007_000032.png`."""
 LAYOUT = Layout(
     files=re.compile(
-        r"(?:(?<=/)|^)(?:JPEGImages/(?P<picture>[\w-]+)\.jpg"
+        r"(?:(?<=/)|^)(?:JPEGImages/(?P<image>[\w-]+)\.jpg"
         r"|(?:SegmentationClassAug\.zip/)?(?P<folder>SegmentationClass(?:Aug)?)/(?P<mask>[\w-]+)\.png"
         r"|(?:ImageSets/Segmentation(?:Aug)?/)?(?P<list>train|val|train_?aug)\.txt)$"
     ),
@@ -82,7 +82,7 @@ def labels(options: Options) -> tuple[str, ...]:
 
 
 def read(source: Source, options: Options) -> LabelledImages:
-    """Read the listed masks, then the pictures that are kept, ordered by part and name."""
+    """Read the listed masks, then the images that are kept, ordered by part and name."""
     frame, pairs = frame_of(options), _pairs(source, options)
     identity = {number: number for number in range(len(LABELS["objects"]))}
     masks, sizes = read_masks(source, pairs, frame, classes_table({**identity, VOID: VOID}))
@@ -91,12 +91,12 @@ def read(source: Source, options: Options) -> LabelledImages:
         if not kept.any():
             raise SourceError(f"{source.root}: none of {len(pairs)} masks has exactly one class of objects")
         masks, pairs, sizes = masks[kept], list(compress(pairs, kept)), list(compress(sizes, kept))
-    dealt = DealtBy(most_pixels(masks, background=0), LABELS["objects"])
+    dealt = PartitionTargets(dominant_class(masks, background=0), LABELS["objects"])
     if "macro" in (options["classes"], options["deal_by"]):
-        dealt = DealtBy(MACRO_OF[dealt.y], LABELS["macro"])
+        dealt = PartitionTargets(MACRO_OF[dealt.y], LABELS["macro"])
     if options["classes"] == "macro":
         masks = _macro(masks)
-    return images_of(pairs, read_pictures(source, pairs, frame, sizes), masks, labels(options), dealt)
+    return images_of(pairs, read_images(source, pairs, frame, sizes), masks, labels(options), dealt)
 
 
 def _objects(masks: Bytes) -> np.ndarray:
@@ -112,27 +112,27 @@ def _macro(masks: Bytes) -> Bytes:
     return joined
 
 
-def _pairs(source: Source, options: Options) -> list[PicturePair]:
+def _pairs(source: Source, options: Options) -> list[ImageMaskPair]:
     """Return what the lists of both parts name."""
     folder, train = MASKS[options["masks"]]
-    pictures: dict[str, str] = {}
+    images: dict[str, str] = {}
     masks: dict[str, str] = {}
     lists: dict[str, list[str]] = {}
     for match, member in source.members():
-        if match["picture"]:
-            pictures[match["picture"]] = member.name
+        if match["image"]:
+            images[match["image"]] = member.name
         elif match["folder"] == folder:
             masks[match["mask"]] = member.name
         elif match["list"]:
             with member.open() as stream:
-                text = read_at_most(stream, MOST_TEXT_BYTES, member.name).decode("ascii", "replace")
+                text = read_bounded(stream, MAX_TEXT_BYTES, member.name).decode("ascii", "replace")
             lists[match["list"].replace("trainaug", "train_aug")] = list(_listed(text, member.name))
     parts = {"train": train, **({"test": "val"} if options["val"] else {})}
     for name in parts.values():
         if not lists.get(name):
-            raise SourceError(f"{source.root} has no pictures listed in {name}.txt; expected {LAYOUT.expected}")
+            raise SourceError(f"{source.root} has no images listed in {name}.txt; expected {LAYOUT.expected}")
     return [
-        PicturePair(_file(pictures, name, "JPEGImages", source), _file(masks, name, folder, source), part)
+        ImageMaskPair(_file(images, name, "JPEGImages", source), _file(masks, name, folder, source), part)
         for part, listed in parts.items()
         for name in sorted(set(lists[listed]))
     ]
@@ -142,7 +142,7 @@ def _listed(text: str, where: str) -> Iterator[str]:
     for line in filter(None, map(str.strip, text.splitlines())):
         match = LISTED.fullmatch(line)
         if match is None:
-            raise SourceError(f"{where} has a line {line[:80]!r}; expected names of pictures such as 2007_000032")
+            raise SourceError(f"{where} has a line {line[:80]!r}; expected names of images such as 2007_000032")
         yield match["name"]
 
 

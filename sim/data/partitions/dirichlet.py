@@ -79,10 +79,10 @@ class Dirichlet(LabelPartition):
         return table
 
     def _by_client(self, sizes: Sizes, examples: int, seed: int) -> Counts:
-        return deal_by_client(apportion(examples, np.ones(self.clients)), sizes, self.alpha, seed)
+        return draw_client_counts(apportion(examples, np.ones(self.clients)), sizes, self.alpha, seed)
 
 
-def deal_by_client(totals: Sizes, sizes: Sizes, alpha: float, seed: int) -> Counts:
+def draw_client_counts(totals: Sizes, sizes: Sizes, alpha: float, seed: int) -> Counts:
     """Return (K, C): client k gets totals[k] examples, in proportions over the classes from Dir(α·C·prior).
 
     One client is served after another; where a class runs out its proportion goes to those that are left.

@@ -125,13 +125,13 @@ class LabelPartition(Partition):
             test = self.test_counts(train, pool.sizes(~pool.train))
             trained = assign_by_counts(shuffle_by_class(pool, pool.train, seed, "train"), train)
             tested = assign_by_counts(shuffle_by_class(pool, ~pool.train, seed, "test"), test)
-            return named(list(map(Share, trained, tested)))
+            return name_clients(list(map(Share, trained, tested)))
         both = self.counts(pool.sizes(), seed)
         test = self.held_out(both)
         everything = shuffle_by_class(pool, np.ones_like(pool.train), seed, "all")
         # each cell's run of its class is cut in two, so that a client keeps its examples whatever its share
         cut = assign_by_counts(everything, np.stack([both - test, test], axis=1).reshape(-1, pool.classes))
-        return named(list(map(Share, cut[::2], cut[1::2])))
+        return name_clients(list(map(Share, cut[::2], cut[1::2])))
 
 
 def shuffle_by_class(pool: Pool, part: npt.NDArray[np.bool_], seed: int, name: str) -> list[Indices]:
@@ -164,7 +164,7 @@ def tail(y: Indices, share: float) -> npt.NDArray[np.bool_]:
     return marked
 
 
-def named(shares: list[Share]) -> dict[str, Share]:
+def name_clients(shares: list[Share]) -> dict[str, Share]:
     """Name clients by number, padded with zeros to three digits or more: `client-007`."""
     width = max(3, len(str(len(shares) - 1)))
     return {f"client-{k:0{width}d}": share for k, share in enumerate(shares)}

@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 
 from federation.seeds import generator
 from sim.data.partitions.apportion import apportion, thinned
-from sim.data.partitions.dirichlet import deal_by_client
+from sim.data.partitions.dirichlet import draw_client_counts
 from sim.data.partitions.partition import Counts, LabelPartition, Sizes
 from sim.errors import SettingsError
 
@@ -52,7 +52,7 @@ class PowerLaw(LabelPartition):
                 f"power_law: {examples} examples for {self.clients} clients, who need one to train and one to be "
                 "tested on; take fewer clients or more examples"
             )
-        return deal_by_client(self._totals(examples, seed), sizes, self.alpha, seed)
+        return draw_client_counts(self._totals(examples, seed), sizes, self.alpha, seed)
 
     def _totals(self, examples: int, seed: int) -> Sizes:
         ranks = 1 + generator(seed, "power_law").permutation(self.clients)

@@ -11,10 +11,10 @@ from rich.text import Text
 
 from sim.data.partitions.partition import Counts, Indices, Share, class_counts
 
-MOST_ROWS = 30
+MAX_ROWS = 30
 """Up to so many clients are all listed; of more, those at these places in the order of size."""
 PLACES = {"smallest": 0.0, "10 %": 0.1, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "90 %": 0.9, "largest": 1.0}
-MOST_COLUMNS = 12
+MAX_COLUMNS = 12
 """Up to so many classes have a column each; of more, a client's largest three are named."""
 
 
@@ -28,7 +28,7 @@ def partition_table(shares: Mapping[str, Share], y: Indices, labels: Sequence[st
     held = np.count_nonzero(train.sum(axis=0))
     for head, total in {"train": sizes.sum(), "test": test.sum(), "held": held}.items():
         _number_column(table, head, str(total))
-    if len(labels) <= MOST_COLUMNS:
+    if len(labels) <= MAX_COLUMNS:
         for label, total in zip(labels, train.sum(axis=0), strict=True):
             _number_column(table, label, str(total))
     else:
@@ -53,7 +53,7 @@ def _title(train: Counts) -> str:
 
 
 def _rows(names: Sequence[str], sizes: Indices) -> list[tuple[str, int]]:
-    if len(names) <= MOST_ROWS:
+    if len(names) <= MAX_ROWS:
         return [(name, k) for k, name in enumerate(names)]
     order = np.argsort(sizes, kind="stable")
     chosen = {place: int(order[round(share * (len(names) - 1))]) for place, share in PLACES.items()}
@@ -61,7 +61,7 @@ def _rows(names: Sequence[str], sizes: Indices) -> list[tuple[str, int]]:
 
 
 def _classes(row: Indices, labels: Sequence[str]) -> list[Text]:
-    if len(labels) <= MOST_COLUMNS:
+    if len(labels) <= MAX_COLUMNS:
         return [Text(str(count) if count else "·", style="" if count else "dim") for count in row]
     largest = [c for c in np.argsort(-row, kind="stable")[:3] if row[c]]
     return [Text(", ".join(f"{labels[c]} {row[c]}" for c in largest))]

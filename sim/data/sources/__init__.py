@@ -12,7 +12,7 @@ from sim.data.sources.recordings import Recordings
 from sim.data.sources.source import ExampleSource, Progress, check_target
 from sim.errors import SettingsError
 
-__all__ = ["ExampleSource", "Progress", "check_target", "source_named", "source_names"]
+__all__ = ["ExampleSource", "Progress", "check_target", "get_source", "source_names"]
 
 
 def source_names() -> tuple[str, ...]:
@@ -20,7 +20,7 @@ def source_names() -> tuple[str, ...]:
     return (*dataset_names(), *IMAGE_SETS, synthetic.NAME)
 
 
-def source_named(name: str) -> ExampleSource:
+def get_source(name: str) -> ExampleSource:
     """Return the source of a data set, or of several sets of recordings joined by `+`.
 
     Raises:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,11 +22,12 @@ from federation.tasks.segmentation import Segmentation
 from federation.tasks.task import Task
 from federation.training.pixels import Moments
 from gaitway.input_spec import InputSpec
+from gaitway.tasks import TargetKind
 from har_pipeline import ChannelStatistics
-from sim.data.federated_data import ClientData, DealtClasses, FederatedData
+from sim.data.federated_data import ClientData, FederatedData, PartitionClasses
 from sim.data.images import ImageReader, LabelledImages
-from sim.data.images.labelled import DealtBy
-from sim.data.images.pictures import VOID
+from sim.data.images.image_files import VOID
+from sim.data.images.labelled import PartitionTargets
 from sim.data.partitions import PARTITIONS, Natural, Share, partition_from_json, with_validation
 from sim.data.sources.source import Progress, check_target
 from sim.errors import SettingsError
@@ -40,9 +41,13 @@ class Images:
         self._reader = reader
 
     @property
-    def target(self) -> Literal["class", "mask"]:
+    def targets(self) -> tuple[TargetKind, ...]:
         """As the reader says."""
-        return self._reader.target
+        return (TargetKind(self._reader.target),)
+
+    def number(self, options: Mapping[str, Any]) -> str:
+        """Return nothing: images have no numbers."""
+        return ""
 
     def labels(self, options: Mapping[str, Any]) -> tuple[str, ...]:
         """Name the classes."""
@@ -72,24 +77,24 @@ class Images:
         self._check_task(task)
         self._check_plan(settings)
         images = learnt_by(task, self._reader.read(root, settings.dataset_options, progress))
-        shares = divided(images, task, settings)
+        shares = partition_images(images, task, settings)
         data = image_federation(images, shares, self._reader.moments, settings.device)
         return replace(data, fit=self._reader.fit(self._reader.options(settings.dataset_options)))
 
     def _check_plan(self, settings: Experiment) -> None:
-        """Refuse a plan for pictures of another shape, or that are fitted to it in another way."""
+        """Refuse a plan for images of another shape, or that are fitted to it in another way."""
         planned, options = settings.data.input, self._reader.options(settings.dataset_options)
         shape, fit = self._reader.shape(options), self._reader.fit(options)
         if planned is not None and (planned.shape, planned.fit) != (shape, fit):
             raise SettingsError(
-                f"the plan is for pictures of {planned.shape} (channels, height, width), fit {planned.fit}; "
+                f"the plan is for images of {planned.shape} (channels, height, width), fit {planned.fit}; "
                 f"{self._reader.name} gives {shape}, fit {fit}; set the data set's options by --set data.KEY, or the "
                 "plan's by data.input"
             )
 
     def _check_task(self, task: Task) -> None:
         """Refuse a task that learns other targets than these, before any file is read."""
-        check_target(self._reader.name, self, task)
+        check_target(self._reader.name, self, task, {})
         if task.outside not in (None, VOID):
             raise SettingsError(
                 f"task.ignore_index is {task.outside}; masks are read with {VOID} where a pixel has no class"
@@ -100,11 +105,11 @@ def learnt_by(task: Task, images: LabelledImages) -> LabelledImages:
     """Note what partitions deal by; a task without classes has that in place of masks, which it does not look at."""
     if not images.has_masks:
         return images
-    by = images.deal_by(task if task.has_classes else Segmentation())
-    return replace(images, dealt_by=by, y=images.y if task.has_classes else by.y)
+    by = images.targets_for_partition(task if task.has_classes else Segmentation())
+    return replace(images, partition_targets=by, y=images.y if task.has_classes else by.y)
 
 
-def divided(images: LabelledImages, task: Task, settings: Experiment) -> dict[str, Share]:
+def partition_images(images: LabelledImages, task: Task, settings: Experiment) -> dict[str, Share]:
     """Give each client its images by the experiment's partition, and some of those to train on for validation.
 
     For validation is what was published for it, where the published test part is taken too; else a tail of each class.
@@ -133,17 +138,19 @@ def image_federation(
     clients = {name: ClientData(train=next(parts), test=next(parts), validation=next(parts)) for name in shares}
     statistics = dict.fromkeys(shares, _as_statistics(moments))
     data = FederatedData(images.labels, clients, statistics, split_leaks=False, moments=moments)
-    return data if images.dealt_by is None else _with_dealt_classes(data, images.dealt_by, rows, sizes)
+    return (
+        data if images.partition_targets is None else _with_dealt_classes(data, images.partition_targets, rows, sizes)
+    )
 
 
-def _with_dealt_classes(data: FederatedData, by: DealtBy, rows: np.ndarray, sizes: list[int]) -> FederatedData:
+def _with_dealt_classes(data: FederatedData, by: PartitionTargets, rows: np.ndarray, sizes: list[int]) -> FederatedData:
     """Note by which class each example of `rows` was dealt, client by client and part by part."""
     classes = iter(torch.split_with_sizes(torch.from_numpy(by.y[rows]), sizes))
     clients = {
-        name: replace(client, dealt=DealtClasses(next(classes), next(classes), next(classes)))
+        name: replace(client, partition_classes=PartitionClasses(next(classes), next(classes), next(classes)))
         for name, client in data.clients.items()
     }
-    return replace(data, clients=clients, dealt_labels=None if by.labels == data.labels else by.labels)
+    return replace(data, clients=clients, partition_class_names=None if by.labels == data.labels else by.labels)
 
 
 def _as_statistics(moments: Moments) -> ChannelStatistics:

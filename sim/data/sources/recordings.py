@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from federation.plan import DataSpec
 from federation.records import Examples
 from gaitway.input_spec import SENSOR_CHANNELS, InputSpec
+from gaitway.tasks import TargetKind, task_of
 from har_pipeline import (
     CHANNELS,
     ChannelStatistics,
@@ -21,6 +23,7 @@ from har_pipeline import (
     WindowedDataset,
     cut_validation,
     dataset_labels,
+    dataset_number,
     dataset_settings,
     normalize_clients,
     prepare,
@@ -28,8 +31,8 @@ from har_pipeline import (
 )
 from har_pipeline.origin import Key
 from har_pipeline.signals.checks import grouped as grouped_findings
-from har_pipeline.splits import Split
-from sim.data.federated_data import ClientData, FederatedData
+from har_pipeline.splits import Split, by_session
+from sim.data.federated_data import ClientData, FederatedData, PartitionClasses
 from sim.data.holdout import leave_out
 from sim.data.partitions import partition_from_json
 from sim.data.repartition import grouped, repartition
@@ -37,11 +40,13 @@ from sim.data.sources.source import Progress
 from sim.errors import SettingsError
 from sim.experiment import Experiment
 
+UNLABELLED = "no activity"
+
 
 class Recordings:
     """One data set of recordings, or several as one."""
 
-    target: Literal["class", "mask"] = "class"
+    targets = (TargetKind.CLASS, TargetKind.NUMBER)
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -49,6 +54,10 @@ class Recordings:
     def labels(self, options: Mapping[str, Any]) -> tuple[str, ...]:
         """Name the activities."""
         return dataset_labels(self._name, dict(options) or None)
+
+    def number(self, options: Mapping[str, Any]) -> str:
+        """Name the number that recordings have, with its unit."""
+        return dataset_number(self._name, dict(options) or None)
 
     def input_spec(self, options: Mapping[str, Any], pipeline: Mapping[str, Any]) -> InputSpec:
         """Describe a window of the data set's own pipeline with these changes."""
@@ -65,10 +74,14 @@ class Recordings:
     ) -> FederatedData:
         """Prepare the windows (or take them from the cache), split and normalize them, group or deal them again."""
         pipeline = PipelineSettings.from_json({**dataset_settings(self._name).to_json(), **settings.data.pipeline})
-        options = settings.dataset_options or None
+        options, learnt = settings.dataset_options or None, task_of(settings.task)
+        if learnt.target is TargetKind.NUMBER:
+            pipeline = replace(pipeline, keep_unlabelled=True)
         dataset = prepare(self._name, root, pipeline, cache_dir=cache, progress=progress, options=options)
         odd = tuple(": ".join(row) for row in grouped_findings(dataset.findings, len(dataset.clients)))
-        data = replace(federated_data(dataset, settings), findings=odd)
+        data = federated_data(dataset, settings)
+        advice = learnt.advice(np.concatenate([client.train.y.cpu().numpy() for client in data.clients.values()]))
+        data = replace(data, findings=(*odd, *([advice] if advice else [])))
         if settings.clients_by != "client":
             data = grouped(data, _groups(dataset, settings.clients_by, data))
         if settings.partition is not None:
@@ -86,7 +99,11 @@ def federated_data(dataset: WindowedDataset, settings: Experiment) -> FederatedD
     Raises:
         SettingsError: if no client has a training window.
     """
-    seed = settings.training.seed
+    seed, learnt = settings.training.seed, task_of(settings.task)
+    classes, numbers = dataset, learnt.target is TargetKind.NUMBER
+    if numbers:  # devices that learn a number know no activities: stretches of recording are divided, not classes
+        classes = dataset.numbered()
+        dataset = by_session(classes)
     mixed = settings.partition is not None and partition_from_json(settings.partition).test == "split"
     share = 0.0 if mixed else settings.validation_share
     splits, validation = {}, {}
@@ -101,16 +118,23 @@ def federated_data(dataset: WindowedDataset, settings: Experiment) -> FederatedD
     if not staying:
         raise SettingsError(f"no client of {dataset.name} has a training window; are the recordings long enough?")
     normalized, statistics = _normalized(usable, splits, settings.data, staying)
-    clients = {
-        name: ClientData(*(_examples(windows, rows, settings.device) for rows in (*splits[name][:2], validation[name])))
-        for name, windows in normalized.items()
-    }
+    clients = {}
+    unlabelled = any((windows.y < 0).any() for windows in classes.clients.values())
+    for name, windows in normalized.items():
+        parts = (*splits[name][:2], validation[name])
+        targets = windows.number if numbers else windows.y
+        dealt = PartitionClasses(*(_activities(classes.clients[name].y[rows], dataset) for rows in parts))
+        clients[name] = ClientData(
+            *(_examples(windows.x, targets, rows, settings.device) for rows in parts),
+            partition_classes=dealt if numbers else None,
+        )
     return FederatedData(
-        dataset.labels,
+        learnt.labels(dataset.labels, dataset.number),
         {name: clients[name] for name in staying},
         {name: statistics[name] for name in staying},
         any(splits[name].leaks for name in usable),
         {name: clients[name] for name in clients if name not in staying},
+        partition_class_names=(*dataset.labels, *([UNLABELLED] if unlabelled else [])) if numbers else None,
     )
 
 
@@ -137,5 +161,10 @@ def _groups(dataset: WindowedDataset, key: Key, data: FederatedData) -> dict[str
     return {name: members for name, members in left.items() if members}
 
 
-def _examples(windows: ClientWindows, rows: np.ndarray, device: str) -> Examples:
-    return Examples(torch.from_numpy(windows.x[rows]).to(device), torch.from_numpy(windows.y[rows]).to(device))
+def _activities(classes: np.ndarray, dataset: WindowedDataset) -> Tensor:
+    """Return the class of windows (n,), that of UNLABELLED for those without one."""
+    return torch.from_numpy(np.where(classes >= 0, classes, len(dataset.labels)))
+
+
+def _examples(x: np.ndarray, targets: np.ndarray, rows: np.ndarray, device: str) -> Examples:
+    return Examples(torch.from_numpy(x[rows]).to(device), torch.from_numpy(targets[rows]).to(device))

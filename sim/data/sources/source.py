@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from federation.tasks import TASKS
 from federation.tasks.task import Task
 from gaitway.input_spec import InputSpec
+from gaitway.tasks import TargetKind
 from sim.data.federated_data import FederatedData
 from sim.errors import SettingsError
 from sim.experiment import Experiment
@@ -21,12 +22,16 @@ class ExampleSource(Protocol):
     """One data set; `options` are those of `--set data.KEY`. All methods raise PipelineError or SettingsError."""
 
     @property
-    def target(self) -> Literal["class", "mask"]:
-        """Whether an example has one class, or a mask with a class of each pixel."""
+    def targets(self) -> tuple[TargetKind, ...]:
+        """What examples can be answered with: a class each, a class of each pixel, or (by the options) a number."""
         ...
 
     def labels(self, options: Mapping[str, Any]) -> tuple[str, ...]:
         """Name the classes, in the order of their indices."""
+        ...
+
+    def number(self, options: Mapping[str, Any]) -> str:
+        """Name the number that examples have, with its unit; "" where they have none."""
         ...
 
     def input_spec(self, options: Mapping[str, Any], pipeline: Mapping[str, Any]) -> InputSpec:
@@ -44,14 +49,31 @@ class ExampleSource(Protocol):
         ...
 
 
-def check_target(name: str, source: ExampleSource, task: Task) -> None:
+_HAVING = {
+    TargetKind.CLASS: "one class an example",
+    TargetKind.MASK: "a class of each pixel",
+    TargetKind.NUMBER: "a number an example",
+}
+
+
+def check_target(name: str, source: ExampleSource, task: Task, options: Mapping[str, Any]) -> None:
     """Refuse a task that learns other targets than a data set has, before models and files are looked at.
 
     Raises:
         SettingsError: naming the tasks that learn these.
     """
-    if task.takes(source.target):
+    there = [kind for kind in source.targets if kind is not TargetKind.NUMBER or source.number(options)]
+    if task.target is TargetKind.NUMBER and task.target in source.targets and task.target not in there:
+        raise SettingsError(
+            f"{task.name} learns a number an example, and {name} has none; name its column in a description, as in "
+            'number = { column = "heart_rate", unit = "beats/min" }, and give that by --describe'
+        )
+    if task.target is TargetKind.CLASS and task.target in there and len(source.labels(options)) < task.min_labels:
+        raise SettingsError(
+            f"{task.name} learns classes, and {name} names none; write them in its description's labels"
+        )
+    if any(task.takes(kind) for kind in there):
         return
-    fitting = " or ".join(each.name for each in TASKS.values() if each.takes(source.target))
-    has = "a class of each pixel" if source.target == "mask" else "one class an example"
+    fitting = " or ".join(each.name for each in TASKS.values() if any(each.takes(kind) for kind in there))
+    has = " and ".join(_HAVING[kind] for kind in there)
     raise SettingsError(f"{name} has {has}, {task.name} learns another target; give --task {fitting}")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from gaitway.errors import did_you_mean, first_problem
 from gaitway.input_spec import InputSpec
+from gaitway.tasks import TargetKind
 from sim.data.federated_data import FederatedData
 from sim.data.sources.source import Progress
 from sim.data.synthetic_logistic import DIMENSION, LABELS, SyntheticTasks, synthetic_federation
@@ -22,11 +23,15 @@ NAME = "synthetic_logistic"
 class SyntheticLogistic:
     """Generated logistic regressions; the options are the fields of SyntheticTasks."""
 
-    target: Literal["class", "mask"] = "class"
+    targets = (TargetKind.CLASS,)
 
     def labels(self, options: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the ten classes."""
         return LABELS
+
+    def number(self, options: Mapping[str, Any]) -> str:
+        """Return nothing: there are classes alone."""
+        return ""
 
     def input_spec(self, options: Mapping[str, Any], pipeline: Mapping[str, Any]) -> InputSpec:
         """Describe an input."""

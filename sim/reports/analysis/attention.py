@@ -21,7 +21,7 @@ from federation.method import Weights
 from sim.diagnostics import effective_clients
 from sim.errors import AnalysisError
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.section import AnalysisSection, Picture
+from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.figures.style import new_figure, plain_text
 
 Table = npt.NDArray[np.float64]
@@ -48,22 +48,22 @@ def attention(run: FinishedRun) -> AnalysisSection:
     kinds = _by_kind({number: each.attention for number, each in run.diagnostics.items()})
     if not kinds:
         raise AnalysisError(_missing(run))
-    pictures = {"clients": Picture(clients_figure(kinds, run.clients), "Weight of each client in each round.")}
+    figures = {"clients": CaptionedFigure(clients_figure(kinds, run.clients), "Weight of each client in each round.")}
     effective = {kind: [effective_clients(each) for each in rounds.values()] for kind, rounds in kinds.items()}
     values: dict[str, Any] = {"effective_clients": effective}
     if any(each.effective_clients for each in run.diagnostics.values()):
         spread = {n: each.effective_clients for n, each in run.diagnostics.items() if each.effective_clients}
         caption = "Effective number of clients of each parameter tensor by round."
-        pictures["layers"] = Picture(layers_figure(spread), caption)
+        figures["layers"] = CaptionedFigure(layers_figure(spread), caption)
         values["effective_clients_by_layer"] = {str(number): each for number, each in spread.items()}
     last, weights = [(number, each.layer_attention) for number, each in run.diagnostics.items()][-1]
     if weights:
         caption = f"Weight of each client in each parameter tensor, round {last}."
-        pictures["last_round"] = Picture(last_round_figure(weights), caption)
+        figures["last_round"] = CaptionedFigure(last_round_figure(weights), caption)
     table = tuple(
         (f"{TITLES[kind]}: effective clients, last round", f"{each[-1]:.3g}") for kind, each in effective.items()
     )
-    return AnalysisSection("attention", "Attention", TEXT, values, pictures, table)
+    return AnalysisSection("attention", "Attention", TEXT, values, figures, table)
 
 
 def _missing(run: FinishedRun) -> str:

@@ -29,9 +29,9 @@ NAMED_CLASSES = 35
 class GroupStyle:
     """How groups look, the same in every panel of a figure."""
 
-    def __init__(self, names: Sequence[str], title: str, most_named: int = NAMED_GROUPS) -> None:
+    def __init__(self, names: Sequence[str], title: str, max_named: int = NAMED_GROUPS) -> None:
         self.names, self.title = names, title
-        self.named = len(names) <= most_named
+        self.named = len(names) <= max_named
         self.scale = colormaps["turbo"].resampled(max(len(names), 2))
 
     def colour(self, group: int) -> Colour:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from sim.diagnostics import Movement
 from sim.errors import AnalysisError
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.section import AnalysisSection, Picture
+from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.figures.style import COLOURS, DASHES, by_round, new_figure
 
 TEXT = """How far prototypes went in each round, ‖p(t+1) − p(t)‖, relative to their mean length, so that blocks and runs
@@ -34,8 +34,8 @@ def convergence(run: FinishedRun) -> AnalysisSection:
         raise AnalysisError(_missing(run))
     last = {block: _relative(each[-1][1], "mean") for block, each in curves.items()}
     table = tuple((f"{block}, last round", f"{100 * value:.3g} % of the mean length") for block, value in last.items())
-    pictures = {"rounds": Picture(_figure(curves), CAPTION)}
-    return AnalysisSection("convergence", "Convergence of prototypes", TEXT, {"last_relative": last}, pictures, table)
+    figures = {"rounds": CaptionedFigure(_figure(curves), CAPTION)}
+    return AnalysisSection("convergence", "Convergence of prototypes", TEXT, {"last_relative": last}, figures, table)
 
 
 def _missing(run: FinishedRun) -> str:

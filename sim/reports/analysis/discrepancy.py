@@ -19,7 +19,7 @@ from torch import Tensor
 from federation.records import Examples
 from sim.errors import AnalysisError
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.section import AnalysisSection, Picture
+from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.analysis.tsne import subsample
 from sim.reports.comparison.comparability import tested_on
 from sim.reports.figures.style import BLUE, ORANGE, clean, new_figure, plain_text
@@ -29,7 +29,7 @@ round) and the centralized model's features of all clients' test examples. Kerne
 distance between centralized features; the biased estimate, which is never negative. Smaller is closer to centralized
 training. FFD(A, B) = 100·(MMD_B − MMD_A)/MMD_B: positive where A, this run, is closer than B. Each client holds its own
 mix of classes, so that no value reaches 0; networks that were initialised differently have different feature spaces."""
-MOST_VECTORS = 2000
+MAX_VECTORS = 2000
 """So many features of either side at most: kernel matrices grow with the square."""
 
 
@@ -53,8 +53,8 @@ def discrepancy(run: FinishedRun, centralized: FinishedRun, against: FinishedRun
         mine, theirs = means.values()
         values["ffd"] = ffd(mine, theirs)
         table += (("FFD(A, B)", f"{values['ffd']:.1f} %"),)
-    pictures = {"clients": Picture(_figure(found), "MMD² of each client, in the order of this run's.")}
-    return AnalysisSection("discrepancy", "Discrepancy from centralized features", TEXT, values, pictures, table)
+    figures = {"clients": CaptionedFigure(_figure(found), "MMD² of each client, in the order of this run's.")}
+    return AnalysisSection("discrepancy", "Discrepancy from centralized features", TEXT, values, figures, table)
 
 
 def _caution(models: Sequence[str]) -> str:
@@ -89,9 +89,9 @@ def _reference(centralized: FinishedRun) -> Tensor:
             f"{centralized.directory.path} is a run of {centralized.method}; expected one of centralized"
         )
     union = centralized.data.union_test()
-    rows = subsample(len(union.y), MOST_VECTORS, centralized.settings.training.seed, "reference")
+    rows = subsample(len(union.y), MAX_VECTORS, centralized.settings.training.seed, "reference")
     some = Examples(union.x[rows], union.y[rows])
-    return centralized.rows(centralized.server, some, MOST_VECTORS, "reference")[0]
+    return centralized.rows(centralized.server, some, MAX_VECTORS, "reference")[0]
 
 
 def _per_client(run: FinishedRun, reference: Tensor, width: float) -> dict[str, float]:
@@ -99,7 +99,7 @@ def _per_client(run: FinishedRun, reference: Tensor, width: float) -> dict[str, 
     within = kernel(reference, reference, width).mean()
     for done, (name, features) in enumerate(run.own_features.items()):
         run.progress(f"MMD of client {name}", done, len(run.own_features))
-        rows = subsample(len(features), MOST_VECTORS, seed, "mmd", name)
+        rows = subsample(len(features), MAX_VECTORS, seed, "mmd", name)
         found[name] = float(mean_discrepancy(features[rows], reference, width, within))
     return found
 

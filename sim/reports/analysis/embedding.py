@@ -20,7 +20,7 @@ from federation.tree import total
 from models.model import Model
 from sim.reports.analysis.colours import NAMED_CLASSES, Groups, GroupStyle, bare, edged
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.section import AnalysisSection, Picture
+from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.analysis.tsne import subsample, tsne
 from sim.reports.figures.style import new_figure
 
@@ -28,8 +28,8 @@ TEXT = """Each dot is a test example, in segmentation one of its pixels of the f
 background; the same dots left and right. Stars are the aggregate prototypes
 Σ n_k[c] p_k[c] / Σ n_k[c]; diamonds on the left are the clients' own prototypes p_k[c], measured on training examples.
 t-SNE keeps neighbourhoods: distances between clusters and their sizes mean nothing."""
-MOST_DOTS = 1500
-MOST_DIAMONDS = 300
+MAX_DOTS = 1500
+MAX_DIAMONDS = 300
 
 
 class Cloud(NamedTuple):
@@ -46,13 +46,15 @@ class Cloud(NamedTuple):
 
 def embedding(run: FinishedRun) -> AnalysisSection:
     """Map the features under the clients' own models, and under the server's if there is one."""
-    pictures = {}
+    figures = {}
     if not run.pools_data:
-        pictures["clients"] = Picture(_figure(run, _own(run)), "Features under each client's own model, best round.")
+        figures["clients"] = CaptionedFigure(
+            _figure(run, _own(run)), "Features under each client's own model, best round."
+        )
     if run.has_server_model:
         caption = "Features of the same examples under the server's model, last round."
-        pictures["server"] = Picture(_figure(run, _server(run)), caption)
-    return AnalysisSection("features", "Features and prototypes", TEXT, pictures=pictures)
+        figures["server"] = CaptionedFigure(_figure(run, _server(run)), caption)
+    return AnalysisSection("features", "Features and prototypes", TEXT, figures=figures)
 
 
 def _own(run: FinishedRun) -> Cloud:
@@ -68,7 +70,7 @@ def _drawn(run: FinishedRun, name: str, model: Model) -> tuple[Tensor, Tensor]:
 
     In segmentation they are of pixels, as many as of other tasks examples, and none of the background.
     """
-    share, test = max(1, MOST_DOTS // len(run.own_features)), run.data.clients[name].test
+    share, test = max(1, MAX_DOTS // len(run.own_features)), run.data.clients[name].test
     chosen = subsample(len(test.y), share, run.settings.training.seed, name)
     return run.rows(model, Examples(test.x[chosen], test.y[chosen]), share, name, without=_background(run))
 
@@ -106,7 +108,7 @@ def _local(run: FinishedRun, stats: Mapping[str, ClassStats]) -> tuple[Tensor, G
     known = {name: _known(run, each) for name, each in stats.items()}
     vectors = torch.cat([class_prototypes(each)[known[name]] for name, each in stats.items()])
     classes = torch.cat([mask.nonzero()[:, 0] for mask in known.values()])
-    rows = subsample(len(vectors), MOST_DIAMONDS, run.settings.training.seed, "prototypes")
+    rows = subsample(len(vectors), MAX_DIAMONDS, run.settings.training.seed, "prototypes")
     return vectors[rows], classes[rows].numpy()
 
 

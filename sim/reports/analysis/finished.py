@@ -37,8 +37,8 @@ Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and of how much."""
 
 
-MOST_PIXELS = 2000
-"""Of a client's test pictures so many pixels are kept: all of them would not fit into memory."""
+MAX_PIXELS = 2000
+"""Of a client's test images so many pixels are kept: all of them would not fit into memory."""
 
 
 def silent(_what: str, _done: int, _total: int) -> None:
@@ -73,7 +73,7 @@ class FinishedRun:
     def keeps_prototypes(self) -> bool:
         """Whether the server's state has prototypes, of ALP layers or of classes."""
         method = METHODS[self.method]
-        return method.requires_alp or bool(method.class_stats_at)
+        return method.requires_alp or bool(method.sums_at)
 
     @cached_property
     def clients(self) -> tuple[str, ...]:
@@ -137,7 +137,7 @@ class FinishedRun:
         if not names:
             raise AnalysisError(f"no client with a model has a test example in {self.directory.path}")
         return {
-            name: self.rows(self.model(name), tests[name], MOST_PIXELS, name)[0]
+            name: self.rows(self.model(name), tests[name], MAX_PIXELS, name)[0]
             for name in self._counted("features", names)
         }
 
@@ -159,7 +159,7 @@ class FinishedRun:
 
     @torch.no_grad()
     def outputs(self, model: Model, examples: Examples) -> Iterator[tuple[Batch, Output]]:
-        """Yield what a model makes of examples, in the batches of the run's evaluation; large pictures in smaller."""
+        """Yield what a model makes of examples, in the batches of the run's evaluation; large images in smaller."""
         together = STATS_NUMBERS // max(1, math.prod(examples.x.shape[1:]))
         size = max(1, min(self.settings.eval_batch, together))
         for x, y in zip(torch.split(examples.x, size), torch.split(examples.y, size), strict=True):

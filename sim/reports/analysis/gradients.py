@@ -10,7 +10,7 @@ from federation.training.forward import functional, initial_client
 from models.model import Model
 from sim.evaluation import dissimilarity, mean_gradient
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.section import AnalysisSection, Picture
+from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.figures.run_figures import gradient_dissimilarity
 from sim.reports.report import CAPTIONS
 
@@ -34,8 +34,8 @@ def gradients(run: FinishedRun) -> AnalysisSection:
         ("clients", str(len(found.clients))),
     )
     by_round = gradient_dissimilarity(run.directory)
-    pictures = {"rounds": Picture(by_round, CAPTIONS["gradient_dissimilarity"])} if by_round else {}
-    return AnalysisSection("gradients", "Gradient dissimilarity", TEXT, values, pictures, table)
+    figures = {"rounds": CaptionedFigure(by_round, CAPTIONS["gradient_dissimilarity"])} if by_round else {}
+    return AnalysisSection("gradients", "Gradient dissimilarity", TEXT, values, figures, table)
 
 
 def _gradients(run: FinishedRun, model: Model) -> Iterable[tuple[str, int, Tensor]]:

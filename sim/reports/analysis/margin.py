@@ -14,7 +14,7 @@ from federation.records import ClassStats
 from sim.diagnostics import aggregate_margin
 from sim.errors import AnalysisError
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.section import AnalysisSection, Picture
+from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.figures.style import BLUE, by_round, new_figure
 
 TEXT = """The mean distance d⁻ between aggregate prototypes of different classes. Prototypes are means of training
@@ -37,13 +37,15 @@ def margin(run: FinishedRun) -> AnalysisSection:
     if values["clients"] is None:
         raise AnalysisError("aggregate_margin needs training examples of at least two classes")
     rounds = {n: each.aggregate_margin for n, each in run.diagnostics.items() if each.aggregate_margin is not None}
-    pictures = {"rounds": Picture(_figure(rounds), CAPTION)} if rounds else {}
-    table = tuple((f"aggregate_margin, prototypes by {WHOSE[who]}", f"{value:.4f}") for who, value in values.items())
+    figures = {"rounds": CaptionedFigure(_figure(rounds), CAPTION)} if rounds else {}
+    table = tuple(
+        (f"aggregate_margin, prototypes by {MODEL_NAMES[who]}", f"{value:.4f}") for who, value in values.items()
+    )
     found = {**values, "rounds": {str(number): value for number, value in rounds.items()}}
-    return AnalysisSection("aggregate_margin", "Aggregate margin", TEXT, found, pictures, table)
+    return AnalysisSection("aggregate_margin", "Aggregate margin", TEXT, found, figures, table)
 
 
-WHOSE = {"clients": "the clients' own models (best round)", "server": "the server's model (last round)"}
+MODEL_NAMES = {"clients": "the clients' own models (best round)", "server": "the server's model (last round)"}
 
 
 def margin_of(stats: Mapping[str, ClassStats]) -> float | None:

@@ -13,7 +13,7 @@ from sim.reports.report import data_uri, render
 
 
 def write_page(folder: Path, title: str, sections: Sequence[AnalysisSection], missing: Mapping[str, str]) -> Path:
-    """Write `SECTION_PICTURE.png`, analysis.json and analysis.html into a folder, and return the page's path.
+    """Write `SECTION_FIGURE.png`, analysis.json and analysis.html into a folder, and return the page's path.
 
     `missing` says of each analysis that could not be made why; it is shown and written too.
     """
@@ -28,6 +28,6 @@ def write_page(folder: Path, title: str, sections: Sequence[AnalysisSection], mi
 
 
 def _drawn(section: AnalysisSection, folder: Path) -> dict[str, str]:
-    """Draw a section's pictures, and return each as a `data:` address."""
-    figures = {f"{section.name}_{name}": picture.figure for name, picture in section.pictures.items()}
-    return dict(zip(section.pictures, map(data_uri, draw(figures, folder)), strict=True))
+    """Draw a section's figures, and return each as a `data:` address."""
+    figures = {f"{section.name}_{name}": figure.figure for name, figure in section.figures.items()}
+    return dict(zip(section.figures, map(data_uri, draw(figures, folder)), strict=True))

@@ -1,4 +1,4 @@
-"""Predicted masks and entropy maps of a few test pictures, and per class how good and how sure a segmentation is.
+"""Predicted masks and entropy maps of a few test images, and per class how good and how sure a segmentation is.
 
 U. Michieli, M. Ozay 2021 (arXiv 2105.08982), section 5.2, figures 6 and S4.
 """
@@ -17,25 +17,25 @@ from federation.tree import total
 from models.model import Model
 from sim.errors import AnalysisError
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.section import AnalysisSection, Picture
+from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.figures.segmentation import segmentation_figure
 from sim.results.entropy import feature_entropy, softmax_entropy
-from sim.results.segmented_pictures import choose_pictures, picture_of, together
+from sim.results.segmented_images import choose_images, image_of, together
 
-TEXT = """What the network answers for a few test pictures, the same for every run of this seed. Softmax entropy is
+TEXT = """What the network answers for a few test images, the same for every run of this seed. Softmax entropy is
 that of the class probabilities of a pixel: dark where the network is sure. Feature entropy is that of a pixel's
-features, raised to be non-negative where some are below 0 and divided by their sum, scaled up to the picture: bright
+features, raised to be non-negative where some are below 0 and divided by their sum, scaled up to the image: bright
 where many features are active. Both in nats, at most ln C and ln D. The networks' heads answer here, also where the
-method predicts by prototypes. The table is over the labelled pixels of all clients' test pictures."""
+method predicts by prototypes. The table is over the labelled pixels of all clients' test images."""
 ALL = "all"
-WHOSE = {
+MODEL_NAMES = {
     "server": "The server's model, last round.",
-    "clients": "Each picture by the model of the client whose it is, best round.",
+    "clients": "Each image by the model of the client whose it is, best round.",
 }
 
 
 def pixels(run: FinishedRun) -> AnalysisSection:
-    """Draw the pictures and measure both entropies by class, under the server's model and under the clients' own.
+    """Draw the images and measure both entropies by class, under the server's model and under the clients' own.
 
     Raises:
         AnalysisError: if the task is no segmentation.
@@ -49,14 +49,14 @@ def pixels(run: FinishedRun) -> AnalysisSection:
     if not run.pools_data:
         models["clients"] = run.model
     measured = {whose: _measured(run, task, model) for whose, model in models.items()}
-    pictures = {whose: Picture(_figure(run, task, model), WHOSE[whose]) for whose, model in models.items()}
+    figures = {whose: CaptionedFigure(_figure(run, task, model), MODEL_NAMES[whose]) for whose, model in models.items()}
     heads = [f"{column}, {whose}" for whose in models for column in COLUMNS]
     return AnalysisSection(
         "pixels",
         "Masks and entropy maps",
         TEXT,
         measured,
-        pictures,
+        figures,
         tuple(_rows(measured)),
         ("class", "pixels", *heads),
     )
@@ -65,18 +65,18 @@ def pixels(run: FinishedRun) -> AnalysisSection:
 def _figure(run: FinishedRun, task: Segmentation, model: Callable[[str], Model]) -> Any:
     tests = {name: run.data.clients[name].test for name in run.own_features}
     found = []
-    for name, row in choose_pictures(tests, task, run.settings.training.seed):
+    for name, row in choose_images(tests, task, run.settings.training.seed):
         one = Examples(tests[name].x[row : row + 1], tests[name].y[row : row + 1])
         ((_, output),) = run.outputs(model(name), one)
-        title = f"{name}, test picture {row + 1}"
-        found.append(picture_of(task, title, one.x, one.y, output, run.data.statistics.get(name)))
-    pictures = together(found)
-    assert pictures is not None  # own_features has refused a run without a test picture
-    return segmentation_figure(pictures, run.data.labels, task)
+        title = f"{name}, test image {row + 1}"
+        found.append(image_of(task, title, one.x, one.y, output, run.data.statistics.get(name)))
+    images = together(found)
+    assert images is not None  # own_features has refused a run without a test image
+    return segmentation_figure(images, run.data.labels, task)
 
 
 def _measured(run: FinishedRun, task: Segmentation, model: Callable[[str], Model]) -> dict[str, Any]:
-    """Return the metrics, and of each class IoU, pixels and mean entropies, over all clients' test pictures."""
+    """Return the metrics, and of each class IoU, pixels and mean entropies, over all clients' test images."""
     sums = total(_sums(run, task, model(name), run.data.clients[name].test) for name in run.own_features)
     per_class = {
         label: {"iou": None if iou != iou else iou, **_means(sums["entropies"][:, k])}
@@ -93,7 +93,7 @@ def _means(sums: Tensor) -> dict[str, Any]:
 
 
 def _sums(run: FinishedRun, task: Segmentation, model: Model, test: Examples) -> dict[str, Any]:
-    """Add, over some pictures, the task's statistics, and by class (3, C) pixels and both entropies."""
+    """Add, over some images, the task's statistics, and by class (3, C) pixels and both entropies."""
     classes = run.settings.training.classes
     found = []
     for batch, output in run.outputs(model, test):

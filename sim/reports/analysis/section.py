@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 
-class Picture(NamedTuple):
+class CaptionedFigure(NamedTuple):
     """A figure and what it shows."""
 
     figure: Figure
@@ -18,13 +18,13 @@ class Picture(NamedTuple):
 
 @dataclass(frozen=True)
 class AnalysisSection:
-    """One analysis: `name` is its key in analysis.json and begins its pictures' names; `values` is JSON."""
+    """One analysis: `name` is its key in analysis.json and begins its figures' names; `values` is JSON."""
 
     name: str
     title: str
     text: str
     values: Mapping[str, Any] = field(default_factory=dict)
-    pictures: Mapping[str, Picture] = field(default_factory=dict)
+    figures: Mapping[str, CaptionedFigure] = field(default_factory=dict)
     table: tuple[tuple[str, ...], ...] = ()
     """Rows (what, value) of the page; or, with `columns`, of as many cells."""
     columns: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from gaitway.tasks import Metric
 from sim.errors import AnalysisError
-from sim.reports.analysis.section import AnalysisSection, Picture
+from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.comparison.comparability import settings_of
 from sim.reports.figures.style import COLOURS, DASHES, clean, heading, new_figure, plain_text
 from sim.results.records import Summary
@@ -26,7 +26,7 @@ SCORES = ("personalization", "generalization", "global")
 TEXT = """{metric} of runs that differ in {key} and, along one line, in nothing else but the seed."""
 CAPTION = """Mean over seeds; bars are one standard deviation over seeds where there are several. Values stand at even
 distances, in ascending order."""
-MOST_LINES = 12
+MAX_LINES = 12
 
 
 class Point(NamedTuple):
@@ -111,9 +111,9 @@ def _points(summaries: Sequence[Summary], metric: str) -> dict[str, Point]:
 
 
 def _section(key: str, lines: Mapping[str, Line], metric: Metric) -> AnalysisSection:
-    if len(lines) > MOST_LINES:
+    if len(lines) > MAX_LINES:
         raise AnalysisError(
-            f"{key}: {len(lines)} combinations of the other options; give at most {MOST_LINES} at a time"
+            f"{key}: {len(lines)} combinations of the other options; give at most {MAX_LINES} at a time"
         )
     values = {
         rest or "all runs": {
@@ -123,8 +123,8 @@ def _section(key: str, lines: Mapping[str, Line], metric: Metric) -> AnalysisSec
     }
     name = key.replace(".", "_")
     text = TEXT.format(key=key, metric=metric.label[0].upper() + metric.label[1:])
-    pictures = {"scores": Picture(_figure(key, lines, metric), CAPTION)}
-    return AnalysisSection(name, f"Sensitivity to {key}", text, values, pictures, _table(lines, metric))
+    figures = {"scores": CaptionedFigure(_figure(key, lines, metric), CAPTION)}
+    return AnalysisSection(name, f"Sensitivity to {key}", text, values, figures, _table(lines, metric))
 
 
 def _table(lines: Mapping[str, Line], metric: Metric) -> tuple[tuple[str, str], ...]:

@@ -24,17 +24,17 @@ from models.registry import alp_models
 from sim.errors import AnalysisError
 from sim.reports.analysis.colours import NAMED_CLASSES, Groups, GroupStyle, bare
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.section import AnalysisSection, Picture
+from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.analysis.tsne import subsample, tsne
 from sim.reports.figures.style import new_figure
 
 TEXT = """What enters the ALP layers of the server's model, and the prototypes that they match it with, for up to three
 blocks. Above: tokens of test examples in the colours of their classes, crosses the server's centres P_g. Below: the
 clients' local prototypes P_l of the best round around the same centres."""
-MOST_EXAMPLES = 64
-MOST_TOKENS = 600
-MOST_CENTRES = 150
-MOST_LOCAL = 600
+MAX_EXAMPLES = 64
+MAX_TOKENS = 600
+MAX_CENTRES = 150
+MAX_LOCAL = 600
 
 
 def tokens(run: FinishedRun) -> AnalysisSection:
@@ -49,9 +49,9 @@ def tokens(run: FinishedRun) -> AnalysisSection:
     names = list(layers)
     shown = list(dict.fromkeys([names[0], names[len(names) // 2], names[-1]]))
     caption = f"ALP layers {', '.join(shown)}: tokens (above) and local prototypes (below) around the centres."
-    pictures = {"blocks": Picture(_figure(run, shown), caption)}
+    figures = {"blocks": CaptionedFigure(_figure(run, shown), caption)}
     sizes = {name: list(layer.global_prototypes.shape) for name, layer in layers.items()}
-    return AnalysisSection("tokens", "Tokens and prototypes of the ALP layers", TEXT, {"prototypes": sizes}, pictures)
+    return AnalysisSection("tokens", "Tokens and prototypes of the ALP layers", TEXT, {"prototypes": sizes}, figures)
 
 
 def alp_layers(module: nn.Module) -> dict[str, ALP]:
@@ -85,7 +85,7 @@ def _figure(run: FinishedRun, shown: list[str]) -> Figure:
     by_class, by_client = GroupStyle(run.data.labels, "class", NAMED_CLASSES), GroupStyle(run.clients, "client")
     for column, name in enumerate(shown):
         run.progress(f"t-SNE of {name}", column, len(shown))
-        centres = _some(layers[name].global_prototypes, MOST_CENTRES, seed, name)[0]
+        centres = _some(layers[name].global_prototypes, MAX_CENTRES, seed, name)[0]
         _map(above[column], by_class, entering[name], classes[name], centres, seed)
         _map(below[column], by_client, *local[name], centres, seed)
         bare(above[column], f"{name}, G = {layers[name].num_prototypes}: tokens")
@@ -107,20 +107,20 @@ def _map(axes: Axes, style: GroupStyle, vectors: Tensor, groups: Groups, centres
 def _tokens(run: FinishedRun, layers: Mapping[str, ALP]) -> tuple[dict[str, Tensor], dict[str, Groups]]:
     """Return some tokens (n, d) of each layer, and the classes (n,) of their examples."""
     seed, union = run.settings.training.seed, run.data.union_test()
-    rows = subsample(len(union.y), MOST_EXAMPLES, seed, "tokens")
+    rows = subsample(len(union.y), MAX_EXAMPLES, seed, "tokens")
     some = Examples(union.x[rows], union.y[rows])
     with watched(layers) as seen:
         run.server(network_input(some.x, run.data.moments))
     vectors, classes = {}, {}
     for name, entered in seen.items():
-        vectors[name], chosen = _some(entered.flatten(0, 1), MOST_TOKENS, seed, name)
+        vectors[name], chosen = _some(entered.flatten(0, 1), MAX_TOKENS, seed, name)
         classes[name] = some.y.repeat_interleave(entered.shape[1])[chosen].numpy()
     return vectors, classes
 
 
 def _local_prototypes(run: FinishedRun, shown: list[str]) -> dict[str, tuple[Tensor, Groups]]:
     """Return some local prototypes (n, d) of each layer, and the clients (n,) that they are from."""
-    share = max(1, MOST_LOCAL // len(run.clients))
+    share = max(1, MAX_LOCAL // len(run.clients))
     found: dict[str, list[tuple[Tensor, int]]] = {name: [] for name in shown}
     for number, client in enumerate(run.clients):
         layers = alp_layers(run.model(client))

@@ -9,12 +9,12 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sim.reports.comparison.records import FOLLOWED, PAIRED, Curve, Group, OverDatasets
+from sim.reports.comparison.records import PAIRED, ROUND_SCORES, Curve, Group, OverDatasets
 from sim.reports.comparison.tables import significant
 from sim.reports.figures.style import BLACK, BLUE, COLOURS, DASHES, by_round, clean, heading, new_figure, plain_text
 from sim.results.statistics import PairedTest
 
-SHOWN = {"global_per_client": "global, per client"}
+SCORE_LABELS = {"global_per_client": "global, per client"}
 
 
 def over_rounds(group: Group) -> Figure | None:
@@ -43,7 +43,7 @@ def _overlay(group: Group, abscissa: Callable[[Curve], Sequence[float]], axis: C
         score: {
             index: curve for index, row in enumerate(group.rows) if (curve := row.curves.get(score)) and abscissa(curve)
         }
-        for score in FOLLOWED
+        for score in ROUND_SCORES
     }
     followed = [score for score, found in shown.items() if found]
     if not followed:
@@ -88,7 +88,7 @@ def differences(group: Group) -> Figure | None:
         axes.axvline(0, color=BLACK, linewidth=1)
         clean(axes, "", f"difference in {metric.label}" + (" (points)" if metric.is_share else ""))
         axes.grid(axis="x", color="#dddddd", linewidth=0.8)
-        axes.set_title(SHOWN.get(score, score), fontsize=11)
+        axes.set_title(SCORE_LABELS.get(score, score), fontsize=11)
     panels[0].set_yticks(range(len(rows)), [plain_text(f"{row.label} − {row.baseline}") for row in rows], fontsize=9)
     panels[0].set_ylim(len(rows) - 0.5, -0.5)
     return figure

@@ -11,9 +11,9 @@ from sim.results.records import Selection
 from sim.results.statistics import PairedTest, Ranking
 
 SCORES = ("personalization", "worst", "generalization", "global")
-NEW_USERS = "new_users_"
+NEW_CLIENTS = "new_clients_"
 """Begins the columns, one for each k, of clients that took no part, after k labelled examples of each class."""
-FOLLOWED = ("personalization", "global")
+ROUND_SCORES = ("personalization", "global")
 """The scores that runs have after every round."""
 PAIRED = ("personalization", "generalization", "global_per_client")
 """The scores that are tested: those that every client has one of, so that their spread over clients is known."""
@@ -43,7 +43,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Selected:
+class SelectionScores:
     """The rounds that a way of choosing them chose in a row's runs, and their scores."""
 
     rounds: tuple[int, ...]
@@ -78,7 +78,7 @@ class Row:
     train_seconds: float | None
     client_bytes: float | None
     curves: Mapping[str, Curve]
-    selected: Mapping[Selection, Selected]
+    selected: Mapping[Selection, SelectionScores]
     baseline: str | None = None
     tests: Mapping[str, PairedTest] = field(default_factory=dict)
 

@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from gaitway.tasks import Metric
 from sim.reports.comparison.comparability import Runs
-from sim.reports.comparison.records import FOLLOWED, NEW_USERS, ComparedScore, Curve, Selected, columns_of
+from sim.reports.comparison.records import NEW_CLIENTS, ROUND_SCORES, ComparedScore, Curve, SelectionScores, columns_of
 from sim.results.records import SELECTIONS, MeanStd, Plain, RoundRecord, SelectedRound, Selection, Spread, Summary
 from sim.results.run_directory import RunDirectory
 
@@ -37,21 +37,21 @@ def client_scores(runs: Runs, score: str, measure: str, selection: Selection) ->
 # ---- the row's numbers
 
 
-def selected(runs: Runs) -> dict[Selection, Selected]:
+def selected(runs: Runs) -> dict[Selection, SelectionScores]:
     """Return every way of choosing a round that all of the runs have, with the rounds and their scores."""
-    found: dict[Selection, Selected] = {}
+    found: dict[Selection, SelectionScores] = {}
     for selection in SELECTIONS:
         rounds = tuple(chosen.round for run in runs if (chosen := summary_of(run).selected(selection)))
         if len(rounds) == len(runs):
-            found[selection] = Selected(rounds, row_scores(runs, selection))
+            found[selection] = SelectionScores(rounds, row_scores(runs, selection))
     return found
 
 
 def row_scores(runs: Runs, selection: Selection) -> dict[str, ComparedScore | None]:
     """Return every column's score in the chosen round, None where the method or a run has none."""
-    shots = sorted({k for run in runs if (new := summary_of(run).new_users) for k in new.shots})
+    shots = sorted({k for run in runs if (new := summary_of(run).new_clients) for k in new.shots})
     config = runs[0].config
-    columns = (*columns_of(config.metrics), *(f"{NEW_USERS}{k}.{config.primary[0]}" for k in shots))
+    columns = (*columns_of(config.metrics), *(f"{NEW_CLIENTS}{k}.{config.primary[0]}" for k in shots))
     split = {column: column.split(".") for column in columns}
     return {column: _score(runs, score, measure, selection) for column, (score, measure) in split.items()}
 
@@ -74,9 +74,9 @@ def _value(run: RunDirectory, score: str, measure: str, selection: Selection) ->
     summary = summary_of(run)
     if score == "worst":
         return run.worst_tenth(measure, selection)
-    if score.startswith(NEW_USERS):
-        shots = summary.new_users.shots if summary.new_users else {}
-        part = shots.get(int(score.removeprefix(NEW_USERS)))
+    if score.startswith(NEW_CLIENTS):
+        shots = summary.new_clients.shots if summary.new_clients else {}
+        part = shots.get(int(score.removeprefix(NEW_CLIENTS)))
         return part[measure] if part else None
     chosen = summary.selected(selection)
     return _of(chosen, score, measure) if chosen else None
@@ -111,7 +111,7 @@ def ranks(
 
 def curves(runs: Runs) -> dict[str, Curve]:
     """Return the primary metric by round of the scores that were followed, over the rounds that all seeds evaluated."""
-    found = {score: _curve(runs, score) for score in FOLLOWED}
+    found = {score: _curve(runs, score) for score in ROUND_SCORES}
     return {score: curve for score, curve in found.items() if curve.rounds}
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from federation.tasks import TASKS
 from gaitway.tasks import Metric
-from sim.reports.comparison.records import NEW_USERS, PAIRED, ComparedScore, Group, OverDatasets, Row, columns_of
+from sim.reports.comparison.records import NEW_CLIENTS, PAIRED, ComparedScore, Group, OverDatasets, Row, columns_of
 from sim.results.records import SELECTIONS
-from sim.results.statistics import PairedTest, least_sign_flip_p
+from sim.results.statistics import PairedTest, min_sign_flip_p
 from sim.results.tables import SELECTED, byte_size, duration
 
 SIGNIFICANT = 0.05
@@ -73,8 +73,8 @@ def scores_table(group: Group) -> Table:
 def column_name(column: str, metric: Metric) -> str:
     """Name a column in a few letters."""
     score, _ = column.split(".")
-    if score.startswith(NEW_USERS):
-        return f"new users, k = {score.removeprefix(NEW_USERS)} {metric.short}"
+    if score.startswith(NEW_CLIENTS):
+        return f"new users, k = {score.removeprefix(NEW_CLIENTS)} {metric.short}"
     return f"{SHORT[score]} {metric.short}"
 
 
@@ -154,7 +154,7 @@ def chance(test: PairedTest) -> str:
         return "one seed, no evidence"
     if test.p_signs is None:
         return f"p {p_text(test.p_holm)}"
-    least = "" if test.p_signs > least_sign_flip_p(len(test.seeds)) else ", the least"
+    least = "" if test.p_signs > min_sign_flip_p(len(test.seeds)) else ", the least"
     return f"p {p_text(test.p_holm)}, signs {p_text(test.p_signs)}{least}"
 
 

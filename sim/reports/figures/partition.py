@@ -1,4 +1,4 @@
-"""A partition as a picture: every client's size, and its training examples by class."""
+"""A partition as a figure: every client's size, and its training examples by class."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMED_CLIENTS = 50
 """Up to so many clients are named and stand in their order; more are ordered by class and size."""
 BUBBLE_CLASSES = 30
 """Named clients have a bubble for each of up to so many classes; all else is a map of colours."""
-AREA, SMALLEST_AREA = 400.0, 1.5  # points² of the largest bubble, and of the smallest that is seen
+AREA, MIN_AREA = 400.0, 1.5  # points² of the largest bubble, and of the smallest that is seen
 FULL_COLUMNS = 24  # with more clients than these, bubbles shrink with the columns
 
 
@@ -80,14 +80,14 @@ def _bubbles(figure: Figure, axes: Axes, counts: Counts) -> None:
     classes, clients = np.nonzero(counts)
     largest = counts.max()
     area = AREA * min(1.0, (FULL_COLUMNS / counts.shape[1]) ** 2) / largest
-    axes.scatter(clients, classes, np.maximum(area * counts[classes, clients], SMALLEST_AREA), BLUE, linewidths=0)
+    axes.scatter(clients, classes, np.maximum(area * counts[classes, clients], MIN_AREA), BLUE, linewidths=0)
     axes.set_ylim(len(counts) - 0.4, -0.6)
     axes.set_axisbelow(True)
     axes.grid(color="#eeeeee", linewidth=0.8)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
     for value in _scale(int(largest)):
-        axes.scatter([], [], max(area * value, SMALLEST_AREA), BLUE, linewidths=0, label=f"{value}")
+        axes.scatter([], [], max(area * value, MIN_AREA), BLUE, linewidths=0, label=f"{value}")
     figure.legend(
         *axes.get_legend_handles_labels(), title="training\nexamples", loc="outside right center", frameon=False,
         labelspacing=1.1,

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from gaitway.tasks import Metric
 from sim.reports.figures.client_figures import client_scores, confusion, partition
-from sim.reports.figures.segmentation import pictures
+from sim.reports.figures.segmentation import images
 from sim.reports.figures.style import (
     BLACK,
     BLUE,
@@ -187,7 +187,7 @@ FIGURES: dict[str, Callable[[RunDirectory], Figure | None]] = {
     "confusion_generalization": lambda run: confusion(run, "generalization"),
     "confusion_global": lambda run: confusion(run, "global"),
     "partition": partition,
-    "pictures": pictures,
+    "images": images,
     "score_over_bytes": score_over_bytes,
     "cost": cost,
 }

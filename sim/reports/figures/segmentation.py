@@ -1,4 +1,4 @@
-"""Pictures beside their truth, the predicted mask, and how sure the network is.
+"""Images beside their truth, the predicted mask, and how sure the network is.
 
 As figures 6 and S4 of Michieli and Ozay 2021 (arXiv 2105.08982). Colours are Okabe and Ito's, then darker and lighter
 ones; since nobody tells 20 colours apart, each region also bears the number that its class has in the legend.
@@ -21,7 +21,7 @@ from federation.tasks.classification import confusion
 from federation.tasks.segmentation import Segmentation
 from sim.reports.figures.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION, WIDTH_IN, new_figure, plain_text
 from sim.results.run_directory import RunDirectory
-from sim.results.segmented_pictures import FILE, SegmentedPictures, read_pictures
+from sim.results.segmented_images import FILE, SegmentedImages, read_images
 
 Mask = npt.NDArray[np.int64]
 Colour = tuple[float, float, float]
@@ -29,9 +29,9 @@ Colour = tuple[float, float, float]
 YELLOW = "#F0E442"
 BASES = (VERMILLION, BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW)
 BACKGROUND, UNLABELLED = "#d9d9d9", "#ffffff"
-SMALLEST_NUMBERED = 0.004
-"""A region of less than this share of the picture has no room for a number."""
-COLUMNS = ("picture", "truth", "predicted", "softmax entropy", "feature entropy")
+MIN_NUMBERED = 0.004
+"""A region of less than this share of the image has no room for a number."""
+COLUMNS = ("image", "truth", "predicted", "softmax entropy", "feature entropy")
 
 
 def class_colours(classes: int, background: int | None) -> list[Colour]:
@@ -49,29 +49,29 @@ def _mixed(colour: Colour, towards: float, share: float) -> Colour:
     return red, green, blue
 
 
-def pictures(run: RunDirectory) -> Figure | None:
-    """The test pictures that the run segmented at its end; None where it learnt another task."""
-    task, found = run.config.learnt, read_pictures(run.path / FILE)
+def images(run: RunDirectory) -> Figure | None:
+    """The test images that the run segmented at its end; None where it learnt another task."""
+    task, found = run.config.learnt, read_images(run.path / FILE)
     if found is None or not isinstance(task, Segmentation):
         return None
     return segmentation_figure(found, run.config.labels, task)
 
 
-def segmentation_figure(pictures: SegmentedPictures, labels: Sequence[str], task: Segmentation) -> Figure:
-    """Draw a row for each picture, and below each predicted mask how good it is."""
-    k, _, height, width = pictures.x.shape
-    present = _present(pictures, len(labels))
+def segmentation_figure(images: SegmentedImages, labels: Sequence[str], task: Segmentation) -> Figure:
+    """Draw a row for each image, and below each predicted mask how good it is."""
+    k, _, height, width = images.x.shape
+    present = _present(images, len(labels))
     figure = new_figure(_height_in(k, height / width, labels, len(present)))
     rows = figure.subplots(k + 1, len(COLUMNS), squeeze=False, height_ratios=[*[1.0] * k, 0.05])
     colours = class_colours(len(labels), task.background)
-    maps = [each.float().numpy() for each in (pictures.softmax_entropy, pictures.feature_entropy)]
+    maps = [each.float().numpy() for each in (images.softmax_entropy, images.feature_entropy)]
     limits = [(0.0, float(np.log(len(labels)))), (float(maps[1].min()), float(maps[1].max()))]
     for row, panels in enumerate(rows[:k]):
-        panels[0].imshow(pictures.x[row].permute(1, 2, 0).numpy())
-        panels[0].set_ylabel(plain_text(pictures.names[row]), fontsize=8)
-        for axes, mask in zip(panels[1:3], (pictures.truth[row], pictures.predicted[row]), strict=True):
+        panels[0].imshow(images.x[row].permute(1, 2, 0).numpy())
+        panels[0].set_ylabel(plain_text(images.names[row]), fontsize=8)
+        for axes, mask in zip(panels[1:3], (images.truth[row], images.predicted[row]), strict=True):
             _draw_mask(axes, mask.numpy().astype(np.int64), colours, task.background)
-        panels[2].set_xlabel(_score(pictures, row, len(labels), task), fontsize=8, labelpad=2)
+        panels[2].set_xlabel(_score(images, row, len(labels), task), fontsize=8, labelpad=2)
         for axes, each, (low, high) in zip(panels[3:], maps, limits, strict=True):
             axes.imshow(each[row], cmap="cividis", vmin=low, vmax=high, interpolation="nearest")
         for axes in panels:
@@ -87,13 +87,13 @@ def segmentation_figure(pictures: SegmentedPictures, labels: Sequence[str], task
 
 
 def _height_in(rows: int, ratio: float, labels: Sequence[str], present: int) -> float:
-    picture = (WIDTH_IN - 0.6) / len(COLUMNS) * ratio
+    image = (WIDTH_IN - 0.6) / len(COLUMNS) * ratio
     legend = 0.2 * -(-(present + 1) // _legend_columns(labels))
-    return min(40.0, rows * (picture + 0.25) + 0.9 + legend)
+    return min(40.0, rows * (image + 0.25) + 0.9 + legend)
 
 
-def _score(pictures: SegmentedPictures, row: int, classes: int, task: Segmentation) -> str:
-    truth, predicted = pictures.truth[row].long(), pictures.predicted[row].long()
+def _score(images: SegmentedImages, row: int, classes: int, task: Segmentation) -> str:
+    truth, predicted = images.truth[row].long(), images.predicted[row].long()
     found = task.metrics({"confusion": confusion(truth, predicted, truth != task.ignore_index, classes)})
     kind = task.metric_kinds[task.primary_metric]
     return f"{kind.label} {kind.text(found[task.primary_metric])} %"
@@ -110,9 +110,9 @@ def _scale(figure: Figure, axes: Axes, panel: Axes, low: float, high: float) -> 
     bar.set_label("nats", fontsize=8, labelpad=1)
 
 
-def _present(pictures: SegmentedPictures, classes: int) -> list[int]:
+def _present(images: SegmentedImages, classes: int) -> list[int]:
     """Return the classes that are true or predicted in some pixel."""
-    found = np.union1d(pictures.truth.numpy(), pictures.predicted.numpy())
+    found = np.union1d(images.truth.numpy(), images.predicted.numpy())
     return [int(label) for label in found if 0 <= label < classes]
 
 
@@ -131,7 +131,7 @@ def _number(axes: Axes, where: npt.NDArray[np.bool_], label: int) -> None:
     """Write a class's number into its largest region, at the place that is furthest from its edge."""
     regions, count = ndimage.label(where)
     sizes = np.bincount(regions.ravel(), minlength=count + 1)[1:]
-    if sizes.max() < SMALLEST_NUMBERED * where.size:
+    if sizes.max() < MIN_NUMBERED * where.size:
         return
     inner = ndimage.distance_transform_edt(np.pad(regions == 1 + sizes.argmax(), 1))[1:-1, 1:-1]
     y, x = np.unravel_index(inner.argmax(), inner.shape)

@@ -16,7 +16,7 @@ from aggregator_api.web.routes import SUBJECTS as PAGES
 from federation.protocol import messages
 from federation.protocol.messages import Strict
 
-MOST = 2**63 - 1
+MAX_INTEGER = 2**63 - 1
 
 
 def described() -> dict[str, Any]:
@@ -83,7 +83,7 @@ def bodies() -> list[tuple[str, dict[str, Any]]]:
 
 
 def upper(schema: dict[str, Any]) -> int:
-    return int(schema.get("maximum", int(schema.get("exclusiveMaximum", 2 * MOST)) - 1))
+    return int(schema.get("maximum", int(schema.get("exclusiveMaximum", 2 * MAX_INTEGER)) - 1))
 
 
 def test_there_is_something_to_check() -> None:
@@ -94,12 +94,12 @@ def test_there_is_something_to_check() -> None:
 
 @pytest.mark.parametrize(("where", "schema"), parameters(), ids=lambda value: value if isinstance(value, str) else "")
 def test_every_integer_parameter_is_bounded(where: str, schema: dict[str, Any]) -> None:
-    assert upper(schema) <= MOST, where
+    assert upper(schema) <= MAX_INTEGER, where
     assert schema.get("minimum", schema.get("exclusiveMinimum")) is not None, where
 
 
 def test_every_integer_in_a_body_is_bounded() -> None:
-    assert [where for where, schema in bodies() if not upper(schema) <= MOST] == []
+    assert [where for where, schema in bodies() if not upper(schema) <= MAX_INTEGER] == []
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_every_integer_in_a_body_is_bounded() -> None:
 )
 def test_every_integer_in_a_message_is_bounded(kind: type[Strict]) -> None:
     found = integers(kind.model_json_schema(), kind.__name__)
-    assert [where for where, schema in found if not upper(schema) <= MOST] == []
+    assert [where for where, schema in found if not upper(schema) <= MAX_INTEGER] == []
 
 
 def test_every_column_of_whole_numbers_holds_64_bits() -> None:

@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 
 from aggregator_api.app import create_app
-from aggregator_api.federations.service import named
+from aggregator_api.federations.service import get_federation
 from aggregator_api.settings import Settings
 from tests.aggregator_api.bench import Bench, coordinator_beside, wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, tiny_plan
@@ -152,10 +152,10 @@ def test_another_server_process_notices_the_change(client: TestClient, app: Fast
     runtime = app.state.runtime
     other = coordinator_beside(runtime)
     with runtime.database.read() as session:
-        assert other.contract(named(session, FEDERATION)).plan.rounds.late == "drop"
+        assert other.contract(get_federation(session, FEDERATION)).plan.rounds.late == "drop"
     change(client, late="next")
     with runtime.database.read() as session:
-        assert other.contract(named(session, FEDERATION)).plan.rounds.late == "next"
+        assert other.contract(get_federation(session, FEDERATION)).plan.rounds.late == "next"
 
 
 def test_names_move_over_the_versions(client: TestClient, app: FastAPI) -> None:

@@ -11,14 +11,14 @@ import pytest
 from aggregator_api.api import event_feed
 from aggregator_api.api.event_feed import ALL, EventFeed
 from aggregator_api.db import repositories
-from aggregator_api.federations.service import named
+from aggregator_api.federations.service import get_federation
 from tests.aggregator_api.bench import Bench, stream_access
 from tests.aggregator_api.generated_devices import FEDERATION
 
 
 def write(bench: Bench, *kinds: str) -> None:
     with bench.runtime.database.write() as session:
-        row = named(session, FEDERATION)
+        row = get_federation(session, FEDERATION)
         for kind in kinds:
             repositories.journal(session, row, kind)
 

@@ -122,7 +122,7 @@ def test_answers_are_forgotten_after_a_day_and_lost_requests_after_minutes(
         repeats.begin("she", key, "a" * 64)
     for key in ("kept", "old"):
         repeats.finish("she", key, StoredResponse(200, {}, b"ok"))
-    ages = {"old": idempotency.KEPT_S + 1, "lost": idempotency.GIVEN_UP_S + 1, "to come": -3653 * 86_400}
+    ages = {"old": idempotency.RETENTION_S + 1, "lost": idempotency.STALE_AFTER_S + 1, "to come": -3653 * 86_400}
     with app.state.runtime.database.write() as session:
         for key, age in ages.items():
             values = {"then": time.time() - age, "key": key}
@@ -134,7 +134,7 @@ def test_answers_are_forgotten_after_a_day_and_lost_requests_after_minutes(
 
 
 def test_answers_are_bounded(repeats: IdempotentRequests, app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idempotency, "MOST", 5)
+    monkeypatch.setattr(idempotency, "MAX_STORED", 5)
     for n in range(12):
         repeats.begin("they", f"n{n}", "a" * 64)
         repeats.finish("they", f"n{n}", StoredResponse(200, {}, b"ok"))

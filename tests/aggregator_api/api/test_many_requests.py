@@ -46,8 +46,8 @@ def test_a_read_joins_only_work_that_has_not_begun() -> None:
 
 
 def test_who_asks_alone_waits_for_no_rest_and_a_crowd_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coalescing, "LONGEST_REST_S", 30.0)
-    monkeypatch.setattr(coalescing, "REST", 1e9)
+    monkeypatch.setattr(coalescing, "MAX_PAUSE_S", 30.0)
+    monkeypatch.setattr(coalescing, "PAUSE_FACTOR", 1e9)
 
     async def play() -> None:
         answers = Coalescing[int]()

@@ -10,8 +10,8 @@ from fastapi import FastAPI
 
 from aggregator_api.api.openapi import text
 from aggregator_api.app import create_app
-from aggregator_api.auth.scopes import OPEN
 from aggregator_api.settings import Settings
+from tests.aggregator_api.auth.route_table import OPEN
 from tests.aggregator_api.generated_devices import Wires
 from tests.repository.imports import REPOSITORY
 

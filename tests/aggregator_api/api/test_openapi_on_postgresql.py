@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.aggregator_api.api.test_bounds import DOCUMENT, MOST, integers, upper
+from tests.aggregator_api.api.test_bounds import DOCUMENT, MAX_INTEGER, integers, upper
 from tests.aggregator_api.api.test_openapi_generated import (
     FEW,
     FEW_REQUESTS,
@@ -81,4 +81,4 @@ def test_every_whole_number_at_its_ends_is_answered(key: str) -> None:
             wrong.append((method, path, query, answer.status_code))
     assert wrong == []
     assert asked > 100
-    assert MOST == 2**63 - 1
+    assert MAX_INTEGER == 2**63 - 1

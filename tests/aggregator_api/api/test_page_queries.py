@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import delete, select, update
 
 from aggregator_api.api import attention, queries
-from aggregator_api.api.device_words import activity
+from aggregator_api.api.device_status import activity
 from aggregator_api.api.queries import PageParams
 from aggregator_api.api.round_history import PhaseTimes, RoundCosts, costs, grid, latest_rounds
 from aggregator_api.api.scores import RoundScores
@@ -27,9 +27,9 @@ from aggregator_api.db.models import (
     UpdateRow,
 )
 from aggregator_api.devices.service import find
-from aggregator_api.federations.service import named
+from aggregator_api.federations.service import get_federation
 from aggregator_api.rollouts import adoptions
-from aggregator_api.web.histories import Histories, HistoryReader, Preparation
+from aggregator_api.web.history_cache import HistoryCache, HistoryPrefetcher, HistoryReader
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.generated_devices import FEDERATION
 from tests.aggregator_api.web.seeded import WALKS, seed
@@ -47,7 +47,7 @@ def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 def test_scores_are_of_the_devices_and_a_settled_round_is_computed_once(seeded: Bench) -> None:
     scores = RoundScores()
     with seeded.runtime.database.read() as session:
-        row = named(session, WALKS)
+        row = get_federation(session, WALKS)
         found = scores.of(session, row, [4, 9])
         query = select(MetricRow.value).where(MetricRow.round_number == 4, MetricRow.name == "macro_f1_after")
         values = sorted(session.scalars(query))
@@ -59,7 +59,7 @@ def test_scores_are_of_the_devices_and_a_settled_round_is_computed_once(seeded: 
         best = select(DeviceRow.id).where(DeviceRow.name == "phone-01").scalar_subquery()
         session.execute(delete(MetricRow).where(MetricRow.device_id == best))
     with seeded.runtime.database.read() as session:
-        again = scores.of(session, named(session, WALKS), [4, 9])
+        again = scores.of(session, get_federation(session, WALKS), [4, 9])
     assert again[4] == found[4]
     assert again[9].devices == found[9].devices - 1  # updates may still come late for it
     assert again[9].mean < found[9].mean
@@ -71,7 +71,7 @@ def test_the_worst_tenth_of_twenty_devices_are_two(tmp_path_factory: pytest.Temp
     with bench.runtime.database.read() as session:
         query = select(MetricRow.value).where(MetricRow.round_number == 1, MetricRow.name == "macro_f1_after")
         values = sorted(session.scalars(query))
-        found = RoundScores().of(session, named(session, WALKS), [1])[1]
+        found = RoundScores().of(session, get_federation(session, WALKS), [1])[1]
     bench.runtime.stop()
     assert found.worst_tenth == pytest.approx(fmean(values[:2]))
 
@@ -79,32 +79,34 @@ def test_the_worst_tenth_of_twenty_devices_are_two(tmp_path_factory: pytest.Temp
 def test_scores_of_versions_are_made_anew_once_the_journal_tells_of_reports(seeded: Bench) -> None:
     known = VersionScores()
     with seeded.runtime.database.read() as session:
-        row = named(session, WALKS)
+        row = get_federation(session, WALKS)
         ids = session.scalars(select(ModelVersionRow.id).where(ModelVersionRow.federation_id == row.id)).all()
         before = known.of(session, row, ids)
         assert before == adoptions.scores_of(session, row, ids)
         made = session.scalars(select(ModelVersionRow.id).where(ModelVersionRow.round_number == 4)).one()
     with seeded.runtime.database.write() as session:
         session.execute(update(AdoptionRow).where(AdoptionRow.round_number.in_((4, 5))).values(score=0.25))
-        repositories.journal(session, named(session, WALKS), "adoption.kept", round_number=4, device="phone-01")
+        repositories.journal(
+            session, get_federation(session, WALKS), "adoption.kept", round_number=4, device="phone-01"
+        )
     with seeded.runtime.database.read() as session:
-        after = known.of(session, named(session, WALKS), ids)
+        after = known.of(session, get_federation(session, WALKS), ids)
     assert after[made].value == 250_000
     assert {one for one in after if after[one] != before[one]} == {made}  # of round 5 nothing was said
     with seeded.runtime.database.write() as session:
-        repositories.journal(session, named(session, WALKS), "device.deleted")
-        row = named(session, WALKS)
+        repositories.journal(session, get_federation(session, WALKS), "device.deleted")
+        row = get_federation(session, WALKS)
         assert known.of(session, row, ids) == adoptions.scores_of(session, row, ids)
 
 
 def test_scores_of_ended_rounds_and_their_versions_are_prepared(seeded: Bench) -> None:
-    histories = Histories()
-    Preparation(seeded.runtime.database, histories, threading.Event()).prepare()
+    histories = HistoryCache()
+    HistoryPrefetcher(seeded.runtime.database, histories, threading.Event()).prepare()
     with seeded.runtime.database.write() as session:
         for table in (MetricRow, AdoptionRow):
             session.execute(delete(table))
     with seeded.runtime.database.read() as session:
-        row = named(session, WALKS)
+        row = get_federation(session, WALKS)
         ids = session.scalars(select(ModelVersionRow.id).where(ModelVersionRow.federation_id == row.id)).all()
         assert sorted(histories.scores.of(session, row, range(1, 8))) == list(range(1, 8))
         assert len(histories.versions.of(session, row, ids)) == 8  # of nine rounds that ended one failed
@@ -113,10 +115,10 @@ def test_scores_of_ended_rounds_and_their_versions_are_prepared(seeded: Bench) -
 def test_a_look_without_time_makes_one_piece_and_the_next_ones_the_others(
     seeded: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aggregator_api.web.histories.ALLOWANCE_S", 0.0)
-    remembered, seen, unfinished = Histories(), [], []
+    monkeypatch.setattr("aggregator_api.web.history_cache.TIME_BUDGET_S", 0.0)
+    remembered, seen, unfinished = HistoryCache(), [], []
     with seeded.runtime.database.read() as session:
-        row = named(session, WALKS)
+        row = get_federation(session, WALKS)
         whole = RoundScores().of(session, row, range(1, 6))
         for _ in range(6):
             history = HistoryReader(remembered)
@@ -131,7 +133,7 @@ def test_a_look_without_time_makes_one_piece_and_the_next_ones_the_others(
 def test_costs_of_rounds_that_cannot_change_are_summed_up_once(seeded: Bench) -> None:
     known = RoundCosts()
     with seeded.runtime.database.write() as session:
-        row = named(session, WALKS)
+        row = get_federation(session, WALKS)
         rounds = latest_rounds(session, row, 10)
         before = known.of(session, row, rounds)
         assert before == costs(session, rounds)
@@ -144,7 +146,7 @@ def test_costs_of_rounds_that_cannot_change_are_summed_up_once(seeded: Bench) ->
 
 def test_listings_of_pages_show_the_newest_first(seeded: Bench) -> None:
     with seeded.runtime.database.read() as session:
-        row = named(session, WALKS)
+        row = get_federation(session, WALKS)
         first = queries.model_versions(session, row, PageParams(0, 4), newest_first=True)
         rest = queries.model_versions(session, row, PageParams(first.next_cursor or 0, 100), newest_first=True)
         oldest = queries.model_versions(session, row, PageParams(0, 100))
@@ -156,7 +158,7 @@ def test_listings_of_pages_show_the_newest_first(seeded: Bench) -> None:
 def test_a_round_is_told_by_its_phases_and_without_its_events_as_a_whole(seeded: Bench) -> None:
     phases = PhaseTimes()
     with seeded.runtime.database.read() as session:
-        row = named(session, WALKS)
+        row = get_federation(session, WALKS)
         rounds = latest_rounds(session, row, 3)
         spans = phases.spans(session, row, rounds)
     assert [each.number for each in rounds] == [8, 9, 10]
@@ -167,7 +169,7 @@ def test_a_round_is_told_by_its_phases_and_without_its_events_as_a_whole(seeded:
     with seeded.runtime.database.write() as session:
         session.query(EventRow).filter(EventRow.kind.startswith("round.")).delete(synchronize_session=False)
     with seeded.runtime.database.read() as session:
-        row = named(session, WALKS)
+        row = get_federation(session, WALKS)
         kept, fresh = (each.spans(session, row, rounds) for each in (phases, PhaseTimes()))
     assert kept == spans
     assert [(each.phase, each.begin, each.end) for each in fresh[9]] == [
@@ -177,8 +179,8 @@ def test_a_round_is_told_by_its_phases_and_without_its_events_as_a_whole(seeded:
 
 def test_the_grid_says_what_each_device_did(seeded: Bench) -> None:
     with seeded.runtime.database.read() as session:
-        found = grid(session, named(session, WALKS), 6, PageParams(0, 5))
-        after = grid(session, named(session, WALKS), 6, PageParams(found.next_cursor or 0, 100))
+        found = grid(session, get_federation(session, WALKS), 6, PageParams(0, 5))
+        after = grid(session, get_federation(session, WALKS), 6, PageParams(found.next_cursor or 0, 100))
     assert found.numbers == (5, 6, 7, 8, 9, 10)
     cells = {row.device: row.cells for row in (*found.rows, *after.rows)}
     assert cells["phone-01"] == ("trained",) * 5 + ("waiting",)
@@ -187,7 +189,7 @@ def test_the_grid_says_what_each_device_did(seeded: Bench) -> None:
     assert cells["phone-06"][3] == "absent"
     assert len(cells) == 14
     assert found.rows[0].runs == [("trained", 0, 5), ("waiting", 5, 1)]
-    assert found.rows[0].words == "trained 5, is awaited 1"
+    assert found.rows[0].summary == "trained 5, is awaited 1"
 
 
 def test_what_needs_attention_is_told_the_worst_first(seeded: Bench) -> None:
@@ -196,14 +198,14 @@ def test_what_needs_attention_is_told_the_worst_first(seeded: Bench) -> None:
         session.execute(update(RoundRow).where(RoundRow.number == 10).values(phase="failed", reason="no quorum"))
         session.execute(update(DeviceRow).where(DeviceRow.name == "phone-02").values(cloned_at=now))
     with seeded.runtime.database.read() as session:
-        row = named(session, WALKS)
+        row = get_federation(session, WALKS)
         found = attention.of_federation(session, row)
         later = attention.of_federation(session, row, now + 3 * 86_400)
     assert [each.level for each in found] == ["error"] * 2 + ["warning"] * 3
-    words = " ".join(each.words for each in found)
+    words = " ".join(each.message for each in found)
     for said in ("Rollout 1 was halted", "Round 10 failed: no quorum", "1 update of 1 device", "the name of 1 device"):
         assert said in words
-    assert "quarantine" not in " ".join(each.words for each in later)
+    assert "quarantine" not in " ".join(each.message for each in later)
 
 
 class Authority:
@@ -219,7 +221,7 @@ class Authority:
 def test_of_the_server_problems_and_what_ends_soon_are_told(seeded: Bench) -> None:
     with seeded.runtime.database.read() as session:
         found = attention.of_server(session, Authority(), now=0.0)
-    assert [(each.level, each.words) for each in found] == [
+    assert [(each.level, each.message) for each in found] == [
         ("error", "The disk is full: 3 bytes are left."),
         ("warning", "The certificate of the broker expires in 7 days."),
         ("error", "The certificate of another has expired."),

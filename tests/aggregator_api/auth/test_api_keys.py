@@ -19,16 +19,16 @@ from fastapi import FastAPI
 from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
-from aggregator_api.api.middleware.authentication import MOST_CALLERS, TokenBuckets
+from aggregator_api.api.middleware.authentication import MAX_CALLERS, TokenBuckets
 from aggregator_api.app import create_app
 from aggregator_api.auth import api_keys
 from aggregator_api.auth.api_keys import Caller
-from aggregator_api.auth.callers import REMEMBERED_S, CallerCache
+from aggregator_api.auth.callers import CACHE_TTL_S, CallerCache
 from aggregator_api.auth.client_address import network
-from aggregator_api.auth.scopes import OPEN
 from aggregator_api.cli.app import app as cli
 from aggregator_api.db.database import Database
 from aggregator_api.settings import Settings
+from tests.aggregator_api.auth.route_table import OPEN
 from tests.aggregator_api.bench import wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, tiny_plan
 from tests.aggregator_api.http_client import OperatorClient, TestClient, problem
@@ -284,9 +284,9 @@ def test_a_key_that_another_process_revokes_is_remembered_for_a_second(
     assert look() == look()
     assert len(asked) == 1
     admin.post(f"/v1/keys/{made['id']}/revoke")
-    now = 0.9 * REMEMBERED_S
+    now = 0.9 * CACHE_TTL_S
     assert look() is not None
-    now = 1.1 * REMEMBERED_S
+    now = 1.1 * CACHE_TTL_S
     assert look() is None
     assert look("gw_nonsense") is None
 
@@ -308,17 +308,17 @@ def test_a_key_in_use_is_looked_up_again_before_its_time_is_over_and_nobody_wait
         nonlocal now
         assert await look() is not None
         monkeypatch.setattr(api_keys, "find", slowly)
-        now = 0.6 * REMEMBERED_S
+        now = 0.6 * CACHE_TTL_S
         assert await look() == await look()  # while it is looked up
         busy.set()
         await _until(lambda: callers.is_idle)
-        now = 1.2 * REMEMBERED_S
+        now = 1.2 * CACHE_TTL_S
         busy.clear()
         assert await look() is not None  # from what was looked up meanwhile
         busy.set()
         await _until(lambda: callers.is_idle)
         await asyncio.to_thread(admin.post, f"/v1/keys/{made['id']}/revoke")
-        now = 1.8 * REMEMBERED_S
+        now = 1.8 * CACHE_TTL_S
         assert await look() is not None
         await _until(lambda: callers.is_idle)
         assert await look() is None  # revoked, and known to be before its time is over
@@ -358,9 +358,9 @@ def test_a_bucket_fills_with_time_and_buckets_are_bounded() -> None:
     assert buckets.take("a") == 0.5
     now = 1000.0
     assert [buckets.take("a") for _ in range(5)] == [0, 0, 0, 0, 0.5]  # no more than the burst
-    for n in range(MOST_CALLERS + 10):
+    for n in range(MAX_CALLERS + 10):
         buckets.take(str(n))
-    assert len(buckets) == MOST_CALLERS
+    assert len(buckets) == MAX_CALLERS
     assert buckets.take("a") == 0  # it was forgotten
 
 

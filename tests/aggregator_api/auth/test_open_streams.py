@@ -145,7 +145,7 @@ def test_a_key_has_only_so_many_streams(server: Server, path: str) -> None:
 def test_one_look_at_thousands_of_streams_is_two_queries_and_an_outage_ends_none(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    streams = OpenStreams(server.runtime.database, server.runtime.closing, most_of_a_key=64)
+    streams = OpenStreams(server.runtime.database, server.runtime.closing, max_per_key=64)
     statements: list[str] = []
     good, bad = Key(server), Key(server)
     bad.revoke()

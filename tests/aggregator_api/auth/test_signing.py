@@ -93,9 +93,9 @@ def test_an_announcement_holds_for_its_lifetime_and_is_said_again_after_half_of_
 def enrolled(bench: Bench, device: str) -> None:
     """Let a device be one that has enrolled with KEY."""
     with bench.runtime.database.write() as session:
-        federation = repositories.federation_named(session, FEDERATION)
+        federation = repositories.find_federation(session, FEDERATION)
         assert federation is not None
-        row = repositories.device_named(session, federation, device)
+        row = repositories.find_device(session, federation, device)
         assert row is not None
         row.enrolment, row.public_key = "approved", base64.b64encode(KEY.public_key().public_bytes_raw()).decode()
 

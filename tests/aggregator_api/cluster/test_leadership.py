@@ -57,7 +57,7 @@ def test_a_federation_has_one_holder_until_its_lease_runs_out(database: Database
     assert a.take() == {"f": 0, "g": 0}
     assert b.take() == {}
     assert a.take() == {"f": 0, "g": 0}
-    assert not b.load().some_free
+    assert not b.load().has_free
     run_out(database)
     assert b.load() == ({}, True)
     assert b.take() == {"f": 0, "g": 0}
@@ -79,9 +79,9 @@ def test_a_lease_that_ends_after_years_was_written_before_the_clock_was_set_back
     a.take()
     with database.engine.begin() as connection:
         connection.execute(text("UPDATE leases SET expires_at = expires_at + 315360000"))
-    assert b.load().some_free
+    assert b.load().has_free
     assert b.take() == {"f": 0, "g": 0}
-    assert not a.load().some_free
+    assert not a.load().has_free
 
 
 def test_a_row_that_another_is_taking_is_left_to_it(database: Database) -> None:

@@ -38,7 +38,7 @@ BODY = {"name": FEDERATION, "plan": tiny_plan(rounds=3).model_dump(mode="json")}
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[TestClient]:
     """A server on SQLite that gives a locked database half a second."""
-    settings = Settings(data_dir=tmp_path / "data", database_wait_s=0.5)
+    settings = Settings(data_dir=tmp_path / "data", database_timeout_s=0.5)
     with OperatorClient(create_app(settings, Wires)) as found:
         yield found
 
@@ -150,7 +150,7 @@ def test_no_round_begins_from_a_damaged_model(client: TestClient, which: str) ->
     assert client.post("/v1/federations", json=BODY).status_code == 201
     runtime = client.runtime
     with runtime.database.read() as session:
-        federation = repositories.federation_named(session, FEDERATION)
+        federation = repositories.find_federation(session, FEDERATION)
         assert federation is not None
         version = repositories.current_version(session, federation)
         sha256 = version.broadcast_sha256 if which == "broadcast" else version.state_sha256

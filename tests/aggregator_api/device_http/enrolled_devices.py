@@ -64,7 +64,7 @@ class Server:
         with self.runtime.database.write() as session:
             _, token = enrolment_tokens.make(
                 session,
-                service.named(session, FEDERATION),
+                service.get_federation(session, FEDERATION),
                 device=name,
                 auto_approve=True,
                 lifetime_s=60.0,

@@ -134,7 +134,7 @@ def test_bodies_are_bounded_and_a_busy_server_says_when_to_come_again(
 
 
 def test_who_is_revoked_is_cut_off_and_who_is_gone_is_offline(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "AWAY_S", 0.3)
+    monkeypatch.setattr(streams, "RECONNECT_GRACE_S", 0.3)
     device, other = server.enrolled("a"), server.enrolled("b")
     with other.stream() as heard:
         next(heard)
@@ -151,7 +151,7 @@ def test_who_is_revoked_is_cut_off_and_who_is_gone_is_offline(server: Server, mo
 
 
 def test_who_moves_to_the_broker_or_from_it_is_not_offline(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "AWAY_S", 0.3)
+    monkeypatch.setattr(streams, "RECONNECT_GRACE_S", 0.3)
     device, acknowledged = server.enrolled("a"), list[str]()
 
     def at_broker(state: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from aggregator_api.device_http.streams import ANSWERS, DeviceStreams
+from aggregator_api.device_http.streams import MAX_QUEUED_ANSWERS, DeviceStreams
 from federation.protocol import topics
 from federation.protocol.over_http import END, EventReader, ServerEvent, kinds_of, path_of, stream_path, write_event
 from federation.protocol.signing import Kind
@@ -51,7 +51,7 @@ def test_a_reader_that_was_slow_gets_the_newest_of_what_is_retained_and_the_last
         (Kind.ANNOUNCEMENT, b"all 999"),  # the last: it tells what the others mean
     ]
     answers = [e.data for e in said if e.name == Kind.ACKNOWLEDGEMENT]
-    assert answers == [b"answer %d" % n for n in range(1000 - ANSWERS, 1000)]
+    assert answers == [b"answer %d" % n for n in range(1000 - MAX_QUEUED_ANSWERS, 1000)]
     assert [bool(e.id) for e in said] == [False] * (len(said) - 1) + [True]  # what breaks off is sent again whole
 
 

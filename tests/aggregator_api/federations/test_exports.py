@@ -16,7 +16,7 @@ from har_pipeline import ChannelStatistics
 from models import build
 from models.checkpoint import load_checkpoint
 
-PICTURES = {
+IMAGES = {
     "data": {"input": {"shape": (3, 16, 16), "fit": "pad"}},
     "model": {"name": "mnist_cnn", "options": {"input_shape": [3, 16, 16]}},
 }
@@ -28,7 +28,7 @@ WINDOWS = {
 }
 
 
-@pytest.mark.parametrize("given", [PICTURES, WINDOWS], ids=["pictures", "windows"])
+@pytest.mark.parametrize("given", [IMAGES, WINDOWS], ids=["images", "windows"])
 def test_it_is_what_the_plan_gives_devices(given: dict[str, Any], tmp_path: Path) -> None:
     width = build(given["model"]["name"], classes=2, **given["model"].get("options", {})).feature_dim
     plan = Plan.model_validate(
@@ -40,7 +40,7 @@ def test_it_is_what_the_plan_gives_devices(given: dict[str, Any], tmp_path: Path
         checkpoint(plan, "walks", 3, "0" * 64, wire.encode(method.broadcast(state, "")), {})
     )
     _, info = load_checkpoint(tmp_path / "a.safetensors")
-    if given is PICTURES:
+    if given is IMAGES:
         assert (info.input.kind, info.input.shape, info.input.fit) == ("image", (3, 16, 16), "pad")
     else:
         devices = ChannelStatistics.from_json(SUMS)

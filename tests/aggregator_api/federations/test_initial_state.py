@@ -68,6 +68,6 @@ def test_windows_are_not_augmented() -> None:
     plan = tiny_plan().model_dump()
     augmented = {**plan, "training": {**plan["training"], "augmentation": "flip=0.5"}}
     with pytest.raises(
-        UnprocessableError, match=r"plan.training.augmentation: flip=0.5 is for pictures, and 'har_cnn' takes"
+        UnprocessableError, match=r"plan.training.augmentation: flip=0.5 is for images, and 'har_cnn' takes"
     ):
         build_initial_state(Plan.model_validate(augmented), max_model_bytes=1 << 20)

@@ -26,7 +26,7 @@ from aggregator_api.settings import Settings
 from aggregator_api.storage import garbage_collection
 from export.runtime import Session
 from federation import wire
-from federation.plan import Plan, live_obstacle
+from federation.plan import Plan, live_incompatibility
 from federation.protocol.messages import Announcement, read, write
 from federation.records import Tree
 from federation.training.forward import network
@@ -58,7 +58,7 @@ def light_plan(**changes: Any) -> Plan:
 )
 def test_plans_that_light_clients_cannot_follow_are_refused(changes: dict[str, Any], words: str) -> None:
     plan = light_plan(**changes)
-    assert words in (live_obstacle(plan) or "")
+    assert words in (live_incompatibility(plan) or "")
     with pytest.raises(ValidationError, match=r"light_clients|simulations alone"):
         NewFederation(name="light", plan=plan)
 
@@ -199,7 +199,7 @@ def test_its_embeddings_are_those_of_the_network_that_devices_get(server: TestCl
     broadcast = server.get(model["url"], headers={"Authorization": f"Bearer {key}"}).content
     params = wire.decode(broadcast, limit_bytes=1 << 20)["params"]
     with server.runtime.database.read() as session:
-        rest = repositories.federation_named(session, "rest")
+        rest = repositories.find_federation(session, "rest")
         assert rest is not None
         state = server.runtime.blobs.read(repositories.current_version(session, rest).state_sha256)
     given = wire.decode(state, limit_bytes=1 << 20)["params"]
@@ -214,7 +214,7 @@ def test_its_embeddings_are_those_of_the_network_that_devices_get(server: TestCl
 @pytest.mark.ci
 def test_announcements_name_it_and_devices_of_that_federation_get_it(server: TestClient) -> None:
     with server.runtime.database.read() as session:
-        rows = [repositories.federation_named(session, name) for name in (FEDERATION, "rest")]
+        rows = [repositories.find_federation(session, name) for name in (FEDERATION, "rest")]
         ours, rest = (announcement(session, row, chunk_bytes=1024) for row in rows if row is not None)
     assert read(Announcement, write(ours)).light_model == ours.light_model
     assert ours.light_model is not None

@@ -98,7 +98,7 @@ def test_the_server_reads_the_settings_that_were_written(tmp_path: Path) -> None
 
 
 def test_places_in_the_files_are_those_of_the_containers(tmp_path: Path) -> None:
-    run("--out", str(tmp_path), "--broker-place", "/mosquitto", "--server-place", "/etc/gaitway", "--user", "mosquitto")
+    run("--out", str(tmp_path), "--broker-dir", "/mosquitto", "--server-dir", "/etc/gaitway", "--user", "mosquitto")
     text = (tmp_path / "broker" / "mosquitto.conf").read_text()
     assert str(tmp_path) not in text
     assert "user mosquitto\n" in text

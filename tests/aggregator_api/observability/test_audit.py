@@ -19,15 +19,15 @@ from typer.testing import CliRunner, Result
 from aggregator_api.api.middleware.audit import action
 from aggregator_api.app import create_app
 from aggregator_api.auth import api_keys
-from aggregator_api.auth.scopes import OPEN, is_device_message
 from aggregator_api.cli.app import app as cli
 from aggregator_api.db import audit
 from aggregator_api.db.audit import Filters, Intent
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import AuditRow
 from aggregator_api.errors import BrokerError
-from aggregator_api.observability.refusals import ADDRESSES, WINDOW_S, Refusals
+from aggregator_api.observability.refusals import ADDRESSES, WINDOW_S, RefusalLog
 from aggregator_api.settings import Settings
+from tests.aggregator_api.auth.route_table import DEVICE_MESSAGES, OPEN
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, tiny_plan
 from tests.aggregator_api.http_client import TestClient
 
@@ -81,7 +81,7 @@ def own_id(client: TestClient) -> str:
 def test_every_route_that_may_change_something_is_in_the_audit(admin: TestClient, app: FastAPI) -> None:
     asked = 0
     for path, operations in app.openapi()["paths"].items():
-        if is_device_message(path):
+        if path in DEVICE_MESSAGES:
             continue  # not more than at a broker: an operator's key opens none of them
         for method in set(operations) - {"get", "head"}:
             before = len(entries(admin))
@@ -222,7 +222,7 @@ def test_refused_and_accepted_enrolments_are_in_it_without_their_tokens(admin: T
 
 def test_refusals_of_many_addresses_are_bounded(database: Database) -> None:
     now = [0.0]
-    refusals = Refusals(database, clock=lambda: now[0])
+    refusals = RefusalLog(database, clock=lambda: now[0])
     for k in range(1000):
         refusals.note(Intent("unknown", f"10.0.{k // 250}.{k % 250}", "access.refuse"))
     now[0] = WINDOW_S
@@ -239,7 +239,7 @@ def test_a_database_that_does_not_take_a_refusal_does_not_cost_the_answer(
     with database.write() as session:
         session.execute(text("DROP TABLE audit_entries"))
     with caplog.at_level(logging.ERROR):
-        Refusals(database).note(Intent("unknown", "10.0.0.1", "access.refuse"))
+        RefusalLog(database).note(Intent("unknown", "10.0.0.1", "access.refuse"))
     assert "could not be written into the audit" in caplog.text
 
 
@@ -287,7 +287,7 @@ def test_verify_shows_what_somebody_with_the_database_did(database: Database, st
         session.execute(text(statement))
     with database.read() as session:
         found = audit.verify(session, head)
-    assert found.wrong
+    assert found.error
     assert found.entries == holds
 
 
@@ -323,10 +323,10 @@ def test_what_the_command_line_does_is_in_it_and_comes_out_again(tmp_path: Path)
     lines = run("audit", "export", folder=tmp_path).stdout.splitlines()
     assert [json.loads(line)["digest"] for line in lines] == [row["digest"] for row in rows]
     assert "grafana" in run("audit", "list", folder=tmp_path).stdout
-    verified = run("audit", "verify", "--expect", rows[0]["digest"], folder=tmp_path)
+    verified = run("audit", "verify", "--expect-digest", rows[0]["digest"], folder=tmp_path)
     assert verified.exit_code == 0, verified.output
     assert f"2 entries hold; the last is 2 with the digest {rows[1]['digest']}" in verified.stdout
-    assert run("audit", "verify", "--expect", "f" * 64, folder=tmp_path).exit_code == 1
+    assert run("audit", "verify", "--expect-digest", "f" * 64, folder=tmp_path).exit_code == 1
 
 
 def test_a_cell_of_the_export_is_no_formula() -> None:

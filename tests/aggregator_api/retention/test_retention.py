@@ -192,7 +192,7 @@ def test_what_is_too_old_is_removed_and_no_more(finished: Served) -> None:
         first.received_at -= 40 * day
         newest = session.scalars(select(func.max(EventRow.id))).one()
         session.execute(update(EventRow).where(EventRow.id < newest).values(created_at=time.time() - 100 * day))
-    settings = Settings(keep_versions=1, keep_updates_days=30, keep_events_days=90)
+    settings = Settings(keep_versions=1, update_retention_days=30, event_retention_days=90)
     with database.write() as session:
         told = policy.apply(session, settings, actor="server", dry_run=True)
     with database.write() as session:
@@ -210,13 +210,13 @@ def test_the_newest_event_stays_as_announcements_count_by_it(finished: Served) -
     serial = finished.now().serial
     with finished.runtime.database.write() as session:
         session.execute(update(EventRow).values(created_at=0.0))
-        policy.apply(session, Settings(keep_events_days=90), actor="server")
+        policy.apply(session, Settings(event_retention_days=90), actor="server")
     assert (finished.now().serial, finished.count_rows(EventRow)) == (serial, 1)
 
 
 def add_old_event(runtime: Runtime) -> None:
     with runtime.database.write() as session:
-        federation = repositories.federation_named(session, FEDERATION)
+        federation = repositories.find_federation(session, FEDERATION)
         assert federation is not None
         repositories.journal(session, federation, "old")
         session.execute(update(EventRow).values(created_at=1.0))
@@ -234,7 +234,9 @@ def test_what_is_too_old_goes_once_a_day_by_itself(tmp_path: Path) -> None:
         asked += 1
         return now
 
-    runtime = Runtime(before.runtime.settings.model_copy(update={"keep_events_days": 30}), Wires, elapsed_s=elapsed_s)
+    runtime = Runtime(
+        before.runtime.settings.model_copy(update={"event_retention_days": 30}), Wires, elapsed_s=elapsed_s
+    )
     runtime.start()
 
     def times_applied() -> int:

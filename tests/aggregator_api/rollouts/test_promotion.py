@@ -57,12 +57,14 @@ class Fleet(Releases):
     def attention(self) -> list[str]:
         """Return what the pages say under 'Attention'."""
         with self.runtime.database.read() as session:
-            return [one.words for one in attention.of_federation(session, service.named(session, FEDERATION))]
+            return [
+                one.message for one in attention.of_federation(session, service.get_federation(session, FEDERATION))
+            ]
 
     def note(self) -> str:
         """Return why `stable` stays."""
         with self.runtime.database.read() as session:
-            return service.named(session, FEDERATION).stable_note
+            return service.get_federation(session, FEDERATION).stable_note
 
 
 def planned(rounds: int, **more: Mapping[str, Any]) -> Plan:

@@ -81,7 +81,7 @@ class Fleet(Bench):
     @staticmethod
     def row(session: Session, number: int) -> RolloutRow:
         """Return a rollout's row."""
-        found = transitions.numbered(session, service.named(session, FEDERATION), number)
+        found = transitions.numbered(session, service.get_federation(session, FEDERATION), number)
         assert found is not None
         return found
 
@@ -99,14 +99,14 @@ class Fleet(Bench):
     def kinds(self) -> list[str]:
         """Return what the journal says about rollouts."""
         with self.runtime.database.read() as session:
-            events = queries.events(session, service.named(session, FEDERATION), PageParams(0, 500)).items
+            events = queries.events(session, service.get_federation(session, FEDERATION), PageParams(0, 500)).items
             return [event.kind.removeprefix("rollout.") for event in events if event.kind.startswith("rollout.")]
 
     def aliases(self) -> dict[str, int]:
         """Return the names of versions, once every measure has been looked at."""
         self.as_inbox(self.runtime.promotion_scheduler.tick)
         with self.runtime.database.read() as session:
-            found = queries.aliases(session, service.named(session, FEDERATION))
+            found = queries.aliases(session, service.get_federation(session, FEDERATION))
         return {alias.alias: alias.version for alias in found}
 
 
@@ -196,7 +196,7 @@ def test_two_failures_halt_it_and_everybody_goes_back(fleet: Fleet) -> None:
     assert fleet.aliases() == {"latest": 1, "stable": 0}
     fleet.answer(three, "rolled_back", reason="withdrawn")  # as it was told
     fleet.wait(PATIENCE_S)
-    assert (fleet.rollout().good, fleet.rollout().bad, fleet.rollout().progress[0].rolled_back) == (1, 2, 1)
+    assert (fleet.rollout().successes, fleet.rollout().failures, fleet.rollout().progress[0].rolled_back) == (1, 2, 1)
 
 
 def test_after_a_halt_what_was_released_before_stays_also_where_it_is_the_older_version(fleet: Fleet) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from aggregator_api.rollouts.requests import NewRollout
 from edge_agent.machine.releases import offered_to
-from federation.rounds.rollout import WHOLE, is_within
+from federation.rounds.rollout import MILLION, is_within
 from tests.aggregator_api.bench import wait_for
 from tests.aggregator_api.generated_devices import FEDERATION
 from tests.aggregator_api.rollouts.test_rollouts import SOAK_S, Fleet, plan
@@ -24,7 +24,7 @@ def fleet7(tmp_path: Path) -> Iterator[Fleet]:
     """Seven devices, a model of one round (version 1), and nothing released."""
     found = Fleet(tmp_path / "data", plan(measured=1, waves=WAVES))
     # of which none has a place below a quarter: shares of the places alone would pass two waves over
-    names = (f"h{n}" for n in range(100) if not is_within(f"h{n}", 1, WHOLE // 4))
+    names = (f"h{n}" for n in range(100) if not is_within(f"h{n}", 1, MILLION // 4))
     found.devices = tuple(itertools.islice(names, 7))
     found.arrive()
     found.train()

@@ -15,13 +15,13 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from aggregator_api.db.models import RoundRow
+from aggregator_api.db.models import Blob, RoundRow
 from aggregator_api.errors import WorkerDiedError, WorkFailedError
-from aggregator_api.rounds.aggregation import AHEAD, StoredUpdate, prefetch
+from aggregator_api.rounds.aggregation import PREFETCH, StoredUpdate, prefetch
 from aggregator_api.rounds.aggregation_executor import InProcessExecutor, WorkerProcessExecutor
 from aggregator_api.rounds.aggregation_worker import serve
 from aggregator_api.settings import Settings
-from aggregator_api.storage.blobs import Blob, BlobStore
+from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.updates.contract import Contract
 from federation import wire
 from federation.methods import method_from_json
@@ -150,7 +150,7 @@ def test_reading_ahead_keeps_the_order_and_its_bound() -> None:
     seen = []
     for n in prefetch(range(9), note):
         seen.append(n)
-        assert len(read) <= len(seen) + AHEAD
+        assert len(read) <= len(seen) + PREFETCH
     assert seen == list(range(9))
 
 

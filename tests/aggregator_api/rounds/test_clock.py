@@ -108,7 +108,7 @@ def test_a_server_that_starts_in_the_past_waits_for_one_round_at_most(
 
 
 def test_a_blob_that_is_new_is_not_taken_for_an_old_one(tmp_path: Path, leap: Leap) -> None:
-    bench = Bench(tmp_path, tiny_plan(), garbage_grace_s=60)
+    bench = Bench(tmp_path, tiny_plan(), gc_grace_s=60)
     stored = bench.runtime.blobs.put(b"its row comes in a moment")
     leap(DAY_S)
     bench.runtime.collect_garbage()
@@ -136,9 +136,9 @@ def test_announcements_are_renewed_after_the_clock_was_set(leap: Leap, seconds: 
 def test_what_is_slewed_away_is_no_leap(leap: Leap) -> None:
     clock = SteadyClock()
     leap(0.5)
-    assert (clock.leap_s(), clock.was_even_for(0.0)) == (0.0, True)
+    assert (clock.leap_s(), clock.was_stable_for(0.0)) == (0.0, True)
     leap(-50)
     assert clock.leap_s() == pytest.approx(-50, abs=1)
     clock.follow(clock.leap_s())
     assert clock() == pytest.approx(time.time(), abs=1)
-    assert (clock.leap_s(), clock.was_even_for(60.0)) == (0.0, False)
+    assert (clock.leap_s(), clock.was_stable_for(60.0)) == (0.0, False)

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import select
 
 from aggregator_api.api import attention
-from aggregator_api.api.device_words import activity
+from aggregator_api.api.device_status import activity
 from aggregator_api.db import repositories
 from aggregator_api.db.models import DeviceRow, EventRow, FederationRow, RoundRow
 from federation.plan import Plan
@@ -52,7 +52,7 @@ def device(bench: Bench, name: str) -> DeviceRow:
 def attention_words(bench: Bench) -> str:
     with bench.runtime.database.read() as session:
         row = session.scalars(select(FederationRow)).one()
-        return " ".join(item.words for item in attention.of_federation(session, row))
+        return " ".join(item.message for item in attention.of_federation(session, row))
 
 
 def play(bench: Bench, number: int, good: str, culprit: str = "") -> None:

@@ -90,9 +90,9 @@ def test_what_a_device_says_of_an_earlier_epochs_models_is_not_taken(live: Bench
         status = DeviceStatus(state="idle", adoption=adoption, release=release)
         live.send(topics.status(FEDERATION, "a"), write(status))
         with live.runtime.database.read() as session:
-            federation = repositories.federation_named(session, FEDERATION)
+            federation = repositories.find_federation(session, FEDERATION)
             assert federation is not None
-            row = repositories.device_named(session, federation, "a")
+            row = repositories.find_device(session, federation, "a")
             return row.adoption if row else None
 
     assert said(1) is None
@@ -210,7 +210,7 @@ def test_what_cannot_be_copied_is_said(tmp_path: Path, settings: dict[str, str],
 def findings(bench: Bench, *, repair: bool = False) -> list[str]:
     """Return the problems that `fsck` finds, or has repaired, with what to do."""
     findings = check(bench.runtime.settings, repair=repair)
-    return [f"{one.found}; {one.todo}" for one in findings if one.level is not Severity.OK]
+    return [f"{one.message}; {one.advice}" for one in findings if one.level is not Severity.OK]
 
 
 def test_a_whole_server_has_no_problem(live: Bench, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_what_is_missing_damaged_or_astray_is_said(live: Bench, tmp_path: Path) 
     (spool / "u1.json").write_text("{}")
     live.runtime.settings.identity.chmod(0o640)
     with live.runtime.database.write() as session:
-        session.execute(update(RoundRow).values(awaited=5))
+        session.execute(update(RoundRow).values(pending=5))
     said = " | ".join(findings(live))
     for words in (
         "version 0 of walk (latest, stable): its blob",

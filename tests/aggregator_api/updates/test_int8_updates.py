@@ -105,7 +105,7 @@ def test_what_a_late_one_started_from_stays_until_it_is_used(tmp_path: Path) -> 
     assert bench.upload(as_int8(bench, "a", 7)).status == "accepted"
     wait_for(lambda: bench.now().state == "finished")
     with bench.runtime.database.read() as session:
-        federation = repositories.federation_named(session, FEDERATION)
+        federation = repositories.find_federation(session, FEDERATION)
         assert federation is not None
         assert federation.status == "finished"
     bench.runtime.stop()

@@ -27,7 +27,7 @@ from tests.aggregator_api.generated_devices import FEDERATION, parcel, tiny_plan
 def quarantined(bench: Bench) -> list[UpdateView]:
     """Return what the operator sees of bad updates."""
     with bench.runtime.database.read() as session:
-        row = repositories.federation_named(session, FEDERATION)
+        row = repositories.find_federation(session, FEDERATION)
         assert row is not None
         return queries.updates(session, row, "quarantined", PageParams(0, 10)).items
 

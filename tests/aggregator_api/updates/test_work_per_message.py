@@ -130,7 +130,7 @@ def test_a_federation_and_its_round_are_described_without_reading_their_devices(
     event.listen(DeviceRow, "load", loaded)
     try:
         with bench.runtime.database.read() as session:
-            row = repositories.federation_named(session, FEDERATION)
+            row = repositories.find_federation(session, FEDERATION)
             assert row is not None
             assert queries.federation(session, row).devices_online == ENOUGH
             opened = repositories.open_round(session, row)
@@ -190,7 +190,7 @@ def test_a_hot_blob_goes_out_in_small_pieces() -> None:
     data = bytes(range(256)) * 1000
     pieces = asyncio.run(_all(data))
     assert b"".join(pieces) == data
-    assert max(map(len, pieces)) <= blob_cache.PIECE
+    assert max(map(len, pieces)) <= blob_cache.CHUNK_BYTES
     assert asyncio.run(_all(b"")) == []
 
 

@@ -25,7 +25,7 @@ from aggregator_api.db.models import (
     UpdateRow,
 )
 from aggregator_api.federations.requests import NewFederation
-from aggregator_api.federations.service import named
+from aggregator_api.federations.service import get_federation
 from aggregator_api.runtime import Runtime
 from federation.plan import Plan
 from tests.aggregator_api.generated_devices import SMALL
@@ -56,7 +56,7 @@ def seed(runtime: Runtime, *, devices: int = 12, rounds: int = 14) -> None:
     for name in (WALKS, "gestures"):
         runtime.federations.create(NewFederation(name=name, plan=plan()))
     with runtime.database.write() as session:
-        Seeder(session, named(session, WALKS), devices).fill(rounds)
+        Seeder(session, get_federation(session, WALKS), devices).fill(rounds)
     runtime.federations.pause("gestures")
 
 
@@ -158,7 +158,7 @@ class Seeder:
             paused=False,
             deadline_passed=failed,
             reason=reason,
-            awaited=waiting,
+            pending=waiting,
             received=len(self._devices) - waiting,
             epsilon=0.4 * math.sqrt(number),
             noise_multiplier=1.0,
@@ -268,12 +268,12 @@ class Seeder:
             serial=1,
             phase="halted",
             wave=1,
-            wave_at=self._now - 900,
+            wave_started_at=self._now - 900,
             members=4,
-            good=1,
-            bad=2,
+            successes=1,
+            failures=2,
             reason="2 of 3 devices that answered failed",
-            enlisted_to=0,
+            last_checked_device_id=0,
             started_at=self._now - 4000,
             ended_at=self._now - 800,
         )
@@ -289,7 +289,7 @@ class Seeder:
                     answer=answer,
                     score=0.7,
                     reason="" if answer == "adopted" else "worse than the most frequent class",
-                    told_at=self._now - 3900,
+                    notified_at=self._now - 3900,
                     answered_at=self._now - 3000,
                 )
             )

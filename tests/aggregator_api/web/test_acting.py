@@ -18,7 +18,7 @@ from aggregator_api.auth import api_keys
 from aggregator_api.db import repositories
 from aggregator_api.db.models import AuditRow, EventRow
 from aggregator_api.federations.requests import NewFederation
-from aggregator_api.federations.service import named
+from aggregator_api.federations.service import get_federation
 from aggregator_api.settings import Settings
 from aggregator_api.web.presets import PRESETS, filled
 from export.runtime import Session
@@ -238,7 +238,7 @@ def test_a_federation_starts_from_another_ones_version(visitor: Visitor) -> None
     assert visitor.post("/new-federation", fields).status_code == 303
     runtime = visitor.server.runtime
     with runtime.database.read() as session:
-        sums = [repositories.current_version(session, named(session, one)) for one in ("second", "gestures")]
+        sums = [repositories.current_version(session, get_federation(session, one)) for one in ("second", "gestures")]
         made, base = (wire.decode(runtime.blobs.read(one.broadcast_sha256), limit_bytes=1 << 20) for one in sums)
     bodies = [name for name in made["params"] if not name.startswith("head.")]
     assert bodies
@@ -266,7 +266,7 @@ def test_older_rounds_are_paged_on_the_time_line(visitor: Visitor) -> None:
     here = "/federations/paged"
     visitor.server.runtime.federations.create(NewFederation(name="paged", plan=plan()))
     with visitor.server.runtime.database.write() as session:
-        Seeder(session, named(session, "paged"), 2).fill(14)
+        Seeder(session, get_federation(session, "paged"), 2).fill(14)
     newest = visitor.get(here).text
     assert re.findall(r'<th scope="row">(\d+)</th>', newest) == [str(n) for n in range(14, 2, -1)]
     assert 'href="?before=3#rounds"' in newest
@@ -316,7 +316,7 @@ def test_a_suspension_is_seen_and_lifted_with_one_click_or_over_rest(visitor: Vi
 
     def suspend(name: str) -> None:
         with visitor.server.runtime.database.write() as session:
-            here = named(session, "walks").id
+            here = get_federation(session, "walks").id
             row = session.scalars(select(DeviceRow).filter_by(name=name, federation_id=here)).one()
             row.suspended_at, row.suspension_reason, row.refused_updates = 1e9, "3 updates in a row were refused", 3
 

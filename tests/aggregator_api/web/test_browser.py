@@ -15,7 +15,7 @@ from aggregator_api.auth import api_keys
 from aggregator_api.db import repositories
 from aggregator_api.db.models import DeviceRow, RolloutRow
 from aggregator_api.federations.requests import NewFederation
-from aggregator_api.federations.service import named
+from aggregator_api.federations.service import get_federation
 from aggregator_api.settings import Settings
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.sockets import served
@@ -70,14 +70,14 @@ def log_in(page: Page, address: str, key: str) -> None:
 
 
 def device_of(session: Session, federation: str, name: str) -> DeviceRow:
-    found = repositories.device_named(session, named(session, federation), name)
+    found = repositories.find_device(session, get_federation(session, federation), name)
     assert found is not None
     return found
 
 
 def journal(app: FastAPI, kind: str, **said: Any) -> None:
     with app.state.runtime.database.write() as session:
-        repositories.journal(session, named(session, WALKS), kind, **said)
+        repositories.journal(session, get_federation(session, WALKS), kind, **said)
 
 
 def test_a_wrong_key_is_told_and_a_right_one_opens_the_overview(operator: Page, faults: list[str]) -> None:
@@ -96,7 +96,7 @@ def test_a_wrong_key_is_told_and_a_right_one_opens_the_overview(operator: Page, 
 def test_the_overview_follows_what_happens(app: FastAPI, address: str, operator: Page) -> None:
     operator.get_by_text("live", exact=True).wait_for()
     with app.state.runtime.database.write() as session:
-        row = named(session, "gestures")
+        row = get_federation(session, "gestures")
         row.status = "running"
         repositories.journal(session, row, "federation.running")
     operator.locator("article", has_text="gestures").get_by_text("running").wait_for()
@@ -231,14 +231,14 @@ def test_a_rollout_and_the_list_of_devices_follow_what_happens(app: FastAPI, add
     with app.state.runtime.database.write() as session:
         row = session.query(RolloutRow).one()
         row.reason, was = "it was looked at by a browser", row.reason
-        repositories.journal(session, named(session, WALKS), "rollout.halted")
+        repositories.journal(session, get_federation(session, WALKS), "rollout.halted")
     operator.get_by_text("It was looked at by a browser.", exact=False).wait_for()
     operator.goto(f"{address}/federations/{WALKS}/devices?name=phone-0")
     operator.get_by_text("live", exact=True).wait_for()
     with app.state.runtime.database.write() as session:
         session.query(RolloutRow).one().reason = was
         device_of(session, WALKS, "phone-07").detail = "seen in the list"
-        repositories.journal(session, named(session, WALKS), "device.ready", device="phone-07")
+        repositories.journal(session, get_federation(session, WALKS), "device.ready", device="phone-07")
     operator.get_by_text("seen in the list").wait_for()
     assert operator.get_by_role("link", name="phone-12").count() == 0
 
@@ -250,11 +250,11 @@ def test_long_names_and_words_break_no_page(app: FastAPI, address: str, operator
     labels = (label, "x" * 64, HOSTILE, "walking", "running", "sitting")
     app.state.runtime.federations.create(NewFederation(name=name, plan=plan(labels=labels)))
     with app.state.runtime.database.write() as session:
-        Seeder(session, named(session, name), 4).fill(3)
+        Seeder(session, get_federation(session, name), 4).fill(3)
         row = device_of(session, name, "phone-01")
         row.name, row.detail, row.adoption_reason = device, "y" * 200, "z" * 200
         for kind in ("device.ready", "round.failed"):
-            repositories.journal(session, named(session, name), kind, device=device, detail="w" * 300)
+            repositories.journal(session, get_federation(session, name), kind, device=device, detail="w" * 300)
     operator.set_viewport_size({"width": width, "height": 800})
     here = f"{address}/federations/{name}"
     for place in ("", "/devices", f"/devices/{device}", "/enrolment", "/rollouts/1", "/models", "/updates", "/journal"):

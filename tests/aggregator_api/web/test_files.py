@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from aggregator_api.web.files import FILES, SHOWN
+from aggregator_api.web.files import FILES, MEDIA_TYPES
 
 
 def test_the_vendored_files_are_those_of_the_releases() -> None:
@@ -15,4 +15,4 @@ def test_the_vendored_files_are_those_of_the_releases() -> None:
 
 
 def test_every_file_is_served_or_says_where_another_is_from() -> None:
-    assert {path.name for path in FILES.iterdir()} == {*SHOWN, "LICENSE-htmx", "LICENSE-uPlot", "SHA256SUMS"}
+    assert {path.name for path in FILES.iterdir()} == {*MEDIA_TYPES, "LICENSE-htmx", "LICENSE-uPlot", "SHA256SUMS"}

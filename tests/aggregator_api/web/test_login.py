@@ -142,7 +142,7 @@ def test_a_session_ends_by_itself(server: TestClient) -> None:
 
 def test_a_key_has_a_bounded_number_of_sessions(server: TestClient) -> None:
     key = key_of(server, ["read"])
-    visitors = [Visitor.logged_in(server, key) for _ in range(web_sessions.MOST + 1)]
+    visitors = [Visitor.logged_in(server, key) for _ in range(web_sessions.MAX_SESSIONS_PER_KEY + 1)]
     assert visitors[0].get("/").status_code == 303
     assert visitors[1].get("/").status_code == visitors[-1].get("/").status_code == 200
 

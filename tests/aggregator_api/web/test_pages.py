@@ -17,9 +17,9 @@ from aggregator_api.app import create_app
 from aggregator_api.auth import api_keys
 from aggregator_api.db.models import DeviceRow, RolloutRow
 from aggregator_api.federations.requests import NewFederation
-from aggregator_api.federations.service import FederationService, named
+from aggregator_api.federations.service import FederationService, get_federation
 from aggregator_api.settings import Settings
-from aggregator_api.web.files import SHOWN, url_of
+from aggregator_api.web.files import MEDIA_TYPES, url_of
 from federation.tasks import TASKS
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.http_client import OperatorClient, TestClient, problem
@@ -234,8 +234,8 @@ def test_with_many_federations_the_newest_come_first_and_the_worst_is_on_top(tmp
         for name in ("oldest", "warned", "broken"):
             client.runtime.federations.create(NewFederation(name=name, plan=plan()))
         with client.runtime.database.write() as session:
-            Seeder(session, named(session, "broken"), 4).fill(2)
-            Seeder(session, named(session, "warned"), 4).fill(2)
+            Seeder(session, get_federation(session, "broken"), 4).fill(2)
+            Seeder(session, get_federation(session, "warned"), 4).fill(2)
             session.execute(update(RolloutRow).where(RolloutRow.federation_id == 2).values(phase="completed"))
         text = client.get("/", headers=HTML).text
         assert re.findall(r'<h3><a href="/federations/(\w+)">', text) == ["broken", "warned", "oldest"]
@@ -256,7 +256,11 @@ def test_who_waits_beyond_the_first_hundred_is_led_to(tmp_path: Path) -> None:
     with OperatorClient(app) as client:
         client.runtime.federations.create(NewFederation(name="many", plan=plan()))
         with client.runtime.database.write() as session:
-            common = {"federation_id": named(session, "many").id, "state": "collecting", "enrolment": "pending"}
+            common = {
+                "federation_id": get_federation(session, "many").id,
+                "state": "collecting",
+                "enrolment": "pending",
+            }
             common |= {"enrolled_at": 1.0, "seen_at": 1.0, "examples": 0, "detail": ""}
             session.add_all(DeviceRow(**common, name=f"d{k:03d}") for k in range(101))
         shown = client.get("/federations/many/enrolment", headers=HTML).text
@@ -298,11 +302,11 @@ def test_a_part_of_a_session_that_has_ended_leads_to_the_login(server: TestClien
 
 
 def test_files_are_kept_for_ever_under_a_name_that_changes_with_them(server: TestClient) -> None:
-    for name in SHOWN:
+    for name in MEDIA_TYPES:
         answer = server.get(url_of(name))
         assert answer.status_code == 200
         assert "immutable" in answer.headers["cache-control"]
-        assert answer.headers["content-type"].partition(";")[0] == SHOWN[name]
+        assert answer.headers["content-type"].partition(";")[0] == MEDIA_TYPES[name]
     assert server.get("/static/000000000000/app.css").headers["cache-control"] == "no-cache"
     for gone in ("/static/x/SHA256SUMS", "/static/x/../files.py", "/static/x/LICENSE-htmx"):
         assert server.get(gone).status_code in (401, 404)

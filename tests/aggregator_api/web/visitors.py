@@ -9,7 +9,7 @@ from httpx import Response
 
 from aggregator_api.auth import api_keys
 from aggregator_api.auth.api_keys import Scope
-from aggregator_api.federations.service import named
+from aggregator_api.federations.service import get_federation
 from tests.aggregator_api.http_client import TestClient
 
 HTML = {"accept": "text/html,application/xhtml+xml"}
@@ -19,7 +19,7 @@ FROM_HERE = {"sec-fetch-site": "same-origin"}
 def key_of(server: TestClient, scopes: Sequence[Scope], federation: str | None = None) -> str:
     """Make a key."""
     with server.runtime.database.write() as session:
-        row = named(session, federation) if federation else None
+        row = get_federation(session, federation) if federation else None
         return api_keys.make(session, "visitor", scopes, federation=row)[1]
 
 

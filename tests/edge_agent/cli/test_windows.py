@@ -18,7 +18,7 @@ from edge_agent.__main__ import app
 from edge_agent.cli.command import duration_s, moment
 from edge_agent.config.sensors import WindowsSection
 from edge_agent.errors import LabelError
-from edge_agent.storage.repair import ASIDE
+from edge_agent.storage.repair import DAMAGED_FILE
 from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_store import FILE_NAME, WindowStore
 from tests.edge_agent.window_factories import LABELS, SETTINGS, window
@@ -168,7 +168,7 @@ def test_a_selection_is_exported_for_numpy_without_pickle(person: Person) -> Non
 
 
 def test_deleting_asks_and_leaves_nothing_in_the_file(person: Person) -> None:
-    (person.data / ASIDE).write_bytes(b"broken")
+    (person.data / DAMAGED_FILE).write_bytes(b"broken")
     assert person.types("windows", "--activity", "sit", "--delete", says="n\n").exit_code == 1
     assert person.classes() == {"sit": 2, "": 10}
     trace = np.full(6, 11, np.float32).tobytes() * 20
@@ -177,7 +177,7 @@ def test_deleting_asks_and_leaves_nothing_in_the_file(person: Person) -> None:
     done = person.types("windows", "--activity", "sit", "--delete", "--yes")
     assert "2 windows are deleted" in done.stdout
     assert person.classes() == {"": 10}
-    assert not (person.data / ASIDE).exists()
+    assert not (person.data / DAMAGED_FILE).exists()
     assert trace not in b"".join(path.read_bytes() for path in person.data.iterdir())
     cutoff = str(person.began_s + 2.56 * 5)
     assert "5 windows are deleted" in person.types("windows", "--to", cutoff, "--delete", "--yes").stdout

@@ -14,10 +14,10 @@ from pydantic import ValidationError
 
 from edge_agent.conditions.jetson import Jetson
 from edge_agent.conditions.policy import (
-    PHONE_SPEAKS_S,
+    PHONE_READING_TTL_S,
     Conditions,
-    objections_to_continue,
-    objections_to_start,
+    continue_blockers,
+    start_blockers,
     with_phone,
 )
 from edge_agent.conditions.readings import CpuLoad, Readings, read_power, read_temperature
@@ -40,7 +40,7 @@ NIGHT = ConditionsSection(quiet_hours=("22:00-06:30",))
 
 
 def which(found: Conditions, settings: ConditionsSection = NIGHT) -> list[str]:
-    return [objection.condition for objection in objections_to_start(found, settings)]
+    return [objection.condition for objection in start_blockers(found, settings)]
 
 
 def test_a_device_on_its_limits_may_train_and_one_that_knows_nothing_too() -> None:
@@ -68,7 +68,7 @@ def test_each_condition_speaks_against_training_in_words_and_can_be_ignored(
     condition: Any, change: dict[str, Any], words: str
 ) -> None:
     found = replace(GOOD, **change)
-    (objection,) = objections_to_start(found, NIGHT)
+    (objection,) = start_blockers(found, NIGHT)
     assert objection.condition == condition
     assert words in objection.text
     assert which(found, NIGHT.model_copy(update={"ignore": (condition,)})) == []
@@ -85,9 +85,9 @@ def test_quiet_hours_end_and_may_lie_within_a_day() -> None:
 
 
 def test_training_that_runs_may_get_hotter_than_training_that_begins() -> None:
-    assert [o.condition for o in objections_to_continue(replace(GOOD, temperature_c=84.9), NIGHT)] == []
-    assert [o.condition for o in objections_to_continue(replace(GOOD, temperature_c=85.0), NIGHT)] == ["temperature"]
-    assert [o.condition for o in objections_to_continue(replace(GOOD, charging=False), NIGHT)] == ["charging"]
+    assert [o.condition for o in continue_blockers(replace(GOOD, temperature_c=84.9), NIGHT)] == []
+    assert [o.condition for o in continue_blockers(replace(GOOD, temperature_c=85.0), NIGHT)] == ["temperature"]
+    assert [o.condition for o in continue_blockers(replace(GOOD, charging=False), NIGHT)] == ["charging"]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], words: str) -
 def test_a_phone_speaks_for_its_battery_and_network_for_a_while() -> None:
     phone = PhoneConditions(0.0, charging=False, battery=0.4, unmetered=False)
     assert which(with_phone(Conditions(charging=True), phone, 0.0)) == ["charging", "battery", "network"]
-    assert which(with_phone(Conditions(charging=True), phone, PHONE_SPEAKS_S + 1)) == []
+    assert which(with_phone(Conditions(charging=True), phone, PHONE_READING_TTL_S + 1)) == []
     assert which(with_phone(Conditions(charging=False), PhoneConditions(0.0, charging=True), 0.0)) == []
     assert which(with_phone(GOOD, PhoneConditions(0.0), 0.0)) == []
 

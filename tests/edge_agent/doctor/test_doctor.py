@@ -60,7 +60,7 @@ def test_a_broken_config_is_the_only_finding_and_exit_code_1(tmp_path: Path) -> 
     run = CliRunner().invoke(app, ["doctor", "--config", str(path), "--json"])
     found = json.loads(run.stdout)
     assert (run.exit_code, found["ok"], len(found["findings"])) == (1, False, 1)
-    assert "did you mean 'source'" in found["findings"][0]["found"]
+    assert "did you mean 'source'" in found["findings"][0]["message"]
 
 
 def test_a_password_that_others_can_read_is_a_warning(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_password_that_others_can_read_is_a_warning(tmp_path: Path) -> None:
     assert machine.config_file(path, load(path, {})).level is Level.OK
     path.chmod(0o644)
     found = machine.config_file(path, load(path, {}))
-    assert (found.level, found.todo) == (Level.WARNING, f"chmod 600 {path}")
+    assert (found.level, found.advice) == (Level.WARNING, f"chmod 600 {path}")
 
 
 def test_disk_and_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,12 +80,12 @@ def test_disk_and_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     (tmp_path / "file").write_text("")
     elsewhere = config.agent.model_copy(update={"data_dir": tmp_path / "file" / "data"})
     (found,) = machine.folder_and_disk(config.model_copy(update={"agent": elsewhere}))
-    assert (found.level, "cannot be written" in found.found) == (Level.FAILURE, True)
+    assert (found.level, "cannot be written" in found.message) == (Level.FAILURE, True)
 
 
 def test_a_broken_database_is_a_failure(tmp_path: Path) -> None:
     config = load(config_file(tmp_path), {})
-    assert {finding.found for finding in machine.databases(config)} == {"not there yet"}
+    assert {finding.message for finding in machine.databases(config)} == {"not there yet"}
     StateStore(config.agent.data_dir).close()
     (config.agent.data_dir / "windows.sqlite").write_bytes(b"no database" * 1000)
     assert levels(machine.databases(config)) == {FILE_NAME: Level.OK, "windows.sqlite": Level.FAILURE}
@@ -94,7 +94,7 @@ def test_a_broken_database_is_a_failure(tmp_path: Path) -> None:
 def test_a_clock_of_the_past_and_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.clock().level is Level.OK
     monkeypatch.setattr(time, "time", lambda: 1_000_000.0)
-    assert "1970" in machine.clock().found
+    assert "1970" in machine.clock().message
     meminfo = tmp_path / "meminfo"
     for text, level in (
         ("MemAvailable: 900000 kB", Level.OK),
@@ -111,7 +111,7 @@ def test_a_python_without_torch_cannot_train(tmp_path: Path, monkeypatch: pytest
     bare.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(bare))
     found = machine.training_process()
-    assert (found.level, "No module named 'torch'" in found.found) == (Level.FAILURE, True)
+    assert (found.level, "No module named 'torch'" in found.message) == (Level.FAILURE, True)
 
 
 # ---- the network
@@ -151,7 +151,7 @@ def test_the_servers_clock_is_compared(
         "server": Level.OK,
         "clock: server": level,
     }
-    assert ("behind" in found[-1].found) == (away_s > 0)
+    assert ("behind" in found[-1].message) == (away_s > 0)
 
 
 def test_each_step_towards_the_server_has_its_own_failure(tmp_path: Path, server: str) -> None:
@@ -163,7 +163,7 @@ def test_each_step_towards_the_server_has_its_own_failure(tmp_path: Path, server
         closed.bind(("127.0.0.1", 0))
         assert last(f"http://127.0.0.1:{closed.getsockname()[1]}").check == "server: port"
     assert last(server.replace("http:", "https:")).check == "server: TLS"
-    assert "404" in last(server + "/below").found
+    assert "404" in last(server + "/below").message
 
 
 def free_port() -> int:
@@ -194,7 +194,7 @@ def test_the_broker_lets_in_whom_it_knows(tmp_path: Path) -> None:
             for password, level, words in (("right", Level.OK, "lets d1 in"), ("wrong", Level.FAILURE, "refuses d1")):
                 more = f'[broker]\nhost = "127.0.0.1"\nport = {port}\nusername = "d1"\npassword = "{password}"\n'
                 found = list(network.check_broker(load(config_file(tmp_path, more), {}), running=False))
-                assert (found[-1].level, words in found[-1].found) == (level, True), found
+                assert (found[-1].level, words in found[-1].message) == (level, True), found
             more = f'[broker]\nhost = "127.0.0.1"\nport = {port}\ntls = true\n'
             assert (
                 list(network.check_broker(load(config_file(tmp_path, more), {}), running=False))[-1].check
@@ -241,12 +241,12 @@ def heard(flip: float = 1.0) -> dict[str, Any]:
 def test_a_phone_that_a_running_agent_hears() -> None:
     found = list(from_health(heard(), running=True))
     assert {finding.level for finding in found} == {Level.OK}
-    assert "100 Hz" in the(found, "rate").found
-    assert "at rest" in the(found, "gravity").found
+    assert "100 Hz" in the(found, "rate").message
+    assert "at rest" in the(found, "gravity").message
     wrong = list(from_health(heard(-1.0), running=True))
-    assert any("signs are wrong" in finding.found and "platform" in finding.todo for finding in wrong)
+    assert any("signs are wrong" in finding.message and "platform" in finding.advice for finding in wrong)
     silent = next(from_health(heard(), running=True, now=time.time() + 3600))
-    assert (silent.level, "3600 s ago" in silent.found) == (Level.WARNING, True)
+    assert (silent.level, "3600 s ago" in silent.message) == (Level.WARNING, True)
 
 
 def test_a_phone_without_a_gyroscope_and_with_lost_messages() -> None:
@@ -256,9 +256,9 @@ def test_a_phone_without_a_gyroscope_and_with_lost_messages() -> None:
     health.record(Recording("p", "s", "", "acc", times_s, values["gravity"]))
     health.note("the other sensor is 31 s behind acc")
     found = list(from_health(health.summary(), running=True))
-    assert any(each.level is Level.FAILURE and "no gyroscope has come" in each.found for each in found)
-    assert "120 late" in the(found, "samples").found
-    assert any("31 s behind" in each.found for each in found)
+    assert any(each.level is Level.FAILURE and "no gyroscope has come" in each.message for each in found)
+    assert "120 late" in the(found, "samples").message
+    assert any("31 s behind" in each.message for each in found)
 
 
 def test_sources_that_can_be_looked_at_without_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,23 +279,23 @@ def test_sources_that_can_be_looked_at_without_the_agent(tmp_path: Path, monkeyp
         'time = "time"\nacceleration = "specific force"\nacc = { columns = ["acc_x", "acc_y", "acc_z"] }\n'
         'gyro = { columns = ["gyro_x", "gyro_y", "gyro_z"] }\n'
     )
-    more = '[sensors]\nsource = "csv"\npath = "walk.csv"\ndescribe = "data.toml"\n'
+    more = '[sensors]\nsource = "csv"\npath = "walk.csv"\ndescription = "data.toml"\n'
     found_csv = list(check_sensors(load(config_file(tmp_path, more), {}), running=False))
-    assert "looks like g" in the(found_csv, "gravity").todo
-    assert the(found_csv, "rate").found == "100 Hz"  # the pause of 1000 s within the file is none of it
+    assert "looks like g" in the(found_csv, "gravity").advice
+    assert the(found_csv, "rate").message == "100 Hz"  # the pause of 1000 s within the file is none of it
     more = '[sensors]\nsource = "recording"\nclient = "nobody"\n'
     (failed,) = check_sensors(load(config_file(tmp_path, more), {}), running=False)
-    assert (failed.level, "no client 'nobody'" in failed.found) == (Level.FAILURE, True)
+    assert (failed.level, "no client 'nobody'" in failed.message) == (Level.FAILURE, True)
 
 
 def test_a_phone_that_nobody_has_heard(tmp_path: Path) -> None:
     more = '[sensors]\nsource = "sensor_logger_http"\n'
     (found,) = check_sensors(load(config_file(tmp_path, more), {}), running=False)
-    assert (found.level, "GAITWAY_EDGE_PHONE_TOKEN" in found.todo) == (Level.FAILURE, True)
+    assert (found.level, "GAITWAY_EDGE_PHONE_TOKEN" in found.advice) == (Level.FAILURE, True)
     (found,) = check_sensors(
         load(config_file(tmp_path, more + '[phone]\ntoken = "0123456789abcdef"\n'), {}), running=False
     )
-    assert (found.level, "start the agent" in found.todo) == (Level.WARNING, True)
+    assert (found.level, "start the agent" in found.advice) == (Level.WARNING, True)
 
 
 def test_the_whole_visit_of_a_device_whose_server_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

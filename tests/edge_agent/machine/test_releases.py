@@ -35,7 +35,7 @@ from edge_agent.status import describe_release
 from edge_agent.storage.state_store import StateStore
 from federation.plan import RolloutSettings
 from federation.protocol.messages import AdoptionReport, Offer, Release, ReleaseOrder, ReleaseReport, VersionScore
-from federation.rounds.rollout import WHOLE, is_within
+from federation.rounds.rollout import MILLION, is_within
 from tests.edge_agent.factories import INSTANCE, announcement, make_plan, pointer
 from tests.edge_agent.state_machine import A, B, Device, answer
 
@@ -235,5 +235,5 @@ def test_a_report_that_a_kill_has_cost_is_made_again() -> None:
 
 
 def test_an_order_is_small_whatever_the_fleet() -> None:
-    full = order(2**53 - 1, released=release(1), candidate=release(2), millionths=WHOLE, withdrawn=tuple(range(32)))
+    full = order(2**53 - 1, released=release(1), candidate=release(2), millionths=MILLION, withdrawn=tuple(range(32)))
     assert len(full.model_dump_json()) < 2000

@@ -15,7 +15,7 @@ from edge_agent.__main__ import app
 from edge_agent.config.settings import load
 from edge_agent.errors import ConfigError
 from edge_agent.page.access import password_hash
-from edge_agent.page.server import MOST_BYTES, served_page
+from edge_agent.page.server import MAX_BYTES, served_page
 from tests.edge_agent.page.page_devices import PageDevice, Seen
 
 PASSWORD = "correct horse"
@@ -144,7 +144,7 @@ def test_the_devices_own_names_are_answered(device: PageDevice, host: str) -> No
 
 
 def test_requests_are_bounded(device: PageDevice) -> None:
-    assert device.send("POST", "/api/label", b" " * (MOST_BYTES + 1))[0] == 413
+    assert device.send("POST", "/api/label", b" " * (MAX_BYTES + 1))[0] == 413
     assert device.send("POST", "/api/label", b"", {"Content-Length": "9" * 400})[0] == 413
     assert device.send("POST", "/api/label", b"", {"Content-Length": "-1"})[0] == 411
     assert device.send("GET", "/../agent.toml")[0] == 404

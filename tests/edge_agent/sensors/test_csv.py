@@ -15,11 +15,11 @@ import pytest
 
 from edge_agent.config.sensors import SensorsSection, WindowsSection
 from edge_agent.config.settings import Config
-from edge_agent.doctor.finding import Level
+from edge_agent.doctor.check_result import Level
 from edge_agent.doctor.sensors import check_sensors
 from edge_agent.machine.events import DataReady, Event, SensorFailed
 from edge_agent.sensors import open_source
-from edge_agent.sensors.csv import CsvSource, Visit
+from edge_agent.sensors.csv import CsvSource, FileGroup
 from edge_agent.sensors.replay import PacedSink
 from edge_agent.status import collected_windows
 from edge_agent.storage.window_store import SKIPPED, WindowStore
@@ -69,7 +69,7 @@ def configured(folder: Path, path: Path, description: str, **sensors: str) -> Co
     described = folder / "data.toml"
     described.parent.mkdir(parents=True, exist_ok=True)
     described.write_text(description)
-    own = SensorsSection(source="csv", path=path, describe=described, **sensors)
+    own = SensorsSection(source="csv", path=path, description=described, **sensors)
     return make_config(folder / "data").model_copy(update={"sensors": own})
 
 
@@ -156,7 +156,7 @@ def test_an_unknown_activity_leaves_its_file_out_and_says_so(tmp_path: Path) -> 
     assert any(
         "Left out of a.csv: a.csv, line 2" in words for words in collected_windows(found.folder, WindowsSection()).words
     )
-    told = [each for each in check_sensors(config, running=True) if "of a.csv the agent left" in each.found]
+    told = [each for each in check_sensors(config, running=True) if "of a.csv the agent left" in each.message]
     assert [each.level for each in told] == [Level.WARNING]
     ignoring = Taken(configured(tmp_path, tmp_path / "all", BY_COLUMN + '[labels]\nignore = ["idle"]\n'))
     assert (ignoring.counts, ignoring.skipped) == ({"": 22, "walking": 22}, {})  # b.csv is in once, not twice
@@ -175,7 +175,9 @@ def test_damaged_files_are_left_out_and_said_and_cost_no_other(tmp_path: Path) -
     assert found.skipped.keys() == {"a.csv", "c.csv"}
     assert "a.csv is empty" in found.skipped["a.csv"][0]
     assert "carry the same time" in found.skipped["c.csv"][0]
-    told = {each.found: each.level for each in check_sensors(config, running=True) if "a.csv is empty" in each.found}
+    told = {
+        each.message: each.level for each in check_sensors(config, running=True) if "a.csv is empty" in each.message
+    }
     assert set(told.values()) == {Level.WARNING}
     write(tmp_path / "all" / "a.csv")
     assert Taken(config).counts == {"walking": 44}  # a file that was repaired is taken
@@ -190,7 +192,7 @@ def test_a_replay_that_was_interrupted_begins_that_file_again_and_no_file_twice(
     replayed: list[str] = []
     whole = CsvSource.replay
 
-    def killed(self: CsvSource, part: Visit, plan: Plan, sink: PacedSink, stop: threading.Event) -> list[str]:
+    def killed(self: CsvSource, part: FileGroup, plan: Plan, sink: PacedSink, stop: threading.Event) -> list[str]:
         replayed.append(part.name)
         left_out = whole(self, part, plan, sink, stop)
         if replayed == ["a.csv", "b.csv"]:
@@ -230,7 +232,7 @@ def test_only_the_client_that_is_asked_for_is_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("description", "text", "words"),
     [
-        (None, "", r"needs \[sensors\] describe.*har_pipeline describe PATH"),
+        (None, "", r"needs \[sensors\] description.*har_pipeline describe PATH"),
         ("acc = 1", "", r"data\.toml: acc"),
         (BY_COLUMN, "a,b\n1,2\n", "walk.csv: no column 'what'"),
         (
@@ -246,12 +248,12 @@ def test_what_is_wrong_is_said_with_the_file_and_the_line_by_the_source_and_the_
     (tmp_path / "walk.csv").write_text(text)
     config = configured(tmp_path, tmp_path / "walk.csv", description or "")
     if description is None:
-        config = config.model_copy(update={"sensors": config.sensors.model_copy(update={"describe": None})})
+        config = config.model_copy(update={"sensors": config.sensors.model_copy(update={"description": None})})
     event = Taken(config).event
     assert isinstance(event, SensorFailed)
     assert re.search(words, event.reason), event.reason
     (told,) = [each for each in check_sensors(config, running=False) if each.level is Level.FAILURE]
-    assert told.found == event.reason
+    assert told.message == event.reason
 
 
 def test_another_rate_than_the_described_one_is_kept_for_status_and_doctor(tmp_path: Path) -> None:

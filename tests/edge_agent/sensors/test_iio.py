@@ -88,7 +88,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
 def test_a_board_at_rest_is_collected_unlabelled_until_it_is_unplugged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edge_agent.sensors.iio.PATIENCE_S", 0.2)
+    monkeypatch.setattr("edge_agent.sensors.iio.FAILURE_TIMEOUT_S", 0.2)
     monkeypatch.setattr("edge_agent.sensors.collector.REPORT_S", 0.1)
     folder = imu(tmp_path / "iio")
     posted: queue.SimpleQueue[Event] = queue.SimpleQueue()

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 
 from edge_agent.config.section import Section
 from edge_agent.config.sensors import SOURCES, SensorsSection
-from edge_agent.doctor.finding import Level
+from edge_agent.doctor.check_result import Level
 from edge_agent.doctor.sensors import check_sensors
 from edge_agent.machine.events import DataReady, Event, SensorFailed
 from edge_agent.sensors import open_source
@@ -57,7 +57,7 @@ class StillSource(ThreadedSource):
                 collector.push(Recording("still", "1", "", "acc", times_s, np.tile((0.0, 0.0, 9.81), (50, 1))))
                 collector.push(Recording("still", "1", "", "gyro", times_s, np.zeros((50, 3))))
             collector.end_session()
-            collector.ready()
+            collector.post_ready()
         finally:
             collector.close()
 
@@ -79,7 +79,7 @@ def test_one_file_and_one_entry_are_a_source(tmp_path: Path, still: None) -> Non
         assert {origin for (origin,) in db.execute("SELECT origin FROM windows")} == {"still"}
     found = list(check_sensors(config, running=True))
     assert {each.check: each.level for each in found}["gravity"] is Level.OK
-    assert not any("phone" in each.found + each.todo for each in found)
+    assert not any("phone" in each.message + each.advice for each in found)
 
 
 def test_wrong_options_of_a_source_are_told(tmp_path: Path, still: None) -> None:
@@ -116,7 +116,7 @@ def test_wrong_units_are_said_in_the_log_by_status_and_by_the_doctor(
     assert "set the unit of the acceleration to g" in said
     found = [each for each in check_sensors(config, running=True) if each.check == "signals"]
     assert {each.level for each in found} == {Level.WARNING, Level.OK}
-    assert any("counts as masked" in each.found for each in found)
+    assert any("counts as masked" in each.message for each in found)
 
 
 def test_what_was_put_right_is_forgotten_after_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:

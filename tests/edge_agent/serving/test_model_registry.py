@@ -16,9 +16,9 @@ from sklearn.metrics import f1_score
 from edge_agent.machine.commands import Evaluate
 from edge_agent.machine.events import Kind
 from edge_agent.serving.acceptance import evaluate
-from edge_agent.serving.comparison import Paired, by_stretch
 from edge_agent.serving.model_registry import ModelRegistry, Verdict
 from edge_agent.storage.state_store import StateStore
+from edge_agent.training.comparison import PairedComparison, by_stretch
 from export.runtime import Session
 from har_pipeline import ClientWindows
 from tests.edge_agent.serving.test_acceptance import candidate, holdout
@@ -66,10 +66,10 @@ class Shelf:
         """A model's answers by its file."""
         return Session.load(Path(model["path"])).predict(windows.x).logits.argmax(axis=1)
 
-    def paired(self, one: Mapping[str, Any], other: Mapping[str, Any], windows: ClientWindows) -> Paired:
+    def paired(self, one: Mapping[str, Any], other: Mapping[str, Any], windows: ClientWindows) -> PairedComparison:
         """The paired test of two models."""
         right = [self.answers(model, windows) == windows.y for model in (one, other)]
-        return Paired.of(by_stretch(windows), *right)
+        return PairedComparison.of(by_stretch(windows), *right)
 
     def check_default(self, windows: ClientWindows) -> None:
         """A personalized model serves only if the newest global one does not work, or is shown to be worse."""

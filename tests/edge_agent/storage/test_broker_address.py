@@ -18,7 +18,7 @@ from edge_agent.config.training import BrokerPlace
 from edge_agent.errors import ConfigError
 from edge_agent.storage.broker_address import broker_place, is_loopback, require_place, unsafe_address
 from edge_agent.storage.credentials import BrokerAddress, BrokerLogin, Credentials, write_credentials
-from edge_agent.transport.choice import open_link
+from edge_agent.transport.fallback_link import open_link
 from edge_agent.transport.http_link import HttpLink
 from edge_agent.transport.renewal import CredentialRenewal
 

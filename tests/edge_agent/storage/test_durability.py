@@ -25,7 +25,7 @@ from edge_agent.sensors import collector as collecting
 from edge_agent.sensors import window_writer
 from edge_agent.sensors.collector import Collector
 from edge_agent.status import collected_windows
-from edge_agent.storage.repair import ASIDE, open_checked
+from edge_agent.storage.repair import DAMAGED_FILE, open_checked
 from edge_agent.storage.state_store import FILE_NAME as AGENT_FILE
 from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_store import FILE_NAME, SUSPECT, WindowStore
@@ -118,8 +118,8 @@ def test_a_broken_page_costs_few_windows(tmp_path: Path, where: float, saved: in
     break_bytes(path, int(path.stat().st_size * where) // 4096 * 4096, 4096)
     store, connection_error = open_checked(tmp_path)
     assert "is damaged" in connection_error or "cannot be used" in connection_error
-    assert ASIDE in connection_error
-    assert (tmp_path / ASIDE).is_file()
+    assert DAMAGED_FILE in connection_error
+    assert (tmp_path / DAMAGED_FILE).is_file()
     counts = store.counts()
     assert saved <= sum(counts.values()) < 600
     numbers = [int(x[0, 0]) for x in store.read("c", SETTINGS, LABELS).x]
@@ -129,7 +129,7 @@ def test_a_broken_page_costs_few_windows(tmp_path: Path, where: float, saved: in
     again, connection_error = open_checked(tmp_path)
     assert connection_error == ""
     again.close()
-    assert ASIDE in " ".join(collected_windows(tmp_path, WindowsSection()).words)
+    assert DAMAGED_FILE in " ".join(collected_windows(tmp_path, WindowsSection()).words)
 
 
 def test_a_file_that_is_no_database_gives_way_to_a_fresh_one(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def posted() -> queue.SimpleQueue[Event]:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collecting, "REPORT_S", 0.0)
-    for name, value in (("RETRY_S", 0.0), ("FLUSH_S", 1e9), ("WAITING", 100)):
+    for name, value in (("RETRY_S", 0.0), ("FLUSH_S", 1e9), ("MAX_QUEUED", 100)):
         monkeypatch.setattr(window_writer, name, value)
 
 
@@ -220,7 +220,7 @@ def test_a_reader_that_meets_a_broken_page_has_it_replaced(tmp_path: Path, poste
     collector.tick()
     assert not (tmp_path / SUSPECT).exists()
     feed(collector, 7)
-    assert any("set aside" in note or ASIDE in note for note in collector.health.summary()["notes"])
+    assert any("set aside" in note or DAMAGED_FILE in note for note in collector.health.summary()["notes"])
     assert collector.store.counts()[""] >= 46
     collector.close()
     _, connection_error = closing_check(tmp_path)

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from edge_agent.config.sensors import WindowsSection
 from edge_agent.errors import NonRetryableJobError
-from edge_agent.serving.cross_validation import NOT_VALIDATED, CrossValidation
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.training import folds, trainer
+from edge_agent.training.cross_validation import NOT_VALIDATED, CrossValidation
 from edge_agent.training.job import CHECKPOINT, CROSS_VALIDATION, GLOBAL, MODEL
 from edge_agent.training.local_data import MIN_MEASURED, read_split, read_unlabelled_data
 from export.runtime import Session
@@ -101,8 +101,8 @@ def test_no_fold_is_begun_that_would_end_after_the_rounds_time(device: Path) -> 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(folds, "fold_answers", lambda *_: NOT_VALIDATED)
         found = folds.cross_validate(
-            context.setup, context.initial, context.broadcast, windows, dataset_settings("synthetic"), context.job.plan,
-            client_id=DEVICE, round_number=2, batch_size=8, deadline=25.0, clock=lambda: next(ticks),
+            folds.FoldTraining(context.setup, context.initial, context.broadcast, DEVICE, 2, 8),
+            windows, dataset_settings("synthetic"), context.job.plan, deadline=25.0, clock=lambda: next(ticks),
         )  # fmt: skip
     assert found is None
 

@@ -14,7 +14,7 @@ from edge_agent.errors import DownloadError
 from edge_agent.machine.events import ChunksSent
 from edge_agent.transport.chunk_sender import ChunkSender
 from edge_agent.transport.downloads import BlobDownloader
-from federation.protocol.chunks import Assembly
+from federation.protocol.chunks import ChunkAssembly
 from federation.protocol.messages import BlobPointer, UpdateManifest
 
 CHUNK = 1024
@@ -24,7 +24,7 @@ class Wire:
     """A broker that takes messages, or not, and reassembles the chunks."""
 
     def __init__(self, size: int) -> None:
-        self.assembly, self.data = Assembly(size, CHUNK), bytearray(size)
+        self.assembly, self.data = ChunkAssembly(size, CHUNK), bytearray(size)
         self.unacknowledged: list[int] = []
         self.steps: list[tuple[str | int, ...]] = []
         self.full, self._mid = False, 0

@@ -13,10 +13,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from edge_agent.config.settings import ServerSection
-from edge_agent.machine.events import Acknowledged, Announced, Connected, Disconnected, Untrusted
-from edge_agent.transport.choice import FallbackLink
+from edge_agent.machine.events import Acknowledged, Announced, Connected, Disconnected, MessageRejected
+from edge_agent.transport.fallback_link import FallbackLink
 from edge_agent.transport.http_link import HttpLink
-from edge_agent.transport.link import Delivered, Link, LinkEvent
+from edge_agent.transport.link import Link, LinkEvent, MessageDelivered
 from edge_agent.transport.trust import Trust
 from federation.protocol.messages import Acknowledgement, DeviceStatus, Notice, read, write
 from federation.protocol.over_http import END, ServerEvent, write_event
@@ -152,10 +152,10 @@ def test_what_the_server_has_not_signed_is_not_believed(server: Server) -> None:
     forged = wrap(Kind.ANNOUNCEMENT, "demo", "", SAID, Ed25519PrivateKey.generate().sign)
     for name, payload in ((Kind.ANNOUNCEMENT, SAID), (Kind.ANNOUNCEMENT, forged), (Kind.INVITATION, signed)):
         server.say(name, payload)
-        assert isinstance(device.next(Announced, Untrusted), Untrusted)
+        assert isinstance(device.next(Announced, MessageRejected), MessageRejected)
     server.say("nonsense", b"{}")
     server.say(Kind.ANNOUNCEMENT, signed)
-    assert device.next(Announced, Untrusted).announcement.serial == 7
+    assert device.next(Announced, MessageRejected).announcement.serial == 7
     device.link.stop(say_offline=False)
 
 
@@ -169,7 +169,7 @@ def test_messages_are_posted_in_their_order_and_again_where_the_server_is_busy(s
     server.answers = [(204, b""), (503, b"{}"), (429, b"{}"), (204, b""), (200, signed)]
     mids = [device.link.publish_update("u", b"x%d" % n, "chunk", n) for n in range(2)]
     mids.append(device.link.publish_update("u", b"", "end"))
-    assert [device.next(Delivered).mid for _ in range(3)] == mids
+    assert [device.next(MessageDelivered).mid for _ in range(3)] == mids
     assert device.next(Acknowledged).ack == answer
     assert [path for path, _ in server.posts] == ["/update/u/chunk/0", *["/update/u/chunk/1"] * 3, "/update/u/end"]
     device.link.publish_status(DeviceStatus(state="ready"))
@@ -244,9 +244,9 @@ class Closed(Link):
     def publish_update(self, update_id: str, payload: bytes, *step: str | int) -> int | None:
         return None
 
-    def _say(self, status: DeviceStatus) -> None: ...
+    def _send_status(self, status: DeviceStatus) -> None: ...
 
-    def _hang_up(self) -> None: ...
+    def _disconnect(self) -> None: ...
 
     def _leave(self, *, say_offline: bool, timeout_s: float) -> None: ...
 
@@ -287,10 +287,10 @@ class Reachable(Closed):
         self._was_taken()
         self.left.wait(60)
 
-    def _say(self, status: DeviceStatus) -> None:
+    def _send_status(self, status: DeviceStatus) -> None:
         self.said.append(status)
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         self.left.set()
 
     def _leave(self, *, say_offline: bool, timeout_s: float) -> None:
@@ -353,7 +353,7 @@ def test_auto_does_not_return_while_an_upload_is_under_way(server: Server) -> No
 
 @pytest.mark.ci
 def test_auto_leaves_a_broker_that_is_lost_for_good_once_more(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_agent.transport.choice.TRIES_AGAIN", 2)
+    monkeypatch.setattr("edge_agent.transport.fallback_link.MAX_RECONNECT_ATTEMPTS", 2)
     device = Choice(server)
     device.opened.set()
     assert [device.next(), device.next()] == [Disconnected("the broker is in reach again"), Connected()]

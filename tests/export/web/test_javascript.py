@@ -11,14 +11,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import phone
+from export.onnx_export import export_onnx
 from export.recognizer import Recognizer
 from export.runtime import Session
+from export.sample_examples import generated_windows
 from gaitway.input_spec import InputSpec
 from har_pipeline import PipelineSettings, Recording, SampleUnits, StreamPipeline, recordings
+from models import build
 from tests.export.conftest import MEAN, STD, metadata
 from tests.export.test_recognizer import ACCELEROMETER_ONLY, jittered, motion, pieces, rotation
 from tests.export.test_runtime import model_bytes
+
+ORT = phone.APP / "vendor" / "ort" / "ort.wasm.min.mjs"
 
 HERE = Path(__file__).parent
 TOLERANCE = 1e-5
@@ -105,6 +112,48 @@ def test_a_real_recording(gaitway_data: Path, name: str, client: str) -> None:
 def answers_by_node(model: bytes, units: dict[str, str], stretches: list[Recording], seed: int = 1) -> Any:
     request = {"model": base64.b64encode(model).decode(), "units": units, "chunks": chunks(stretches, seed)}
     return by_node("answers_of.mjs", request)
+
+
+def test_numbers_are_pythons() -> None:
+    """A model that answers with a number: in its own unit, and the same words in both languages."""
+    says = metadata("linear", labels=("speed (km/h)",), task={"name": "regression", "center": 5.0, "spread": 2.5})
+    model, times = model_bytes(says, classes=1), jittered(10, 5)
+    values = motion(times, 5)
+    stretches = [
+        Recording("p", "", "", "acc", times, values),
+        Recording("p", "", "", "gyro", times, rotation(times, 5)),
+    ]
+    found = answers_by_node(model, {"time": "s", "acc": "m/s2", "gyro": "rad/s"}, stretches)["answers"]
+    python = Recognizer(Session.load(model))
+    answers = python.push(times, values, rotation(times, 5)) + python.flush()
+    assert len(answers) > 3
+    np.testing.assert_allclose([each["number"] for each in found], [each.number for each in answers], atol=1e-4)
+    assert [each["label"] for each in found] == [each.label for each in answers]
+    assert {str(each["probabilities"]) for each in found} == {"{}"}
+
+
+@pytest.mark.ci
+@pytest.mark.skipif(not ORT.is_file(), reason="no ONNX Runtime for the web: make phone")
+def test_hand_made_features_answer_alike_in_a_browsers_runtime(tmp_path: Path) -> None:
+    """`har_features` from raw samples, by ONNX Runtime for the web and by the native one, as torch exported it."""
+    torch.manual_seed(0)
+    said = metadata("har_features", input=InputSpec.windows((0.0,) * 6, (1.0,) * 6))
+    module = build("har_features", classes=len(said.labels))
+    export_onnx(module, tmp_path / "model.onnx", metadata=said, examples=generated_windows(256))
+    times = jittered(12, 5)
+    stretches = [
+        Recording("p", "", "", "acc", times, motion(times, 5)),
+        Recording("p", "", "", "gyro", times, rotation(times, 5)),
+    ]
+    found = by_node(
+        "answers_by_web_runtime.mjs", {"model": str(tmp_path / "model.onnx"), "chunks": chunks(stretches, 1)}
+    )
+    python = Recognizer(Session.load(tmp_path / "model.onnx"))
+    answers = python.push(times, stretches[0].values, stretches[1].values) + python.flush()
+    assert len(answers) > 4
+    assert [each["label"] for each in found] == [each.label for each in answers]
+    probabilities = [list(each["probabilities"].values()) for each in found]
+    np.testing.assert_allclose(probabilities, [each.probabilities for each in answers], atol=1e-4)
 
 
 def test_answers_are_pythons() -> None:

@@ -9,7 +9,7 @@ from federation.methods import METHODS
 from federation.records import Examples
 from federation.tasks import TASKS, task_from_json, task_to_json
 from federation.training.client_round import train_stacked
-from federation.training.local_round import LocalRound, Work, local_round
+from federation.training.local_round import ClientWork, LocalRound, local_round
 from federation.training.optimizers import optimizer_for
 from federation.training.prediction import measure_each, measure_stacked, task_mismatch
 from federation.training.schedule import Schedule, in_order
@@ -23,13 +23,13 @@ TINY = [
     (task, method, None)
     for task, kind in TASKS.items()
     for method, each in METHODS.items()
-    if task != "classification" and each().task_obstacle(kind()) is None  # classification: `test_contract`
+    if task != "classification" and each().task_incompatibility(kind()) is None  # classification: `test_contract`
 ]
 OF_THE_TABLE = [
     ("segmentation", method, name)
     for name in learners("segmentation")
     for method, each in METHODS.items()
-    if not each().requires_alp and each().task_obstacle(TASKS["segmentation"]()) is None
+    if not each().requires_alp and each().task_incompatibility(TASKS["segmentation"]()) is None
 ]
 ALWAYS = [(method, None) for method in ("fedavg", "fedali", "fedproto")] + [("fedproto", "segmenter_small")]
 LARGE = "deeplab_v3plus"
@@ -91,7 +91,7 @@ def test_padding_changes_nothing(task: str, method: str, name: str | None) -> No
             lambda value: value[None], (fed.initial, fed.setup.method.broadcast(fed.state, "bob"), examples)
         )
         optimizer = optimizer_for(training, stacked=True)
-        return local_round(fed.setup, optimizer, client, broadcast, Work(own, *stacked), stacked=True)
+        return local_round(fed.setup, optimizer, client, broadcast, ClientWork(own, *stacked), stacked=True)
 
     assert difference(as_tree(run(mine, 0)), as_tree(run(absurd, 2))) < 1e-12
 
@@ -123,7 +123,7 @@ def test_scores_stacked_are_those_one_by_one(task: str, method: str, name: str |
             torch.testing.assert_close(value, added[key], rtol=1e-12, atol=1e-12)
         metrics = fed.setup.task.metrics(found)
         assert metrics.keys() == fed.setup.task.metric_kinds.keys()
-        assert all(value > 0 for value in metrics.values())
+        assert all(value > 0 for key, value in metrics.items() if key != "r2")  # which may be below 0
 
 
 @pytest.mark.parametrize("task", TASKS)

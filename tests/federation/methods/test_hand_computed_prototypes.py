@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from federation import wire
-from federation.aggregation.class_statistics import class_stats, empty_training_stats
+from federation.aggregation.class_statistics import class_stats
 from federation.aggregation.prototypes import min_max_normalized
 from federation.errors import RoundError, SettingsError
 from federation.methods import METHODS, method_from_json
@@ -127,7 +127,9 @@ def test_own_classes_are_refused_where_the_head_predicts() -> None:
 
 def test_fedproto_sends_four_and_a_half_kilobytes_for_six_classes() -> None:
     stats = TrainingConfig(classes=6, feature_dim=192)
-    _, tree = METHODS["fedproto"]().upload(Client({}, {}, {}), {}, empty_training_stats(stats, torch.zeros(1)))
+    _, tree = METHODS["fedproto"]().upload(
+        Client({}, {}, {}), {}, METHODS["fedproto"]().empty_training_stats(stats, torch.zeros(1))
+    )
     assert {name: value.nbytes for name, value in tree.items()} == {"prototypes": 4608, "counts": 24}
 
 
@@ -135,8 +137,10 @@ def test_fedpac_measures_its_statistics() -> None:
     """Features 1, 3 of class 0 and 2 of class 1: h = (⅔·2, ⅓·2), v = ⅓(14/3 − (16/9 + 4/9)) = 22/27."""
     labelled = LabelledFeatures(rows(1.0, 3.0, 2.0), torch.tensor([0, 0, 1]), torch.ones(3).double())
     stats = class_stats(labelled, 2)
-    stats = empty_training_stats(TrainingConfig(classes=2, feature_dim=1), torch.zeros(1).double())._replace(
-        before=stats
+    stats = (
+        METHODS["fedproto"]()
+        .empty_training_stats(TrainingConfig(classes=2, feature_dim=1), torch.zeros(1).double())
+        ._replace(before=stats)
     )
     _, tree = METHODS["fedpac"]().upload(Client({}, {}, {}), {}, stats)
     assert tree["weighted_means"][:, 0].tolist() == pytest.approx([4 / 3, 2 / 3])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from federation.errors import WireError
 from federation.plan import ModelSpec, Plan, TrainingConfig
 from federation.protocol import topics
-from federation.protocol.chunks import Assembly, chunk_count, chunk_range
+from federation.protocol.chunks import ChunkAssembly, chunk_count, chunk_range
 from federation.protocol.messages import (
     MESSAGE_BYTES,
     Acknowledgement,
@@ -166,7 +166,7 @@ def test_names_that_would_break_a_topic_are_refused(name: str) -> None:
 @given(st.integers(0, 700), st.integers(1, 100), st.randoms())
 def test_chunks_in_any_order_and_twice_make_the_whole(size: int, chunk: int, random: object) -> None:
     data = bytes(i % 251 for i in range(size))
-    assembly, result = Assembly(size, chunk), bytearray(size)
+    assembly, result = ChunkAssembly(size, chunk), bytearray(size)
     order = list(range(chunk_count(size, chunk))) * 2
     random.shuffle(order)
     for n in order:
@@ -182,7 +182,7 @@ def test_chunks_in_any_order_and_twice_make_the_whole(size: int, chunk: int, ran
 @pytest.mark.parametrize(("n", "length"), [(-1, 10), (3, 5), (0, 9), (2, 10), (2, 0)])
 def test_chunks_that_do_not_fit_are_refused(n: int, length: int) -> None:
     with pytest.raises(WireError, match="chunk"):
-        Assembly(25, 10).offset(n, length)
+        ChunkAssembly(25, 10).offset(n, length)
 
 
 @pytest.mark.parametrize(("devices", "working"), [(1, 2), (0, 0), (3, -1)])

@@ -13,13 +13,13 @@ from pydantic import ValidationError
 from federation.errors import RolloutError
 from federation.plan import RolloutSettings
 from federation.rounds.rollout import (
-    WHOLE,
+    MILLION,
     AdoptionAnswer,
-    Answered,
+    AnswerReceived,
     ClockTick,
+    DevicesAdded,
     Event,
     Halted,
-    Joined,
     Paused,
     Resumed,
     Rollout,
@@ -39,7 +39,7 @@ BAD = (AdoptionAnswer.REFUSED, AdoptionAnswer.FAILED, AdoptionAnswer.ROLLED_BACK
 
 def after(*events: Event, start: Rollout | None = None) -> Rollout:
     """Apply events to a rollout that began at time 0."""
-    found = start or Rollout(wave_at=0.0)
+    found = start or Rollout(wave_started_at=0.0)
     for event in events:
         found = step(SETTINGS, found, event)
     return found
@@ -47,7 +47,7 @@ def after(*events: Event, start: Rollout | None = None) -> Rollout:
 
 def answers(good: int, bad: int = 0) -> tuple[Event, ...]:
     said = [AdoptionAnswer.ADOPTED] * good + [AdoptionAnswer.FAILED] * bad
-    return tuple(Answered(AdoptionAnswer.PENDING, answer) for answer in said)
+    return tuple(AnswerReceived(AdoptionAnswer.PENDING, answer) for answer in said)
 
 
 # ---- which devices
@@ -78,7 +78,7 @@ def test_small_federations_have_waves_of_at_least_their_share(devices: int, size
 
 def test_a_share_is_rounded_up_as_it_was_written() -> None:
     assert wave_size(0.07, 100) == 7  # though 0.07 * 100 is above 7
-    assert (wave_size(0.5, 0), reach_of([], 0.5), reach_of([], 1.0)) == (0, 0, WHOLE)
+    assert (wave_size(0.5, 0), reach_of([], 0.5), reach_of([], 1.0)) == (0, 0, MILLION)
 
 
 SHARES = st.lists(st.floats(1e-6, 0.999), max_size=6, unique=True).map(lambda found: (*sorted(found), 1.0))
@@ -96,11 +96,11 @@ def test_waves_of_any_devices_and_shares_nest_and_are_as_large_as_they_should_be
     assert waves[-1] == set(devices)
 
 
-@given(st.text(max_size=64), st.integers(0, 2**31), st.integers(0, WHOLE), st.integers(0, WHOLE))
+@given(st.text(max_size=64), st.integers(0, 2**31), st.integers(0, MILLION), st.integers(0, MILLION))
 def test_a_larger_share_takes_nobody_out(device: str, version: int, one: int, other: int) -> None:
     small, large = sorted((one, other))
     assert is_within(device, version, large) or not is_within(device, version, small)
-    assert is_within(device, version, WHOLE)
+    assert is_within(device, version, MILLION)
     assert not is_within(device, version, 0)
 
 
@@ -113,16 +113,16 @@ def test_the_place_of_a_device_is_fixed_for_ever() -> None:
 
 
 def test_a_wave_goes_on_once_enough_have_adopted_and_it_has_lasted() -> None:
-    wave = after(Joined(10), *answers(8))
+    wave = after(DevicesAdded(10), *answers(8))
     assert after(ClockTick(59.9), start=wave).wave == 0
     assert after(ClockTick(60.0), start=wave).wave == 1
-    assert after(Joined(10), *answers(7), ClockTick(599.9)).wave == 0
-    assert after(ClockTick(60.0), start=wave).wave_at == 60.0
+    assert after(DevicesAdded(10), *answers(7), ClockTick(599.9)).wave == 0
+    assert after(ClockTick(60.0), start=wave).wave_started_at == 60.0
 
 
 def test_after_the_patience_a_wave_goes_on_without_its_silent_devices_but_not_without_any_word() -> None:
-    assert after(Joined(10), *answers(1), ClockTick(600.0)).wave == 1
-    assert after(Joined(10), ClockTick(10_000.0)).wave == 0
+    assert after(DevicesAdded(10), *answers(1), ClockTick(600.0)).wave == 1
+    assert after(DevicesAdded(10), ClockTick(10_000.0)).wave == 0
 
 
 def test_a_wave_without_devices_lasts_its_time_too_and_the_last_one_waits_for_some() -> None:
@@ -133,9 +133,9 @@ def test_a_wave_without_devices_lasts_its_time_too_and_the_last_one_waits_for_so
 
 
 def test_after_the_last_wave_it_is_completed_or_halted_if_nobody_has_adopted_it() -> None:
-    last = Rollout(wave_at=0.0, wave=2)
-    assert after(Joined(10), *answers(8), ClockTick(60.0), start=last).phase is RolloutPhase.COMPLETED
-    alone = after(Joined(1), *answers(0, 1), start=last)
+    last = Rollout(wave_started_at=0.0, wave=2)
+    assert after(DevicesAdded(10), *answers(8), ClockTick(60.0), start=last).phase is RolloutPhase.COMPLETED
+    alone = after(DevicesAdded(1), *answers(0, 1), start=last)
     assert alone.phase is RolloutPhase.ROLLING
     assert after(ClockTick(600.0), start=alone) == Rollout(
         0.0, 2, 1, 0, 1, RolloutPhase.HALTED, "no device has adopted it"
@@ -150,29 +150,31 @@ def test_after_the_last_wave_it_is_completed_or_halted_if_nobody_has_adopted_it(
     [(0, 1, False), (0, 2, True), (1, 1, False), (18, 2, True), (19, 2, False), (27, 3, True), (28, 3, False)],
 )
 def test_it_halts_at_a_tenth_of_the_answers_or_two_devices_whichever_is_more(good: int, bad: int, halted: bool) -> None:
-    found = after(Joined(100), *answers(good, bad))
+    found = after(DevicesAdded(100), *answers(good, bad))
     assert (found.phase is RolloutPhase.HALTED) is halted
     assert (found.reason == f"{bad} of {good + bad} devices that answered have failed") is halted
 
 
 @pytest.mark.parametrize("answer", BAD)
 def test_refusing_failing_and_going_back_all_count(answer: AdoptionAnswer) -> None:
-    one = after(Joined(3), Answered(AdoptionAnswer.PENDING, answer))
-    assert (one.bad, one.phase) == (1, RolloutPhase.ROLLING)
-    assert after(Answered(AdoptionAnswer.ADOPTED, answer), start=after(Joined(1), *answers(1))).good == 0
-    assert after(Answered(AdoptionAnswer.PENDING, answer), start=one).phase is RolloutPhase.HALTED
+    one = after(DevicesAdded(3), AnswerReceived(AdoptionAnswer.PENDING, answer))
+    assert (one.failures, one.phase) == (1, RolloutPhase.ROLLING)
+    assert (
+        after(AnswerReceived(AdoptionAnswer.ADOPTED, answer), start=after(DevicesAdded(1), *answers(1))).successes == 0
+    )
+    assert after(AnswerReceived(AdoptionAnswer.PENDING, answer), start=one).phase is RolloutPhase.HALTED
 
 
 def test_the_operator_pauses_resumes_and_takes_back_also_what_was_completed() -> None:
-    wave = after(Joined(10), *answers(10), Paused())
+    wave = after(DevicesAdded(10), *answers(10), Paused())
     assert after(ClockTick(1000.0), start=wave) == wave
     resumed = after(Resumed(1000.0), start=wave)
     assert (after(ClockTick(1059.0), start=resumed).wave, after(ClockTick(1060.0), start=resumed).wave) == (0, 1)
     assert after(*answers(0, 2), start=wave).phase is RolloutPhase.HALTED  # a pause is no reason to look away
-    done = Rollout(wave_at=0.0, wave=2, members=10, good=10, phase=RolloutPhase.COMPLETED)
+    done = Rollout(wave_started_at=0.0, wave=2, members=10, successes=10, phase=RolloutPhase.COMPLETED)
     assert after(Halted("it drains the battery"), start=done).reason == "it drains the battery"
     late = after(*answers(0, 9), start=done)
-    assert (late.phase, late.bad) == (RolloutPhase.COMPLETED, 9)
+    assert (late.phase, late.failures) == (RolloutPhase.COMPLETED, 9)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +190,7 @@ def test_the_operator_pauses_resumes_and_takes_back_also_what_was_completed() ->
 )
 def test_what_cannot_be_is_refused_in_words(phase: RolloutPhase, event: Event) -> None:
     with pytest.raises(RolloutError, match=f"the rollout is {phase}; this needs one that is"):
-        after(event, start=Rollout(wave_at=0.0, phase=phase))
+        after(event, start=Rollout(wave_started_at=0.0, phase=phase))
 
 
 @pytest.mark.parametrize("waves", [(), (0.5,), (0.5, 0.5, 1.0), (1.0, 0.5), (0.0, 1.0), (-0.1, 1.0), (0.5, 2.0)])
@@ -206,14 +208,14 @@ class Fleet:
     def __init__(self, settings: RolloutSettings, size: int) -> None:
         self.settings, self.now = settings, 0.0
         self.said = {f"d{n}": AdoptionAnswer.PENDING for n in range(size)}
-        self.rollout = Rollout(wave_at=0.0)
+        self.rollout = Rollout(wave_started_at=0.0)
         self.told: set[str] = set()
         self.enlist()
 
     def enlist(self) -> None:
         new = reached(list(self.said), 1, self.settings.share_of(self.rollout.wave)) - self.told
         self.told |= new
-        self.feed(Joined(len(new)))
+        self.feed(DevicesAdded(len(new)))
 
     def feed(self, event: Event) -> None:
         before, self.rollout = self.rollout, step(self.settings, self.rollout, event)
@@ -222,7 +224,7 @@ class Fleet:
             assert self.rollout == before
         if self.rollout.wave > before.wave:
             assert before.phase is RolloutPhase.ROLLING
-            assert self.now - before.wave_at >= self.settings.soak_s
+            assert self.now - before.wave_started_at >= self.settings.soak_s
             assert self.rollout.members >= wave_size(self.settings.share_of(before.wave), before.members)
             self.enlist()
 
@@ -237,14 +239,14 @@ class Fleet:
         device = sorted(self.told)[index % len(self.told)]
         before, self.said[device] = self.said[device], answer
         halted = self.rollout.phase is RolloutPhase.HALTED
-        self.feed(Answered(before, answer))
+        self.feed(AnswerReceived(before, answer))
         if not halted:
             self.check()
 
     def check(self) -> None:
         told = [self.said[device] for device in self.told]
         good, bad = (sum(told.count(answer) for answer in kind) for kind in (GOOD, BAD))
-        assert (self.rollout.members, self.rollout.good, self.rollout.bad) == (len(told), good, bad)
+        assert (self.rollout.members, self.rollout.successes, self.rollout.failures) == (len(told), good, bad)
         limit = max(self.settings.halt_devices, math.ceil((good + bad) / 10))
         if self.rollout.phase in (RolloutPhase.ROLLING, RolloutPhase.PAUSED):
             assert bad < limit
@@ -294,4 +296,4 @@ def test_a_fleet_that_adopts_is_through_in_three_waves(size: int) -> None:
         fleet.now = 100.0 * wave
         fleet.feed(ClockTick(fleet.now))
     assert fleet.rollout.phase is RolloutPhase.COMPLETED
-    assert fleet.rollout.good == size
+    assert fleet.rollout.successes == size

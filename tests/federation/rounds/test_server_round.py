@@ -111,7 +111,7 @@ def test_refusals_say_why_and_change_nothing(events: tuple[Event, ...], reason: 
 def test_a_late_update_counts_in_the_next_round_with_a_discount() -> None:
     settings = RoundSettings(late="next", staleness_exponent=0.5)
     call = called(settings, arrive("z", 2))
-    assert (call.round.received, call.round.awaited) == (1, 3)  # it is no client of this cohort
+    assert (call.round.received, call.round.pending) == (1, 3)  # it is no client of this cohort
     assert call.received == {"z": 3}
     assert discount(settings, 3) == 0.5
     assert discount(settings, 0) == 1.0
@@ -156,7 +156,7 @@ def test_any_order_of_events(happened: list[Event], late: str, minimum: int, per
         done.update(call.feed(event).actions)
         # the counters say what counting the clients says
         stand = Counter(call.statuses.values())
-        assert (call.round.awaited, call.round.received) == (stand[ClientStatus.WAITING], stand[ClientStatus.RECEIVED])
+        assert (call.round.pending, call.round.received) == (stand[ClientStatus.WAITING], stand[ClientStatus.RECEIVED])
     current = call.round
     assert done[Action.AGGREGATE] + done[Action.FAIL] <= 2
     assert done[Action.AGGREGATE] <= 1

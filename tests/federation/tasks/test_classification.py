@@ -69,5 +69,5 @@ def test_an_output_of_pixels_is_refused_in_words() -> None:
     said = TASK.mismatch(Output(pixels, pixels, {}), Batch(pixels, torch.zeros(1, dtype=torch.int64), torch.ones(1)))
     assert said == (
         "classification needs logits (examples, classes) and one class an example; the network gave (1, 5, 4, 4) for "
-        "targets of shape (1,)"
+        "targets of shape (1,) and type torch.int64"
     )

@@ -61,13 +61,13 @@ class Own(NamedTuple):
     after: np.ndarray
 
 
-def pictures(name: str) -> tuple[np.ndarray, np.ndarray]:
+def images(name: str) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng([3, *name.encode()])
     n = SIZES[name]
     return random.normal(size=(n, CHANNELS, *SIDES)), random.choice(CLASS_OF[name], size=(n, *SIDES))
 
 
-DATA = {name: pictures(name) for name in SIZES}
+DATA = {name: images(name) for name in SIZES}
 
 
 def prototypes_by_hand(base: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -83,7 +83,7 @@ def prototypes_by_hand(base: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[
 def step_by_hand(
     base: np.ndarray, head: np.ndarray, x: np.ndarray, y: np.ndarray, known: np.ndarray, pulls: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """One step of SGD on all pictures: cross-entropy, and λ · mse(e, P[c]) of the cells whose class has a prototype."""
+    """One step of SGD on all images: cross-entropy, and λ · mse(e, P[c]) of the cells whose class has a prototype."""
     d_base, d_head = np.zeros_like(base), np.zeros_like(head)
     labelled = int((y[:, 1::2, 1::2] != 255).sum())
     for n, i, j in np.ndindex(len(x), SIDES[0] // 2, SIDES[1] // 2):
@@ -264,8 +264,8 @@ def test_summing_in_parts_is_summing(rows: int, monkeypatch: pytest.MonkeyPatch)
         assert torch.equal(one, other)
 
 
-def test_large_pictures_are_measured_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of pictures of 513 × 513 pixels five are together, or a batch of training; the statistics are the same."""
+def test_large_images_are_measured_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of images of 513 × 513 pixels five are together, or a batch of training; the statistics are the same."""
     whole, _ = played("fedproto", False, 1)
     monkeypatch.setattr(client_round, "STATS_NUMBERS", CHANNELS * SIDES[0] * SIDES[1])
     few, _ = played("fedproto", False, 1)

@@ -20,24 +20,24 @@ TASK = Segmentation()
 CLASSES = 4
 
 
-def batch_of(pictures: int, padding: int = 0, seed: int = 0, dtype: torch.dtype = torch.int64) -> tuple[Output, Batch]:
-    """Pictures of 6 × 8 pixels, a fifth of them ignored, features of 3 × 4; class 3 is nowhere true."""
+def batch_of(images: int, padding: int = 0, seed: int = 0, dtype: torch.dtype = torch.int64) -> tuple[Output, Batch]:
+    """Images of 6 × 8 pixels, a fifth of them ignored, features of 3 × 4; class 3 is nowhere true."""
     random = np.random.default_rng(seed)
-    targets = random.choice([0, 1, 2, 255], size=(pictures, 6, 8), p=[0.5, 0.2, 0.1, 0.2])
-    logits = torch.from_numpy(random.normal(size=(pictures, CLASSES, 6, 8)))
-    features = torch.from_numpy(random.normal(size=(pictures, 5, 3, 4)))
-    mask = (torch.arange(pictures) < pictures - padding).double()
+    targets = random.choice([0, 1, 2, 255], size=(images, 6, 8), p=[0.5, 0.2, 0.1, 0.2])
+    logits = torch.from_numpy(random.normal(size=(images, CLASSES, 6, 8)))
+    features = torch.from_numpy(random.normal(size=(images, 5, 3, 4)))
+    mask = (torch.arange(images) < images - padding).double()
     return Output(features, logits, {}), Batch(logits, torch.from_numpy(targets).to(dtype), mask)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8])
-def test_the_loss_is_the_mean_over_a_pictures_labelled_pixels(dtype: torch.dtype) -> None:
+def test_the_loss_is_the_mean_over_an_images_labelled_pixels(dtype: torch.dtype) -> None:
     output, batch = batch_of(3, padding=1, dtype=dtype)
     batch.y[1] = 255
     logs = log_softmax(output.logits.numpy(), axis=1)
     pixels = [-logs[0, c, i, j] for (i, j), c in np.ndenumerate(batch.y[0].numpy()) if c != 255]
     assert float(TASK.loss(output, batch)[0]) == pytest.approx(np.mean(pixels), rel=1e-12)
-    assert float(TASK.loss(output, batch)[1]) == 0.0, "a picture without a labelled pixel loses nothing"
+    assert float(TASK.loss(output, batch)[1]) == 0.0, "an image without a labelled pixel loses nothing"
     assert float(TASK.mean_loss(output, batch)) == pytest.approx(np.mean(pixels) / 2, rel=1e-12)
 
 
@@ -105,11 +105,11 @@ def test_targets_are_scaled_by_the_pixel_at_the_centre() -> None:
 
 
 @pytest.mark.parametrize(("background", "expected"), [(None, [0, 2, 0]), (0, [1, 2, 0])])
-def test_a_picture_is_dealt_by_the_class_of_most_pixels(background: int | None, expected: list[int]) -> None:
-    pictures = torch.tensor([[[0, 0, 0], [1, 1, 255]], [[2, 2, 1], [0, 255, 255]], [[255] * 3, [255] * 3]])
+def test_an_image_is_dealt_by_the_class_of_most_pixels(background: int | None, expected: list[int]) -> None:
+    images = torch.tensor([[[0, 0, 0], [1, 1, 255]], [[2, 2, 1], [0, 255, 255]], [[255] * 3, [255] * 3]])
     task = Segmentation(background=background)
-    assert task.partition_label(pictures).tolist() == expected
-    assert task.partition_label(pictures[:0]).tolist() == []
+    assert task.partition_label(images).tolist() == expected
+    assert task.partition_label(images[:0]).tolist() == []
 
 
 def test_options_travel_as_json() -> None:
@@ -139,7 +139,7 @@ def test_the_trivial_answer_is_the_most_frequent_class_everywhere() -> None:
     assert TASK.trivial_score(TASK.no_statistics(CLASSES)) is None
 
 
-def test_pixels_are_counted_by_class_and_are_not_held_against_pictures() -> None:
+def test_pixels_are_counted_by_class_and_are_not_held_against_images() -> None:
     _, batch = batch_of(2)
     counts = [int((batch.y == c).sum()) for c in range(CLASSES)]
     assert TASK.class_counts(batch.y, CLASSES) == counts

@@ -1,4 +1,4 @@
-"""Augmentation against patterns worked out by hand and torch's own resampling; a mask goes where its picture goes."""
+"""Augmentation against patterns worked out by hand and torch's own resampling; a mask goes where its image goes."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from torch.nn.functional import interpolate
 from federation.errors import SettingsError
 from federation.methods import METHODS
 from federation.plan import Augmentation, TrainingConfig
-from federation.training.augmentation import DRAWS, augmented, changed_pictures, changes
+from federation.training.augmentation import DRAWS, augmented, changed_images, changes
 from federation.training.client_round import train_one
 from federation.training.schedule import schedule, stack_schedules
 from tests.federation.federated import Federation, federation
 from tests.federation.training.test_callbacks import Notes, assert_equal, through_bytes
 
-NEVER, MOST = 0.75, 0.999
+NEVER, ALMOST_ONE = 0.75, 0.999
 """Draws: above a probability of a half, and the last place of a range."""
 ALL = Augmentation(flip=0.5, padding=2, scale=(0.5, 2), brightness=0.3, contrast=0.2, saturation=0.4)
 
 
 def draws(flip: float = NEVER, scale: float = 0.0, row: float = 0.0, column: float = 0.0) -> np.ndarray:
-    """One picture's, whose colours stay."""
+    """One image's, whose colours stay."""
     return np.array([[flip, scale, row, column, 0.5, 0.5, 0.5]], np.float32)
 
 
 def numbered(height: int = 3, width: int = 4) -> tuple[Tensor, Tensor]:
-    """A picture (1, 1, H, W) whose pixels are 1, 2, 3, …, and the mask of the same numbers."""
+    """An image (1, 1, H, W) whose pixels are 1, 2, 3, …, and the mask of the same numbers."""
     mask = torch.arange(1, height * width + 1).view(1, height, width)
     return mask.float()[:, None], mask
 
@@ -41,16 +41,16 @@ def changed(settings: Augmentation, drawn: np.ndarray) -> tuple[list[list[float]
     return x[0, 0].tolist(), y[0].tolist()
 
 
-def test_a_flip_changes_left_and_right_of_picture_and_mask() -> None:
+def test_a_flip_changes_left_and_right_of_image_and_mask() -> None:
     flipped = [[4, 3, 2, 1], [8, 7, 6, 5], [12, 11, 10, 9]]
     assert changed(Augmentation(flip=0.5), draws(flip=0.49)) == (flipped, flipped)
     kept = numbered()[1][0].tolist()
     assert changed(Augmentation(flip=0.5), draws(flip=0.5)) == (kept, kept)
 
 
-def test_a_crop_of_the_padded_picture_has_nothing_outside_and_the_mask_is_ignored_there() -> None:
-    # the first place of five is two pixels above the picture, the last one two pixels right of it
-    x, y = changed(Augmentation(padding=2), draws(row=0.0, column=MOST))
+def test_a_crop_of_the_padded_image_has_nothing_outside_and_the_mask_is_ignored_there() -> None:
+    # the first place of five is two pixels above the image, the last one two pixels right of it
+    x, y = changed(Augmentation(padding=2), draws(row=0.0, column=ALMOST_ONE))
     assert x == [[0, 0, 0, 0], [0, 0, 0, 0], [3, 4, 0, 0]]
     assert y == [[255, 255, 255, 255], [255, 255, 255, 255], [3, 4, 255, 255]]
     middle = changed(Augmentation(padding=2), draws(row=0.5, column=0.5))
@@ -69,8 +69,8 @@ def test_every_place_of_a_crop_is_as_likely() -> None:
 def test_scaling_is_torchs_bilinear_and_nearest(factor: float) -> None:
     x = torch.randn(1, 3, 8, 12, generator=torch.Generator().manual_seed(1))
     y = torch.arange(96).view(1, 8, 12)
-    # a smaller picture lies at the window's beginning, of a larger one the beginning is seen
-    drawn = draws(row=MOST if factor < 1 else 0.0, column=MOST if factor < 1 else 0.0)
+    # a smaller image lies at the window's beginning, of a larger one the beginning is seen
+    drawn = draws(row=ALMOST_ONE if factor < 1 else 0.0, column=ALMOST_ONE if factor < 1 else 0.0)
     found, mask = augmented(Augmentation(scale=(factor, factor)), drawn, x, y, outside=255)
     wanted = interpolate(x, scale_factor=factor, mode="bilinear", align_corners=False)[..., :8, :12]
     nearest = interpolate(y[:, None].float(), scale_factor=factor, mode="nearest-exact")[:, 0, :8, :12]
@@ -81,7 +81,7 @@ def test_scaling_is_torchs_bilinear_and_nearest(factor: float) -> None:
     assert (mask[:, :, width:] == 255).all()
 
 
-def test_a_mask_shows_the_class_that_its_picture_shows() -> None:
+def test_a_mask_shows_the_class_that_its_image_shows() -> None:
     made = torch.Generator().manual_seed(2)
     squares = torch.randint(0, 2, (64, 4, 4), generator=made).repeat_interleave(6, 1).repeat_interleave(6, 2)
     classes = torch.where(squares == 1, 200, 7)
@@ -116,7 +116,7 @@ def test_colours_are_the_formulas() -> None:
     assert y.tolist() == [0, 1, 2, 3, 4]
 
 
-def test_the_pictures_have_the_same_bits_in_any_batch_and_under_vmap() -> None:
+def test_the_images_have_the_same_bits_in_any_batch_and_under_vmap() -> None:
     x = torch.randn(6, 3, 17, 13, generator=torch.Generator().manual_seed(6))
     y = torch.randint(0, 9, (6, 17, 13), generator=torch.Generator().manual_seed(7))
     random = np.random.default_rng(8).random((6, DRAWS), np.float32)
@@ -129,7 +129,7 @@ def test_the_pictures_have_the_same_bits_in_any_batch_and_under_vmap() -> None:
     assert all(torch.equal(one.flatten(0, 1), many) for one, many in zip(stacked, together, strict=True))
     clients = [changes(ALL, part, 17, 13, torch.device("cpu")) for part in np.split(random, 2)]
     lifted = torch.utils._pytree.tree_map(lambda *parts: torch.stack(parts), *clients)
-    assert torch.equal(vmap(changed_pictures)(lifted, x.view(2, 3, 3, 17, 13)).flatten(0, 1), together[0])
+    assert torch.equal(vmap(changed_images)(lifted, x.view(2, 3, 3, 17, 13)).flatten(0, 1), together[0])
 
 
 def test_draws_are_by_seed_client_round_epoch_and_example_whatever_the_batch() -> None:
@@ -156,7 +156,7 @@ def scene(settings: Augmentation, method: str = "fedavg", epochs: int = 3) -> Fe
     return made._replace(setup=replace(made.setup, training=training))
 
 
-def test_a_round_that_is_resumed_sees_the_same_pictures() -> None:
+def test_a_round_that_is_resumed_sees_the_same_images() -> None:
     fed = scene(ALL)
 
     def played(callback: Notes | None = None) -> object:
@@ -179,15 +179,13 @@ def test_off_is_no_draw_and_not_a_bit() -> None:
     assert not torch.equal(scene(ALL).train("ada").loss, plain.loss)
 
 
-def test_what_is_no_picture_is_refused_in_words() -> None:
+def test_what_is_no_image_is_refused_in_words() -> None:
     fed = federation(METHODS["fedavg"]())
     setup = replace(fed.setup, training=fed.setup.training.model_copy(update={"augmentation": ALL}))
-    with pytest.raises(
-        SettingsError, match=r"augmentation = flip=0.5,padding=2,scale=0.5:2.0.*is for pictures.*128, 6"
-    ):
+    with pytest.raises(SettingsError, match=r"augmentation = flip=0.5,padding=2,scale=0.5:2.0.*is for images.*128, 6"):
         train_one(setup, fed.initial, fed.state, fed.examples["ada"], client_id="ada", round_number=1)
     random = np.zeros((2, DRAWS), np.float32)
-    with pytest.raises(SettingsError, match=r"masks of \(4, 4\) do not fit pictures of \(8, 8\)"):
+    with pytest.raises(SettingsError, match=r"masks of \(4, 4\) do not fit images of \(8, 8\)"):
         augmented(ALL, random, torch.zeros(2, 3, 8, 8), torch.zeros(2, 4, 4), outside=255)
 
 

@@ -1,4 +1,4 @@
-"""Pictures kept as bytes give the numbers of pictures that were normalized beforehand, bit for bit."""
+"""Images kept as bytes give the numbers of images that were normalized beforehand, bit for bit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_numbers_stay_and_bytes_without_moments_are_refused() -> None:
 
 
 def both_ways(count: int = 9) -> tuple[Examples, Examples]:
-    """The same pictures and masks as bytes, and as numbers."""
+    """The same images and masks as bytes, and as numbers."""
     random = np.random.default_rng(count)
     x = random.integers(0, 256, (count, 3, 8, 6), dtype=np.uint8)
     y = random.choice(np.array([0, 1, 2, 255], np.uint8), (count, 8, 6))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from federation import wire
 from federation.errors import UpdateError, WireError
 from federation.protocol import signing, topics
-from federation.protocol.chunks import Assembly
+from federation.protocol.chunks import ChunkAssembly
 from federation.protocol.messages import read
 from federation.wire import uploads
 from federation.wire.schema import check_tree, schema_of
@@ -131,7 +131,7 @@ def any_text_as_a_topic(text: str, data: st.DataObject) -> None:
 
 def any_chunks(size: int, chunk_bytes: int, chunks: list[tuple[int, int]]) -> None:
     """A place inside the update, or WireError."""
-    assembly = Assembly(size, chunk_bytes)
+    assembly = ChunkAssembly(size, chunk_bytes)
     for n, length in chunks:
         try:
             offset = assembly.offset(n, length)
@@ -139,7 +139,7 @@ def any_chunks(size: int, chunk_bytes: int, chunks: list[tuple[int, int]]) -> No
             continue
         assert 0 <= offset <= offset + length <= size
         assembly.add(n)
-    assert len(assembly.have) * chunk_bytes < size + chunk_bytes
+    assert len(assembly.received) * chunk_bytes < size + chunk_bytes
 
 
 TARGETS: dict[Case, Callable[[Case], Case]] = {

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import models
-from edge_agent.serving.model_runs import Judged
+from edge_agent.serving.model_runs import ExampleKind
 from export.runtime import ModelFileError
 from federation.errors import SettingsError
-from federation.plan import live_obstacle, with_packages
+from federation.plan import live_incompatibility, with_packages
 from federation.tasks import TASKS as TORCH_TASKS
 from federation.tasks import task_from_json
 from gaitway.tasks import DEFAULT_TASK, TASKS, TargetKind, metric_of, task_of, trivial_answer
@@ -24,8 +24,8 @@ from tests.export.conftest import metadata
 from tests.gaitway.conftest import Install, task_modules
 from tests.repository.imports import modules
 
-TABLES = ("gaitway.tasks", "federation.tasks", "sim.presets")
-"""Presets are plans: they name what they learn, as a user does."""
+TABLES = ("gaitway.tasks", "federation.tasks", "sim.presets", "aggregator_api.db.migrations")
+"""Presets are plans: they name what they learn, as a user does. A migration names a column, and stays as it was."""
 
 
 def task_names(tree: ast.Module) -> Iterator[str]:
@@ -76,11 +76,11 @@ def test_a_task_of_another_package_is_known_everywhere() -> None:
     """Plans, networks, exported models and a device's judgement take it; torch is imported only to train."""
     plan = with_packages(make_plan().model_copy(update={"task": FALLS}))
     assert plan.packages == {"tasks:falls": "gaitway-falls 1.2"}
-    assert live_obstacle(plan) is None
+    assert live_incompatibility(plan) is None
     assert "gaitway_falls_torch" not in sys.modules
     assert models.MODELS["har_cnn"].learns("falls")
     assert metric_of("missed").label == "missed falls"
-    judged = Judged.of(plan, "windows")
+    judged = ExampleKind.of(plan, "windows")
     assert judged.task.judge(np.array([0, 1]), np.array([0, 0]), ["still", "fall"]).quality.tolist() == [True, False]
     task = task_from_json(FALLS)
     assert task.primary_metric == "missed"

@@ -38,7 +38,7 @@ def test_the_most_frequent_answer_never_works_and_has_the_score_that_is_said(tru
     constant = dummy(truth, "most_frequent")
     found = of(truth, constant)
     assert found.works is False
-    assert f"it answers {LABELS[constant[0]]!r} whatever it sees" in found.fault
+    assert f"it answers {LABELS[constant[0]]!r} whatever it sees" in found.failure_reason
     assert found.score == found.trivial == pytest.approx(f1_score(truth, constant, average="macro"))
 
 
@@ -56,7 +56,7 @@ def test_by_macro_f1_alone_a_guess_over_six_classes_would_pass() -> None:
     assert found.score is not None
     assert found.trivial is not None
     assert found.score > 2 * found.trivial
-    assert "hardly better than guessing" in found.fault
+    assert "hardly better than guessing" in found.failure_reason
 
 
 def test_a_good_model_on_a_skewed_holdout_works_although_the_constant_answer_is_right_more_often() -> None:
@@ -97,7 +97,7 @@ def test_a_weak_model_of_a_first_round_works() -> None:
 )
 def test_a_holdout_that_cannot_tell_says_why(truth: Classes, obstacle: str) -> None:
     found = of(truth, truth)
-    assert (found.works, found.fault, found.obstacle) == (None, "", obstacle)
+    assert (found.works, found.failure_reason, found.undecided_reason) == (None, "", obstacle)
 
 
 def test_a_stray_class_does_not_count_in_the_mean_recall() -> None:
@@ -108,19 +108,19 @@ def test_a_stray_class_does_not_count_in_the_mean_recall() -> None:
 
 
 def test_of_masks_the_constant_answer_is_one_class_for_every_pixel() -> None:
-    # 30 pictures of 100 pixels: 80 background, 20 shape; IoU of the constant answer (0.8 + 0) / 2
+    # 30 images of 100 pixels: 80 background, 20 shape; IoU of the constant answer (0.8 + 0) / 2
     truth = np.tile([0] * 80 + [1] * 20, 30)
     perfect, constant = (np.zeros((2, 2), np.int64) for _ in range(2))
     np.add.at(perfect, (truth, truth), 1)
     np.add.at(constant, (truth, np.zeros_like(truth)), 1)
-    found = PixelSoundness(perfect, ("none", "shape"), pictures=30)
+    found = PixelSoundness(perfect, ("none", "shape"), images=30)
     assert (found.works, found.score, found.trivial) == (True, 1.0, pytest.approx(0.4))
     assert found.words == (
-        "mIoU 1.000 on 30 holdout pictures of 2 classes against 0.400 of answering the most frequent class for every "
+        "mIoU 1.000 on 30 holdout images of 2 classes against 0.400 of answering the most frequent class for every "
         "pixel"
     )
-    assert PixelSoundness(constant, ("none", "shape"), pictures=30).fault == "it answers 'none' whatever it sees"
-    assert "fewer than 20" in PixelSoundness(perfect, ("none", "shape"), pictures=5).obstacle
+    assert PixelSoundness(constant, ("none", "shape"), images=30).failure_reason == "it answers 'none' whatever it sees"
+    assert "fewer than 20" in PixelSoundness(perfect, ("none", "shape"), images=5).undecided_reason
 
 
 def test_of_a_restored_signal_a_lower_error_than_the_means_works() -> None:

@@ -217,7 +217,7 @@ def test_a_file_alone_is_matched_with_the_folders_that_it_lies_in(tmp_path):
     respeck(tmp_path)
     (found,) = find_files(description_of(RESPECK), tmp_path / "subject12" / "respeck" / "sitting.csv").each()
     assert found.name == found.matched.visit == "sitting.csv"
-    assert found.matched.words == {"client": "12", "activity": "sitting"}
+    assert found.matched.captured == {"client": "12", "activity": "sitting"}
 
 
 def test_a_pattern_that_never_ends_is_ended(tmp_path, monkeypatch):

@@ -221,9 +221,9 @@ def test_damaged_rows_and_another_rate_than_the_declared_one_are_findings(tmp_pa
     rows[100], rows[200], rows[300] = "garbage", rows[200][:30], rows[300] + ",7,8"
     path.write_text("\n".join(rows) + "\n")
     found = prepare("described", tmp_path, options={**RESPECK, "rate_hz": 50}).findings
-    lost = {(each.client, each.sensor): each.words for each in found if each.code == "rows_without_numbers"}
+    lost = {(each.client, each.sensor): each.message for each in found if each.code == "rows_without_numbers"}
     assert lost.keys() == {("3", "acc"), ("3", "gyro")}
     assert lost["3", "gyro"].startswith("3 rows (0.1%)")
     declared = [each for each in found if each.code == "declared_rate"]
     assert {(each.client, each.sensor) for each in declared} == {(c, s) for c in ("3", "12") for s in ("acc", "gyro")}
-    assert "measured 25 samples a second, about half of it, declared 50 Hz" in declared[0].words
+    assert "measured 25 samples a second, about half of it, declared 50 Hz" in declared[0].message

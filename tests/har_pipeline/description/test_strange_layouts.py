@@ -11,7 +11,7 @@ import pytest
 from har_pipeline.description.guess.draft import Draft, draft
 from tests.har_pipeline.description.strange import strange_layout, verdicts
 
-LEAST_RIGHT = {"rate": 0.75, "acc": 0.9, "gyro": 0.9, "client": 0.9, "activity": 0.9}
+MIN_RIGHT = {"rate": 0.75, "acc": 0.9, "gyro": 0.9, "client": 0.9, "activity": 0.9}
 """The share of layouts of which each is guessed right; a tenth have no time, and all others say that they guess."""
 
 
@@ -32,7 +32,7 @@ def test_a_guess_is_right_or_says_that_it_is_unsure(tmp_path, seeds):
         for aspect, (is_right, is_sure) in verdicts(found, made, folder).items():
             assert is_right or not is_sure, (aspect, made.choices, found.toml())
             right[aspect] += is_right
-    assert all(right[aspect] >= least * len(seeds) - 1 for aspect, least in LEAST_RIGHT.items()), right
+    assert all(right[aspect] >= least * len(seeds) - 1 for aspect, least in MIN_RIGHT.items()), right
 
 
 def rows_of(times: Sequence[object], size: float = 9.81, *, gravity: bool = True) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from har_pipeline import SourceError, recordings
-from har_pipeline.readers.archive import most_unpacked
+from har_pipeline.readers.archive import max_unpacked_bytes
 from tests.har_pipeline import layouts
 
 OPTIONS: dict[str, Any] = {"rate_hz": 50, "acceleration": "specific force", "acc": {"columns": ["x", "y", "z"]}}
@@ -52,7 +52,7 @@ def test_what_unpacks_to_far_too_much_is_refused(tmp_path, monkeypatch, within):
 def test_small_files_unpack_to_a_quarter_of_a_gigabyte_at_the_most(tmp_path):
     """Of more a stranger's 5 MB would be read for ten minutes; text is packed to a tenth, rarely to a thirtieth."""
     (tmp_path / "small.csv.gz").write_bytes(b"0" * 1000)
-    assert most_unpacked(tmp_path / "small.csv.gz") == (256 << 20) + 50_000
+    assert max_unpacked_bytes(tmp_path / "small.csv.gz") == (256 << 20) + 50_000
 
 
 def zipped_without_packing(content: bytes) -> bytes:

@@ -12,7 +12,7 @@ import pytest
 from har_pipeline import prepare, recordings
 from har_pipeline.gravity import CONVENTIONS, specific_force
 from har_pipeline.readers import READERS
-from har_pipeline.readers.synthetic_motion import felt_by_segment, rotation
+from har_pipeline.readers.synthetic_motion import rotation, segment_readings
 from tests.har_pipeline import layouts
 from tests.har_pipeline.readers import up
 
@@ -80,7 +80,7 @@ def test_only_the_accelerometer_is_turned_round(tmp_path) -> None:
 
 def test_synthetic_segments_at_rest_feel_the_force_that_holds_them_up() -> None:
     angles = np.tile(np.array([[0.3], [-0.8], [1.2]]), (1, 10))
-    force, rate = felt_by_segment(np.zeros((3, 10)), angles)
+    force, rate = segment_readings(np.zeros((3, 10)), angles)
     np.testing.assert_allclose(force[5], G * rotation(angles[:, 0]).T @ [0, 0, 1], atol=1e-9)
     np.testing.assert_allclose(rate, 0, atol=1e-9)
 

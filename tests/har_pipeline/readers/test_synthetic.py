@@ -7,7 +7,7 @@ import pytest
 
 from har_pipeline import SettingsError, device_of, prepare, recordings, subject_of
 from har_pipeline.readers.synthetic import PHONES, PLACES
-from har_pipeline.readers.synthetic_motion import RATE_HZ, felt_by_segment, move
+from har_pipeline.readers.synthetic_motion import RATE_HZ, move, segment_readings
 
 G = 9.80665
 
@@ -77,7 +77,7 @@ def test_activities_differ_as_real_ones_do():
 def test_the_gyroscope_reads_the_rate_at_which_gravity_turns():
     times = np.arange(2000) / RATE_HZ
     angles = np.stack([0.3 * np.sin(3 * times), 0.5 * np.sin(2 * times + 1), 0.2 * np.sin(times)])
-    force, rate = felt_by_segment(np.zeros((3, len(times))), angles)
+    force, rate = segment_readings(np.zeros((3, len(times))), angles)
     turning = np.gradient(force, 1 / RATE_HZ, axis=0)
     np.testing.assert_allclose(turning[5:-5], -np.cross(rate, force)[5:-5], atol=0.01)
 

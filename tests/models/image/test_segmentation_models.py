@@ -1,4 +1,4 @@
-"""Networks that give every pixel a class: pictures of any sides, and interpolation against numpy."""
+"""Networks that give every pixel a class: images of any sides, and interpolation against numpy."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from models.image.segmentation import resized
 
 
 @pytest.mark.parametrize("sides", [(180, 240), (90, 120), (33, 50), (1, 1)])
-def test_the_small_segmenter_takes_pictures_of_any_sides(sides: tuple[int, int]) -> None:
+def test_the_small_segmenter_takes_images_of_any_sides(sides: tuple[int, int]) -> None:
     model = build("segmenter_small", classes=11, channels=[8, 8, 16, 16], feature_dim=8).eval()
     features, logits = model(torch.randn(2, 3, *sides))
     assert features.shape == (2, 8, -(-sides[0] // 4), -(-sides[1] // 4))
@@ -31,9 +31,9 @@ def test_resized_interpolates_between_the_centres_of_pixels(small: tuple[int, in
     np.testing.assert_allclose(found, wanted.reshape(2, 3, *large), atol=1e-12)
 
 
-def test_a_group_of_pictures_is_answered_as_each_alone() -> None:
+def test_a_group_of_images_is_answered_as_each_alone() -> None:
     model = build("segmenter_small", classes=4, channels=[8, 16, 16, 24], feature_dim=16).double().eval()
     x = torch.randn(3, 3, 20, 28, dtype=torch.float64)
     together = model(x).logits
-    for one, picture in zip(together, x, strict=True):
-        torch.testing.assert_close(model(picture[None]).logits[0], one, rtol=1e-10, atol=1e-11)
+    for one, image in zip(together, x, strict=True):
+        torch.testing.assert_close(model(image[None]).logits[0], one, rtol=1e-10, atol=1e-11)

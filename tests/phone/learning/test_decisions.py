@@ -15,8 +15,9 @@ from onnx import TensorProto, helper, numpy_helper
 from edge_agent.machine.commands import Evaluate
 from edge_agent.machine.events import Kind
 from edge_agent.serving.acceptance import evaluate
-from edge_agent.serving.cross_validation import NOT_VALIDATED, CrossValidation
 from edge_agent.serving.model_registry import SOURCES, Verdict
+from edge_agent.serving.model_runs import ExampleKind, Windows
+from edge_agent.training.cross_validation import NOT_VALIDATED, CrossValidation
 from edge_agent.training.job import CROSS_VALIDATION, MODEL, PARITY
 from export.runtime import ModelMetadata
 from federation.protocol.messages import VersionScore
@@ -147,7 +148,12 @@ class Case:
             if model and "damaged" not in model["path"]:
                 self.keep(Path(model["path"]).parent / CROSS_VALIDATION, self.folds[model["column"]])
         return evaluate(
-            job, self.asked, self.windows, self.present, self.others, margin=self.margin, labelled=self.labelled
+            job,
+            self.asked,
+            Windows.of(self.windows, self.labelled, ExampleKind()),
+            self.present,
+            self.others,
+            margin=self.margin,
         )
 
     def keep(self, path: Path, folds: np.ndarray | None) -> None:

@@ -3,16 +3,16 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Connection } from "../../../phone/app/protocol/connection.js";
 import { UnreachableError } from "../../../phone/app/protocol/errors.js";
-import { Patience } from "../../../phone/app/protocol/patience.js";
+import { Backoff } from "../../../phone/app/protocol/backoff.js";
 import { exchange } from "../../../phone/app/protocol/server.js";
 import { wrap } from "../../../phone/app/protocol/signing.js";
-import { Speaker } from "../../../phone/app/protocol/speaker.js";
+import { StatusSender } from "../../../phone/app/protocol/status_sender.js";
 
 test("a status that is refused is said again after growing waits", async () => {
   const ended = new AbortController();
   const waits = [];
   const wait = async (ms) => void (waits.push(ms) === 8 && ended.abort());
-  const speaker = new Speaker({ now: () => 0, wait });
+  const speaker = new StatusSender({ now: () => 0, wait });
   const refuses = {
     status: async () => {
       throw new Error("422: no status");
@@ -46,7 +46,7 @@ test("an event that could not be stored is asked for again", async () => {
   };
   const who = { serverKey: keys.publicKey, federation: "f", device: "d", session: "s" };
   const clock = { now: () => 0, wait: async () => {} };
-  const connection = new Connection(server, who, listener, clock, new Patience(clock, () => {}));
+  const connection = new Connection(server, who, listener, clock, new Backoff(clock, () => {}));
   const { signal } = new AbortController();
   assert.match((await connection.once(signal)).ended, /storage is full/);
   full = false;
@@ -65,7 +65,7 @@ async function whileAway(hours, answers = () => false) {
     if (nowMs > hours * 3_600_000) ended.abort();
   };
   const clock = { now: () => nowMs, wait };
-  const patience = new Patience(clock, () => told.push(patience.retry));
+  const patience = new Backoff(clock, () => told.push(patience.retry));
   const server = {
     async *messages(_lastId, _signal, onOpen) {
       if (!answers(nowMs)) throw new UnreachableError("nobody answers");
@@ -102,7 +102,7 @@ test("a server that was gone and is back is looked for as at first", async () =>
 test("who is at the phone cuts a long wait short", async () => {
   const ended = new AbortController();
   const hung = (ms, signal) => new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
-  const patience = new Patience({ now: () => 0, wait: hung }, () => {});
+  const patience = new Backoff({ now: () => 0, wait: hung }, () => {});
   const first = patience.rest(ended.signal);
   patience.hurry();
   await first;

@@ -108,7 +108,7 @@ def test_engines_mask_the_same(cache: Path) -> None:
     scores = []
     for engine in ("serial", "stacked", "processes"):
         again = settings.model_copy(update={"engine": engine, "workers": 2})
-        scores.append([record["global"]["mse"] for record in build_simulation(again, data).play()])
+        scores.append([record["global"]["mse"] for record in build_simulation(again, data).run_rounds()])
     assert scores[1] == pytest.approx(scores[0], rel=1e-5)
     assert scores[2] == scores[0]
 

@@ -15,7 +15,7 @@ from federation.methods import METHODS as EVERY_METHOD
 from federation.tree import flatten
 from sim import checkpoint
 from sim.checkpoint import Checkpoint
-from sim.client_store import DiskStore, Federation, MemoryStore, choice, choose, client_bytes, remembered
+from sim.client_store import DiskStore, MemoryStore, StoreDemand, choice, choose, client_bytes, remembered
 from sim.data.federated_data import FederatedData
 from sim.engines import Processes, Stacked
 from sim.errors import RunDirectoryError, SettingsError
@@ -41,7 +41,7 @@ def on_disk(simulation: Simulation, folder: Path) -> Simulation:
 
 
 def played(simulation: Simulation) -> list[dict[str, Any]]:
-    return [{key: value for key, value in record.items() if key != "seconds"} for record in simulation.play()]
+    return [{key: value for key, value in record.items() if key != "seconds"} for record in simulation.run_rounds()]
 
 
 def bits(simulation: Simulation) -> dict[str, bytes]:
@@ -162,7 +162,7 @@ def test_no_other_methods_clients_can_be_forgotten(few: FederatedData) -> None:
 def test_rounds_take_no_more_disk_than_present_and_chosen_models(few: FederatedData, tmp_path: Path) -> None:
     simulation = on_disk(build_simulation(settings_for(rounds=6, batch=8), few), tmp_path)
     taken = []
-    for _ in simulation.play():
+    for _ in simulation.run_rounds():
         taken.append(simulation.client_store.arena.bytes_taken)
     each = taken[0] // 2
     assert each % PAGE == 0
@@ -248,33 +248,33 @@ def test_the_choice_says_why(
     where: Any, clients: int, kind: type, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choice, "free_memory", lambda _device: 8 * 10**9)
-    federation = Federation(clients, clients, rounds=9, each=50_000_000)
+    federation = StoreDemand(clients, clients, rounds=9, client_bytes=50_000_000)
     chosen = choose(where, "cpu", federation, tmp_path)
     assert isinstance(chosen.store, kind)
     assert chosen.reason.removesuffix(str(tmp_path)) == reason
 
 
 def test_only_clients_that_will_have_trained_are_counted() -> None:
-    assert Federation(clients=1000, cohort=10, rounds=1, each=7).most_bytes == 7 * (10 + 10)
-    assert Federation(clients=1000, cohort=10, rounds=30, each=7).most_bytes == 7 * (2 * 300 + 10)
-    assert Federation(clients=100, cohort=10, rounds=30, each=7).most_bytes == 7 * (2 * 100 + 10)
-    assert Federation(clients=100, cohort=10, rounds=30, each=7, chosen=2).most_bytes == 7 * (3 * 100 + 10)
+    assert StoreDemand(clients=1000, cohort=10, rounds=1, client_bytes=7).peak_bytes == 7 * (10 + 10)
+    assert StoreDemand(clients=1000, cohort=10, rounds=30, client_bytes=7).peak_bytes == 7 * (2 * 300 + 10)
+    assert StoreDemand(clients=100, cohort=10, rounds=30, client_bytes=7).peak_bytes == 7 * (2 * 100 + 10)
+    assert StoreDemand(clients=100, cohort=10, rounds=30, client_bytes=7, chosen=2).peak_bytes == 7 * (3 * 100 + 10)
 
 
 @pytest.mark.parametrize(("precision", "times"), [("lossless", 1), ("float16", 1), ("int8", 2)])
 def test_residuals_are_counted(
     precision: str, times: int, few: FederatedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted: list[Federation] = []
+    counted: list[StoreDemand] = []
 
-    def chosen(where: Any, device: str, federation: Federation, folder: Path) -> Any:
+    def chosen(where: Any, device: str, federation: StoreDemand, folder: Path) -> Any:
         counted.append(federation)
         return choose(where, device, federation, folder)
 
     monkeypatch.setattr("sim.client_store.choose", chosen)
     settings = settings_for(rounds=1, precision=precision)
     run(settings, few, tmp_path)
-    assert counted[0].each == times * client_bytes(build_simulation(settings, few).initial)
+    assert counted[0].client_bytes == times * client_bytes(build_simulation(settings, few).initial)
 
 
 def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

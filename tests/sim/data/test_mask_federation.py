@@ -1,4 +1,4 @@
-"""From files of pictures and masks to a federation that has learnt to segment, by the command `sim run`."""
+"""From files of images and masks to a federation that has learnt to segment, by the command `sim run`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typer.testing import CliRunner
 
-from federation.plan import PictureInput, Plan, live_obstacle
+from federation.plan import ImageInput, Plan, live_incompatibility
 from federation.tasks.segmentation import Segmentation
 from gaitway.tasks import TargetKind
 from models import Model, ModelOutput
@@ -24,7 +24,7 @@ from sim.cli.app import app
 from sim.cli.options import build_experiment
 from sim.data.federated_data import FederatedData
 from sim.data.images import IMAGE_SETS, LabelledImages
-from sim.data.images.labelled import DealtBy
+from sim.data.images.labelled import PartitionTargets
 from sim.data.images.moments import IMAGENET
 from sim.data.partitions import Dirichlet, Natural
 from sim.data.pooling import EVERYONE, pooled
@@ -36,7 +36,7 @@ from sim.new_clients import few_shot
 from sim.presets import with_defaults
 from sim.results.run_directory import RunDirectory
 from sim.run import load_data, run
-from tests.sim.data.images.layouts import grey_png, picture
+from tests.sim.data.images.layouts import grey_png, image_bytes
 from tests.sim.small_runs import needs_fork
 
 WIDTH = 8
@@ -71,7 +71,7 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def squares(count: int, kinds: tuple[int, ...], seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Noisy pictures (n, 3, 16, 16) of three squares each, and masks whose outlines have no class."""
+    """Noisy images (n, 3, 16, 16) of three squares each, and masks whose outlines have no class."""
     random = np.random.default_rng(seed)
     masks = np.zeros((count, 16, 16), np.uint8)
     for mask in masks:
@@ -85,13 +85,13 @@ def squares(count: int, kinds: tuple[int, ...], seed: int) -> tuple[np.ndarray, 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three people's pictures; ann has red squares alone, bob green ones."""
+    """Three people's images; ann has red squares alone, bob green ones."""
     root = tmp_path_factory.mktemp("squares")
     for name in ("images", "masks"):
         (root / name).mkdir()
     for seed, (who, kinds) in enumerate({"ann": (1,), "bob": (2,), "cyd": (1, 2)}.items()):
         for k, (x, mask) in enumerate(zip(*squares(30, kinds, seed), strict=True)):
-            (root / "images" / f"{who}_{k:02}.png").write_bytes(picture(x))
+            (root / "images" / f"{who}_{k:02}.png").write_bytes(image_bytes(x))
             (root / "masks" / f"{who}_{k:02}.png").write_bytes(grey_png(mask))
     return root
 
@@ -105,7 +105,7 @@ def sim(folder: Path, out: Path, *words: str, data: str = "mask_folder", sets: l
 
 
 @pytest.mark.ci
-def test_a_folder_of_pictures_and_masks_is_learnt(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_of_images_and_masks_is_learnt(folder: Path, tmp_path: Path) -> None:
     done = sim(folder, tmp_path / "run", "--partition", "natural", "--rounds", "8")
     assert done.exit_code == 0, done.output
     run = RunDirectory(tmp_path / "run")
@@ -120,12 +120,12 @@ def test_a_folder_of_pictures_and_masks_is_learnt(folder: Path, tmp_path: Path) 
     assert "test pixels" in page
     plan = Plan.model_validate_json((tmp_path / "run" / "plan.json").read_text())
     assert plan.task["name"] == "segmentation"
-    assert plan.data.input == PictureInput(shape=(3, 16, 16), fit="pad")
-    assert live_obstacle(plan) is None
+    assert plan.data.input == ImageInput(shape=(3, 16, 16), fit="pad")
+    assert live_incompatibility(plan) is None
     larger = [*SETS, "height=32", "width=32"]
     words = ("--partition", "natural", "--plan", str(tmp_path / "run" / "plan.json"), "--model", "segmenter_small")
     refused = sim(folder, tmp_path / "other", *words, sets=larger)
-    assert "pictures of (3, 16, 16) (channels, height, width), fit pad; mask_folder gives (3, 32" in refused.output
+    assert "images of (3, 16, 16) (channels, height, width), fit pad; mask_folder gives (3, 32" in refused.output
 
 
 def played(folder: Path, out: Path, **given: Any) -> list[float]:
@@ -193,9 +193,9 @@ def test_a_task_that_learns_other_targets_is_refused_before_files_are_looked_for
 
 
 def images(labels: tuple[str, ...] = ("left", "right")) -> LabelledImages:
-    """Forty pictures of two people, dealt by something that is not in the masks."""
+    """Forty images of two people, dealt by something that is not in the masks."""
     x, masks = squares(40, (1, 2), 5)
-    apart = DealtBy(np.arange(40) % len(labels), labels)
+    apart = PartitionTargets(np.arange(40) % len(labels), labels)
     return LabelledImages(x, masks, LABELS, np.ones(40, bool), np.array(["ann", "bob"])[np.arange(40) // 20], apart)
 
 
@@ -227,10 +227,10 @@ def test_a_dirichlet_deals_by_the_label_apart() -> None:
 def test_scaling_pooling_shots_and_attacks_keep_masks_and_labels_together() -> None:
     data = federation()
     half = scaled(data, 0.5, 0, TASK).clients["ann"]
-    assert half.dealt is not None
-    assert len(half.train.y) == len(half.dealt.train)
+    assert half.partition_classes is not None
+    assert len(half.train.y) == len(half.partition_classes.train)
     counts = data.per_class(TASK)["ann"]["train_per_class"]
-    assert np.bincount(half.dealt.train).tolist() == [(count + 1) // 2 for count in counts]
+    assert np.bincount(half.partition_classes.train).tolist() == [(count + 1) // 2 for count in counts]
     whole = pooled(data)
     assert sum(whole.per_class(TASK)[EVERYONE]["train_per_class"]) == 32
     assert whole.per_class(TASK)["ann"]["train"] == 0
@@ -248,8 +248,11 @@ def test_masks_of_another_size_and_labels_that_are_unknown_are_refused() -> None
     for wrong, words in (
         ({"y": given.y[:, :8]}, "expected uint8 of the same height and width"),
         ({"y": given.y.astype(np.int64)}, "masks came as int64"),
-        ({"dealt_by": DealtBy(np.full(40, 2), ("left", "right"))}, "labels from 2 to 2; expected 0 to 1"),
-        ({"dealt_by": DealtBy(np.zeros(3, np.int64), ("left",))}, "differ in number"),
+        (
+            {"partition_targets": PartitionTargets(np.full(40, 2), ("left", "right"))},
+            "labels from 2 to 2; expected 0 to 1",
+        ),
+        ({"partition_targets": PartitionTargets(np.zeros(3, np.int64), ("left",))}, "differ in number"),
     ):
         with pytest.raises(Exception, match=words):
             replace(given, **wrong)
@@ -275,6 +278,6 @@ def test_camvid_is_complete(gaitway_data: Path) -> None:
     wanted = [0.1631, 0.2496, 0.0102, 0.3055, 0.0693, 0.1158, 0.0112, 0.0148, 0.0482, 0.0066, 0.0055]
     assert np.abs(shares - wanted).max() < 1e-4
     assert pixels[255] / pixels.sum() == pytest.approx(0.0360, abs=1e-4)
-    dealt = found.deal_by(Segmentation())
+    dealt = found.targets_for_partition(Segmentation())
     assert np.bincount(dealt.y[found.train], minlength=11).min() >= 20
     assert len(Dirichlet(clients=20, alpha=0.1).divide(found.pool(Segmentation()), 0)) == 20

@@ -18,16 +18,16 @@ from har_pipeline import Recording, dataset_labels
 from har_pipeline.readers import READERS
 from sim.cli.app import app
 from sim.cli.options import assignments, build_experiment
-from sim.cli.repeat import repeat_command
 from sim.data.federated_data import FederatedData
 from sim.data.partitions import class_counts
 from sim.data.pooling import pooled
 from sim.data.repartition import current_partition
 from sim.data.scaling import scaled
-from sim.data.sources import source_named, source_names
+from sim.data.sources import get_source, source_names
 from sim.errors import SettingsError
 from sim.experiment import Experiment
 from sim.presets import with_defaults
+from sim.reports.repeat import repeat_command
 from sim.run import load_data
 from tests.sim.data.images.layouts import idx, noise
 
@@ -37,7 +37,7 @@ TASKS = ["data.clients=4", "data.log_mean=2", "data.log_std=1"]
 
 def settings_of(data: str, **given: Any) -> Experiment:
     options = with_defaults(None, {"data": data, **given})
-    return build_experiment(options, source_named(data).labels(assignments(options["set"])["data"]), None)
+    return build_experiment(options, get_source(data).labels(assignments(options["set"])["data"]), None)
 
 
 def recordings(cache: Path, **given: Any) -> FederatedData:
@@ -72,19 +72,19 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_a_source_knows_its_labels_and_shape(data: str, shape: tuple[int, ...], classes: int) -> None:
-    source = source_named(data)
+    source = get_source(data)
     assert source.input_spec({}, {}).shape == shape
     assert len(source.labels({})) == classes
 
 
 def test_options_change_them() -> None:
-    assert len(source_named("femnist").labels({"classes": 10})) == 10
-    assert source_named("celeba").input_spec({"side": 32}, {}).shape == (3, 32, 32)
+    assert len(get_source("femnist").labels({"classes": 10})) == 10
+    assert get_source("celeba").input_spec({"side": 32}, {}).shape == (3, 32, 32)
 
 
 def test_an_unknown_data_set_names_the_nearest() -> None:
     with pytest.raises(SettingsError, match="unknown data set 'fashion-mnist'; did you mean 'fashion_mnist'"):
-        source_named("fashion-mnist")
+        get_source("fashion-mnist")
     assert {"motionsense", "union", "mnist", "synthetic_logistic"} <= set(source_names())
 
 
@@ -103,7 +103,7 @@ def test_models_are_built_for_the_data() -> None:
         (
             "synthetic",
             "resnet18",
-            r"resnet18 is not .* windows \(128, 6\); models .* that are: hart, hart_alp, har_cnn, har_cnn_alp$",
+            r"resnet18 is not .* windows \(128, 6\); models .*: hart, hart_alp, har_features, har_cnn, har_cnn_alp$",
         ),
         ("synthetic", "dense", r"dense is not .* windows \(128, 6\)"),
         ("mnist", "har_cnn", r"har_cnn is not .* images \(1, 28, 28\); models .* that are: dense, mnist_cnn"),
@@ -312,7 +312,7 @@ def test_a_tenth_is_for_validation_unless_a_papers_preset_says_otherwise() -> No
 
 
 def test_labels_are_those_of_the_pipeline() -> None:
-    assert source_named("spsw").labels({}) == dataset_labels("spsw")
+    assert get_source("spsw").labels({}) == dataset_labels("spsw")
 
 
 @pytest.mark.ci

@@ -145,7 +145,7 @@ def three_steps(model: str, optimizer: str, dtype: torch.dtype) -> Steps:
 
 
 def torch_loss(logits: Tensor, y: Tensor) -> Tensor:
-    """Return torch's mean cross-entropy () of examples, or of pictures, each the mean of its labelled pixels."""
+    """Return torch's mean cross-entropy () of examples, or of images, each the mean of its labelled pixels."""
     if y.dim() == 1:
         return nn.functional.cross_entropy(logits, y)
     pixels = nn.functional.cross_entropy(logits, y.long(), ignore_index=VOID, reduction="none")

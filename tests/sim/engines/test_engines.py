@@ -19,9 +19,9 @@ from federation.wire import uploads
 from sim.data.federated_data import FederatedData
 from sim.engines import Engine, Processes, Serial, Stacked, choose, ray_cluster
 from sim.engines.fork_map import ATTEMPTS, fork_map
-from sim.engines.processes import TOGETHER, operations_of_a_step, work_of
+from sim.engines.processes import MAX_STACKED, operations_of_a_step, work_of
 from sim.errors import EngineError, SettingsError
-from sim.memory.shared_memory import ALIGNMENT, buffers, lay_out, read
+from sim.memory.shared_memory import ALIGNMENT, buffers, pack, read
 from sim.run import build_simulation, load_data
 from sim.simulation import Simulation
 from tests.sim.engines.local_rounds import FAMILIES, ROUNDING_SWITCHES, all_rounds, first_round, some_rounds
@@ -51,7 +51,7 @@ def test_processes_give_the_numbers_of_one_process_bit_for_bit(method: str, few:
     settings = settings_for(method, batch=8, stragglers=0.5)
     serial, many = (build_simulation(settings, few) for _ in range(2))
     many.engine, many.evaluator = Processes(2), many.evaluator._replace(workers=2)
-    for one, other in zip(serial.play(), many.play(), strict=True):
+    for one, other in zip(serial.run_rounds(), many.run_rounds(), strict=True):
         del one["seconds"], other["seconds"]
         assert one == other
     mine, theirs = state_of(serial), state_of(many)
@@ -135,7 +135,7 @@ def test_what_carries_tensors_keeps_their_order(precision: Precision) -> None:
     plain = map_tree(lambda value: value.clone(memory_format=torch.contiguous_format), tree)
     sent, wanted = (uploads.encode(each, {}, {}, precision=precision) for each in (tree, plain))
     assert sent.data == wanted.data
-    packing = lay_out(tree)
+    packing = pack(tree)
     found = read(packing.layout, torch.frombuffer(bytearray(b"".join(buffers(packing))), dtype=torch.uint8))
     for other in (found, ray_cluster.to_tensors(ray_cluster.to_arrays(tree), "cpu")):
         assert all(torch.equal(value, flatten(other)[name]) for name, value in flatten(plain).items())
@@ -160,9 +160,9 @@ def test_processes_stack_clients_where_their_steps_are_small(few: FederatedData)
     )
     said: list[str] = []
     engine = stacked.engine = Processes(1, None, say=said.append)
-    for one, other in zip(serial.play(), stacked.play(), strict=True):
+    for one, other in zip(serial.run_rounds(), stacked.run_rounds(), strict=True):
         assert one["steps"] == other["steps"]
-    assert list(engine.together.values()) == [TOGETHER]
+    assert list(engine.together.values()) == [MAX_STACKED]
     assert {size for _, size in engine.warm} == {2}
     assert len(said) == 1
     assert "million operations" in said[0]
@@ -178,7 +178,7 @@ def test_processes_leave_clients_apart_where_their_steps_are_large(
     monkeypatch.setattr("sim.engines.processes.SMALL_STEP", 1)
     simulation = build_simulation(settings_for(batch=8), few)
     engine = simulation.engine = Processes(1, None)
-    next(simulation.play())
+    next(simulation.run_rounds())
     assert list(engine.together.values()) == [1]
 
 
@@ -193,7 +193,7 @@ def test_a_client_of_few_examples_does_not_make_steps_look_small(
     assert short < full
     monkeypatch.setattr("sim.engines.processes.SMALL_STEP", full)
     engine = simulation.engine = Processes(1, None)
-    next(simulation.play())
+    next(simulation.run_rounds())
     assert list(engine.together.values()) == [1]
 
 
@@ -218,7 +218,7 @@ def test_chunks_are_alike_in_network_length_and_number(few: FederatedData) -> No
 def test_a_tree_is_packed_once_for_a_tensor_that_it_holds_twice() -> None:
     twice = torch.arange(5, dtype=torch.int32)
     tree: Tree = {"a": {"x": twice, "none": {}}, "b": twice, "t": torch.rand(3, 4).T, "flag": torch.tensor(True)}
-    packing = lay_out(tree)
+    packing = pack(tree)
     assert (len(packing.parts), packing.size) == (3, 3 * ALIGNMENT)
     written = b"".join(buffers(packing))
     assert len(written) == packing.size
@@ -228,7 +228,7 @@ def test_a_tree_is_packed_once_for_a_tensor_that_it_holds_twice() -> None:
     assert found["a"]["none"] == {}
     assert all(torch.equal(value, flatten(found)[name]) for name, value in flatten(tree).items())
     with pytest.raises(TypeError, match="not float"):
-        lay_out({"a": 1.0})
+        pack({"a": 1.0})
 
 
 @needs_fork

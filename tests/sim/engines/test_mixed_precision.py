@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from federation.tree import flatten
-from sim.cli.repeat import repeat_command
 from sim.data.federated_data import FederatedData
 from sim.engines import Processes, Stacked, choose
 from sim.engines.fork_map import is_supported
 from sim.errors import SettingsError
 from sim.reports.comparison.comparability import training_differences
+from sim.reports.repeat import repeat_command
 from sim.reports.report import settings_tables
 from sim.results.run_directory import RunDirectory
 from sim.run import build_simulation, load_data, run
@@ -35,7 +35,7 @@ def played(data: FederatedData, autocast: str, **engine: object) -> Simulation:
     simulation = build_simulation(
         settings_for("fedali", batch=8, rounds=1, optimizer="sgd", autocast=autocast, **engine), data
     )
-    list(simulation.play())
+    list(simulation.run_rounds())
     return simulation
 
 

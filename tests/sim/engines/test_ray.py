@@ -75,7 +75,7 @@ def test_ray_gives_the_numbers_of_one_process_bit_for_bit(method: str, few: Fede
     settings = settings_for(method, batch=8, stragglers=0.5)
     serial, many = (build_simulation(settings, few) for _ in range(2))
     many.engine = RayCluster(2, "cpu")
-    for one, other in zip(serial.play(), many.play(), strict=True):
+    for one, other in zip(serial.run_rounds(), many.run_rounds(), strict=True):
         del one["seconds"], other["seconds"]
         assert one == other
     same(serial, many)
@@ -85,7 +85,7 @@ def test_ray_gives_the_numbers_of_one_process_bit_for_bit(method: str, few: Fede
 def test_masks_are_learnt_on_workers_bit_for_bit(engine: str) -> None:
     serial = simulation("fedproto", rounds=2)
     many = simulation("fedproto", RayCluster(2, "cpu") if engine == "ray" else Processes(2), rounds=2)
-    for one, other in zip(serial.play(), many.play(), strict=True):
+    for one, other in zip(serial.run_rounds(), many.run_rounds(), strict=True):
         del one["seconds"], other["seconds"]
         assert one == other
     same(serial, many)
@@ -101,7 +101,7 @@ def test_ray_trains_in_bfloat16_as_one_process_does(few: FederatedData) -> None:
     settings = settings_for(batch=8, rounds=1, autocast="bfloat16")
     serial, many = (build_simulation(settings, few) for _ in range(2))
     many.engine = RayCluster(2, "cpu")
-    list(serial.play()), list(many.play())
+    list(serial.run_rounds()), list(many.run_rounds())
     theirs = tensors(many)
     assert all(torch.equal(value, theirs[name]) for name, value in tensors(serial).items())
 
@@ -110,7 +110,7 @@ def test_a_state_stays_in_the_store_while_the_simulation_has_its_tensors(few: Fe
     settings = settings_for("scaffold", batch=8, rounds=2)
     memory, disk = (build_simulation(settings, few, store=store) for store in (None, DiskStore(tmp_path)))
     memory.engine, disk.engine = RayCluster(2, "cpu"), RayCluster(2, "cpu")
-    for one, other in zip(memory.play(), disk.play(), strict=True):
+    for one, other in zip(memory.run_rounds(), disk.run_rounds(), strict=True):
         del one["seconds"], other["seconds"]
         assert one == other
         gc.collect()
@@ -163,7 +163,7 @@ def test_a_worker_that_dies_is_replaced_and_its_task_repeated(few: FederatedData
     serial, many = (build_simulation(settings, few) for _ in range(2))
     with_training(many, mortal)
     many.engine = RayCluster(2, "cpu")
-    list(serial.play()), list(many.play())
+    list(serial.run_rounds()), list(many.run_rounds())
     assert (tmp_path / "died").exists()
     theirs = tensors(many)
     assert all(torch.equal(value, theirs[name]) for name, value in tensors(serial).items())
@@ -180,7 +180,7 @@ def test_an_error_of_the_work_is_told_with_its_client(few: FederatedData) -> Non
     with_training(simulation, broken)
     simulation.engine = RayCluster(2, "cpu")
     with pytest.raises(EngineError, match=r"client .*: ValueError\('no'\)"):
-        list(simulation.play())
+        list(simulation.run_rounds())
 
 
 def test_without_ray_the_extra_is_named(few: FederatedData, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +190,7 @@ def test_without_ray_the_extra_is_named(few: FederatedData, monkeypatch: pytest.
     simulation = build_simulation(settings_for(batch=8, rounds=1), few)
     simulation.engine = RayCluster(2, "cpu")
     with pytest.raises(EngineError, match=r"pip install 'gaitway\[ray\]'"):
-        list(simulation.play())
+        list(simulation.run_rounds())
 
 
 def test_an_address_where_nobody_listens_is_told_at_once(few: FederatedData, monkeypatch: pytest.MonkeyPatch) -> None:

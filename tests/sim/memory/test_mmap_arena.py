@@ -20,15 +20,15 @@ from sim.memory.shared_memory import read
 
 def test_a_slot_is_free_once_nothing_refers_to_it(tmp_path: Path) -> None:
     arena = MmapArena(tmp_path)
-    slot, layout = arena.lay({"x": torch.arange(3000.0)})
+    slot, layout = arena.write_tree({"x": torch.arange(3000.0)})
     taken, place = arena.bytes_taken, slot.position
     view = read(layout, slot.memory)["x"]
     del slot
-    other, _ = arena.lay({"x": torch.zeros(3000)})
+    other, _ = arena.write_tree({"x": torch.zeros(3000)})
     assert other.position != place  # the view is still there
     assert torch.equal(view, torch.arange(3000.0))
     del view
-    again, _ = arena.lay({"x": torch.ones(3000)})
+    again, _ = arena.write_tree({"x": torch.ones(3000)})
     assert again.position == place
     assert arena.bytes_taken == 2 * taken
 
@@ -37,7 +37,7 @@ def test_a_tree_larger_than_a_segment_and_one_after_it(tmp_path: Path, monkeypat
     monkeypatch.setattr("sim.memory.mmap_arena.SEGMENT", 2 * PAGE)
     arena = MmapArena(tmp_path)
     values = [torch.arange(float(n)) for n in (10, 5000, 20, 1000, 30)]
-    laid = [arena.lay({"x": value}) for value in values]
+    laid = [arena.write_tree({"x": value}) for value in values]
     for value, (slot, layout) in zip(values, laid, strict=True):
         assert torch.equal(read(layout, slot.memory)["x"], value)
     assert len({slot.position for slot, _ in laid}) == len(laid)
@@ -45,7 +45,7 @@ def test_a_tree_larger_than_a_segment_and_one_after_it(tmp_path: Path, monkeypat
 
 def test_the_file_has_no_name(tmp_path: Path) -> None:
     arena = MmapArena(tmp_path)
-    arena.lay({"x": torch.zeros(9)})
+    arena.write_tree({"x": torch.zeros(9)})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -68,7 +68,7 @@ def test_a_write_that_the_kernel_cuts_short_goes_on_where_it_stopped(
     tree: Tree = {f"{k}": torch.full((k % 7,), float(k)) for k in range(3000)}
     tree |= {"odd": torch.arange(2001, dtype=torch.uint8), "none": torch.empty(0), "scalar": torch.tensor(3)}
     monkeypatch.setattr(os, "pwritev", cut)
-    slot, layout = MmapArena(tmp_path).lay(tree)
+    slot, layout = MmapArena(tmp_path).write_tree(tree)
     assert max(asked) == 1024
     assert all(torch.equal(value, tree[name]) for name, value in read(layout, slot.memory).items())
 
@@ -83,9 +83,9 @@ def test_a_full_disk_is_an_error_with_the_way_out(call: str, tmp_path: Path, mon
     with pytest.raises(
         ClientStoreError, match=r"no room for 8,192 more bytes .*No space left.*another folder with --client-store-dir"
     ):
-        arena.lay({"x": torch.zeros(2000)})
+        arena.write_tree({"x": torch.zeros(2000)})
     monkeypatch.undo()
-    slot, layout = arena.lay({"x": torch.ones(2000)})  # somebody made room
+    slot, layout = arena.write_tree({"x": torch.ones(2000)})  # somebody made room
     assert read(layout, slot.memory)["x"].sum() == 2000
 
 
@@ -96,9 +96,9 @@ from pathlib import Path
 from sim.memory.mmap_arena import SEGMENT, MmapArena
 arena = MmapArena(Path({str(tmp_path)!r}))
 resource.setrlimit(resource.RLIMIT_FSIZE, (SEGMENT, SEGMENT))
-slot, layout = arena.lay({{"x": torch.ones(1000)}})
+slot, layout = arena.write_tree({{"x": torch.ones(1000)}})
 try:
-    arena.lay({{"x": torch.empty(SEGMENT, dtype=torch.uint8)}})
+    arena.write_tree({{"x": torch.empty(SEGMENT, dtype=torch.uint8)}})
 except Exception as error:
     print(type(error).__name__, error)
 print(slot.memory[:4000].view(torch.float32).sum().item())

@@ -15,7 +15,7 @@ TRAINED, TESTED = 24, 8
 """Images of each of ten digits or objects to train on and to test on."""
 FEW_TRAINED, FEW_TESTED = 3, 1
 """Of each of 26 letters, and of each of CIFAR's hundred classes."""
-PICTURES_EACH = 8
+IMAGES_EACH = 8
 """Of a person."""
 
 
@@ -24,7 +24,7 @@ def in_turn(classes: int, trained: int, tested: int) -> list[int]:
 
 
 def image_sets() -> dict[str, Files]:
-    digits, people = in_turn(10, TRAINED, TESTED), np.repeat([2880, 2937, 8692], PICTURES_EACH).tolist()
+    digits, people = in_turn(10, TRAINED, TESTED), np.repeat([2880, 2937, 8692], IMAGES_EACH).tolist()
     smiles = np.tile([1, -1], len(people) // 2).tolist()
     return {
         "mnist": images.mnist(digits=digits, training=10 * TRAINED).files,

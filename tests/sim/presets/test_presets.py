@@ -17,7 +17,7 @@ from gaitway.input_spec import InputSpec
 from models.checkpoint import CheckpointInfo, save_checkpoint
 from sim.cli.app import app
 from sim.cli.options import assignments, build_experiment
-from sim.data.sources import source_named
+from sim.data.sources import get_source
 from sim.errors import SettingsError
 from sim.experiment import Experiment
 from sim.networks.initialization import initialization
@@ -36,7 +36,7 @@ def settings_of(name: str, **given: Any) -> Experiment:
     """Settings of a preset; one that starts from pretrained weights takes this file for them unless some are given."""
     given = {"init": Path(__file__), **given} if is_pretrained(name) else given
     options = with_defaults(name, given)
-    labels = source_named(options["data"]).labels(assignments(options["set"])["data"])
+    labels = get_source(options["data"]).labels(assignments(options["set"])["data"])
     return build_experiment(options, labels, name)
 
 

@@ -23,10 +23,10 @@ from federation.tasks import task_from_json
 from models.checkpoint import load_checkpoint
 from sim.cli.app import app
 from sim.cli.options import assignments
-from sim.cli.repeat import option_words
 from sim.data.images import IMAGE_SETS
 from sim.data.partitions import partition_from_json
 from sim.presets import PRESETS, with_defaults
+from sim.reports.repeat import option_words
 from tests.models.small_models import SMALL
 from tests.sim.presets.stand_ins import write_stand_ins
 

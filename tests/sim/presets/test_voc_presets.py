@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from gaitway.terminal import Console
 from sim.cli.app import app
 from sim.cli.options import assignments
-from sim.cli.preset_partitions import deal
-from sim.data.images.class_facts import single_class_pictures
+from sim.cli.preset_partitions import partition_preset
+from sim.data.images.class_facts import single_class_images
 from sim.data.partitions import class_counts
 from sim.presets import PRESETS
 from tests.har_pipeline.layouts import unpacked
@@ -62,18 +62,18 @@ def test_the_settings_are_those_of_table_1() -> None:
 @pytest.mark.data
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_real_classes_are_dealt_nearly_as_the_paper_reports(gaitway_data: Path, seed: int) -> None:
-    """6,665 of 6,746 pictures, 66.7 ± 26.9 a client beside the paper's 66.7 ± 25.7; fewer classes with a smaller α."""
-    y = single_class_pictures(gaitway_data / "voc2012" / "voc2012_aug_classes.csv.gz")
+    """6,665 of 6,746 images, 66.7 ± 26.9 a client beside the paper's 66.7 ± 25.7; fewer classes with a smaller α."""
+    y = single_class_images(gaitway_data / "voc2012" / "voc2012_aug_classes.csv.gz")
     held = {}
     for name in NAMES:
-        dealt = deal(name, PRESETS[name], y, seed)
+        dealt = partition_preset(name, PRESETS[name], y, seed)
         train, test = (class_counts(dealt.shares, dealt.y, len(dealt.labels), part) for part in ("train", "test"))
         sizes = (train + test).sum(1)
         assert (len(sizes), sizes.sum()) == (100, 6665)
         assert sizes.mean() == pytest.approx(66.7, abs=0.1)
         assert sizes.std() == pytest.approx(25.7, rel=0.05)
         assert test.sum() == pytest.approx(0.2 * 6665, rel=0.01)
-        assert not (train + test)[:, 0].any(), "nobody is dealt a picture for its background"
+        assert not (train + test)[:, 0].any(), "nobody is dealt an image for its background"
         held[name] = float(((train + test) > 0).sum(1).mean())
     for group in (NAMES[:5], NAMES[5:]):
         assert [held[name] for name in group] == sorted(held[name] for name in group)
@@ -84,7 +84,7 @@ def test_the_real_classes_are_dealt_nearly_as_the_paper_reports(gaitway_data: Pa
 
 @pytest.fixture
 def facts(tmp_path: Path) -> Path:
-    """Facts about 7,000 pictures."""
+    """Facts about 7,000 images."""
     random = np.random.default_rng(0)
     lines = [f"p{k},1,500,375,{random.integers(1, 21)}" for k in range(7000)]
     path = tmp_path / "facts.csv.gz"
@@ -95,7 +95,7 @@ def facts(tmp_path: Path) -> Path:
 def test_the_command_shows_statistics_beside_the_papers(facts: Path, tmp_path: Path) -> None:
     code, output = invoked("presets", "--classes", facts)
     assert code == 0, output
-    assert "7,000 pictures of train_aug show one class of objects" in output
+    assert "7,000 images of train_aug show one class of objects" in output
     assert re.search(r"the paper +6,665 +66.7 ± 25.7", output)
     for name in NAMES:
         assert re.search(rf"{name} +6,665 +66.7 ± 26.9 +46 +212 ", output)
@@ -127,10 +127,10 @@ def test_wrong_words_are_answered(facts: Path) -> None:
     code, output = invoked("presets", "michieli2021-voc-0.2")
     assert (code, "unknown preset 'michieli2021-voc-0.2'; did you mean" in output) == (2, True)
     code, output = invoked("presets", "michieli2021-mnist-50", "--classes", facts)
-    assert (code, "michieli2021-mnist-50 divides mnist; --classes is of the pictures of voc2012" in output) == (2, True)
+    assert (code, "michieli2021-mnist-50 divides mnist; --classes is of the images of voc2012" in output) == (2, True)
 
 
-def test_without_pictures_a_run_says_what_is_missing(tmp_path: Path) -> None:
+def test_without_images_a_run_says_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     code, output = invoked(
         "run", "--preset", "michieli2021-voc-0.1", "--data-root", tmp_path / "empty", "--out", tmp_path / "run"
@@ -155,4 +155,4 @@ def test_a_preset_runs_small_and_shows_masks(tmp_path: Path) -> None:
     assert "mIoU" in output
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert 0 <= summary["personalization"]["mean_iou"]["mean"] <= 1
-    assert (tmp_path / "run" / "plots" / "pictures.png").is_file()
+    assert (tmp_path / "run" / "plots" / "images.png").is_file()

@@ -250,18 +250,18 @@ def _as_pooled(path: Path) -> None:
     (path / "client_scores.json").write_text(json.dumps(alone))
 
 
-def test_new_users_have_columns_where_they_were_held_out(tmp_path: Path) -> None:
+def test_new_clients_have_columns_where_they_were_held_out(tmp_path: Path) -> None:
     paths = [write_run(tmp_path / method, method=method) for method in ("fedavg", "fedprox")]
     for path, score in zip(paths, (0.5, 0.6), strict=True):
         summary = json.loads((path / "summary.json").read_text())
         shots = {"0": spread(score), "5": spread(score + 0.1), "10": None}
-        summary["new_users"] = {"clients": ["x"], "epochs": 20, "shots": shots, "client_models": None}
+        summary["new_clients"] = {"clients": ["x"], "epochs": 20, "shots": shots, "client_models": None}
         (path / "summary.json").write_text(json.dumps(summary))
     comparison = compared(paths)
     rows = rows_of(comparison.groups[0])
-    assert rows["fedprox"].scores["new_users_5.macro_f1"] == ComparedScore(pytest.approx(0.7), 0.05)
-    assert rows["fedprox"].ranks["new_users_5.macro_f1"] == 1
-    assert rows["fedprox"].scores["new_users_10.macro_f1"] is None
+    assert rows["fedprox"].scores["new_clients_5.macro_f1"] == ComparedScore(pytest.approx(0.7), 0.05)
+    assert rows["fedprox"].ranks["new_clients_5.macro_f1"] == 1
+    assert rows["fedprox"].scores["new_clients_10.macro_f1"] is None
     assert "| new users, k = 5 F1 |" in markdown(comparison)
 
 

@@ -24,7 +24,7 @@ NAMES_46 = tuple(f"s{k:02d}_{device}" for k in range(1, 24) for device in ("phon
 LABELS_9 = ["climbingdown", "climbingup", "jumping", "lying", "running", "sitting", "standing", "walking", "bike"]
 
 
-DRAWN = [name for name in run_figures.FIGURES if name != "pictures"]
+DRAWN = [name for name in run_figures.FIGURES if name != "images"]
 """What a run that classifies has; `test_segmentation_figure` has the other."""
 
 

@@ -61,7 +61,7 @@ def page_of(path: Path, *, drawn: bool = False) -> Page:
 def test_the_report_needs_nothing_from_outside(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run")
     page = page_of(path, drawn=True)
-    assert len(page.addresses) == len(FIGURES) - 1, "all but the pictures, which only segmentation has"
+    assert len(page.addresses) == len(FIGURES) - 1, "all but the images, which only segmentation has"
     assert all(address.startswith("data:image/png;base64,") for address in page.addresses)
     assert not {"script", "link", "iframe"} & set(page.tags)
     html = (path / "report.html").read_text("utf-8")
@@ -127,11 +127,11 @@ def test_the_report_says_how_the_classes_and_the_worst_clients_fare(tmp_path: Pa
     assert f"macro-F1 {100 * (run.worst_tenth('macro_f1') or 0):.2f}" in text
 
 
-def test_the_report_shows_new_users(tmp_path: Path) -> None:
+def test_the_report_shows_new_clients(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", clients=3)
     shots = {"0": spread(0.512), "5": spread(0.613), "10": None}
-    new_users = {"clients": ["x7", "x9"], "epochs": 20, "shots": shots, "client_models": spread(0.414)}
-    _update(path / "summary.json", {"new_users": new_users})
+    new_clients = {"clients": ["x7", "x9"], "epochs": 20, "shots": shots, "client_models": spread(0.414)}
+    _update(path / "summary.json", {"new_clients": new_clients})
     text = page_of(path).text
     assert "2 clients took no part in the federation: x7, x9" in text
     assert "as they join 51.20 ± 5.00" in text

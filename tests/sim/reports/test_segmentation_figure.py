@@ -11,15 +11,15 @@ from matplotlib.colors import to_rgb
 
 from federation.tasks.segmentation import Segmentation
 from sim.reports.figures.segmentation import BACKGROUND, UNLABELLED, class_colours, segmentation_figure
-from sim.results.segmented_pictures import SegmentedPictures
+from sim.results.segmented_images import SegmentedImages
 from tests.sim.reports.test_plots import overlapping
 
 TASK = Segmentation(background=0)
 LABELS = ("background", *(f"class {k}" for k in range(1, 21)))
 
 
-def example(height: int = 60, width: int = 80) -> SegmentedPictures:
-    """Two pictures, with a large square of class 2 and a speck of class 7, which nobody predicts."""
+def example(height: int = 60, width: int = 80) -> SegmentedImages:
+    """Two images, with a large square of class 2 and a speck of class 7, which nobody predicts."""
     truth = torch.zeros(2, height, width, dtype=torch.int16)
     truth[:, 10:40, 10:40] = 2
     truth[:, 0, :] = 255
@@ -28,7 +28,7 @@ def example(height: int = 60, width: int = 80) -> SegmentedPictures:
     predicted[1, 10:25, 10:40] = 3
     maps = torch.rand(2, height, width).half()
     x = torch.randint(0, 256, (2, 3, height, width)).to(torch.uint8)
-    return SegmentedPictures(x, truth, predicted, maps, maps, ("ada, test picture 1", "bob, test picture 12"), 16)
+    return SegmentedImages(x, truth, predicted, maps, maps, ("ada, test image 1", "bob, test image 12"), 16)
 
 
 def test_all_of_21_classes_have_their_own_colour() -> None:
@@ -53,7 +53,7 @@ def test_masks_are_painted_numbered_and_scored() -> None:
     x, y = number.get_position()
     assert 10 <= x < 40 > y >= 10
     assert {each.get_text() for each in predicted.texts} == {"2", "3"}
-    # picture 1: background 1, class 2 1, class 7 0; picture 2: background 1, class 2 1/2, class 3 0
+    # image 1: background 1, class 2 1, class 7 0; image 2: background 1, class 2 1/2, class 3 0
     assert figure.axes[2].get_xlabel() == "mIoU 66.66 %"
     assert predicted.get_xlabel() == "mIoU 50.00 %"
     (legend,) = figure.legends

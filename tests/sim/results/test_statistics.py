@@ -16,7 +16,7 @@ from sim.results.statistics import (
     client_differences,
     holm,
     interval,
-    least_sign_flip_p,
+    min_sign_flip_p,
     paired_test,
     rank_over_datasets,
     seed_differences,
@@ -81,11 +81,11 @@ def test_the_permutation_p_is_the_share_of_all_signs(differences: list[float]) -
     by_hand = np.mean(np.array(every) >= abs(sum(differences)) - 1e-9)
     assert sign_flip_p(np.array(differences)) == pytest.approx(by_hand)
     if min(differences) > 0:
-        assert by_hand == least_sign_flip_p(len(differences))
+        assert by_hand == min_sign_flip_p(len(differences))
 
 
 def test_fewer_than_six_seeds_cannot_reach_five_percent_by_signs() -> None:
-    assert [least_sign_flip_p(seeds) < 0.05 for seeds in (2, 5, 6)] == [False, False, True]
+    assert [min_sign_flip_p(seeds) < 0.05 for seeds in (2, 5, 6)] == [False, False, True]
     assert sign_flip_p(np.array([0.3])) is None
 
 

@@ -20,8 +20,8 @@ from federation.methods import METHODS
 from sim.cli import app
 from sim.errors import RunDirectoryError, SettingsError
 from sim.sweep import processes
-from sim.sweep.grid import LONGEST_NAME, Cell, axis, cells, condition
-from sim.sweep.processes import CellPhase, CellStatus, play
+from sim.sweep.grid import MAX_NAME, Cell, axis, cells, condition
+from sim.sweep.processes import CellPhase, CellStatus, run_cells
 from sim.sweep.record import open_sweep, run_directories, saved_cells
 
 FLAGS = {name: f"--{name.replace('_', '-')}" for name in ("method", "model", "seed", "lr", "clients_per_round", "data")}
@@ -68,7 +68,7 @@ def test_names_fit_a_directory_and_stay_apart() -> None:
     assert len(set(alike)) == 2
     assert all(re.fullmatch(r"data\.root=-a-[0-9a-f]{8}", name) for name in alike)
     (long,) = made(f"data.root={'x' * 300}")
-    assert len(long.name) == LONGEST_NAME + 9
+    assert len(long.name) == MAX_NAME + 9
     (hidden,) = made("data=../../etc")
     assert hidden.name == "etc"
 
@@ -163,7 +163,7 @@ def last_standings(found: Sequence[tuple[Cell, CellStatus]]) -> dict[str, CellSt
 
 @pytest.mark.usefixtures("programs")
 def test_one_failure_does_not_end_the_others(tmp_path: Path) -> None:
-    found = last_standings(list(play([cell("a"), cell("b", "fail"), cell("c")], tmp_path, 2)))
+    found = last_standings(list(run_cells([cell("a"), cell("b", "fail"), cell("c")], tmp_path, 2)))
     assert {name: status.phase for name, status in found.items()} == {
         "a": CellPhase.FINISHED,
         "b": CellPhase.FAILED,
@@ -175,15 +175,15 @@ def test_one_failure_does_not_end_the_others(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("programs")
 def test_finished_cells_are_skipped_and_failed_ones_tried_again(tmp_path: Path) -> None:
-    list(play([cell("a"), cell("b", "fail")], tmp_path, 1))
-    found = last_standings(list(play([cell("a"), cell("b")], tmp_path, 1)))
+    list(run_cells([cell("a"), cell("b", "fail")], tmp_path, 1))
+    found = last_standings(list(run_cells([cell("a"), cell("b")], tmp_path, 1)))
     assert [found[name].phase for name in "ab"] == [CellPhase.SKIPPED, CellPhase.FINISHED]
     assert (tmp_path / "a/runs").read_text() == "x"
 
 
 @pytest.mark.usefixtures("programs")
 def test_leaving_ends_the_runs(tmp_path: Path) -> None:
-    changes = play([cell("a", "hang")], tmp_path, 1)
+    changes = run_cells([cell("a", "hang")], tmp_path, 1)
     next(changes)
     with (tmp_path / "logs/a.log").open("ab") as log, pytest.raises(BlockingIOError):
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -195,7 +195,7 @@ def test_leaving_ends_the_runs(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("programs")
 def test_a_run_that_another_sweep_left_is_waited_for(tmp_path: Path) -> None:
-    first, second = (play([cell("a", "hang")], tmp_path, 1) for _ in range(2))
+    first, second = (run_cells([cell("a", "hang")], tmp_path, 1) for _ in range(2))
     next(first)
     _, status = next(second)
     assert status.reason == "a run that an earlier sweep left is at work"
@@ -209,7 +209,7 @@ def test_a_run_that_another_sweep_left_is_waited_for(tmp_path: Path) -> None:
 def test_a_signal_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kill = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     monkeypatch.setattr(processes, "command", lambda *_: ["-c", kill])
-    found = last_standings(list(play([cell("a")], tmp_path, 1)))
+    found = last_standings(list(run_cells([cell("a")], tmp_path, 1)))
     assert found["a"].reason == "ended by SIGKILL: was the memory short?"
 
 

@@ -30,7 +30,7 @@ from edge_agent.http_server import CONNECTIONS
 from edge_agent.machine.events import DataReady, Event, PhoneConditions, SensorFailed
 from edge_agent.sensors import open_source
 from edge_agent.sensors.sensor_logger.http import PATH, Listener
-from edge_agent.sensors.sensor_logger.inbox import WAITING, Outcome, PhoneInbox
+from edge_agent.sensors.sensor_logger.inbox import MAX_QUEUED, Outcome, PhoneInbox
 from edge_agent.storage.window_store import WindowStore
 from har_pipeline import dataset_labels, split_client
 from tests.edge_agent.factories import make_config, make_plan
@@ -113,14 +113,14 @@ def test_one_phone_at_a_time(listener: Listener) -> None:
     assert post(listener.port, second) == (499, "another phone is recording to this device; stop it there first")
     chosen = PhoneInbox(PhoneSection(token=TOKEN, device_id="two"))
     assert chosen.take(first).verdict is Outcome.REFUSED
-    assert chosen.take(second).verdict is Outcome.TAKEN
+    assert chosen.take(second).verdict is Outcome.ACCEPTED
 
 
 def test_a_device_that_cannot_keep_up_says_so_and_holds_no_more(listener: Listener) -> None:
     times_s, sensors = walk(0.5)
     found = [post(listener.port, body)[0] for body in bodies(messages(entries(times_s, sensors), per_message=5))]
-    assert found == [200] * WAITING + [503] * (len(found) - WAITING)
-    assert listener.inbox.batches.qsize() == WAITING
+    assert found == [200] * MAX_QUEUED + [503] * (len(found) - MAX_QUEUED)
+    assert listener.inbox.batches.qsize() == MAX_QUEUED
 
 
 def test_connections_are_bounded_and_a_silent_one_holds_up_no_other(listener: Listener) -> None:
@@ -215,7 +215,7 @@ def check_hostile(body: bytes) -> bool:
     inbox = PhoneInbox(PhoneSection())
     answer = inbox.take(body)
     assert answer.verdict in Outcome
-    assert len(answer.words) < 1000
+    assert len(answer.message) < 1000
     if inbox.batches.empty():
         return False
     batch = inbox.batches.get_nowait()

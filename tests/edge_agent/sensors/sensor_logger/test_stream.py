@@ -17,7 +17,7 @@ from edge_agent.machine.events import PhoneConditions
 from edge_agent.sensors.sensor_logger.calibration import signed, wrong_direction, wrong_units
 from edge_agent.sensors.sensor_logger.inbox import Vocabulary
 from edge_agent.sensors.sensor_logger.message import PhoneSamples, SampleBatch, parse
-from edge_agent.sensors.sensor_logger.stream import MOST_WAITING, PhoneStream
+from edge_agent.sensors.sensor_logger.stream import MAX_WAITING, PhoneStream
 from har_pipeline import Recording, StreamPipeline, Window
 from tests.edge_agent.sensors.sensor_logger.phone import (
     BEGAN_S,
@@ -204,7 +204,7 @@ def test_too_many_samples_are_not_kept() -> None:
     stream = PhoneStream(sink, 2.0, lambda text: None)
     for number in range(20):
         stream.accept(SampleBatch("s1", "phone-1", number, crowd))
-        assert stream.waiting <= MOST_WAITING
+        assert stream.waiting <= MAX_WAITING
     assert stream.counts["too many samples"] == 1
     assert sink.found == []
 

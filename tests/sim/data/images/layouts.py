@@ -86,19 +86,19 @@ def cifar100(classes: Sequence[int] = (19, 29, 0, 99, 49, 33), training: int = 4
     return Made(files, x, y, np.arange(len(y)) < training)
 
 
-def picture(image: np.ndarray, kind: str = "PNG") -> bytes:
+def image_bytes(image: np.ndarray, kind: str = "PNG") -> bytes:
     """Encode (3, H, W) uint8."""
     stream = io.BytesIO()
     Image.fromarray(image.transpose(1, 2, 0)).save(stream, kind, quality=95)
     return stream.getvalue()
 
 
-def pictures(labels: tuple[str, ...] = ("airplane", "cat"), classes: tuple[int, ...] = (0, 3)) -> Made:
-    """Two training and one test picture of each class, lossless."""
+def images(labels: tuple[str, ...] = ("airplane", "cat"), classes: tuple[int, ...] = (0, 3)) -> Made:
+    """Two training and one test image of each class, lossless."""
     parts = [("train", 0), ("train", 1), ("test", 0)]
     rows = [(part, c, n) for part in ("train", "test") for c in range(len(labels)) for p, n in parts if p == part]
     x = noise(4, len(rows), 3, 32, 32)
-    files = {f"{part}/{labels[c]}/{n:04d}.png": picture(x[k]) for k, (part, c, n) in enumerate(rows)}
+    files = {f"{part}/{labels[c]}/{n:04d}.png": image_bytes(x[k]) for k, (part, c, n) in enumerate(rows)}
     y = np.array([classes[c] for _, c, _ in rows])
     return Made(files, x, y, np.array([part == "train" for part, *_ in rows]))
 
@@ -108,11 +108,11 @@ SMILES = (1, -1, -1, 1, 1)
 
 
 def celeba(people: Sequence[int] = PEOPLE, smiles: Sequence[int] = SMILES) -> Made:
-    """Even pictures of 178 × 218 of some people, as JPEG, with both texts beside them."""
+    """Even images of 178 × 218 of some people, as JPEG, with both texts beside them."""
     names = [f"{k + 1:06d}.jpg" for k in range(len(people))]
     x = np.stack([np.full((3, 84, 84), (40 * k + 20) % 256, np.uint8) for k in range(len(people))])
     files = {
-        f"img_align_celeba/{name}": picture(np.full((3, 218, 178), (40 * k + 20) % 256, np.uint8), "JPEG")
+        f"img_align_celeba/{name}": image_bytes(np.full((3, 218, 178), (40 * k + 20) % 256, np.uint8), "JPEG")
         for k, name in enumerate(names)
     }
     attributes = [f"Attribute{k}" for k in range(39)]
@@ -150,7 +150,7 @@ def npz(**changed: np.ndarray) -> bytes:
 
 
 class MadeMasks(NamedTuple):
-    """A set of pictures and masks: its files, and what a reader must return at the pictures' own size."""
+    """A set of images and masks: its files, and what a reader must return at the images' own size."""
 
     files: Files
     x: np.ndarray
@@ -178,7 +178,7 @@ def _png(image: Image.Image) -> bytes:
 
 
 def camvid() -> MadeMasks:
-    """Two pictures of each of three drives: to test on, and to train on and validate with."""
+    """Two images of each of three drives: to test on, and to train on and validate with."""
     names = [
         *[("test", "Seq05VD_f00030"), ("test", "Seq05VD_f00060")],
         *[("train", "0001TP_006690"), ("train", "0016E5_00390"), ("val", "0001TP_006720"), ("val", "0016E5_00420")],
@@ -186,7 +186,7 @@ def camvid() -> MadeMasks:
     x, masks = noise(7, 6, 3, 180, 240), noise(8, 6, 180, 240) % 12
     files: Files = {}
     for k, (part, name) in enumerate(names):
-        files[f"camvid/{part}/{name}.png"] = picture(x[k])
+        files[f"camvid/{part}/{name}.png"] = image_bytes(x[k])
         files[f"camvid/{part}annot/{name}.png"] = grey_png(masks[k])
     masks = np.where(masks == 11, 255, masks)
     return MadeMasks(files, x, masks, np.array([part != "test" for part, _ in names]))
@@ -196,7 +196,7 @@ VOC_NAMES = {"train": ["2007_000032", "2007_000039"], "val": ["2007_000033"]}
 
 
 def voc(augmented: bool = False) -> MadeMasks:
-    """Two pictures to train on and one of `val`, as JPEG of one colour each, with outlines of 255; one has no list.
+    """Two images to train on and one of `val`, as JPEG of one colour each, with outlines of 255; one has no list.
 
     2007_000032 has a person and a smaller aeroplane, 2007_000039 a television, 2007_000033 an aeroplane.
     """
@@ -206,9 +206,9 @@ def voc(augmented: bool = False) -> MadeMasks:
         masks[k, 2:10, 2:10], masks[k, 3:9, 3:9], masks[k, 0, 12:] = 255, large, small
     names = [*VOC_NAMES["train"], *VOC_NAMES["val"]]
     base, folder = "VOCdevkit/VOC2012/", "SegmentationClassAug" if augmented else "SegmentationClass"
-    files: Files = {f"{base}JPEGImages/2011_000001.jpg": picture(x[0], "JPEG"), f"{base}Annotations/a.xml": b"<a/>"}
+    files: Files = {f"{base}JPEGImages/2011_000001.jpg": image_bytes(x[0], "JPEG"), f"{base}Annotations/a.xml": b"<a/>"}
     for k, name in enumerate(names):
-        files[f"{base}JPEGImages/{name}.jpg"] = picture(x[k], "JPEG")
+        files[f"{base}JPEGImages/{name}.jpg"] = image_bytes(x[k], "JPEG")
         files[f"{base}{folder}/{name}.png"] = (grey_png if augmented else palette_png)(masks[k])
         files[f"{base}SegmentationObject/{name}.png"] = palette_png(masks[k])
     for part, listed in VOC_NAMES.items():
@@ -220,25 +220,25 @@ def voc(augmented: bool = False) -> MadeMasks:
 
 
 def voc_squares(count: int, side: int = 32) -> Files:
-    """An augmented VOC of pictures with one bird (3) or one train (19) each, which is what colours their squares."""
+    """An augmented VOC of images with one bird (3) or one train (19) each, which is what colours their squares."""
     base, random = "VOCdevkit/VOC2012/", np.random.default_rng(0)
     files: Files = {}
     for k in range(count):
         mask, x = np.zeros((side, side), np.uint8), random.integers(0, 90, (3, side, side)).astype(np.uint8)
         mask[6:22, 8:24], x[k % 2, 6:22, 8:24] = (3, 19)[k % 2], 220
-        files[f"{base}JPEGImages/{k:04d}.jpg"] = picture(x, "JPEG")
+        files[f"{base}JPEGImages/{k:04d}.jpg"] = image_bytes(x, "JPEG")
         files[f"{base}SegmentationClassAug/{k:04d}.png"] = grey_png(mask)
     names = "".join(f"{k:04d}\n" for k in range(count))
     files[f"{base}ImageSets/Segmentation/train_aug.txt"] = names.encode()
     return files
 
 
-def masked_pictures() -> MadeMasks:
-    """Two pictures to train on, one for validation and one to test on, of two people, below the names of the parts."""
+def masked_images() -> MadeMasks:
+    """Two images to train on, one for validation and one to test on, of two people, below the names of the parts."""
     names = [("test", "ann_3"), ("train", "ann_1"), ("train", "bob_1"), ("val", "ann_2")]
     x, masks = noise(9, 4, 3, 10, 14), noise(10, 4, 10, 14) % 3
     files: Files = {}
     for k, (part, name) in enumerate(names):
-        files[f"{part}/images/{name}.png"] = picture(x[k])
+        files[f"{part}/images/{name}.png"] = image_bytes(x[k])
         files[f"{part}/masks/{name}.png"] = grey_png(masks[k])
     return MadeMasks(files, x, masks, np.array([False, True, True, True]))

@@ -24,10 +24,10 @@ def broken(made: layouts.Made, name: str, content: bytes | None) -> Files:
     return files
 
 
-MNIST, CIFAR, CELEBA, PICTURES = layouts.mnist(packed=False), layouts.cifar10(), layouts.celeba(), layouts.pictures()
+MNIST, CIFAR, CELEBA, IMAGES = layouts.mnist(packed=False), layouts.cifar10(), layouts.celeba(), layouts.images()
 TRAIN = "train-images-idx3-ubyte"
 LETTER = "gzip/emnist-letters-test-labels-idx1-ubyte.gz"
-PICTURE = "train/cat/0000.png"
+IMAGE = "train/cat/0000.png"
 JSON = "train/all_data_0_niid_0_keep_0_train_9.json"
 BATCH = "cifar-10-batches-bin/data_batch_2.bin"
 ATTRIBUTES = "list_attr_celeba.txt"
@@ -58,9 +58,9 @@ BOMB = gzip.compress(layouts.idx(np.zeros((6, 28, 28))) + bytes(50_000_000), mti
         ("cifar10", broken(CIFAR, BATCH, None), r"holds .*test_batch.bin; expected cifar-10-binary.tar.gz"),
         ("cifar10", broken(CIFAR, BATCH, bytes([11]) + bytes(3072)), "to 11; expected 0 to 9"),
         ("cifar10", {"cifar-10-batches-py/data_batch_1": b"pickled"}, "the binary version"),
-        ("cifar10_jpg", broken(PICTURES, PICTURE, b"GIF89a" + bytes(20)), "no picture.*expected a JPEG or PNG"),
-        ("cifar10_jpg", broken(PICTURES, PICTURE, PICTURES.files[PICTURE][:90]), "is no picture"),
-        ("cifar10_jpg", layouts.pictures(("airplane", "catt")).files, "folder 'catt'; did you mean 'cat'"),
+        ("cifar10_jpg", broken(IMAGES, IMAGE, b"GIF89a" + bytes(20)), "no image.*expected a JPEG or PNG"),
+        ("cifar10_jpg", broken(IMAGES, IMAGE, IMAGES.files[IMAGE][:90]), "is no image"),
+        ("cifar10_jpg", layouts.images(("airplane", "catt")).files, "folder 'catt'; did you mean 'cat'"),
         ("celeba", broken(CELEBA, ATTRIBUTES, None), "has no list_attr_celeba.txt"),
         ("celeba", broken(CELEBA, ATTRIBUTES, b"5\nBald Male\n000001.jpg 1 1\n"), "no Smiling in its second line"),
         ("celeba", broken(CELEBA, ATTRIBUTES, CELEBA.files[ATTRIBUTES].replace(b"-1", b"0")), "has not 40 values"),
@@ -103,8 +103,8 @@ def test_an_npz_header_that_promises_more_than_there_is_allocates_nothing(tmp_pa
         IMAGE_SETS["mnist"].read(tmp_path)
 
 
-def test_a_picture_that_claims_too_many_pixels_is_not_decoded(tmp_path: Path) -> None:
-    claims = bytearray(layouts.picture(np.zeros((3, 32, 32), np.uint8)))
+def test_an_image_that_claims_too_many_pixels_is_not_decoded(tmp_path: Path) -> None:
+    claims = bytearray(layouts.image_bytes(np.zeros((3, 32, 32), np.uint8)))
     claims[16:24] = (5000).to_bytes(4, "big") * 2
     claims[29:33] = zlib.crc32(bytes(claims[12:29])).to_bytes(4, "big")
     with pytest.raises(SourceError, match="claims 5000 × 5000 pixels"):

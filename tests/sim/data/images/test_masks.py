@@ -1,4 +1,4 @@
-"""Pictures with masks: VOC, CamVid and folders of one's own, in exactly their layouts, and masks that are refused."""
+"""Images with masks: VOC, CamVid and folders of one's own, in exactly their layouts, and masks that are refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from federation.tasks.segmentation import Segmentation, nearest
 from gaitway.errors import GaitwayError
 from har_pipeline import SourceError
 from sim.data.images import IMAGE_SETS, LabelledImages
-from sim.data.images.pictures import Frame, classes_table, read_mask, read_picture_and_size
+from sim.data.images.image_files import Frame, classes_table, read_image_and_size, read_mask
 from sim.data.images.voc import MACRO, OBJECTS
 from tests.har_pipeline.layouts import Files, forms, unpacked, zipped
 from tests.sim.data.images import layouts
@@ -28,7 +28,7 @@ NAMED: dict[str, Any] = {"labels": ["ground", "car", "tree"], "height": 10, "wid
 MADE: dict[str, tuple[layouts.MadeMasks, str, dict[str, Any]]] = {
     "camvid": (layouts.camvid(), "camvid_240x180", {}),
     "voc2012": (layouts.voc(), "VOCtrainval_11-May-2012", OWN_SIZE),
-    "mask_folder": (layouts.masked_pictures(), "own", NAMED),
+    "mask_folder": (layouts.masked_images(), "own", NAMED),
 }
 TABLE = classes_table({**{number: number for number in range(21)}, 255: 255})
 
@@ -89,14 +89,14 @@ def test_masks_are_resized_to_the_nearest_pixel(size: tuple[int, int]) -> None:
     assert np.array_equal(found, nearest(torch.from_numpy(numbers)[None], torch.Size(size))[0].numpy())
 
 
-def test_a_picture_and_its_mask_keep_their_shape_together() -> None:
-    """A wide picture in a square: the object lies at the same place in both, and what is beside it has no class."""
+def test_an_image_and_its_mask_keep_their_shape_together() -> None:
+    """A wide image in a square: the object lies at the same place in both, and what is beside it has no class."""
     numbers = np.zeros((20, 40), np.uint8)
     numbers[4:12, 10:30] = 7
     colour = np.where(numbers == 7, 250, 10).astype(np.uint8)
     frame = Frame(16, 16, "pad")
     mask = mask_of(layouts.grey_png(numbers), frame)
-    x, size = read_picture_and_size(io.BytesIO(layouts.picture(np.stack([colour] * 3))), "x.png", frame)
+    x, size = read_image_and_size(io.BytesIO(layouts.image_bytes(np.stack([colour] * 3))), "x.png", frame)
     assert size == (20, 40)
     assert (mask[:4] == 255).all()
     assert (mask[12:] == 255).all()
@@ -115,11 +115,11 @@ def test_camvid_has_drives_as_clients_and_its_parts() -> None:
     assert images.client.tolist() == ["Seq05VD"] * 2 + ["0001TP", "0016E5"] * 2
     assert images.validation.tolist() == [False] * 4 + [True] * 2
     assert len(images.labels) == 11
-    assert images.deal_by(Segmentation()).labels == images.labels
+    assert images.targets_for_partition(Segmentation()).labels == images.labels
 
 
-def test_camvid_is_dealt_by_what_a_picture_has_more_of_than_others() -> None:
-    """Everywhere is mostly road; one picture has a little more of cars than the other five, one of sky."""
+def test_camvid_is_dealt_by_what_an_image_has_more_of_than_others() -> None:
+    """Everywhere is mostly road; one image has a little more of cars than the other five, one of sky."""
     made, _, _ = MADE["camvid"]
     masks = np.full_like(made.masks, 3)
     masks[:, :20], masks[:, 20:24] = 8, 0
@@ -127,7 +127,7 @@ def test_camvid_is_dealt_by_what_a_picture_has_more_of_than_others() -> None:
     names = sorted(name for name in made.files if "annot/" in name)
     files = {**made.files, **{name: layouts.grey_png(mask) for name, mask in zip(names, masks, strict=True)}}
     largest, distinctive = (
-        IMAGE_SETS["camvid"].read(_root(files), {"deal_by": kind}).deal_by(Segmentation()).y
+        IMAGE_SETS["camvid"].read(_root(files), {"deal_by": kind}).targets_for_partition(Segmentation()).y
         for kind in ("largest", "distinctive")
     )
     assert largest.tolist() == [3] * 6
@@ -139,14 +139,14 @@ def test_camvids_void_can_be_a_class_and_drives_can_be_dealt_by() -> None:
     images = IMAGE_SETS["camvid"].read(_root(made.files), {"void": "class", "deal_by": "drive"})
     assert images.labels[-1] == "void"
     assert np.array_equal(images.y == 11, made.masks == 255)
-    assert images.dealt_by is not None
-    assert images.dealt_by.labels == ("0001TP", "0016E5", "Seq05VD")
-    assert images.dealt_by.y.tolist() == [2, 2, 0, 1, 0, 1]
+    assert images.partition_targets is not None
+    assert images.partition_targets.labels == ("0001TP", "0016E5", "Seq05VD")
+    assert images.partition_targets.y.tolist() == [2, 2, 0, 1, 0, 1]
 
 
 def test_voc_deals_by_the_largest_object() -> None:
     images = IMAGE_SETS["voc2012"].read(_root(layouts.voc().files), OWN_SIZE)
-    by = images.deal_by(Segmentation())
+    by = images.targets_for_partition(Segmentation())
     assert [by.labels[each] for each in by.y] == ["person", "tvmonitor", "aeroplane"]
     assert len(images.labels) == 21
 
@@ -172,12 +172,12 @@ def test_voc_in_four_classes_and_with_one_object() -> None:
     assert images.labels == ("background", "person", "vehicles", "household", "animals")
     assert len(images) == 2
     assert [sorted(set(mask.ravel().tolist())) for mask in images.y] == [[0, 3, 255], [0, 2, 255]]
-    assert images.dealt_by is not None
-    assert images.dealt_by.y.tolist() == [3, 2]
+    assert images.partition_targets is not None
+    assert images.partition_targets.y.tolist() == [3, 2]
     assert np.array_equal(images.x, layouts.voc().x[1:])
     by_macro = IMAGE_SETS["voc2012"].read(_root(layouts.voc().files), {**OWN_SIZE, "deal_by": "macro"})
-    assert by_macro.dealt_by is not None
-    assert by_macro.dealt_by.y.tolist() == [1, 3, 2]
+    assert by_macro.partition_targets is not None
+    assert by_macro.partition_targets.y.tolist() == [1, 3, 2]
     assert np.array_equal(by_macro.y, layouts.voc().masks)
 
 
@@ -187,7 +187,7 @@ def test_voc_without_its_val_part_is_all_to_train_on() -> None:
     images = IMAGE_SETS["voc2012"].read(_root(files), {**OWN_SIZE, "val": False})
     assert np.array_equal(images.x, made.x[:2])
     assert images.train.all()
-    with pytest.raises(SourceError, match=r"no pictures listed in val.txt"):
+    with pytest.raises(SourceError, match=r"no images listed in val.txt"):
         IMAGE_SETS["voc2012"].read(_root(files), OWN_SIZE)
 
 
@@ -196,28 +196,28 @@ def test_the_macro_classes_hold_each_class_once() -> None:
 
 
 def test_a_folder_of_masks_with_everything_set() -> None:
-    numbers = layouts.masked_pictures().masks
+    numbers = layouts.masked_images().masks
     files = {
         f"all/{name}": content
         for k in range(4)
         for name, content in (
-            (f"town_{k % 2}/{k}_rgb.png", layouts.picture(layouts.masked_pictures().x[k])),
+            (f"town_{k % 2}/{k}_rgb.png", layouts.image_bytes(layouts.masked_images().x[k])),
             (f"town_{k % 2}/{k}_rgb_ids.png", layouts.palette_png(np.choose(numbers[k], [0, 7, 255]))),
         )
     }
     options = {
         "labels": ["ground", "car"], "values": [0, 7], "background": "ground", "client": "([^/]+)/",
-        "pictures": "all", "masks": "all", "picture_suffix": "_rgb", "mask_suffix": "_rgb_ids",
+        "images": "all", "masks": "all", "image_suffix": "_rgb", "mask_suffix": "_rgb_ids",
         "height": 10, "width": 14,
     }  # fmt: skip
     images = IMAGE_SETS["mask_folder"].read(_root(files), options)
     order = [0, 2, 1, 3]
     assert np.array_equal(images.y, np.where(numbers == 2, 255, numbers)[order])
-    assert np.array_equal(images.x, layouts.masked_pictures().x[order])
+    assert np.array_equal(images.x, layouts.masked_images().x[order])
     assert images.client is not None
     assert images.client.tolist() == ["town_0"] * 2 + ["town_1"] * 2
-    assert images.dealt_by is not None
-    assert images.dealt_by.y.tolist() == [1] * 4
+    assert images.partition_targets is not None
+    assert images.partition_targets.y.tolist() == [1] * 4
     assert images.train.all()
     assert images.validation is None
 
@@ -246,20 +246,20 @@ LIST = "ImageSets/Segmentation/train.txt"
             _voc(MASK, layouts.grey_png(np.full((12, 16), 21))),
             "0039.png has pixels of 21; known are 0 to 20, 255",
         ),
-        (_voc(MASK, layouts.grey_png(np.zeros((12, 15)))), "2007_000039.png has 15 × 12 pixels, its picture .*16 × 12"),
-        (_voc(MASK, layouts.picture(np.zeros((3, 12, 16), np.uint8))), "is a RGB picture; a mask must be a palette"),
+        (_voc(MASK, layouts.grey_png(np.zeros((12, 15)))), "2007_000039.png has 15 × 12 pixels, its image .*16 × 12"),
+        (_voc(MASK, layouts.image_bytes(np.zeros((3, 12, 16), np.uint8))), "is a RGB image; a mask must be a palette"),
         (
-            _voc(MASK, layouts.picture(np.zeros((3, 12, 16), np.uint8), "JPEG")),
+            _voc(MASK, layouts.image_bytes(np.zeros((3, 12, 16), np.uint8), "JPEG")),
             "it begins with b'.xff.xd8.*expected a PNG",
         ),
-        (_voc(MASK, b""), "2007_000039.png is no picture that can be read: it is empty; expected a PNG"),
+        (_voc(MASK, b""), "2007_000039.png is no image that can be read: it is empty; expected a PNG"),
         (
             _voc(MASK, layouts.grey_png(layouts.noise(4, 12, 16) % 21)[:90]),
-            "000039.png is no picture that can be read",
+            "000039.png is no image that can be read",
         ),
         (_voc(MASK, None), "2007_000039 is listed, and SegmentationClass has no such file"),
         (_voc("JPEGImages/2007_000033.jpg", None), "2007_000033 is listed, and JPEGImages has no such file"),
-        (_voc(LIST, None), "no pictures listed in train.txt"),
+        (_voc(LIST, None), "no images listed in train.txt"),
         (_voc(LIST, b"2007_000033\n"), "2007_000033.png is listed twice, so it would be trained and tested on"),
         (_voc(LIST, b"../../etc passwd x\n"), "has a line '../../etc passwd x'; expected names"),
     ],
@@ -273,12 +273,12 @@ def test_what_is_not_voc_is_refused_with_the_files_name(files: Files, words: str
     ("name", "left_out", "words"),
     [
         ("camvid", "trainannot/0001TP_006690.png", "camvid/train/0001TP_006690.png lacks a mask"),
-        ("camvid", "train/0001TP_006690.png", "camvid/trainannot/0001TP_006690.png lacks a picture"),
+        ("camvid", "train/0001TP_006690.png", "camvid/trainannot/0001TP_006690.png lacks an image"),
         ("mask_folder", "train/masks/bob_1.png", "train/images/bob_1.png has no mask; expected images/NAME.jpg"),
-        ("mask_folder", "train/images/bob_1.png", "train/masks/bob_1.png has no picture"),
+        ("mask_folder", "train/images/bob_1.png", "train/masks/bob_1.png has no image"),
     ],
 )
-def test_pictures_and_masks_must_come_in_pairs(name: str, left_out: str, words: str) -> None:
+def test_images_and_masks_must_come_in_pairs(name: str, left_out: str, words: str) -> None:
     made, _, options = MADE[name]
     files = {each: content for each, content in made.files.items() if not each.endswith(left_out)}
     with pytest.raises(SourceError, match=words):

@@ -21,8 +21,8 @@ MADE = {
     "femnist_leaf": (layouts.leaf(), "leaf-femnist"),
     "cifar10": (layouts.cifar10(), "cifar-10-binary"),
     "cifar100": (layouts.cifar100(), "cifar-100-binary"),
-    "cifar10_jpg": (layouts.pictures(), "cifar10_jpg"),
-    "cifar100_jpg": (layouts.pictures(("apple", "worm"), (0, 99)), "cifar100"),
+    "cifar10_jpg": (layouts.images(), "cifar10_jpg"),
+    "cifar100_jpg": (layouts.images(("apple", "worm"), (0, 99)), "cifar100"),
     "celeba": (layouts.celeba(), "celeba"),
 }
 OPTIONS = {name: {"labels": ["airplane", "cat"]} for name in ("image_folder", "mask_folder")}
@@ -93,8 +93,8 @@ def test_fashion_is_not_taken_for_digits(tmp_path: Path) -> None:
         IMAGE_SETS["mnist"].read(root)
 
 
-def test_own_pictures_are_resized_and_labels_come_by_option(tmp_path: Path) -> None:
-    made = layouts.pictures()
+def test_own_images_are_resized_and_labels_come_by_option(tmp_path: Path) -> None:
+    made = layouts.images()
     root = unpacked(made.files, tmp_path)
     images = IMAGE_SETS["image_folder"].read(root, {"labels": ["cat", "airplane"], "side": 16})
     assert images.shape == (3, 16, 16)
@@ -109,9 +109,9 @@ def test_celeba_has_people_as_clients_and_can_take_a_few(tmp_path: Path) -> None
     images = IMAGE_SETS["celeba"].read(unpacked(split, tmp_path / "a"))
     assert images.client is not None
     assert images.client.tolist() == [f"identity-{person:05d}" for person in layouts.PEOPLE]
-    zip_of_pictures = zipped({k: v for k, v in made.files.items() if k.startswith("img")})
+    zip_of_images = zipped({k: v for k, v in made.files.items() if k.startswith("img")})
     texts = {f"Anno/{k}": v for k, v in made.files.items() if k.endswith("txt")}
-    root = unpacked({"Img/img_align_celeba.zip": zip_of_pictures, **texts}, tmp_path / "b")
+    root = unpacked({"Img/img_align_celeba.zip": zip_of_images, **texts}, tmp_path / "b")
     few = IMAGE_SETS["celeba"].read(root, {"identities": 2, "side": 32})
     assert few.shape == (3, 32, 32)
     assert set(few.client.tolist()) == {"identity-02880", "identity-02937"}

@@ -1,4 +1,4 @@
-"""The table and the picture of a partition: they show its counts, and nothing is cut or covered."""
+"""The table and the image of a partition: they show its counts, and nothing is cut or covered."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_nothing_covers_anything(partition: Partition, classes: int) -> None:
     assert overlapping(partition_figure(list(shares), *parts, names(classes))) == []
 
 
-def test_the_picture_is_a_png_where_it_was_asked_for(tmp_path: Path) -> None:
+def test_the_image_is_a_png_where_it_was_asked_for(tmp_path: Path) -> None:
     given = pool(4)
     wanted = tmp_path / "drawn" / "partition.png"
     assert draw_partition(wanted, Equal(clients=5).divide(given, 0), given.y, names(4)) == wanted

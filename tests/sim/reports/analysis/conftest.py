@@ -21,7 +21,7 @@ Finished = Callable[..., FinishedRun]
 def few_dots() -> Iterator[None]:
     """Keep t-SNE, which takes longer the more there is to place, short."""
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((embedding, "MOST_DOTS"), (tokens, "MOST_TOKENS"), (tokens, "MOST_LOCAL")):
+        for module, name in ((embedding, "MAX_DOTS"), (tokens, "MAX_TOKENS"), (tokens, "MAX_LOCAL")):
             patch.setattr(module, name, 40)
         yield
 

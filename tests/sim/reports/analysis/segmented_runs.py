@@ -1,4 +1,4 @@
-"""Finished runs on generated pictures of squares, whose outlines have no class."""
+"""Finished runs on generated images of squares, whose outlines have no class."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sim.experiment import Experiment
 from sim.reports.analysis.finished import FinishedRun
 from sim.results.run_directory import RunDirectory
 from sim.run import run
-from tests.sim.test_tasks import pictures
+from tests.sim.test_tasks import images
 
 LABELS = ("nothing", "red", "green")
 KINDS = {"ada": (1,), "bob": (2,), "cyd": (1, 2)}
@@ -23,7 +23,7 @@ WIDTH = 8
 def squares() -> FederatedData:
     """Three clients, two of which know only one kind of squares each."""
     clients = {
-        name: ClientData(pictures(24, of, i), pictures(6, of, 100 + i)) for i, (name, of) in enumerate(KINDS.items())
+        name: ClientData(images(24, of, i), images(6, of, 100 + i)) for i, (name, of) in enumerate(KINDS.items())
     }
     half = ChannelStatistics(1, np.full(3, 0.5), np.full(3, 0.5**2 + 0.25**2))  # of mean 1/2 and deviation 1/4
     return FederatedData(LABELS, clients, dict.fromkeys(clients, half), False)

@@ -74,11 +74,11 @@ def test_a_class_without_pixels_has_no_entropy(run: FinishedRun) -> None:
     assert all(cell in ("red", "0", "–") for cell in next(row for row in section.table if row[0] == "red"))
 
 
-def test_the_report_shows_pictures_and_the_iou_of_each_class(run: FinishedRun) -> None:
+def test_the_report_shows_images_and_the_iou_of_each_class(run: FinishedRun) -> None:
     text = write_report(run.directory).read_text()
-    assert "A few test pictures, the same for every run of a seed" in text
+    assert "A few test images, the same for every run of a seed" in text
     assert "personalization IoU (%)" in text
-    assert (run.directory.path / "plots" / "pictures.png").is_file()
+    assert (run.directory.path / "plots" / "images.png").is_file()
 
 
 def test_statistics_in_parts_are_those_at_once(run: FinishedRun, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,9 +112,9 @@ def test_other_tasks_are_told_apart_in_words(finished: Finished) -> None:
 
 def test_methods_without_a_servers_model_show_their_clients(tmp_path: Path) -> None:
     run = segmented("fedproto", tmp_path / "run", rounds=1)
-    assert set(pixels(run).pictures) == {"clients"}
+    assert set(pixels(run).figures) == {"clients"}
     pooled = segmented("centralized", tmp_path / "pooled", rounds=1)
-    assert set(pixels(pooled).pictures) == {"server"}
+    assert set(pixels(pooled).figures) == {"server"}
     found = discrepancy(run, pooled, None).values
     (own,) = found["clients"].values()
     assert own.keys() == set(run.clients), "of pixels' features"

@@ -48,7 +48,7 @@ def test_a_grid_gives_one_section_an_option_and_one_line_a_setting_of_the_rest(t
     by_pull, by_beta = sensitivity(runs)
     assert (by_pull.name, by_beta.name) == ("method_lam", "model_options_alp_beta")
     assert list(by_beta.values) == ["lam=1", "lam=10"]
-    assert by_beta.pictures["scores"].figure.axes[0].get_title() == "personalization"
+    assert by_beta.figures["scores"].figure.axes[0].get_title() == "personalization"
 
 
 def test_values_are_in_ascending_order_and_lists_are_short(tmp_path: Path) -> None:

@@ -1,0 +1,102 @@
+"""What a device does now, and in words why it does not train."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sqlalchemy.orm import Session
+
+from aggregator_api.db import repositories
+from aggregator_api.db.models import DeviceRow, FederationRow, ParticipationRow, RoundRow
+from aggregator_api.devices import suspension
+from federation.plan import Plan
+from federation.rounds.server_round import ClientStatus, RoundPhase
+
+AT_WORK = ("training", "uploading")
+
+
+class DeviceActivity(NamedTuple):
+    """`trains`: it is at work for a round; else `reason` says why it is not."""
+
+    trains: bool
+    reason: str
+
+
+def activity(session: Session, federation: FederationRow, device: DeviceRow) -> DeviceActivity:
+    """Say what a device does, by its last word and by where its federation stands; the first obstacle counts."""
+    current = repositories.open_round(session, federation)
+    part = repositories.participation(session, current, device) if current is not None else None
+    if device.state in AT_WORK and device.enrolment != "revoked":
+        return DeviceActivity(True, f"It is {device.state} now{_detail_suffix(device)}.")
+    reason = (
+        _not_approved_reason(device)
+        or _suspended(device)
+        or _federation_idle_reason(federation)
+        or _device_reason(device)
+        or (_in_round(current, part, device) if current is not None else waiting_for(session, federation))
+    )
+    return DeviceActivity(False, reason)
+
+
+def _not_approved_reason(device: DeviceRow) -> str:
+    if device.enrolment == "revoked":
+        return "It was revoked: its keys and its account are void. A token made for it lets it come back."
+    if device.enrolment == "pending":
+        return "It has enrolled and waits for an operator's approval."
+    return ""
+
+
+def _suspended(device: DeviceRow) -> str:
+    if device.suspended_at is None:
+        return ""
+    return f"It is suspended: {device.suspension_reason}. No round invites it until an operator reinstates it."
+
+
+def _federation_idle_reason(federation: FederationRow) -> str:
+    return {
+        "paused": "The federation is paused: no round begins or ends until it is resumed.",
+        "finished": "The federation has finished its rounds.",
+        "stopped": "The federation was stopped.",
+    }.get(federation.status, "")
+
+
+def _device_reason(device: DeviceRow) -> str:
+    if device.state == "offline":
+        return "It is offline: its program does not run, or it does not reach the broker."
+    if device.state == "collecting":
+        return f"It does not have enough labelled windows yet{_detail_suffix(device)}."
+    return ""
+
+
+def _in_round(current: RoundRow, part: ParticipationRow | None, device: DeviceRow) -> str:
+    number = current.number
+    if current.phase == RoundPhase.AGGREGATING:
+        return f"Round {number} is being aggregated; the next one invites devices anew."
+    if part is None:
+        return f"It is ready, and was not drawn into round {number}."
+    if part.outcome == ClientStatus.RECEIVED:
+        others = f"{current.pending:,} other{'' if current.pending == 1 else 's'}"
+        return f"Its update of round {number} has come; the round waits for {others}."
+    if part.outcome == ClientStatus.LOST:
+        return f"Round {number} has given it up, for it was offline too long{_detail_suffix(device)}."
+    own_words = f": {device.detail}" if device.detail else ", and has not said why it does not begin"
+    return f"It is invited to round {number}{own_words}."
+
+
+def waiting_for(session: Session, federation: FederationRow) -> str:
+    """Say what a running federation without an open round waits for."""
+    rounds = Plan.model_validate(federation.plan).rounds
+    needed = max(rounds.minimum_clients, rounds.clients_per_round or 1)
+    online = repositories.count_online(session, federation, rounds.cohort_tags)
+    groups = f" in the groups {', '.join(rounds.cohort_tags)}" if rounds.cohort_tags else ""
+    if online < needed == 1:
+        return f"No round is open: a round needs a device{groups}, and none is online."
+    if online < needed:
+        out = suspension.count_suspended(session, federation)
+        but = f"; {out:,} device{' is' if out == 1 else 's are'} suspended" if out else ""
+        return f"No round is open: {online:,} of the {needed:,} devices{groups} that a round needs are online{but}."
+    return "No round is open; the next one is about to begin."
+
+
+def _detail_suffix(device: DeviceRow) -> str:
+    return f": {device.detail}" if device.detail else ""

@@ -1,0 +1,110 @@
+"""From a request to what the route declares that will answer it: matched by the route itself, as the router does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from fastapi import FastAPI, routing
+from starlette.routing import Match, compile_path
+from starlette.types import Scope
+
+from aggregator_api.auth.scopes import CLOSED, Access, Need, declared
+
+READS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class DeclaredRoute(NamedTuple):
+    """A route of an application, and its access; None: closed."""
+
+    matches: Callable[[Scope], tuple[Match, Scope]]
+    path: str
+    """As OpenAPI writes it."""
+    methods: frozenset[str]
+    access: Access | None
+
+    @classmethod
+    def of(cls, route: Any) -> DeclaredRoute:
+        """Read what a route of FastAPI's or Starlette's declares."""
+        methods = frozenset(route.methods or ())
+        return cls(route.matches, route.path_format, methods, declared(route.endpoint))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody may ask."""
+        return self.access is not None and not self.access.scopes
+
+    def need(self, named: Mapping[str, str]) -> Need | None:
+        """Return what a request needs whose path names these."""
+        return CLOSED if self.access is None else self.access.need(named)
+
+    def is_like(self, *, reads: bool) -> bool:
+        """Whether who may ask this may hear that there is nothing to read beside it, or to change."""
+        of_devices = self.access is not None and "device" in self.access.scopes  # they hear nothing of operators
+        return of_devices or (bool(self.methods) and READS.issuperset(self.methods)) == reads
+
+
+class DeclaredRoutes:
+    """The routes of an application, in the order in which they are tried."""
+
+    def __init__(self, app: FastAPI) -> None:
+        flat: Callable[..., Iterable[Any]] = getattr(routing, "iter_route_contexts", iter)  # newer ones nest routers
+        self.routes = tuple(DeclaredRoute.of(route) for route in flat(app.routes))
+        self._folders = [
+            (compile_path(folder.rstrip("/"))[0], not folder.endswith("/"), each)
+            for each in self.routes
+            for folder in (each.access.below if each.access else ())
+        ]
+        self._deepest = max((each.path.count("/") for each in self.routes), default=0)
+
+    def access(self, method: str, path: str) -> Access | None:
+        """Return what a route declares, by its method and its path as OpenAPI writes it."""
+        return next(each.access for each in self.routes if each.path == path and method in each.methods)
+
+    def need(self, scope: Scope) -> Need | None:
+        """Return what a request needs; None if anybody may send it."""
+        for each in self.routes:
+            match, found = each.matches(scope)
+            if match is Match.FULL:
+                return each.need(found.get("path_params", {}))
+        return self._need_at_no_route(scope)
+
+    def _need_at_no_route(self, scope: Scope) -> Need | None:
+        """Return who is told that nothing is there, or not by this method: whom the routes around it let in.
+
+        They are those at the path or the nearest one above, and those that have declared the folder.
+        """
+        path, reads = scope["path"], scope["method"] in READS
+        place = "/".join(path.split("/", self._deepest + 1)[: self._deepest + 1])  # a longer one would take long
+        while place:
+            here = list(self._at({**scope, "path": place}))
+            folders = list(self._folders_at(place, is_path=place == path))
+            if any(each.is_open for each, _ in (here if place == path else []) + folders):
+                return None
+            around = [(each, each.need(named)) for each, named in here + folders]
+            for each, need in around:
+                if need is not None and each.is_like(reads=reads):
+                    return need
+            for _, need in around:
+                if need is not None and not reads:
+                    return Need(("operator",), need.federation or None)
+            place = place.rpartition("/")[0]
+        return Need(("operator", "read") if reads else ("operator",), None)
+
+    def _folders_at(self, place: str, *, is_path: bool) -> Iterator[tuple[DeclaredRoute, Mapping[str, str]]]:
+        for pattern, is_whole, each in self._folders:
+            if (is_whole or not is_path) and (found := pattern.match(place)):
+                yield each, found.groupdict()
+
+    def _at(self, scope: Scope) -> Iterator[tuple[DeclaredRoute, Mapping[str, str]]]:
+        for each in self.routes:
+            match, found = each.matches(scope)
+            if match is not Match.NONE:
+                yield each, found.get("path_params", {})
+
+
+@lru_cache(maxsize=4)
+def declared_routes(app: FastAPI) -> DeclaredRoutes:
+    """Return an application's routes, gathered once."""
+    return DeclaredRoutes(app)

@@ -1,0 +1,376 @@
+"""What devices publish: statuses and uploads, from the topic to the durable update and its acknowledgement.
+
+Nothing here raises for what a device sent: it is refused with a reason, or it is ignored and logged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from aggregator_api import disk
+from aggregator_api.db import repositories
+from aggregator_api.db.database import Database
+from aggregator_api.devices import suspension
+from aggregator_api.devices.clones import CloneDetector
+from aggregator_api.errors import BlobError, UpdateRefusedError
+from aggregator_api.rollouts import adoptions, transitions
+from aggregator_api.rounds import opening
+from aggregator_api.rounds.announcements import Announcer
+from aggregator_api.rounds.coordinator import Coordinator
+from aggregator_api.storage.blobs import BlobStore
+from aggregator_api.storage.broadcasts import Broadcasts
+from aggregator_api.updates import admission, receipts
+from aggregator_api.updates.anomaly import AnomalyDetector, Norms
+from aggregator_api.updates.context import ACCEPTED_STATUSES, UpdateContext
+from aggregator_api.updates.contract import Contract
+from aggregator_api.updates.partial_uploads import Key, PartialUpload, PartialUploads
+from federation.errors import WireError
+from federation.logs import about
+from federation.protocol import topics
+from federation.protocol.messages import MESSAGE_BYTES, Acknowledgement, DeviceStatus, Notice, UpdateManifest, read
+from federation.protocol.signing import Envelope, unwrap
+from federation.protocol.topics import DeviceTopic
+from federation.rounds.server_round import Action, UpdateArrived
+
+log = logging.getLogger(__name__)
+
+HOUR_S = 3600.0
+RETAINED = "it had the broker retain a message, which was removed; Gaitway's agent never does"
+CLONED = (
+    "another machine uses this device's name and password, and was connected first; stop one of the two, "
+    "and give each machine an enrolment of its own"
+)
+FORGERY_LOG_INTERVAL_S = 60.0
+
+
+class AcceptedUpdate(NamedTuple):
+    """What follows from an update that is safe now, and what its device should know about it."""
+
+    actions: tuple[Action, ...]
+    reason: str
+
+
+class Ingest:
+    """Handles what devices publish; only the inbox's thread calls it."""
+
+    def __init__(
+        self,
+        database: Database,
+        blobs: BlobStore,
+        uploads: PartialUploads,
+        coordinator: Coordinator,
+        announcer: Announcer,
+        *,
+        uploads_per_device: int,
+        enrolled_only: bool = False,
+        min_free_bytes: int = 0,
+    ) -> None:
+        self._database = database
+        self._blobs = blobs
+        self._uploads = uploads
+        self._coordinator = coordinator
+        self._announcer = announcer
+        self._uploads_per_device = uploads_per_device
+        self._enrolled_only = enrolled_only
+        self._min_free_bytes = min_free_bytes
+        self._broadcasts = Broadcasts(blobs)
+        self._clones = CloneDetector()
+        self._retained: dict[tuple[str, str], float] = {}
+        self._anomalies = AnomalyDetector(database, self._broadcasts)
+        self._forged_at: dict[tuple[str, str], float] = {}
+
+    def handle(self, topic: str, payload: bytes) -> None:
+        """Take one message from a device."""
+        try:
+            address = topics.parse(topic)
+        except WireError as error:
+            log.warning("message ignored: %s", error)
+            return
+        if address.kind == "status":
+            self._status(address, payload)
+            return
+        if not payload and address.kind in ("begin", "chunk"):
+            return  # the driver removes what a device had the broker retain
+        key = (address.federation, address.device, address.update_id)
+        try:
+            match address.kind:
+                case "begin":
+                    self._begin(key, payload)
+                case "chunk":
+                    self._chunk(key, address.chunk, payload)
+                case "end":
+                    self._end(key)
+        except UpdateRefusedError as refusal:
+            upload = self._uploads.get(key)
+            self._refuse(key, refusal, upload.manifest if upload else None)
+        except BlobError as error:
+            self._coordinator.base_damaged(key[0], str(error))
+            nonce = self._nonce(key, payload)
+            self._answer(key, "later", nonce=nonce, reason="the server's copy of the round's model is damaged")
+        except (OSError, DBAPIError) as error:
+            if not disk.is_full(error):
+                raise
+            log.error("disk full: %s", error, extra=_about(key))
+            nonce = self._nonce(key, payload)
+            self._answer(key, "later", nonce=nonce, reason="the server's disk is full; try later")
+
+    def take_over(self, federation: str) -> None:
+        """Resume the uploads that another process has left behind, without waiting for their devices' time-outs."""
+        for key, upload in self._uploads.read_again(federation).items():
+            self._answer(key, "send", nonce=upload.manifest.nonce, next_chunk=upload.next_chunk)
+
+    def note_retained(self, topic: str) -> None:
+        """Note who had the broker retain a message, once an hour; the driver has removed it."""
+        try:
+            address = topics.parse(topic)
+        except WireError:
+            return
+        now, whose = time.monotonic(), (address.federation, address.device)
+        if now - self._retained.get(whose, -HOUR_S) < HOUR_S:
+            return
+        with self._database.write() as session:
+            federation = repositories.find_federation(session, address.federation)
+            if federation is not None and repositories.find_device(session, federation, address.device) is not None:
+                self._retained[whose] = now
+                repositories.journal(session, federation, "device.retained", device=address.device, detail=RETAINED)
+
+    def _status(self, address: DeviceTopic, payload: bytes) -> None:
+        if not payload:
+            return  # someone cleared the retained status
+        try:
+            status = read(DeviceStatus, payload)
+        except WireError as error:
+            log.warning("status ignored: %s", error, extra=_about(address[:2]))
+            return
+        with self._database.write() as session:
+            federation = repositories.find_federation(session, address.federation)
+            if federation is None:
+                log.warning("status ignored: no such federation", extra=_about(address[:2]))
+                return
+            row = repositories.find_device(session, federation, address.device)
+            if reason := admission.rejection_reason(row, *address[:2], enrolled_only=self._enrolled_only):
+                log.warning("status refused: %s", reason, extra=_about(address[:2]))
+                return
+            changed = receipts.note_status(session, federation, row, address.device, status)
+            # writers come one after the other: who completes the number sees all the others, and an open round looks
+            # for its successor's devices itself
+            missed = changed and opening.due(
+                session, federation, self._coordinator.contract(federation).plan, time.time()
+            )
+            report = status.release
+            if status.adoption:
+                adoptions.record_adoption(session, federation, address.device, status.adoption)
+            verdict = self._clones.observe(*address[:2], status.session, status.number, time.monotonic())
+            if verdict.cloned:
+                receipts.note_clone(session, federation, address.device)
+            told = report and transitions.record_answer(session, federation, address.device, report, time.time())
+        if verdict.stop:
+            notice = Notice(session=status.session, reason=CLONED)
+            self._announcer.notify_device(*address[:2], notice)
+        if told:
+            self._coordinator.announce(address.federation)
+        if missed:
+            self._coordinator.devices_changed(address.federation)
+
+    def _begin(self, key: Key, payload: bytes) -> None:
+        envelope, manifest, fault = _opened(payload)
+        # what it says is used for the one look alone, until it is known to be the device's word
+        context = self._load_context(key, manifest)
+        if reason := admission.forged(context, key, envelope):
+            self._note_forged(key, reason)
+            # not refused: the device's own update may have this id, and must neither be dropped nor be settled here
+            self._answer(key, "later", nonce=manifest.nonce if manifest else "", reason=reason)
+            return
+        if self._answered_before(key, context, manifest):
+            return
+        if manifest is None:
+            self._refuse(key, UpdateRefusedError(fault, quarantine=True), None, nonce=_nonce_of(payload))
+            return
+        try:
+            self._admit(key, context, manifest)
+            upload = self._uploads.get(key)
+            if upload is None or not upload.continues(manifest):
+                if reason := disk.shortage(self._uploads.root, self._min_free_bytes + manifest.size):
+                    log.warning("update put off: %s", reason, extra=_about(key))
+                    self._answer(key, "later", nonce=manifest.nonce, reason=reason)
+                    return
+                self._make_room(key)
+                upload = self._uploads.begin(key, manifest)
+        except UpdateRefusedError as refusal:
+            self._refuse(key, refusal, manifest)
+        else:
+            self._answer(key, "send", nonce=manifest.nonce, next_chunk=upload.next_chunk)
+
+    def _chunk(self, key: Key, n: int, payload: bytes) -> None:
+        upload = self._uploads.get(key)
+        if upload is None:
+            log.debug("chunk ignored: not begun, or done", extra=_about(key))
+            return
+        try:
+            upload.write_chunk(n, payload)
+        except WireError as error:
+            raise UpdateRefusedError(str(error), quarantine=True) from error
+
+    def _end(self, key: Key) -> None:
+        upload = self._uploads.get(key)
+        if upload is None or not upload.path.exists():
+            self._answered_before(key, self._load_context(key), None)  # else silence: the device begins again
+        elif not upload.assembly.complete:
+            self._answer(key, "send", nonce=upload.manifest.nonce, next_chunk=upload.next_chunk)
+        elif hashlib.sha256(data := upload.read()).hexdigest() == upload.manifest.sha256:
+            self._finish(key, upload, data)
+        elif upload.resumed:
+            # a power cut may have cost written chunks: the update itself is not to blame
+            self._uploads.begin(key, upload.manifest)
+            self._answer(key, "send", nonce=upload.manifest.nonce, next_chunk=0)
+        else:
+            raise UpdateRefusedError(f"the bytes do not have the sha256 {upload.manifest.sha256}", quarantine=True)
+
+    def _finish(self, key: Key, upload: PartialUpload, data: bytes) -> None:
+        """Check the file's bytes, make them durable, commit, and only then acknowledge."""
+        context = self._load_context(key, upload.manifest)
+        contract = self._admit(key, context, upload.manifest)
+        tree = contract.decode(upload.manifest, data, self._broadcasts.read)
+        norms = self._anomalies.check(contract, context, upload.manifest, tree)
+        self._blobs.adopt(upload.path, upload.manifest.sha256)
+        with self._coordinator.lock:
+            taken = self._commit(key, upload.manifest, norms)
+            self._uploads.discard(key)
+            self._answer(key, "accepted", nonce=upload.manifest.nonce, reason=taken.reason)
+            self._coordinator.execute(key[0], taken.actions)
+
+    def _commit(self, key: Key, manifest: UpdateManifest, norms: Norms) -> AcceptedUpdate:
+        with self._database.write() as session:
+            context = UpdateContext.load(session, *key, manifest.round)
+            federation, device = admission.sender(context, *key[:2], enrolled_only=self._enrolled_only)
+            contract = self._coordinator.contract_of(session, federation)
+            admission.admit(context, manifest, key, contract)
+            round_id, actions = self._into_round(session, context, manifest)
+            kept = "" if round_id else "kept for the next round"
+            reason = "; ".join(filter(None, (contract.partial_work(manifest), kept)))
+            receipts.note_update(session, federation, device, manifest, round_id, reason, norms)
+            return AcceptedUpdate(actions, reason)
+
+    def _into_round(
+        self, session: Session, context: UpdateContext, manifest: UpdateManifest
+    ) -> tuple[int | None, tuple[Action, ...]]:
+        """Hand an admitted update to the open round; None if it waits for the next one."""
+        federation, device = admission.sender(context, manifest.federation, manifest.client)
+        rounds = self._coordinator.contract_of(session, federation).plan.rounds
+        if context.open is None or admission.must_wait(context, rounds):
+            return None, ()
+        event = UpdateArrived(device.name, manifest.round)
+        result = self._coordinator.apply_arrival(session, federation, device, context.open, event)
+        return context.open.id, result.actions
+
+    def _load_context(self, key: Key, manifest: UpdateManifest | None = None) -> UpdateContext:
+        with self._database.read() as session:
+            return UpdateContext.load(session, *key, manifest.round if manifest else 0)
+
+    def _admit(self, key: Key, context: UpdateContext, manifest: UpdateManifest) -> Contract:
+        federation, _ = admission.sender(context, *key[:2], enrolled_only=self._enrolled_only)
+        with self._database.read() as session:
+            contract = self._coordinator.contract_of(session, federation)
+        admission.admit(context, manifest, key, contract)
+        return contract
+
+    def _make_room(self, key: Key) -> None:
+        """Drop the device's uploads that no round takes any more; refuse one too many."""
+        for other in self._uploads.of_device(*key[:2]):
+            upload = self._uploads.get(other)
+            try:
+                if upload is not None and other != key:
+                    self._admit(other, self._load_context(other, upload.manifest), upload.manifest)
+            except UpdateRefusedError:
+                self._uploads.discard(other)
+        begun = [other for other in self._uploads.of_device(*key[:2]) if other != key]
+        if len(begun) >= self._uploads_per_device:
+            raise UpdateRefusedError(f"{len(begun)} uploads of this device are under way; finish them first")
+
+    def _answered_before(self, key: Key, context: UpdateContext, manifest: UpdateManifest | None) -> bool:
+        """Repeat the answer about an update that is settled."""
+        if context.known is None:
+            return False
+        status, reason, sha256, known_nonce = context.known
+        nonce = manifest.nonce if manifest else known_nonce
+        if manifest is not None and status in ACCEPTED_STATUSES and sha256 != manifest.sha256:
+            reason = "this update id was accepted with other bytes; use a new one"
+            self._answer(key, "refused", nonce=nonce, reason=reason)
+        else:
+            self._answer(key, "accepted" if status in ACCEPTED_STATUSES else "refused", nonce=nonce, reason=reason)
+        return True
+
+    def _note_forged(self, key: Key, reason: str) -> None:
+        """Count what was forged in the journal, of each device once a minute: whoever forges must not fill the disk."""
+        log.warning("update forged: %s", reason, extra=_about(key))
+        now = time.monotonic()
+        if now - self._forged_at.get(key[:2], -FORGERY_LOG_INTERVAL_S) < FORGERY_LOG_INTERVAL_S:
+            return
+        self._forged_at[key[:2]] = now
+        with self._database.write() as session:
+            if federation := repositories.find_federation(session, key[0]):
+                detail = f"{key[2]}: {reason}"
+                repositories.journal(session, federation, "update.quarantined", device=key[1], detail=detail)
+
+    def _refuse(
+        self, key: Key, refusal: UpdateRefusedError, manifest: UpdateManifest | None, *, nonce: str = ""
+    ) -> None:
+        with self._database.write() as session:
+            federation = repositories.find_federation(session, key[0])
+            device = repositories.find_device(session, federation, key[1]) if federation else None
+            if federation and device:
+                receipts.note_refusal(session, federation, device, key[2], refusal, manifest)
+                if refusal.is_fault:
+                    number = manifest.round if manifest else 0
+                    rounds = self._coordinator.contract(federation).plan.rounds
+                    suspension.count_refused(session, federation, device, rounds, number, refusal.reason)
+            else:
+                log.warning("update refused: %s", refusal.reason, extra=_about(key))
+        self._uploads.discard(key)
+        self._answer(key, "refused", nonce=manifest.nonce if manifest else nonce, reason=refusal.reason)
+        if federation and manifest and manifest.client == key[1]:
+            self._coordinator.stop_awaiting(*key[:2], manifest.round)
+
+    def _nonce(self, key: Key, payload: bytes) -> str:
+        """Return the nonce of an update that is under way, or is about to be."""
+        upload = self._uploads.get(key)
+        return upload.manifest.nonce if upload else _nonce_of(payload)
+
+    def _answer(self, key: Key, status: str, *, nonce: str, next_chunk: int = 0, reason: str = "") -> None:
+        said = {"status": status, "next_chunk": next_chunk, "reason": reason[:1000]}
+        message = Acknowledgement.model_validate({"update_id": key[2], "nonce": nonce, **said})
+        self._announcer.acknowledge(*key[:2], message)
+
+
+def _opened(payload: bytes) -> tuple[Envelope, UpdateManifest | None, str]:
+    """Return a manifest as it came, what it says, and why nothing can be read in it."""
+    envelope = Envelope(payload, None)
+    try:
+        envelope = unwrap(payload)
+        return envelope, read(UpdateManifest, envelope.body), ""
+    except WireError as error:
+        return envelope, None, str(error)
+
+
+def _nonce_of(payload: bytes) -> str:
+    """Return the nonce of a manifest that cannot be taken, so that its device knows the answer for its own."""
+    try:
+        said = json.loads(unwrap(payload[:MESSAGE_BYTES]).body)
+    except (WireError, ValueError, RecursionError):
+        return ""
+    nonce = said.get("nonce") if isinstance(said, dict) else None
+    return nonce[:64] if isinstance(nonce, str) and nonce.isprintable() else ""
+
+
+def _about(address: Sequence[str]) -> dict[str, str | int]:
+    """Return a log record's fields: federation, device and, if there is one, update."""
+    federation, device, *update = address
+    return about(federation=federation, device=device, update=update[0] if update else "")

@@ -1,0 +1,115 @@
+"""Whether one model is better than another on the same examples: an exact sign test over independent groups of them.
+
+Of right and wrong answers that is McNemar's test over stretches of time:
+
+Q. McNemar, 'Note on the sampling error of the difference between correlated proportions or percentages',
+Psychometrika 12 (1947); exact, as a sign test. T. G. Dietterich, 'Approximate statistical tests for comparing
+supervised classification learning algorithms', Neural Computation 10 (1998), recommends it where both ran once.
+
+The test counts what is independent, and windows are not: neighbours share half of their samples, and a model that
+errs in one errs in the next, as the motion goes on. So a stretch of `STRETCH_S` of one session and one activity has
+one vote: for the model that is right on more of its windows; where both are right as often it says nothing. Assumed
+is that stretches err independently of each other.
+"""
+
+from __future__ import annotations
+
+from math import comb
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gaitway.tasks import Quality
+from har_pipeline import ClientWindows
+
+STRETCH_S = 10.0
+"""Some seven windows of 2.56 s that overlap by half."""
+LEVEL = 0.05
+"""How often two models that are equally good may seem to differ, in the direction that is asked for."""
+MIN_STRETCHES = 20
+"""Of fewer the test rarely sees a difference: if a model is the better one on three of four stretches, and none ties,
+20 show it three times in five, ten once in four."""
+
+STRETCHES = f"stretches of {STRETCH_S:g} s"
+
+
+class Groups(NamedTuple):
+    """The number of the group (n,) of each example; groups err independently. `unit` is what they are called."""
+
+    number: npt.NDArray[np.int64]
+    unit: str = STRETCHES
+
+    def __len__(self) -> int:
+        return int(self.number.max(initial=-1)) + 1
+
+
+class PairedComparison(NamedTuple):
+    """Of `groups`, one model answers better on `better` and worse on `worse`; on the rest as well as the other."""
+
+    groups: int
+    better: int
+    worse: int
+    unit: str = STRETCHES
+
+    @classmethod
+    def of(cls, groups: Groups, mine: Quality, other: Quality) -> PairedComparison:
+        """Compare how well two models answered (n,)."""
+        votes = np.zeros(len(groups))
+        np.add.at(votes, groups.number, mine.astype(np.float64) - other)
+        return cls(len(votes), int((votes > 0).sum()), int((votes < 0).sum()), groups.unit)
+
+    @property
+    def p_better(self) -> float:
+        """How often chance alone gives so many better groups, or more, of those that differ."""
+        return tail(self.better, self.better + self.worse)
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the groups say that it is better."""
+        return self.p_better <= LEVEL
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the groups say that it is worse."""
+        return tail(self.worse, self.better + self.worse) <= LEVEL
+
+    @property
+    def words(self) -> str:
+        """The counts in words."""
+        return (
+            f"of {self.groups} {self.unit} it is right more often on {self.better} and less "
+            f"often on {self.worse} (p {self.p_better:.3f}, at most {LEVEL:g} shows a gain)"
+        )
+
+
+def is_small(groups: Groups) -> bool:
+    """Whether there are so few groups that the test would rarely see which model is the better one."""
+    return len(groups) < MIN_STRETCHES
+
+
+def by_stretch(windows: ClientWindows) -> Groups:
+    """Group windows by their stretches."""
+    return Groups(stretches(windows))
+
+
+def singleton_groups(count: int, unit: str) -> Groups:
+    """Let each example be a group of its own."""
+    return Groups(np.arange(count), unit)
+
+
+def stretches(windows: ClientWindows) -> npt.NDArray[np.int64]:
+    """Number the stretch (n,) of each window: one session, one class, no longer than `STRETCH_S` from its begin."""
+    found = np.zeros(len(windows), np.int64)
+    key, begin, number = None, 0.0, -1
+    for at in np.lexsort((windows.start_s, windows.y, windows.session)):
+        here = (windows.session[at], windows.y[at])
+        if here != key or windows.start_s[at] - begin >= STRETCH_S:
+            key, begin, number = here, windows.start_s[at], number + 1
+        found[at] = number
+    return found
+
+
+def tail(successes: int, trials: int) -> float:
+    """Probability of so many successes or more in fair trials."""
+    return float(sum(comb(trials, k) for k in range(successes, trials + 1)) / 2**trials)

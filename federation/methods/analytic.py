@@ -1,0 +1,212 @@
+"""Analytic federated learning: a linear head by ridge regression, from exact sums of all clients, in one round.
+
+R. He, K. Tong, D. Fang, H. Sun, Z. Zeng, H. Li, T. Chen, H. Zhuang: AFL: A Single-Round Analytic Approach for Federated
+Learning with Pre-trained Models, CVPR 2025, arXiv 2405.16240: one round, independent of the partition. E. Fanì,
+R. Camoriano, B. Caputo, M. Ciccone: Accelerating Heterogeneous Federated Learning with Closed-form Classifiers, ICML
+2024, arXiv 2406.01116 (Fed3R): ridge regression with random features.
+
+Nobody trains: below the head the network is frozen, `har_features` or one that another federation has trained. A client
+sends G_k = Σ w a aᵀ and B_k = Σ w a yᵀ of its features a (`federation.aggregation.ridge`), and the server solves
+W = (Σ G_k + λ tr/d I)⁻¹ Σ B_k. Ours, not the papers': examples of a class weigh 1 / √n_class on each client; λ is
+relative to the mean of the diagonal; sums travel in fixed point, so that the result is the same bit for bit whatever
+the order, cohort and number of rounds; the server keeps what each client has sent last, so that a client joins by an
+addition, sends again without counting twice, and is forgotten exactly by a subtraction (`forget_clients`).
+
+Each client predicts with a head of its own, solved of all sums and its own ones, which weigh as all others together.
+Sums say much of a person's features: whoever may not see them needs secure sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from federation.aggregation import ridge
+from federation.aggregation.averaging import Accumulator
+from federation.aggregation.kept_prototypes import KeptUploads
+from federation.errors import SettingsError
+from federation.linear_head import check_dense, with_linear_head
+from federation.method import Method
+from federation.plan import TrainingConfig
+from federation.records import (
+    Batch,
+    Broadcast,
+    Client,
+    ExampleSums,
+    Output,
+    Phase,
+    Tensors,
+    TrainingStats,
+    Tree,
+    Update,
+    UploadGroup,
+)
+from federation.tasks.task import Task
+from federation.tree import where
+from gaitway.tasks import TargetKind
+
+CLIENTS = "clients"
+"""The entry of the state with what each client has sent last."""
+MAX_CLIENTS = 4096
+"""Whose sums are kept; past it those sent longest ago go. At 6 classes and 759 features they are 4.8 GB then."""
+SUMS = ("gram", "moment")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analytic(Method):
+    """W = (G + λ tr/d I)⁻¹ B; each client's own head from G + N G_k and B + N B_k."""
+
+    name: ClassVar[str] = "analytic"
+    averages_parameters: ClassVar[bool] = False
+    sums_at: ClassVar[frozenset[str]] = frozenset({"after"})
+    upload_groups: ClassVar[Mapping[str, UploadGroup]] = {"gram": UploadGroup.VALUE, "moment": UploadGroup.VALUE}
+
+    ridge: float = 1e-2  # λ, of the mean of G's diagonal; above 0
+    clip: float = 4.0  # features are cut off beyond ±clip, 0 to 8: no example weighs more
+    own_weight: float = 1.0  # of a client's own sums against all others' together; 0: the shared head
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that have no solution.
+
+        Raises:
+            SettingsError: naming the option.
+        """
+        super().__post_init__()
+        if not 0 < self.ridge <= 1e6:
+            raise SettingsError(f"{self.name}: ridge={self.ridge}: expected a number above 0, such as 0.01")
+        if not 0 < self.clip <= 8:
+            raise SettingsError(f"{self.name}: clip={self.clip}: expected a number above 0, and 8 at the most")
+        if not 0 <= self.own_weight <= 1e6:
+            raise SettingsError(f"{self.name}: own_weight={self.own_weight}: expected 0 or more, such as 1")
+
+    @property
+    def keeps_uploads(self) -> bool:
+        """Whether the state has what single clients sent last: always."""
+        return True
+
+    def task_incompatibility(self, task: Task) -> str | None:
+        """Want one class an example."""
+        if task.target is TargetKind.CLASS:
+            return None
+        return (
+            f"the method {self.name} solves a head for one class an example, and the task {task.name} learns another "
+            "target; use a method that trains, such as fedavg"
+        )
+
+    # ---- client half
+
+    def init_client_state(self, client: Client, training: TrainingConfig) -> Client:
+        """Know no sums yet, and no head of one's own."""
+        check_dense(client.params, training.classes, self.name)
+        like = next(iter(client.params.values()))
+        head = {"weight": (training.classes, training.feature_dim), "bias": (training.classes,), "solved": ()}
+        empty = {name: torch.zeros(shape, dtype=like.dtype, device=like.device) for name, shape in head.items()}
+        return client._replace(memory={**_nothing(training, like), **empty})
+
+    def receive(self, client: Client, broadcast: Broadcast) -> tuple[Client, Tree]:
+        """Take over the network with the shared head, and the shared sums."""
+        client, round_state = super().receive(client, broadcast)
+        return client, {**round_state, "sums": broadcast["sums"]}
+
+    def phases(self, training: TrainingConfig) -> tuple[Phase, ...]:
+        """Train nothing."""
+        return ()
+
+    def empty_sums(self, training: TrainingConfig, like: Tensor, clients: tuple[int, ...] = ()) -> ExampleSums:
+        """Return sums of no example."""
+        return ridge.empty_ridge_sums(training.classes, training.feature_dim, like, clients)
+
+    def add_sums(
+        self, task: Task, training: TrainingConfig, output: Output, batch: Batch, before: ExampleSums
+    ) -> ExampleSums:
+        """Add a batch's features and their products."""
+        return ridge.added(before, task.labelled_features(output, batch), self.clip)
+
+    def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:
+        """Send the sums; keep them, with the head that they and the shared sums give."""
+        sent = ridge.travelling(stats.after)
+        return self._personal(client._replace(memory={**client.memory, **sent}), round_state["sums"]), sent
+
+    def delta_reference(self, broadcast: Broadcast) -> Tree:
+        """Sums are measured anew in each round."""
+        return {}
+
+    @property
+    def predicts_by_broadcast(self) -> bool:
+        """Whether newer sums change what a client predicts: they do."""
+        return True
+
+    def refresh(self, client: Client, broadcast: Broadcast) -> Client:
+        """Solve the client's own head again, with newer shared sums."""
+        return self._personal(client, broadcast["sums"])
+
+    def serving_model(self, client: Client) -> Client:
+        """Return the network with the client's own head, or while it has none with the one that came."""
+        memory = client.memory
+        own = with_linear_head(client.params, memory["weight"], memory["bias"])
+        return client._replace(params=where(memory["solved"] > 0, own, client.params))
+
+    def _personal(self, client: Client, shared: Tree) -> Client:
+        others = self.own_weight * shared["clients"].double().clamp(min=1)
+        weight, bias = ridge.solve(shared, client.memory, others, self.ridge)
+        like = client.memory["weight"]
+        head = {"weight": weight.to(like), "bias": bias.to(like), "solved": torch.ones_like(client.memory["solved"])}
+        return client._replace(memory={**client.memory, **head})
+
+    # ---- server half
+
+    def server_init(self, params: Tensors, buffers: Tensors, training: TrainingConfig) -> Tree:
+        """Know no sums; send the network."""
+        check_dense(params, training.classes, self.name)
+        empty = {name: value.long() for name, value in _nothing(training, next(iter(params.values()))).items()}
+        return {"params": params, "sums": {**empty, "clients": torch.tensor(0)}}
+
+    def broadcast(self, state: Tree, client_id: str) -> Tree:
+        """Send the network with the shared head, and the sums; not what single clients have sent."""
+        return {name: value for name, value in state.items() if name != CLIENTS}
+
+    def global_model(self, client: Client, broadcast: Broadcast) -> Client:
+        """Return a client that serves with the shared head."""
+        client, _ = self.receive(client, broadcast)
+        return client._replace(memory={**client.memory, "solved": torch.zeros_like(client.memory["solved"])})
+
+    def fold(self, state: Tree, accumulator: Accumulator | None, update: Update) -> KeptUploads:
+        """Add one client's sums."""
+        before = KeptUploads.of(accumulator)
+        return KeptUploads(weight=before.weight + self.weight(update), uploads=(*before.uploads, update))
+
+    def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
+        """Put what these clients sent in place of what they sent before, and solve the head of all sums."""
+        kept = {name: {**entry, "age": entry["age"] + 1} for name, entry in state.get(CLIENTS, {}).items()}
+        for update in KeptUploads.of(accumulator).uploads:
+            kept[update.client_id] = {name: update.tensors[name] for name in SUMS} | {"age": torch.tensor(0)}
+        if len(kept) > MAX_CLIENTS:
+            newest = sorted(kept, key=lambda name: (int(kept[name]["age"]), name))[:MAX_CLIENTS]
+            kept = {name: kept[name] for name in newest}
+        return self._solved(state, kept)
+
+    def forget_clients(self, state: Tree, clients: Collection[str]) -> Tree:
+        """Return the state as if these clients had never sent anything, bit for bit."""
+        kept: dict[str, Tree] = state.get(CLIENTS, {})
+        left = {name: entry for name, entry in kept.items() if name not in clients}
+        return state if len(left) == len(kept) else self._solved(state, left)
+
+    def _solved(self, state: Tree, kept: dict[str, Tree]) -> Tree:
+        nothing = {name: torch.zeros_like(state["sums"][name]) for name in SUMS}
+        total = ridge.total_of(list(kept.values())) if kept else nothing
+        sums = {**total, "clients": torch.tensor(len(kept))}
+        weight, bias = ridge.solve(sums, nothing, torch.tensor(0.0), self.ridge)
+        like = next(iter(state["params"].values()))
+        params = with_linear_head(state["params"], weight.to(like), bias.to(like))
+        # the wire leaves out an empty group
+        return {"params": params, "sums": sums, **({CLIENTS: dict(sorted(kept.items()))} if kept else {})}
+
+
+def _nothing(training: TrainingConfig, like: Tensor) -> Tree:
+    size = training.feature_dim + 1
+    shapes = {"gram": (size * (size + 1) // 2,), "moment": (size, training.classes)}
+    return {name: like.new_zeros(shape, dtype=torch.int32) for name, shape in shapes.items()}

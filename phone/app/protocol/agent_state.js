@@ -1,0 +1,138 @@
+/** What a phone remembers of its federation between two runs, and how it begins anew. */
+
+import { OUTBOX } from "./upload.js";
+
+export const MEMORY = "agent";
+export const MODEL = "model";
+export const LIGHT_MODEL = "light_model";
+const MAX_DONE = 64;
+export const MAX_UPLOADS = 50;
+
+/** @typedef {import("./upload.js").PendingUpdate} PendingUpdate */
+/** @typedef {{round: number, answer: "accepted" | "refused", reason: string, atMs: number}} Answered */
+
+/**
+ * @typedef {object} Memory
+ * @property {string} of whom: server's key, federation and device; of others nothing is believed
+ * @property {import("./messages.js").Newest} newest announcement that was believed
+ * @property {string} instance @property {number} epoch
+ * @property {{round: number, base: string}[]} done rounds that were learnt, or given up
+ * @property {Answered[]} uploads newest last
+ * @property {string} judged round and sha256 of the last model that was judged, and whether others had measured it
+ * @property {Record<string, any> | null} adoption AdoptionReport, the last word about a model
+ * @property {Record<string, any> | null} release ReleaseReport, the last word about a released one
+ * @property {import("./messages.js").Offer | null} offer
+ * @property {import("../types.js").Plan | null} plan of the last announcement
+ * @property {import("../types.js").Verdict | null} verdict on the last model of the server
+ */
+
+/**
+ * @typedef {object} KeptModel
+ * @property {import("../types.js").Model} model in use
+ * @property {number} release number of the rollout that gave it; 0: none
+ * @property {KeptModel | null} before
+ */
+
+/** @typedef {{memory: Memory, outbox: PendingUpdate[], kept: KeptModel | null}} Known */
+
+/** @param {string} of @returns {Memory} */
+export function newMemory(of) {
+  return {
+    of,
+    newest: { epoch: 0, serial: 0 },
+    instance: "",
+    epoch: 1,
+    done: [],
+    uploads: [],
+    judged: "",
+    adoption: null,
+    release: null,
+    offer: null,
+    plan: null,
+    verdict: null,
+  };
+}
+
+/** What is known and on the disk; changed by one transaction after the other. */
+export class StateStore {
+  /** @param {import("../types.js").Store} store */
+  constructor(store) {
+    this.store = store;
+    /** @type {Known} */
+    this.known = { memory: newMemory(""), outbox: [], kept: null };
+    /** @type {Promise<void>} */
+    this.writing = Promise.resolve();
+  }
+
+  /** Read what is there of this server, federation and device; what is of another goes. @param {string} of */
+  async load(of) {
+    const memory = await this.store.get(MEMORY);
+    if (memory?.of === of) {
+      this.known = {
+        memory,
+        outbox: (await this.store.get(OUTBOX)) ?? [],
+        kept: (await this.store.get(MODEL)) ?? null,
+      };
+      return;
+    }
+    const none = { memory: newMemory(of), outbox: [], kept: null };
+    await this.store.setAll({ [MEMORY]: none.memory, [OUTBOX]: none.outbox, [MODEL]: none.kept });
+    this.known = none;
+  }
+
+  /**
+   * Change what is known: all of it is on the disk when this returns, or nothing has changed.
+   * @param {(known: Known) => Partial<Known> | null} change of what is known by then; null: nothing
+   * @returns {Promise<void>}
+   */
+  change(change) {
+    const done = this.writing.then(async () => {
+      const found = change(this.known);
+      if (!found) return;
+      const { memory, outbox, kept } = { ...this.known, ...found };
+      await this.store.setAll({
+        [MEMORY]: memory,
+        ...(found.outbox && { [OUTBOX]: outbox }),
+        ...("kept" in found && { [MODEL]: kept }),
+      });
+      this.known = { memory, outbox, kept };
+    });
+    this.writing = done.catch(() => {});
+    return done;
+  }
+}
+
+/**
+ * What is known once an announcement has come: all of it, less what is of another instance or epoch.
+ * @param {Known} known @param {import("./messages.js").Announcement} a @param {import("./messages.js").Newest} newest
+ * @returns {Partial<Known>}
+ */
+export function announced({ memory }, a, newest) {
+  const plan = /** @type {import("../types.js").Plan} */ (/** @type {unknown} */ (a.plan));
+  const now = { newest, instance: a.instance, epoch: a.epoch, plan };
+  if (memory.instance && memory.instance !== a.instance) {
+    const { of, offer } = memory; // the offer may be of the new instance
+    return { memory: { ...newMemory(of), offer, ...now }, outbox: [], kept: null };
+  }
+  if (memory.instance && a.epoch > memory.epoch) {
+    return { memory: { ...memory, ...now, done: [], release: null, judged: "" }, outbox: [] };
+  }
+  return { memory: { ...memory, ...now } };
+}
+
+/** @param {Memory} memory @param {number} round @param {string} base @returns {Memory} */
+export function withDone(memory, round, base) {
+  return { ...memory, done: [...memory.done, { round, base }].slice(-MAX_DONE) };
+}
+
+/** What was learnt is not to be sent, so those rounds are to be learnt again. @param {Memory} memory @param {PendingUpdate[]} parcels */
+export function withoutDone(memory, parcels) {
+  const isOne = (/** @type {{round: number, base: string}} */ one) =>
+    parcels.some(({ round, base }) => round === one.round && base === one.base);
+  return { ...memory, done: memory.done.filter((one) => !isOne(one)) };
+}
+
+/** @param {Memory} memory @param {Answered} answered @returns {Memory} */
+export function withAnswered(memory, answered) {
+  return { ...memory, uploads: [...memory.uploads, answered].slice(-MAX_UPLOADS) };
+}

@@ -1,0 +1,47 @@
+/** Why a phone does not take part in a federation, in words for its owner; empty where it can. */
+
+import { labelText } from "../labels.js";
+
+/** @typedef {import("./messages.js").Announcement} Announcement */
+
+/** A larger light model, or broadcast, is not downloaded to a phone. */
+export const MAX_FILE_BYTES = 128 * 1024 * 1024;
+const MAX_UPLOAD_NUMBERS = 4 * 1024 * 1024;
+
+/** @param {Announcement} a @returns {string} */
+export function ineligibleReason({ plan, light_model: lightModel }) {
+  const { task, method, data, labels, training } = plan;
+  if (task.name !== "classification") {
+    return `this federation learns ${task.name}; a phone takes part where activities are recognized`;
+  }
+  if (data.input !== null) return "this federation learns from images; a phone has windows of its motion sensors";
+  if (method.name !== "fedproto" || method.backbone !== "frozen") {
+    return `this federation trains its network (${method.name}), which a browser cannot; its operator can make another`;
+  }
+  if (!plan.light_clients)
+    return "this federation does not let devices in that cannot train, such as phones (light_clients)";
+  if (!lightModel) return "the server has no model for phones in this federation; ask its operator";
+  if (lightModel.size > MAX_FILE_BYTES) {
+    const size = Math.round(lightModel.size / 1e6);
+    return `the model for phones has ${size} MB, more than a phone downloads (${MAX_FILE_BYTES >> 20} MB)`;
+  }
+  if (data.normalization === "pooled")
+    return "this federation needs all windows in one place: it is for simulations alone";
+  if (labels.length !== training.classes) return "the plan's labels are not as many as its classes; ask its operator";
+  if (labels.length * training.feature_dim > MAX_UPLOAD_NUMBERS)
+    return "this federation's updates are too large for a phone";
+  return "";
+}
+
+/**
+ * @param {readonly import("../types.js").StoredWindow[]} windows @param {readonly string[]} labels of the plan
+ * @param {number} examples to learn from @returns {string}
+ */
+export function missingData(windows, labels, examples) {
+  if (examples) return "";
+  if (!windows.length) return "there are no windows yet: record some under Collect, and say what you do";
+  const used = [...new Set(windows.flatMap(({ label }) => (label === null ? [] : [label])))];
+  const wanted = labels.slice(0, 8).map(labelText).join(", ");
+  if (!used.length) return `no window has a label yet: say under Collect what you did (${wanted})`;
+  return `this federation learns ${wanted}; the windows on this phone are of ${used.slice(0, 8).map(labelText).join(", ")}`;
+}

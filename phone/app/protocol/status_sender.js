@@ -1,0 +1,64 @@
+/** Says a phone's status: whenever it has changed, newest alone, with the numbers by which clones are found. */
+
+import { WakeUp } from "./wakeup.js";
+import { messageOf } from "./errors.js";
+import { toHex } from "./signing.js";
+
+/** Within which a fleet answers a presence check, each phone at its own moment. */
+const PRESENCE_MS = 2_000;
+const PAUSE_MS = 2_000;
+const MAX_PAUSE_MS = 60_000;
+
+export class StatusSender {
+  /** @param {import("./server.js").Clock} clock */
+  constructor(clock) {
+    this.clock = clock;
+    /** Drawn anew by each run of the app. */
+    this.session = toHex(crypto.getRandomValues(new Uint8Array(8)));
+    this.number = 0;
+    this.bell = new WakeUp();
+    /** What the server has taken, or is on its way; empty where it is to be said again. */
+    this.reported = "";
+    this.presenceCheck = "";
+  }
+
+  /** Say it again, also where it has not changed. */
+  repeat() {
+    this.reported = "";
+    this.bell.ring();
+  }
+
+  /** The server asks who is there. @param {string} check @param {AbortSignal} signal */
+  heard(check, signal) {
+    const first = !this.presenceCheck;
+    if (check === this.presenceCheck) return;
+    this.presenceCheck = check;
+    const answered = first ? null : this.clock.wait(PRESENCE_MS * Math.random(), signal).then(() => this.repeat());
+    answered?.catch(() => {});
+  }
+
+  /**
+   * @param {import("./server.js").Server} server @param {() => object | null} status null: nothing is to be said now
+   * @param {(reason: string) => void} onFailure @param {AbortSignal} signal
+   */
+  async keep(server, status, onFailure, signal) {
+    for (let pauseMs = PAUSE_MS; ;) {
+      await this.bell.wait(signal);
+      const now = status();
+      const said = JSON.stringify(now);
+      if (!now || said === this.reported) continue;
+      this.reported = said;
+      this.number++;
+      try {
+        await server.status({ ...now, session: this.session, number: this.number }, signal);
+        pauseMs = PAUSE_MS;
+      } catch (error) {
+        signal.throwIfAborted();
+        onFailure(messageOf(error));
+        await this.clock.wait(pauseMs * (0.5 + Math.random() / 2), signal);
+        pauseMs = Math.min(MAX_PAUSE_MS, 2 * pauseMs);
+        this.repeat();
+      }
+    }
+  }
+}

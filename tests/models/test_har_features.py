@@ -1,0 +1,98 @@
+"""The features of raw windows against a float64 numpy reference, and what a person could expect of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from export.onnx_export import export_onnx
+from export.runtime import ModelMetadata, Session
+from export.sample_examples import generated_windows
+from gaitway.input_spec import InputSpec
+from models import OptionError, build
+from models.har_features import FEATURES, HarFeatures
+
+
+def squash(h: np.ndarray) -> np.ndarray:
+    return np.sign(h) * np.log1p(np.abs(h))
+
+
+def moments(x: np.ndarray) -> np.ndarray:
+    """Mean, deviation, mean |Δ| and |rfft| of bins 1 to 8 of x (n, 128, k): (n, 11 k)."""
+    spectrum = np.abs(np.fft.rfft(x - x.mean(1, keepdims=True), axis=1))[:, 1:9] / x.shape[1]
+    return np.concatenate([x.mean(1), x.std(1), np.abs(np.diff(x, axis=1)).mean(1), spectrum.reshape(len(x), -1)], 1)
+
+
+def reference(x: np.ndarray) -> np.ndarray:
+    """The 159 features in float64, by numpy's rfft and norms."""
+    x = x.astype(np.float64)
+    mean, acceleration, rotation = x.mean(1), x[..., :3], x[..., 3:]
+    sizes = np.stack([np.linalg.norm(acceleration, axis=2), np.linalg.norm(rotation, axis=2)], 2)
+    down = mean[:, :3] / (np.linalg.norm(mean[:, :3], axis=1, keepdims=True) + 1e-6)
+    along = [np.einsum("ntc,nc->nt", part, down) for part in (acceleration, rotation)]
+    across = [
+        np.linalg.norm(part - v[..., None] * down[:, None], axis=2)
+        for part, v in zip((acceleration, rotation), along, strict=True)
+    ]
+    levels = np.stack([along[0], across[0], along[1], across[1]], 2)
+    extremes = np.concatenate([x.min(1), x.max(1), sizes.min(1)[:, 1:], sizes.max(1)[:, 1:]], 1)
+    centred = x - mean[:, None]
+    covariance = np.einsum("ntc,ntd->ncd", centred, centred) / x.shape[1]
+    deviation = np.sqrt(np.einsum("ncc->nc", covariance)) + 0.05
+    first, second = np.triu_indices(6, 1)
+    correlations = (covariance / (deviation[:, :, None] * deviation[:, None]))[:, first, second]
+    squashed = [moments(x), moments(sizes)[:, 1:], moments(levels)[:, 1:], extremes]
+    return np.concatenate([*map(squash, squashed), correlations], 1)
+
+
+@pytest.fixture(scope="module")
+def windows() -> np.ndarray:
+    return generated_windows(64, seed=3)
+
+
+def test_the_features_are_those_of_numpy_in_float64(windows: np.ndarray) -> None:
+    found = HarFeatures(2).raw_features(torch.from_numpy(windows)).numpy()
+    assert found.shape == (64, FEATURES)
+    np.testing.assert_allclose(found, reference(windows), atol=2e-5)
+
+
+def test_a_phone_that_lies_still_has_finite_features_within_their_bounds() -> None:
+    still = np.zeros((3, 128, 6), np.float32)
+    still[1:, :, 2] = 9.80665
+    still[2, :, 0] = 1e30
+    module = HarFeatures(2)
+    output = module(torch.from_numpy(still))
+    assert torch.isfinite(output.features[:2]).all()
+    assert float(output.features[:2].abs().max()) <= 4
+    assert module.feature_dim == output.features.shape[1] == 759
+
+
+def test_features_of_one_window_do_not_depend_on_the_others(windows: np.ndarray) -> None:
+    module = HarFeatures(2)
+    together = module(torch.from_numpy(windows)).features
+    alone = torch.cat([module(torch.from_numpy(windows[i : i + 1])).features for i in range(8)])
+    torch.testing.assert_close(together[:8], alone, atol=1e-5, rtol=0)
+
+
+def test_the_seed_alone_draws_the_cosines() -> None:
+    one, same, other = (build("har_features", classes=2, seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(one.projection, same.projection)
+    assert not torch.equal(one.projection, other.projection)
+    with pytest.raises(OptionError, match="cosines=-1"):
+        build("har_features", classes=2, cosines=-1)
+    with pytest.raises(OptionError, match="seed=-1"):
+        build("har_features", classes=2, seed=-1)
+
+
+def test_it_is_exported_and_answers_as_torch_does(windows: np.ndarray, tmp_path) -> None:
+    torch.manual_seed(0)
+    module = build("har_features", classes=3)
+    metadata = ModelMetadata(labels=("a", "b", "c"), input=InputSpec.windows((0.0,) * 6, (1.0,) * 6))
+    report = export_onnx(
+        module, tmp_path / "model.onnx", metadata=metadata, examples=generated_windows(256), int8=False
+    )
+    assert report.parity.max_logit_delta <= 1e-4
+    with torch.no_grad():
+        expected = module(torch.from_numpy(windows)).logits.numpy()
+    np.testing.assert_allclose(Session.load(tmp_path / "model.onnx").predict(windows).logits, expected, atol=1e-4)

@@ -1,0 +1,109 @@
+"""The images that a run of segmentation leaves: which they are, what is in the file, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from federation.records import Examples, Output
+from federation.tasks.segmentation import Segmentation
+from har_pipeline import ChannelStatistics
+from sim.errors import RunDirectoryError
+from sim.results.segmented_images import (
+    SegmentedImages,
+    choose_images,
+    image_of,
+    images_of,
+    read_images,
+    shown,
+    together,
+    write_images,
+)
+from tests.sim.test_tasks import images, simulation
+
+TASK = Segmentation(background=0)
+
+
+def drawn(count: int = 2) -> SegmentedImages:
+    random = torch.Generator().manual_seed(0)
+
+    def one(number: int) -> SegmentedImages:
+        x = torch.randint(0, 256, (1, 3, 6, 8), generator=random).to(torch.uint8)
+        truth = torch.randint(0, 3, (1, 6, 8), generator=random).to(torch.uint8)
+        truth[0, 0] = 255
+        output = Output(torch.rand(1, 5, 3, 4, generator=random), torch.randn(1, 3, 6, 8, generator=random), {})
+        return image_of(TASK, f"ada, {number}", x, truth, output, None)
+
+    found = together(one(number) for number in range(count))
+    assert found is not None
+    return found
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    wrote = drawn()
+    write_images(tmp_path / "images.safetensors", wrote)
+    came = read_images(tmp_path / "images.safetensors")
+    assert came is not None
+    assert (came.names, came.feature_dim) == (("ada, 0", "ada, 1"), 5)
+    for one, other in zip(wrote[:5], came[:5], strict=True):
+        assert torch.equal(one, other)
+    assert int(came.truth.max()) == 255
+    assert read_images(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x08\x00\x00\x00\x00\x00\x00\x00{}      ", b"x" * 100])
+def test_a_damaged_file_is_refused_in_words(damage: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "images.safetensors"
+    path.write_bytes(damage)
+    with pytest.raises(RunDirectoryError, match="the file is damaged"):
+        read_images(path)
+
+
+def test_shapes_that_disagree_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "images.safetensors"
+    write_images(path, drawn()._replace(truth=torch.zeros(2, 5, 5, dtype=torch.int16)))
+    with pytest.raises(RunDirectoryError, match="images and masks differ in shape"):
+        read_images(path)
+
+
+def test_the_seed_chooses_and_classes_take_turns() -> None:
+    tests = {"ada": images(30, (1,), 0), "bob": images(2, (2,), 1)}
+    chosen = choose_images(tests, TASK, 3)
+    assert chosen == choose_images(tests, TASK, 3)
+    assert len(set(chosen)) == 4
+    assert {name for name, _ in chosen[:2]} == {"ada", "bob"}, "the rare class is among the first two"
+    assert [chosen != choose_images(tests, TASK, seed) for seed in range(4, 9)].count(True) >= 4
+    few = {"ada": images(1, (1,), 0), "bob": Examples(torch.zeros(0, 3, 16, 16), torch.zeros(0, 16, 16))}
+    assert choose_images(few, TASK, 0) == [("ada", 0)]
+
+
+def test_normalization_is_undone() -> None:
+    random = np.random.default_rng(0)
+    original = torch.from_numpy(random.integers(0, 256, size=(2, 3, 4, 4)).astype(np.uint8))
+    mean, std = np.array([0.4, 0.5, 0.6]), np.array([0.2, 0.25, 0.3])
+    statistics = ChannelStatistics(1, mean, std**2 + mean**2)
+    numbers = (original / 255 - torch.from_numpy(mean).view(-1, 1, 1)) / torch.from_numpy(std).view(-1, 1, 1)
+    assert torch.equal(shown(numbers.float(), statistics), original)
+    assert torch.equal(shown(original, statistics), original)
+    spread = shown(torch.tensor([[[[-3.0, 1.0]]]]), None)
+    assert spread.tolist() == [[[[0, 255]]] * 3], "of one channel, unknown units: grey from black to white"
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedproto"])
+def test_a_run_shows_what_it_is_scored_by(method: str) -> None:
+    """The masks have the scores that the run has: the server's, or those of each client's own model."""
+    played = simulation(method, rounds=2)
+    records = list(played.run_rounds())
+    found = images_of(played)
+    assert found is not None
+    assert len(found.names) == 4
+    assert found.predicted.shape == found.feature_entropy.shape == (4, 16, 16)
+    own = {name: iter(range(8)) for name in played.data.clients}
+    assert own.keys() >= {name.split(",")[0] for name in found.names}
+    for k, name in enumerate(found.names):
+        client, row = name.split(",")[0], int(name.rsplit(" ", 1)[1]) - 1
+        assert torch.equal(found.truth[k].long(), played.data.clients[client].test.y[row])
+    assert records[-1]["evaluated"]
