@@ -15,7 +15,7 @@ from sqlalchemy.exc import DatabaseError, IntegrityError
 
 from aggregator_api.db.database import MIGRATIONS, WRITER_LOCK, Database
 from aggregator_api.db.models import Base
-from tests.samples.rows import RENAMED, contents, fill
+from tests.samples.rows import RENAMED, contents, fill, mapped_classes
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -69,8 +69,8 @@ def test_rows_of_every_version_come_through(database: Database, revision: str) -
         ]
         assert kept == rows, table
     with database.read() as session:  # the program can read them
-        for mapper in Base.registry.mappers:
-            session.scalars(select(mapper.class_)).unique().all()
+        for row in mapped_classes():
+            session.scalars(select(row)).unique().all()
     with database.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, Base.metadata) == []

@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import JSON, Boolean, Column, Float, Integer, MetaData, Table, select
 
 from aggregator_api.db.database import Database
+from aggregator_api.db.models import Base
 
 RENAMED = {
     ("rounds", "awaited"): "pending",
@@ -45,6 +46,12 @@ def contents(database: Database) -> dict[str, list[dict[str, Any]]]:
             table.name: [dict(row._mapping) for row in session.execute(select(table).order_by(*table.primary_key))]
             for table in tables_of(database)
         }
+
+
+def mapped_classes() -> list[type[Base]]:
+    """The program's classes of rows, without those of a test's package, which stay registered when their table goes."""
+    classes: list[type[Base]] = [mapper.class_ for mapper in Base.registry.mappers]
+    return [row for row in classes if row.__tablename__ in Base.metadata.tables]
 
 
 def value(column: Column[Any], k: int) -> Any:

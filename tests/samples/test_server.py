@@ -17,7 +17,7 @@ from sqlalchemy import insert, select, text
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import Base
 from tests.live.real_parts import postgres
-from tests.samples.rows import RENAMED, contents, tables_of
+from tests.samples.rows import RENAMED, contents, mapped_classes, tables_of
 from tests.samples.server import DATABASE, REST, contract, described, narrowed
 
 Rows = dict[str, list[dict[str, Any]]]
@@ -65,8 +65,8 @@ def check(before: Rows, database: Database) -> None:
         ]
         assert now == rows, table
     with database.read() as session:
-        for mapper in [each for each in Base.registry.mappers if each.local_table.name in Base.metadata.tables]:
-            assert session.scalars(select(mapper.class_)).unique().all() or mapper.class_.__tablename__ not in before
+        for row in mapped_classes():
+            assert session.scalars(select(row)).unique().all() or row.__tablename__ not in before
     with database.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, Base.metadata) == []
