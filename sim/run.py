@@ -223,7 +223,9 @@ def _truncate_lines(path: Path, rounds: int) -> None:
     write_file(path, "".join(line + "\n" for line in lines).encode())
 
 
-VOLATILE = ENVIRONMENT | {"versions", "hardware", "parameters", "split_leaks", "findings", "partition_class_names"}
+VOLATILE = ENVIRONMENT | {
+    *("versions", "hardware", "parameters", "split_leaks", "findings", "partition_class_names", "data_sha256"),
+}
 """Keys of config.json that may differ when a run is resumed."""
 
 
@@ -270,6 +272,7 @@ def _facts(data: FederatedData, simulation: Simulation) -> dict[str, Any]:
         "split_leaks": data.split_leaks,
         "findings": data.findings,
         "partition_class_names": data.partition_class_names,
+        "data_sha256": data.sha256(),
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
