@@ -33,13 +33,14 @@ from sim.engines import EngineChoice, choose
 from sim.engines.stacked import CHUNK
 from sim.errors import RunDirectoryError, SettingsError
 from sim.evaluation import Evaluator
-from sim.experiment import ENVIRONMENT, Experiment
+from sim.experiment import Experiment
 from sim.networks.architectures import Architecture, architectures, for_images
 from sim.new_clients import score_new_clients
 from sim.results.saved_models import save_models
 from sim.results.segmented_images import FILE, images_of, write_images
 from sim.results.summary import write_json, write_results
 from sim.results.writing import CHECKPOINT, writing
+from sim.run_options import ENVIRONMENT
 from sim.simulation import Simulation
 from sim.uplink import Uplink
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from federation.plan import DataSpec, RoundSettings, TrainingConfig
-from sim.experiment import DEFAULTS, OPTIONS, PLAN_OPTIONS, Experiment
+from sim.experiment import DEFAULTS, Experiment
+from sim.run_options import OPTIONS, PLAN_OPTIONS
 
 ALWAYS = frozenset({"data", "method", "model", "rounds", "epochs", "batch", "lr", "optimizer", "seed"})
 """Options that are written even where they are the defaults: readers look for them, or a method has its own."""
