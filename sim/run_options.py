@@ -274,3 +274,11 @@ PLAN_OPTIONS: Mapping[str, Option] = {name: option for name, option in OPTIONS.i
 
 ENVIRONMENT = frozenset(name for name, option in OPTIONS.items() if option.affects == "environment")
 """Options that may change when a run is resumed, and that do not tell runs apart."""
+
+
+def option_words(name: str, value: Any) -> list[str]:
+    """Write one option as it is given on the command line."""
+    flag = f"--{name.replace('_', '-')}"
+    if isinstance(value, bool):
+        return [flag if value else f"--no-{flag.removeprefix('--')}"]
+    return [flag, str(value)]

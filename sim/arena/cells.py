@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from sim.arena.declaration import Arm, Declaration, Value
 from sim.arena.summary import CellSummary, Summaries
-from sim.reports.repeat import option_words
+from sim.run_options import option_words
 
 Options = Mapping[str, Value]
 

@@ -20,8 +20,7 @@ from sim.data.partitions import PARTITIONS
 from sim.data.sources import source_names
 from sim.experiment import DEFAULTS, Experiment, field_of
 from sim.presets import with_defaults
-from sim.reports.repeat import option_words
-from sim.run_options import DATA, METHOD, OPTIONS, RUNNING, Option, RunOptions
+from sim.run_options import DATA, METHOD, OPTIONS, RUNNING, Option, RunOptions, option_words
 
 _TYPES = get_type_hints(RunOptions)
 _LISTED = {
