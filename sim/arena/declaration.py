@@ -48,20 +48,20 @@ Value = str | int | float | bool | None | list[Any]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
-class Part(BaseModel):
+class DeclarationPart(BaseModel):
     """A frozen part of a declaration, which refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Tuning(Part):
+class Tuning(DeclarationPart):
     """The rates that are tried for each arm with `tune`, at one seed that the table itself does not have."""
 
     seed: Seed = 1000
     lr: tuple[Annotated[float, Field(gt=0)], ...] = Field(min_length=1, max_length=16)
 
 
-class Stop(Part):
+class StopRule(DeclarationPart):
     """How many rounds each arm has that does not say so: until the validation curve of one arm is flat.
 
     Flat: the best validation score of the `window` rounds that follow is less than `gain` above the best so far.
@@ -87,7 +87,7 @@ class Arm(BaseModel):
         return self.__pydantic_extra__ or {}
 
 
-class Declaration(Part):
+class Declaration(DeclarationPart):
     """One table."""
 
     title: str = Field(min_length=1, max_length=120)
@@ -101,7 +101,7 @@ class Declaration(Part):
     sets: dict[str, dict[str, Value]] = Field(min_length=1, max_length=32)
     arms: dict[str, Arm] = Field(min_length=1, max_length=64)
     tuning: Tuning | None = None
-    stop: Stop | None = None
+    stop: StopRule | None = None
 
     @model_validator(mode="after")
     def _names_what_is_there(self) -> Declaration:

@@ -16,7 +16,7 @@ ELSEWHERE = 0.02
 """Other machines order float32 sums differently: two points of a score are not more than that, three would be."""
 
 
-class Difference(NamedTuple):
+class ScoreDifference(NamedTuple):
     """A measure that came out otherwise than its summary says."""
 
     measure: str
@@ -36,12 +36,12 @@ def draw_cell(known: Summaries, max_seconds: float, seed: int) -> str:
     return random.Random(seed).choice(cheap)
 
 
-def differences(before: CellSummary, now: CellSummary) -> list[Difference]:
+def differences(before: CellSummary, now: CellSummary) -> list[ScoreDifference]:
     """Return the scores that differ by more than another order of additions explains."""
     same_machine = (before.hardware, before.versions) == (now.hardware, now.versions)
     tolerance = SAME if same_machine else ELSEWHERE
     pairs = _scores(before), _scores(now)
-    found = (Difference(name, pairs[0].get(name), pairs[1].get(name)) for name in pairs[0])
+    found = (ScoreDifference(name, pairs[0].get(name), pairs[1].get(name)) for name in pairs[0])
     return [each for each in found if not _close(each.before, each.now, tolerance)]
 
 
