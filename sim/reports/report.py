@@ -12,12 +12,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from har_pipeline import dataset_names
 from har_pipeline.combination import combination_of
-from sim.experiment import DEFAULTS, OPTIONS, Affects
+from sim.experiment import DEFAULTS
 from sim.reports.figures.run_figures import FIGURES, draw_run
 from sim.reports.repeat import repeat_command
 from sim.results import tables
 from sim.results.records import NewClients, Plain, RunConfig
 from sim.results.run_directory import RunDirectory
+from sim.run_options import OPTIONS, Affects
 
 LEAKS = {
     "temporal": "Within each client and class the last 20 % in time are the test set; windows that straddle the cut "

@@ -197,15 +197,17 @@ INSIDE = {
     "sim": {
         "memory": ("errors",),
         "engines": ("errors", "experiment", "memory"),
-        "client_store": ("experiment", "memory"),
+        "client_store": ("experiment", "memory", "run_options"),
         "networks": ("errors", "experiment"),
         "data": ("errors", "experiment"),
         "presets": ("data", "errors", "experiment"),
-        "sweep": ("engines", "errors", "experiment"),
+        "sweep": ("engines", "errors", "run_options"),
         "results": (
             *("best_round", "checkpoint", "data", "errors", "evaluation", "experiment", "networks", "simulation"),
         ),
-        "reports": ("data", "diagnostics", "errors", "evaluation", "experiment", "results", "run", "sweep"),
+        "reports": (
+            *("data", "diagnostics", "errors", "evaluation", "experiment", "results", "run", "run_options", "sweep"),
+        ),
     },
 }
 for _package, _folders in INSIDE.items():
