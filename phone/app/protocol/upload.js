@@ -41,6 +41,7 @@ export async function pendingUpdate(key, about, bytes) {
   const updateId = `r${round}-${device.slice(0, 36)}-${digest.slice(0, 16)}`;
   const nonce = toHex(crypto.getRandomValues(new Uint8Array(8)));
   const measured = Object.entries(about.metrics).filter(([, value]) => Number.isFinite(value));
+  /** @type {import("./messages.generated.js").UpdateManifest} */
   const manifest = {
     schema_version: 1,
     update_id: updateId,
