@@ -26,7 +26,7 @@ Affects = Literal["data", "training", "measurement", "environment"]
 """data: which examples there are, and which are tested on; training: what is computed with them; measurement: what is
 recorded beside it; environment: where and how fast it is computed, up to float order."""
 ClientStoreKind = Literal["auto", "memory", "disk", "none"]
-"""Where the clients' models lie between rounds; none: a client's ends with its round."""
+"""Where client models are stored between rounds; none: a client's ends with its round."""
 UplinkPrecision = Literal["lossless", "float16", "int8", "int8_without_feedback"]
 """As devices send; the last only shows what the error feedback is worth."""
 
@@ -208,7 +208,7 @@ class Experiment(Plan):
         Option(
             "environment",
             _RUNNING,
-            "Where the clients' models lie: auto, memory, disk (an unlinked temporary file that the kernel pages; "
+            "Where client models are stored: auto, memory, disk (an unlinked temporary file that the kernel pages; "
             "memory stays constant; the same numbers) or none: a client's model ends with its round, so there are the "
             "server's scores only. For methods whose clients get everything anew, as in cross-device learning.",
         ),

@@ -13,7 +13,7 @@ MIN_CLOCK_STEP_S = 1.0
 
 
 class SteadyClock:
-    """Unix time as the machine had it at the start, and since then by a clock that nobody sets."""
+    """Unix time as the machine had it at the start, and since then by the monotonic clock."""
 
     def __init__(self) -> None:
         self._ahead_s = time.time() - time.monotonic()

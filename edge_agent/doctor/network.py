@@ -1,4 +1,4 @@
-"""The network, step by step, so that it is clear which one fails: name, port, TLS, and being let in."""
+"""The network, step by step, so that it is clear which one fails: name, port, TLS, and the login."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _key_opens(config: Config) -> CheckResult:
 
 
 def check_broker(config: Config, *, running: bool) -> Iterator[CheckResult]:
-    """The broker, up to being let in; a running agent is not pushed out by asking under its name."""
+    """Check the broker, up to the login; a running agent is not pushed out by asking under its name."""
     try:
         settings = require_place(config)
     except ConfigError as error:

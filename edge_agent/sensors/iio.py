@@ -177,7 +177,7 @@ class Poll:
         self._begin()
 
     def _begin(self) -> None:
-        # the wall clock once, then a clock that nobody sets: the little steps of NTP would tear the windows apart
+        # the wall clock once, then the monotonic clock: the little steps of NTP would tear the windows apart
         self._wall_s, self._began_s = time.time(), time.monotonic()
         self._session = f"{self._wall_s:.3f}"
 

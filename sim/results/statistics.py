@@ -1,7 +1,7 @@
 """Which differences between methods are more than chance: over the seeds of one federation, and over data sets.
 
-The replicate is the seed: all clients' models of one run descend from one server's model, so that what they have in
-common is one draw, however many clients there are. Their differences are shown as spread, never as evidence.
+Runs are replicated over seeds: all clients' models of one run descend from one server's model, so that what they have
+in common is one draw, however many clients there are. Their differences are shown as spread, never as evidence.
 
 - Paired t: Student, The probable error of a mean, Biometrika 6 (1908); over n seeds with n − 1 degrees of freedom.
 - Signs: R. A. Fisher, The design of experiments (1935): all 2ⁿ ways to swap the two methods within seeds, exactly.

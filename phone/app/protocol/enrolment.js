@@ -199,7 +199,7 @@ export function approvalPatience(clock = CLOCK, onChange = () => {}) {
 export async function sayLeft(store, options = {}) {
   const known = await storedEnrolment(store);
   if (!known) return "";
-  if (!known.serverKey) return "the phone had not been let in yet";
+  if (!known.serverKey) return "the phone was not enrolled yet";
   const clock = options.clock ?? CLOCK;
   const [late, over] = [new AbortController(), new AbortController()];
   const waited = clock.wait(LEAVE_MS, over.signal).then(() => late.abort());
