@@ -96,7 +96,7 @@ class FileSource(ThreadedSource, Generic[OnePart]):
 
     @abstractmethod
     def settings(self) -> str:
-        """Everything in the config that changes what a file means."""
+        """Return everything in the config that changes what a file means."""
 
     @abstractmethod
     def replay(self, part: OnePart, plan: Plan, sink: PacedSink, stop: threading.Event) -> list[str]:
