@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.main import get_command
 from typer.testing import CliRunner
 
 from aggregator_api.cli.app import app
