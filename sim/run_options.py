@@ -17,7 +17,7 @@ Affects = Literal["data", "training", "measurement", "environment"]
 recorded beside it; environment: where and how fast it is computed, up to float order."""
 ClientsBy = Literal["client", "dataset", "user", "device", "place"]
 ClientStoreKind = Literal["auto", "memory", "disk", "none"]
-"""Where the clients' models lie between rounds; none: a client's ends with its round."""
+"""Where client models are stored between rounds; none: a client's ends with its round."""
 EngineKind = Literal["auto", "serial", "processes", "stacked", "ray"]
 NumberFormat = Literal["float32", "bfloat16"]
 UplinkPrecision = Literal["lossless", "float16", "int8", "int8_without_feedback"]

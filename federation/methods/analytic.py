@@ -132,7 +132,7 @@ class Analytic(Method):
         return self._personal(client._replace(memory={**client.memory, **sent}), round_state["sums"]), sent
 
     def delta_reference(self, broadcast: Broadcast) -> Tree:
-        """Sums are measured anew in each round."""
+        """Take no sums over: they are measured in each round."""
         return {}
 
     @property

@@ -112,7 +112,7 @@ class FederatedData:
         return {name: client.test for name, client in self.clients.items()}
 
     def union_test(self) -> Examples:
-        """Every client's test examples, one client after the other in the order of `clients`; copied once."""
+        """Return every client's test examples, one client after the other in the order of `clients`; copied once."""
         return self._union
 
     @cached_property

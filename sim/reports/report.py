@@ -131,7 +131,7 @@ def data_uri(path: Path) -> str:
 
 
 def client_rows(run: RunDirectory) -> Iterator[dict[str, Any]]:
-    """One row a client, worst personalization first, those without a score last."""
+    """List one row a client, worst personalization first, those without a score last."""
 
     def order(name: str) -> tuple[bool, float]:
         scores = run.client_scores.get(name)
@@ -156,7 +156,7 @@ def client_rows(run: RunDirectory) -> Iterator[dict[str, Any]]:
 
 
 def class_rows(run: RunDirectory) -> Iterator[dict[str, Any]]:
-    """One row a class: what it was tested on, and its score in each of the three confusion matrices."""
+    """List one row a class: what it was tested on, and its score in each of the three confusion matrices."""
     matrices = [run.confusions.personalization, run.confusions.generalization, run.confusions.global_]
     if not any(matrices):
         return
@@ -180,7 +180,7 @@ def _tested(run: RunDirectory, index: int) -> int:
 
 
 def new_user_rows(new: NewClients) -> Iterator[dict[str, Any]]:
-    """One row for each number of labelled examples, and one for the clients' own models where there is no server's."""
+    """List each number of labelled examples, and the clients' own models where there is no server's."""
     for shots, scores in sorted(new.shots.items()):
         name = f"after {shots} labelled examples of each class, {new.epochs} epochs" if shots else "as they join"
         yield {"name": name, "scores": scores}

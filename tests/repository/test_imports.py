@@ -60,6 +60,8 @@ TABLE = {
     "export.timeline": Rule(("export.recognizer",), ("numpy",)),
     "export.images": Rule(("export.runtime",), ("numpy", "PIL")),
     "phone": Rule(),  # files that the server serves
+    # imported by no program
+    "phone.generate": Rule(("federation.plan", "federation.protocol.messages", "phone"), ("pydantic",)),
     "edge_agent": Rule(("federation", "har_pipeline", "models", "export.runtime"), ("paho", "numpy", "onnxruntime")),
     # inside the agent: the state machine has no I/O, sensors know no server, nothing below the supervisor knows it
     "edge_agent.machine": Rule(("federation", "har_pipeline")),

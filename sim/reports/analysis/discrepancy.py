@@ -105,14 +105,14 @@ def _per_client(run: FinishedRun, reference: Tensor, width: float) -> dict[str, 
 
 
 def kernel(x: Tensor, y: Tensor, width: float) -> Tensor:
-    """exp(−‖x_i − y_j‖²/2σ²) (n, m) of x (n, D) and y (m, D), in float64."""
+    """Return exp(−‖x_i − y_j‖²/2σ²) (n, m) of x (n, D) and y (m, D), in float64."""
     # not by ‖x‖² + ‖y‖² − 2xy, whose rounding would show where features nearly agree
     distance = torch.cdist(x.double(), y.double(), compute_mode="donot_use_mm_for_euclid_dist")
     return torch.exp(-(distance**2) / (2 * width**2))
 
 
 def mean_discrepancy(x: Tensor, y: Tensor, width: float, within_y: Tensor) -> Tensor:
-    """Mean k(x, x′) + mean k(y, y′) − 2 mean k(x, y), a vector with itself included; `within_y` is the second."""
+    """Return mean k(x, x′) + mean k(y, y′) − 2 mean k(x, y), a vector with itself included; `within_y`: the second."""
     return kernel(x, x, width).mean() + within_y - 2 * kernel(x, y, width).mean()
 
 
@@ -125,7 +125,7 @@ def median_distance(features: Tensor) -> float:
 
 
 def ffd(mine: float, theirs: float) -> float:
-    """FFD(A, B) = 100·(MMD_B − MMD_A)/MMD_B in percent."""
+    """Return FFD(A, B) = 100·(MMD_B − MMD_A)/MMD_B in percent."""
     if not theirs > 0:
         raise AnalysisError(f"FFD(A, B) divides by MMD_B, which is {theirs}")
     return 100 * (theirs - mine) / theirs

@@ -21,13 +21,13 @@ NOTE = (
 
 
 def train_seconds(run: RunDirectory) -> float | None:
-    """Mean time of one client's local round; None where nobody trained."""
+    """Return mean time of one client's local round; None where nobody trained."""
     trained = sum(len(record.cohort) - len(record.lost) for record in run.rounds)
     return sum(record.seconds.get("train", 0.0) for record in run.rounds) / trained if trained else None
 
 
 def mean_of_known(values: Iterable[float | None]) -> float | None:
-    """Mean over seeds; None where one is missing."""
+    """Return mean over seeds; None where one is missing."""
     came = list(values)
     known = [value for value in came if value is not None]
     return statistics.fmean(known) if known and len(known) == len(came) else None

@@ -56,7 +56,7 @@ Table = tuple[list[str], list[list[Cell]]]
 
 
 def scores_table(group: Group) -> Table:
-    """Scores and cost of a group's rows; the model has a column where rows differ in it."""
+    """Return scores and cost of a group's rows; the model has a column where rows differ in it."""
     mixed = len({row.model for row in group.rows}) > 1
     columns = list(
         dict.fromkeys([*columns_of(group.metrics), *(column for row in group.rows for column in row.scores)])
@@ -92,12 +92,12 @@ def row_name(row: Row) -> str:
 
 
 def traffic(row: Row) -> tuple[str, str]:
-    """Bytes up and down; a reference's are nobody's: its data lie where it trains."""
+    """Return bytes up and down; a reference's are nobody's: its data lie where it trains."""
     return ("–", "–") if row.reference else (byte_size(row.bytes_up), byte_size(row.bytes_down))
 
 
 def score_cell(row: Row, column: str, metric: Metric) -> Cell:
-    """One score of a row, such as `personalization.macro_f1`."""
+    """Return one score of a row, such as `personalization.macro_f1`."""
     cell = plain_cell(score := row.scores.get(column), metric)
     return cell if score is None else replace(cell, rank=row.ranks[column])
 
@@ -117,7 +117,7 @@ def spanned(values: Sequence[int]) -> str:
 
 
 def paired_table(group: Group) -> Table | None:
-    """Each row against its baseline, seed by seed; None where no row was tested."""
+    """Return each row against its baseline, seed by seed; None where no row was tested."""
     rows = [row for row in group.rows if row.tests]
     if not rows:
         return None
@@ -134,7 +134,7 @@ def _paired_row(group: Group, row: Row, columns: Sequence[str]) -> list[Cell]:
 
 
 def paired_cell(test: PairedTest | None, metric: Metric) -> Cell:
-    """A difference over seeds with its interval and p, then the spread over clients."""
+    """Return a difference over seeds with its interval and p, then the spread over clients."""
     if test is None:
         return Cell("–")
     told = metric.difference_text
@@ -168,7 +168,7 @@ def client_spread(test: PairedTest, metric: Metric) -> str:
 
 
 def selected_table(group: Group) -> Table:
-    """The primary metric of each row in the rounds chosen by validation, not at all, and by test."""
+    """Return the primary metric of each row in the rounds chosen by validation, not at all, and by test."""
     chosen = [selection for selection in SELECTIONS if any(selection in row.selected for row in group.rows)]
     wanted, metric = columns_of([group.primary]), group.metrics[group.primary]
     head = ["method", "model", "round chosen", "round", *(column_name(column, metric) for column in wanted)]
@@ -182,7 +182,7 @@ def selected_table(group: Group) -> Table:
 
 
 def plain_cell(score: ComparedScore | None, metric: Metric) -> Cell:
-    """One score without a rank: mean and spread over clients, and over seeds beside it."""
+    """Return one score without a rank: mean and spread over clients, and over seeds beside it."""
     if score is None:
         return Cell("–")
     std = "" if score.clients_std is None else f" ± {metric.text(score.clients_std)}"
@@ -196,7 +196,7 @@ def p_text(p: float) -> str:
 
 
 def ranking_table(over: OverDatasets) -> Table:
-    """Methods by their average rank."""
+    """Return methods by their average rank."""
     rows = sorted(over.ranking.ranks.items(), key=lambda item: item[1])
     return ["method", "average rank"], [[Cell(name), Cell(f"{rank:.2f}")] for name, rank in rows]
 
@@ -217,6 +217,6 @@ def ranking_summary(over: OverDatasets) -> str:
 
 
 def group_notes(group: Group) -> list[str]:
-    """Every reason not to trust a rank of this group, the gravest first."""
+    """Return every reason not to trust a rank of this group, the gravest first."""
     refused = [f"NOT COMPARABLE, therefore not ranked: {reason}" for reason in group.refused]
     return [*refused, *(f"Caution: {warning}" for warning in group.warnings)]

@@ -22,7 +22,7 @@ ANNOTATED_CLASSES = 12
 
 
 def client_scores(run: RunDirectory) -> Figure | None:
-    """Both scores of every client, in the order of personalization."""
+    """Draw both scores of every client, in the order of personalization."""
     metric, kind = run.config.primary
     own = {name: s.personalization.get(metric) for name, s in run.client_scores.items() if s.personalization}
     known = {name: score for name, score in own.items() if score is not None}
@@ -59,7 +59,7 @@ def _name_clients(axes: Axes, names: Sequence[str], label: str) -> None:
 
 
 def partition(run: RunDirectory) -> Figure | None:
-    """Examples of each client by part, and of each client and class (training)."""
+    """Draw examples of each client by part, and of each client and class (training)."""
     if not run.clients:
         return None
     names, labels = list(run.clients), run.config.partition_labels
@@ -87,7 +87,7 @@ def _class_map(figure: Figure, axes: Axes, counts: npt.NDArray[np.int64], labels
 
 
 def confusion(run: RunDirectory, score: str) -> Figure | None:
-    """Confusion matrix of one score, each row in percent of its true class."""
+    """Draw confusion matrix of one score, each row in percent of its true class."""
     counts: Counts | None = getattr(run.confusions, "global_" if score == "global" else score)
     if counts is None:
         return None
