@@ -29,19 +29,25 @@ class Transport(asyncio.Transport):
 
     def __init__(self) -> None:
         super().__init__()
-        self.written, self.ended = b"", ""
+        self.written = b""
+        self.endings: list[str] = []
 
     def write(self, data: Any) -> None:
         self.written += data
 
     def is_closing(self) -> bool:
-        return bool(self.ended)
+        return bool(self.endings)
 
     def close(self) -> None:
-        self.ended = "closed"
+        self.endings.append("closed")
 
     def abort(self) -> None:
-        self.ended = "aborted"
+        self.endings.append("aborted")
+
+    async def until_aborted(self) -> None:
+        async with asyncio.timeout(30):
+            while self.endings[-1:] != ["aborted"]:
+                await asyncio.sleep(SOON_S / 4)
 
 
 class Client:
@@ -95,13 +101,13 @@ async def answer_late(scope: Scope, receive: Receive, send: Send) -> None:
 def test_headers_have_their_time_and_trickling_bytes_do_not_put_it_off() -> None:
     async def course(connections: Connections) -> None:
         client = Client(connections)
-        for _ in range(6):
-            client.connection.data_received(b"X: y\r\n")
-            await asyncio.sleep(SOON_S / 4)
+        async with asyncio.timeout(30):
+            while not client.transport.endings:
+                client.connection.data_received(b"X: y\r\n")
+                await asyncio.sleep(SOON_S / 4)
         assert client.transport.written.startswith(b"HTTP/1.1 408 ")
-        assert client.transport.ended == "closed"
-        await asyncio.sleep(2 * SOON_S)
-        assert client.transport.ended == "aborted"  # it does not even read that
+        await client.transport.until_aborted()  # it does not even read that
+        assert client.transport.endings == ["closed", "aborted"]
 
     play(course)
 
@@ -129,10 +135,9 @@ def test_an_answer_has_all_the_time_that_it_needs(header: tuple[bytes, bytes]) -
     async def course(connections: Connections) -> None:
         client = Client(connections)
         await client.request(answer_late, header)
-        assert client.transport.ended == ""
+        assert client.transport.endings == []
         assert list(connections.waiting) == [client.connection]
-        await asyncio.sleep(LATE_S)
-        assert client.transport.ended != ""  # the next request has not come
+        await client.transport.until_aborted()  # the next request has not come
 
     play(course)
 
@@ -146,8 +151,8 @@ def test_what_was_answered_but_is_not_read_is_not_kept_for_ever() -> None:
             client.transport.close()  # as uvicorn does after `Connection: close`; the rest waits in the buffer
 
         await client.request(answer_and_close)
-        await asyncio.sleep(LATE_S)
-        assert (client.transport.ended, client.transport.written) == ("aborted", b"")
+        await client.transport.until_aborted()
+        assert client.transport.written == b""
 
     play(course)
 
@@ -155,16 +160,21 @@ def test_what_was_answered_but_is_not_read_is_not_kept_for_ever() -> None:
 def test_who_stops_reading_is_cut_off_and_who_reads_on_is_not() -> None:
     async def course(connections: Connections) -> None:
         reader, stopped = Client(connections), Client(connections)
-        app = asyncio.gather(reader.request(answer_late), stopped.request(answer_late))
-        for _ in range(4):
-            reader.connection.pause_writing()
-            await asyncio.sleep(SOON_S / 2)
-            reader.connection.resume_writing()
+        go_on = asyncio.Event()
+
+        async def answer_slowly(scope: Scope, receive: Receive, send: Send) -> None:
+            await go_on.wait()
+
+        app = asyncio.gather(reader.request(answer_slowly), stopped.request(answer_slowly))
+        await asyncio.sleep(0)
         stopped.connection.pause_writing()
+        reader.connection.pause_writing()
+        reader.connection.resume_writing()
+        await stopped.transport.until_aborted()
+        assert stopped.connection not in connections.open
+        assert reader.transport.endings == []
+        go_on.set()
         await app
-        assert reader.transport.ended == ""
-        await asyncio.sleep(SOON_S)
-        assert stopped.transport.ended == "aborted"
 
     play(course)
 
@@ -175,7 +185,7 @@ def test_one_too_many_makes_the_one_go_that_has_waited_longest() -> None:
         task = asyncio.create_task(answered.request(answer_late))
         await asyncio.sleep(0)
         half = [Client(connections) for _ in range(3)]
-        assert [client.transport.ended for client in (answered, *half)] == ["", "aborted", "", ""]
+        assert [client.transport.endings for client in (answered, *half)] == [[], ["aborted"], [], []]
         assert len(connections.open) == LIMITS.max_connections
         await task
 
