@@ -247,7 +247,7 @@ class RunOptions(TypedDict, total=False):
         Option(
             "environment",
             RUNNING,
-            "Where the clients' models lie: auto, memory, disk (an unlinked temporary file that the kernel pages; "
+            "Where client models are stored: auto, memory, disk (an unlinked temporary file that the kernel pages; "
             "memory stays constant; the same numbers) or none: a client's model ends with its round, so there are the "
             "server's scores only. For methods whose clients get everything anew, as in cross-device learning.",
         ),
