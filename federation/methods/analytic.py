@@ -26,7 +26,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from federation.aggregation import ridge
+from federation.aggregation import ridge, ridge_bounds
 from federation.aggregation.averaging import Accumulator
 from federation.errors import SettingsError
 from federation.linear_head import check_dense, with_linear_head
@@ -130,6 +130,10 @@ class Analytic(Method):
         """Send the sums; keep them, with the head that they and the shared sums give."""
         sent = ridge.travelling(stats.after)
         return self._personal(client._replace(memory={**client.memory, **sent}), round_state["sums"]), sent
+
+    def implausibility(self, upload: Tree, examples: int, training: TrainingConfig) -> str:
+        """Hold sums against the bounds that the clip and the number of examples set."""
+        return ridge_bounds.implausibility(upload, examples, self.clip)
 
     def delta_reference(self, broadcast: Broadcast) -> Tree:
         """Sums are measured anew in each round."""

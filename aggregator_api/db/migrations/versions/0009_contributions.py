@@ -1,4 +1,4 @@
-"""Keep what each device has in the sums of a continuous federation; name the network below the head after what it is."""
+"""Keep what each device has in the sums of a continuous federation; rename the feature model's columns."""
 
 import sqlalchemy as sa
 from alembic import op
