@@ -42,11 +42,11 @@ def sums_of(seed: int, examples: int = 10) -> Tree:
 
 
 def sums_parcel(
-    announced: Announcement, device: str, sequence: int, *, seed: int = 0, examples: int = 10, **changes: Any
+    announced: Announcement, device: str, sequence: int | None, *, seed: int = 0, examples: int = 10, **changes: Any
 ) -> Parcel:
     """A device's sums as its update of that number; by default of examples that no other device and number has."""
-    tree = changes.pop("tree", None) or sums_of(seed or sum(device.encode()) + 1000 * sequence, examples)
-    return parcel(announced, device, tree, examples=examples, steps=0, sequence=sequence, **changes)
+    tree = changes.pop("tree", None) or sums_of(seed or sum(device.encode()) + 1000 * (sequence or 0), examples)
+    return parcel(announced, device, tree, examples=examples, **{"steps": 0, "sequence": sequence, **changes})
 
 
 def withdrawal_parcel(announced: Announcement, device: str, sequence: int, **changes: Any) -> Parcel:
