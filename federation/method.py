@@ -60,6 +60,8 @@ class Method:
     """Whether clients receive different things, so that a broadcast must be asked for by the client's id."""
     uses_partial_work: ClassVar[bool] = False
     """Whether what a straggler did is aggregated unless the round's settings say otherwise."""
+    is_continuous: ClassVar[bool] = False
+    """Whether a live federation has no cohorts and deadlines: a client's update replaces its last one at any time."""
     pools_data: ClassVar[bool] = False
     """Whether it trains on everybody's examples in one place, which only a simulation can."""
     default_optimizer: ClassVar[Literal["adam", "sgd"] | None] = None
@@ -159,6 +161,10 @@ class Method:
     def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:
         """Return the client as it is kept, and the tree that travels."""
         return client, {"params": select(client.params, self.shared)}
+
+    def implausibility(self, upload: Tree, examples: int, training: TrainingConfig) -> str:
+        """Say why no client with so many examples can have made an upload that fits the schema; empty if one can."""
+        return ""
 
     def delta_reference(self, broadcast: Broadcast) -> Tree:
         """Return where those tensors of an upload started that each round moves on from what the server sent.
