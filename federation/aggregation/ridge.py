@@ -8,6 +8,7 @@ What travels are 32-bit whole numbers of 2⁻¹⁵, which int64 adds without err
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -62,7 +63,8 @@ def travelling(sums: RidgeSums) -> Tensors:
     Each class weighs √n: w = 1 / √n_class. What is beyond 32 bits is cut off there.
     """
     weight = torch.where(sums.counts > 0, sums.counts.clamp(min=1) ** -0.5, 0.0)
-    gram = (sums.gram * weight[:, None, None]).sum(0) / FEATURE_STEPS**2
+    # one class after another: clients without torch have the same bits
+    gram = reduce(torch.add, sums.gram * weight[:, None, None]) / FEATURE_STEPS**2
     rows, columns = torch.triu_indices(gram.shape[0], gram.shape[0], device=gram.device)
     moment = (sums.total * weight[:, None]).T / FEATURE_STEPS
     return {"gram": _fixed(gram[rows, columns]), "moment": _fixed(moment)}
