@@ -17,6 +17,7 @@ from edge_agent.machine.commands import BeginEpoch
 from edge_agent.machine.state import Agent, Candidate
 from edge_agent.storage.data_folder import CANDIDATES, CHECKPOINTS, CLIENTS, JOBS, MODELS, OUTBOX
 from edge_agent.storage.files import move_file, sha256_of, write_file
+from edge_agent.storage.participation import WISH
 from edge_agent.storage.state_store import NEWEST_ANNOUNCEMENT, RELEASE_OFFER, RELEASE_ORDER, RELEASE_REPORT, StateStore
 from edge_agent.training.job import CHECKPOINT, CLIENT_STATE, RESULT, UPDATE, Job, candidate_path
 from federation.plan import Plan
@@ -151,7 +152,7 @@ def begin_epoch(store: StateStore, begun: BeginEpoch) -> None:
 
 def reset_agent(store: StateStore, identity: str, epoch: int) -> None:
     """Forget everything learnt in another instance of the federation, or by another network."""
-    kept = {name: store.get(name) for name in ("device", "federation", NEWEST_ANNOUNCEMENT)}
+    kept = {name: store.get(name) for name in ("device", "federation", NEWEST_ANNOUNCEMENT, WISH)}
     store.reset(identity=identity, epoch=str(epoch), **kept)
     for name in (OUTBOX, CLIENTS, MODELS, JOBS, CHECKPOINTS, CANDIDATES):
         shutil.rmtree(store.folder / name, ignore_errors=True)
