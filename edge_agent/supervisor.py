@@ -262,11 +262,13 @@ class Supervisor:
         with tolerate_full_disk(f"the judgement of round {verdict.round}"):
             registry.commit(verdict)
         self._write_summary()
-        with_global = verdict.shared is not None and verdict.shared.answer != "undecided"
+        heads = verdict.model is not None and "head" in verdict.model  # the global one is among them
+        with_global = heads or (verdict.shared is not None and verdict.shared.answer != "undecided")
         if verdict.shared:
             log.info("%s", verdict.shared.reason)
         said = (verdict.answer, verdict.reason, verdict.score, verdict.trivial, verdict.metric, with_global)
-        self._step(CandidateEvaluated(verdict.round, verdict.kind, *said))
+        source = verdict.model["source"] if heads and verdict.model else ""
+        self._step(CandidateEvaluated(verdict.round, verdict.kind, *said, source))
 
     # ---- the state machine's commands
 

@@ -30,6 +30,9 @@ from gaitway.threads import ThreadFailure, run_in_thread
 UPDATE, CLIENT_STATE, RESULT = "update.bin", "client.bin", "result.json"
 CHECKPOINT, MODEL, PARITY = "candidate.safetensors", "model.onnx", "parity.json"
 CROSS_VALIDATION = "cross_validation.json"
+HEADS, ORIENTATION = "heads", "orientation.json"
+"""Folder in a continuous federation's job folder with a folder for each head to choose among; how the device lies."""
+KEY_BYTES = 8
 WINDOW_KEYS = "windows.bin"
 """Numbers of the windows that a continuous federation's sums are of, eight bytes each."""
 GLOBAL = "global"

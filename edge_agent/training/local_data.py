@@ -43,6 +43,7 @@ class LocalData(NamedTuple):
     std: tuple[float, ...]
     statistics: ChannelStatistics | None
     channel_axis: int = -1
+    is_labelled: bool = True
 
     def normalized(self, windows: ClientWindows) -> np.ndarray:
         """Return x (n, ...) as the network gets it."""
@@ -148,7 +149,7 @@ def read_unlabelled_data(store: WindowStore, client: str, settings: Preparation,
     nothing = np.zeros(0, np.int64)
     every = Split(np.arange(len(some)), nothing, leaks=False)
     nought = np.zeros(len(some), np.float64 if task_of(plan.task).target is TargetKind.NUMBER else np.int64)
-    return divided(replace(some, y=nought), every, plan.data, settings)
+    return divided(replace(some, y=nought), every, plan.data, settings)._replace(is_labelled=False)
 
 
 def local_data(windows: ClientWindows, data: DataSpec, settings: Preparation) -> LocalData:
