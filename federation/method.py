@@ -60,6 +60,8 @@ class Method:
     """Whether clients receive different things, so that a broadcast must be asked for by the client's id."""
     uses_partial_work: ClassVar[bool] = False
     """Whether what a straggler did is aggregated unless the round's settings say otherwise."""
+    is_continuous: ClassVar[bool] = False
+    """Whether a live federation has no cohorts and deadlines: a client's update replaces its last one at any time."""
     pools_data: ClassVar[bool] = False
     """Whether it trains on everybody's examples in one place, which only a simulation can."""
     default_optimizer: ClassVar[Literal["adam", "sgd"] | None] = None

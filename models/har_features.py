@@ -67,6 +67,8 @@ class HarFeatures(Model):
         self.orientation_free_columns = (*range(ORIENTATION_FREE), *range(FEATURES, FEATURES + free_cosines))
         """Of the features (D,), those that are the same however the phone is turned."""
         directions, phases = _draws(seed, free_cosines, cosines - free_cosines)
+        self.gravity_columns = tuple(range(ORIENTATION_FREE, ORIENTATION_FREE + 3))
+        """Of the features (D,), the means of the three axes of the acceleration."""
         free = set(self.orientation_free_columns)
         constants = {
             "feature_mean": MEAN, "feature_std": STD, "projection": directions, "phase": phases, "waves": _waves(),

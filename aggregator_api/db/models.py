@@ -66,9 +66,9 @@ class FederationRow(Base):
     upload_schema: Mapped[dict[str, Any]] = mapped_column(JSON)
     status: Mapped[str] = mapped_column(String(16))  # running, paused, finished, stopped
     created_at: Mapped[float]
-    # the ONNX file for devices that cannot train; null: none may join
-    light_model_sha256: Mapped[str | None] = mapped_column(SHA256)
-    light_model_size: Mapped[int | None] = mapped_column(SIZE)
+    # the ONNX file of the network below the head, for ends without torch; null: none may join
+    feature_model_sha256: Mapped[str | None] = mapped_column(SHA256)
+    feature_model_size: Mapped[int | None] = mapped_column(SIZE)
     stable_note: Mapped[str] = mapped_column(Text, default="", server_default="")  # why `stable` stays where it is
     regression: Mapped[str] = mapped_column(Text, default="", server_default="")  # what has become worse; '': nothing
 

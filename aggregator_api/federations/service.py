@@ -46,11 +46,11 @@ class FederationService:
                 raise _exists(new.name)
             start = None if new.start_from is None else self._starting_point(session, new.start_from)
         initial = build_initial_state(new.plan, max_model_bytes=self._max_model_bytes, start=start)
-        light_model = self._blobs.put(_light_model(new, initial)) if new.plan.light_clients else None
+        feature_model = self._blobs.put(_feature_model(new, initial)) if new.plan.light_clients else None
         state, broadcast = self._blobs.put(initial.state), self._blobs.put(initial.broadcast)
         try:
             with self._database.write() as session:
-                _write(session, new, initial, state, broadcast, light_model)
+                _write(session, new, initial, state, broadcast, feature_model)
         except IntegrityError as error:
             raise _exists(new.name) from error  # another request was faster
         self._coordinator.created(new.name)
@@ -154,7 +154,7 @@ def get_round(session: Session, name: str, number: int) -> RoundRow:
     return found
 
 
-def _light_model(new: NewFederation, initial: InitialState) -> bytes:
+def _feature_model(new: NewFederation, initial: InitialState) -> bytes:
     """Make the ONNX file that light clients compute embeddings with."""
     return exports.onnx(exports.checkpoint(new.plan, new.name, 0, initial.sha256, initial.broadcast, {}))
 
@@ -165,7 +165,7 @@ def _write(
     initial: InitialState,
     state: Blob,
     broadcast: Blob,
-    light_model: Blob | None,
+    feature_model: Blob | None,
 ) -> None:
     row = FederationRow(
         name=new.name,
@@ -176,8 +176,8 @@ def _write(
         upload_schema=write_schema(initial.upload_schema),
         status="running",
         created_at=time.time(),
-        light_model_sha256=light_model and light_model.sha256,
-        light_model_size=light_model and light_model.size,
+        feature_model_sha256=feature_model and feature_model.sha256,
+        feature_model_size=feature_model and feature_model.size,
     )
     session.add(row)
     session.flush()

@@ -124,7 +124,7 @@ def announcement(
             "deadline": row.deadline_at if row else None,
             "plan": Plan.model_validate(federation.plan),
             "model": model,
-            "light_model": _light_model(federation),
+            "feature_model": _feature_model(federation),
             "release": transitions.order(session, federation),
             "chunk_bytes": chunk_bytes,
             "created": time.time(),
@@ -154,8 +154,8 @@ def _part_of(session: Session, federation: FederationRow, row: RoundRow, device:
     return [part] if part is not None else []
 
 
-def _light_model(federation: FederationRow) -> BlobPointer | None:
-    sha256, size = federation.light_model_sha256, federation.light_model_size
+def _feature_model(federation: FederationRow) -> BlobPointer | None:
+    sha256, size = federation.feature_model_sha256, federation.feature_model_size
     return None if sha256 is None or size is None else pointer(sha256, size, None)
 
 

@@ -188,7 +188,7 @@ def _blobs(session: Session, blobs: BlobStore) -> Iterator[FsckResult]:
 
 def _sizes(session: Session) -> dict[str, int]:
     versions = session.execute(select(ModelVersionRow.broadcast_sha256, ModelVersionRow.broadcast_size))
-    light = session.execute(select(FederationRow.light_model_sha256, FederationRow.light_model_size))
+    light = session.execute(select(FederationRow.feature_model_sha256, FederationRow.feature_model_size))
     updates = session.execute(select(UpdateRow.sha256, UpdateRow.size).where(UpdateRow.status != "quarantined"))
     return {sha256: size for rows in (versions, light, updates) for sha256, size in rows if sha256 and size}
 
@@ -206,7 +206,7 @@ def _named(session: Session, sha256: str) -> tuple[str, str]:
         todo = FROM_BACKUP if used else "nothing uses this version now; a backup may still have the blob"
         return f"version {version.version} of {name}" + (f" ({used})" if used else ""), todo
     light = session.scalars(
-        select(FederationRow.name).where(FederationRow.light_model_sha256 == sha256).limit(1)
+        select(FederationRow.name).where(FederationRow.feature_model_sha256 == sha256).limit(1)
     ).first()
     if light is not None:
         return f"the model of light clients of {light}", FROM_BACKUP

@@ -91,7 +91,7 @@ def _queries(sha256: str | None = None) -> Iterator[Select[Any]]:
             ParticipationRow.broadcast_sha256,
         ),
         (started_from.where(waiting), ParticipationRow.broadcast_sha256),
-        (select(FederationRow.light_model_sha256), FederationRow.light_model_sha256),
+        (select(FederationRow.feature_model_sha256), FederationRow.feature_model_sha256),
         (select(UpdateRow.sha256).where(waiting), UpdateRow.sha256),
     ):
         yield query if sha256 is None else query.where(column == sha256)

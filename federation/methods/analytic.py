@@ -72,6 +72,7 @@ class Analytic(Method):
 
     name: ClassVar[str] = "analytic"
     averages_parameters: ClassVar[bool] = False
+    is_continuous: ClassVar[bool] = True
     sums_at: ClassVar[frozenset[str]] = frozenset({"after"})
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = {"gram": UploadGroup.VALUE, "moment": UploadGroup.VALUE}
 
