@@ -54,7 +54,7 @@ from gaitway.tasks import TargetKind
 CLIENTS = "clients"
 """The entry of the state with what each client has sent last."""
 MAX_CLIENTS = 4096
-"""Whose sums are kept; past it those sent longest ago go. At 6 classes and 759 features they are 4.8 GB then."""
+"""Whose sums are kept; past it those sent longest ago go. At 6 classes and 783 features they are 5.1 GB then."""
 SUMS = ("gram", "moment")
 ORIENTATION_FREE = "orientation_free"
 """The buffer of a network with 1 for each of its features (D,) that is the same however the phone is turned."""
