@@ -60,6 +60,8 @@ class Method:
     """Whether clients receive different things, so that a broadcast must be asked for by the client's id."""
     uses_partial_work: ClassVar[bool] = False
     """Whether what a straggler did is aggregated unless the round's settings say otherwise."""
+    is_continuous: ClassVar[bool] = False
+    """Whether a live federation has no cohorts and deadlines: a client's update replaces its last one at any time."""
     pools_data: ClassVar[bool] = False
     """Whether it trains on everybody's examples in one place, which only a simulation can."""
     default_optimizer: ClassVar[Literal["adam", "sgd"] | None] = None
@@ -160,6 +162,10 @@ class Method:
         """Return the client as it is kept, and the tree that travels."""
         return client, {"params": select(client.params, self.shared)}
 
+    def implausibility(self, upload: Tree, examples: int, training: TrainingConfig) -> str:
+        """Say why no client with so many examples can have made an upload that fits the schema; empty if one can."""
+        return ""
+
     def delta_reference(self, broadcast: Broadcast) -> Tree:
         """Return where those tensors of an upload started that each round moves on from what the server sent.
 
@@ -183,6 +189,10 @@ class Method:
     def serving_model(self, client: Client) -> Client:
         """Return the client reduced to the one network that it serves with."""
         return client
+
+    def serving_models(self, client: Client) -> dict[str, Client]:
+        """Return by name all networks that the client could serve with; `personalized` is `serving_model`'s."""
+        return {"personalized": self.serving_model(client)}
 
     def predict(self, forward: Forward, client: Client, x: Tensor, mask: Tensor | None = None) -> Output:
         """Return the network's output for x (B, ...); its logits are the method's scores, larger is likelier."""

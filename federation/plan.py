@@ -171,6 +171,29 @@ class RoundSettings(Strict):
     )
 
 
+class PublicationSettings(Strict):
+    """When a continuous federation publishes a version, and when its devices send their sums again."""
+
+    interval_s: float = Field(
+        default=60.0, ge=0, le=366 * 86_400, description="from one published version to the next, at least"
+    )
+    min_changes: int = Field(
+        default=1,
+        ge=1,
+        le=MAX_CLIENTS,
+        description="devices whose sums came, changed or went before a version is published",
+    )
+    max_wait_s: float = Field(
+        default=3600.0, ge=0, le=366 * 86_400, description="a change waits no longer, whatever min_changes says"
+    )
+    send_after_windows: int = Field(
+        default=20,
+        ge=1,
+        le=10**9,
+        description="a device sends its sums again once so many of its training windows came or went since it last did",
+    )
+
+
 class GroupWave(Strict):
     """A wave of a rollout that goes to groups of devices, besides those that have the model already."""
 
@@ -318,6 +341,12 @@ class Plan(Strict):
     method: dict[str, Any] = Field(description='{"name": "fedali", …hyper-parameters}')
     training: TrainingConfig
     rounds: RoundSettings = RoundSettings()
+    publication: PublicationSettings = Field(
+        default=PublicationSettings(),
+        # left out where it is as here, so that devices of a version without it go on
+        exclude_if=lambda settings: settings == PublicationSettings(),
+        description="of a continuous federation, which has no rounds with a cohort and a deadline",
+    )
     rollout: RolloutSettings = RolloutSettings()
     promotion: PromotionSettings = PromotionSettings()
     data: DataSpec = DataSpec()

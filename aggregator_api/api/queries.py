@@ -75,14 +75,14 @@ def federation(
             "devices": now.devices,
             "devices_online": now.online,
             "model": _versions(session, row, [now.ModelVersionRow], scores)[0],
-            "light_model": _light_model(row),
+            "feature_model": _feature_model(row),
         }
     )
 
 
-def _light_model(row: FederationRow) -> dict[str, Any] | None:
-    sha256 = row.light_model_sha256
-    return {"sha256": sha256, "size": row.light_model_size, "url": f"/v1/blobs/{sha256}"} if sha256 else None
+def _feature_model(row: FederationRow) -> dict[str, Any] | None:
+    sha256 = row.feature_model_sha256
+    return {"sha256": sha256, "size": row.feature_model_size, "url": f"/v1/blobs/{sha256}"} if sha256 else None
 
 
 def _detail() -> Select[Any]:

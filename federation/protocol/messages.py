@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import operator
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -39,6 +41,8 @@ MAX_WITHDRAWN = 32
 
 MAX_ROUNDS = 2**31 - 1
 """Rounds of one federation, versions and rollouts: what every end of the wire can count to."""
+
+NO_BYTES_SHA256 = hashlib.sha256(b"").hexdigest()
 
 MESSAGE_BYTES = 256 * 1024
 """No JSON message of the protocol may be larger."""
@@ -189,7 +193,8 @@ class Announcement(Strict):
     """Retained on the announce topic: what the federation is doing. Its size does not depend on the cohort.
 
     Ordered by (epoch, serial): a device that has enrolled takes none that is older than the newest it has believed.
-    `collecting`: devices that hold an `Invitation` to this round train and upload before the deadline.
+    `collecting`: devices that hold an `Invitation` to this round train and upload before the deadline; where it is
+    `continuous`, all that have enrolled send when they have something new.
     `waiting`: not enough devices yet. `finished`: `model` is the last broadcast.
     """
 
@@ -207,12 +212,18 @@ class Announcement(Strict):
     model: BlobPointer | None = Field(
         default=None, description="the present broadcast to a client that the server knows nothing of, in wire format"
     )
-    light_model: BlobPointer | None = Field(
+    continuous: bool = Field(
+        default=False,
+        # left out where it is false, so that devices of a version without it go on
+        exclude_if=operator.not_,
+        description="there are no cohorts and no deadlines: whoever has enrolled sends its whole sums whenever enough "
+        "of its windows have changed (`plan.publication`); `round` is the number of the next version",
+    )
+    feature_model: BlobPointer | None = Field(
         default=None,
-        # left out where there is none, so that devices of a version without it go on
         exclude_if=lambda pointer: pointer is None,
-        description="an ONNX file, for devices that cannot train: windows as `plan.data.normalization` has them to "
-        "`embedding` (B, D), of which they send class means; none: the plan has no light clients",
+        description="an ONNX file of the network below the head, for ends without torch: windows `x`, as "
+        "`plan.data.normalization` has them, to `embedding` (B, D); none: such ends cannot take part",
     )
     release: ReleaseOrder | None = Field(default=None, description="which model to use; none: nothing was released")
     chunk_bytes: int = Field(default=128 * 1024, ge=1024, le=1 << 20)
@@ -316,7 +327,21 @@ class UpdateManifest(Strict):
     round: int = Field(ge=1, le=MAX_ROUNDS)
     method: str = Field(max_length=64)
     base_version: Sha256 = Field(description="sha256 of the broadcast that training started from")
-    examples: int = Field(ge=1, le=10**9)
+    sequence: int | None = Field(
+        default=None,
+        ge=1,
+        lt=1 << 53,
+        # left out where there is none, so that servers of a version without it go on
+        exclude_if=lambda number: number is None,
+        description="of a continuous federation: the device's running number, which rises with each update, "
+        "max(the last one + 1, Unix time in ms); it replaces the device's update with a lower one",
+    )
+    withdraw: bool = Field(
+        default=False,
+        exclude_if=operator.not_,
+        description="of a continuous federation: take the device's sums out; no examples, steps and bytes",
+    )
+    examples: int = Field(ge=0, le=10**9, description="at least 1, but for a withdrawal")
     steps: int = Field(ge=0, le=10**9)
     class_counts: tuple[Annotated[int, Field(le=10**9)], ...] | None = Field(default=None, max_length=10_000)
     precision: Precision = "lossless"
@@ -327,6 +352,21 @@ class UpdateManifest(Strict):
     nonce: str = Field(min_length=8, max_length=64)
     created: float
     metrics: Metrics = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _empty_where_it_withdraws(self) -> UpdateManifest:
+        if not self.withdraw:
+            if self.examples < 1:
+                raise ValueError("examples: 0 came; an update has at least 1, unless it says withdraw")
+            return self
+        if self.sequence is None:
+            raise ValueError("withdraw: no sequence came; a withdrawal has one, as every update that it follows")
+        if (self.examples, self.steps, self.size, self.sha256) != (0, 0, 0, NO_BYTES_SHA256):
+            raise ValueError(
+                f"withdraw: examples = {self.examples}, steps = {self.steps}, size = {self.size} came; a withdrawal "
+                "has 0 of each, and the sha256 of no bytes"
+            )
+        return self
 
 
 class Notice(Strict):

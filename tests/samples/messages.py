@@ -15,6 +15,7 @@ from federation.plan import (
     ImageInput,
     ModelSpec,
     Plan,
+    PublicationSettings,
     RolloutSettings,
     RoundSettings,
     Strict,
@@ -78,6 +79,7 @@ def plan() -> Plan:
             minimum_clients=2, deadline_s=600.0, late="next", partial_work="use", staleness_exponent=0.75,
             max_weight_ratio=3.0, norm_factor=4.0, clip_norm=1.5, noise_multiplier=0.5, delta=1e-6, norm_after=9,
         ),
+        publication=PublicationSettings(interval_s=5.0, min_changes=3, max_wait_s=60.0, send_after_windows=7),
         rollout=RolloutSettings(
             mode="manual", waves=(GroupWave(tags=("pilot",)), 0.25, 1.0), success_threshold=0.7, soak_s=60.0,
             wave_timeout_s=3600.0, halt_share=0.2, halt_devices=3,
@@ -104,7 +106,7 @@ def samples() -> dict[str, Sample]:
     announcement = Announcement(
         schema_version=1, federation=FEDERATION, **place, restored=NOW - 60, serial=40, state="collecting", round=3,
         invited=4, deadline=NOW + 600, plan=plan(), model=pointer, release=order, chunk_bytes=4096,
-        presence_check="a1b2", created=NOW, expires=1_795_086_401,
+        presence_check="a1b2", created=NOW, expires=1_795_086_401, continuous=True, feature_model=pointer,
     )  # fmt: skip
     status = DeviceStatus(
         schema_version=1, state="ready", round=3, examples=120, detail="waits", metrics={"loss": 0.5}, release=report,
@@ -114,7 +116,7 @@ def samples() -> dict[str, Sample]:
         schema_version=1, update_id="r3-ada-0123456789abcdef", federation=FEDERATION, instance=INSTANCE, client=DEVICE,
         round=3, method="fedali", base_version="ab" * 32, examples=120, steps=30, class_counts=(40, 50, 30),
         precision="int8", compression="zstd", size=10, sha256="ef" * 32, chunk_bytes=4096, nonce="0123456789",
-        created=NOW, metrics={"works_after": 1.0},
+        created=NOW, metrics={"works_after": 1.0}, sequence=1_795_000_000_250, withdraw=False,
     )  # fmt: skip
     acknowledgement = Acknowledgement(
         schema_version=1, update_id=manifest.update_id, nonce=manifest.nonce, status="send", next_chunk=2, reason="gap"

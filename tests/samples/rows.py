@@ -16,8 +16,10 @@ RENAMED = {
     ("rollouts", "bad"): "failures",
     ("rollouts", "enlisted_to"): "last_checked_device_id",
     ("rollout_devices", "told_at"): "notified_at",
+    ("federations", "light_model_sha256"): "feature_model_sha256",
+    ("federations", "light_model_size"): "feature_model_size",
 }
-"""Table and column of an earlier version, and the column's name today (migration 0008)."""
+"""Table and column of an earlier version, and the column's name today (migrations 0008 and 0009)."""
 
 
 def tables_of(database: Database) -> list[Table]:

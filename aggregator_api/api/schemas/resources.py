@@ -76,8 +76,8 @@ class ModelVersion(View):
     aliases: list[str] = Field(default_factory=list, description="latest is the newest, stable the newest good one")
 
 
-class LightModel(View):
-    """An ONNX file for devices that cannot train, such as a phone's browser."""
+class FeatureModel(View):
+    """An ONNX file of the network below the head, for ends without torch, such as a phone's browser."""
 
     sha256: str = Field(description="name of its blob")
     size: int
@@ -99,7 +99,7 @@ class FederationDetail(FederationSummary):
     model: ModelVersion = Field(description="the newest global model, which the next round starts from")
     stable_note: str = Field(description="why the name stable stays where it is; empty where nothing is newer")
     regression: str = Field(description="what devices measured to be worse than before, line by line; empty: nothing")
-    light_model: LightModel | None = Field(
+    feature_model: FeatureModel | None = Field(
         description="what devices that cannot train compute embeddings with; null: none may join"
     )
 

@@ -4,7 +4,7 @@ import { OUTBOX } from "./upload.js";
 
 export const MEMORY = "agent";
 export const MODEL = "model";
-export const LIGHT_MODEL = "light_model";
+export const LIGHT_MODEL = "feature_model";
 const MAX_DONE = 64;
 export const MAX_UPLOADS = 50;
 

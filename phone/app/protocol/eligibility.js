@@ -9,7 +9,7 @@ export const MAX_FILE_BYTES = 128 * 1024 * 1024;
 const MAX_UPLOAD_NUMBERS = 4 * 1024 * 1024;
 
 /** @param {Announcement} a @returns {string} */
-export function ineligibleReason({ plan, light_model: lightModel }) {
+export function ineligibleReason({ plan, feature_model: lightModel }) {
   const { task, method, data, labels, training } = plan;
   if (task.name !== "classification") {
     return `this federation learns ${task.name}; a phone takes part where activities are recognized`;

@@ -158,6 +158,23 @@ export const roundSettings = object({
 }, { others: true });
 
 /**
+ * @typedef {object} PublicationSettings When a continuous federation publishes a version, and when its devices send
+ *   their sums again.
+ * @property {number} interval_s from one published version to the next, at least
+ * @property {number} min_changes devices whose sums came, changed or went before a version is published
+ * @property {number} max_wait_s a change waits no longer, whatever min_changes says
+ * @property {number} send_after_windows a device sends its sums again once so many of its training windows came or went
+ *   since it last did
+ */
+/** @type {import("./checks.js").Check<PublicationSettings>} */
+export const publicationSettings = object({
+  interval_s: or(number({ least: 0, most: 31_622_400 }), 60),
+  min_changes: or(whole(1, 1_000_000_000), 1),
+  max_wait_s: or(number({ least: 0, most: 31_622_400 }), 3_600),
+  send_after_windows: or(whole(1, 1_000_000_000), 20),
+}, { others: true });
+
+/**
  * @typedef {object} GroupWave A wave of a rollout that goes to groups of devices, besides those that have the model
  *   already.
  * @property {string[]} tags devices in one of these groups
@@ -265,6 +282,8 @@ export const dataSpec = object({
  * @property {Record<string, any>} method {"name": "fedali", …hyper-parameters}
  * @property {TrainingConfig} training
  * @property {RoundSettings} rounds
+ * @property {PublicationSettings} publication of a continuous federation, which has no rounds with a cohort and a
+ *   deadline
  * @property {RolloutSettings} rollout
  * @property {PromotionSettings} promotion
  * @property {DataSpec} data
@@ -282,6 +301,7 @@ export const plan = object({
   method: anyObject,
   training: trainingConfig,
   rounds: or(roundSettings, {}),
+  publication: or(publicationSettings, {}),
   rollout: or(rolloutSettings, {}),
   promotion: or(promotionSettings, {}),
   data: or(dataSpec, {}),
@@ -375,9 +395,10 @@ export const releaseOrder = object({
  * @property {Plan} plan
  * @property {BlobPointer | null} model the present broadcast to a client that the server knows nothing of, in wire
  *   format
- * @property {BlobPointer | null} light_model an ONNX file, for devices that cannot train: windows as
- *   `plan.data.normalization` has them to `embedding` (B, D), of which they send class means; none: the plan has no
- *   light clients
+ * @property {boolean} continuous there are no cohorts and no deadlines: whoever has enrolled sends its whole sums
+ *   whenever enough of its windows have changed (`plan.publication`); `round` is the number of the next version
+ * @property {BlobPointer | null} feature_model an ONNX file of the network below the head, for ends without torch:
+ *   windows `x`, as `plan.data.normalization` has them, to `embedding` (B, D); none: such ends cannot take part
  * @property {ReleaseOrder | null} release which model to use; none: nothing was released
  * @property {number} chunk_bytes
  * @property {string} presence_check where it has changed, devices say their status again
@@ -398,7 +419,8 @@ export const announcement = object({
   deadline: orNull(number()),
   plan,
   model: orNull(blobPointer),
-  light_model: orNull(blobPointer),
+  continuous: or(flag, false),
+  feature_model: orNull(blobPointer),
   release: orNull(releaseOrder),
   chunk_bytes: or(whole(1_024, 1_048_576), 131_072),
   presence_check: or(text(64), ""),
@@ -505,7 +527,10 @@ export const offer = object({
  * @property {number} round
  * @property {string} method
  * @property {string} base_version sha256 of the broadcast that training started from
- * @property {number} examples
+ * @property {number | null} [sequence] of a continuous federation: the device's running number, which rises with each
+ *   update, max(the last one + 1, Unix time in ms); it replaces the device's update with a lower one
+ * @property {boolean} [withdraw] of a continuous federation: take the device's sums out; no examples, steps and bytes
+ * @property {number} examples at least 1, but for a withdrawal
  * @property {number} steps
  * @property {number[] | null} [class_counts]
  * @property {"lossless" | "float16" | "int8"} [precision]

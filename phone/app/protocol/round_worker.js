@@ -268,7 +268,7 @@ export class RoundWorker {
 
   /** Have the light model in the store, and behind the embedder. @param {Announcement} a @param {Means} means */
   async loadLightModel(a, { server, signal }) {
-    const pointer = /** @type {import("./messages.generated.js").BlobPointer} */ (a.light_model);
+    const pointer = /** @type {import("./messages.generated.js").BlobPointer} */ (a.feature_model);
     let kept = await this.store.get(LIGHT_MODEL);
     if (kept?.sha256 !== pointer.sha256) {
       kept = { sha256: pointer.sha256, file: await server.blob(pointer, MAX_FILE_BYTES, signal) };

@@ -76,7 +76,7 @@ export function described(a, mine, classCounts, metrics) {
  * The prototypes of a broadcast; null where no class has one yet.
  * @param {Uint8Array} file @param {Announcement} a @param {number} round that made it @returns {Prototypes | null}
  */
-export function candidateOf(file, { plan, light_model: light }, round) {
+export function candidateOf(file, { plan, feature_model: light }, round) {
   const tensors = new Safetensors(file, file.length);
   const [classes, dim] = [plan.labels.length, plan.training.feature_dim];
   const known = tensors.float32("known", [classes]);

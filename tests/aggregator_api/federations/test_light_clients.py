@@ -192,7 +192,7 @@ def described(server: TestClient, key: str) -> dict[str, Any]:
 @pytest.mark.ci
 def test_its_embeddings_are_those_of_the_network_that_devices_get(server: TestClient) -> None:
     key = key_of(server, ["read"])
-    light = described(server, key)["light_model"]
+    light = described(server, key)["feature_model"]
     data = server.get(light["url"], headers={"Authorization": f"Bearer {key}"}).content
     assert len(data) == light["size"]
     model = described(server, key)["model"]
@@ -216,12 +216,12 @@ def test_announcements_name_it_and_devices_of_that_federation_get_it(server: Tes
     with server.runtime.database.read() as session:
         rows = [repositories.find_federation(session, name) for name in (FEDERATION, "rest")]
         ours, rest = (announcement(session, row, chunk_bytes=1024) for row in rows if row is not None)
-    assert read(Announcement, write(ours)).light_model == ours.light_model
-    assert ours.light_model is not None
-    assert b"light_model" not in write(rest)
+    assert read(Announcement, write(ours)).feature_model == ours.feature_model
+    assert ours.feature_model is not None
+    assert b"feature_model" not in write(rest)
     own, strange = (key_of(server, ["device"], name) for name in (FEDERATION, "rest"))
-    assert server.get(ours.light_model.url, headers={"Authorization": f"Bearer {own}"}).status_code == 200
-    problem(server.get(ours.light_model.url, headers={"Authorization": f"Bearer {strange}"}), 404)
+    assert server.get(ours.feature_model.url, headers={"Authorization": f"Bearer {own}"}).status_code == 200
+    problem(server.get(ours.feature_model.url, headers={"Authorization": f"Bearer {strange}"}), 404)
 
 
 @pytest.mark.ci
@@ -234,7 +234,7 @@ def test_the_plan_page_says_that_they_may_join(server: TestClient) -> None:
 @pytest.mark.ci
 def test_it_is_kept_as_long_as_its_federation(server: TestClient) -> None:
     runtime, key = server.runtime, key_of(server, ["read"])
-    sha256 = described(server, key)["light_model"]["sha256"]
+    sha256 = described(server, key)["feature_model"]["sha256"]
 
     def collect() -> None:
         for path in Path(runtime.blobs.root).glob("??/*"):

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from federation.aggregation import ridge
 from federation.errors import SettingsError
 from federation.linear_head import with_linear_head
-from federation.methods.analytic import CLIENTS, Analytic
+from federation.methods.analytic import Analytic
 from federation.plan import TrainingConfig
 from federation.records import Client, Examples, Tree, Update
+from federation.rounds.publication import KeptContributions
 from federation.tasks.classification import Classification
 from federation.tasks.task import LabelledFeatures
 from federation.training.client_round import train_one, train_stacked
@@ -26,7 +27,7 @@ from federation.tree import flatten
 from models import build
 
 CLASSES, COSINES, LAMBDA = 3, 24, 1e-2
-D = 159 + COSINES
+D = 183 + COSINES
 TRAINING = TrainingConfig(classes=CLASSES, feature_dim=D, batch_size=16)
 NAMES = ("ada", "bob", "cyd", "dan")
 
@@ -122,6 +123,41 @@ def test_a_client_predicts_by_all_sums_and_its_own() -> None:
         np.testing.assert_allclose(logits, features(DATA[name]) @ expected, atol=5e-3)
 
 
+def test_one_exchange_gives_four_heads() -> None:
+    """Of all features and of those without axes, which is ridge regression of that sub-block; zero on the others."""
+    state = METHOD.aggregate(STATE, UPDATES.values())
+    grams, moments = zip(*map(numpy_sums, DATA.values()), strict=True)
+    sums = {"shared": (sum(grams), sum(moments))}
+    sums["personalized"] = (sums["shared"][0] + 4 * grams[0], sums["shared"][1] + 4 * moments[0])
+    broadcast = METHOD.broadcast(state, "ada")
+    found = train_one(SETUP, FRESH, broadcast, DATA["ada"], client_id="ada", round_number=2).client
+    models = METHOD.serving_models(found)
+    assert list(models) == ["shared", "personalized", "shared_any_orientation", "personalized_any_orientation"]
+    assert same(models["personalized"]._asdict(), METHOD.serving_model(found)._asdict())
+    free = np.flatnonzero(np.append(FRESH.buffers["orientation_free"].numpy(), 1))
+    assert len(free) == 90 + COSINES // 2 + 1
+    for name, model in models.items():
+        gram, moment = sums[name.removesuffix("_any_orientation")]
+        expected = numpy_head(gram, moment)
+        if name.endswith("_any_orientation"):
+            expected = np.zeros_like(expected)
+            expected[free] = numpy_head(gram[np.ix_(free, free)], moment[free])
+        params = model.params
+        np.testing.assert_allclose(params["head.weight"].numpy(), expected[:-1].T, atol=5e-3, err_msg=name)
+        np.testing.assert_allclose(params["head.bias"].numpy(), expected[-1], atol=5e-3, err_msg=name)
+        assert name.endswith("_any_orientation") == bool((params["head.weight"] == 0).all(0).any())
+
+
+def test_a_network_that_names_no_columns_has_two_heads() -> None:
+    module = build("dense", classes=CLASSES, input_shape=[4], hidden=[6, 8])
+    training = TrainingConfig(classes=CLASSES, feature_dim=6)
+    client = METHOD.init_client_state(initial_client(module), training)
+    state = METHOD.server_init(client.params, client.buffers, training)
+    client, _ = METHOD.receive(client, METHOD.broadcast(state, ""))
+    client = METHOD.refresh(client, METHOD.broadcast(state, ""))
+    assert list(METHOD.serving_models(client)) == ["shared", "personalized"]
+
+
 @pytest.mark.parametrize("order", list(permutations(NAMES))[::5])
 def test_order_and_cohorts_change_no_bit(order: tuple[str, ...]) -> None:
     """All in one round; one round each; two and two: the same state but for how long ago each has sent."""
@@ -139,26 +175,25 @@ def test_order_and_cohorts_change_no_bit(order: tuple[str, ...]) -> None:
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.booleans()), max_size=12))
 def test_the_state_is_that_of_whoever_takes_part_now(events: list[tuple[str, bool]]) -> None:
     """Joining, sending again and leaving in any order: bit for bit as if the rest had never been there."""
-    state, present = STATE, set()
+    state, kept = STATE, KeptContributions()
     for name, joins in events:
-        if joins:
-            state = METHOD.aggregate(state, [UPDATES[name]])
-            present.add(name)
-        else:
-            state = METHOD.forget_clients(state, [name])
-            present.discard(name)
-    expected = METHOD.aggregate(STATE, [UPDATES[name] for name in sorted(present)]) if present else None
-    if expected is None:
-        assert int(state["sums"]["clients"]) == 0
-        assert not state["sums"]["gram"].any()
-        assert CLIENTS not in state
+        if not joins and name not in kept.trees:
+            continue
+        update = kept.replacing(UPDATES[name]) if joins else kept.withdrawal(name)
+        state = METHOD.aggregate(state, [update])
+        kept.note([update])
+    present = sorted(kept.trees)
+    if present:
+        assert same(state, METHOD.aggregate(STATE, [UPDATES[name] for name in present]))
     else:
-        assert same(METHOD.broadcast(state, ""), METHOD.broadcast(expected, ""))
+        assert same({"sums": state["sums"]}, {"sums": STATE["sums"]})
 
 
 def test_newer_sums_of_a_client_replace_its_older_ones() -> None:
     more = update_of("ada", Examples(*(torch.cat(pair) for pair in zip(DATA["ada"], examples(77), strict=True))))
-    state = METHOD.aggregate(METHOD.aggregate(STATE, UPDATES.values()), [more])
+    state = METHOD.aggregate(
+        METHOD.aggregate(STATE, UPDATES.values()), [more._replace(replaces=UPDATES["ada"].tensors)]
+    )
     assert same(
         METHOD.broadcast(state, ""),
         METHOD.broadcast(METHOD.aggregate(STATE, [more, *(UPDATES[name] for name in NAMES[1:])]), ""),

@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from federation.errors import WireError
-from federation.plan import ModelSpec, Plan, TrainingConfig
+from federation.plan import ModelSpec, Plan, PublicationSettings, TrainingConfig
 from federation.protocol import topics
 from federation.protocol.chunks import ChunkAssembly, chunk_count, chunk_range
 from federation.protocol.messages import (
     MESSAGE_BYTES,
+    NO_BYTES_SHA256,
     Acknowledgement,
     AdoptionReport,
     Announcement,
@@ -233,3 +234,44 @@ def test_the_trivial_answer_of_0_2_0_has_todays_name_once() -> None:
     assert metrics_today(before) == {"macro_f1_trivial": 0.25, "macro_f1_after": 0.5}
     both = {**before, "macro_f1_trivial": 0.75}
     assert metrics_today(both) == both
+
+
+WITHDRAWAL = {"withdraw": True, "sequence": 7, "examples": 0, "steps": 0, "size": 0, "sha256": NO_BYTES_SHA256}
+
+
+def test_what_a_continuous_federation_adds_is_left_out_of_other_messages() -> None:
+    """Devices and servers of a version without it refuse unknown keys."""
+    announced = Announcement(federation="demo", instance=INSTANCE, state="waiting", round=1, plan=PLAN, created=1.0)
+    said = json.loads(write(announced))
+    assert not {"continuous", "feature_model"} & set(said)
+    assert "publication" not in said["plan"]
+    assert not {"sequence", "withdraw"} & set(json.loads(write(manifest())))
+
+
+def test_a_continuous_announcement_and_its_updates_survive_bytes() -> None:
+    plan = PLAN.model_copy(update={"publication": PublicationSettings(min_changes=3)})
+    announced = Announcement(
+        federation="demo", instance=INSTANCE, state="collecting", round=4, plan=plan, created=1.0, continuous=True,
+        feature_model=POINTER,
+    )  # fmt: skip
+    assert read(Announcement, write(announced)) == announced
+    for sent in (manifest(sequence=(1 << 53) - 1), manifest(**WITHDRAWAL)):
+        assert read(UpdateManifest, write(sent)) == sent
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"examples": 0}, "at least 1, unless it says withdraw"),
+        ({"sequence": 0}, "sequence"),
+        ({"sequence": 1 << 53}, "sequence"),
+        ({**WITHDRAWAL, "sequence": None}, "no sequence came"),
+        ({**WITHDRAWAL, "examples": 1}, "examples = 1"),
+        ({**WITHDRAWAL, "steps": 2}, "steps = 2"),
+        ({**WITHDRAWAL, "size": 5}, "size = 5"),
+        ({**WITHDRAWAL, "sha256": "f" * 64}, "sha256 of no bytes"),
+    ],
+)
+def test_a_withdrawal_holds_nothing_and_another_update_something(change: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        manifest(**change)

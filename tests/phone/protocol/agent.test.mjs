@@ -29,9 +29,9 @@ const broadcastOf = (number, known = [1, 1]) =>
 /** Open a round for the phone. */
 async function collect(server, round, changes = {}) {
   const model = await server.blob(broadcastOf(round, round === 1 ? [0, 0] : [1, 1]));
-  const light_model = await server.blob(light);
+  const feature_model = await server.blob(light);
   const invitation = { instance: INSTANCE, epoch: 1, round, model, ...changes.invitation };
-  await server.announce({ state: "collecting", round, model, light_model, ...changes.announcement }, invitation);
+  await server.announce({ state: "collecting", round, model, feature_model, ...changes.announcement }, invitation);
   return model;
 }
 
@@ -69,7 +69,7 @@ test("a round: status, upload, answer, and the model of the next", async () => {
     [...numbers].sort((a, b) => a - b),
   );
   assert.equal(new Set(server.statuses.map((said) => said.session)).size, 1);
-  await server.announce({ state: "finished", round: 2, model, light_model: await server.blob(light) });
+  await server.announce({ state: "finished", round: 2, model, feature_model: await server.blob(light) });
   await until(() => server.statuses.at(-1).state === "finished");
   await stop();
   assert.deepEqual(
@@ -180,7 +180,7 @@ test("of windows that are all deleted nothing is sent, nor after a reload, nor o
   await first.stop();
   first.store.stored.shift();
   server.instead = [];
-  await server.announce({ state: "waiting", round: 1, light_model: await server.blob(light) });
+  await server.announce({ state: "waiting", round: 1, feature_model: await server.blob(light) });
   const second = await agentOf(server, { store: first.store });
   await until(() => second.agent.announcement && second.agent.outbox.length === 0);
   await until(() => second.agent.state().reason.includes("have been deleted"));
@@ -256,8 +256,8 @@ test("files of another origin, size, content or form are refused, and the round 
     [{ ...good, size: 2 ** 33 }, "more than a phone downloads"],
   ];
   let round = 1;
-  for (const [light_model, words] of cases) {
-    await collect(server, round++, { announcement: { light_model } });
+  for (const [feature_model, words] of cases) {
+    await collect(server, round++, { announcement: { feature_model } });
     await until(
       () => agent.state().reason.includes(words),
       () => `${words}: ${agent.state().reason}`,
@@ -277,7 +277,7 @@ test("a broken broadcast is not adopted", async () => {
   const server = await started();
   const { agent, stop } = await agentOf(server);
   const broken = await server.blob(broadcastOf(NaN));
-  await server.announce({ state: "waiting", round: 1, model: broken, light_model: await server.blob(light) });
+  await server.announce({ state: "waiting", round: 1, model: broken, feature_model: await server.blob(light) });
   await until(
     () => agent.memory.judged === `1 ${broken.sha256}`,
     () => agent.state().reason,
@@ -292,7 +292,7 @@ test("a phone without a label takes what others have sent, by the gate's words f
   const { agent, stop } = await agentOf(server, { store, by: new Learner() });
   const judged = async (round, score, bytes = broadcastOf(round), state = "waiting") => {
     const model = { ...(await server.blob(bytes)), score };
-    await server.announce({ state, round, model, light_model: await server.blob(light) });
+    await server.announce({ state, round, model, feature_model: await server.blob(light) });
     await until(
       () => agent.memory.judged.startsWith(`${round} `) && (agent.memory.judged.endsWith("measured") || !score),
       () => JSON.stringify([round, agent.state().reason, agent.memory.judged]),
@@ -320,17 +320,17 @@ test("a phone without a label takes what others have sent, by the gate's words f
 
 test("why a phone does not take part is said", async () => {
   const server = await started();
-  const light_model = await server.blob(light);
+  const feature_model = await server.blob(light);
   const { agent, store, stop } = await agentOf(server);
   const cases = [
     [{ plan: { ...PLAN, light_clients: undefined } }, "light_clients"],
     [{ plan: { ...PLAN, method: { name: "fedavg" } } }, "trains its network"],
     [{ plan: { ...PLAN, task: { name: "segmentation" } } }, "segmentation"],
-    [{ light_model: null }, "no model for phones"],
+    [{ feature_model: null }, "no model for phones"],
     [{ plan: { ...PLAN, labels: ["a", "b"] } }, "are of still, walking"],
   ];
   for (const [changes, words] of cases) {
-    await server.announce({ light_model, ...JSON.parse(JSON.stringify(changes)) });
+    await server.announce({ feature_model, ...JSON.parse(JSON.stringify(changes)) });
     await until(
       () => agent.state().reason.includes(words),
       () => `${words}: ${agent.state().reason}`,
@@ -340,7 +340,7 @@ test("why a phone does not take part is said", async () => {
   }
   store.stored = someWindows(4, [null]);
   agent.dataChanged();
-  await server.announce({ light_model });
+  await server.announce({ feature_model });
   await until(() => agent.state().reason.includes("no window has a label yet"));
   store.stored = someWindows(4);
   agent.dataChanged();
@@ -367,14 +367,14 @@ test("a federation that was founded anew, and a restored server, begin anew", as
 test("what a rollout gives is used and said, and left once it is withdrawn", async () => {
   const server = await started();
   const { agent, stop } = await agentOf(server);
-  const light_model = await server.blob(light);
+  const feature_model = await server.blob(light);
   const plan = { ...PLAN, rollout: { mode: "manual" } };
   const releaseOf = async (rollout) => {
     return { rollout, version: rollout, round: rollout, model: await server.blob(broadcastOf(rollout)) };
   };
   const order = async (rollout, withdrawn = []) => {
     const release = { serial: 1, released: rollout ? await releaseOf(rollout) : null, withdrawn };
-    await server.announce({ plan, light_model, round: 9, model: await server.blob(broadcastOf(9)), release });
+    await server.announce({ plan, feature_model, round: 9, model: await server.blob(broadcastOf(9)), release });
   };
   const said = (rollout, answer) =>
     until(

@@ -36,7 +36,7 @@ test("messages are bounded and hold what they should", () => {
     [{ ...announcement, chunk_bytes: 10 }, "chunk_bytes"],
     [{ ...announcement, model: { ...pointer, size: -1 } }, "model.size"],
     [{ ...announcement, model: { ...pointer, sha256: "../etc" } }, "model.sha256"],
-    [{ ...announcement, light_model: { ...pointer, url: "x".repeat(2000) } }, "light_model.url"],
+    [{ ...announcement, feature_model: { ...pointer, url: "x".repeat(2000) } }, "feature_model.url"],
     [{ ...announcement, plan: { ...PLAN, labels: [] } }, "plan.labels"],
     [{ ...announcement, plan: { ...PLAN, labels: ["a", "a"] } }, "twice"],
     [{ ...announcement, plan: { ...PLAN, labels: ["a", 5] } }, "plan.labels[1]"],
