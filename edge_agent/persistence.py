@@ -21,7 +21,16 @@ from edge_agent.storage.data_folder import CANDIDATES, CHECKPOINTS, CLIENTS, JOB
 from edge_agent.storage.files import move_file, sha256_of, write_file
 from edge_agent.storage.participation import CONTRIBUTION, WISH, participation
 from edge_agent.storage.state_store import NEWEST_ANNOUNCEMENT, RELEASE_OFFER, RELEASE_ORDER, RELEASE_REPORT, StateStore
-from edge_agent.training.job import CHECKPOINT, CLIENT_STATE, KEY_BYTES, RESULT, UPDATE, WINDOW_KEYS, Job, candidate_path
+from edge_agent.training.job import (
+    CHECKPOINT,
+    CLIENT_STATE,
+    KEY_BYTES,
+    RESULT,
+    UPDATE,
+    WINDOW_KEYS,
+    Job,
+    candidate_path,
+)
 from federation.plan import Plan
 from federation.protocol.messages import BlobPointer, UpdateManifest
 
