@@ -356,8 +356,11 @@ class Supervisor:
                 raise StoreError(f"no driver carries out {type(command).__name__}")
 
     def _start_job(self, command: do.StartJob) -> None:
-        what = {"train": "training", "export": "export", "adopt": "export of the global model"}[command.kind]
-        log.info("%s started round=%d", what, command.round, extra=about(round=command.round))
+        what = {"train": "training", "export": "export", "adopt": "export of the global model"}
+        if command.continuous:
+            what |= {"train": "sums of this device's windows", "adopt": "heads of all sums"}
+        unit = "version" if command.continuous else "round"
+        log.info("%s started %s=%d", what[command.kind], unit, command.round, extra=about(round=command.round))
         job = make_job(self.config, command, self._background.blob(command.model), self.store.get("client_state"))
         self._jobs.start(job)
 

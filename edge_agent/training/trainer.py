@@ -229,8 +229,8 @@ def _check_sums(broadcast: Tree) -> None:
         largest = int(values.abs().max())
         if not 0 <= largest <= clients * int(LIMIT):
             raise NonRetryableJobError(
-                f"the broadcast's sums {name} of {clients} devices reach {largest}; at most {int(LIMIT)} of each device "
-                "can be in them: they are not believed, and the present model stays"
+                f"the broadcast's sums {name} of {clients} devices reach {largest}; no device can add more than "
+                f"{int(LIMIT)}, so they are not believed, and the present model stays"
             )
 
 
