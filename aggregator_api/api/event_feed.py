@@ -158,7 +158,7 @@ class EventFeed:
         try:
             return await run_in_threadpool(read, *given)
         except SQLAlchemyError as error:
-            failures.report("events cannot be read", error)
+            failures.report("events not readable", error)
             return None
 
     def _after(self, name: str, last: int) -> list[ServerSentEvent]:

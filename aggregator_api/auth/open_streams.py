@@ -101,7 +101,7 @@ class OpenStreams:
         try:
             good_keys, good_sessions = await run_in_threadpool(self._valid, keys, sessions)
         except SQLAlchemyError as error:
-            failures.report("whose streams are open cannot be looked up", error)
+            failures.report("open streams not checked", error)
             return
         for stream in streams:
             if stream.key not in good_keys or (stream.session and stream.session not in good_sessions):

@@ -162,7 +162,7 @@ class DeviceMessages:
                 row = repositories.find_federation(session, federation)
                 return self._announcer.retained_for(session, row, device) if row else []
         except SQLAlchemyError as error:
-            failures.report("what is said to a device cannot be read", error)
+            failures.report("messages to a device not readable", error)
             return None
 
 

@@ -120,7 +120,7 @@ class HistoryPrefetcher:
             try:
                 self.prepare()
             except SQLAlchemyError as error:  # the pages make then what they show, or say that there is no database
-                log.debug("scores were not prepared: %s", error)
+                log.debug("scores not prefetched: %s", error)
             self._stopped.wait(PERIOD_S)
 
     def _ends(self) -> bool:
