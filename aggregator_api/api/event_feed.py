@@ -24,7 +24,7 @@ from aggregator_api.api.queries import PageParams
 from aggregator_api.auth.open_streams import OpenStream, StreamAccess
 from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
-from aggregator_api.observability.failure_log import failures
+from aggregator_api.db.failure_log import failures
 from gaitway.threads import supervised_task
 
 Found = TypeVar("Found")

@@ -57,9 +57,10 @@ def list_devices(
     if as_json:
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
         return
-    shown = ("name", "federation", "state", "seen_at", "examples", "enrolment", "tags")
-    texts = {"seen_at": date, "tags": " ".join}
-    rows = [[texts.get(key, str)(one[key]) for key in shown] for one in found]
+    rows = []
+    for one in found:
+        what = (one["name"], one["federation"], one["state"], date(one["seen_at"]), one["examples"])
+        rows.append((*what, one["enrolment"], " ".join(one["tags"])))
     print_table(("device", "federation", "state", "last seen (UTC)", "examples", "enrolment", "tags"), rows)
 
 

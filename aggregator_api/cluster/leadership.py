@@ -18,7 +18,7 @@ from typing import Protocol
 from sqlalchemy.exc import SQLAlchemyError
 
 from aggregator_api.cluster.leases import Leases
-from aggregator_api.observability.failure_log import failures
+from aggregator_api.db.failure_log import failures
 from federation.logs import about
 from gaitway.threads import SupervisedThread
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from aggregator_api.db.failure_log import failures
 from aggregator_api.db.outages import TEMPORARY, Outage
-from aggregator_api.observability.failure_log import failures
 from gaitway.threads import SupervisedThread
 
 log = logging.getLogger(__name__)

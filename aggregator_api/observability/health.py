@@ -9,9 +9,9 @@ from typing import Protocol
 from sqlalchemy.exc import SQLAlchemyError
 
 from aggregator_api.db.database import Database
+from aggregator_api.db.failure_log import failures
 from aggregator_api.errors import AggregatorError
 from aggregator_api.observability.expiry import file_expiry
-from aggregator_api.observability.failure_log import failures
 from aggregator_api.settings import Settings
 from aggregator_api.storage.blobs import BlobStore
 
