@@ -36,12 +36,12 @@ class Certificate:
         try:
             self._loaded()  # first beside the one in use, which half of a pair would spoil
         except ConfigError as error:
-            log.warning("the new certificate is not used: %s", error)
+            log.warning("new certificate rejected: %s", error)
             self._seen = state
             return False
         self.context.load_cert_chain(*self._files)
         self._seen = state
-        log.info("new connections are shown the new certificate in %s", self._files[0])
+        log.info("certificate reloaded file=%s", self._files[0])
         return True
 
     def _loaded(self) -> ssl.SSLContext:

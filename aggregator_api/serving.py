@@ -15,7 +15,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from aggregator_api.api.connections import BACKLOG, Connection, ConnectionLimits, ConnectionPhases, Connections
+from aggregator_api.api.connections import BACKLOG, Connection, ConnectionLimits, Connections, RequestPhases
 from aggregator_api.app import create_app
 from aggregator_api.disk import require_folder
 from aggregator_api.https import REFRESH_S, Certificate, certificate_of
@@ -43,7 +43,7 @@ def run_server(settings: Settings) -> None:
     certificate = certificate_of(settings)
     app = create_app(settings)
     config = uvicorn.Config(
-        ConnectionPhases(app),
+        RequestPhases(app),
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=GRACE_S,

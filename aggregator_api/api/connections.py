@@ -4,7 +4,7 @@ A client has `header_timeout_s` for a request's headers and `body_timeout_s` for
 nothing of an answer for `write_timeout_s`. Connections above `max_connections` are not queued, for half-sent headers
 would keep everybody out: those that have waited longest without a whole request make room for them.
 
-A `Connection` stands between the socket and uvicorn's protocol and sees bytes; `ConnectionPhases` stands between
+A `Connection` stands between the socket and uvicorn's protocol and sees bytes; `RequestPhases` stands between
 uvicorn and the application and sees requests. Neither needs anything of uvicorn's classes.
 """
 
@@ -53,7 +53,7 @@ class ConnectionLimits(NamedTuple):
         )
 
 
-class Phase(Enum):
+class ConnectionPhase(Enum):
     """What a connection waits for."""
 
     HEADERS = "the client, for a request's headers"
@@ -92,7 +92,7 @@ class Connection(asyncio.Protocol):
         self._others, self._limits = others, others.limits
         self._http = make_http({STATE_KEY: self})
         self._loop = asyncio.get_running_loop()
-        self._phase = Phase.HEADERS
+        self._phase = ConnectionPhase.HEADERS
         self._header_bytes = 0
         self._deadline: asyncio.TimerHandle | None = None
         self._write_deadline: asyncio.TimerHandle | None = None
@@ -134,19 +134,19 @@ class Connection(asyncio.Protocol):
         self._request_ended = asyncio.Event()
         self.answer_has_begun = False
         if has_body:
-            self._enter(Phase.BODY, self._limits.body_s)
+            self._enter(ConnectionPhase.BODY, self._limits.body_s)
         else:
             self.end_body()
         return self._request_ended
 
     def end_body(self) -> None:
         """Wait for the application from now on, which nobody is cut off for."""
-        self._enter(Phase.ANSWER, None)
+        self._enter(ConnectionPhase.ANSWER, None)
 
     def end_answer(self) -> None:
         """Wait for the next request's headers, and until then for the client's reading what was sent."""
         self._request_ended.set()
-        self._enter(Phase.HEADERS, self._limits.header_s + self._limits.idle_s)
+        self._enter(ConnectionPhase.HEADERS, self._limits.header_s + self._limits.idle_s)
 
     def cut_off(self) -> None:
         """End the connection, whatever it is at."""
@@ -155,7 +155,7 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def _check_header_bytes(self) -> None:
-        if self._phase is not Phase.BODY and self._header_bytes > MAX_HEADER_BYTES:
+        if self._phase is not ConnectionPhase.BODY and self._header_bytes > MAX_HEADER_BYTES:
             self._refuse("431 Request Header Fields Too Large")
 
     def _refuse(self, status: str) -> None:
@@ -163,18 +163,18 @@ class Connection(asyncio.Protocol):
         if self._transport.is_closing():
             self.cut_off()  # what was sent before is not read
             return
-        if self._phase is Phase.HEADERS or not self.answer_has_begun:
+        if self._phase is ConnectionPhase.HEADERS or not self.answer_has_begun:
             self._transport.write(f"HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".encode())
         self._transport.close()
         self._others.remove(self)
         self._deadline = self._loop.call_later(self._limits.write_s, self.cut_off)  # for a client that does not read
 
-    def _enter(self, phase: Phase, deadline_s: float | None) -> None:
+    def _enter(self, phase: ConnectionPhase, deadline_s: float | None) -> None:
         if self not in self._others.open:
             self._request_ended.set()  # what was sent before the end is still answered, for nobody
             return
         self._phase, self._header_bytes = phase, 0
-        if phase is Phase.ANSWER:
+        if phase is ConnectionPhase.ANSWER:
             self._others.waiting.pop(self, None)
         else:
             self._others.waiting.setdefault(self)
@@ -193,7 +193,7 @@ class Connection(asyncio.Protocol):
                 deadline.cancel()
 
 
-class ConnectionPhases:
+class RequestPhases:
     """Tells a `Connection` how far its request is; the outermost of the application."""
 
     def __init__(self, app: ASGIApp) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import BindParameter, Select, bindparam, func, select, true
+from sqlalchemy import BindParameter, Select, bindparam, func, inspect, select, true
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from aggregator_api.api.schemas import resources
@@ -45,17 +45,15 @@ class PageParams(NamedTuple):
 
     cursor: int
     limit: int
+    newest_first: bool = False
 
 
-def federations(
-    session: Session, only: str | None, page: PageParams, *, newest_first: bool = False
-) -> resources.Page[resources.FederationSummary]:
+def federations(session: Session, only: str | None, page: PageParams) -> resources.Page[resources.FederationSummary]:
     """List the federations, or only the one of that name."""
     query = select(FederationRow)
     if only is not None:
         query = query.where(FederationRow.name == only)
-    view = resources.FederationSummary.model_validate
-    return paginate(session, query, FederationRow.id, page, view, newest_first=newest_first)
+    return paginate(session, query, FederationRow.id, page, resources.FederationSummary.model_validate)
 
 
 def federation(
@@ -65,7 +63,7 @@ def federation(
     now = session.execute(_DETAIL, {"federation": row.id}).one()
     return resources.FederationDetail.model_validate(
         {
-            **_columns(row),
+            **columns(row),
             "epoch": now.EpochRow.epoch,
             "restored_at": now.EpochRow.restored_at,
             "summary": _in_words(row.status, now.last or 0, now.RoundRow, now.EpochRow),
@@ -155,7 +153,7 @@ def metrics(
         query = query.where(MetricRow.round_number == round_number)
 
     def view(metric: MetricRow) -> resources.ReportedMetric:
-        return resources.ReportedMetric.model_validate({**_columns(metric), "device": metric.device.name})
+        return resources.ReportedMetric.model_validate({**columns(metric), "device": metric.device.name})
 
     return paginate(session, query, MetricRow.id, page, view)
 
@@ -190,32 +188,26 @@ _SHOWN_OF_DEVICES = [getattr(DeviceRow, name) for name in resources.Device.model
 
 
 def updates(
-    session: Session, row: FederationRow, status: str | None, page: PageParams, *, newest_first: bool = False
+    session: Session, row: FederationRow, status: str | None, page: PageParams
 ) -> resources.Page[resources.UpdateView]:
     """List the updates of a federation, all or those of one status."""
     query = select(UpdateRow).where(UpdateRow.federation_id == row.id)
     if status is not None:
         query = query.where(UpdateRow.status == status)
-
-    return paginate(session, query, UpdateRow.id, page, update_view, newest_first=newest_first)
+    return paginate(session, query, UpdateRow.id, page, update_view)
 
 
 def update_view(row: UpdateRow) -> resources.UpdateView:
     """Describe an update."""
-    return resources.UpdateView.model_validate({**_columns(row), "device": row.device.name})
+    return resources.UpdateView.model_validate({**columns(row), "device": row.device.name})
 
 
 def model_versions(
-    session: Session,
-    row: FederationRow,
-    page: PageParams,
-    *,
-    newest_first: bool = False,
-    scores: ScoresOf = adoptions.scores_of,
+    session: Session, row: FederationRow, page: PageParams, scores: ScoresOf = adoptions.scores_of
 ) -> resources.Page[resources.ModelVersion]:
     """List the global models of a federation."""
     query = select(ModelVersionRow).where(ModelVersionRow.federation_id == row.id)
-    found, following = _shown(session, query, ModelVersionRow.id, page, newest_first=newest_first)
+    found, following = _shown(session, query, ModelVersionRow.id, page)
     return resources.Page(items=_versions(session, row, found, scores), next_cursor=following)
 
 
@@ -268,7 +260,7 @@ def key(session: Session, row: CredentialRow) -> Key:
     federation = session.get(FederationRow, row.federation_id) if row.federation_id else None
     device = session.get(DeviceRow, row.device_id) if row.device_id else None
     names = {"federation": federation and federation.name, "device": device and device.name}
-    return Key.model_validate({**_columns(row), **names})
+    return Key.model_validate({**columns(row), **names})
 
 
 def tokens(session: Session, row: FederationRow, page: PageParams) -> resources.Page[Token]:
@@ -288,19 +280,17 @@ def paginate(
     key: InstrumentedAttribute[int],
     page: PageParams,
     view: Callable[[Row], Item],
-    *,
-    newest_first: bool = False,
 ) -> resources.Page[Item]:
     """Return the part of a listing that a window shows; rows are ordered by `key`."""
-    found, following = _shown(session, query, key, page, newest_first=newest_first)
+    found, following = _shown(session, query, key, page)
     return resources.Page(items=[view(row) for row in found], next_cursor=following)
 
 
 def _shown(
-    session: Session, query: Select[Row], key: InstrumentedAttribute[int], page: PageParams, *, newest_first: bool
+    session: Session, query: Select[Row], key: InstrumentedAttribute[int], page: PageParams
 ) -> tuple[Sequence[Row], int | None]:
     """Return the rows of a page, and the cursor of the next one."""
-    if not newest_first:
+    if not page.newest_first:
         query = query.where(key > page.cursor).order_by(key)
     else:
         query = query.order_by(key.desc())
@@ -326,7 +316,7 @@ def _versions(
     return [
         resources.ModelVersion.model_validate(
             {
-                **_columns(row),
+                **columns(row),
                 "aliases": sorted(aliases.get(row.id, ())),
                 "url": f"/v1/blobs/{row.broadcast_sha256}",
                 "score": _score(scores.get(row.id)),
@@ -382,5 +372,6 @@ def _counted(update: UpdateRow, claimed: int, judged: bool) -> int | None:
     return claimed if update.counted_examples is None else update.counted_examples
 
 
-def _columns(row: Any) -> dict[str, Any]:
-    return {column.key: getattr(row, column.key) for column in row.__table__.columns}
+def columns(row: Any) -> dict[str, Any]:
+    """Return what a row holds, by the names of its attributes."""
+    return {attribute.key: getattr(row, attribute.key) for attribute in inspect(row).mapper.column_attrs}

@@ -112,7 +112,7 @@ class WorkerProcessExecutor:
                 if "error" in answer:
                     raise WorkFailedError(answer["error"])
                 return answer
-            log.error("the aggregation's worker died, attempt %d of %d", attempt, self._attempts)
+            log.error("aggregation worker died attempt=%d attempts=%d", attempt, self._attempts)
         raise WorkerDiedError(f"the worker process died {self._attempts} times over it; is there enough memory?")
 
     def _once(self, line: bytes) -> dict[str, Any] | None:

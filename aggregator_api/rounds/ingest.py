@@ -206,7 +206,7 @@ class Ingest:
             upload = self._uploads.get(key)
             if upload is None or not upload.continues(manifest):
                 if reason := disk.shortage(self._uploads.root, self._min_free_bytes + manifest.size):
-                    log.warning("update put off: %s", reason, extra=_about(key))
+                    log.warning("update deferred: %s", reason, extra=_about(key))
                     self._answer(key, "retry", nonce=manifest.nonce, reason=reason)
                     return
                 self._make_room(key)

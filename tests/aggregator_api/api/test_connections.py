@@ -13,8 +13,8 @@ from aggregator_api.api.connections import (
     MAX_HEADER_BYTES,
     Connection,
     ConnectionLimits,
-    ConnectionPhases,
     Connections,
+    RequestPhases,
 )
 
 SOON_S = 0.02
@@ -77,7 +77,7 @@ class Client:
             pass
 
         scope = {"type": "http", "headers": list(headers), "state": dict(self.state)}
-        await ConnectionPhases(app)(scope, receive, send)
+        await RequestPhases(app)(scope, receive, send)
 
 
 def play(course: Callable[[Connections], Awaitable[None]]) -> None:
