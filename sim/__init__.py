@@ -20,7 +20,7 @@ def simulate(
         SettingsError: for an option that is unknown or does not fit.
         RunDirectoryError: if `out` holds the run of another experiment.
     """
-    from sim.cli.run import describe  # `import sim` stays light
+    from sim.cli.options import describe  # `import sim` stays light
     from sim.errors import SettingsError
     from sim.presets import with_defaults
     from sim.run import load_data, run

@@ -31,6 +31,16 @@ _READ_APART = frozenset({"data", "partition", "holdout", "init"})
 """Options whose text is not the field's value."""
 
 
+def describe(options: Mapping[str, Any], preset: str | None, plan: Plan | None) -> Experiment:
+    """Build the experiment of these options, for the classes of their data.
+
+    Raises:
+        SettingsError: as `build_experiment`.
+    """
+    labels = get_source(options["data"]).labels(dataset_options(options["set"]))
+    return build_experiment(options, labels, preset, plan)
+
+
 def build_experiment(
     options: Mapping[str, Any], labels: Sequence[str], preset: str | None, plan: Plan | None = None
 ) -> Experiment:

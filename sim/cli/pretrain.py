@@ -14,7 +14,8 @@ from typing import Annotated
 import typer
 
 from gaitway.tasks.masked_reconstruction import MaskedReconstructionTask
-from sim.cli.run import Paths, describe, simulate
+from sim.cli.options import describe
+from sim.cli.run import Paths, simulate
 from sim.cli.terminal import cli_errors, console
 from sim.presets import with_defaults
 from sim.presets.preset import UNSCREENED

@@ -14,6 +14,7 @@ from rich.text import Text
 from federation.tasks import TASKS
 from federation.tasks.task import Task
 from models.registry import starting_from_published
+from sim.cli.options import describe, described_by, options_of, read_plan
 from sim.cli.terminal import bar, cli_errors, console, round_line
 from sim.data.federated_data import FederatedData
 from sim.data.partitions import PARTITIONS
@@ -123,8 +124,6 @@ def run(
     For example: python -m sim run --data motionsense --data-root ../shared/data --model hart_alp --method fedali
     --rounds 20 --out runs/motionsense-fedali
     """
-    from sim.cli.options import described_by, options_of, read_plan
-
     paths = Paths(out, data_root, cache, client_store_dir)
     with cli_errors():
         federation = read_plan(plan) if plan else None
@@ -133,15 +132,6 @@ def run(
             options = described_by(describe_, options)
         chosen = with_defaults(preset, options, options_of(federation) if federation else None)
         simulate(describe(chosen, preset, federation), paths, checkpoint_every)
-
-
-def describe(options: dict[str, Any], preset: str | None, plan: Any) -> Experiment:
-    """Build the experiment of these options."""
-    from sim.cli.options import build_experiment, dataset_options
-    from sim.data.sources import get_source
-
-    labels = get_source(options["data"]).labels(dataset_options(options["set"]))
-    return build_experiment(options, labels, preset, plan)
 
 
 def simulate(experiment: Experiment, paths: Paths, checkpoint_s: float) -> None:

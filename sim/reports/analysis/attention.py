@@ -48,7 +48,9 @@ def attention(run: FinishedRun) -> AnalysisSection:
     """
     kinds = _by_kind({number: each.attention for number, each in run.diagnostics.items()})
     if not kinds:
-        raise AnalysisError(_missing(run))
+        if run.method in ("fedproto_margin", "fedatt"):
+            raise AnalysisError(run.without_diagnostics)
+        raise AnalysisError(f"no attention in a run of {run.method}; fedproto_margin and fedatt weigh clients by it")
     figures = {"clients": CaptionedFigure(clients_figure(kinds, run.clients), "Weight of each client in each round.")}
     effective = {kind: [effective_clients(each) for each in rounds.values()] for kind, rounds in kinds.items()}
     values: dict[str, Any] = {"effective_clients": effective}
@@ -63,12 +65,6 @@ def attention(run: FinishedRun) -> AnalysisSection:
         figures["last_round"] = CaptionedFigure(last_round_figure(weights), caption)
     told = [(f"{TITLES[kind]}: effective clients, last round", f"{each[-1]:.3g}") for kind, each in effective.items()]
     return AnalysisSection("attention", "Attention", TEXT, values, figures, table_of((), told))
-
-
-def _missing(run: FinishedRun) -> str:
-    if run.method in ("fedproto_margin", "fedatt"):
-        return f"no diagnostics in rounds.jsonl of {run.directory.path}: an older version ran it; run it again"
-    return f"no attention in a run of {run.method}; fedproto_margin and fedatt weigh clients by attention"
 
 
 def _by_kind(rounds: Mapping[int, Mapping[str, Mapping[str, float]]]) -> dict[str, Rounds]:

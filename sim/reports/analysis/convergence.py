@@ -32,18 +32,13 @@ def convergence(run: FinishedRun) -> AnalysisSection:
         for block, moved in each.movement.items():
             curves.setdefault(block, []).append((number, moved))
     if not curves:
-        raise AnalysisError(_missing(run))
+        why = f"no prototypes on the server in a run of {run.method}"
+        raise AnalysisError(run.without_diagnostics if run.keeps_prototypes else why)
     last = {block: _relative(each[-1][1], "mean") for block, each in curves.items()}
     told = [(f"{block}, last round", f"{100 * value:.3g} % of the mean length") for block, value in last.items()]
     figures = {"rounds": CaptionedFigure(_figure(curves), CAPTION)}
     values, table = {"last_relative": last}, table_of((), told)
     return AnalysisSection("convergence", "Convergence of prototypes", TEXT, values, figures, table)
-
-
-def _missing(run: FinishedRun) -> str:
-    if run.keeps_prototypes:
-        return f"no diagnostics in rounds.jsonl of {run.directory.path}: an older version ran it; run it again"
-    return f"no prototypes on the server in a run of {run.method}"
 
 
 def _relative(moved: Movement, which: str) -> float:

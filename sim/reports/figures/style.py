@@ -75,6 +75,20 @@ def by_round(axes: Axes, ylabel: str, last: int) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
+def rounds_figure(lines: Mapping[str, Mapping[int, float]], ylabel: str, last: int) -> Figure:
+    """Draw values by round, a line for each name; a legend only where there are several."""
+    figure = new_figure(2.8)
+    axes = figure.subplots()
+    for (name, values), colour, dash in zip(lines.items(), COLOURS, DASHES, strict=False):
+        look = {"color": colour, "linestyle": dash, "marker": "o" if len(values) == 1 else ""}
+        axes.plot(list(values), list(values.values()), label=plain_text(name), **look)
+    by_round(axes, ylabel, last)
+    axes.set_ylim(bottom=0)
+    if len(lines) > 1:
+        axes.legend(frameon=False)
+    return figure
+
+
 def plain_text(text: str) -> str:
     """Keep matplotlib from reading a name as a formula."""
     return text.replace("$", r"\$")
