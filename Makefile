@@ -21,7 +21,7 @@ DEMO_ARGS ?=
 PYTEST_ARGS ?=
 SOAK_ARGS ?=
 
-.PHONY: help setup phone check test test-ci test-slow demo bench soak check-aarch64 walkthrough lock sbom
+.PHONY: help setup phone messages check test test-ci test-slow demo bench soak check-aarch64 walkthrough lock sbom
 .DELETE_ON_ERROR:
 
 help:  ## show this list
@@ -59,6 +59,9 @@ $(ORT)/ort.wasm.min.mjs: phone/node_modules/.package-lock.json phone/onnxruntime
 	install -m 0644 phone/node_modules/onnxruntime-web/dist/ort-wasm-simd-threaded.{mjs,wasm} phone/types/ort.wasm.min.d.mts $(ORT)
 	install -m 0644 phone/onnxruntime-web.LICENSE $(ORT)/LICENSE
 	install -m 0644 phone/node_modules/onnxruntime-web/dist/ort.wasm.min.mjs $@
+
+messages: $(STAMP)  ## the phone's message types and readers, from Python's models (after a change to those)
+	$(BIN)/python -m phone.generate
 
 check: $(STAMP)  ## lint, formatting, types (what pre-commit runs); of JavaScript after make phone
 	$(BIN)/ruff check $(SOURCES)

@@ -339,7 +339,7 @@ def use_one_torch_thread() -> None:
 
 def _keep_private(folder: Path) -> None:
     if opened := make_private(folder, DATA_DIR_FILES):
-        log.warning("%d files and folders in %s could be read by others; now they cannot", opened, folder)
+        log.warning("permissions tightened entries=%d folder=%s: others could read them", opened, folder)
 
 
 def _executor_of(settings: Settings, blobs: BlobStore) -> AggregationExecutor:

@@ -20,7 +20,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 @app.callback()
 def program() -> None:
-    """A device of a federation: it collects windows, trains when a round invites it, and keeps the best model.
+    """Run a device of a federation: collect windows, train when a round invites it, keep the best model.
 
     Any setting can come from the environment instead, as GAITWAY_EDGE_<SECTION>_<FIELD>.
     """

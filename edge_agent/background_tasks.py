@@ -49,7 +49,7 @@ class BackgroundTasks:
         )
 
     def blob(self, model: BlobPointer) -> Path:
-        """Where a fetched blob lies."""
+        """Return where a fetched blob lies."""
         return self._blobs.path(model.sha256)
 
     def fetch(self, model: BlobPointer) -> None:

@@ -147,7 +147,7 @@ class BoundedServer(ThreadingHTTPServer):
         self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away, or speaks no HTTP, is none of our trouble."""
+        """Ignore a client that goes away or speaks no HTTP."""
 
 
 def _end(connection: socket.socket) -> None:

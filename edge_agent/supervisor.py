@@ -102,7 +102,7 @@ class Supervisor:
     def run(self) -> int:
         """Work until the policy says so, or until `stop`; leaves within two seconds."""
         waiting = f"; updates in the outbox: {', '.join(self.agent.outbox)}" if self.agent.outbox else ""
-        log.info("device %s of federation %s%s", self.policy.device, self.config.agent.federation, waiting)
+        log.info("started device=%s federation=%s%s", self.policy.device, self.config.agent.federation, waiting)
         self._write_summary()
         self._conditions.start()
         self._classifier.start()
@@ -139,12 +139,12 @@ class Supervisor:
     def _handle(self, posted: Message) -> None:
         match posted:
             case Stop():
-                log.info("asked to stop")
+                log.info("stop requested")
                 self._code = 0
             case MessageDelivered(mid):
                 self._delivered(mid)
             case InvalidMessage(topic, reason):
-                log.warning("ignored a message on %s: %s", topic, reason)
+                log.warning("message ignored topic=%s: %s", topic, reason)
             case JobLine() | JobEnded():
                 if self._jobs.is_current(posted.job):
                     self._from_job(posted)
@@ -220,7 +220,7 @@ class Supervisor:
             self._step(failed if posted.reason else CandidateReady(job.round, job.kind))
         elif posted.record.get("event") == "epoch":
             done = posted.record.get("epoch")
-            log.info("round %d: epoch %s is done", job.round, done, extra=about(round=job.round))
+            log.info("epoch finished round=%d epoch=%s", job.round, done, extra=about(round=job.round))
         elif posted.record.get("event") == "trained":
             try:
                 kept = save_round(self.store, job)
@@ -229,15 +229,15 @@ class Supervisor:
                 self._step(JobFailed(job.round, job.kind, f"the update cannot be kept: {error}"))
                 return
             self._write_summary()
-            metrics = ", ".join(f"{name} {value:.3f}" for name, value in kept.metrics.items())
-            what = "round %d: trained in %.1f s; %s"
+            metrics = " ".join(f"{name}={value:.3f}" for name, value in kept.metrics.items())
+            what = "training finished round=%d seconds=%.1f %s"
             log.info(what, job.round, kept.seconds, metrics, extra=about(round=job.round))
             self._step(TrainingFinished(job.round, kept.update_id, kept.metrics))
 
     def _evaluated(self, asked: do.Evaluate, verdict: Verdict) -> None:
         registry = ModelRegistry(self.store)
         if registry.is_overtaken(verdict):
-            log.info("the present model was changed meanwhile: round %d is judged again", verdict.round)
+            log.info("re-evaluating candidate round=%d: current model changed", verdict.round)
             self._evaluate(asked)
             return
         with tolerate_full_disk(f"the judgement of round {verdict.round}"):
@@ -287,7 +287,7 @@ class Supervisor:
             case do.StartJob():
                 self._start_job(command)
             case do.StopJob(reason):
-                log.info("the training process is stopped: %s", reason)
+                log.info("training process stopped: %s", reason)
                 self._jobs.stop(STOP_S)
             case do.Evaluate():
                 self._evaluate(command)
@@ -307,7 +307,7 @@ class Supervisor:
                 self._uploads.stop()
             case do.ForgetUpdate(update_id, status, reason):
                 forget_update(self.store, update_id, status, reason)
-                log.info("update %s: %s by the server %s", update_id, status, reason)
+                log.info("update answered update=%s status=%s: %s", update_id, status, reason)
                 self._write_summary()
             case do.SkipRound(number, base, reason):
                 self.store.leave_out(number, base, reason)
@@ -319,7 +319,7 @@ class Supervisor:
                 self._serve()
                 self._write_summary()
             case do.SaveReleaseReport(report):
-                log.info("release %d: %s %s", report.rollout, report.answer, report.reason)
+                log.info("release judged rollout=%d answer=%s: %s", report.rollout, report.answer, report.reason)
                 self.store.save_message(RELEASE_REPORT, report)
             case do.SaveAdoptionReport(report):
                 self.store.save_message(ADOPTION_REPORT, report)
@@ -331,10 +331,8 @@ class Supervisor:
                 raise StoreError(f"no driver carries out {type(command).__name__}")
 
     def _start_job(self, command: do.StartJob) -> None:
-        what = {"train": "training", "export": "exporting its model", "adopt": "exporting the global model"}[
-            command.kind
-        ]
-        log.info("round %d: %s", command.round, what, extra=about(round=command.round))
+        what = {"train": "training", "export": "export", "adopt": "export of the global model"}[command.kind]
+        log.info("%s started round=%d", what, command.round, extra=about(round=command.round))
         job = make_job(self.config, command, self._background.blob(command.model), self.store.get("client_state"))
         self._jobs.start(job)
 

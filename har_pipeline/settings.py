@@ -88,7 +88,7 @@ class PipelineSettings:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """All fields as a JSON object."""
+        """Return all fields as a JSON object."""
         return asdict(self)
 
     @classmethod

@@ -1,7 +1,7 @@
 """The client in a phone's browser: plain ES modules without a build step, which the server serves as they are.
 
-Nothing is computed here. `app/` holds the pages and modules; `app/recognizer/…` is served from `export/web`, and
-`make phone` fills `app/vendor`.
+The server computes nothing here. `app/` holds the pages and modules, of which `generate.py` writes the message readers;
+`app/recognizer/…` is served from `export/web`, and `make phone` fills `app/vendor`.
 """
 
 from __future__ import annotations

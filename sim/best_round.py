@@ -43,7 +43,7 @@ class Chosen:
     clients: Clients = field(default_factory=Clients)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the models."""
+        """Return everything but the models."""
         return {
             "round": self.round,
             "score": self.score,
@@ -99,7 +99,7 @@ class BestRound:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the models."""
+        """Return everything but the models."""
         chosen = {name: getattr(self, name).to_json() for name in ("best", "validated", "last")}
         return {**chosen, "statistics": _listed(self.statistics), "validation": _listed(self.validation)}
 

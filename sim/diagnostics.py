@@ -101,7 +101,7 @@ def _movements(before: dict[str, Prototypes], after: dict[str, Prototypes]) -> d
 
 
 def aggregate_margin(uploads: Iterable[Tree]) -> float | None:
-    """Mean distance d⁻ between aggregate prototypes Σ n_k[c] p̂_k[c] / Σ n_k[c] of different classes.
+    """Return mean distance d⁻ between aggregate prototypes Σ n_k[c] p̂_k[c] / Σ n_k[c] of different classes.
 
     Takes what clients upload, `prototypes` (C, D) and `counts` (C,), whichever mean of them the method itself keeps.
     None where clients have fewer than two classes.
@@ -119,7 +119,7 @@ def aggregate_margin(uploads: Iterable[Tree]) -> float | None:
 
 
 def effective_clients(weights: Mapping[str, float]) -> float:
-    """1/Σa²: how many equal weights would be as uneven as these, whose sum is 1."""
+    """Return 1/Σa²: how many equal weights would be as uneven as these, whose sum is 1."""
     return 1 / sum(weight**2 for weight in weights.values())
 
 

@@ -37,13 +37,13 @@ class Evaluator(NamedTuple):
     workers: int = 1
 
     def evaluate_client(self, model: ClientModel, examples: Examples) -> Statistics:
-        """Statistics of one client's model on some examples."""
+        """Return statistics of one client's model on some examples."""
         return measure(*model, examples, self.batch)
 
     def evaluate_clients(
         self, models: Mapping[str, ClientModel], examples: Mapping[str, Examples]
     ) -> dict[str, Statistics]:
-        """Statistics of clients' models, each on that client's examples."""
+        """Return statistics of clients' models, each on that client's examples."""
         names = sorted(models)
         if min(self.workers, len(names)) < 2:
             return {name: self.evaluate_client(models[name], examples[name]) for name in names}
@@ -60,11 +60,11 @@ class Evaluator(NamedTuple):
         return {name: found[name] for name in names}
 
     def evaluate_per_client(self, model: ClientModel, examples: Mapping[str, Examples]) -> dict[str, Statistics]:
-        """Statistics of one model on every client's examples, from one pass over their union."""
+        """Return statistics of one model on every client's examples, from one pass over their union."""
         return measure_each(*model, examples, self.batch)
 
     def evaluate_union(self, models: Mapping[str, ClientModel], union: Examples) -> dict[str, Statistics]:
-        """Statistics of many clients' models on the same examples."""
+        """Return statistics of many clients' models on the same examples."""
         if self.chunk == 1 or not len(union.y):
             return self.evaluate_clients(models, dict.fromkeys(models, union))
         found: dict[str, Statistics] = {}
@@ -94,7 +94,7 @@ def subsample(union: Examples, limit: int | None, seed: int) -> Examples:
 
 
 def spread(task: Task, clients: Mapping[str, Statistics]) -> dict[str, Any] | None:
-    """Mean and standard deviation over clients of each metric; clients without examples do not count.
+    """Return mean and standard deviation over clients of each metric; clients without examples do not count.
 
     None where no client has examples.
     """
@@ -117,7 +117,7 @@ def total(clients: Mapping[str, Statistics]) -> Statistics:
 
 
 def plain(task: Task, statistics: Statistics) -> dict[str, float | None]:
-    """Metrics of one set as JSON; None where it is empty."""
+    """Return metrics of one set as JSON; None where it is empty."""
     return {name: None if math.isnan(value) else value for name, value in task.metrics(statistics).items()}
 
 
@@ -132,7 +132,7 @@ class Dissimilarity(NamedTuple):
 def mean_gradient(
     task: Task, evaluate: Forward, model: Client, examples: Examples, batch: int, moments: Moments | None = None
 ) -> Tensor:
-    """Gradient (parameters,) of the task's mean loss over all examples, summed in batches, in float64.
+    """Return gradient (parameters,) of the task's mean loss over all examples, summed in batches, in float64.
 
     `evaluate` is the network in evaluation mode, so that dropout adds no noise; bytes are normalized by `moments`.
     """

@@ -310,7 +310,7 @@ class Simulation:
         return scores
 
     def scored_clients(self) -> Clients:
-        """Those that have trained, as they predict now: with what the server sends since the last round."""
+        """Return those that have trained, as they predict now: with what the server sends since the last round."""
         method, state = self.setup.method, self.state
         if not method.predicts_by_broadcast:
             return self.clients
@@ -322,7 +322,7 @@ class Simulation:
         return self.evaluator.evaluate_clients(self.models(examples, clients), examples)
 
     def global_statistics(self) -> dict[str, Statistics]:
-        """Statistics of the server's model on every client's test set; {} for methods without one."""
+        """Return statistics of the server's model on every client's test set; {} for methods without one."""
         return self._served(self.data.test)
 
     def _served(self, examples: Mapping[str, Examples]) -> dict[str, Statistics]:
@@ -336,7 +336,7 @@ class Simulation:
         return method.global_model(self.initial, method.broadcast(self.state, ""))
 
     def generalization(self, chosen: Chosen | None = None) -> dict[str, Statistics]:
-        """Statistics of a chosen round's client models, by default the best's, on the union of test sets."""
+        """Return statistics of a chosen round's client models, by default the best's, on the union of test sets."""
         chosen = chosen or self.best_round.best
         with self._phase("evaluate"):
             # a model of everybody's examples is no client's
@@ -369,7 +369,7 @@ class Simulation:
     # ---- resume
 
     def checkpoint(self) -> Checkpoint:
-        """Everything that `restore` needs."""
+        """Return everything that `restore` needs."""
         progress = {**self.best_round.to_json(), "seconds": self.seconds, "norms": self.norms.to_json()}
         progress |= {"progress": self.progress, "refused": self.refused}
         best, validated = self.best_round.best.clients, self.best_round.validated.clients

@@ -15,7 +15,7 @@ from federation.wire import uploads
 from federation.wire.schema import schema_of
 from sim.client_store.lazy import LazySequence
 from sim.engines import ClientJob, Engine
-from sim.experiment import UplinkPrecision
+from sim.run_options import UplinkPrecision
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Uplink:
             yield name, self._arrived(result, *waiting.pop(name))
 
     def mean_bytes(self, sent: Iterable[Tree]) -> int:
-        """Mean bytes of uploads' tensors as they travel; 0 of none."""
+        """Return mean bytes of uploads' tensors as they travel; 0 of none."""
         sizes = [uploads.payload_bytes(schema_of(upload), self._wire) for upload in sent]
         return int(np.mean(sizes)) if sizes else 0
 

@@ -1,1 +1,1 @@
-"""What stands between the network and the routes."""
+"""Middleware, queries and dependencies of the routes."""

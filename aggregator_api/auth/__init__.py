@@ -1,1 +1,1 @@
-"""Who asks, from where, and what they may do; and what the server itself vouches for."""
+"""Authenticates callers, says what they may do, and keeps the server's own identity."""

@@ -71,7 +71,7 @@ class DeclaredRoutes:
         return self._need_at_no_route(scope)
 
     def _need_at_no_route(self, scope: Scope) -> Need | None:
-        """Return who is told that nothing is there, or not by this method: whom the routes around it let in.
+        """Return who is told that nothing is there, or not by this method: whom the routes around it admit.
 
         They are those at the path or the nearest one above, and those that have declared the folder.
         """

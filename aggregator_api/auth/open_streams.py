@@ -119,7 +119,7 @@ class StreamAccess:
     """With what a request opens a stream."""
 
     def __init__(self, streams: OpenStreams, key: str, session: str = "") -> None:
-        """`session` is its cookie's token, where it is a browser's."""
+        """Take the caller's session: its cookie's token, where it is a browser's."""
         self._streams, self.key = streams, key
         self.session = hashlib.sha256(session.encode()).hexdigest() if session else ""
 

@@ -80,7 +80,7 @@ def declared(endpoint: Any) -> Access | None:
 
 
 def is_device_message(state: Mapping[str, Any]) -> bool:
-    """Whether a device speaks or listens, as it would at a broker; of the state of a request that was let in."""
+    """Whether a device speaks or listens, as it would at a broker; of the state of a request that was authenticated."""
     needed: Need | None = state.get("needed")
     return needed is not None and needed.device is not None
 

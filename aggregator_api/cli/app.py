@@ -54,7 +54,7 @@ errors = Console(stderr=True, soft_wrap=True, highlight=False)
 
 @app.callback()
 def program() -> None:
-    """The server of a federation: REST to the operator, MQTT to the devices."""
+    """Run the server of federations: REST to the operator, MQTT to the devices."""
     keep_private()
 
 

@@ -34,7 +34,7 @@ from aggregator_api.settings import load
 from gaitway.terminal import Console
 
 app = typer.Typer(
-    help="The devices of federations: list, let in, put out, group.", no_args_is_help=True, rich_markup_mode="markdown"
+    help="List, approve, remove and group devices of federations.", no_args_is_help=True, rich_markup_mode="markdown"
 )
 Names = Annotated[list[str], typer.Argument(help="Names of devices.", metavar="DEVICE…")]
 

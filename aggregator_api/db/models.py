@@ -398,7 +398,7 @@ class WebSessionRow(Base):
 
 
 class EnrolmentTokenRow(Base):
-    """A token that lets one device in, once; only its sha256 is kept."""
+    """A token that enrols one device, once; only its sha256 is kept."""
 
     __tablename__ = "enrolment_tokens"
 

@@ -146,7 +146,7 @@ _PAGE = """\
   p {{ margin: 0; }}
   @media print {{ .note {{ display: none; }} }}
 </style>
-<p class="note">Each code lets one device in, once, and is as secret as a password until then. Print this page, cut it
+<p class="note">Each code enrols one device, once, and is as secret as a password until then. Print this page, cut it
 along the lines, and delete the file.</p>
 <main>
 {cards}

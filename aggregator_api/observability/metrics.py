@@ -178,7 +178,7 @@ class DatabaseCollector:
             yield _counter("gaitway_rounds", "rounds that have ended", "outcome", self._rounds)
             yield _counter("gaitway_rollouts", "rollouts that have ended", "outcome", self._rollouts)
             yield _counter("gaitway_adoptions", "models judged by devices, by their answer", "answer", self._adoptions)
-            yield _counter("gaitway_updates", "updates by what became of them", "outcome", self._updates)
+            yield _counter("gaitway_updates", "updates by outcome", "outcome", self._updates)
             received = CounterMetricFamily("gaitway_update_bytes", "bytes of updates taken", labels=["federation"])
             for name, size in sorted(self._bytes.items()):
                 received.add_metric([name], size)

@@ -61,7 +61,7 @@ class InProcessExecutor:
         return write_broadcasts(contract.method, self._blobs, read_state(self._blobs, state), cohort)
 
     def close(self) -> None:
-        """Nothing was started."""
+        """Stop nothing: nothing was started."""
 
 
 class WorkerProcessExecutor:

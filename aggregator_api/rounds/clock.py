@@ -13,7 +13,7 @@ MIN_CLOCK_STEP_S = 1.0
 
 
 class SteadyClock:
-    """Unix time as the machine had it at the start, and since then by a clock that nobody sets."""
+    """Unix time as the machine had it at the start, and since then by the monotonic clock."""
 
     def __init__(self) -> None:
         self._ahead_s = time.time() - time.monotonic()
@@ -25,7 +25,7 @@ class SteadyClock:
         return time.monotonic() + self._ahead_s
 
     def leap_s(self) -> float:
-        """By how much the machine's clock was set forwards, or (below 0) back; 0 if it was not."""
+        """Return by how much the machine's clock was set forwards, or (below 0) back; 0 if it was not."""
         leap_s = time.time() - self()
         return leap_s if abs(leap_s) > MIN_CLOCK_STEP_S else 0.0
 

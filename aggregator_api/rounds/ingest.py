@@ -117,13 +117,13 @@ class Ingest:
         except BlobError as error:
             self._coordinator.base_damaged(key[0], str(error))
             nonce = self._nonce(key, payload)
-            self._answer(key, "later", nonce=nonce, reason="the server's copy of the round's model is damaged")
+            self._answer(key, "retry", nonce=nonce, reason="the server's copy of the round's model is damaged")
         except (OSError, DBAPIError) as error:
             if not disk.is_full(error):
                 raise
             log.error("disk full: %s", error, extra=_about(key))
             nonce = self._nonce(key, payload)
-            self._answer(key, "later", nonce=nonce, reason="the server's disk is full; try later")
+            self._answer(key, "retry", nonce=nonce, reason="the server's disk is full; try later")
 
     def take_over(self, federation: str) -> None:
         """Resume the uploads that another process has left behind, without waiting for their devices' time-outs."""
@@ -191,7 +191,7 @@ class Ingest:
         if reason := admission.forged(context, key, envelope):
             self._note_forged(key, reason)
             # not refused: the device's own update may have this id, and must neither be dropped nor be settled here
-            self._answer(key, "later", nonce=manifest.nonce if manifest else "", reason=reason)
+            self._answer(key, "retry", nonce=manifest.nonce if manifest else "", reason=reason)
             return
         if self._answered_before(key, context, manifest):
             return
@@ -207,7 +207,7 @@ class Ingest:
             if upload is None or not upload.continues(manifest):
                 if reason := disk.shortage(self._uploads.root, self._min_free_bytes + manifest.size):
                     log.warning("update put off: %s", reason, extra=_about(key))
-                    self._answer(key, "later", nonce=manifest.nonce, reason=reason)
+                    self._answer(key, "retry", nonce=manifest.nonce, reason=reason)
                     return
                 self._make_room(key)
                 upload = self._uploads.begin(key, manifest)

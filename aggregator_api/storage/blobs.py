@@ -125,7 +125,7 @@ class BlobStore:
         return bool(self._files.exists(self._path(sha256)))
 
     def size(self, sha256: str) -> int:
-        """Size of a blob in bytes.
+        """Return size of a blob in bytes.
 
         Raises:
             BlobError: if there is no such blob.
@@ -246,7 +246,7 @@ class DetachedBlob(NamedTuple):
     path: Path
 
     def modified(self) -> float:
-        """When it was written; the end of time if it is gone."""
+        """Return when it was written; the end of time if it is gone."""
         try:
             return self.path.stat().st_mtime
         except FileNotFoundError:

@@ -1,7 +1,7 @@
 """Whether what the server keeps is whole: the database, every blob that its rows need, open rounds, partial uploads.
 
 It reads, and changes nothing unless it is told to repair; and then only what costs nobody anything: uploads that
-cannot be gone on with (their devices send them again), and rights of others on private files.
+cannot be resumed (their devices send them again), and rights of others on private files.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def _uploads(folder: Path, federations: set[str], *, repair: bool) -> Iterator[F
             for suffix in (".json", ".have", ".part"):
                 described.with_suffix(suffix).unlink(missing_ok=True)
     if useless:
-        words = f"{len(useless)} half-received updates cannot be gone on with, such as {useless[0].stem}"
+        words = f"{len(useless)} half-received updates cannot be resumed, such as {useless[0].stem}"
         yield (
             FsckResult(Severity.REPAIRED, f"{words}: deleted")
             if repair

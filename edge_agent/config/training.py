@@ -1,4 +1,4 @@
-"""When a device trains, with what, and whom it trusts: sections of `edge_agent.config.settings`."""
+"""When a device trains, with what, and which keys it trusts: sections of `edge_agent.config.settings`."""
 
 from __future__ import annotations
 

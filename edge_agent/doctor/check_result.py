@@ -24,15 +24,15 @@ class CheckResult(NamedTuple):
 
 
 def ok(check: str, found: str) -> CheckResult:
-    """All is well."""
+    """Report that all is well."""
     return CheckResult(check, Level.OK, found)
 
 
 def warning(check: str, found: str, todo: str) -> CheckResult:
-    """It works, or may; someone should look."""
+    """Report what works, or may; someone should look."""
     return CheckResult(check, Level.WARNING, found, todo)
 
 
 def failure(check: str, found: str, todo: str) -> CheckResult:
-    """It does not work."""
+    """Report what does not work."""
     return CheckResult(check, Level.FAILURE, found, todo)

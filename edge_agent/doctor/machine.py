@@ -101,7 +101,7 @@ def clock() -> CheckResult:
 
 
 def memory(meminfo: Path = Path("/proc/meminfo")) -> CheckResult:
-    """How much memory a training process could have."""
+    """Return how much memory a training process could have."""
     try:
         lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
         free = int(lines["MemAvailable"].split()[0]) / 1000

@@ -1,4 +1,4 @@
-"""The network, step by step, so that it is clear which one fails: name, port, TLS, and being let in."""
+"""The network, step by step, so that it is clear which one fails: name, port, TLS, and the login."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def shake_hands(what: str, host: str, port: int, context: ssl.SSLContext) -> Che
 
 
 def check_server(config: Config) -> Iterator[CheckResult]:
-    """The server over HTTP, and how far its clock is from ours."""
+    """Check the server over HTTP, and how far its clock is from ours."""
     url = urlsplit(config.server.url)
     host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
     steps = list(reach("server", host, port, "check [server] url"))
@@ -114,7 +114,7 @@ def _compared(date: str) -> CheckResult:
 
 
 def check_messages(config: Config, *, running: bool) -> Iterator[CheckResult]:
-    """The way that messages go: the broker, or the server that takes the device's key."""
+    """Check the way that messages go: the broker, or the server that takes the device's key."""
     if config.server.transport == "http":
         yield ok("broker", "not used: [server] transport is http")
     else:
@@ -143,7 +143,7 @@ def _key_opens(config: Config) -> CheckResult:
 
 
 def check_broker(config: Config, *, running: bool) -> Iterator[CheckResult]:
-    """The broker, up to being let in; a running agent is not pushed out by asking under its name."""
+    """Check the broker, up to the login; a running agent is not pushed out by asking under its name."""
     try:
         settings = require_place(config)
     except ConfigError as error:

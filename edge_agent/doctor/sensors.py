@@ -187,7 +187,7 @@ def _live(config: Config, *, running: bool) -> Iterator[CheckResult]:
     """Judge any source without a check of its own by what a running agent has noted of it."""
     if config.sensors.source == "sensor_logger_http" and config.phone.token is None:
         todo = "python -c 'import secrets; print(secrets.token_urlsafe(16))', and set GAITWAY_EDGE_PHONE_TOKEN"
-        yield failure("sensors", "[phone] token is missing, so no phone can be let in", todo)
+        yield failure("sensors", "[phone] token is missing, so no phone can connect", todo)
         return
     folder, advice = config.agent.data_dir, _advice(config.sensors.source)
     noted = ""

@@ -62,7 +62,7 @@ class PageServer(BoundedServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log what is our own mistake; a client that goes away is none."""
         if not isinstance(sys.exc_info()[1], OSError):
-            log.exception("a request to the device's page failed")
+            log.exception("page request failed")
 
 
 @contextlib.contextmanager
@@ -81,7 +81,7 @@ def served_page(config: Config, config_file: Path, live: Live) -> Iterator[None]
     except OSError as error:
         raise ConfigError(f"[agent] page {me.page} cannot be listened on: {error.strerror}") from error
     unguarded = "" if is_loopback(me.page) else "; without TLS, so only for a network that you trust"
-    log.info("the device's page: http://%s/%s", me.page, unguarded)
+    log.info("page started url=http://%s/%s", me.page, unguarded)
     try:
         yield
     finally:

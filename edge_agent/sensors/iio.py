@@ -139,7 +139,10 @@ class IioSource(ThreadedSource):
         try:
             for kind, channel in channels.items():
                 log.info(
-                    "%s: %s, %s", kind, channel.folder, f"{channel.rate_hz} Hz" if channel.rate_hz else "rate unknown"
+                    "sensor found kind=%s channel=%s rate=%s",
+                    kind,
+                    channel.folder,
+                    f"{channel.rate_hz} Hz" if channel.rate_hz else "unknown",
                 )
                 if channel.rate_hz and channel.rate_hz < MIN_HZ:
                     collector.health.note(f"{channel.folder} samples at {channel.rate_hz} Hz only; set its rate higher")
@@ -177,7 +180,7 @@ class Poll:
         self._begin()
 
     def _begin(self) -> None:
-        # the wall clock once, then a clock that nobody sets: the little steps of NTP would tear the windows apart
+        # the wall clock once, then the monotonic clock: the little steps of NTP would tear the windows apart
         self._wall_s, self._began_s = time.time(), time.monotonic()
         self._session = f"{self._wall_s:.3f}"
 
@@ -185,7 +188,7 @@ class Poll:
         """Begin a new session where the clock was set, as after a start without a network: labels come by its time."""
         ahead_s = time.time() - (self._wall_s + time.monotonic() - self._began_s)
         if abs(ahead_s) > MIN_CLOCK_STEP_S:
-            log.info("the clock was set by %+.0f s; samples go on under it", ahead_s)
+            log.info("clock stepped step_s=%+.0f; a new session begins", ahead_s)
             self._begin()
 
     def run(self) -> None:

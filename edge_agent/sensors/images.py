@@ -98,7 +98,7 @@ class ImageSource(ThreadedSource):
                     images.append(read_image(folder, path, plan, settings))
                 except (ImageError, OSError) as error:
                     skipped[name] = [str(error)]
-                    log.warning("%s was left out: %s", name, error)
+                    log.warning("image skipped file=%s: %s", name, error)
             try:
                 store.add_images(images, settings, self.config.windows)
                 store.put(**{_IMPORTED: json.dumps({settings.key: taken}), SKIPPED: json.dumps(skipped)})

@@ -96,7 +96,7 @@ class FileSource(ThreadedSource, Generic[OnePart]):
 
     @abstractmethod
     def settings(self) -> str:
-        """Everything in the config that changes what a file means."""
+        """Return everything in the config that changes what a file means."""
 
     @abstractmethod
     def replay(self, part: OnePart, plan: Plan, sink: PacedSink, stop: threading.Event) -> list[str]:
@@ -123,7 +123,7 @@ class FileSource(ThreadedSource, Generic[OnePart]):
                 left_out = self._import_part(part, plan, stop)
                 taken = True
             except PipelineError as error:
-                log.warning("%s is left out: %s", part.name, error)
+                log.warning("recording skipped file=%s: %s", part.name, error)
                 left_out, refused = [str(error)], refused or error
             if left_out:
                 skipped[part.name] = left_out
@@ -164,9 +164,9 @@ class FileSource(ThreadedSource, Generic[OnePart]):
                         "name": part.name, "under": "" if left_out else under, "findings": collector.save_findings()
                     })}
                 )  # fmt: skip
-                log.info("took %s", part.name)
+                log.info("recording imported file=%s", part.name)
             for reason in left_out:
-                log.warning("%s: %s", part.name, reason)
+                log.warning("recording partly skipped file=%s: %s", part.name, reason)
             return left_out
         except PipelineError:
             collector.store.drop_origin(collector.origin)

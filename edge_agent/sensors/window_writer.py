@@ -103,10 +103,10 @@ class WindowWriter:
             log.error("%s", error)
             self.reopen()
         else:
-            log.warning("%s; tried again soon", error)  # another program holds it for long
+            log.warning("%s; retrying soon", error)  # another program holds it for long
 
     def reopen(self) -> None:
-        """Open the database anew; a broken one is replaced."""
+        """Reopen the database; a broken one is replaced."""
         self.store.close()
         self._open()
 
@@ -159,8 +159,8 @@ class WindowWriter:
 
     def _pause(self, reason: str) -> None:
         if not self._paused:
-            log.error("collecting pauses: %s", reason)
-            self.post(CollectingPaused(f"collecting pauses: {reason}"))
+            log.error("collecting paused: %s", reason)
+            self.post(CollectingPaused(f"collecting paused: {reason}"))
         self._paused = reason
 
     def _resume(self) -> None:

@@ -151,7 +151,7 @@ def run_again(model: Model | None, windows: Windows, threads: int) -> ModelEvalu
     try:
         return run_model(Path(model["path"]), model, windows, threads)
     except (AgentError, ExportError, OSError, ValueError) as error:
-        log.warning("the %s does not run any more: %s", name_of(model), error)
+        log.warning("model failed to run model=%r: %s", name_of(model), error)
         return None
 
 

@@ -62,7 +62,7 @@ def lock_folder(store: StateStore, me: AgentSection) -> IO[str]:
     if not store.get("device") or not store.get("federation"):
         store.put(device=me.device, federation=me.federation)
     if opened := make_private(store.folder, AGENT_FILES):
-        log.warning("%d files and folders in %s could be read by others; now they cannot", opened, store.folder)
+        log.warning("permissions tightened entries=%d folder=%s: others could read them", opened, store.folder)
     return lock
 
 

@@ -70,7 +70,7 @@ def check(db: sqlite3.Connection, path: Path) -> None:
 
 @contextmanager
 def transaction(db: sqlite3.Connection, path: Path) -> Iterator[sqlite3.Connection]:
-    """All or nothing, and durable at the end; raises DiskFullError, DamagedError or StoreError."""
+    """Commit all or nothing, durable at the end; raises DiskFullError, DamagedError or StoreError."""
     with sqlite_errors(path), db:
         db.execute("BEGIN IMMEDIATE")
         yield db

@@ -51,4 +51,4 @@ def tolerate_full_disk(what: str) -> Iterator[None]:
     except OSError as error:
         if not isinstance(error, DiskFullError) and error.errno != errno.ENOSPC:
             raise
-        log.error("%s is not noted: %s", what, error)
+        log.error("%s not saved: %s", what, error)

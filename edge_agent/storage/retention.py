@@ -2,7 +2,7 @@
 
 Age is time that the device has lived through, not what its clock was set to. A board without a battery for its clock
 starts in 1970, or at its last shutdown, until the network sets it; and a clock that is set forward by years must not
-make everything too old to be kept. So age counts by the kernel's clock that nobody sets, across restarts of the
+make everything too old to be kept. So age counts by the kernel's monotonic clock, across restarts of the
 program. What the machine was switched off for counts as its clock says, but at the most `MAX_OFF_S`, for there a
 leap cannot be told from time.
 """

@@ -261,7 +261,7 @@ class WindowStore:
             db.executemany("INSERT OR REPLACE INTO notes VALUES (?, ?)", list(notes.items()))
 
     def version(self) -> int:
-        """A number that changes when another connection has changed anything."""
+        """Return a number that changes when another connection has changed anything."""
         with self.reading() as db:
             return int(db.execute("PRAGMA data_version").fetchone()[0])
 

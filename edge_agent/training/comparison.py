@@ -111,5 +111,5 @@ def stretches(windows: ClientWindows) -> npt.NDArray[np.int64]:
 
 
 def tail(successes: int, trials: int) -> float:
-    """Probability of so many successes or more in fair trials."""
+    """Return probability of so many successes or more in fair trials."""
     return float(sum(comb(trials, k) for k in range(successes, trials + 1)) / 2**trials)

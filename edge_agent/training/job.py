@@ -116,17 +116,17 @@ def make_job(config: Config, command: StartJob, broadcast: Path, client_state: s
 
 
 def job_folder(folder: Path, round_number: int, kind: Kind) -> Path:
-    """Where a job's files lie, below the data folder."""
+    """Return where a job's files lie, below the data folder."""
     return folder / JOBS / f"r{round_number}-{kind}"
 
 
 def candidate_path(folder: Path, round_number: int) -> Path:
-    """Where a trained round's checkpoint lies until it is exported and judged, below the data folder."""
+    """Return where a trained round's checkpoint lies until it is exported and judged, below the data folder."""
     return folder / CANDIDATES / f"r{round_number}.safetensors"
 
 
 def validation_path(checkpoint: Path) -> Path:
-    """Where the answers of cross-validation lie that belong to a checkpoint in `models/`."""
+    """Return where the answers of cross-validation lie that belong to a checkpoint in `models/`."""
     return checkpoint.with_suffix(".json")
 
 

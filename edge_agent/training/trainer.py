@@ -348,7 +348,7 @@ def _on_holdout(context: TrainingContext, client: Client) -> Measurement:
 
 
 def holdout_metrics(before: Measurement, after: Measurement) -> dict[str, float]:
-    """Scores of the received and of the trained model; where the holdout can tell, also whether they work.
+    """Return scores of the received and of the trained model; where the holdout can tell, also whether they work.
 
     From the latter the server makes its score of a version, for devices that cannot check it themselves.
     """

@@ -38,7 +38,7 @@ class BlobDownloader:
         self._lock = threading.Lock()
 
     def path(self, sha256: str) -> Path:
-        """Where a fetched blob lies."""
+        """Return where a fetched blob lies."""
         return self.folder / sha256
 
     def fetch(self, pointer: BlobPointer) -> Path:

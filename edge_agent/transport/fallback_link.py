@@ -98,7 +98,7 @@ class FallbackLink:
         self._post(event)
 
     def _fall_back(self, reason: str) -> None:
-        log.warning("the broker was not reached %d times (%s): this device speaks HTTP", self._most_failures, reason)
+        log.warning("falling back to HTTP: broker unreachable attempts=%d: %s", self._most_failures, reason)
         self._link.stop(say_offline=False)
         with self._lock:
             if self._stopping.is_set():
@@ -141,7 +141,7 @@ class FallbackLink:
         with self._lock:
             if self._stopping.is_set() or trial.is_over.is_set():
                 return
-            log.info("the broker is in reach again: this device speaks MQTT")
+            log.info("returning to MQTT: broker reachable")
             second, self._current = self._link, self._current + 1
             second.stop(say_offline=False)  # before the first status: the server forgets a stream that has ended
             self._failures, self._most_failures, self._is_settled = 0, MAX_RECONNECT_ATTEMPTS, False
@@ -202,7 +202,7 @@ def open_link(
         case "http":
             return http(post)
         case "auto" if broker_place(config) is None:
-            log.warning("no broker is known, neither by [broker] host nor from the server: this device speaks HTTP")
+            log.warning("using HTTP: no broker is known, neither by [broker] host nor from the server")
             return http(post)
         case "auto":
             return FallbackLink(mqtt, http, post)

@@ -56,13 +56,13 @@ class KeySource(Protocol):
     said: str
 
     def api_key(self) -> str | None:
-        """The key, as it is now; None for a device that has not enrolled."""
+        """Return the key, as it is now; None for a device that has not enrolled."""
 
     def taken(self) -> None:
-        """The server has taken it."""
+        """Note that the server has taken it."""
 
     def key_refused(self, key: str | None) -> bool:
-        """The server refuses it; whether there is another now."""
+        """Note that the server refuses it; return whether there is another now."""
 
 
 class _Post(NamedTuple):

@@ -37,10 +37,10 @@ class CredentialSource(Protocol):
         """Name, password and client id, as they are now."""
 
     def taken(self) -> None:
-        """The broker has taken them."""
+        """Note that the broker has taken them."""
 
     def login_refused(self, who: Login) -> bool:
-        """The broker refuses them; whether there are others now."""
+        """Note that the broker refuses them; return whether there are others now."""
 
 
 def tls_context(settings: BrokerPlace) -> ssl.SSLContext:

@@ -105,7 +105,7 @@ class CredentialRenewal:
         wait_s = random.uniform(self._wait_s / 2, self._wait_s)
         self._due_at = self._clock() + wait_s
         if self.said:
-            log.warning("%s; asked again in %.0f s", self.said, wait_s)
+            log.warning("%s; retrying in %.0f s", self.said, wait_s)
             return False
-        log.info("the server gave this device new credentials: those before were not taken any more")
+        log.info("credentials renewed: the previous ones were refused")
         return True

@@ -4,8 +4,8 @@
  */
 
 const MIN_SAMPLES = 256;
-const SLOWEST_HZ = 5;
-const FASTEST_HZ = 2000;
+const MIN_RATE_HZ = 5;
+const MAX_RATE_HZ = 2000;
 /** Half of all accelerations are larger, half smaller than a number in here, if they are in m/s² with gravity. */
 const IN_MOTION = [5, 16];
 /** rad/s: one sample in twenty turns faster only if it is in degrees. */
@@ -40,8 +40,8 @@ function judge(sensor, { sizes, firstS, zero }, lastS) {
   if (zero) return [`the ${sensor === "acc" ? "accelerometer" : "gyroscope"} gives zeros: is it switched off?`];
   const found = [];
   const rateHz = (sizes.length - 1) / (lastS - firstS);
-  if (!(rateHz >= SLOWEST_HZ && rateHz <= FASTEST_HZ)) {
-    const words = `${rateHz.toPrecision(3)} samples a second; ${SLOWEST_HZ} to ${FASTEST_HZ} were expected`;
+  if (!(rateHz >= MIN_RATE_HZ && rateHz <= MAX_RATE_HZ)) {
+    const words = `${rateHz.toPrecision(3)} samples a second; ${MIN_RATE_HZ} to ${MAX_RATE_HZ} were expected`;
     found.push(`${words}: check the unit of time`);
   }
   const sorted = sizes.slice().sort((one, other) => one - other);

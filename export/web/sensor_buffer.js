@@ -12,7 +12,7 @@ const RATE_SPAN_S = 2;
 const PIECE_S = 10;
 const SLOW = 0.9;
 const GAP_STEPS = 5;
-const SLOWEST_HZ = 5;
+const MIN_RATE_HZ = 5;
 const MIN_STEPS = 8;
 const PAUSE_S = 1;
 const PAUSE_STEPS = 10;
@@ -209,5 +209,5 @@ function nativeRate(times) {
     const longest = PAUSE_STEPS * mean();
     steps = steps.filter((step) => step <= longest);
   }
-  return Math.max(1 / mean(), SLOWEST_HZ);
+  return Math.max(1 / mean(), MIN_RATE_HZ);
 }

@@ -41,12 +41,12 @@ def _added(stats: ClassStats, labelled: LabelledFeatures) -> ClassStats:
 
 
 def class_prototypes(stats: ClassStats, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Mean feature of each class (C, D); where count is 0 the row is meaningless and must be masked."""
+    """Return mean feature of each class (C, D); where count is 0 the row is meaningless and must be masked."""
     return (stats.total / stats.counts.clamp(min=1)[:, None]).to(dtype)
 
 
 def empty_class_stats(training: TrainingConfig, like: Tensor, clients: tuple[int, ...] = ()) -> ClassStats:
-    """Statistics of nothing, where `like` is; with a first dimension where clients are stacked."""
+    """Return statistics of nothing, where `like` is; with a first dimension where clients are stacked."""
     return _nothing(like, training.classes, training.feature_dim, clients)
 
 

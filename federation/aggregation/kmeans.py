@@ -73,7 +73,7 @@ def nearest(points: Tensor, centres: Tensor) -> Tensor:
 
 
 def rows_at_once(points: Tensor, columns: int) -> int:
-    """How many rows of that many columns are worked on at a time."""
+    """Return how many rows of that many columns are worked on at a time."""
     return max(256, CHUNK_ELEMENTS.get(points.device.type, CHUNK_ELEMENTS["cpu"]) // columns)
 
 

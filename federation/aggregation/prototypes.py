@@ -60,7 +60,7 @@ class ModelAndPrototypeSums(MeanSums):
 
 
 def client_memory(training: TrainingConfig, params: Tensors) -> Tree:
-    """What a client remembers before its first round: no prototype, and no example of any class."""
+    """Return what a client remembers before its first round: no prototype, and no example of any class."""
     empty = empty_prototypes(training, params)
     return {**empty, "counts": torch.zeros_like(empty["known"])}
 
@@ -76,7 +76,7 @@ def remember(client: Client, broadcast: Broadcast) -> Client:
 
 
 def uploaded(stats: ClassStats, dtype: torch.dtype = torch.float32) -> Tree:
-    """What a client sends: its prototypes (C, D), and the examples (C,) behind each; no examples, no prototype."""
+    """Return what a client sends: prototypes (C, D) and the examples (C,) behind each; no examples, no prototype."""
     return {"prototypes": class_prototypes(stats, dtype), "counts": stats.counts.to(dtype)}
 
 
@@ -87,14 +87,14 @@ def upload(client: Client, stats: TrainingStats) -> tuple[Client, Tree]:
 
 
 def squared_error(labelled: LabelledFeatures, round_state: Tree) -> Tensor:
-    """‖e − P[y]‖² of features (m, D) and their classes (m,): (m,), 0 for a class without a prototype."""
+    """Return ‖e − P[y]‖² (m,) of features (m, D) and their classes (m,); 0 for a class without a prototype."""
     prototypes: Tensor = round_state["prototypes"]
     known: Tensor = round_state["known"]
     return ((labelled.features - prototypes[labelled.classes]) ** 2).sum(-1) * known[labelled.classes]
 
 
 def mean_squared_error(labelled: LabelledFeatures, round_state: Tree) -> Tensor:
-    """Mean of mse(e, P[y]) over the features that have a class (Tan et al. 2022, eq. 8)."""
+    """Return mean of mse(e, P[y]) over the features that have a class (Tan et al. 2022, eq. 8)."""
     return masked_mean(squared_error(labelled, round_state) / labelled.features.shape[-1], labelled.mask)
 
 
@@ -162,7 +162,7 @@ def nearest(features: Tensor, prototypes: Tensor, known: Tensor, otherwise: Tens
 
 
 def empty_prototypes(training: TrainingConfig, params: Tensors) -> Tree:
-    """Prototypes before the first round: none; where the parameters are, in their dtype."""
+    """Return prototypes before the first round: none; where the parameters are, in their dtype."""
     like = next(iter(params.values()))
     return {
         "prototypes": like.new_zeros(training.classes, training.feature_dim),

@@ -34,7 +34,7 @@ class RidgeSums(NamedTuple):
 
 
 def empty_ridge_sums(classes: int, length: int, like: Tensor, clients: tuple[int, ...] = ()) -> RidgeSums:
-    """Sums of no example with features of this length (D), where `like` is."""
+    """Return sums of no example with features of this length (D), where `like` is."""
 
     def zeros(*shape: int) -> Tensor:
         return like.new_zeros((*clients, classes, *shape), dtype=torch.float64)

@@ -33,7 +33,7 @@ def combine(rule: Rule, clients: Sequence[Tensors], *, trim: float, byzantine: i
 
 
 def trimmed_mean(values: Tensor, trim: float) -> Tensor:
-    """Mean over the first dimension of values (K, ...) without the ⌊trim·K⌋ largest and smallest of each coordinate."""
+    """Average values (K, ...) over the first dimension without the ⌊trim·K⌋ largest and smallest of each coordinate."""
     cut = math.floor(trim * len(values))
     kept = values.sort(0).values[cut : len(values) - cut]
     return kept.mean(0)
@@ -46,7 +46,7 @@ def median(values: Tensor) -> Tensor:
 
 
 def krum(clients: Sequence[Tensors], byzantine: int) -> int:
-    """Index of the client nearest to its K − f − 2 nearest others, f of the K being byzantine.
+    """Return index of the client nearest to its K − f − 2 nearest others, f of the K being byzantine.
 
     Raises:
         RoundError: with fewer than f + 3 clients, where nobody has such neighbours.

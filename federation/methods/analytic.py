@@ -136,7 +136,7 @@ class Analytic(Method):
         return ridge_bounds.implausibility(upload, examples, self.clip)
 
     def delta_reference(self, broadcast: Broadcast) -> Tree:
-        """Sums are measured anew in each round."""
+        """Take no sums over: they are measured in each round."""
         return {}
 
     @property

@@ -50,7 +50,7 @@ class Ditto(Method):
     def loss(
         self, task: Task, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
     ) -> tuple[Tensor, Tensors]:
-        """CE(w) + CE(v) + λ/2 ‖v − w_t‖²."""
+        """Return CE(w) + CE(v) + λ/2 ‖v − w_t‖²."""
         loss, moved = super().loss(task, network, _global(params), buffers, batch, round_state)
         personal = _personal(params)
         own = task.mean_loss(network.train(personal, buffers, batch.x, batch.mask), batch)

@@ -27,7 +27,7 @@ class FedAdam(ServerOptimizer):
     tau: float = 1e-3
 
     def moments(self, params: Tensors) -> Tree:
-        """m = 0, v = τ²."""
+        """Begin with m = 0, v = τ²."""
         zeros = self.zeros(params)
         return {"m": zeros, "v": {name: value + self.tau**2 for name, value in zeros.items()}}
 

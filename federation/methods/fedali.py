@@ -77,7 +77,7 @@ class FedAli(Method):
         return client, {**tensors, "prototypes": _blocks(client.buffers, LOCAL)}
 
     def delta_reference(self, broadcast: Broadcast) -> Tree:
-        """Prototypes, too, start at what came: the centres."""
+        """Start the prototypes, too, at what came: the centres."""
         return {**super().delta_reference(broadcast), "prototypes": broadcast["prototypes"]}
 
     def global_model(self, client: Client, broadcast: Broadcast) -> Client:
@@ -123,7 +123,7 @@ class FedAli(Method):
         return replace(folded, pool=pool, prototype_sum=total)
 
     def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
-        """P_g ← k-means of the pool (K·G, d) with G clusters, from the weighted mean (algorithm 1, line 11)."""
+        """Set P_g to k-means of the pool (K·G, d) with G clusters, from the weighted mean (algorithm 1, line 11)."""
         before, sums = state["prototypes"], FedAliSums.of(accumulator)
         if sums.streams is not None:
             centres = {block: stream.centres.to(before[block]) for block, stream in sums.streams.items()}

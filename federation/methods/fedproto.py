@@ -138,11 +138,11 @@ class FedProto(Method):
         return prototypes.upload(client, stats)
 
     def delta_reference(self, broadcast: Broadcast) -> Tree:
-        """Prototypes are measured anew in each round."""
+        """Take no prototypes over: they are measured in each round."""
         return {}
 
     def serving_model(self, client: Client) -> Client:
-        """Of a frozen network the one whose head answers the nearest prototype (eq. 4)."""
+        """Return the client's model; of a frozen network one whose head answers the nearest prototype (eq. 4)."""
         return prototypes.with_nearest_head(client, self.predict_classes) if self.is_frozen else client
 
     @property

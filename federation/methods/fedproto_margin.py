@@ -119,7 +119,7 @@ class FedProtoMargin(Method):
 
 
 def class_margins(ours: Tensor, others: Tensor, present: Tensor, distance: str) -> Tensor:
-    """μ[c] (C,) of one set of normalised prototypes (C, D) against another, over the classes with present (C,) 1.
+    """Return μ[c] (C,) of one set of normalised prototypes (C, D) against another; `present` (C,) is 1 where compared.
 
     d⁺[c] = ‖p̂_i[c] − p̂_j[c]‖, d⁻[c] = mean of ‖p̂_i[c] − p̂_j[c′]‖ over the other present classes c′, and
     μ[c] = (d⁻ − d⁺) / (d⁻ + d⁺) (eq. 5 to 7); 0 with fewer than two classes, and where both distances vanish.

@@ -43,15 +43,15 @@ class Local(Method):
         return client, {}
 
     def server_init(self, params: Tensors, buffers: Tensors, training: TrainingConfig) -> Tree:
-        """The server has no state."""
+        """Keep no state."""
         return {}
 
     def fold(self, state: Tree, accumulator: Accumulator | None, update: Update) -> Accumulator:
-        """Nothing to add."""
+        """Add nothing."""
         return Accumulator()
 
     def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
-        """Nothing to combine."""
+        """Combine nothing."""
         return state
 
     def aggregate(self, state: Tree, updates: Iterable[Update]) -> Tree:

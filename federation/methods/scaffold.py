@@ -66,7 +66,7 @@ class Scaffold(Method):
         return loss + torch.stack(linear).sum(), buffers
 
     def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:
-        """c_i⁺ = c_i − c + (w − y)/(K η_l) (eq. 4, option II), K η_l as in `lr_sum`; send y and c_i⁺ − c_i."""
+        """Send y and c_i⁺ − c_i, where c_i⁺ = c_i − c + (w − y)/(K η_l) (eq. 4, option II), K η_l as in `lr_sum`."""
         client, tensors = super().upload(client, round_state, stats)
         walked = stats.lr_sum.clamp(min=torch.finfo(stats.lr_sum.dtype).tiny)
         slope = {name: (value - client.params[name]) / walked for name, value in round_state["anchor"].items()}
@@ -75,7 +75,7 @@ class Scaffold(Method):
         return client._replace(memory={"variate": variate}), {**tensors, "variate": change}
 
     def delta_reference(self, broadcast: Broadcast) -> Tree:
-        """What is sent of a variate is its change, which the server adds up: it starts at zero."""
+        """Begin at zero: what is sent of a variate is its change, which the server adds up."""
         return {**super().delta_reference(broadcast), "variate": map_tree(torch.zeros_like, broadcast["variate"])}
 
     def server_init(self, params: Tensors, buffers: Tensors, training: TrainingConfig) -> Tree:

@@ -13,7 +13,7 @@ def chunk_count(size: int, chunk_bytes: int) -> int:
 
 
 def chunk_range(size: int, chunk_bytes: int, n: int) -> slice:
-    """Where chunk n lies in the bytes."""
+    """Return where chunk n lies in the bytes."""
     return slice(n * chunk_bytes, min(size, (n + 1) * chunk_bytes))
 
 

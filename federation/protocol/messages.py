@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
+    ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
     ValidationError,
@@ -69,7 +70,7 @@ DEFAULT_METRIC = DEFAULT_TASK.primary_metric
 
 MetricName = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,64}$")]
 
-_NAMED_IN_0_2_0 = {"macro_f1": "value", "most_frequent": "trivial"}
+NAMED_IN_0_2_0 = {"macro_f1": "value", "most_frequent": "trivial"}
 """Fields of messages about the default metric, which are read and written as 0.2.0 does, and today's names of them."""
 
 
@@ -77,14 +78,14 @@ def _today(values: Any) -> Any:
     """Give a message's fields today's names; with a metric it has them."""
     if not isinstance(values, dict) or "metric" in values:
         return values
-    return {_NAMED_IN_0_2_0.get(name, name): value for name, value in values.items()}
+    return {NAMED_IN_0_2_0.get(name, name): value for name, value in values.items()}
 
 
 def _as_0_2_0(values: dict[str, Any]) -> dict[str, Any]:
     """Write the default metric's fields as devices and servers of 0.2.0 read them; others have no such form."""
     if values.get("metric") != DEFAULT_METRIC:
         return values
-    back = {today: name for name, today in _NAMED_IN_0_2_0.items()}
+    back = {today: name for name, today in NAMED_IN_0_2_0.items()}
     return {back.get(name, name): value for name, value in values.items() if name != "metric"}
 
 
@@ -120,6 +121,9 @@ class VersionScore(ScoredMessage):
 
     A device that cannot check a model itself goes by it. Whole numbers, as they are signed.
     """
+
+    # read by phone/generate.py: JSON Schema itself cannot say it
+    model_config = ConfigDict(json_schema_extra={"notAbove": {"working": "devices"}})
 
     value: int = Field(ge=0, le=10**12, description="mean of the metric, in millionths")
     trivial: int = Field(ge=0, le=10**12, description="mean of the metric of the task's trivial answer, in millionths")
@@ -378,14 +382,14 @@ class Acknowledgement(Strict):
 
     `send`: chunks from `next_chunk` on are missing. `accepted`: the update is on disk and in SQL; the device may
     forget it; `reason` says so if it is partial work, or kept for the next round. `refused`: it will never be used,
-    for `reason`. `later`: the server cannot take it now, for `reason`; the device begins again after its time-out.
+    for `reason`. `retry`: the server cannot take it now, for `reason`; the device begins again after its time-out.
     `nonce` is that of the manifest, so that an answer to another update of the same id and bytes means nothing.
     """
 
     schema_version: Literal[1] = 1
     update_id: UpdateId
     nonce: str = Field(default="", max_length=64, description="of the manifest; empty: the server could not read it")
-    status: Literal["send", "accepted", "refused", "later"]
+    status: Literal["send", "accepted", "refused", "retry"]
     next_chunk: int = Field(default=0, ge=0, le=10_000_000)
     reason: str = Field(default="", max_length=1000)
 

@@ -12,37 +12,37 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 def announce(federation: str) -> str:
-    """Retained: what the federation is doing now."""
+    """Name the retained topic that says what the federation is doing now."""
     return f"{ROOT}/{_checked(federation)}/announce"
 
 
 def status(federation: str, device: str) -> str:
-    """A device's last word, or its last will."""
+    """Name the topic of a device's last word, or its last will."""
     return f"{ROOT}/{_checked(federation)}/devices/{_checked(device)}/status"
 
 
 def ack(federation: str, device: str) -> str:
-    """The server's answers to one device."""
+    """Name the topic of the server's answers to one device."""
     return f"{ROOT}/{_checked(federation)}/devices/{_checked(device)}/ack"
 
 
 def invitation(federation: str, device: str) -> str:
-    """Retained: the latest round that one device is invited to, and the model that it gets."""
+    """Name the retained topic of the latest round that one device is invited to, and of the model that it gets."""
     return f"{ROOT}/{_checked(federation)}/devices/{_checked(device)}/invitation"
 
 
 def offer(federation: str, device: str) -> str:
-    """Retained: the latest rollout whose model one device gets as a member of a group."""
+    """Name the retained topic of the latest rollout whose model one device gets as a member of a group."""
     return f"{ROOT}/{_checked(federation)}/devices/{_checked(device)}/offer"
 
 
 def notice(federation: str, device: str) -> str:
-    """What the server says to one run of a device's program."""
+    """Name the topic of what the server says to one run of a device's program."""
     return f"{ROOT}/{_checked(federation)}/devices/{_checked(device)}/notice"
 
 
 def update(federation: str, device: str, update_id: str, *step: str | int) -> str:
-    """One part of an upload: step is ("begin",), ("chunk", n) or ("end",)."""
+    """Name the topic of one part of an upload: step is ("begin",), ("chunk", n) or ("end",)."""
     base = f"{ROOT}/{_checked(federation)}/devices/{_checked(device)}/update/{_checked(update_id)}"
     return "/".join([base, *map(str, step)])
 

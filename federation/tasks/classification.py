@@ -22,7 +22,7 @@ class Classification(ClassificationTask, Task):
         return functional.cross_entropy(output.logits, batch.y, reduction="none")
 
     def labelled_features(self, output: Output, batch: Batch) -> LabelledFeatures:
-        """One row an example: features (B, D), classes (B,)."""
+        """Return one row an example: features (B, D), classes (B,)."""
         return LabelledFeatures(output.features, batch.y, batch.mask)
 
     def prediction(self, output: Output) -> Tensor:
@@ -34,7 +34,7 @@ class Classification(ClassificationTask, Task):
         return {"confusion": confusion(batch.y, self.prediction(output), batch.mask, output.logits.shape[-1])}
 
     def no_statistics(self, classes: int) -> Statistics:
-        """No example of any class."""
+        """Count no example of any class."""
         return {"confusion": torch.zeros(classes, classes, dtype=torch.int64)}
 
     def mismatch(self, output: Output, batch: Batch) -> str | None:

@@ -53,7 +53,7 @@ class MaskedReconstruction(MaskedReconstructionTask, Task):
         }
 
     def no_statistics(self, classes: int) -> Statistics:
-        """Nothing was hidden."""
+        """Count nothing hidden."""
         none = torch.zeros((), dtype=torch.float64)
         return {"squared_error": none, "square": none, "hidden": none}
 

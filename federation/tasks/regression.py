@@ -42,7 +42,7 @@ class Regression(RegressionTask, Task):
         }
 
     def no_statistics(self, classes: int) -> Statistics:
-        """No example."""
+        """Count no example."""
         none, cells = torch.zeros((), dtype=torch.float64), torch.zeros(CELLS, dtype=torch.float64)
         sums = ("count", "absolute_error", "squared_error", "sum", "square")
         return {**dict.fromkeys(sums, none), "cell_counts": cells, "cell_sums": cells}

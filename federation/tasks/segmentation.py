@@ -29,7 +29,7 @@ class Segmentation(SegmentationTask, Task):
         return pixels.sum((1, 2)) / labelled.sum((1, 2)).clamp(min=1)
 
     def labelled_features(self, output: Output, batch: Batch) -> LabelledFeatures:
-        """One row a pixel of the features: (n·h·w, D)."""
+        """Return one row a pixel of the features: (n·h·w, D)."""
         classes = nearest(batch.y, output.features.shape[-2:])
         labelled = self._labelled(classes)
         return LabelledFeatures(
@@ -48,7 +48,7 @@ class Segmentation(SegmentationTask, Task):
         return {"confusion": confusion(batch.y, self.prediction(output), weight, output.logits.shape[1])}
 
     def no_statistics(self, classes: int) -> Statistics:
-        """No pixel of any class."""
+        """Count no pixel of any class."""
         return {"confusion": torch.zeros(classes, classes, dtype=torch.int64)}
 
     def class_counts(self, targets: Tensor, classes: int) -> list[int] | None:

@@ -47,7 +47,7 @@ class Task(TaskDefinition):
         """Return what each example is to lose (B,); rows of padding hold anything finite."""
 
     def mean_loss(self, output: Output, batch: Batch) -> Tensor:
-        """Mean loss () over the batch's real rows."""
+        """Return mean loss () over the batch's real rows."""
         return masked_mean(self.loss(output, batch), batch.mask)
 
     def labelled_features(self, output: Output, batch: Batch) -> LabelledFeatures:
@@ -114,5 +114,5 @@ def arrays(statistics: Statistics) -> Arrays:
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean of values (B,) over the rows with mask 1; 0 where there are none."""
+    """Return mean of values (B,) over the rows with mask 1; 0 where there are none."""
     return (values * mask).sum() / mask.sum().clamp(min=1)

@@ -38,7 +38,7 @@ class Optimizer(NamedTuple):
 
 
 def sgd(lr: float, momentum: float = 0.0, weight_decay: float = 0.0, *, in_place: bool = False) -> Optimizer:
-    """Plain SGD with heavy-ball momentum and coupled weight decay, as torch.optim.SGD computes it."""
+    """Make plain SGD with heavy-ball momentum and coupled weight decay, as torch.optim.SGD computes it."""
 
     def init(params: Tensors) -> Tensors:
         return {name: torch.zeros_like(value) for name, value in params.items()} if momentum else {}
@@ -68,7 +68,7 @@ def adam(
     *,
     in_place: bool = False,
 ) -> Optimizer:
-    """Adam (Kingma and Ba, ICLR 2015, arXiv 1412.6980, algorithm 1) with coupled weight decay.
+    """Make Adam (Kingma and Ba, ICLR 2015, arXiv 1412.6980, algorithm 1) with coupled weight decay.
 
     `in_place` makes each step one kernel of torch's, which vmap cannot lift: the same up to rounding.
     """

@@ -62,7 +62,7 @@ def schedule(
 
 
 def in_order(examples: int, batch_size: int) -> Schedule:
-    """One epoch in the examples' own order, for statistics and evaluation."""
+    """Make one epoch in the examples' own order, for statistics and evaluation."""
     steps = -(-examples // batch_size)
     index = np.zeros(steps * batch_size, np.int64)
     index[:examples] = np.arange(examples)

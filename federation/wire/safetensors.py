@@ -82,7 +82,7 @@ def digest(data: bytes) -> str:
 
 
 def tensor_bytes(tree: Tree) -> int:
-    """Bytes of the tensors alone, as they are."""
+    """Return bytes of the tensors alone, as they are."""
     return sum(value.nbytes for value in flatten(tree).values())
 
 

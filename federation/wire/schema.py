@@ -48,7 +48,7 @@ def spec_of(value: torch.Tensor) -> TensorSpec:
 
 
 def tensor_bytes(schema: Schema) -> int:
-    """Bytes of the tensors alone."""
+    """Return bytes of the tensors alone."""
     return sum(torch.Size(spec.shape).numel() * spec.dtype.itemsize for spec in schema.values())
 
 

@@ -79,7 +79,7 @@ def limit_bytes(schema: Schema, precision: Precision) -> int:
 
 
 def payload_bytes(schema: Schema, precision: Precision) -> int:
-    """Bytes of an upload's tensors as they travel, without headers and compression."""
+    """Return bytes of an upload's tensors as they travel, without headers and compression."""
     return tensor_bytes(_travelling(schema, precision))
 
 

@@ -42,7 +42,7 @@ def confusion(truth: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], cl
 
 
 def f1_per_class(matrix: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """F1 (C,) of each class of a confusion matrix (C, C); NaN for one that is neither present nor predicted."""
+    """Return F1 (C,) of each class of a confusion matrix (C, C); NaN for one that is neither present nor predicted."""
     marked = matrix.sum(1) + matrix.sum(0)
     f1 = np.full(len(matrix), np.nan)
     np.divide(2.0 * np.diag(matrix), marked, out=f1, where=marked > 0)
@@ -205,16 +205,16 @@ class ClassificationTask(TaskDefinition):
     has_light_clients: ClassVar[bool] = True
 
     def scores(self, statistics: Arrays) -> dict[str, float]:
-        """Macro-F1 over the classes that are present or predicted, and the share of right answers."""
+        """Return macro-F1 over the classes that are present or predicted, and the share of right answers."""
         return scores_of(statistics["confusion"])._asdict()
 
     def trivial(self, statistics: Arrays) -> float | None:
-        """Macro-F1 of always answering the most frequent class."""
+        """Return macro-F1 of always answering the most frequent class."""
         matrix = statistics["confusion"]
         return scores_of(most_frequent(matrix)).macro_f1 if matrix.any() else None
 
     def scores_by_class(self, statistics: Arrays) -> list[float]:
-        """F1 of each class."""
+        """Return F1 of each class."""
         found: list[float] = f1_per_class(statistics["confusion"]).tolist()
         return found
 

@@ -86,12 +86,12 @@ class MaskedReconstructionTask(TaskDefinition):
     decoder_dropout: float = 0.1
 
     def scores(self, statistics: Arrays) -> dict[str, float]:
-        """Mean squared error over all that was hidden."""
+        """Return mean squared error over all that was hidden."""
         hidden = float(statistics["hidden"])
         return {"mse": float(statistics["squared_error"]) / hidden if hidden else float("nan")}
 
     def trivial(self, statistics: Arrays) -> float | None:
-        """Mean squared error of answering 0, which is each channel's mean where x is normalized."""
+        """Return mean squared error of answering 0, which is each channel's mean where x is normalized."""
         hidden = float(statistics["hidden"])
         return float(statistics["square"]) / hidden if hidden else None
 

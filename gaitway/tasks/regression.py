@@ -167,7 +167,7 @@ class RegressionTask(TaskDefinition):
         )
 
     def scores(self, statistics: Arrays) -> dict[str, float]:
-        """Mean absolute error, and the share of the variance that is explained (NaN where there is none)."""
+        """Return mean absolute error, and the share of the variance that is explained (NaN where there is none)."""
         count = float(statistics["count"])
         if not count:
             return {"mae": float("nan"), "r2": float("nan")}
@@ -176,7 +176,7 @@ class RegressionTask(TaskDefinition):
         return {"mae": self.spread * float(statistics["absolute_error"]) / count, "r2": explained}
 
     def trivial(self, statistics: Arrays) -> float | None:
-        """Mean absolute error of the best constant answer, to an eighth of a spread."""
+        """Return mean absolute error of the best constant answer, to an eighth of a spread."""
         count = float(statistics["count"])
         if not count:
             return None

@@ -25,7 +25,7 @@ METRICS: Mapping[str, Metric] = {
 
 
 def iou_per_class(matrix: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Intersection over union (C,) of each class of a confusion matrix (C, C); NaN as in `f1_per_class`."""
+    """Return intersection over union (C,) of each class of a confusion matrix (C, C); NaN as in `f1_per_class`."""
     shared = np.diag(matrix)
     union = matrix.sum(1) + matrix.sum(0) - shared
     iou = np.full(len(matrix), np.nan)
@@ -124,16 +124,16 @@ class SegmentationTask(TaskDefinition):
         return example_shape[1:]
 
     def scores(self, statistics: Arrays) -> dict[str, float]:
-        """Mean IoU over the classes that are present or predicted, and the share of right pixels."""
+        """Return mean IoU over the classes that are present or predicted, and the share of right pixels."""
         return pixel_scores_of(statistics["confusion"])._asdict()
 
     def trivial(self, statistics: Arrays) -> float | None:
-        """Mean IoU of answering the most frequent class for every pixel."""
+        """Return mean IoU of answering the most frequent class for every pixel."""
         matrix = statistics["confusion"]
         return pixel_scores_of(most_frequent(matrix)).mean_iou if matrix.any() else None
 
     def scores_by_class(self, statistics: Arrays) -> list[float]:
-        """Intersection over union of each class."""
+        """Return intersection over union of each class."""
         found: list[float] = iou_per_class(statistics["confusion"]).tolist()
         return found
 

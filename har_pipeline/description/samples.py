@@ -29,7 +29,7 @@ MAX_SORTED_ROWS = 10_000_000
 """Of a file whose rows are in no order: half a gigabyte."""
 SHUFFLED = 0.05
 """Where so many of the times jump back, it is no clock that was set anew."""
-LATEST_S = 1e11
+MAX_TIME_S = 1e11
 """Five thousand years: times beyond are of another unit."""
 
 
@@ -278,7 +278,7 @@ def _times(description: Description, block: RowBlock, rows: np.ndarray, before: 
         dates: np.ndarray = block.dates(time.column, time.format)[rows]
         return dates
     times = block.numbers((time.column,), rows)[:, 0] * time.seconds
-    late = np.abs(times) >= LATEST_S
+    late = np.abs(times) >= MAX_TIME_S
     if late.any():
         at = int(np.argmax(late))
         block.damage(

@@ -147,7 +147,7 @@ def unpacking(name: str) -> Iterator[None]:
 
 
 def max_unpacked_bytes(path: Path) -> int:
-    """How many bytes the file on disk may unpack to: far more than recordings do, far less than a bomb."""
+    """Return how many bytes the file on disk may unpack to: far more than recordings do, far less than a bomb."""
     return UNPACKED_BYTES + UNPACKED_RATIO * path.stat().st_size
 
 

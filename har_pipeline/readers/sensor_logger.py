@@ -55,7 +55,7 @@ PREFIXES = {"phone": "", "watch": "Watch"}
 TABLES = {f"{prefix}{name}" for prefix in PREFIXES.values() for name in PARTS} | {WRIST}
 FILE = re.compile(rf"(^|/)(?P<sensor>{'|'.join(TABLES)}|Annotation|Metadata)\.(csv)(\.gz)?$")
 PLATFORMS = ("android", "ios", "standardised")
-NEAR_GRAVITY, LIKE_G, FASTEST = (9.0, 10.6), (0.5, 2.0), 35.0
+NEAR_GRAVITY, LIKE_G, MAX_RAD_S = (9.0, 10.6), (0.5, 2.0), 35.0
 """m/s², g, and rad/s: the end of the range of a phone's gyroscope, 2,000 °/s."""
 LEANS, MAX_ACCELERATION = 6.0, 60.0
 """m/s²: no mean of acceleration without gravity is so large, and no median of acceleration with it."""
@@ -246,7 +246,7 @@ def _axes(numbers: np.ndarray, name: str, *, sensor: str, platform: str) -> Iter
     """Convert the rows (n, 4) of a table: time in ns, x, y, z in the platform's units and signs."""
     values, part = numbers[:, 1:], PARTS[sensor]
     if part == "gyro":
-        refuse_size(name, "the gyroscope is around", values, 0, FASTEST, "which looks like °/s; expected rad/s")
+        refuse_size(name, "the gyroscope is around", values, 0, MAX_RAD_S, "which looks like °/s; expected rad/s")
     else:
         if sensor == "AccelerometerUncalibrated" and platform == "ios":
             values = values * STANDARD_GRAVITY

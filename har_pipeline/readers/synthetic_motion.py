@@ -124,7 +124,7 @@ def _harmonics(phase: np.ndarray, impact: np.ndarray, gait: np.ndarray) -> np.nd
 
 
 def segment_readings(shaking: np.ndarray, angles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Specific force and angular rate (T, 3) in the segment's frame, from roll, pitch and yaw (3, T)."""
+    """Return specific force and angular rate (T, 3) in the segment's frame, from roll, pitch and yaw (3, T)."""
     roll, pitch, _ = angles
     d_roll, d_pitch, d_yaw = np.gradient(angles, 1 / RATE_HZ, axis=1)
     gravity = STANDARD_GRAVITY * np.stack(
@@ -142,7 +142,7 @@ def segment_readings(shaking: np.ndarray, angles: np.ndarray) -> tuple[np.ndarra
 
 
 def rotation(angles: np.ndarray) -> np.ndarray:
-    """Rotation matrix (3, 3) of roll, pitch and yaw."""
+    """Return rotation matrix (3, 3) of roll, pitch and yaw."""
     (cr, cp, cy), (sr, sp, sy) = np.cos(angles), np.sin(angles)
     about_x = np.array([[1, 0, 0], [0, cr, -sr], [0, sr, cr]])
     about_y = np.array([[cp, 0, sp], [0, 1, 0], [-sp, 0, cp]])

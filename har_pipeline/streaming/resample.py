@@ -46,7 +46,7 @@ def kernel_table(cutoff_hz: float, half_width_s: float, beta: float) -> np.ndarr
 
 
 def trapezoid_widths(times_s: np.ndarray) -> np.ndarray:
-    """Time covered by each sample (n,), half the distance between its neighbours; a lone sample gets 1."""
+    """Return time covered by each sample (n,), half the distance between its neighbours; a lone sample gets 1."""
     if len(times_s) < 2:
         return np.ones(len(times_s))
     gaps = np.diff(times_s)
@@ -58,7 +58,7 @@ def trapezoid_widths(times_s: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def taper_coefficients() -> tuple[float, ...]:
-    """Coefficients, lowest first, of cos(π/4 · √v) for v from 0 to 1, to 1e-13; numpy's own cosine is 5 ns a number."""
+    """Fit coefficients, lowest first, of cos(π/4 · √v), v in [0, 1], to 1e-13; numpy's own cosine is 5 ns a number."""
     fit = Chebyshev.interpolate(lambda v: np.cos(np.pi / 4 * np.sqrt(np.clip(v, 0, 1))), TAPER_DEGREE, domain=[0, 1])
     return tuple(float(each) for each in fit.convert(kind=Polynomial, domain=[-1, 1], window=[-1, 1]).coef)
 

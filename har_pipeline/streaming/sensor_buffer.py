@@ -94,7 +94,7 @@ class SensorBuffer:
         self._divide(final=True)
 
     def first_run(self, *, final: bool) -> tuple[int, float, bool]:
-        """Samples in the first run, its last time, and whether it is closed by a gap or by the end (`final`)."""
+        """Return samples in the first run, its last time, and whether it is closed by a gap or by the end (`final`)."""
         if self._breaks:
             count = self._breaks[0]
             return count, float(self.times[count - 1]), True

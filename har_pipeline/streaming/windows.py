@@ -101,11 +101,11 @@ class WindowedDataset:
         return {name: tuple(groups[name]) for name in sorted(groups)}
 
     def subject_of(self, client: str) -> str:
-        """Subject of a client, e.g. "a" of "a_nexus4"; "spsw-s07" of "spsw-s07_sw" in a combination."""
+        """Return subject of a client, e.g. "a" of "a_nexus4"; "spsw-s07" of "spsw-s07_sw" in a combination."""
         return self.origin(client).user
 
     def device_of(self, client: str) -> str:
-        """Device or body place that tells a subject's clients apart, "nexus4" of "a_nexus4"; else the set's device."""
+        """Return what tells a subject's clients apart, "nexus4" of "a_nexus4"; else the set's device."""
         return device_of(client) or self.origin(client).device
 
     @property
@@ -119,7 +119,7 @@ class WindowedDataset:
         return tuple(sorted({self.device_of(client) for client in self.clients}))
 
     def class_counts(self) -> dict[str, np.ndarray]:
-        """Windows per class (len(labels),) of each client."""
+        """Return windows per class (len(labels),) of each client."""
         return {
             name: np.bincount(each.y[each.y >= 0], minlength=len(self.labels)) for name, each in self.clients.items()
         }

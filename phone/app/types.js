@@ -128,32 +128,8 @@
  *   (n, 128, 6) → (n, D); the same array is computed once
  */
 
-/**
- * @typedef {object} VersionScore What others have measured of a version, as messages have it: macro-F1 under 0.2.0's
- *   names, `macro_f1` and `most_frequent`; other metrics as `value` and `trivial` with their name.
- * @property {string} [metric] @property {number} [value] @property {number} [trivial] in millionths
- * @property {number} [macro_f1] @property {number} [most_frequent] in millionths
- * @property {number} devices @property {number} working @property {"version" | "updates"} measured
- */
-
-/**
- * @typedef {object} BlobPointer
- * @property {string} sha256 @property {number} size @property {string} url @property {VersionScore | null} [score]
- */
-
-/**
- * @typedef {object} Plan The parts of `federation.plan.Plan` that a phone reads; others are there too.
- * @property {string[]} labels
- * @property {{name: string} & Record<string, any>} task
- * @property {{name: string, options: Record<string, any>}} model
- * @property {{name: string, backbone?: string} & Record<string, any>} method
- * @property {{classes: number, feature_dim: number, seed: number} & Record<string, any>} training
- * @property {{rounds: number} & Record<string, any>} rounds
- * @property {{mode: string} & Record<string, any>} rollout
- * @property {{pipeline: Record<string, any>, normalization: string, test_share: number,
- *   statistics: {count: number, total: number[], square: number[]} | null, input: object | null}} data
- * @property {boolean} [light_clients]
- */
+/** @typedef {import("./protocol/messages.generated.js").VersionScore} VersionScore What others have measured. */
+/** @typedef {import("./protocol/messages.generated.js").Plan} Plan The federation's, as it is announced. */
 
 /**
  * @typedef {object} AgentState What the pages show.

@@ -23,7 +23,7 @@ class PresetShares(NamedTuple):
     labels: tuple[str, ...]
 
     def statistics(self) -> tuple[str, ...]:
-        """All images, mean ± deviation, least and most over clients, classes a client, and clients with one."""
+        """Return all images, mean ± deviation, least and most over clients, classes a client, and clients with one."""
         train, test = (class_counts(self.shares, self.y, len(self.labels), part) for part in ("train", "test"))
         counts = train + test
         sizes, held = counts.sum(1), (counts > 0).sum(1)

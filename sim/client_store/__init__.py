@@ -1,4 +1,4 @@
-"""Where the clients' models lie between rounds: in memory, in a file that the kernel may page out, or nowhere."""
+"""Stores client models between rounds: in memory, in a file that the kernel may page out, or nowhere."""
 
 from sim.client_store.choice import StoreChoice, StoreDemand, choose, client_bytes
 from sim.client_store.disk import DiskStore

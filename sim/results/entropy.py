@@ -15,12 +15,12 @@ from torch.nn import functional
 
 
 def softmax_entropy(logits: Tensor) -> Tensor:
-    """H_S in nats, 0 to ln C, of logits (n, C, H, W): (n, H, W); a class that scores −∞ has no share."""
+    """Return H_S in nats, 0 to ln C, of logits (n, C, H, W): (n, H, W); a class that scores −∞ has no share."""
     return _entropy(logits.double().softmax(1))
 
 
 def feature_entropy(features: Tensor, size: tuple[int, int]) -> Tensor:
-    """H_E in nats, 0 to ln D, of features (n, D, h, w), interpolated bilinearly to size (H, W): (n, H, W)."""
+    """Return H_E in nats, 0 to ln D, of features (n, D, h, w), interpolated bilinearly to size (H, W): (n, H, W)."""
     raised = features.double() - features.double().amin(1, keepdim=True).clamp(max=0)
     sums = raised.sum(1, keepdim=True)
     maps = _entropy(raised / torch.where(sums > 0, sums, 1.0))

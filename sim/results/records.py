@@ -52,6 +52,7 @@ class RunConfig(Experiment):
     versions: dict[str, str] = Field(default_factory=dict)
     hardware: str = ""
     parameters: dict[str, int] = Field(default_factory=dict)
+    data_sha256: str | None = None  # of all clients' examples; none in runs of an earlier version
 
     @property
     def partition_labels(self) -> tuple[str, ...]:
@@ -190,7 +191,7 @@ class Summary(Record):
     client_bytes: float | None = None  # that a client holds while it trains; none in runs of an earlier version
 
     def selected(self, selection: Selection) -> SelectedRound | None:
-        """The scores of the round that was chosen so; None by validation where there were no examples for it."""
+        """Return the scores of the round that was chosen so; None by validation where there were no examples for it."""
         if selection == "best":
             own = {name: getattr(self, name) for name in SelectedRound.model_fields if name != "round"}
             return SelectedRound(round=self.best_round, **own)
@@ -220,7 +221,7 @@ class ClientScore(ClientRound):
     test: int
 
     def selected(self, selection: Selection) -> ClientRound | None:
-        """The scores of the round that was chosen so."""
+        """Return the scores of the round that was chosen so."""
         chosen: ClientRound | None = self if selection == "best" else getattr(self, selection)
         return chosen
 

@@ -78,7 +78,7 @@ class RunDirectory:
         return self.summary is not None
 
     def worst_tenth(self, metric: str, selection: Selection = "best") -> float | None:
-        """Mean personalization of the worst tenth of the clients by that metric, one client at least."""
+        """Return mean personalization of the worst tenth of the clients by that metric, one client at least."""
         rounds = [each for s in self.client_scores.values() if (each := s.selected(selection))]
         scores = [each.personalization.get(metric) for each in rounds if each.personalization]
         sign = 1 if self.config.metrics[metric].higher_is_better else -1
@@ -109,6 +109,6 @@ def _parse(adapter: TypeAdapter[T], text: str, where: str) -> T:
 
 
 def lowest_tenth(scores: Sequence[float]) -> float:
-    """Mean of the lowest tenth of the clients' scores (K,): ⌊K/10⌋ of them, one at least; NaN for none."""
+    """Return mean of the lowest tenth of the clients' scores (K,): ⌊K/10⌋ of them, one at least; NaN for none."""
     lowest = sorted(scores)[: max(1, len(scores) // 10)]
     return float(np.mean(lowest)) if lowest else float("nan")

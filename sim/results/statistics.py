@@ -1,7 +1,7 @@
 """Which differences between methods are more than chance: over the seeds of one federation, and over data sets.
 
-The replicate is the seed: all clients' models of one run descend from one server's model, so that what they have in
-common is one draw, however many clients there are. Their differences are shown as spread, never as evidence.
+Runs are replicated over seeds: all clients' models of one run descend from one server's model, so that what they have
+in common is one draw, however many clients there are. Their differences are shown as spread, never as evidence.
 
 - Paired t: Student, The probable error of a mean, Biometrika 6 (1908); over n seeds with n − 1 degrees of freedom.
 - Signs: R. A. Fisher, The design of experiments (1935): all 2ⁿ ways to swap the two methods within seeds, exactly.
@@ -97,13 +97,13 @@ def paired_test(ours: Scores, theirs: Scores) -> PairedTest | None:
 
 
 def seed_differences(ours: Scores, theirs: Scores) -> dict[int, float]:
-    """Our score minus theirs in each common seed, the mean over the clients that both have there."""
+    """Return our score minus theirs in each common seed, the mean over the clients that both have there."""
     found = _grouped(ours, theirs, 0)
     return {int(seed): float(value) for seed, value in zip(found, _means(found), strict=True)}
 
 
 def client_differences(ours: Scores, theirs: Scores) -> Floats:
-    """Our score minus theirs of each client (K,), the mean over the seeds that both have of it."""
+    """Return our score minus theirs of each client (K,), the mean over the seeds that both have of it."""
     return _means(_grouped(ours, theirs, 1))
 
 
@@ -141,7 +141,7 @@ def interval(differences: Floats) -> tuple[float, float, float] | tuple[None, No
 
 
 def sign_flip_p(differences: Floats) -> float | None:
-    """Two-sided p that the differences (n,) lie symmetrically about 0: the share of the 2ⁿ signs that go as far.
+    """Return the two-sided p that differences (n,) lie symmetrically about 0: the share of 2ⁿ signs that go as far.
 
     None for a single seed, and for more than `MAX_FLIPPED`, where nobody needs it.
     """

@@ -86,7 +86,7 @@ ScoreTexts = dict[str, tuple[str, ...]]
 
 
 def selected_texts(run: RunDirectory) -> dict[Selection, tuple[int, ScoreTexts]]:
-    """Of a finished run, each round that was chosen and its scores as text; the one to trust first."""
+    """List each chosen round of a finished run and its scores as text; the one to trust first."""
     found: dict[Selection, tuple[int, ScoreTexts]] = {}
     for selection in SELECTIONS:
         if run.summary is not None and (chosen := run.summary.selected(selection)) is not None:
@@ -97,21 +97,22 @@ def selected_texts(run: RunDirectory) -> dict[Selection, tuple[int, ScoreTexts]]
 
 
 def score_texts(chosen: SelectedRound, metrics: Mapping[str, Metric]) -> ScoreTexts:
-    """Each metric of each score as text."""
+    """Return each metric of each score as text."""
     server = chosen.global_ or {}
     return {
-        "personalization": _spread_texts(chosen.personalization, metrics),
-        "generalization": _spread_texts(chosen.generalization, metrics),
+        "personalization": spread_texts(chosen.personalization, metrics),
+        "generalization": spread_texts(chosen.generalization, metrics),
         "global": tuple(metric.text(server.get(name)) for name, metric in metrics.items()),
     }
 
 
-def _spread_texts(part: Spread | None, metrics: Mapping[str, Metric]) -> tuple[str, ...]:
+def spread_texts(part: Spread | None, metrics: Mapping[str, Metric]) -> tuple[str, ...]:
+    """Each metric of a score of many clients as text."""
     return tuple(spread_text(metric, part[name]) if part else "–" for name, metric in metrics.items())
 
 
 def cost_line(summary: Summary) -> str:
-    """Rounds, bytes and time in one sentence."""
+    """Return rounds, bytes and time in one sentence."""
     traffic = f"{byte_size(summary.bytes_up)} up, {byte_size(summary.bytes_down)} down per client and round"
     total = duration(summary.seconds["total"])
     return f"{summary.rounds} rounds of {summary.clients} clients; {traffic}; {total}."

@@ -105,7 +105,8 @@ def test_what_was_readable_before_is_made_private_and_said(tmp_path: Path, caplo
         assert stat.S_IMODE(mine.stat().st_mode) == 0o644
         mine.unlink()
         assert readable_by_others(folder) == []
-        assert f"files and folders in {folder} could be read by others; now they cannot" in caplog.text
+        assert "permissions tightened" in caplog.text
+        assert f"folder={folder}: others could read them" in caplog.text
 
 
 def test_the_programs_set_their_umask(tmp_path: Path) -> None:

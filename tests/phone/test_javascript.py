@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,16 @@ def why_not() -> str:
         return "no node on this machine: apt-get install nodejs"
     version = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout.strip()
     return "" if int(version[1:].partition(".")[0]) >= NODE else f"node is {version}; the tests need {NODE} or later"
+
+
+def by_node(script: Path, request: Any) -> Any:
+    """Run a script with a request on its standard input, and return its answer."""
+    if reason := why_not():
+        pytest.skip(reason)
+    command = ["node", "--import", str(HERE / "register.mjs"), str(script)]
+    ran = subprocess.run(command, input=json.dumps(request), capture_output=True, text=True, check=False, timeout=240)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    return json.loads(ran.stdout)
 
 
 @pytest.mark.ci

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.main import get_command
 from typer.testing import CliRunner
 
 from aggregator_api.cli.app import app
@@ -97,12 +96,10 @@ def test_what_the_guide_has_broker_config_write_fits_the_containers(tmp_path: Pa
     assert re.search(r"^listener 8883$", conf, re.M)
 
 
-def test_the_guide_names_only_commands_and_metrics_that_exist() -> None:
-    commands = set(re.findall(r"python -m aggregator_api ([a-z][a-z-]*)", OPERATIONS))
-    known = set(get_command(app).commands)
-    assert commands <= known
-    assert len(commands) >= 5
+def test_the_guide_names_only_metrics_that_exist() -> None:
     files = [*(REPOSITORY / "aggregator_api").rglob("*.py"), REPOSITORY / "edge_agent" / "metrics.py"]
     sources = "".join(file.read_text() for file in files)
-    for name in set(re.findall(r"`(gaitway_[a-z_]+)", OPERATIONS)):
+    names = set(re.findall(r"`(gaitway_[a-z_]+)", OPERATIONS))
+    assert len(names) >= 5
+    for name in names:
         assert re.sub(r"_(total|bucket|count|sum)$", "", name) in sources, name

@@ -136,6 +136,47 @@ def test_no_line_of_a_page_is_longer_than_120(file: Path) -> None:
     assert [number for number, line in lines if len(line) > 120 and not line.startswith("|")] == []
 
 
+MAX_PARAGRAPH_LINES = 8
+STARTS_A_PART = re.compile(r"\s*([-*+]|\d+\.)\s")
+NO_PROSE = re.compile(r"\s*(\||#|<!--|!\[|$)")
+
+
+def paragraphs(page: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the first line's number and the lines of each paragraph and each item of a list; no tables, no code."""
+    lines: list[str] = []
+    fenced = False
+    for number, line in enumerate([*page.splitlines(), ""], 1):
+        fence = line.lstrip().startswith("```")
+        ends = fence or fenced or NO_PROSE.match(line) or STARTS_A_PART.match(line)
+        if lines and ends:
+            yield number - len(lines), lines
+            lines = []
+        is_code = line.startswith("    ") and not lines
+        if not fence and not fenced and not NO_PROSE.match(line) and not is_code:
+            lines.append(line)
+        fenced ^= fence
+
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: file.name)
+def test_no_paragraph_is_longer_than_eight_lines(file: Path) -> None:
+    long = [(at, len(lines)) for at, lines in paragraphs(file.read_text()) if len(lines) > MAX_PARAGRAPH_LINES]
+    assert long == [], "begin a new paragraph where the subject changes"
+
+
+def test_a_long_paragraph_is_seen() -> None:
+    prose = "word\n" * (MAX_PARAGRAPH_LINES + 1)
+    for page in (f"# Title\n\n{prose}", f"- item\n{prose}", f"```\ncode\n```\n{prose}"):
+        assert [len(lines) for _, lines in paragraphs(page) if len(lines) > MAX_PARAGRAPH_LINES], page
+    code = f"```text\n{prose}```\n\nword\n\n" + "    word\n" * 20 + "\n" + "| a | b |\n" * 20
+    assert [len(lines) for _, lines in paragraphs(code)] == [1]
+
+
+@pytest.mark.parametrize("file", DOCUMENTS[2:], ids=lambda file: file.name)
+def test_a_page_begins_with_what_its_reader_can_do_after_it(file: Path) -> None:
+    _, first = next(paragraphs(file.read_text()))
+    assert " ".join(first).startswith("After this page you can ")
+
+
 def test_the_map_names_every_folder() -> None:
     page = (REPOSITORY / "docs" / "architecture.md").read_text()
     folders = {str(file.parent.relative_to(REPOSITORY)) for file in modules().values() if file.name == "__init__.py"}

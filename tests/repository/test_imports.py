@@ -60,6 +60,8 @@ TABLE = {
     "export.timeline": Rule(("export.recognizer",), ("numpy",)),
     "export.images": Rule(("export.runtime",), ("numpy", "PIL")),
     "phone": Rule(),  # files that the server serves
+    # imported by no program
+    "phone.generate": Rule(("federation.plan", "federation.protocol.messages", "phone"), ("pydantic",)),
     "edge_agent": Rule(("federation", "har_pipeline", "models", "export.runtime"), ("paho", "numpy", "onnxruntime")),
     # inside the agent: the state machine has no I/O, sensors know no server, nothing below the supervisor knows it
     "edge_agent.machine": Rule(("federation", "har_pipeline")),
@@ -197,15 +199,17 @@ INSIDE = {
     "sim": {
         "memory": ("errors",),
         "engines": ("errors", "experiment", "memory"),
-        "client_store": ("experiment", "memory"),
+        "client_store": ("experiment", "memory", "run_options"),
         "networks": ("errors", "experiment"),
         "data": ("errors", "experiment"),
         "presets": ("data", "errors", "experiment"),
-        "sweep": ("engines", "errors", "experiment"),
+        "sweep": ("engines", "errors", "run_options"),
         "results": (
             *("best_round", "checkpoint", "data", "errors", "evaluation", "experiment", "networks", "simulation"),
         ),
-        "reports": ("data", "diagnostics", "errors", "evaluation", "experiment", "results", "run", "sweep"),
+        "reports": (
+            *("data", "diagnostics", "errors", "evaluation", "experiment", "results", "run", "run_options", "sweep"),
+        ),
     },
 }
 for _package, _folders in INSIDE.items():

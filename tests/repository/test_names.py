@@ -142,6 +142,51 @@ def test_other_words_and_an_enums_members_raise_no_alarm(source: str) -> None:
     assert private_words("a.module", source) == []
 
 
+NO_VERBS = re.compile(
+    r"(A|All|An|As|At|Both|By|Each|Every|Everything|For|Here|How|If|In|It|No|Nothing|Of|On|One|Only|Our|Same|Some|Such"
+    r"|That|The|There|These|They|This|Those|What|When|Where|Which|Whose|Why|You|Your|Gradient|Mean|Probability|Size)$"
+)
+"""Words that a function's docstring must not begin with; plural nouns and formulas neither."""
+
+
+def public_functions(body: list[ast.stmt]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield the public functions and methods of a module or class, but for properties, which are things."""
+    for node in body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield from public_functions(node.body)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            is_property = any(
+                "property" in ast.unparse(mark) or ".setter" in ast.unparse(mark) for mark in node.decorator_list
+            )
+            if not is_property and (not node.name.startswith("_") or node.name.startswith("__")):
+                yield node
+
+
+def begins_with_a_verb(docstring: str) -> bool:
+    """Whether a docstring may begin with a verb, as far as its first word tells; 'Whether' stands for a predicate's."""
+    word = docstring.split()[0].rstrip(".,:;")
+    is_word = re.fullmatch(r"[A-Z][a-z]+(-[a-z]+)?", word)
+    return bool(is_word) and not NO_VERBS.match(word) and not re.search(r"[^su]s$", word)
+
+
+def test_docstrings_of_functions_begin_with_a_verb() -> None:
+    checked = 0
+    for name, file in modules().items():
+        if name.partition(".")[0] in PACKAGES:
+            for function in public_functions(ast.parse(file.read_text()).body):
+                if docstring := ast.get_docstring(function):
+                    checked += 1
+                    assert begins_with_a_verb(docstring), f"{name}.{function.name}: {docstring.splitlines()[0]}"
+    assert checked > 1000
+
+
+def test_a_docstring_that_begins_with_a_noun_is_seen() -> None:
+    for first in ("The door between two", "Windows per class.", "F1 of each class.", "`x` is what", "Where it is."):
+        assert not begins_with_a_verb(first)
+    for first in ("Return windows.", "Pass it on.", "Re-read the file.", "Whether it is."):
+        assert begins_with_a_verb(first)
+
+
 OLD_PHRASES = re.compile(
     r"\b(anew|gone on with|goes on with|founded|at the door|gives out|pace of life)\b", re.IGNORECASE
 )

@@ -88,7 +88,7 @@ def list_tokens(database: DatabaseDep, name: FederationName, page: PageDep) -> P
 @router.post(TOKENS, status_code=201, summary="Make an enrolment token", responses=responses(404, 413, 422))
 @requires("operator")
 def make_token(database: DatabaseDep, identity: IdentityDep, name: str, new: NewToken, response: Response) -> MadeToken:
-    """Make a token that lets one device in, once; the answer is the only place where it is shown."""
+    """Make a token that enrols one device, once; the answer is the only place where it is shown."""
     with database.write() as session:
         federation = service.get_federation(session, name)
         row, token = enrolment_tokens.make(

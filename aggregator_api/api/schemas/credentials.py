@@ -72,7 +72,7 @@ class Token(View):
     created_at: float
     expires_at: float
     used_at: float | None
-    used_by: str | None = Field(description="the device that it let in")
+    used_by: str | None = Field(description="the device that it enrolled")
     revoked_at: float | None
     held_at: float | None = Field(description="since a restore without the ledger: it lets nobody in until confirmed")
 

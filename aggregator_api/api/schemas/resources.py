@@ -6,6 +6,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from aggregator_api.db.event_kinds import meanings
 from aggregator_api.fields import WHOLE, Override, Tags
 from federation.plan import Plan, Strict
 
@@ -296,7 +297,7 @@ class Event(View):
     """Something that happened."""
 
     id: int
-    kind: str
+    kind: str = Field(description=f"what happened:\n\n{meanings()}")
     round_number: int
     device: str
     detail: str

@@ -1,4 +1,4 @@
-"""Enrolment: tokens as text, link and QR code, and the devices that wait to be let in."""
+"""Enrolment: tokens as text, link and QR code, and the devices that wait for approval."""
 
 from __future__ import annotations
 

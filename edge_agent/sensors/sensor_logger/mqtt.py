@@ -46,7 +46,7 @@ class Subscription:
 
     def _on_connect(self, client: paho.Client, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         if reason.is_failure:
-            log.warning("the phone's broker refuses this device: %s", reason)
+            log.warning("phone broker refused the login: %s", reason)
         else:
             client.subscribe(self._topic, qos=0)
 
@@ -57,7 +57,7 @@ class Subscription:
             answer = self._inbox.take(bytes(message.payload))
             words = "" if answer.verdict is Outcome.ACCEPTED else answer.message
         if words and words != self._said:
-            log.warning("the phone's message was not used: %s", words)
+            log.warning("phone message ignored: %s", words)
         self._said = words
 
 

@@ -58,11 +58,11 @@ class PhoneSource(ThreadedSource):
     def _open(self, inbox: PhoneInbox) -> InboxTransport:
         phone = self.config.phone
         if self.config.sensors.source == "sensor_logger_mqtt":
-            log.info("waiting for a phone on the topic %s", phone.topic)
+            log.info("waiting for a phone topic=%s", phone.topic)
             return Subscription(self.config, inbox)
         listener = Listener(phone, inbox)
         scheme = "https" if phone.tls_cert else "http"
-        log.info("waiting for a phone at %s://%s:%d%s…", scheme, phone.listen, listener.port, PATH)
+        log.info("waiting for a phone url=%s://%s:%d%s", scheme, phone.listen, listener.port, PATH)
         return listener
 
     def _listen(self, inbox: PhoneInbox, collector: Collector, plan: Plan, stop: threading.Event) -> None:

@@ -105,7 +105,7 @@ class Table:
         return list(_candidates(self))
 
     def name(self, at: int) -> str:
-        """The column's name, or ""."""
+        """Return the column's name, or ""."""
         return self.header[at] if self.header else ""
 
 

@@ -310,9 +310,7 @@ function byNothing(mine, { present, released }) {
 }
 
 /** @param {VersionScore} score */
-function scoreInWords({ metric = METRIC, devices, working, measured, ...figures }) {
-  const value = figures.value ?? figures.macro_f1 ?? NaN;
-  const trivial = figures.trivial ?? figures.most_frequent ?? NaN;
+function scoreInWords({ metric, value, trivial, devices, working, measured }) {
   const what = measured === "version" ? "it" : "the models that it was made from";
   const label = metric === METRIC ? LABEL : metric;
   const against = metric === METRIC ? TRIVIAL_ANSWER : "of a trivial answer";

@@ -3,11 +3,9 @@
  * trains, so the model that a round begins with is also the one that it ends with.
  */
 
+import { MAX_CLASS_SCORES } from "../protocol/messages.generated.js";
 import { METRIC } from "./soundness.js";
 import { accuracy, f1PerClass } from "./scores.js";
-
-/** federation/protocol/messages.py: MAX_CLASS_SCORES. */
-const MAX_CLASSES = 20;
 
 /**
  * @param {import("./soundness.js").ClassSoundness} found
@@ -25,7 +23,7 @@ export function holdoutMetrics(found) {
   }
   if (!found.obstacle) metrics[`${METRIC}_trivial`] = found.trivial;
   f1PerClass(found.matrix)
-    .slice(0, MAX_CLASSES)
+    .slice(0, MAX_CLASS_SCORES)
     .forEach((f1, code) => {
       if (!Number.isNaN(f1)) metrics[`class_${code}_after`] = f1;
     });

@@ -19,8 +19,8 @@ export const MAX_UPLOADS = 50;
  * @property {{round: number, base: string}[]} done rounds that were learnt, or given up
  * @property {Answered[]} uploads newest last
  * @property {string} judged round and sha256 of the last model that was judged, and whether others had measured it
- * @property {Record<string, any> | null} adoption AdoptionReport, the last word about a model
- * @property {Record<string, any> | null} release ReleaseReport, the last word about a released one
+ * @property {import("./messages.generated.js").AdoptionReport | null} adoption the last word about a model
+ * @property {import("./messages.generated.js").ReleaseReport | null} release the last word about a released one
  * @property {import("./messages.js").Offer | null} offer
  * @property {import("../types.js").Plan | null} plan of the last announcement
  * @property {import("../types.js").Verdict | null} verdict on the last model of the server

@@ -1,10 +1,6 @@
 /** Checks of values that came from outside: each returns what it is given, with its type, or throws a WireError. */
 
 import { WireError } from "./errors.js";
-import { textOf } from "./signing.js";
-
-/** No JSON message of the protocol may be larger. */
-export const MESSAGE_BYTES = 256 * 1024;
 
 /** @template T @typedef {(value: unknown, at: string) => T} Check `at` names the place, for the error */
 
@@ -26,14 +22,32 @@ export function text(most, pattern) {
 /** @param {number} least @param {number} most @returns {Check<number>} */
 export function whole(least, most) {
   return (value, at) =>
-    typeof value === "number" && Number.isSafeInteger(value) && value >= least && value <= most
+    typeof value === "number" && Number.isInteger(value) && value >= least && value <= most
       ? value
       : refuse(at, `a whole number from ${least} to ${most}`, value);
 }
 
-/** @type {Check<number>} */
-export function number(value, at) {
-  return typeof value === "number" && Number.isFinite(value) ? value : refuse(at, "a number", value);
+/**
+ * @param {{least?: number, most?: number, above?: number, below?: number}} [bounds] the first two are allowed
+ * @returns {Check<number>}
+ */
+export function number({ least = -Infinity, most = Infinity, above = -Infinity, below = Infinity } = {}) {
+  const bounds = [
+    [least, "of at least"],
+    [most, "of at most"],
+    [above, "above"],
+    [below, "below"],
+  ].flatMap(([bound, words]) => (Number.isFinite(bound) ? [`${words} ${bound}`] : []));
+  const expected = ["a number", ...bounds].join(" ");
+  return (value, at) =>
+    typeof value === "number" &&
+    Number.isFinite(value) &&
+    value >= least &&
+    value <= most &&
+    value > above &&
+    value < below
+      ? value
+      : refuse(at, expected, value);
 }
 
 /** @type {Check<boolean>} */
@@ -57,9 +71,29 @@ export function orNull(check) {
   return (value, at) => (value === null || value === undefined ? null : check(value, at));
 }
 
-/** @template T @param {Check<T>} check @param {T} otherwise where the key is left out @returns {Check<T>} */
+/**
+ * A default where the key is left out; it is checked as well, so that {} is an object's own defaults.
+ * @template T @param {Check<T>} check @param {unknown} otherwise @returns {Check<T>}
+ */
 export function or(check, otherwise) {
-  return (value, at) => (value === undefined ? otherwise : check(value, at));
+  return (value, at) => check(value === undefined ? otherwise : value, at);
+}
+
+/**
+ * What one of the checks takes; where none does, the last one says why.
+ * @template {Check<any>[]} T @param {T} checks @returns {Check<ReturnType<T[number]>>}
+ */
+export function either(...checks) {
+  return (value, at) => {
+    for (const check of checks.slice(0, -1)) {
+      try {
+        return check(value, at);
+      } catch (error) {
+        if (!(error instanceof WireError)) throw error;
+      }
+    }
+    return checks[checks.length - 1](value, at);
+  };
 }
 
 /** @template T @param {Check<T>} check @param {number} most @param {number} [least] @returns {Check<T[]>} */
@@ -72,12 +106,45 @@ export function list(check, most, least = 0) {
   };
 }
 
+/** A list of exactly these. @template {any[]} T @param {{[K in keyof T]: Check<T[K]>}} checks @returns {Check<T>} */
+export function tuple(...checks) {
+  return (value, at) => {
+    if (!Array.isArray(value) || value.length !== checks.length) return refuse(at, `a list of ${checks.length}`, value);
+    return /** @type {T} */ (checks.map((check, i) => check(value[i], `${at}[${i}]`)));
+  };
+}
+
+/** An object of any keys. @template T @param {Check<T>} check @param {number} most @returns {Check<Record<string, T>>} */
+export function record(check, most) {
+  return (value, at) => {
+    const entries = Object.entries(anyObject(value, at));
+    if (entries.length > most) return refuse(at, `an object of at most ${most} keys`, value);
+    return Object.fromEntries(entries.map(([key, each]) => [key, check(each, `${at}.${key}`)]));
+  };
+}
+
+/**
+ * An object whose keys had other names before; one with the key `today` has today's.
+ * @template T @param {Record<string, string>} names by those before @param {string} today @param {Check<T>} check
+ * @returns {Check<T>}
+ */
+export function renamed(names, today, check) {
+  return (value, at) => {
+    const given = anyObject(value, at);
+    if (Object.hasOwn(given, today)) return check(given, at);
+    const entries = Object.entries(given).map(([key, each]) => [Object.hasOwn(names, key) ? names[key] : key, each]);
+    return check(Object.fromEntries(entries), at);
+  };
+}
+
 /**
  * An object of these keys; another one is refused, unless `others` says that they are kept unread.
- * @template {Record<string, Check<any>>} T @param {T} fields @param {{others?: boolean}} [options]
+ * `notAbove` names numbers, and for each the number that it must not exceed.
+ * @template {Record<string, Check<any>>} T @param {T} fields
+ * @param {{others?: boolean, notAbove?: Record<string, string>}} [options]
  * @returns {Check<{[K in keyof T]: ReturnType<T[K]>}>}
  */
-export function object(fields, { others = false } = {}) {
+export function object(fields, { others = false, notAbove = {} } = {}) {
   return (value, at) => {
     const given = anyObject(value, at);
     const unknown = Object.keys(given).find((key) => !Object.hasOwn(fields, key));
@@ -88,28 +155,9 @@ export function object(fields, { others = false } = {}) {
     for (const [key, check] of Object.entries(fields)) {
       found[key] = check(Object.hasOwn(given, key) ? given[key] : undefined, at ? `${at}.${key}` : key);
     }
+    for (const [key, limit] of Object.entries(notAbove)) {
+      if (found[key] > found[limit]) throw new WireError(`${at}.${key}: ${found[key]} of ${found[limit]} ${limit}`);
+    }
     return /** @type {any} */ (found);
   };
-}
-
-/**
- * Read a message of JSON.
- * @template T @param {Check<T>} check @param {Uint8Array} bytes @param {string} what it is, for the error @returns {T}
- */
-export function readJson(check, bytes, what) {
-  if (bytes.length > MESSAGE_BYTES) {
-    throw new WireError(`${what} of ${bytes.length} bytes came, at most ${MESSAGE_BYTES} are read`);
-  }
-  let value;
-  try {
-    value = JSON.parse(textOf(bytes));
-  } catch {
-    throw new WireError(`${what} came that is not JSON`);
-  }
-  try {
-    return check(value, "");
-  } catch (error) {
-    if (error instanceof WireError) throw new WireError(`not a valid ${what}: ${error.message}`);
-    throw error;
-  }
 }

@@ -4,9 +4,10 @@
  * docs/rest.md has the words on the wire. Each step is stored before the next, so that a reload at any moment goes on.
  */
 
-import { object, oneOf, orNull, readJson, text } from "./checks.js";
+import { object, oneOf, orNull, text } from "./checks.js";
 import { EnrolError, RevokedError, UnreachableError, WireError, messageOf } from "./errors.js";
-import { NAME } from "./messages.js";
+import { readJson } from "./messages.js";
+import { NAME } from "./messages.generated.js";
 import { Backoff } from "./backoff.js";
 import { CLOCK, exchange, reasonOf, Server } from "./server.js";
 import { fingerprint, pinnedKey, publicKeyOf, signed, toBase64 } from "./signing.js";
@@ -198,7 +199,7 @@ export function approvalPatience(clock = CLOCK, onChange = () => {}) {
 export async function sayLeft(store, options = {}) {
   const known = await storedEnrolment(store);
   if (!known) return "";
-  if (!known.serverKey) return "the phone had not been let in yet";
+  if (!known.serverKey) return "the phone was not enrolled yet";
   const clock = options.clock ?? CLOCK;
   const [late, over] = [new AbortController(), new AbortController()];
   const waited = clock.wait(LEAVE_MS, over.signal).then(() => late.abort());

@@ -3,7 +3,7 @@
  * of an event are bytes: a signature is over them.
  */
 
-import { MESSAGE_BYTES } from "./checks.js";
+import { MESSAGE_BYTES } from "./messages.generated.js";
 import { WireError } from "./errors.js";
 import { textOf } from "./signing.js";
 

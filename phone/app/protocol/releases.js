@@ -2,8 +2,8 @@
 
 import { utf8 } from "./signing.js";
 
-/** @typedef {import("./messages.js").Release} Release */
-/** @typedef {import("./messages.js").ReleaseOrder} ReleaseOrder */
+/** @typedef {import("./messages.generated.js").Release} Release */
+/** @typedef {import("./messages.generated.js").ReleaseOrder} ReleaseOrder */
 /** @typedef {import("./messages.js").Announcement} Announcement */
 /** @typedef {import("./agent_state.js").KeptModel} KeptModel */
 /** @typedef {import("./agent_state.js").Memory} Memory */

@@ -192,7 +192,7 @@ export class RoundWorker {
       server,
       open: (payload) => connection.open("acknowledgement", payload),
       clock: this.clock,
-      onLater: (reason) => this.told(`the server takes the update later: ${reason}`),
+      onRetry: (reason) => this.told(`the server takes the update later: ${reason}`),
       isWanted: () => this.recollection.known.outbox.includes(parcel),
       signal,
     });
@@ -268,7 +268,7 @@ export class RoundWorker {
 
   /** Have the light model in the store, and behind the embedder. @param {Announcement} a @param {Means} means */
   async loadLightModel(a, { server, signal }) {
-    const pointer = /** @type {import("./messages.js").Pointer} */ (a.feature_model);
+    const pointer = /** @type {import("./messages.generated.js").BlobPointer} */ (a.feature_model);
     let kept = await this.store.get(LIGHT_MODEL);
     if (kept?.sha256 !== pointer.sha256) {
       kept = { sha256: pointer.sha256, file: await server.blob(pointer, MAX_FILE_BYTES, signal) };
@@ -277,7 +277,7 @@ export class RoundWorker {
     await this.embedder.load(kept.file, kept.sha256, planOf(a));
   }
 
-  /** A broadcast, once for a round. @param {import("./messages.js").Pointer} pointer @param {Means} means */
+  /** A broadcast, once for a round. @param {import("./messages.generated.js").BlobPointer} pointer @param {Means} means */
   async download(pointer, { server, signal }) {
     if (this.broadcast.sha256 !== pointer.sha256) {
       this.broadcast = { sha256: pointer.sha256, file: await server.blob(pointer, MAX_FILE_BYTES, signal) };

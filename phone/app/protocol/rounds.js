@@ -8,8 +8,8 @@ import { WireError } from "./errors.js";
 import { Safetensors, encode } from "./safetensors.js";
 
 /** @typedef {import("./messages.js").Announcement} Announcement */
-/** @typedef {import("./messages.js").Pointer} Pointer */
-/** @typedef {import("./messages.js").Release} Release */
+/** @typedef {import("./messages.generated.js").BlobPointer} Pointer */
+/** @typedef {import("./messages.generated.js").Release} Release */
 /** @typedef {import("./agent_state.js").Memory} Memory */
 /** @typedef {import("./agent_state.js").KeptModel} KeptModel */
 /** @typedef {import("../types.js").Plan} Plan */
@@ -147,7 +147,7 @@ function keptOf(model, release, before) {
 
 /**
  * @param {Announcement} a @param {Target} target @param {Verdict} verdict
- * @returns {Record<string, any>} AdoptionReport
+ * @returns {import("./messages.generated.js").AdoptionReport}
  */
 export function adoptionReport(a, target, { answer, score, trivial, reason }) {
   return {
@@ -165,7 +165,7 @@ export function adoptionReport(a, target, { answer, score, trivial, reason }) {
 
 /**
  * @param {Announcement} a @param {Release} release @param {Verdict} verdict
- * @returns {Record<string, any> | null} ReleaseReport; null of what nobody could check: it waits for a score
+ * @returns {import("./messages.generated.js").ReleaseReport | null} null of what nobody could check: it waits for a score
  */
 export function releaseReport(a, release, { answer, score, reason }) {
   if (answer === "undecided") return null;

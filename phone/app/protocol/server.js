@@ -3,7 +3,7 @@
  * the key stands in a header alone.
  */
 
-import { MESSAGE_BYTES } from "./checks.js";
+import { MESSAGE_BYTES } from "./messages.generated.js";
 import { RefusedError, RevokedError, UnreachableError, WireError, messageOf } from "./errors.js";
 import { eventsOf } from "./event_stream.js";
 import { sha256 } from "./signing.js";
@@ -120,7 +120,7 @@ export class Server {
 
   /**
    * Download a blob of at most so many bytes; throws a WireError if it is another one than was announced.
-   * @param {import("./messages.js").Pointer} pointer @param {number} most @param {AbortSignal} [signal]
+   * @param {import("./messages.generated.js").BlobPointer} pointer @param {number} most @param {AbortSignal} [signal]
    * @returns {Promise<Uint8Array>}
    */
   async blob({ sha256: expected, size, url }, most, signal) {

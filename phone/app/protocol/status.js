@@ -14,7 +14,7 @@
  * @property {string} detail
  */
 
-/** @param {PhoneState} now @returns {Record<string, any>} a DeviceStatus without session and number */
+/** @param {PhoneState} now @returns {import("./messages.generated.js").DeviceStatus} without session and number */
 export function deviceStatus(now) {
   const { announcement: a, memory } = now;
   const able = !now.obstacle && now.examples > 0;

@@ -3,12 +3,13 @@
  * browser. It is held in memory, and renewed before its end.
  */
 
-import { number, object, readJson, text } from "./checks.js";
+import { number, object, text } from "./checks.js";
+import { readJson } from "./messages.js";
 import { EnrolError, RevokedError, UnreachableError } from "./errors.js";
 import { CLOCK, exchange, reasonOf } from "./server.js";
 import { signed } from "./signing.js";
 
-const tokenAnswer = object({ token: text(256, /^[\x21-\x7e]+$/), expires_in_s: number }, { others: true });
+const tokenAnswer = object({ token: text(256, /^[\x21-\x7e]+$/), expires_in_s: number() }, { others: true });
 const EARLY_MS = 60_000;
 const TRIES = 5;
 

@@ -41,6 +41,7 @@ export async function pendingUpdate(key, about, bytes) {
   const updateId = `r${round}-${device.slice(0, 36)}-${digest.slice(0, 16)}`;
   const nonce = toHex(crypto.getRandomValues(new Uint8Array(8)));
   const measured = Object.entries(about.metrics).filter(([, value]) => Number.isFinite(value));
+  /** @type {import("./messages.generated.js").UpdateManifest} */
   const manifest = {
     schema_version: 1,
     update_id: updateId,
@@ -74,7 +75,7 @@ export async function pendingUpdate(key, about, bytes) {
  * @property {import("./server.js").Server} server
  * @property {(payload: Uint8Array) => Promise<Uint8Array>} open verifies an acknowledgement
  * @property {import("./server.js").Clock} clock
- * @property {(reason: string) => void} onLater the server takes it later
+ * @property {(reason: string) => void} onRetry the server takes it later
  * @property {() => boolean} isWanted false once it was answered elsewhere, or forgotten
  * @property {AbortSignal} signal
  */
@@ -94,7 +95,7 @@ export async function sendUpdate(parcel, by) {
       answer = (await chunks(parcel, answer.next_chunk, by)) ?? (await part(parcel, "end", new Uint8Array(), by));
     }
     if (answer?.status === "accepted" || answer?.status === "refused") return answer;
-    if (answer?.status === "later") by.onLater(answer.reason);
+    if (answer?.status === "retry") by.onRetry(answer.reason);
   }
   return null;
 }

@@ -222,7 +222,7 @@ function promised() {
         {},
         "While it takes part, in each round: for each class the mean of a network's features over your windows, how many there were, and how well the model names them. Whenever it changes: what the app is doing, and how good the model is here.",
       ),
-      element("li", {}, "To be let in: the phone's name, from the link, and the public half of its key."),
+      element("li", {}, "To enrol: the phone's name, from the link, and the public half of its key."),
       element("li", {}, "To nobody else: this app loads nothing from other servers."),
     ),
   );

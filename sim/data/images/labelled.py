@@ -83,7 +83,7 @@ class LabelledImages:
         return PartitionTargets(task.partition_label(torch.from_numpy(self.y)).numpy(), self.labels)
 
     def pool(self, task: Task) -> Pool:
-        """What a partition divides: classes to deal by, parts and clients without the images."""
+        """Return what a partition divides: classes to deal by, parts and clients without the images."""
         classes, labels = self.targets_for_partition(task)
         return Pool(classes, len(labels), self.train, self.client)
 

@@ -23,6 +23,7 @@ from sim.errors import AnalysisError
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.figures.style import new_figure, plain_text
+from sim.reports.table import table_of
 
 Table = npt.NDArray[np.float64]
 Rounds = Mapping[int, Mapping[str, float]]
@@ -60,10 +61,8 @@ def attention(run: FinishedRun) -> AnalysisSection:
     if weights:
         caption = f"Weight of each client in each parameter tensor, round {last}."
         figures["last_round"] = CaptionedFigure(last_round_figure(weights), caption)
-    table = tuple(
-        (f"{TITLES[kind]}: effective clients, last round", f"{each[-1]:.3g}") for kind, each in effective.items()
-    )
-    return AnalysisSection("attention", "Attention", TEXT, values, figures, table)
+    told = [(f"{TITLES[kind]}: effective clients, last round", f"{each[-1]:.3g}") for kind, each in effective.items()]
+    return AnalysisSection("attention", "Attention", TEXT, values, figures, table_of((), told))
 
 
 def _missing(run: FinishedRun) -> str:

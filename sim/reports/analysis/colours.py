@@ -35,11 +35,11 @@ class GroupStyle:
         self.scale = colormaps["turbo"].resampled(max(len(names), 2))
 
     def colour(self, group: int) -> Colour:
-        """The group's colour."""
+        """Return the group's colour."""
         return COLOURS[group % len(COLOURS)] if self.named else self.scale(group)
 
     def marker(self, group: int) -> str:
-        """The group's marker, which changes where the named colours begin again."""
+        """Return the group's marker, which changes where the named colours begin again."""
         return MARKERS[group // len(COLOURS)] if self.named else "o"
 
     def dots(self, axes: Axes, points: Points, groups: Groups, size: float = 9.0) -> None:

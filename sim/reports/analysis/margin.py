@@ -16,6 +16,7 @@ from sim.errors import AnalysisError
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.figures.style import BLUE, by_round, new_figure
+from sim.reports.table import table_of
 
 TEXT = """The mean distance d⁻ between aggregate prototypes of different classes. Prototypes are means of training
 features; each client's is scaled to [0, 1] over its channels, and their mean is weighted by n_k[c]. This is not the
@@ -38,11 +39,9 @@ def margin(run: FinishedRun) -> AnalysisSection:
         raise AnalysisError("aggregate_margin needs training examples of at least two classes")
     rounds = {n: each.aggregate_margin for n, each in run.diagnostics.items() if each.aggregate_margin is not None}
     figures = {"rounds": CaptionedFigure(_figure(rounds), CAPTION)} if rounds else {}
-    table = tuple(
-        (f"aggregate_margin, prototypes by {MODEL_NAMES[who]}", f"{value:.4f}") for who, value in values.items()
-    )
+    told = [(f"aggregate_margin, prototypes by {MODEL_NAMES[who]}", f"{value:.4f}") for who, value in values.items()]
     found = {**values, "rounds": {str(number): value for number, value in rounds.items()}}
-    return AnalysisSection("aggregate_margin", "Aggregate margin", TEXT, found, figures, table)
+    return AnalysisSection("aggregate_margin", "Aggregate margin", TEXT, found, figures, table_of((), told))
 
 
 MODEL_NAMES = {"clients": "the clients' own models (best round)", "server": "the server's model (last round)"}

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from sim.experiment import OPTIONS
 from sim.results.run_directory import RunDirectory
+from sim.run_options import OPTIONS
 
 _DERIVED = frozenset(
     {"parameters", "split_leaks", "findings", "versions", "hardware", "schema_version", "preset", "rollout"}
@@ -27,7 +27,7 @@ Runs = Sequence[RunDirectory]
 
 
 def settings_of(run: RunDirectory) -> Settings:
-    """All settings but the seed and the environment, as `section.key`."""
+    """Return all settings but the seed and the environment, as `section.key`."""
     settings = {key: value for key, value in run.config.by_section().items() if key not in _ENVIRONMENT | _DERIVED}
     settings["init"] = _starting_point(settings.get("init"), run.config.seed)
     model = settings.pop("model")
@@ -96,7 +96,7 @@ def labels_of(runs: Runs) -> list[str]:
 
 
 def refusals(members: Sequence[Runs]) -> tuple[str, ...]:
-    """Why these rows cannot be ranked at all."""
+    """Return why these rows cannot be ranked at all."""
     runs = [run for same in members for run in same]
     reasons = []
     for seed in sorted({run.config.seed for run in runs}):
@@ -112,7 +112,7 @@ def _test_examples(run: RunDirectory) -> dict[str, tuple[int, ...]]:
 
 
 def warnings_of(labels: Sequence[str], members: Sequence[Runs]) -> tuple[str, ...]:
-    """What a reader must know before believing a rank."""
+    """Return what a reader must know before believing a rank."""
     pairs = [(label, runs[0]) for label, runs in zip(labels, members, strict=True)]
     keys = _training_keys(run for _, run in pairs)
     notes = [_differs(key, pairs, partial(_setting, key)) for key in keys]

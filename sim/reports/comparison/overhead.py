@@ -9,7 +9,8 @@ import statistics
 from collections.abc import Iterable
 
 from sim.reports.comparison.records import Group, Row
-from sim.reports.comparison.tables import Cell, Table, row_name
+from sim.reports.comparison.tables import row_name
+from sim.reports.table import Table, table_of
 from sim.results.run_directory import RunDirectory
 from sim.results.tables import byte_size, duration
 
@@ -21,13 +22,13 @@ NOTE = (
 
 
 def train_seconds(run: RunDirectory) -> float | None:
-    """Mean time of one client's local round; None where nobody trained."""
+    """Return mean time of one client's local round; None where nobody trained."""
     trained = sum(len(record.cohort) - len(record.lost) for record in run.rounds)
     return sum(record.seconds.get("train", 0.0) for record in run.rounds) / trained if trained else None
 
 
 def mean_of_known(values: Iterable[float | None]) -> float | None:
-    """Mean over seeds; None where one is missing."""
+    """Return mean over seeds; None where one is missing."""
     came = list(values)
     known = [value for value in came if value is not None]
     return statistics.fmean(known) if known and len(known) == len(came) else None
@@ -40,25 +41,21 @@ def overhead_table(group: Group) -> Table | None:
     if not pairs:
         return None
     baselines = {baseline.label: baseline for _, baseline in pairs}
-    rows = [[Cell(row_name(row)), Cell("–"), *_absolute(row)] for row in baselines.values()]
-    rows += [[Cell(row_name(row)), Cell(baseline.label), *_relative(row, baseline)] for row, baseline in pairs]
-    return ["method", "baseline", "local time", "memory", "bytes"], rows
+    rows = [(row_name(row), "–", *_absolute(row)) for row in baselines.values()]
+    rows += [(row_name(row), baseline.label, *_relative(row, baseline)) for row, baseline in pairs]
+    return table_of(["method", "baseline", "local time", "memory", "bytes"], rows)
 
 
 def _costs(row: Row) -> tuple[float | None, float | None, float | None]:
     return row.train_seconds, row.client_bytes, row.bytes_up + row.bytes_down
 
 
-def _absolute(row: Row) -> list[Cell]:
+def _absolute(row: Row) -> list[str]:
     seconds, held, moved = _costs(row)
-    texts = [
-        "–" if seconds is None else f"{1000 * seconds:.0f} ms" if seconds < 1 else duration(seconds),
-        "–" if held is None else byte_size(held),
-        "–" if moved is None else byte_size(moved),
-    ]
-    return list(map(Cell, texts))
+    time = "–" if seconds is None else f"{1000 * seconds:.0f} ms" if seconds < 1 else duration(seconds)
+    return [time, *("–" if each is None else byte_size(each) for each in (held, moved))]
 
 
-def _relative(row: Row, baseline: Row) -> list[Cell]:
+def _relative(row: Row, baseline: Row) -> list[str]:
     pairs = zip(_costs(row), _costs(baseline), strict=True)
-    return [Cell("–" if ours is None or not theirs else f"{ours / theirs:.2f} ×") for ours, theirs in pairs]
+    return ["–" if ours is None or not theirs else f"{ours / theirs:.2f} ×" for ours, theirs in pairs]

@@ -18,7 +18,7 @@ SCORE_LABELS = {"global_per_client": "global, per client"}
 
 
 def over_rounds(group: Group) -> Figure | None:
-    """The primary metric by round of every row, one panel a score that was followed."""
+    """Draw the primary metric by round of every row, one panel a score that was followed."""
 
     def axis(axes: Axes) -> None:
         by_round(axes, heading(group.metrics[group.primary]), max(row.rounds for row in group.rows))
@@ -27,7 +27,7 @@ def over_rounds(group: Group) -> Figure | None:
 
 
 def over_bytes(group: Group) -> Figure | None:
-    """The primary metric by what all clients together have moved so far, up and down; None where nothing is moved."""
+    """Draw the primary metric by what all clients together have moved so far; None where nothing is moved."""
 
     def axis(axes: Axes) -> None:
         clean(axes, heading(group.metrics[group.primary]), "moved up and down by all clients so far (MB)")
@@ -71,7 +71,7 @@ def _look(index: int, points: int) -> dict[str, Any]:
 
 
 def differences(group: Group) -> Figure | None:
-    """Each row's primary metric minus the baseline's with its interval over seeds, filled where it is significant.
+    """Draw each row's primary metric minus the baseline's, with its interval over seeds, filled where significant.
 
     Below it, thin and grey, the spread over clients: one standard deviation to either side.
     """

@@ -90,7 +90,7 @@ def _of(record: SelectedRound | RoundRecord, score: str, measure: str) -> MeanSt
 def ranks(
     scores: Sequence[Mapping[str, ComparedScore | None]], ranked: Sequence[bool], metrics: Mapping[str, Metric]
 ) -> list[dict[str, int]]:
-    """1 for the best, 2 for the second, else 0; scores that print the same share a rank."""
+    """Return 1 for the best, 2 for the second, else 0; scores that print the same share a rank."""
     found = [dict.fromkeys(row, 0) for row in scores]
     for column in {column: None for row in scores for column in row}:
         metric = metrics[column.split(".")[1]]

@@ -1,13 +1,13 @@
-"""A comparison as tables of cells, from which HTML, Markdown and the terminal are made."""
+"""A comparison as tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from federation.tasks import TASKS
 from gaitway.tasks import Metric
 from sim.reports.comparison.records import NEW_CLIENTS, PAIRED, ComparedScore, Group, OverDatasets, Row, columns_of
+from sim.reports.table import Cell, Table, table_of
 from sim.results.records import SELECTIONS
 from sim.results.statistics import PairedTest, min_sign_flip_p
 from sim.results.tables import SELECTED, byte_size, duration
@@ -42,32 +42,14 @@ SHORT = {
 }
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One entry: its text, 1 if best or significant, 2 if second, and what stands beside it in small."""
-
-    text: str
-    rank: int = 0
-    note: str = ""
-
-
-Table = tuple[list[str], list[list[Cell]]]
-"""Head and rows."""
-
-
 def scores_table(group: Group) -> Table:
-    """Scores and cost of a group's rows; the model has a column where rows differ in it."""
+    """Return scores and cost of a group's rows; the model has a column where rows differ in it."""
     mixed = len({row.model for row in group.rows}) > 1
-    columns = list(
-        dict.fromkeys([*columns_of(group.metrics), *(column for row in group.rows for column in row.scores)])
-    )
-    head = [
-        "method",
-        *(["model"] if mixed else []),
-        *(column_name(column, group.metric_of(column)) for column in columns),
-    ]
-    head += ["up", "down", "time", "rounds", "round", "seeds"]
-    return head, [_score_row(group, row, columns, mixed) for row in group.rows]
+    columns = list(dict.fromkeys([*columns_of(group.metrics), *(each for row in group.rows for each in row.scores)]))
+    named = [column_name(column, group.metric_of(column)) for column in columns]
+    cost = ["up", "down", "time", "rounds", "round", "seeds"]
+    rows = [_score_row(group, row, columns, mixed) for row in group.rows]
+    return Table(["method", *(["model"] if mixed else []), *named, *cost], rows)
 
 
 def column_name(column: str, metric: Metric) -> str:
@@ -92,14 +74,14 @@ def row_name(row: Row) -> str:
 
 
 def traffic(row: Row) -> tuple[str, str]:
-    """Bytes up and down; a reference's are nobody's: its data lie where it trains."""
+    """Return bytes up and down; a reference's are nobody's: its data lie where it trains."""
     return ("–", "–") if row.reference else (byte_size(row.bytes_up), byte_size(row.bytes_down))
 
 
 def score_cell(row: Row, column: str, metric: Metric) -> Cell:
-    """One score of a row, such as `personalization.macro_f1`."""
+    """Return one score of a row, such as `personalization.macro_f1`."""
     cell = plain_cell(score := row.scores.get(column), metric)
-    return cell if score is None else replace(cell, rank=row.ranks[column])
+    return cell if score is None else cell._replace(rank=row.ranks[column])
 
 
 def listed(values: Sequence[int]) -> str:
@@ -117,14 +99,14 @@ def spanned(values: Sequence[int]) -> str:
 
 
 def paired_table(group: Group) -> Table | None:
-    """Each row against its baseline, seed by seed; None where no row was tested."""
+    """Return each row against its baseline, seed by seed; None where no row was tested."""
     rows = [row for row in group.rows if row.tests]
     if not rows:
         return None
     columns = [column for column in columns_of(group.metrics, PAIRED) if any(column in row.tests for row in rows)]
     named = [column_name(column, group.metric_of(column)) for column in columns]
     head = ["method", "baseline", *named, "seeds"]
-    return head, [_paired_row(group, row, columns) for row in rows]
+    return Table(head, [_paired_row(group, row, columns) for row in rows])
 
 
 def _paired_row(group: Group, row: Row, columns: Sequence[str]) -> list[Cell]:
@@ -134,7 +116,7 @@ def _paired_row(group: Group, row: Row, columns: Sequence[str]) -> list[Cell]:
 
 
 def paired_cell(test: PairedTest | None, metric: Metric) -> Cell:
-    """A difference over seeds with its interval and p, then the spread over clients."""
+    """Return a difference over seeds with its interval and p, then the spread over clients."""
     if test is None:
         return Cell("–")
     told = metric.difference_text
@@ -168,21 +150,22 @@ def client_spread(test: PairedTest, metric: Metric) -> str:
 
 
 def selected_table(group: Group) -> Table:
-    """The primary metric of each row in the rounds chosen by validation, not at all, and by test."""
+    """Return the primary metric of each row in the rounds chosen by validation, not at all, and by test."""
     chosen = [selection for selection in SELECTIONS if any(selection in row.selected for row in group.rows)]
     wanted, metric = columns_of([group.primary]), group.metrics[group.primary]
     head = ["method", "model", "round chosen", "round", *(column_name(column, metric) for column in wanted)]
-    return head, [
+    rows = [
         [Cell(row_name(row)), Cell(row.model), Cell(SELECTED[selection]), Cell(listed(found.rounds))]
         + [plain_cell(found.scores.get(column), metric) for column in wanted]
         for row in group.rows
         for selection in chosen
         if (found := row.selected.get(selection))
     ]
+    return Table(head, rows)
 
 
 def plain_cell(score: ComparedScore | None, metric: Metric) -> Cell:
-    """One score without a rank: mean and spread over clients, and over seeds beside it."""
+    """Return one score without a rank: mean and spread over clients, and over seeds beside it."""
     if score is None:
         return Cell("–")
     std = "" if score.clients_std is None else f" ± {metric.text(score.clients_std)}"
@@ -196,9 +179,9 @@ def p_text(p: float) -> str:
 
 
 def ranking_table(over: OverDatasets) -> Table:
-    """Methods by their average rank."""
+    """Return methods by their average rank."""
     rows = sorted(over.ranking.ranks.items(), key=lambda item: item[1])
-    return ["method", "average rank"], [[Cell(name), Cell(f"{rank:.2f}")] for name, rank in rows]
+    return table_of(["method", "average rank"], [(name, f"{rank:.2f}") for name, rank in rows])
 
 
 def ranking_title(over: OverDatasets) -> str:
@@ -217,6 +200,6 @@ def ranking_summary(over: OverDatasets) -> str:
 
 
 def group_notes(group: Group) -> list[str]:
-    """Every reason not to trust a rank of this group, the gravest first."""
+    """Return every reason not to trust a rank of this group, the gravest first."""
     refused = [f"NOT COMPARABLE, therefore not ranked: {reason}" for reason in group.refused]
     return [*refused, *(f"Caution: {warning}" for warning in group.warnings)]

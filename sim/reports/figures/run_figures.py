@@ -40,7 +40,7 @@ def draw_run(run: RunDirectory) -> list[Path]:
 
 
 def learning_curves(run: RunDirectory) -> Figure | None:
-    """Scores by round: mean ± std over clients of their own models, and the server's model."""
+    """Draw scores by round: mean ± std over clients of their own models, and the server's model."""
     if not run.evaluated_rounds:
         return None
     figure = new_figure(4.2)
@@ -82,7 +82,7 @@ def _band(axes: Axes, spreads: Sequence[tuple[int, MeanStd]], metric: Metric, la
 
 
 def train_loss(run: RunDirectory) -> Figure | None:
-    """Training loss by round, the mean over clients weighted by examples."""
+    """Draw training loss by round, the mean over clients weighted by examples."""
     if not run.rounds:
         return None
     figure = new_figure(2.8)
@@ -96,7 +96,7 @@ def train_loss(run: RunDirectory) -> Figure | None:
 
 
 def gradient_dissimilarity(run: RunDirectory) -> Figure | None:
-    """How much the clients' gradients disagreed before each round; None where the run did not measure it."""
+    """Draw how much the clients' gradients disagreed before each round; None where the run did not measure it."""
     found = {record.round: each for record in run.rounds if (each := record.gradient_dissimilarity)}
     if not found:
         return None
@@ -114,7 +114,7 @@ def gradient_dissimilarity(run: RunDirectory) -> Figure | None:
 
 
 def score_over_bytes(run: RunDirectory) -> Figure | None:
-    """Scores by what all clients together have moved so far; None where nothing travels."""
+    """Draw scores by what all clients together have moved so far; None where nothing travels."""
     moved = list(accumulate(record.moved_bytes / 1e6 for record in run.rounds))
     if not run.evaluated_rounds or not moved[-1]:
         return None
@@ -142,7 +142,7 @@ def _shown(record: RoundRecord, score: str, name: str, metric: Metric) -> Iterat
 
 
 def cost(run: RunDirectory) -> Figure | None:
-    """Bytes that a client has moved so far, and seconds of each round by phase."""
+    """Draw bytes that a client has moved so far, and seconds of each round by phase."""
     if not run.rounds:
         return None
     figure = new_figure(3.8)

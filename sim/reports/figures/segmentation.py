@@ -50,7 +50,7 @@ def _mixed(colour: Colour, towards: float, share: float) -> Colour:
 
 
 def images(run: RunDirectory) -> Figure | None:
-    """The test images that the run segmented at its end; None where it learnt another task."""
+    """Draw the test images that the run segmented at its end; None where it learnt another task."""
     task, found = run.config.learnt, read_images(run.path / FILE)
     if found is None or not isinstance(task, Segmentation):
         return None

@@ -6,7 +6,7 @@ readers can tell apart; lines also differ in dash or marker.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -18,6 +18,8 @@ from gaitway.tasks import Metric
 
 WIDTH_IN = 10.0
 DPI = 150
+NAMED_CLIENTS = 50
+"""Up to so many clients are named on an axis; beyond, the names would touch."""
 
 BLUE, VERMILLION, GREEN, ORANGE, SKY, PURPLE, BLACK = (
     "#0072B2",
@@ -76,3 +78,18 @@ def by_round(axes: Axes, ylabel: str, last: int) -> None:
 def plain_text(text: str) -> str:
     """Keep matplotlib from reading a name as a formula."""
     return text.replace("$", r"\$")
+
+
+def name_clients(axes: Axes, names: Sequence[str], label: str) -> None:
+    """Put clients on the x-axis: by name while the names fit, else by position."""
+    axes.set_xlim(-0.5, len(names) - 0.5)
+    if len(names) > NAMED_CLIENTS:
+        step = 10 * -(-len(names) // 100)
+        axes.set_xticks([0, *range(step - 1, len(names), step)], ["1", *map(str, range(step, len(names) + 1, step))])
+        axes.set_xlabel(f"{label} ({len(names)} clients)")
+        return
+    names = [name.removeprefix("client-") for name in names]  # the label says it
+    upright = len(names) <= 25 and max(map(len, names)) <= 3
+    shown = [plain_text(name if len(name) <= 28 else name[:27] + "…") for name in names]
+    axes.set_xticks(range(len(names)), shown, rotation=0 if upright else 90, fontsize=8)
+    axes.set_xlabel(label)

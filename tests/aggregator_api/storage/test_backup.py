@@ -248,7 +248,7 @@ def test_what_is_missing_damaged_or_astray_is_said(live: Bench, tmp_path: Path) 
         "is damaged",
         "its round will fail with this reason",
         "counts 5 awaited and 1 received devices, its rows are (1, 1)",
-        "1 half-received updates cannot be gone on with, such as u1",
+        "1 half-received updates cannot be resumed, such as u1",
         "others can read the server's key",
     ):
         assert words in said, (words, said)

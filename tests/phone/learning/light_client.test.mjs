@@ -7,6 +7,7 @@ import { byStretch, Paired } from "../../../phone/app/learning/comparison.js";
 import { channelSums, inFloat32, normalized, statisticsOf } from "../../../phone/app/learning/normalization.js";
 import { ClassSoundness } from "../../../phone/app/learning/soundness.js";
 import { evenly, temporalSplit } from "../../../phone/app/learning/splits.js";
+import { versionScore } from "../../../phone/app/protocol/messages.generated.js";
 import { assertNear, assertSameBits, floats, vectorsOf } from "./vectors.mjs";
 
 const VECTORS = vectorsOf("light_client.json");
@@ -96,7 +97,8 @@ describe("acceptance", () => {
       const { candidate, present, present_source: source, has_model, margin, release, score, ...rest } = given;
       const other = has_model ? { model: { source, round: 6 }, answered: present && Int32Array.from(present) } : null;
       const mine = { model: { source: "global", round: 7 }, answered: Int32Array.from(candidate) };
-      const asked = { kind: "adopt", release, serverScore: score };
+      const serverScore = score && versionScore(score, "score");
+      const asked = { kind: "adopt", release, serverScore };
       const found = evaluate(mine, asked, holdoutOf(rest), other, [], { margin });
       const inUse = has_model ? ` (in use: ${source} model of round 6)` : "";
       const done = outcome === "adopted" ? "adopted" : `not adopted${inUse}`;

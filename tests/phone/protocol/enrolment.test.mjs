@@ -153,7 +153,7 @@ test("who leaves says so, and does not wait for a server that is away", async ()
   const store = new MemoryStore();
   assert.equal(await sayLeft(store, { clock }), "", "of nothing");
   await beginEnrolment(store, readEnrolmentLink(server.link));
-  assert.match(await sayLeft(store, { clock }), /not been let in/);
+  assert.match(await sayLeft(store, { clock }), /not enrolled yet/);
   await continueEnrolment(store, { clock });
   assert.equal(await sayLeft(store), "");
   const [{ state, detail, session }] = server.statuses;

@@ -37,10 +37,15 @@ test("messages are bounded and hold what they should", () => {
     [{ ...announcement, model: { ...pointer, size: -1 } }, "model.size"],
     [{ ...announcement, model: { ...pointer, sha256: "../etc" } }, "model.sha256"],
     [{ ...announcement, feature_model: { ...pointer, url: "x".repeat(2000) } }, "feature_model.url"],
-    [{ ...announcement, plan: { ...PLAN, labels: ["a"] } }, "plan.labels"],
+    [{ ...announcement, plan: { ...PLAN, labels: [] } }, "plan.labels"],
     [{ ...announcement, plan: { ...PLAN, labels: ["a", "a"] } }, "twice"],
     [{ ...announcement, plan: { ...PLAN, labels: ["a", 5] } }, "plan.labels[1]"],
     [{ ...announcement, plan: null }, "plan"],
+    [{ ...announcement, plan: { ...PLAN, training: { ...PLAN.training, lr: 0 } } }, "plan.training.lr"],
+    [{ ...announcement, plan: { ...PLAN, training: { ...PLAN.training, lr: "1" } } }, "plan.training.lr"],
+    [{ ...announcement, plan: { ...PLAN, rollout: { waves: [2] } } }, "plan.rollout.waves[0]"],
+    [{ ...announcement, plan: { ...PLAN, data: { input: { shape: [3, 96] } } } }, "plan.data.input.shape"],
+    [{ ...announcement, plan: { ...PLAN, packages: { "models:x": 1 } } }, "plan.packages.models:x"],
     [
       {
         ...announcement,

@@ -26,7 +26,7 @@ from sim.cli.options import assignments
 from sim.data.images import IMAGE_SETS
 from sim.data.partitions import partition_from_json
 from sim.presets import PRESETS, with_defaults
-from sim.reports.repeat import option_words
+from sim.run_options import option_words
 from tests.models.small_models import SMALL
 from tests.sim.presets.stand_ins import write_stand_ins
 

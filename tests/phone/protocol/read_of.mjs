@@ -1,0 +1,15 @@
+// Reads messages that Python wrote, and says of each whether the phone takes it: "" or why not.
+import { readFileSync } from "node:fs";
+import { WireError } from "../../../phone/app/protocol/errors.js";
+import * as readers from "../../../phone/app/protocol/messages.generated.js";
+
+const verdicts = JSON.parse(readFileSync(0, "utf8")).map(([reader, message]) => {
+  try {
+    readers[reader](message, "");
+    return "";
+  } catch (error) {
+    if (!(error instanceof WireError)) throw error;
+    return error.message;
+  }
+});
+process.stdout.write(JSON.stringify(verdicts));
