@@ -100,6 +100,12 @@ def find(session: Session, device: Named) -> ContributionRow | None:
     return session.scalar(select(ContributionRow).where(ContributionRow.device_id == device.id))
 
 
+def has_sums(session: Session, device: Named) -> bool:
+    """Whether a device has something in the sums that can be taken out."""
+    row = find(session, device)
+    return row is not None and row.sha256 is not None
+
+
 def counts(session: Session, federation: FederationRow) -> ContributionCounts:
     """Count the devices in the sums and the changes that wait."""
     row = ContributionRow

@@ -22,6 +22,7 @@ from aggregator_api.db.models import DeviceRow, FederationRow
 from aggregator_api.devices.service import find
 from aggregator_api.errors import UnprocessableError
 from aggregator_api.federations import service
+from aggregator_api.updates import contributions
 from aggregator_api.web import views
 from aggregator_api.web.forms import FormDep, words_of
 from aggregator_api.web.pages import page, part
@@ -129,6 +130,14 @@ def reinstate(devices: DeviceServiceDep, name: str, device: str, form: FormDep) 
     return _back(name, device, form)
 
 
+@router.post("/federations/{name}/devices/{device}/withdraw")
+@requires("operator")
+def withdraw(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
+    """Take a device's sums out of a continuous federation."""
+    devices.withdraw(name, device)
+    return _back(name, device, form)
+
+
 @router.post("/federations/{name}/devices/{device}/tags")
 @requires("operator")
 def set_tags(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
@@ -163,6 +172,7 @@ def _device(session: Session, federation: FederationRow, row: DeviceRow) -> dict
     return {
         "device": Device.model_validate(row),
         "activity": activity(session, federation, row),
+        "has_sums": contributions.has_sums(session, row),
         "history": past,
         "events": round_history.latest_events(session, federation, 12, device=row.name),
         "metric_name": name,

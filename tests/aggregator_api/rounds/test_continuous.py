@@ -123,7 +123,7 @@ def test_it_is_announced_as_collecting_the_next_version(make: Callable[..., Benc
     sent = sends(bench, "a", 7)
     published(bench, 1)
     assert (bench.now().state, bench.now().round) == ("collecting", 2)
-    assert bench.wires.announcements()[-1].round == 2
+    wait_for(lambda: bench.wires.announcements()[-1].round == 2)
     assert bench.now().model != now.model
     assert_sums(bench, sent.tree)
 

@@ -54,6 +54,7 @@ WHOLE: dict[str, tuple[type[Strict], dict[str, Any]]] = {
             "deadline": 1.5,
             "plan": PLAN.model_dump(mode="json", exclude={"training": {"augmentation"}}),
             "model": POINTER,
+            "continuous": True,
             "feature_model": POINTER,
             "release": {"serial": 1, "released": RELEASE, "candidate": None, "millionths": 9, "withdrawn": [1, 2]},
             "chunk_bytes": 4096,
