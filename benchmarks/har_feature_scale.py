@@ -18,7 +18,7 @@ BATCH = 1024
 
 
 def moments(name: str, root: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and mean square (159,) of a set's raw features, every window alike."""
+    """Return mean and mean square (183,) of a set's raw features, every window alike."""
     module, found = HarFeatures(2, cosines=0), []
     with torch.no_grad():
         for windows in har_pipeline.prepare(name, root).clients.values():
@@ -33,7 +33,7 @@ def main(root: str) -> None:
     mean = np.mean(means, axis=0)
     std = np.sqrt(np.mean(squares, axis=0) - mean**2) + 1e-6
     assert mean.shape == (FEATURES,)
-    print('"""Mean and standard deviation of the 159 raw features of `models.har_features`.')
+    print('"""Mean and standard deviation of the 183 raw features of `models.har_features`.')
     print()
     print(f"Of all windows of {', '.join(SETS)}, each set alike; benchmarks/har_feature_scale.py writes this file.")
     print('"""')

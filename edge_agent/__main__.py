@@ -9,6 +9,7 @@ from edge_agent.cli.enrol import enrol
 from edge_agent.cli.label import label
 from edge_agent.cli.models import models
 from edge_agent.cli.page_password import page_password
+from edge_agent.cli.participation import take_part_again, withdraw_device
 from edge_agent.cli.run import run
 from edge_agent.cli.status import status
 from edge_agent.cli.windows import windows
@@ -31,6 +32,8 @@ for command in (run, enrol, status, label, windows, models, doctor):
     app.command()(command)
 
 
+app.command("withdraw")(withdraw_device)
+app.command("take-part")(take_part_again)
 app.command("page-password")(page_password)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import logging
 import secrets
@@ -13,35 +15,56 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from edge_agent.machine.commands import BeginEpoch
-from edge_agent.machine.state import Agent, Candidate
+from edge_agent.machine.commands import BeginEpoch, PrepareWithdrawal
+from edge_agent.machine.state import Agent, Candidate, Contribution
 from edge_agent.storage.data_folder import CANDIDATES, CHECKPOINTS, CLIENTS, JOBS, MODELS, OUTBOX
 from edge_agent.storage.files import move_file, sha256_of, write_file
+from edge_agent.storage.participation import CONTRIBUTION, WISH, participation
 from edge_agent.storage.state_store import NEWEST_ANNOUNCEMENT, RELEASE_OFFER, RELEASE_ORDER, RELEASE_REPORT, StateStore
-from edge_agent.training.job import CHECKPOINT, CLIENT_STATE, RESULT, UPDATE, Job, candidate_path
+from edge_agent.training.job import (
+    CHECKPOINT,
+    CLIENT_STATE,
+    KEY_BYTES,
+    RESULT,
+    UPDATE,
+    WINDOW_KEYS,
+    Job,
+    candidate_path,
+)
 from federation.plan import Plan
 from federation.protocol.messages import BlobPointer, UpdateManifest
 
 log = logging.getLogger(__name__)
 
 
+SEQUENCE = "sequence"
+"""Name in the store of the last running number that this device gave an update to a continuous federation."""
+MAX_SEQUENCE = (1 << 53) - 1
+
+
 class SavedRound(NamedTuple):
-    """A round whose update and client state are durable."""
+    """A round whose update and client state are durable; `keys` of the windows that it was trained on, if asked for."""
 
     update_id: str
     metrics: dict[str, float]
     seconds: float
+    keys: frozenset[int] = frozenset()
 
 
 def load_agent(store: StateStore) -> Agent:
     """Return the state to start with after a restart: rounds that were trained are not trained again."""
     _remove_leftovers(store)
     rows, epoch = store.rounds(), store.epoch
+    takes_part, sent, outbox = participation(store).takes_part, load_contribution(store), tuple(store.outbox())
+    if not takes_part:  # nothing leaves but the withdrawal
+        outbox = tuple(name for name in outbox if sent and (sent.kind, sent.update_id) == ("withdrawn", name))
     return Agent(
         identity=store.get("identity"),
         epoch=epoch,
         done=frozenset((row.round, row.base) for row in rows if row.epoch == epoch),
-        outbox=tuple(store.outbox()),
+        outbox=outbox,
+        takes_part=takes_part,
+        contribution=sent,
         candidates=load_candidates(store),
         judged_global=store.get("judged_global"),
         offer=store.release_offer(),
@@ -70,7 +93,8 @@ def save_round(store: StateStore, job: Job) -> SavedRound:
         ValueError: if the process left a result or an update that cannot be described.
     """
     result = json.loads((job.out / RESULT).read_bytes())
-    manifest = manifest_of(job, result, job.out / UPDATE, store.get("identity").partition("/")[0])
+    sequence = next_sequence(store) if job.continuous else None
+    manifest = manifest_of(job, result, job.out / UPDATE, store.get("identity").partition("/")[0], sequence)
     update, client = store.folder / OUTBOX / manifest.update_id, store.folder / CLIENTS / manifest.update_id
     move_file(job.out / UPDATE, update)
     move_file(job.out / CLIENT_STATE, client)
@@ -79,19 +103,94 @@ def save_round(store: StateStore, job: Job) -> SavedRound:
         write_file(candidate_path(store.folder, job.round), (job.out / CHECKPOINT).read_bytes())
         candidates.append(Candidate(job.round, job.model))
     pairs = {"client_state": str(client.relative_to(store.folder)), **_candidates_json(candidates)}
+    keys: frozenset[int] = frozenset()
+    if job.continuous:
+        keys = _read_keys((job.out / WINDOW_KEYS).read_bytes())
+        sent = Contribution("sums", manifest.update_id, keys)
+        pairs |= {SEQUENCE: str(manifest.sequence), CONTRIBUTION: _contribution_json(sent)}
     store.keep_update(manifest, update, result, **pairs)
     for other in client.parent.iterdir():
         if other != client:
             other.unlink()
     shutil.rmtree(job.checkpoints, ignore_errors=True)
-    return SavedRound(manifest.update_id, result["metrics"], result["seconds"])
+    return SavedRound(manifest.update_id, result["metrics"], result["seconds"], keys)
 
 
-def manifest_of(job: Job, result: Mapping[str, Any], update: Path, instance: str) -> UpdateManifest:
-    """Describe an update of one federation instance; its id is the same for the same bytes of the same round."""
+def next_sequence(store: StateStore) -> int:
+    """Return a running number above all before, also those of a data folder that was lost, by the clock."""
+    return min(MAX_SEQUENCE, max(int(store.get(SEQUENCE) or 0) + 1, time.time_ns() // 1_000_000))
+
+
+def prepare_withdrawal(store: StateStore, asked: PrepareWithdrawal) -> str:
+    """Put the message that takes this device's sums out into the outbox, in place of all there; returns its id.
+
+    What the device has learnt for itself stays.
+    """
+    device, sequence, nothing = store.get("device"), next_sequence(store), hashlib.sha256().hexdigest()
+    manifest = UpdateManifest(
+        update_id=f"s{sequence}-{device[:36]}-out",
+        federation=store.get("federation"),
+        instance=store.get("identity").partition("/")[0],
+        client=device,
+        round=asked.round,
+        method=asked.method,
+        base_version=asked.base,
+        examples=0,
+        steps=0,
+        size=0,
+        sha256=nothing,
+        chunk_bytes=asked.chunk_bytes,
+        nonce=secrets.token_hex(8),
+        created=time.time(),
+        sequence=sequence,
+        withdraw=True,
+    )
+    path, before = store.folder / OUTBOX / manifest.update_id, store.outbox()
+    write_file(path, b"")
+    sent = _contribution_json(Contribution("withdrawn", manifest.update_id))
+    store.replace_outbox(manifest, path, **{SEQUENCE: str(sequence), CONTRIBUTION: sent})
+    for other in before.values():
+        other.unlink(missing_ok=True)
+    return manifest.update_id
+
+
+def load_contribution(store: StateStore) -> Contribution | None:
+    """Return what the server has of this device, once it has answered; None before anything was sent."""
+    noted = json.loads(store.get(CONTRIBUTION) or "null")
+    if noted is None:
+        return None
+    keys = _read_keys(base64.b64decode(noted.get("keys", "")))
+    return Contribution(noted["kind"], noted.get("update_id", ""), keys)
+
+
+def forget_contribution(store: StateStore) -> None:
+    """Note that it is not known what the server has of this device."""
+    store.put(**{CONTRIBUTION: _contribution_json(Contribution("unknown"))})
+
+
+def _contribution_json(sent: Contribution) -> str:
+    keys = b"".join(key.to_bytes(KEY_BYTES) for key in sorted(sent.keys))
+    return json.dumps({"kind": sent.kind, "update_id": sent.update_id, "keys": base64.b64encode(keys).decode()})
+
+
+def _read_keys(data: bytes) -> frozenset[int]:
+    return frozenset(int.from_bytes(data[at : at + KEY_BYTES]) for at in range(0, len(data), KEY_BYTES))
+
+
+def manifest_of(
+    job: Job, result: Mapping[str, Any], update: Path, instance: str, sequence: int | None = None
+) -> UpdateManifest:
+    """Describe an update of one federation instance; its id is the same for the same bytes of the same round.
+
+    An update to a continuous federation has a running number instead, which its id begins with.
+    """
     sha256 = sha256_of(update)
+    number = f"r{job.round}-{job.device[:36]}-{sha256[:16]}"
+    if sequence is not None:
+        number = f"s{sequence}-{job.device[:36]}-{sha256[:8]}"
     return UpdateManifest(
-        update_id=f"r{job.round}-{job.device[:36]}-{sha256[:16]}",
+        update_id=number,
+        sequence=sequence,
         federation=job.federation,
         instance=instance,
         client=job.device,
@@ -143,7 +242,10 @@ def begin_epoch(store: StateStore, begun: BeginEpoch) -> None:
     restored = {"epoch": begun.epoch, "at": begun.at, "round": begun.round, "trained": trained}
     reason = "the server was restored before it had answered"
     store.begin_epoch(
-        begun.epoch, reason, restored=json.dumps(restored), **{RELEASE_REPORT: "", RELEASE_ORDER: "", RELEASE_OFFER: ""}
+        begun.epoch,
+        reason,
+        restored=json.dumps(restored),
+        **{RELEASE_REPORT: "", RELEASE_ORDER: "", RELEASE_OFFER: "", CONTRIBUTION: ""},
     )
     for name in (OUTBOX, CHECKPOINTS):
         shutil.rmtree(store.folder / name, ignore_errors=True)
@@ -151,7 +253,7 @@ def begin_epoch(store: StateStore, begun: BeginEpoch) -> None:
 
 def reset_agent(store: StateStore, identity: str, epoch: int) -> None:
     """Forget everything learnt in another instance of the federation, or by another network."""
-    kept = {name: store.get(name) for name in ("device", "federation", NEWEST_ANNOUNCEMENT)}
+    kept = {name: store.get(name) for name in ("device", "federation", NEWEST_ANNOUNCEMENT, WISH, SEQUENCE)}
     store.reset(identity=identity, epoch=str(epoch), **kept)
     for name in (OUTBOX, CLIENTS, MODELS, JOBS, CHECKPOINTS, CANDIDATES):
         shutil.rmtree(store.folder / name, ignore_errors=True)

@@ -29,18 +29,22 @@ from edge_agent.machine.events import (
     ModelInUse,
     NewWindows,
     Offered,
+    ParticipationRead,
     PhoneConditions,
     Tick,
     TrainingFinished,
+    WithdrawalReady,
     describe,
 )
 from edge_agent.machine.state import Policy, status_of
 from edge_agent.persistence import (
     begin_epoch,
     forget_candidate,
+    forget_contribution,
     forget_update,
     load_agent,
     load_plan,
+    prepare_withdrawal,
     reset_agent,
     save_round,
 )
@@ -48,6 +52,7 @@ from edge_agent.serving.classifier import Classifier
 from edge_agent.serving.model_registry import ModelRegistry, Verdict, name_of
 from edge_agent.status import save_activity, short_status, write_summary
 from edge_agent.storage.files import tolerate_full_disk
+from edge_agent.storage.participation import CONTINUOUS, participation
 from edge_agent.storage.state_store import ADOPTION_REPORT, RELEASE_OFFER, RELEASE_ORDER, RELEASE_REPORT
 from edge_agent.training.job import JobEnded, JobLine, make_job
 from edge_agent.transport.link import InvalidMessage, MessageDelivered
@@ -69,7 +74,15 @@ class Supervisor:
     ) -> None:
         me, uploads, training = config.agent, config.uploads, config.training
         self.config = config
-        self.policy = Policy(me.device, uploads.ack_timeout_s, training.attempts, training.retry_s, until, me.model)
+        self.policy = Policy(
+            device=me.device,
+            ack_timeout_s=uploads.ack_timeout_s,
+            refresh_s=config.model.refresh_s,
+            attempts=training.attempts,
+            retry_s=training.retry_s,
+            until=until,
+            model=me.model,
+        )
         self.store = drivers.store
         self.agent = load_agent(self.store)
         self._drivers, self._mailbox = drivers, mailbox
@@ -181,6 +194,10 @@ class Supervisor:
             self._dispatch(MessageRejected(str(error)))
             return
         self._dispatch(Announced(announcement))
+        continuous = "yes" if announcement.continuous else "no"
+        if self.store.get(CONTINUOUS) != continuous:
+            with tolerate_full_disk("how the federation works"):
+                self.store.put(**{CONTINUOUS: continuous})
         if announcement.release:
             with tolerate_full_disk("the order about releases"):
                 self.store.save_message(RELEASE_ORDER, announcement.release)
@@ -191,6 +208,8 @@ class Supervisor:
             self._step(JobFailed(job.round, job.kind, f"it took longer than {self.config.training.timeout_s:.0f} s"))
         self._uploads.pump()
         self._serve()
+        if (wish := participation(self.store).takes_part) != self.agent.takes_part:
+            self._step(ParticipationRead(wish))
         self._step(Tick())
         self._manager.alive(short_status(self.agent))
         if (failures := sum(thread_failures.counts().values())) != self._failures:
@@ -232,7 +251,7 @@ class Supervisor:
             metrics = " ".join(f"{name}={value:.3f}" for name, value in kept.metrics.items())
             what = "training finished round=%d seconds=%.1f %s"
             log.info(what, job.round, kept.seconds, metrics, extra=about(round=job.round))
-            self._step(TrainingFinished(job.round, kept.update_id, kept.metrics))
+            self._step(TrainingFinished(job.round, kept.update_id, kept.metrics, kept.keys))
 
     def _evaluated(self, asked: do.Evaluate, verdict: Verdict) -> None:
         registry = ModelRegistry(self.store)
@@ -243,11 +262,13 @@ class Supervisor:
         with tolerate_full_disk(f"the judgement of round {verdict.round}"):
             registry.commit(verdict)
         self._write_summary()
-        with_global = verdict.shared is not None and verdict.shared.answer != "undecided"
+        heads = verdict.model is not None and "head" in verdict.model  # the global one is among them
+        with_global = heads or (verdict.shared is not None and verdict.shared.answer != "undecided")
         if verdict.shared:
             log.info("%s", verdict.shared.reason)
         said = (verdict.answer, verdict.reason, verdict.score, verdict.trivial, verdict.metric, with_global)
-        self._step(CandidateEvaluated(verdict.round, verdict.kind, *said))
+        source = verdict.model["source"] if heads and verdict.model else ""
+        self._step(CandidateEvaluated(verdict.round, verdict.kind, *said, source))
 
     # ---- the state machine's commands
 
@@ -309,6 +330,10 @@ class Supervisor:
                 forget_update(self.store, update_id, status, reason)
                 log.info("update answered update=%s status=%s: %s", update_id, status, reason)
                 self._write_summary()
+            case do.PrepareWithdrawal():
+                self._mailbox.put(WithdrawalReady(prepare_withdrawal(self.store, command)))
+            case do.ForgetContribution():
+                forget_contribution(self.store)
             case do.SkipRound(number, base, reason):
                 self.store.leave_out(number, base, reason)
                 self._write_summary()
@@ -331,8 +356,11 @@ class Supervisor:
                 raise StoreError(f"no driver carries out {type(command).__name__}")
 
     def _start_job(self, command: do.StartJob) -> None:
-        what = {"train": "training", "export": "export", "adopt": "export of the global model"}[command.kind]
-        log.info("%s started round=%d", what, command.round, extra=about(round=command.round))
+        what = {"train": "training", "export": "export", "adopt": "export of the global model"}
+        if command.continuous:
+            what |= {"train": "sums of this device's windows", "adopt": "heads of all sums"}
+        unit = "version" if command.continuous else "round"
+        log.info("%s started %s=%d", what[command.kind], unit, command.round, extra=about(round=command.round))
         job = make_job(self.config, command, self._background.blob(command.model), self.store.get("client_state"))
         self._jobs.start(job)
 

@@ -85,6 +85,25 @@ def float32_graph(deployed: ExportModule, metadata: ModelMetadata) -> onnx.Model
     return graph
 
 
+def with_weights(graph: onnx.ModelProto, first: ExportModule, other: ExportModule) -> onnx.ModelProto:
+    """Return the graph that was exported of `first` with the weights of `other`, a network of the same shape.
+
+    Raises:
+        GateError: if a weight that differs is not in the graph as the module has it.
+    """
+    found = onnx.ModelProto()
+    found.CopyFrom(graph)
+    places = {each.name: each for each in found.graph.initializer}
+    mine, its = first.state_dict(), other.state_dict()
+    if mine.keys() != its.keys() or any(mine[name].shape != its[name].shape for name in mine):
+        raise GateError("the networks have weights of other names or shapes; export each of them by itself")
+    for name in (name for name in mine if not torch.equal(mine[name], its[name])):
+        if name not in places or not np.array_equal(onnx.numpy_helper.to_array(places[name]), mine[name].numpy()):
+            raise GateError(f"{name} is not in the graph as the network has it; export each network by itself")
+        places[name].CopyFrom(onnx.numpy_helper.from_array(its[name].numpy(), name))
+    return found
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence what torch's exporter and the quantizer say about themselves, and nothing else."""

@@ -1,12 +1,14 @@
 """Export a trained model: graph, gates, and only then the file."""
 
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from onnx import ModelProto
 from torch import nn
 
 from export.gates import (
@@ -22,7 +24,7 @@ from export.gates import (
     latency_ms,
     score_of,
 )
-from export.graph import ExportModule, float32_graph
+from export.graph import ExportModule, float32_graph, with_weights
 from export.int8 import int8_graph
 from export.runtime import InputError, ModelMetadata, Session
 from federation.errors import SettingsError
@@ -62,8 +64,8 @@ class ExportReport:
     metric: str
     score: float | None
     alp: BatchEvaluation | None
-    int8: File | None
-    int8_quality: Int8Quality | None
+    int8: File | None = None
+    int8_quality: Int8Quality | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for a JSON file."""
@@ -105,7 +107,7 @@ def export_onnx(
         quality = check_int8(quantized, exact, x, y, task)
     sizes = {p: len(data) for p, data in content.items()}
     _write_all(content)
-    return ExportReport(
+    report = ExportReport(
         float32=File(str(path), sizes[path], latency_ms(exact, x)),
         examples=len(x),
         examples_from=examples_from,
@@ -114,9 +116,56 @@ def export_onnx(
         metric=task.primary_metric,
         score=None if y is None else score_of(task, reference, y),
         alp=_against_batches(deployed, x, y, reference, task),
-        int8=File(str(int8_path), sizes[int8_path], latency_ms(quantized, x)) if quantized else None,
-        int8_quality=quality,
     )
+    if quantized:
+        file = File(str(int8_path), sizes[int8_path], latency_ms(quantized, x))
+        return replace(report, int8=file, int8_quality=quality)
+    return report
+
+
+def export_variants(
+    modules: Mapping[Path, nn.Module],
+    *,
+    metadata: ModelMetadata,
+    examples: NDArray[Any],
+    examples_from: str = "the caller",
+    allow_few: bool = False,
+) -> dict[Path, ExportReport]:
+    """Write a file for each of some networks that differ in weights alone, such as their heads: one graph is exported.
+
+    Every file passes the gates of `export_onnx`, whose arguments these are. Raises GateError or InputError, and then
+    leaves no file behind.
+    """
+    metadata.check()
+    task = _task_of(metadata)
+    x, _ = _checked(examples, None, metadata, task)
+    check_count(x, allow_few, metadata.answered.min_gate_examples)
+    deployed = {path: ExportModule(module, metadata) for path, module in modules.items()}
+    first = next(iter(deployed.values()))
+    graph = float32_graph(first, metadata)
+    content, reports = {}, {}
+    for path, one in deployed.items():
+        content[path] = _variant(graph, first, one, metadata).SerializeToString()
+        exact, reference = Session.load(content[path]), one.logits(x)
+        reports[path] = ExportReport(
+            float32=File(str(path), len(content[path]), latency_ms(exact, x)),
+            examples=len(x),
+            examples_from=examples_from,
+            parity=check_parity(exact, x, reference, task),
+            batches=BATCHES,
+            metric=task.primary_metric,
+            score=None,
+            alp=_against_batches(one, x, None, reference, task),
+        )
+    _write_all(content)
+    return reports
+
+
+def _variant(graph: ModelProto, first: ExportModule, other: ExportModule, metadata: ModelMetadata) -> ModelProto:
+    try:
+        return with_weights(graph, first, other)
+    except GateError:  # the exporter has folded a weight into another: this one needs a graph of its own
+        return float32_graph(other, metadata)
 
 
 def metadata_of(info: CheckpointInfo) -> ModelMetadata:
@@ -176,4 +225,4 @@ def _write_all(content: dict[Path, bytes]) -> None:
             file.flush()  # no room for one of them: none is renamed
 
 
-__all__ = ["BatchEvaluation", "ExportReport", "File", "GateError", "export_onnx", "metadata_of"]
+__all__ = ["BatchEvaluation", "ExportReport", "File", "GateError", "export_onnx", "export_variants", "metadata_of"]

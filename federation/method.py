@@ -190,6 +190,10 @@ class Method:
         """Return the client reduced to the one network that it serves with."""
         return client
 
+    def serving_models(self, client: Client) -> dict[str, Client]:
+        """Return by name all networks that the client could serve with; `personalized` is `serving_model`'s."""
+        return {"personalized": self.serving_model(client)}
+
     def predict(self, forward: Forward, client: Client, x: Tensor, mask: Tensor | None = None) -> Output:
         """Return the network's output for x (B, ...); its logits are the method's scores, larger is likelier."""
         served = self.serving_model(client)

@@ -1,13 +1,17 @@
 """Hand-made features of raw windows, and random cosines of them, under a linear head: nothing below the head trains.
 
-159 numbers of a window in m/s² and rad/s: of each axis mean, standard deviation, mean |Δ| and |rfft| of bins 1 to 8
-(66); the same of |a|, |ω| and of the vertical and horizontal parts of both about the window's mean acceleration,
-without the means of |a| and of the vertical acceleration, which tell one sensor's error from another's (64); minima and
-maxima of the axes and of |ω| (14); 15 correlations. All but the correlations as sign · log(1 + |·|), then (h − μ) / σ,
-clipped to ±4, by constants that ship (`models.har_feature_scale`): federated ones would take a round more.
+183 numbers of a window in m/s² and rad/s. The first 90 are the same however the phone is turned: of |a|, |ω| and of the
+vertical and horizontal parts of both about the window's mean acceleration mean, standard deviation, mean |Δ| and |rfft|
+of bins 1 to 8, without the means of |a| and of the vertical acceleration, which tell one sensor's error from another's
+(64); minimum and maximum of |ω| (2); of the four parts the means of quarters of the window (16) and the extremes (8),
+less the mean of the part. The other 93 depend on the axes: the same eleven numbers of each axis (66), minima and maxima
+(12), 15 correlations. All but the correlations as sign · log(1 + |·|), then (h − μ) / σ, clipped to ±4, by constants
+that ship (`models.har_feature_scale`): federated ones would take a round more.
 
 The lift 2 cos(z R + b) is random Fourier features of a Gaussian kernel (A. Rahimi, B. Recht: Random Features for
-Large-Scale Kernel Machines, NIPS 2007), R ∈ N(0, 1/F), b ∈ U(0, 2π), of a seed: every client has the same.
+Large-Scale Kernel Machines, NIPS 2007), R ∈ N(0, 1/F), b ∈ U(0, 2π), of a seed: every client has the same. Half of the
+cosines are of the first 90 numbers alone, so that a head on those columns, which serves a phone that lies in any
+direction, is solved of a sub-block of the same sums as the head on all of them.
 """
 
 from __future__ import annotations
@@ -26,13 +30,16 @@ from models.model import Model, ModelOutput
 
 WINDOW, BINS = 128, 8
 CLIP = 4.0
-FEATURES = 159
+ORIENTATION_FREE = 90
+"""The first so many numbers are the same however the phone is turned."""
+FEATURES = 183
+QUARTERS = 4
 _SMALL = 1e-12
 """Under a root: a length of 0 stays 0 up to a millionth."""
 
 
 class HarFeatures(Model):
-    """Features of raw windows (B, 128, 6), `cosines` random cosines of them, and a linear head. D = 159 + cosines.
+    """Features of raw windows (B, 128, 6), `cosines` random cosines of them, and a linear head. D = 183 + cosines.
 
     It takes windows as they were measured: a plan with it has `data.normalization = "none"`.
     """
@@ -44,6 +51,7 @@ class HarFeatures(Model):
 
     feature_mean: Tensor
     feature_std: Tensor
+    orientation_free: Tensor
     projection: Tensor
     phase: Tensor
     waves: Tensor
@@ -55,9 +63,16 @@ class HarFeatures(Model):
         if not 0 <= seed < 2**63:
             raise OptionError(f"seed={seed}: expected a number from 0 to 2**63 - 1")
         self.feature_dim = FEATURES + cosines
-        directions, phases = _draws(seed, cosines)
+        free_cosines = cosines // 2
+        self.orientation_free_columns = (*range(ORIENTATION_FREE), *range(FEATURES, FEATURES + free_cosines))
+        """Of the features (D,), those that are the same however the phone is turned."""
+        directions, phases = _draws(seed, free_cosines, cosines - free_cosines)
+        self.gravity_columns = tuple(range(ORIENTATION_FREE, ORIENTATION_FREE + 3))
+        """Of the features (D,), the means of the three axes of the acceleration."""
+        free = set(self.orientation_free_columns)
         constants = {
             "feature_mean": MEAN, "feature_std": STD, "projection": directions, "phase": phases, "waves": _waves(),
+            "orientation_free": [float(column in free) for column in range(self.feature_dim)],
         }  # fmt: skip
         for name, value in constants.items():  # of the options alone: every client has the same
             self.register_buffer(name, torch.tensor(value, dtype=torch.float32))
@@ -71,21 +86,28 @@ class HarFeatures(Model):
         return ModelOutput(features, self.head(features))
 
     def raw_features(self, x: Tensor) -> Tensor:
-        """Return the 159 features (B, 159) of raw windows (B, 128, 6), before they are standardized."""
-        mean = x.mean(1)
+        """Return the 183 features (B, 183) of raw windows (B, 128, 6), before they are standardized."""
+        parts = [*self._orientation_free(x), self._moments(x), x.amin(1), x.amax(1)]
+        squashed = [torch.sign(part) * torch.log1p(part.abs()) for part in parts]
+        return torch.cat([*squashed, _correlations(x - x.mean(1, keepdim=True))], dim=1)
+
+    def _orientation_free(self, x: Tensor) -> list[Tensor]:
         acceleration, rotation = x[..., :3], x[..., 3:]
-        sizes = torch.stack([_length(acceleration), _length(rotation)], dim=2)
-        down = mean[:, None, :3] / (_length(mean[:, None, :3])[..., None] + 1e-6)  # the direction of gravity
+        mean = acceleration.mean(1, keepdim=True)
+        down = mean / (_length(mean)[..., None] + 1e-6)  # the direction of gravity
         vertical = [(each * down).sum(2) for each in (acceleration, rotation)]
         horizontal = [
             _length(each - along[..., None] * down)
             for each, along in zip((acceleration, rotation), vertical, strict=True)
         ]
+        sizes = torch.stack([_length(acceleration), _length(rotation)], dim=2)
         levels = torch.stack([vertical[0], horizontal[0], vertical[1], horizontal[1]], dim=2)
-        extremes = torch.cat([x.amin(1), x.amax(1), sizes.amin(1)[:, 1:], sizes.amax(1)[:, 1:]], dim=1)
-        parts = [self._moments(x), self._moments(sizes)[:, 1:], self._moments(levels)[:, 1:], extremes]
-        squashed = [torch.sign(part) * torch.log1p(part.abs()) for part in parts]
-        return torch.cat([*squashed, _correlations(x - mean[:, None])], dim=1)
+        centred = levels - levels.mean(1, keepdim=True)
+        quarters = centred.unflatten(1, (QUARTERS, WINDOW // QUARTERS)).mean(2).flatten(1)
+        return [
+            self._moments(sizes)[:, 1:], self._moments(levels)[:, 1:], sizes.amin(1)[:, 1:], sizes.amax(1)[:, 1:],
+            quarters, centred.amin(1), centred.amax(1),
+        ]  # fmt: skip
 
     def _moments(self, x: Tensor) -> Tensor:
         """Mean, deviation, mean |Δ| and |rfft| of BINS bins of x (B, 128, k): (B, 11 k), bin after bin."""
@@ -96,15 +118,21 @@ class HarFeatures(Model):
         return torch.cat([x.mean(1), deviation, (x[:, 1:] - x[:, :-1]).abs().mean(1), spectrum], dim=1)
 
 
-def _draws(seed: int, cosines: int) -> tuple[list[list[float]], list[float]]:
-    """Draw R (FEATURES, cosines) and b (cosines,) by Python's own generator, whose numbers no later version changes."""
+def _draws(seed: int, free: int, rest: int) -> tuple[list[list[float]], list[float]]:
+    """Draw R (FEATURES, free + rest) and b (free + rest,); the first `free` columns weigh no number of the axes.
+
+    By Python's own generator, whose numbers no later version changes.
+    """
     draw = random.Random(seed).random
 
-    def normal() -> float:  # G. E. P. Box and M. E. Muller, 1958
-        return math.sqrt(-2 * math.log(1 - draw())) * math.cos(2 * math.pi * draw())
+    def normal(features: int) -> float:  # G. E. P. Box and M. E. Muller, 1958
+        return math.sqrt(-2 * math.log(1 - draw())) * math.cos(2 * math.pi * draw()) / math.sqrt(features)
 
-    directions = [[normal() / math.sqrt(FEATURES) for _ in range(cosines)] for _ in range(FEATURES)]
-    return directions, [2 * math.pi * draw() for _ in range(cosines)]
+    of_free = [[normal(ORIENTATION_FREE) for _ in range(free)] for _ in range(ORIENTATION_FREE)]
+    of_free += [[0.0] * free for _ in range(FEATURES - ORIENTATION_FREE)]
+    of_all = [[normal(FEATURES) for _ in range(rest)] for _ in range(FEATURES)]
+    directions = [left + right for left, right in zip(of_free, of_all, strict=True)]
+    return directions, [2 * math.pi * draw() for _ in range(free + rest)]
 
 
 def _waves() -> list[list[list[float]]]:

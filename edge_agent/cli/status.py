@@ -38,7 +38,8 @@ def status(
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print(_table(found))
     if found["compared"]:
-        console.print(_compared(found["compared"]))
+        heads = any("head" in row for row in found["compared"]["models"])
+        console.print((_compared_heads if heads else _compared)(found["compared"]))
     model = found["model"]
     console.print("no model yet" if model is None else f"model: {model['path']}", soft_wrap=True, highlight=False)
     for line in found["adoption"]:
@@ -72,6 +73,21 @@ def _compared(found: dict[str, Any]) -> Table:
         table.add_row("yes" if row["in_use"] else "", row["source"], str(row["round"]), score, *against)
     for source in {"personalized", "global"} - {row["source"] for row in found["models"]}:
         table.add_row("", source, "none yet", *("–",) * 4)
+    return table
+
+
+def _compared_heads(found: dict[str, Any]) -> Table:
+    """Show the heads that the device chooses among beside each other."""
+    examples = f"{found['windows']} holdout windows, {found['stretches']} {found['unit']}"
+    table = Table(title=f"heads on the same {examples}", title_justify="left")
+    label = metric_of(found["metric"]).label
+    for heading in ("in use", "model", label, "right more often", "standard error"):
+        table.add_column(heading, justify="left" if heading in ("in use", "model") else "right")
+    for row in found["models"]:
+        score = "–" if row["score"] is None else f"{row['score']:.3f}"
+        gain, error = (row.get(name) for name in ("gain", "standard_error"))
+        paired = ("–" if gain is None else f"{100 * gain:+.1f} %", "–" if error is None else f"{100 * error:.1f} %")
+        table.add_row("yes" if row["in_use"] else "", row["name"], score, *paired)
     return table
 
 

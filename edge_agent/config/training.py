@@ -91,6 +91,11 @@ class ModelSection(Section):
     adopt_margin: float = Field(
         default=0.0, ge=0, le=1, description="least gain in the task's primary metric, beside the paired test"
     )
+    refresh_s: float = Field(
+        default=900.0,
+        ge=0,
+        description="a continuous federation's newer version is taken up after so long, or when its number has doubled",
+    )
     holdout_windows: int = Field(default=1024, ge=MIN_EXAMPLES, description="at most so many windows judge a model")
 
 

@@ -2,7 +2,7 @@
 
 What is durable before a command is the supervisor's to guarantee: it stores an update before it reports
 `TrainingFinished`. The state itself is in `edge_agent.machine.state`, its parts are in
-`rounds`, `uploads` and `releases`.
+`rounds`, `contributions`, `uploads` and `releases`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from edge_agent.machine import releases, rounds, uploads
+from edge_agent.machine import contributions, releases, rounds, uploads
 from edge_agent.machine.commands import BeginEpoch, Collect, Command, Exit, Log, PublishStatus, Reset
 from edge_agent.machine.events import (
     Acknowledged,
@@ -27,9 +27,11 @@ from edge_agent.machine.events import (
     MessageRejected,
     ModelInUse,
     Offered,
+    ParticipationRead,
     SensorFailed,
     Tick,
     TrainingConditions,
+    WithdrawalReady,
 )
 from edge_agent.machine.state import (
     UNANNOUNCED,
@@ -83,8 +85,13 @@ def _apply(transition: Transition, event: Event) -> None:
         case Offered(offer):
             releases.offered(transition, offer)
             _reconsider(transition)
-        case DataReady(examples, _, measurable):
-            transition.set(collecting=False, examples=examples, measurable=measurable)
+        case DataReady(examples, _, measurable, keys):
+            transition.set(collecting=False, examples=examples, measurable=measurable, keys=keys)
+        case ParticipationRead(takes_part):
+            contributions.participation(transition, takes_part)
+            _reconsider(transition)
+        case WithdrawalReady(update_id):
+            contributions.withdrawal_ready(transition, update_id)
         case CollectingPaused(reason):
             transition.set(paused=reason)
         case CollectingResumed():
@@ -94,6 +101,7 @@ def _apply(transition: Transition, event: Event) -> None:
             transition.issue(Log(f"the sensor source failed: {reason}"), Exit(1))
         case Acknowledged(ack):
             uploads.acknowledged(transition, ack)
+            contributions.acknowledged(transition, ack)
         case ChunkDelivered(update_id) | ChunksSent(update_id):
             uploads.sent(transition, update_id, whole=isinstance(event, ChunksSent))
         case ModelInUse(rollout, score, metric, name):
@@ -106,6 +114,7 @@ def _apply(transition: Transition, event: Event) -> None:
             _answer_presence_check(transition)
             _miss_announcement(transition)
             rounds.resume(transition)
+            contributions.resume(transition)
             uploads.retry(transition)
         case _:
             rounds.worked(transition, event)
@@ -113,6 +122,7 @@ def _apply(transition: Transition, event: Event) -> None:
 
 def _advance(transition: Transition) -> None:
     """Start what can be started, report what has changed, and leave when there is no more to do."""
+    contributions.begin_withdrawal(transition)
     if transition.agent.work is None and (work := next_work(transition.agent)):
         rounds.begin(transition, work)
     uploads.begin_next(transition)
@@ -137,6 +147,7 @@ def _announced(transition: Transition, a: Announcement) -> None:
         before = transition.agent
         transition.agent = Agent(identity=mine, epoch=a.epoch, connected=before.connected)
         transition.set(invitation=before.invitation, offer=before.offer)  # they may be of the new instance
+        transition.set(takes_part=before.takes_part)
         transition.issue(Reset(mine, a.epoch))
     elif a.epoch > transition.agent.epoch:
         _restored(transition, a)
@@ -166,6 +177,7 @@ def _restored(transition: Transition, a: Announcement) -> None:
     rounds.drop(transition, "the server was restored from a backup")
     uploads.stop(transition)
     transition.set(epoch=a.epoch, done=frozenset(), outbox=(), undecided="")
+    transition.set(contribution=None, contribute_at=None, withdrawing=False)  # the backup may have other sums of it
     transition.set(order=None, offered=None, using=0, report=None)
     transition.issue(BeginEpoch(a.epoch, a.round, a.restored))
     transition.issue(Log(f"the server was restored: it is in epoch {a.epoch} now, and at round {a.round}"))
@@ -194,5 +206,7 @@ def _miss_announcement(transition: Transition) -> None:
 def _reconsider(transition: Transition) -> None:
     """Drop the work that what was said last makes worthless."""
     a, work = transition.agent.announcement, transition.agent.work
-    if a and work and (reason := superseded(work, a, next_work(transition.agent))):
+    if work and work.kind == "train" and not transition.agent.takes_part:
+        rounds.drop(transition, "the person has withdrawn this device")
+    elif a and work and (reason := superseded(work, a, next_work(transition.agent))):
         rounds.drop(transition, reason)

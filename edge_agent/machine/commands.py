@@ -57,6 +57,7 @@ class StartJob:
     model: BlobPointer
     plan: Plan
     chunk_bytes: int
+    continuous: bool = False
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,21 @@ class ForgetUpdate:
 
 
 @dataclass(frozen=True)
+class PrepareWithdrawal:
+    """Put the message that takes this device's sums out into the outbox, in place of all that waits there."""
+
+    round: int
+    base: str
+    method: str
+    chunk_bytes: int
+
+
+@dataclass(frozen=True)
+class ForgetContribution:
+    """Keep that it is not known what the server has of this device."""
+
+
+@dataclass(frozen=True)
 class SkipRound:
     """Note that this device takes no part in the round."""
 
@@ -182,6 +198,8 @@ Command = (
     | SendChunks
     | StopSending
     | ForgetUpdate
+    | PrepareWithdrawal
+    | ForgetContribution
     | SkipRound
     | ForgetCandidate
     | GlobalModelJudged

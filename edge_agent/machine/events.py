@@ -63,6 +63,8 @@ class DataReady:
     noun: str = "windows"
     measurable: bool = True
     """Whether there are enough examples, labelled or not, to know how the sensors are: a model can be served then."""
+    keys: frozenset[int] = frozenset()
+    """Of the windows among them (`training.local_data.window_keys`): what came or went since."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,22 @@ class TrainingFinished:
     round: int
     update_id: str
     metrics: dict[str, float] = field(default_factory=dict)
+    keys: frozenset[int] = frozenset()
+    """Of the windows that it was trained on."""
+
+
+@dataclass(frozen=True)
+class ParticipationRead:
+    """What the person wishes was read: the device takes part, or is withdrawn."""
+
+    takes_part: bool
+
+
+@dataclass(frozen=True)
+class WithdrawalReady:
+    """The message that takes this device's sums out is durable, and no other update is in the outbox any more."""
+
+    update_id: str
 
 
 @dataclass(frozen=True)
@@ -173,6 +191,8 @@ class CandidateEvaluated:
     """Name of the task's primary metric, which the scores are; empty where there are none."""
     with_global: bool = False
     """Whether the global model that the round began from was judged with it."""
+    source: Literal["", "personalized", "global"] = ""
+    """Whose model it is about; empty: as the kind says."""
 
 
 @dataclass(frozen=True)
@@ -229,6 +249,8 @@ Event = (
     | BlobFetched
     | BlobFailed
     | TrainingFinished
+    | ParticipationRead
+    | WithdrawalReady
     | CandidateReady
     | JobFailed
     | CandidateEvaluated

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edge_agent.machine import releases
+from edge_agent.machine import contributions, releases
 from edge_agent.machine.commands import (
     Evaluate,
     FetchBlob,
@@ -70,8 +70,10 @@ def _fetch(transition: Transition, work: PendingWork) -> None:
         _block(transition, work)
         return
     asked = next_work(transition.agent)
-    if asked and (asked.kind, asked.round, asked.model.sha256) == (work.kind, work.round, work.model.sha256):
-        work = replace(work, model=asked.model)
+    same = asked and (asked.kind, asked.round, asked.model.sha256) == (work.kind, work.round, work.model.sha256)
+    newer = asked and work.continuous and asked.continuous and asked.kind == work.kind
+    if asked and (same or newer):
+        work = replace(work, model=asked.model, round=asked.round)
     if work.kind == "export":  # its checkpoint is here
         transition.set(work=work)
         _start_job(transition, work)
@@ -130,7 +132,7 @@ def _start_job(transition: Transition, work: PendingWork) -> None:
         _block(transition, work)
         return
     transition.stage(Stage.TRAINING if work.kind == "train" else Stage.EXPORTING)
-    transition.issue(StartJob(work.kind, work.round, work.model, a.plan, a.chunk_bytes))
+    transition.issue(StartJob(work.kind, work.round, work.model, a.plan, a.chunk_bytes, work.continuous))
 
 
 def _candidate(transition: Transition, work: PendingWork) -> None:
@@ -161,10 +163,14 @@ def _evaluated(transition: Transition, work: PendingWork, event: CandidateEvalua
 
 def _trained(transition: Transition, event: TrainingFinished) -> None:
     work, outbox = transition.agent.work, transition.agent.outbox
+    if work and work.continuous and not contributions.trained(transition, event):
+        return
     if event.update_id not in outbox:
         outbox = (*outbox, event.update_id)
     transition.set(outbox=outbox, metrics=event.metrics, detail="")
-    if work and transition.about(event.round, "train"):
+    if work and work.continuous:
+        transition.stage(Stage.EXPORTING)
+    elif work and transition.about(event.round, "train"):
         transition.set(done=transition.agent.done | {(work.round, work.model.sha256)})
         transition.stage(Stage.EXPORTING)
         _note_candidate(transition, work)
@@ -212,6 +218,9 @@ def _skip(transition: Transition, work: PendingWork, reason: str) -> None:
         transition.issue(Log(f"the global model is not adopted, the present one stays: {reason}"))
         _global_judged(transition, work)
         return
+    if work.continuous:
+        contributions.failed(transition, reason)
+        return
     transition.set(
         done=transition.agent.done | {(work.round, work.model.sha256)}, answered=transition.agent.answered + 1
     )
@@ -232,7 +241,7 @@ def _report(
         instance=transition.agent.identity.partition("/")[0],
         epoch=transition.agent.epoch,
         round=work.round,
-        source="global" if work.kind == "adopt" else "personalized",
+        source=(found and found.source) or ("global" if work.kind == "adopt" else "personalized"),
         answer=answer,
         score=found.score if found else None,
         trivial=found.trivial if found else None,
@@ -245,6 +254,9 @@ def _report(
 
 def _global_judged(transition: Transition, work: PendingWork) -> None:
     transition.set(judged_global=work.model.sha256)
+    if work.continuous:
+        version = work.round - 1 if work.kind == "train" else work.round
+        transition.set(refreshed=version, refresh_at=transition.now + transition.policy.refresh_s)
     transition.issue(GlobalModelJudged(work.model.sha256))
 
 

@@ -34,6 +34,9 @@ UNANNOUNCED = (
 )
 
 
+WITHDRAWN = "withdrawn by the person: it sends nothing that its windows say until it is told to take part again"
+
+
 class Stage(StrEnum):
     """How far a piece of work has come."""
 
@@ -51,6 +54,7 @@ class Policy:
 
     device: str
     ack_timeout_s: float = 15.0
+    refresh_s: float = 900.0
     attempts: int = 3
     retry_s: float = 2.0
     until: Literal["never", "round", "finished"] = "never"
@@ -65,6 +69,7 @@ class PendingWork:
     round: int
     model: BlobPointer
     release: int = 0  # number of its rollout; 0: it is none's
+    continuous: bool = False  # of a continuous federation: whatever version it began from, it is welcome
     stage: Stage = Stage.FETCHING
     attempt: int = 1  # tries of the process; downloads are tried for as long as the round lasts
     fetches: int = 1
@@ -73,7 +78,8 @@ class PendingWork:
     @property
     def name(self) -> str:
         """What it is about, in words."""
-        return f"release {self.release}" if self.release else f"round {self.round}"
+        unit = "version" if self.continuous else "round"
+        return f"release {self.release}" if self.release else f"{unit} {self.round}"
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,18 @@ class Candidate:
 
     round: int
     model: BlobPointer
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What a continuous federation has of this device, or will have once it has answered.
+
+    sums: those over the windows with these keys; withdrawn: nothing any more; unknown: it has refused to say.
+    """
+
+    kind: Literal["sums", "withdrawn", "unknown"]
+    update_id: str = ""
+    keys: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -98,8 +116,8 @@ class Upload:
 class Agent:
     """The device's whole state.
 
-    `identity`, `epoch`, `examples`, `done`, `outbox`, `candidates`, `judged_global`, `offer`, `report` and `adoption`
-    survive a restart.
+    `identity`, `epoch`, `examples`, `done`, `outbox`, `contribution`, `takes_part`, `candidates`, `judged_global`,
+    `offer`, `report` and `adoption` survive a restart.
     """
 
     identity: str = ""
@@ -116,6 +134,13 @@ class Agent:
     untrusted: str = ""  # why the last message was not believed
     done: frozenset[tuple[int, str]] = frozenset()  # (round, sha256 of its broadcast): trained, or given up
     outbox: tuple[str, ...] = ()
+    keys: frozenset[int] = frozenset()  # of the windows to train on
+    takes_part: bool = True  # as the person wishes
+    contribution: Contribution | None = None  # to a continuous federation; none: nothing was sent yet
+    contribute_at: float | None = None  # not before: the last try has failed
+    withdrawing: bool = False  # the message is being written
+    refresh_at: float | None = None  # a continuous federation's next version is taken up then, or when its number
+    refreshed: int = 0  # is twice this one, which was taken up last
     candidates: tuple[Candidate, ...] = ()  # what was trained here and is not judged yet, oldest first
     blockers: tuple[str, ...] = ()  # what blocks the beginning of training now, in words
     work: PendingWork | None = None
@@ -192,11 +217,37 @@ def next_work(agent: Agent) -> PendingWork | None:
         return None
     if not agent.examples:
         return _to_adopt(agent, a)
+    if a.continuous:
+        return _to_contribute(agent, a) or _to_adopt(agent, a)
     here = (a.instance, a.epoch, a.round)
     invited = a.state == "collecting" and mine and (mine.instance, mine.epoch, mine.round) == here
-    if invited and mine and (mine.round, mine.model.sha256) not in agent.done:
+    if invited and mine and agent.takes_part and (mine.round, mine.model.sha256) not in agent.done:
         return PendingWork("train", mine.round, mine.model)
     return _to_adopt(agent, a) or _to_export(agent, a)
+
+
+def _to_contribute(agent: Agent, a: Announcement) -> PendingWork | None:
+    """Return the sums that a continuous federation is to get: the first ones, or again, whole, after enough changes.
+
+    One update at a time: what changes while one waits for its answer goes into the next.
+    """
+    ready = a.state == "collecting" and agent.takes_part and agent.contribute_at is None and not agent.outbox
+    if not ready or a.model is None:
+        return None
+    sent = agent.contribution
+    changes = len(sent.keys ^ agent.keys) if sent and sent.kind == "sums" else None
+    if changes is not None and changes < a.plan.publication.send_after_windows:
+        return None
+    return PendingWork("train", a.round, a.model, continuous=True)
+
+
+def withdrawal_is_due(agent: Agent, a: Announcement) -> bool:
+    """Whether what the server has of this device is to be taken out: the person asks for it, or no window is left."""
+    if not a.continuous or agent.withdrawing or agent.contribute_at is not None:
+        return False
+    sent = agent.contribution
+    emptied = agent.examples == 0 and sent is not None
+    return (emptied or not agent.takes_part) and (sent is None or sent.kind != "withdrawn")
 
 
 def _to_export(agent: Agent, a: Announcement) -> PendingWork | None:
@@ -216,10 +267,12 @@ def _to_adopt(agent: Agent, a: Announcement) -> PendingWork | None:
         return None
     if a.model.sha256 == agent.judged_global:
         return None
+    if a.continuous and agent.refresh_at is not None and made_by < 2 * agent.refreshed:
+        return None
     score = a.model.score
     if score is None and (made_by == 0 or a.model.sha256 == agent.undecided):
         return None  # what the federation began with is no model yet, unless somebody has measured it
-    return PendingWork("adopt", made_by, a.model)
+    return PendingWork("adopt", made_by, a.model, continuous=a.continuous)
 
 
 def _made_by(a: Announcement) -> int | None:
@@ -242,7 +295,7 @@ def _released(agent: Agent) -> PendingWork | None:
 
 def superseded(work: PendingWork, a: Announcement, following: PendingWork | None) -> str:
     """Say why a piece of work is no longer worth doing under announcement `a`; empty if it is."""
-    if work.stage is Stage.EVALUATING:
+    if work.stage is Stage.EVALUATING or (work.continuous and a.state == "collecting"):
         return ""
     again = following is not None and following.kind == "train"
     if work.kind == "export":
@@ -282,15 +335,16 @@ def status_of(agent: Agent) -> DeviceStatus:
     elif agent.outbox:
         state = "uploading"
     else:
-        state = "idle" if agent.done else "ready"
+        state = "idle" if agent.done or agent.contribution else "ready"
+    mine = agent.takes_part  # else nothing that the device's own windows say is told
     return DeviceStatus(
         state=state,
         round=round_number,
-        examples=agent.examples or 0,
+        examples=(agent.examples or 0) if mine else 0,
         detail=_detail(agent)[:500],
-        metrics=dict(agent.metrics),
+        metrics=dict(agent.metrics) if mine else {},
         release=agent.report,
-        adoption=agent.adoption,
+        adoption=agent.adoption if mine else None,
     )
 
 
@@ -301,6 +355,8 @@ def _detail(agent: Agent) -> str:
         return UNANNOUNCED
     if agent.announcement is None:
         return "waiting for the federation's announcement"
+    if not agent.takes_part:
+        return WITHDRAWN
     if agent.paused:
         return agent.paused
     if agent.examples == 0:

@@ -25,10 +25,12 @@ from edge_agent.serving.model_registry import ModelRegistry, name_of
 from edge_agent.status import collected_windows, describe_device, describe_release, describe_served
 from edge_agent.storage.data_folder import is_locked
 from edge_agent.storage.labels import known_activity, label_span, undo, unlabelled, vocabulary
+from edge_agent.storage.participation import can_withdraw, participation, take_part, withdraw
 from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_listing import Selection, by_class, by_day, delete
 from edge_agent.storage.window_store import FILE_NAME as WINDOWS_FILE
 from edge_agent.storage.window_store import WindowStore
+from edge_agent.teaching.teacher import Teacher
 from har_pipeline import Window
 
 MAX_STRETCHES, MAX_DAYS, MAX_JUDGED = 50, 60, 10
@@ -44,6 +46,9 @@ class Live(Protocol):
 
     def recent(self) -> tuple[list[LivePrediction], Window | None]:
         """Return the latest predictions, and the window that came last."""
+
+    def windows_since(self, number: int) -> tuple[int, list[Window]]:
+        """Return how many windows have come so far, and those after the first `number` of them that are kept still."""
 
 
 class _PageRequest(BaseModel):
@@ -89,6 +94,18 @@ class DeleteRequest(_PageRequest):
         return Selection(self.activity, begin.timestamp(), (begin + timedelta(days=1)).timestamp())
 
 
+class ActivityRequest(_PageRequest):
+    """An activity, by its name."""
+
+    activity: str = Field(max_length=200)
+
+
+class CountRequest(ActivityRequest):
+    """As which of the federation's activities one of the person's own is sent; '': not at all."""
+
+    label: str = Field(max_length=200)
+
+
 class EmptyRequest(_PageRequest):
     """A request that says all by its name."""
 
@@ -100,6 +117,7 @@ class PageService:
         self._config, self._file, self._live = config, config_file, live
         self._folder = config.agent.data_dir
         self._examined = threading.Lock()
+        self._teacher = Teacher(config, live)
 
     # ---- what is shown
 
@@ -152,6 +170,13 @@ class PageService:
             released = describe_release(store, self._config.agent.device)
             return {"models": kept, "serving": describe_served(store), "judged": judged, "released": released}
 
+    def teaching(self) -> dict[str, Any]:
+        """Return what Teach me shows: the lesson, what was learnt, how well it does, and which head is used."""
+        with closing(StateStore(self._folder)) as store:
+            used, taking_part = describe_served(store), participation(store)
+            part = {"takes_part": taking_part.takes_part, "words": taking_part.words, "can": can_withdraw(store)}
+        return {**self._teacher.state(), "used": used, "participation": part}
+
     def doctor(self) -> dict[str, Any]:
         """Return what `doctor` finds; it takes seconds, and one at a time is enough."""
         if not self._examined.acquire(blocking=False):
@@ -187,6 +212,49 @@ class PageService:
         with closing(StateStore(self._folder)) as store:
             return {"model": name_of(ModelRegistry(store).rollback())}
 
+    def teach(self, asked: ActivityRequest) -> dict[str, Any]:
+        """Begin a lesson."""
+        self._teacher.start(asked.activity)
+        return {}
+
+    def pause_lesson(self, _: EmptyRequest) -> dict[str, Any]:
+        """Let the lesson wait."""
+        self._teacher.pause()
+        return {}
+
+    def resume_lesson(self, _: EmptyRequest) -> dict[str, Any]:
+        """Go on with the lesson."""
+        self._teacher.resume()
+        return {}
+
+    def cancel_lesson(self, _: EmptyRequest) -> dict[str, Any]:
+        """End the lesson without a label."""
+        self._teacher.cancel()
+        return {}
+
+    def add_activity(self, asked: ActivityRequest) -> dict[str, Any]:
+        """Add an activity of the person's own."""
+        return {"activity": self._teacher.add(asked.activity)}
+
+    def remove_activity(self, asked: ActivityRequest) -> dict[str, Any]:
+        """Remove an activity of the person's own."""
+        return {"windows": self._teacher.remove(asked.activity)}
+
+    def count_as(self, asked: CountRequest) -> dict[str, Any]:
+        """Say whether, and as what, windows of a person's own activity are sent."""
+        self._teacher.count_as(asked.activity, asked.label)
+        return {}
+
+    def withdraw(self, _: EmptyRequest) -> dict[str, Any]:
+        """Have this device's sums taken out, as `withdraw` does."""
+        with closing(StateStore(self._folder)) as store:
+            return {"words": withdraw(store).words}
+
+    def take_part(self, _: EmptyRequest) -> dict[str, Any]:
+        """Take part again, as `take-part` does."""
+        with closing(StateStore(self._folder)) as store:
+            return {"words": take_part(store).words}
+
     @contextmanager
     def _windows(self) -> Iterator[WindowStore]:
         if not (self._folder / WINDOWS_FILE).is_file():
@@ -201,6 +269,7 @@ VIEWS: Mapping[str, Shown] = {
     "status": PageService.status,
     "windows": PageService.windows,
     "models": PageService.models,
+    "teaching": PageService.teaching,
     "doctor": PageService.doctor,
 }
 """What GET /api/NAME answers."""
@@ -210,5 +279,14 @@ ACTIONS: Mapping[str, tuple[type[_PageRequest], Callable[[PageService, Any], Map
     "undo": (EmptyRequest, PageService.undo),
     "delete": (DeleteRequest, PageService.delete),
     "roll-back": (EmptyRequest, PageService.roll_back),
+    "teach": (ActivityRequest, PageService.teach),
+    "pause-lesson": (EmptyRequest, PageService.pause_lesson),
+    "resume-lesson": (EmptyRequest, PageService.resume_lesson),
+    "cancel-lesson": (EmptyRequest, PageService.cancel_lesson),
+    "add-activity": (ActivityRequest, PageService.add_activity),
+    "remove-activity": (ActivityRequest, PageService.remove_activity),
+    "count-as": (CountRequest, PageService.count_as),
+    "withdraw": (EmptyRequest, PageService.withdraw),
+    "take-part": (EmptyRequest, PageService.take_part),
 }
 """What POST /api/NAME takes and does."""

@@ -13,10 +13,16 @@ from edge_agent.config.settings import Config
 from edge_agent.errors import StoreError
 from edge_agent.machine.events import DataReady, NewWindows
 from edge_agent.sensors.health import SensorHealth
-from edge_agent.sensors.source import Post
+from edge_agent.sensors.source import Post, give_memory_back
 from edge_agent.sensors.window_writer import WindowWriter
 from edge_agent.storage.window_store import RECORDING, WindowStore
-from edge_agent.training.local_data import MIN_MEASURED, pipeline_settings, stored_examples, training_count
+from edge_agent.training.local_data import (
+    MIN_MEASURED,
+    pipeline_settings,
+    stored_examples,
+    training_windows,
+    window_keys,
+)
 from federation.plan import Plan
 from gaitway.tasks import TargetKind, task_of
 from har_pipeline import Recording, SignalError, StreamPipeline, Window
@@ -58,7 +64,7 @@ class Collector:
         self.health = SensorHealth(config.sensors.source, declared_hz)
         self.writer = WindowWriter(config, plan, self.settings, self.health, post, stop, origin=origin, live=live)
         self._reported = time.monotonic()
-        self._reported_count: int | None = None
+        self._reported_keys: frozenset[int] | None = None
         self._measurable = False
         self._reported_at = 0.0
         self._counted: tuple[int, int] | None = None
@@ -127,21 +133,33 @@ class Collector:
     # ---- what others are told
 
     def post_ready(self) -> None:
-        """Post how many windows there are to train on, if that is news."""
+        """Post which windows there are to train on, if that is news."""
         counted = (self.writer.kept, self.store.version())
         if counted == self._counted:
             return
         outline = stored_examples(self.store, self.config.sensor_client, self.settings, self.plan, samples=False)
-        count, told = training_count(outline, self.plan.data, self.settings), self._reported_count
+        windows, told = training_windows(outline, self.plan.data, self.settings), self._reported_keys
+        count = len(windows)
         measurable = count > 0 or self._is_measurable()
         # each is a message to the broker: not for every window
-        much = not told or abs(count - told) >= MIN_CHANGE_SHARE * told
-        if count == told and measurable == self._measurable:
-            self._counted = counted
-        elif much or time.monotonic() - self._reported_at >= MAX_REPORT_DELAY_S:
-            self._counted, self._reported_count, self._reported_at = counted, count, time.monotonic()
-            self._measurable = measurable
-            self.post(DataReady(count, measurable=measurable))
+        much = not told or not count or abs(count - len(told)) >= MIN_CHANGE_SHARE * len(told)
+        if not much and time.monotonic() - self._reported_at < MAX_REPORT_DELAY_S:
+            return
+        keys, self._counted = window_keys(windows), counted
+        if keys == told and measurable == self._measurable:
+            return
+        self._reported_keys, self._reported_at, self._measurable = keys, time.monotonic(), measurable
+        self.post(DataReady(count, measurable=measurable, keys=keys))
+
+    def watch(self, stop: threading.Event) -> None:
+        """Post which windows there are, and again when other programs label or delete some, until `stop` is set."""
+        self.post_ready()
+        give_memory_back()
+        while not stop.wait(REPORT_S):
+            try:
+                self.post_ready()
+            except StoreError as error:
+                self.writer.handle_error(error)
 
     def _is_measurable(self) -> bool:
         me, labels = self.config.sensor_client, self.plan.labels

@@ -26,7 +26,7 @@ from edge_agent.sensors.source import ThreadedSource
 from edge_agent.storage.images import ImageExample, ImagePreparation
 from edge_agent.storage.repair import open_checked
 from edge_agent.storage.window_store import SKIPPED, UNLABELLED, WindowStore
-from edge_agent.training.local_data import preparation, stored_examples, training_count
+from edge_agent.training.local_data import preparation, stored_examples, training_windows, window_keys
 from federation.plan import Plan
 from gaitway.images import MAX_BYTES, SUFFIXES, ImageError, decode_image, decode_mask, image_size
 from gaitway.tasks import task_of
@@ -121,12 +121,14 @@ class ImageSource(ThreadedSource):
             self.post(CollectingResumed())
         return True
 
-    def _post_ready(self, store: WindowStore, settings: ImagePreparation, plan: Plan, told: int | None) -> int:
+    def _post_ready(
+        self, store: WindowStore, settings: ImagePreparation, plan: Plan, told: frozenset[int] | None
+    ) -> frozenset[int]:
         outline = stored_examples(store, self.config.sensor_client, settings, plan, samples=False)
-        count = training_count(outline, plan.data, settings)
-        if count != told:
-            self.post(DataReady(count, "images", count > 0))
-        return count
+        keys = window_keys(training_windows(outline, plan.data, settings))
+        if keys != told:
+            self.post(DataReady(len(keys), "images", len(keys) > 0, keys))
+        return keys
 
 
 def folder_of(config: Config) -> Path:

@@ -17,7 +17,7 @@ class RecordingSource(ThreadedSource):
     """Fills the store once per plan."""
 
     def collect(self, plan: Plan, stop: threading.Event) -> None:
-        """Replay everything, unless it is here already, and post DataReady."""
+        """Replay everything, unless it is here already, post DataReady, and again when windows change."""
         collector = Collector(self.config, plan, self.post, origin=RECORDING, live=False, stop=stop)
         sensors, client = self.config.sensors, self.config.sensor_client
         source = sensors.model_dump_json() + client + str(collector.settings.to_json()) + "/".join(plan.labels)
@@ -28,7 +28,7 @@ class RecordingSource(ThreadedSource):
                 if stop.is_set():
                     return
                 collector.store.put(collected=source)
-            collector.post_ready()
+            collector.watch(stop)
         finally:
             collector.store.close()
 

@@ -107,7 +107,7 @@ class FileSource(ThreadedSource, Generic[OnePart]):
         return {}
 
     def collect(self, plan: Plan, stop: threading.Event) -> None:
-        """Take what has not been taken before."""
+        """Take what has not been taken before; then say when windows change."""
         path = self.config.sensors.path
         if path is None or not path.exists():
             raise SensorError(
@@ -137,8 +137,10 @@ class FileSource(ThreadedSource, Generic[OnePart]):
         collector = Collector(self.config, plan, self.post, origin=self.kind, live=False, stop=stop)
         findings = [(severity, words) for words, severity in odd.items()]
         collector.store.put(**{SKIPPED: json.dumps(skipped), "findings": json.dumps(findings)})
-        collector.post_ready()
-        collector.close()
+        try:
+            collector.watch(stop)
+        finally:
+            collector.close()
 
     def _import_part(self, part: OnePart, plan: Plan, stop: threading.Event) -> list[str]:
         """Take a part unless it was taken before; returns what of it was left out, and why."""

@@ -107,10 +107,10 @@ class ThreadedSource(ABC):
             if not stop.is_set():
                 self.post(SensorFailed(str(error)))
         finally:
-            _give_memory_back()
+            give_memory_back()
 
 
-def _give_memory_back() -> None:
+def give_memory_back() -> None:
     """Return to the system what a replay has freed (measured: 14 of 108 MB), where the C library can."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -25,6 +25,7 @@ from edge_agent.config.settings import Config
 from edge_agent.errors import AgentError
 from edge_agent.machine.commands import Evaluate
 from edge_agent.machine.events import AdoptionOutcome
+from edge_agent.serving.heads import evaluate_heads, has_heads
 from edge_agent.serving.model_registry import SOURCES, ModelRegistry, Verdict, name_of
 from edge_agent.serving.model_runs import Evidence, ExampleKind, Model, ModelEvaluation, Windows, run_again, run_model
 from edge_agent.storage.files import sha256_of
@@ -66,6 +67,9 @@ def evaluate_job(config: Config, plan: Plan, asked: Evaluate) -> Verdict:
     folder = job_folder(config.agent.data_dir.resolve(), asked.round, asked.kind)
     every = data.labelled if len(data.labelled) <= MAX_WINDOWS else None
     holdout, judged = evenly(data.holdout, config.model.holdout_windows), ExampleKind.of(plan, noun(settings))
+    if has_heads(folder):
+        split = data._replace(holdout=holdout)
+        return evaluate_heads(folder, asked, split, judged, present, threads=config.training.threads)
     windows = Windows.of(holdout, every, judged)
     margin, threads = config.model.adopt_margin, config.training.threads
 

@@ -22,6 +22,8 @@ FILE_NAME = "live.json"
 MAX_QUEUED = 64
 """Windows that wait; where the model is slower than the sensor, older ones are passed over."""
 WRITE_EVERY_S = 1.0
+LATEST_WINDOWS = 128
+"""Kept of those that came last, for whoever teaches the device: three minutes."""
 HISTORY_LENGTH = 300
 """Of the latest predictions, for whoever looks at the device: about six minutes."""
 
@@ -56,6 +58,8 @@ class Classifier:
         self.latest: LivePrediction | None = None
         self._history: deque[LivePrediction] = deque(maxlen=HISTORY_LENGTH)
         self._last_window: Window | None = None
+        self._latest_windows: deque[Window] = deque(maxlen=LATEST_WINDOWS)
+        self._submitted = 0
         self.error = ""
         self._thread = SupervisedThread("inference", self._run)
 
@@ -86,6 +90,8 @@ class Classifier:
         """Have windows of raw samples classified; without a model they are passed over."""
         with self._news:
             self._windows.extend(windows)
+            self._latest_windows.extend(windows)
+            self._submitted += len(windows)
             self._last_window = windows[-1] if windows else self._last_window
             self._news.notify()
 
@@ -93,6 +99,12 @@ class Classifier:
         """Return the latest predictions, oldest first, and the window that came last, of raw samples (window, 6)."""
         with self._news:
             return list(self._history), self._last_window
+
+    def windows_since(self, number: int) -> tuple[int, list[Window]]:
+        """Return how many windows have come so far, and those after the first `number` of them that are kept still."""
+        with self._news:
+            fresh = min(self._submitted - number, len(self._latest_windows))
+            return self._submitted, list(self._latest_windows)[len(self._latest_windows) - fresh :]
 
     def _run(self) -> None:
         while True:

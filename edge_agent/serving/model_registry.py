@@ -23,6 +23,13 @@ MODEL_KEYS = ("model", "previous")
 SOURCES: Mapping[Kind, str] = {"train": "personalized", "export": "personalized", "adopt": "global"}
 LAST_JUDGED = ("personalized", "global")
 """Names in the store under which the model of each source is noted that was judged last and works."""
+HEADS_IN_WORDS = {
+    "shared": "shared head",
+    "shared_any_orientation": "shared head for any orientation",
+    "personalized": "personal head",
+    "personalized_any_orientation": "personal head for any orientation",
+}
+"""What the heads of a network are called that a device chooses among, the simplest first."""
 COMPARED = "compared"
 """Name in the store of what the last judgement found about all models, on the same windows."""
 
@@ -125,7 +132,8 @@ class ModelRegistry:
         if using:
             using = {**using, "why": verdict.reason}
             pairs |= {"model": json.dumps(using), "previous": json.dumps(before) if before else ""}
-        row = AdoptionRecord(verdict.round, SOURCES[verdict.kind], verdict.good, verdict.reason, model, time.time())
+        source = model.get("source", SOURCES[verdict.kind])
+        row = AdoptionRecord(verdict.round, source, verdict.good, verdict.reason, model, time.time())
         self.store.note_adoption(row, **pairs)
         self._prune()
 
@@ -204,6 +212,8 @@ def described_today(model: dict[str, Any]) -> dict[str, Any]:
 
 def name_of(model: Mapping[str, Any]) -> str:
     """Name a model in words."""
+    if head := model.get("head"):
+        return f"{HEADS_IN_WORDS.get(head, head)} of version {model['round']}"
     return f"{model['source']} model of round {model['round']}"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from edge_agent.errors import LabelError
-from edge_agent.storage.window_store import IMPORTED_PREFIX, RECORDING, WindowStore
+from edge_agent.storage.window_store import IMPORTED_PREFIX, PERSONAL, RECORDING, WindowStore
 from gaitway.errors import did_you_mean, unknown_class
 
 SHARE = 0.5
@@ -50,6 +50,15 @@ class Stretch(NamedTuple):
 
 
 def vocabulary(store: WindowStore) -> tuple[str, ...]:
+    """Return what windows can be labelled with: the plan's labels, and the person's own activities behind them.
+
+    Raises:
+        LabelError: before there was a plan, or where it has no labels.
+    """
+    return (*plan_labels(store), *json.loads(store.get(PERSONAL) or "{}"))
+
+
+def plan_labels(store: WindowStore) -> tuple[str, ...]:
     """Return the labels of the plan that the agent last collected for; raises LabelError before there was one."""
     text = store.get("labels")
     if not text:

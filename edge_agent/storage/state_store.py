@@ -163,6 +163,16 @@ class StateStore:
             db.execute("INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
             self._put(pairs)
 
+    def replace_outbox(self, manifest: UpdateManifest, path: Path, **pairs: str) -> None:
+        """Put one update in place of all that wait, and set values with it; the file is durable before."""
+        kept = (manifest.update_id, str(path.relative_to(self.folder)), write(manifest), time.time())
+        reason = "the person has withdrawn this device, or it has no windows to train on any more"
+        with self._writing() as db:
+            db.execute("DELETE FROM outbox")
+            db.execute("INSERT INTO outbox VALUES (?, ?, ?, ?)", kept)
+            db.execute("UPDATE rounds SET status='left out', reason=? WHERE status='trained'", (reason,))
+            self._put(pairs)
+
     def leave_out(self, round_number: int, base: str, reason: str) -> None:
         """Note that a round was given up."""
         with self._writing() as db:

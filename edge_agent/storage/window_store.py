@@ -14,7 +14,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,8 @@ IMPORTED_PREFIX = "taken:"
 """What the note of a recorded file that is in begins with; the rest is the second half of its windows' origin."""
 SKIPPED = "skipped"
 """Name of the note of recorded files that were left out, and why: JSON."""
+PERSONAL = "personal_activities"
+"""Name of the note of the person's own activities, each with the label that its windows count as, or '': JSON."""
 UNLABELLED = ""
 RECORDING = "recording"
 """Origin of windows that were replayed from a data set; they never mix with the device's own."""
@@ -82,6 +84,15 @@ def shape_key(settings: Preparation) -> str:
     record = settings.to_json()
     text = json.dumps({name: record[name] for name in WINDOWING_FIELDS}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class WindowOutline(NamedTuple):
+    """A kept window without its samples; start_s is its begin in seconds since 1970."""
+
+    number: int
+    activity: str
+    start_s: float
+    session: int
 
 
 class WindowStore:
@@ -209,6 +220,7 @@ class WindowStore:
         self, client: str, x: np.ndarray, rows: Sequence[tuple[object, ...]], labels: Sequence[str]
     ) -> ClientWindows:
         code = {name: i for i, name in enumerate(labels)}
+        code = {name: code[label] for name, label in self._counted_as(labels).items()} | code
         y = np.array([code.get(str(row[0]), len(labels)) for row in rows], np.int64)
         kinds = ((1, np.float64), (2, np.int64), (3, np.float64))
         start_s, session, number = (np.array([row[i] for row in rows], kind) for i, kind in kinds)  # None becomes NaN
@@ -220,13 +232,42 @@ class WindowStore:
         self, columns: str, settings: Preparation, labels: Sequence[str], unlabelled: bool
     ) -> list[tuple[object, ...]]:
         same = "=" if self.get("reads") == RECORDING else "<>"
-        marks = ",".join("?" * len(labels))
+        wanted = (*labels, *self._counted_as(labels))
         query = (
             f"SELECT {columns} FROM windows WHERE pipeline = ? AND origin {same} '{RECORDING}' "
-            f"AND (? OR activity IN ({marks})) ORDER BY id"
+            f"AND (? OR activity IN ({','.join('?' * len(wanted))})) ORDER BY id"
         )
         with self.reading() as db:
-            return db.execute(query, (shape_key(settings), unlabelled, *labels)).fetchall()
+            return db.execute(query, (shape_key(settings), unlabelled, *wanted)).fetchall()
+
+    def _counted_as(self, labels: Sequence[str]) -> dict[str, str]:
+        """Return the person's own activities that count as one of these labels, and as which."""
+        noted: dict[str, str] = json.loads(self.get(PERSONAL) or "{}")
+        return {name: label for name, label in noted.items() if label in labels and name not in labels}
+
+    def newest(self, settings: PipelineSettings, activities: Sequence[str], count: int) -> list[WindowOutline]:
+        """List the newest `count` windows of these activities, the oldest of them first."""
+        same = "=" if self.get("reads") == RECORDING else "<>"
+        query = (
+            f"SELECT id, activity, start_s, session FROM windows WHERE pipeline = ? AND origin {same} '{RECORDING}' "
+            f"AND activity IN ({','.join('?' * len(activities))}) ORDER BY id DESC LIMIT ?"
+        )
+        with self.reading() as db:
+            rows = db.execute(query, (shape_key(settings), *activities, count)).fetchall()
+        return [WindowOutline(*row) for row in reversed(rows)]
+
+    def samples(self, numbers: Sequence[int], settings: PipelineSettings) -> npt.NDArray[np.float32]:
+        """Read the samples (n, window, 6) of windows by their numbers; one that is gone by now is left out.
+
+        Raises:
+            DamagedError: if a window's samples are not what was kept.
+        """
+        with self.reading() as db:
+            rows = [db.execute("SELECT x FROM windows WHERE id = ?", (each,)).fetchone() for each in numbers]
+        found: npt.NDArray[np.float32] = self._arrays(
+            [row[0] for row in rows if row], "<f4", (settings.window, CHANNELS)
+        )
+        return found
 
     def counts(self) -> dict[str, int]:
         """Count the windows of each activity, of those that can be read now; '' are the unlabelled."""

@@ -6,16 +6,19 @@ Only the training process imports this.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import nn
 
+from edge_agent.errors import NonRetryableJobError
 from edge_agent.storage.files import write_file
 from edge_agent.storage.images import Preparation, preparation_from_json
-from edge_agent.training.job import CHECKPOINT, MODEL, PARITY, Job
+from edge_agent.training.job import CHECKPOINT, HEADS, MODEL, PARITY, Job
 from edge_agent.training.local_data import LocalData, noun
-from export.onnx_export import export_onnx, metadata_of
+from export.onnx_export import ExportReport, export_onnx, export_variants, metadata_of
 from federation.records import Client
 from models.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint
 
@@ -44,6 +47,47 @@ def save_candidate(
     save_checkpoint(folder / CHECKPOINT, module, info)
 
 
+def save_heads(
+    job: Job,
+    settings: Preparation,
+    data: LocalData,
+    module: nn.Module,
+    clients: Mapping[str, Client],
+    version: int,
+) -> None:
+    """Write a checkpoint for each head that the device can serve with; version: of the federation's sums in them.
+
+    Raises:
+        NonRetryableJobError: if one has NaN or infinity in its weights.
+    """
+    for name, client in clients.items():
+        if not all(torch.isfinite(value).all() for value in client.params.values() if value.is_floating_point()):
+            raise NonRetryableJobError(f"the {name} head has NaN or infinity in it: the broadcast's sums are not sound")
+        (job.out / HEADS).mkdir(exist_ok=True)
+        save_candidate(job, settings, data, module, client, job.out / HEADS / name, version)
+
+
+def export_heads(job: Job, data: LocalData) -> None:
+    """Write ONNX model and parity report beside each head's checkpoint; the graph is exported once.
+
+    Raises:
+        GateError: if ONNX Runtime does not agree with torch on the device's own windows.
+    """
+    loaded = {path.parent: load_checkpoint(path) for path in sorted((job.out / HEADS).glob(f"*/{CHECKPOINT}"))}
+    if not loaded:
+        return
+    examples, origin = _parity_examples(job, data)
+    reports = export_variants(
+        {folder / MODEL: module for folder, (module, _) in loaded.items()},
+        metadata=metadata_of(next(info for _, info in loaded.values())),
+        examples=examples,
+        examples_from=origin,
+        allow_few=True,
+    )
+    for path, report in reports.items():
+        _write_parity(path.parent, report)
+
+
 def export_candidate(job: Job, data: LocalData, path: Path, folder: Path) -> None:
     """Write checkpoint, ONNX model and parity report into a folder, from the checkpoint at `path`.
 
@@ -54,10 +98,7 @@ def export_candidate(job: Job, data: LocalData, path: Path, folder: Path) -> Non
     module, info = load_checkpoint(path)
     if path != folder / CHECKPOINT:
         save_checkpoint(folder / CHECKPOINT, module, info)
-    # the latest first: those of the holdout, then training examples up to the gate's number
-    examples = np.concatenate([data.holdout.x, data.train.x])[:PARITY_EXAMPLES]
-    few = f", fewer than the usual {PARITY_EXAMPLES}" if len(examples) < PARITY_EXAMPLES else ""
-    origin = f"{len(examples)} {noun(preparation_from_json(job.pipeline))} of this device{few}"
+    examples, origin = _parity_examples(job, data)
     report = export_onnx(
         module,
         folder / MODEL,
@@ -66,6 +107,17 @@ def export_candidate(job: Job, data: LocalData, path: Path, folder: Path) -> Non
         examples_from=origin,
         allow_few=True,
     )
+    _write_parity(folder, report)
+
+
+def _parity_examples(job: Job, data: LocalData) -> tuple[np.ndarray, str]:
+    """Return the holdout's, then training examples up to the gate's number, and say where they are from."""
+    examples = np.concatenate([data.holdout.x, data.train.x])[:PARITY_EXAMPLES]
+    few = f", fewer than the usual {PARITY_EXAMPLES}" if len(examples) < PARITY_EXAMPLES else ""
+    return examples, f"{len(examples)} {noun(preparation_from_json(job.pipeline))} of this device{few}"
+
+
+def _write_parity(folder: Path, report: ExportReport) -> None:
     parity = {
         "max_abs_diff": report.parity.max_logit_delta,
         "argmax_agreement": report.parity.argmax_agreement,

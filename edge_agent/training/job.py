@@ -30,6 +30,11 @@ from gaitway.threads import ThreadFailure, run_in_thread
 UPDATE, CLIENT_STATE, RESULT = "update.bin", "client.bin", "result.json"
 CHECKPOINT, MODEL, PARITY = "candidate.safetensors", "model.onnx", "parity.json"
 CROSS_VALIDATION = "cross_validation.json"
+HEADS, ORIENTATION = "heads", "orientation.json"
+"""Folder in a continuous federation's job folder with a folder for each head to choose among; how the device lies."""
+KEY_BYTES = 8
+WINDOW_KEYS = "windows.bin"
+"""Numbers of the windows that a continuous federation's sums are of, eight bytes each."""
 GLOBAL = "global"
 """Folder in a round's folder: the files of the global model that it began from."""
 ENTRYPOINT = "edge_agent.training.entrypoint"
@@ -74,6 +79,7 @@ class Job(BaseModel):
     round_s: float
     precision: Precision
     compression: Compression
+    continuous: bool = False  # the federation
     plugins: tuple[str, ...] = ()  # packages whose entries the process may import
 
 
@@ -111,6 +117,7 @@ def make_job(config: Config, command: StartJob, broadcast: Path, client_state: s
         round_s=training.max_round_s,
         precision=config.uploads.precision,
         compression=config.uploads.compression,
+        continuous=command.continuous,
         plugins=config.agent.plugins,
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -41,6 +43,7 @@ class LocalData(NamedTuple):
     std: tuple[float, ...]
     statistics: ChannelStatistics | None
     channel_axis: int = -1
+    is_labelled: bool = True
 
     def normalized(self, windows: ClientWindows) -> np.ndarray:
         """Return x (n, ...) as the network gets it."""
@@ -146,7 +149,7 @@ def read_unlabelled_data(store: WindowStore, client: str, settings: Preparation,
     nothing = np.zeros(0, np.int64)
     every = Split(np.arange(len(some)), nothing, leaks=False)
     nought = np.zeros(len(some), np.float64 if task_of(plan.task).target is TargetKind.NUMBER else np.int64)
-    return divided(replace(some, y=nought), every, plan.data, settings)
+    return divided(replace(some, y=nought), every, plan.data, settings)._replace(is_labelled=False)
 
 
 def local_data(windows: ClientWindows, data: DataSpec, settings: Preparation) -> LocalData:
@@ -173,6 +176,16 @@ def _statistics(x: np.ndarray, data: DataSpec) -> ChannelStatistics:
     return ChannelStatistics.of(x)
 
 
-def training_count(windows: ClientWindows, data: DataSpec, settings: Preparation) -> int:
-    """Count the examples that are for training; they need no samples for that."""
-    return len(device_split(windows, data, settings).train)
+def window_keys(windows: ClientWindows) -> frozenset[int]:
+    """Return a number for each window, of its session, begin and class: who has the same ones has the same windows.
+
+    Relabelling a window changes its number.
+    """
+    rows = zip(windows.session.tolist(), windows.start_s.tolist(), windows.y.tolist(), strict=True)
+    packed = (struct.pack("<qdd", session, begin, y) for session, begin, y in rows)
+    return frozenset(int.from_bytes(hashlib.blake2b(row, digest_size=8).digest()) >> 1 for row in packed)
+
+
+def training_windows(windows: ClientWindows, data: DataSpec, settings: Preparation) -> ClientWindows:
+    """Return the examples that are for training; they need no samples for that."""
+    return windows.select(device_split(windows, data, settings).train)

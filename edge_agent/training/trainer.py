@@ -24,7 +24,7 @@ from edge_agent.machine.state import leaves_model
 from edge_agent.storage.files import sha256_of, write_file
 from edge_agent.storage.images import Preparation, preparation_from_json
 from edge_agent.storage.window_store import WindowStore
-from edge_agent.training.candidate import export_candidate, save_candidate
+from edge_agent.training.candidate import export_candidate, export_heads, save_candidate, save_heads
 from edge_agent.training.checkpoints import EpochCheckpoints, checkpoint_path
 from edge_agent.training.folds import FoldTraining, cross_validate, validation_obstacle
 from edge_agent.training.job import (
@@ -32,17 +32,31 @@ from edge_agent.training.job import (
     CLIENT_STATE,
     CROSS_VALIDATION,
     GLOBAL,
+    HEADS,
+    KEY_BYTES,
+    ORIENTATION,
     OUT_OF_MEMORY,
     RESULT,
     UPDATE,
+    WINDOW_KEYS,
     Job,
     memory_cap_error,
 )
-from edge_agent.training.local_data import LocalData, noun, read_local_data, read_split, read_unlabelled_data
+from edge_agent.training.local_data import (
+    LocalData,
+    noun,
+    read_local_data,
+    read_split,
+    read_unlabelled_data,
+    window_keys,
+)
+from edge_agent.training.orientation import orientation_of
 from export.runtime import ExportError
 from federation import wire
+from federation.aggregation.ridge import LIMIT
 from federation.errors import FederationError
 from federation.methods import method_from_json
+from federation.methods.analytic import SHARED
 from federation.protocol.messages import class_score_names
 from federation.records import Client, Examples, Tree
 from federation.rounds.server_round import keeps_partial_work
@@ -96,6 +110,10 @@ def main(arguments: list[str]) -> int:
     except EXPECTED as error:
         emit(event="error", reason=str(error) or type(error).__name__, final=isinstance(error, NonRetryableJobError))
         return 1
+    except torch.linalg.LinAlgError as error:
+        reason = f"the broadcast's sums are not those of any examples, no head can be solved of them: {error}"
+        emit(event="error", reason=reason, final=True)
+        return 1
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
@@ -110,6 +128,9 @@ def run(job: Job) -> None:
         export_candidate(job, read_data(job)[1], job.candidate, job.out)
         return
     context = build_context(job)
+    if job.continuous:
+        update_heads(context)
+        return
     if job.kind == "train":
         begun = time.monotonic()
         train(context)
@@ -191,7 +212,26 @@ def _broadcast(job: Job, setup: Setup, initial: Client) -> Tree:
     schema = schema_of(reference)
     tree = wire.decode(job.broadcast.read_bytes(), limit_bytes=size_limit(schema))
     check_tree(tree, schema)
+    if job.continuous:
+        _check_sums(tree)
     return tree
+
+
+def _check_sums(broadcast: Tree) -> None:
+    """Refuse sums that so many devices cannot have sent: each number of one device's fits into 32 bits.
+
+    Raises:
+        NonRetryableJobError: saying which sums, of how many devices.
+    """
+    sums = dict(broadcast.get("sums", {}))
+    clients = int(sums.pop("clients", 0))
+    for name, values in sums.items():
+        largest = int(values.abs().max())
+        if not 0 <= largest <= clients * int(LIMIT):
+            raise NonRetryableJobError(
+                f"the broadcast's sums {name} of {clients} devices reach {largest}; no device can add more than "
+                f"{int(LIMIT)}, so they are not believed, and the present model stays"
+            )
 
 
 def train(context: TrainingContext) -> Client:
@@ -244,12 +284,42 @@ def train(context: TrainingContext) -> Client:
     write_file(job.out / UPDATE, sent.data)
     write_file(job.out / CLIENT_STATE, wire.encode(dict(uploads.with_residual(result.client, sent.residual)._asdict())))
     write_file(job.out / RESULT, json.dumps(record).encode())
-    if leaves_model(job.plan):
+    if job.continuous:
+        keys = sorted(window_keys(data.train))
+        write_file(job.out / WINDOW_KEYS, b"".join(key.to_bytes(KEY_BYTES) for key in keys))
+    elif leaves_model(job.plan):
         _save(context, result.client, job.out, job.round)
         if setup.method.has_global_model and is_trained(context):
             _save(context, setup.method.global_model(client, context.broadcast), job.out / GLOBAL, job.round - 1)
     emit(event="trained")
     return result.client
+
+
+def update_heads(context: TrainingContext) -> None:
+    """Make the sums if they are due, and then, of the newest sums, each head that the device can serve with.
+
+    Before anybody's sums are in the broadcast, those heads that need no sums of others. A device that has none of its
+    own has the shared ones.
+    """
+    job, method = context.job, context.setup.method
+    if job.kind == "train":
+        client = train(context)
+    else:
+        client, _ = method.receive(load_client(context)[0], context.broadcast)
+        client = method.refresh(client, context.broadcast)
+    if not leaves_model(job.plan):
+        return
+    heads = method.serving_models(client)
+    if not is_trained(context):
+        heads = {name: head for name, head in heads.items() if not name.startswith(SHARED)}
+    if not context.data.is_labelled:
+        heads = {name: head for name, head in heads.items() if name.startswith(SHARED)}
+    if not heads:
+        raise NonRetryableJobError("the federation's model is the one that it began with: nobody has trained it yet")
+    version = max(0, job.round - 1) if job.kind == "train" else job.round
+    save_heads(job, context.settings, context.data, context.module, heads, version)
+    write_file(job.out / HEADS / ORIENTATION, orientation_of(context.module, context.data).to_json())
+    export_heads(job, context.data)
 
 
 def _save(context: TrainingContext, client: Client, folder: Path, round_number: int) -> None:

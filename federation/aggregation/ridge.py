@@ -8,6 +8,7 @@ What travels are 32-bit whole numbers of 2⁻¹⁵, which int64 adds without err
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -62,7 +63,8 @@ def travelling(sums: RidgeSums) -> Tensors:
     Each class weighs √n: w = 1 / √n_class. What is beyond 32 bits is cut off there.
     """
     weight = torch.where(sums.counts > 0, sums.counts.clamp(min=1) ** -0.5, 0.0)
-    gram = (sums.gram * weight[:, None, None]).sum(0) / FEATURE_STEPS**2
+    # one class after another: clients without torch have the same bits
+    gram = reduce(torch.add, sums.gram * weight[:, None, None]) / FEATURE_STEPS**2
     rows, columns = torch.triu_indices(gram.shape[0], gram.shape[0], device=gram.device)
     moment = (sums.total * weight[:, None]).T / FEATURE_STEPS
     return {"gram": _fixed(gram[rows, columns]), "moment": _fixed(moment)}
@@ -77,20 +79,29 @@ def total_of(parts: list[Tensors]) -> Tensors:
     return {name: torch.stack([part[name].long() for part in parts]).sum(0) for name in ("gram", "moment")}
 
 
-def solve(shared: Tree, own: Tree, clients: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
+def solve(
+    shared: Tree, own: Tree, clients: Tensor, ridge: float, columns: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Return weight (C, D) and bias (C,) in float64 of sums in fixed point.
 
     W = (G + N Gᵢ + λ tr/d I)⁻¹ (B + N Bᵢ): a client's own sums weigh as all others' together; N = `clients` in the
-    shared sums, or 0 for the shared head. Zero where both are empty. A pure function, which vmap can lift.
+    shared sums, or 0 for the shared head. Zero where both are empty. With `columns` (D,), 1 for a feature that is used:
+    the solution of these rows and columns of the same sums, with its own λ tr/d, and 0 elsewhere. A pure function,
+    which vmap can lift.
     """
     upper, moment = (
         (shared[name].double() + clients.double() * own[name].double()) / SUM_STEPS for name in ("gram", "moment")
     )
     size = moment.shape[0]
-    rows, columns = torch.triu_indices(size, size, device=upper.device)
-    half = torch.zeros_like(moment[:, :1]).expand(size, size).index_put((rows, columns), upper)
+    rows, others = torch.triu_indices(size, size, device=upper.device)
+    half = torch.zeros_like(moment[:, :1]).expand(size, size).index_put((rows, others), upper)
     gram = half + half.triu(1).T
-    mean = gram.diagonal().sum() / size
-    damped = gram + torch.where(mean > 0, ridge * mean, 1.0) * torch.eye(size, dtype=gram.dtype, device=gram.device)
-    found = torch.cholesky_solve(moment, torch.linalg.cholesky(damped))
+    used = torch.ones_like(moment[:, 0])
+    if columns is not None:
+        used = torch.cat([columns.to(used), used[:1]])  # and the bias
+        gram, moment = gram * used * used[:, None], moment * used[:, None]
+    mean = gram.diagonal().sum() / used.sum()
+    # a column that is not used stands by itself, with 0 on the right
+    added = torch.where((mean > 0) & (used > 0), ridge * mean, 1.0)
+    found = torch.cholesky_solve(moment, torch.linalg.cholesky(gram + torch.diag(added)))
     return found[:-1].T, found[-1]

@@ -14,6 +14,8 @@ replaces (`Update.replaces`), which whoever drives the method has kept. So a cli
 without counting twice, and leaves exactly by a subtraction.
 
 Each client predicts with a head of its own, solved of all sums and its own ones, which weigh as all others together.
+Of a network that says which of its features do not depend on how the phone lies (`har_features`), the same sums give
+heads on those alone, the solution of a sub-block; which of its four a device serves with is for its gate to decide.
 Sums say much of a person's features: whoever may not see them needs secure sums.
 """
 
@@ -50,6 +52,14 @@ from federation.tree import where
 from gaitway.tasks import TargetKind
 
 SUMS = ("gram", "moment")
+ORIENTATION_FREE = "orientation_free"
+"""The buffer of a network with 1 for each of its features (D,) that is the same however the phone is turned."""
+SHARED, PERSONALIZED = "shared", "personalized"
+ANY_ORIENTATION = SHARED_ANY_ORIENTATION, PERSONALIZED_ANY_ORIENTATION = (
+    "shared_any_orientation",
+    "personalized_any_orientation",
+)
+"""The heads that a device can serve with, by the names that `serving_models` gives them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,9 +113,12 @@ class Analytic(Method):
         """Know no sums yet, and no head of one's own."""
         check_dense(client.params, training.classes, self.name)
         like = next(iter(client.params.values()))
-        head = {"weight": (training.classes, training.feature_dim), "bias": (training.classes,), "solved": ()}
-        empty = {name: torch.zeros(shape, dtype=like.dtype, device=like.device) for name, shape in head.items()}
-        return client._replace(memory={**_nothing(training, like), **empty})
+        head = {
+            "weight": like.new_zeros(training.classes, training.feature_dim),
+            "bias": like.new_zeros(training.classes),
+        }
+        heads = dict.fromkeys(self._candidates(client), head)
+        return client._replace(memory={**_nothing(training, like), "heads": heads, "solved": like.new_zeros(())})
 
     def receive(self, client: Client, broadcast: Broadcast) -> tuple[Client, Tree]:
         """Take over the network with the shared head, and the shared sums."""
@@ -150,16 +163,34 @@ class Analytic(Method):
 
     def serving_model(self, client: Client) -> Client:
         """Return the network with the client's own head, or while it has none with the one that came."""
+        return self._with_head(client, PERSONALIZED)
+
+    def serving_models(self, client: Client) -> dict[str, Client]:
+        """Return the network with the shared head and the client's own, and with both on the columns without axes.
+
+        All of them are one network with other weights of its head; before the client has heads, all are `shared`.
+        """
+        return {SHARED: client} | {name: self._with_head(client, name) for name in self._candidates(client)}
+
+    def _with_head(self, client: Client, name: str) -> Client:
         memory = client.memory
-        own = with_linear_head(client.params, memory["weight"], memory["bias"])
+        own = with_linear_head(client.params, memory["heads"][name]["weight"], memory["heads"][name]["bias"])
         return client._replace(params=where(memory["solved"] > 0, own, client.params))
+
+    def _candidates(self, client: Client) -> tuple[str, ...]:
+        """Name the heads that the client solves itself; those without axes for a network that says which these are."""
+        return (PERSONALIZED, *ANY_ORIENTATION) if ORIENTATION_FREE in client.buffers else (PERSONALIZED,)
 
     def _personal(self, client: Client, shared: Tree) -> Client:
         others = self.own_weight * shared["clients"].double().clamp(min=1)
-        weight, bias = ridge.solve(shared, client.memory, others, self.ridge)
-        like = client.memory["weight"]
-        head = {"weight": weight.to(like), "bias": bias.to(like), "solved": torch.ones_like(client.memory["solved"])}
-        return client._replace(memory={**client.memory, **head})
+        columns, alone = client.buffers.get(ORIENTATION_FREE), torch.zeros_like(others)
+        heads = {PERSONALIZED: ridge.solve(shared, client.memory, others, self.ridge)}
+        for name, weight in zip(ANY_ORIENTATION, (alone, others), strict=True):
+            if name in client.memory["heads"]:
+                heads[name] = ridge.solve(shared, client.memory, weight, self.ridge, columns)
+        like = client.memory["solved"]
+        kept = {name: {"weight": weight.to(like), "bias": bias.to(like)} for name, (weight, bias) in heads.items()}
+        return client._replace(memory={**client.memory, "heads": kept, "solved": torch.ones_like(like)})
 
     # ---- server half
 

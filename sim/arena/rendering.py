@@ -25,7 +25,7 @@ from sim.results.statistics import holm, interval, rank_over_datasets
 NOTHING = "–"
 HEAD = """# Results on real recordings
 
-After this page you know how the methods compare here, and can make any of its numbers again. Every number is rendered
+After this page you can tell how the methods compare here, and make any of its numbers again. Every number is rendered
 from a run's summary in `docs/results/` (plan, commit, hash of the data, seed); `python -m sim arena render` writes this
 page, and nobody edits it. Scores are macro-F1 in percent, unless a table says otherwise, of the round that each
 client's validation windows chose, as means over seeds; a seed also draws who is new. Make a table with

@@ -40,13 +40,14 @@ class Federation:
         self.initial = initial_client(self.module)
         self.joined = self.method.init_client_state(self.initial, plan.training)
         self.setup = Setup(self.method, plan.training, network(self.module))
-        state = self.method.server_init(self.initial.params, self.initial.buffers, plan.training)
-        self.broadcast: Tree = self.method.broadcast(state, "")
+        self.state = self.method.server_init(self.initial.params, self.initial.buffers, plan.training)
+        self.broadcast: Tree = self.method.broadcast(self.state, "")
 
     def round(self, client: Client, windows: ClientWindows, number: int, max_steps: int | None = None) -> Any:
         split = split_client(windows, "temporal", test_share=0.2, settings=dataset_settings("synthetic"))
         mine = windows.select(split.train)
-        x = torch.from_numpy(ChannelStatistics.of(mine.x).normalize(mine.x))
+        raw = self.plan.data.normalization == "none"
+        x = torch.from_numpy(mine.x if raw else ChannelStatistics.of(mine.x).normalize(mine.x))
         examples = Examples(x, torch.from_numpy(mine.y))
         names: dict[str, Any] = {"client_id": DEVICE, "round_number": number, "max_steps": max_steps}
         return train_one(self.setup, client, self.broadcast, examples, **names)
@@ -59,13 +60,16 @@ def a_job(
     round_number: int = 1,
     state: str = "",
     broadcast: Tree | None = None,
+    *,
+    continuous: bool = False,
 ) -> Job:
     """A job over a broadcast, or over the initial one."""
     data = wire.encode(Federation(plan).broadcast if broadcast is None else broadcast)
     blob = folder / "blobs" / wire.digest(data)
     write_file(blob, data)
     model = pointer().model_copy(update={"sha256": wire.digest(data), "size": len(data)})
-    job = make_job(make_config(folder, nice=0), StartJob(kind, round_number, model, plan, 4096), blob, state)
+    command = StartJob(kind, round_number, model, plan, 4096, continuous)
+    job = make_job(make_config(folder, nice=0), command, blob, state)
     job.out.mkdir(parents=True, exist_ok=True)
     return job
 

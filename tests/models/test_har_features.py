@@ -25,7 +25,7 @@ def moments(x: np.ndarray) -> np.ndarray:
 
 
 def reference(x: np.ndarray) -> np.ndarray:
-    """The 159 features in float64, by numpy's rfft and norms."""
+    """The 183 features in float64, by numpy's rfft and norms."""
     x = x.astype(np.float64)
     mean, acceleration, rotation = x.mean(1), x[..., :3], x[..., 3:]
     sizes = np.stack([np.linalg.norm(acceleration, axis=2), np.linalg.norm(rotation, axis=2)], 2)
@@ -36,14 +36,25 @@ def reference(x: np.ndarray) -> np.ndarray:
         for part, v in zip((acceleration, rotation), along, strict=True)
     ]
     levels = np.stack([along[0], across[0], along[1], across[1]], 2)
-    extremes = np.concatenate([x.min(1), x.max(1), sizes.min(1)[:, 1:], sizes.max(1)[:, 1:]], 1)
+    moved = levels - levels.mean(1, keepdims=True)
+    quarters = np.concatenate([moved[:, 32 * k : 32 * k + 32].mean(1) for k in range(4)], 1)
+    rotations = np.stack([sizes[..., 1].min(1), sizes[..., 1].max(1)], 1)
+    free = [moments(sizes)[:, 1:], moments(levels)[:, 1:], rotations, quarters, moved.min(1), moved.max(1)]
     centred = x - mean[:, None]
     covariance = np.einsum("ntc,ntd->ncd", centred, centred) / x.shape[1]
     deviation = np.sqrt(np.einsum("ncc->nc", covariance)) + 0.05
     first, second = np.triu_indices(6, 1)
     correlations = (covariance / (deviation[:, :, None] * deviation[:, None]))[:, first, second]
-    squashed = [moments(x), moments(sizes)[:, 1:], moments(levels)[:, 1:], extremes]
+    squashed = [*free, moments(x), x.min(1), x.max(1)]
     return np.concatenate([*map(squash, squashed), correlations], 1)
+
+
+def turned(x: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Windows as phones have them that lie otherwise, each in its own way."""
+    draw = np.random.default_rng(seed)
+    turns = np.stack([np.linalg.qr(draw.normal(size=(3, 3)))[0] for _ in x])
+    turns *= np.linalg.det(turns)[:, None, None]  # a rotation, and no mirror
+    return np.concatenate([np.einsum("nij,ntj->nti", turns, x[..., k : k + 3]) for k in (0, 3)], 2).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +76,18 @@ def test_a_phone_that_lies_still_has_finite_features_within_their_bounds() -> No
     output = module(torch.from_numpy(still))
     assert torch.isfinite(output.features[:2]).all()
     assert float(output.features[:2].abs().max()) <= 4
-    assert module.feature_dim == output.features.shape[1] == 759
+    assert module.feature_dim == output.features.shape[1] == 783
+
+
+def test_the_columns_without_axes_are_the_same_however_the_phone_lies(windows: np.ndarray) -> None:
+    module = build("har_features", classes=2)
+    free = list(module.orientation_free_columns)
+    assert free == [*range(90), *range(183, 483)]
+    assert module.orientation_free.nonzero().flatten().tolist() == free
+    rest = [column for column in range(module.feature_dim) if column not in set(free)]
+    straight, otherwise = (module(torch.from_numpy(x)).features.numpy() for x in (windows, turned(windows)))
+    np.testing.assert_allclose(otherwise[:, free], straight[:, free], atol=2e-3)
+    assert np.abs(otherwise - straight)[:, rest].mean(0).min() > 0.02  # every other one says something of the axes
 
 
 def test_features_of_one_window_do_not_depend_on_the_others(windows: np.ndarray) -> None:

@@ -95,9 +95,24 @@ TABLE = {
             "edge_agent.serving",
             "edge_agent.status",
             "edge_agent.storage",
+            "edge_agent.teaching",
             "har_pipeline",
         ),
         ("numpy",),
+    ),
+    # lessons, and the head that they give: without the supervisor, and without torch
+    "edge_agent.teaching": Rule(
+        (
+            "edge_agent.config",
+            "edge_agent.errors",
+            "edge_agent.serving",
+            "edge_agent.storage",
+            "edge_agent.training.local_data",
+            "export.runtime",
+            "federation",
+            "har_pipeline",
+        ),
+        ("numpy", "safetensors"),
     ),
     "edge_agent.training": Rule(
         (

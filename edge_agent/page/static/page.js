@@ -1,5 +1,7 @@
 /** The device's page: asks the agent on the same address, and shows what it says as text, never as HTML. */
 import { colour, drawConfidence, drawLines } from "./charts.js";
+import { $, ask, field, find, LOGGED_OUT, make, pressable, Refused, say } from "./dom.js";
+import { followTeaching } from "./teach.js";
 
 /** @typedef {{now: number, seen: [number, string, number | null][], error: string, signals: number[][]}} Now */
 /** @typedef {{from_s: number, to_s: number, windows: number}} Stretch */
@@ -10,20 +12,6 @@ import { colour, drawConfidence, drawLines } from "./charts.js";
 /** @typedef {{models: Model[], serving: string, judged: string[], released: string[]}} Models */
 /** @typedef {{level: string, check: string, message: string, advice: string}} Finding */
 
-/** Find an element of the page, which is of that kind.
- * @template {HTMLElement} E @param {string} id @param {new () => E} kind @returns {E} */
-function find(id, kind) {
-  const found = document.getElementById(id);
-  if (!(found instanceof kind)) throw new Error(`the page has no ${kind.name} ${id}`);
-  return found;
-}
-
-/** @param {string} id */
-const $ = (id) => find(id, HTMLElement);
-/** @param {string} id */
-const field = (id) => find(id, HTMLInputElement);
-/** @param {string} id */
-const pressable = (id) => find(id, HTMLButtonElement);
 /** @param {string} id */
 const canvas = (id) => find(id, HTMLCanvasElement);
 /** @param {string} id */
@@ -34,28 +22,6 @@ const SHARE = 20;
 /** @type {string[]} */
 let labels = [];
 let asked = 0, windowsDue = 0;
-
-class Refused extends Error {}
-
-/** Ask the agent; a change has a body. Throws Refused with the agent's words.
- * @param {string} name @param {object=} said @returns {Promise<any>} JSON at the edge: its reader says what it is */
-async function ask(name, said) {
-  const options = said === undefined ? {} : { method: "POST", body: JSON.stringify(said), headers: { "Content-Type": "application/json" } };
-  const answer = await fetch(`/api/${name}`, options);
-  const found = await answer.json();
-  if (answer.status === 401 && name !== "login") showLogin();
-  if (!answer.ok) throw new Refused(found.error);
-  return found;
-}
-
-/** Make an element with text.
- * @template {keyof HTMLElementTagNameMap} K @param {K} tag @param {string | number} text @param {string} className */
-function make(tag, text = "", className = "") {
-  const found = document.createElement(tag);
-  found.textContent = String(text);
-  if (className) found.className = className;
-  return found;
-}
 
 /** @param {(Node | string | number)[]} cells */
 const row = (...cells) => {
@@ -69,8 +35,6 @@ const list = (id, lines) => $(id).replaceChildren(...lines.map((line) => make("l
 const nameOf = (activity) => activity || "(none)";
 /** A moment of the reader's clock as ISO 8601 writes it, as Swedes do too: days are told so as well. @param {number} s */
 const time = (s) => new Date(s * 1000).toLocaleString("sv-SE");
-/** @param {string} words */
-const say = (words, bad = false) => { $("said").textContent = words; $("said").className = bad ? "bad" : "good"; };
 
 /** @typedef {() => Promise<string | void>} Act does something, and says what came of it */
 
@@ -318,5 +282,7 @@ for (const id of ["from", "to"]) {
     if (stretch instanceof HTMLInputElement) stretch.checked = true;
   });
 }
+addEventListener(LOGGED_OUT, showLogin);
 await open();
 forever();
+followTeaching();

@@ -27,7 +27,7 @@ from federation.tree import flatten
 from models import build
 
 CLASSES, COSINES, LAMBDA = 3, 24, 1e-2
-D = 159 + COSINES
+D = 183 + COSINES
 TRAINING = TrainingConfig(classes=CLASSES, feature_dim=D, batch_size=16)
 NAMES = ("ada", "bob", "cyd", "dan")
 
@@ -121,6 +121,41 @@ def test_a_client_predicts_by_all_sums_and_its_own() -> None:
         newer = METHOD.refresh(client, METHOD.broadcast(state, name))
         logits = METHOD.predict(SETUP.network.evaluate, newer, DATA[name].x).logits.numpy()
         np.testing.assert_allclose(logits, features(DATA[name]) @ expected, atol=5e-3)
+
+
+def test_one_exchange_gives_four_heads() -> None:
+    """Of all features and of those without axes, which is ridge regression of that sub-block; zero on the others."""
+    state = METHOD.aggregate(STATE, UPDATES.values())
+    grams, moments = zip(*map(numpy_sums, DATA.values()), strict=True)
+    sums = {"shared": (sum(grams), sum(moments))}
+    sums["personalized"] = (sums["shared"][0] + 4 * grams[0], sums["shared"][1] + 4 * moments[0])
+    broadcast = METHOD.broadcast(state, "ada")
+    found = train_one(SETUP, FRESH, broadcast, DATA["ada"], client_id="ada", round_number=2).client
+    models = METHOD.serving_models(found)
+    assert list(models) == ["shared", "personalized", "shared_any_orientation", "personalized_any_orientation"]
+    assert same(models["personalized"]._asdict(), METHOD.serving_model(found)._asdict())
+    free = np.flatnonzero(np.append(FRESH.buffers["orientation_free"].numpy(), 1))
+    assert len(free) == 90 + COSINES // 2 + 1
+    for name, model in models.items():
+        gram, moment = sums[name.removesuffix("_any_orientation")]
+        expected = numpy_head(gram, moment)
+        if name.endswith("_any_orientation"):
+            expected = np.zeros_like(expected)
+            expected[free] = numpy_head(gram[np.ix_(free, free)], moment[free])
+        params = model.params
+        np.testing.assert_allclose(params["head.weight"].numpy(), expected[:-1].T, atol=5e-3, err_msg=name)
+        np.testing.assert_allclose(params["head.bias"].numpy(), expected[-1], atol=5e-3, err_msg=name)
+        assert name.endswith("_any_orientation") == bool((params["head.weight"] == 0).all(0).any())
+
+
+def test_a_network_that_names_no_columns_has_two_heads() -> None:
+    module = build("dense", classes=CLASSES, input_shape=[4], hidden=[6, 8])
+    training = TrainingConfig(classes=CLASSES, feature_dim=6)
+    client = METHOD.init_client_state(initial_client(module), training)
+    state = METHOD.server_init(client.params, client.buffers, training)
+    client, _ = METHOD.receive(client, METHOD.broadcast(state, ""))
+    client = METHOD.refresh(client, METHOD.broadcast(state, ""))
+    assert list(METHOD.serving_models(client)) == ["shared", "personalized"]
 
 
 @pytest.mark.parametrize("order", list(permutations(NAMES))[::5])

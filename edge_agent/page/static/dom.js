@@ -1,0 +1,44 @@
+/** Elements of the device's page, and questions to its agent; texts are never read as HTML. */
+
+/** The event of an answer that wants a password first. */
+export const LOGGED_OUT = "gaitway-logged-out";
+
+/** Find an element of the page, which is of that kind.
+ * @template {HTMLElement} E @param {string} id @param {new () => E} kind @returns {E} */
+export function find(id, kind) {
+  const found = document.getElementById(id);
+  if (!(found instanceof kind)) throw new Error(`the page has no ${kind.name} ${id}`);
+  return found;
+}
+
+/** @param {string} id */
+export const $ = (id) => find(id, HTMLElement);
+/** @param {string} id */
+export const field = (id) => find(id, HTMLInputElement);
+/** @param {string} id */
+export const pressable = (id) => find(id, HTMLButtonElement);
+/** What the agent refuses, in its words. */
+export class Refused extends Error {}
+
+/** Ask the agent; a change has a body. Throws Refused with the agent's words.
+ * @param {string} name @param {object=} said @returns {Promise<any>} JSON at the edge: its reader says what it is */
+export async function ask(name, said) {
+  const options = said === undefined ? {} : { method: "POST", body: JSON.stringify(said), headers: { "Content-Type": "application/json" } };
+  const answer = await fetch(`/api/${name}`, options);
+  const found = await answer.json();
+  if (answer.status === 401 && name !== "login") dispatchEvent(new Event(LOGGED_OUT));
+  if (!answer.ok) throw new Refused(found.error);
+  return found;
+}
+
+/** Make an element with text.
+ * @template {keyof HTMLElementTagNameMap} K @param {K} tag @param {string | number} text @param {string} className */
+export function make(tag, text = "", className = "") {
+  const found = document.createElement(tag);
+  found.textContent = String(text);
+  if (className) found.className = className;
+  return found;
+}
+
+/** @param {string} words */
+export const say = (words, bad = false) => { $("said").textContent = words; $("said").className = bad ? "bad" : "good"; };

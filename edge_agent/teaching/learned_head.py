@@ -1,0 +1,101 @@
+"""The head that a device's own windows and everybody's sums give, and how well it does on windows left out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_agent.teaching.shared_sums import SharedSums
+from edge_agent.teaching.stretches import left_out
+from federation.aggregation.ridge_numpy import RidgeHead, solve, sums_of, travelling
+from gaitway.tasks.classification import confusion, scores_of
+
+RIDGE, CLIP, OWN_WEIGHT = 1e-2, 4.0, 1.0
+"""The method's defaults, for plans that leave them out."""
+Codes = NDArray[np.int64]
+
+
+class EmbeddedWindows(NamedTuple):
+    """Labelled windows: features (n, D), class (n,), begin in seconds (n,), session (n,)."""
+
+    features: NDArray[np.float32]
+    y: Codes
+    start_s: NDArray[np.float64]
+    session: Codes
+
+
+class HeadScore(NamedTuple):
+    """What a head answers on left-out windows of the federation's activities."""
+
+    right: int
+    windows: int
+    macro_f1: float | None
+
+
+class LearnedHead(NamedTuple):
+    """A solved head, the shared one beside it, and what both answer on the windows left out."""
+
+    personal: RidgeHead
+    shared: RidgeHead
+    matrix: Codes  # (K, K) of the personal head: left-out windows by true (row) and answered class
+    own_score: HeadScore
+    shared_score: HeadScore
+    learnt: Codes  # (K,) training windows of each class
+    solve_s: float
+    """Seconds from features to the head."""
+
+
+def learn(
+    windows: EmbeddedWindows, classes: int, shared: SharedSums, method: Mapping[str, Any], window_s: float
+) -> LearnedHead:
+    """Solve the personal head of all windows but those left out, and score it and the shared one on these.
+
+    classes: the federation's and behind them the person's own.
+    """
+    begun, ridge = time.perf_counter(), float(method.get("ridge", RIDGE))
+    train, test = left_out(windows.y, windows.start_s, windows.session, window_s)
+    y = windows.y[train]
+    own = travelling(sums_of(windows.features[train], y, classes, float(method.get("clip", CLIP))))
+    weight = float(method.get("own_weight", OWN_WEIGHT)) * max(1, shared.clients)
+    personal = solve(shared.sums, own, weight, ridge)
+    solve_s = time.perf_counter() - begun
+    everybody = solve(shared.sums, None, 0, ridge)
+    truth, features = windows.y[test], windows.features[test]
+    federated = truth < everybody.bias.size
+    mine, theirs = personal.classes(features), everybody.classes(features)
+    return LearnedHead(
+        personal,
+        everybody,
+        confusion(truth, mine, classes),
+        _score(truth[federated], mine[federated], classes),
+        _score(truth[federated], theirs[federated], classes),
+        np.bincount(y, minlength=classes),
+        solve_s,
+    )
+
+
+def _score(truth: Codes, answered: Codes, classes: int) -> HeadScore:
+    matrix = confusion(truth, answered, classes)
+    f1 = scores_of(matrix).macro_f1
+    return HeadScore(int(np.trace(matrix)), len(truth), f1 if len(truth) else None)
+
+
+def described(head: LearnedHead, activities: Sequence[str]) -> dict[str, Any]:
+    """Describe it for the page: activities that are learnt or left out alone have a row."""
+    rows = [code for code in range(len(activities)) if head.learnt[code] or head.matrix[code].any()]
+    columns = sorted({*rows, *np.flatnonzero(head.matrix.any(0)).tolist()})
+    return {
+        "rows": [activities[code] for code in rows],
+        "columns": [activities[code] for code in columns],
+        "matrix": head.matrix[np.ix_(rows, columns)].tolist(),
+        "learnt": [int(head.learnt[code]) for code in rows],
+        "right": int(np.trace(head.matrix)),
+        "windows": int(head.matrix.sum()),
+        "own": head.own_score._asdict(),
+        "shared": head.shared_score._asdict(),
+        "solve_s": round(head.solve_s, 4),
+    }

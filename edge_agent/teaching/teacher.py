@@ -1,0 +1,312 @@
+"""Teach me: lessons, the head that they give, and a person's own activities; what the device's page shows and asks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_agent.config.settings import Config
+from edge_agent.errors import AgentError, LabelError, StoreError
+from edge_agent.serving.model_registry import ModelRegistry
+from edge_agent.storage.labels import SHARE, known_activity, label_span, plan_labels
+from edge_agent.storage.personal_activities import add_activity, count_as, personal_activities, remove_activity
+from edge_agent.storage.state_store import StateStore
+from edge_agent.storage.window_store import FILE_NAME, WindowOutline, WindowStore
+from edge_agent.teaching.learned_head import EmbeddedWindows, LearnedHead, described, learn
+from edge_agent.teaching.lesson import LESSON_S, Lesson
+from edge_agent.teaching.shared_sums import SharedSums, newest_broadcast, read_shared_sums
+from edge_agent.training.local_data import pipeline_settings
+from export.runtime import ExportError, Session
+from federation.plan import Plan
+from har_pipeline import PipelineSettings, Window
+
+MAX_WINDOWS = 1000
+"""The newest labelled ones, which are learnt from: 20 minutes."""
+FRESH_S = 12.0
+"""A window is in the database after so long at the latest; until then it is known from the sensor alone."""
+LEFT_ALONE_S = 60.0
+"""After which a lesson ends that no page asks about any more."""
+
+
+class LiveWindows(Protocol):
+    """What has just been measured, such as `serving.classifier.Classifier`."""
+
+    def windows_since(self, number: int) -> tuple[int, list[Window]]:
+        """Return how many windows have come so far, and those after the first `number` of them that are kept still."""
+
+
+class _Fresh(NamedTuple):
+    window: Window
+    at: float
+
+
+class _Network(NamedTuple):
+    sha256: str
+    session: Session
+
+
+class Teacher:
+    """One device's lessons. Every method is safe on any thread, and raises AgentError with what to do."""
+
+    def __init__(self, config: Config, live: LiveWindows, clock: Callable[[], float] = time.monotonic) -> None:
+        self._config, self._live, self._clock = config, live, clock
+        self._lock = threading.RLock()
+        self._lesson: Lesson | None = None
+        self._said, self._asked_at, self._number = "", 0.0, 0
+        self._fresh: list[_Fresh] = []
+        self._taught: list[tuple[float, float, str]] = []
+        self._network: _Network | None = None
+        self._shared: SharedSums | None = None
+        self._features: dict[tuple[float, int], NDArray[np.float32]] = {}
+        self._found: tuple[object, LearnedHead] | None = None
+
+    # ---- what is shown
+
+    def state(self) -> dict[str, Any]:
+        """Return the lesson that runs, what was learnt, how well it does, and what heads make of the last window."""
+        with self._lock, self._windows() as store:
+            plan, settings = self._plan()
+            self._advance(store, settings)
+            labels, own = plan_labels(store), personal_activities(store)
+            shown: dict[str, Any] = {
+                "labels": labels,
+                "personal": [{"name": name, "counts_as": label} for name, label in own.items()],
+                "lesson": self._lesson and self._described_lesson(self._lesson),
+                "said": self._said,
+                "lesson_s": LESSON_S,
+            }
+            try:
+                return {**shown, **self._learnt(store, plan, settings, (*labels, *own)), "why_not": ""}
+            except (StoreError, ExportError) as error:
+                return {**shown, "result": None, "now": None, "why_not": str(error)}
+
+    def _described_lesson(self, lesson: Lesson) -> dict[str, Any]:
+        return {
+            "activity": lesson.activity,
+            "done_s": round(min(lesson.done_s, LESSON_S), 2),
+            "paused": lesson.is_paused,
+            "warning": lesson.warning(self._clock()),
+        }
+
+    def _learnt(
+        self, store: WindowStore, plan: Plan, settings: PipelineSettings, activities: tuple[str, ...]
+    ) -> dict[str, Any]:
+        shared, network = self._shared_sums(len(plan.labels)), self._loaded()
+        if network.session.metadata.labels != tuple(plan.labels):
+            raise StoreError("the model in use is of another plan; the federation's next one will do")
+        outlines, fresh = store.newest(settings, activities, MAX_WINDOWS), self._labelled_fresh(store, settings)
+        key = (shared.version, network.sha256, activities, *outlines, *fresh)
+        if self._found is None or self._found[0] != key:
+            windows = self._embedded(store, settings, network.session, outlines, fresh, activities)
+            head = learn(windows, len(activities), shared, plan.method, settings.window_s)
+            self._found = key, head
+        head = self._found[1]
+        return {"result": described(head, activities), "now": self._now(network.session, head, activities)}
+
+    def _now(self, session: Session, head: LearnedHead, activities: tuple[str, ...]) -> dict[str, str] | None:
+        """Say what both heads make of the window that came last."""
+        if not self._fresh:
+            return None
+        features = session.predict(self._fresh[-1].window.x[None]).embedding
+        own, all_ = int(head.personal.classes(features)[0]), int(head.shared.classes(features)[0])
+        return {"own": activities[own], "shared": activities[all_]}
+
+    # ---- what is done
+
+    def start(self, activity: str) -> None:
+        """Begin a lesson of an activity; one that runs is ended, and counts for nothing."""
+        with self._lock, self._windows() as store:
+            _, settings = self._plan()
+            name = known_activity(activity, (*plan_labels(store), *personal_activities(store)))
+            self._listen()
+            self._lesson = Lesson(name, settings.window_s, self._clock(), self._latest)
+            self._said, self._asked_at = "", self._clock()
+
+    def pause(self) -> None:
+        """Count nothing until `resume`."""
+        with self._lock:
+            self._running().pause()
+
+    def resume(self) -> None:
+        """Go on with a paused lesson."""
+        with self._lock:
+            self._listen()
+            self._running().resume(self._clock(), self._latest)
+
+    def cancel(self) -> None:
+        """End the lesson; its windows get no label."""
+        with self._lock:
+            self._said, self._lesson = f"{self._running().activity}: not learnt, as you wished.", None
+
+    def add(self, name: str) -> str:
+        """Add an activity of the person's own; returns its name."""
+        with self._lock, self._windows() as store:
+            return add_activity(store, name, plan_labels(store))
+
+    def remove(self, name: str) -> int:
+        """Remove an activity of the person's own; its windows stay without a label. Returns how many."""
+        with self._lock, self._windows() as store:
+            if self._lesson and self._lesson.activity == name:
+                self._lesson = None
+            self._taught = [each for each in self._taught if each[2] != name]
+            return remove_activity(store, name)
+
+    def count_as(self, name: str, label: str) -> None:
+        """Let windows of an activity be sent as one of the federation's; '': not."""
+        with self._lock, self._windows() as store:
+            count_as(store, name, label, plan_labels(store))
+
+    # ---- lessons
+
+    @property
+    def _latest(self) -> Window | None:
+        return self._fresh[-1].window if self._fresh else None
+
+    def _running(self) -> Lesson:
+        if self._lesson is None:
+            raise LabelError("no lesson runs; begin one with an activity")
+        return self._lesson
+
+    def _listen(self) -> list[Window]:
+        """Take what has come since the last time."""
+        now = self._clock()
+        self._number, windows = self._live.windows_since(self._number)
+        signals = [window for window in windows if window.x.ndim == 2 and np.isfinite(window.x).all()]
+        last = self._fresh[-1:]
+        kept = [each for each in self._fresh if now - each.at <= FRESH_S] or last
+        self._fresh = [*kept, *(_Fresh(window, now) for window in signals)]
+        return signals
+
+    def _advance(self, store: WindowStore, settings: PipelineSettings) -> None:
+        now, windows, lesson = self._clock(), self._listen(), self._lesson
+        if lesson is None:
+            return
+        if now - self._asked_at > LEFT_ALONE_S:
+            self._said, self._lesson = f"{lesson.activity}: ended, since the page was closed.", None
+            return
+        self._asked_at = now
+        lesson.take(windows, now)
+        if lesson.is_complete:
+            for from_s, to_s in lesson.spans:
+                label_span(store, from_s, to_s, lesson.activity)
+                self._taught.append((from_s, to_s, lesson.activity))
+            self._said, self._lesson = f"{lesson.activity}: {LESSON_S:.0f} s learnt. Choose the next one.", None
+
+    def _labelled_fresh(self, store: WindowStore, settings: PipelineSettings) -> list[WindowOutline]:
+        """List windows of lessons that are not in the database yet."""
+        now, known, found = self._clock(), self._kept_starts(store), list[WindowOutline]()
+        for place, (window, at) in enumerate(self._fresh):
+            start_s = float(window.start_s)
+            activity = self._activity(start_s, settings.window_s)
+            if activity and now - at <= FRESH_S and start_s not in known:
+                found.append(WindowOutline(-1 - place, activity, start_s, _session_of(store, start_s)))
+        return found
+
+    def _kept_starts(self, store: WindowStore) -> set[float]:
+        if not self._fresh:
+            return set()
+        starts = [float(each.window.start_s) for each in self._fresh]
+        with store.reading() as db:
+            rows = db.execute("SELECT start_s FROM windows WHERE start_s BETWEEN ? AND ?", (min(starts), max(starts)))
+            return {float(row[0]) for row in rows}
+
+    def _activity(self, start_s: float, window_s: float) -> str:
+        inside = [
+            activity
+            for from_s, to_s, activity in self._taught
+            if min(to_s, start_s + window_s) - max(from_s, start_s) >= SHARE * window_s
+        ]
+        return inside[-1] if inside else ""
+
+    # ---- features
+
+    def _embedded(
+        self,
+        store: WindowStore,
+        settings: PipelineSettings,
+        session: Session,
+        outlines: list[WindowOutline],
+        fresh: list[WindowOutline],
+        activities: tuple[str, ...],
+    ) -> EmbeddedWindows:
+        """Have the features of all these windows; those that are known are not computed again."""
+        everything = [*outlines, *fresh]
+        wanted = {(each.start_s, each.session) for each in everything}
+        self._features = {key: value for key, value in self._features.items() if key in wanted}
+        new = [each for each in everything if (each.start_s, each.session) not in self._features]
+        kept = [each for each in new if each.number >= 0]
+        x = [*store.samples([each.number for each in kept], settings)]
+        if len(x) != len(kept):
+            raise StoreError("windows were deleted just now; it is tried again")
+        x += [self._fresh[-1 - each.number].window.x for each in new if each.number < 0]
+        if new:
+            features = session.predict(np.stack(x)).embedding
+            in_order = [*kept, *(each for each in new if each.number < 0)]
+            self._features |= {(each.start_s, each.session): row for each, row in zip(in_order, features, strict=True)}
+        code = {name: i for i, name in enumerate(activities)}
+        rows = [self._features[(each.start_s, each.session)] for each in everything]
+        return EmbeddedWindows(
+            np.stack(rows) if rows else np.zeros((0, self._width), np.float32),
+            np.array([code[each.activity] for each in everything], np.int64),
+            np.array([each.start_s for each in everything], np.float64),
+            np.array([each.session for each in everything], np.int64),
+        )
+
+    @property
+    def _width(self) -> int:
+        return len(self._shared.sums.moment) - 1 if self._shared else 0
+
+    def _loaded(self) -> _Network:
+        """Return the network of the model in use."""
+        with closing(StateStore(self._config.agent.data_dir)) as store:
+            model = ModelRegistry(store).present()
+        if model is None:
+            raise StoreError("no model has come yet: it comes once the server was heard and half a minute was recorded")
+        if self._network is None or self._network.sha256 != model["sha256"]:
+            self._network = _Network(model["sha256"], Session.load(Path(model["path"])))
+            self._features = {}
+        return self._network
+
+    def _shared_sums(self, classes: int) -> SharedSums:
+        path = newest_broadcast(self._config.agent.data_dir)
+        if path is None:
+            raise StoreError("the federation's sums have not come yet; the device fetches them from the server")
+        if self._shared is None or self._shared.version != path.name:
+            self._shared = read_shared_sums(path, classes)
+        return self._shared
+
+    def _plan(self) -> tuple[Plan, PipelineSettings]:
+        with closing(StateStore(self._config.agent.data_dir)) as store:
+            text = store.get("plan")
+        if not text:
+            raise StoreError("no plan is known yet; the device hears it from the server")
+        plan = Plan.model_validate_json(text)
+        if plan.method.get("name") != "analytic":
+            raise StoreError(
+                f"this federation learns by {plan.method.get('name')}, which takes a round; Teach me is for the method "
+                "analytic, whose heads are solved in a second"
+            )
+        return plan, pipeline_settings(self._config.sensors, plan.data)
+
+    @contextmanager
+    def _windows(self) -> Iterator[WindowStore]:
+        folder = self._config.agent.data_dir
+        if not (folder / FILE_NAME).is_file():
+            raise AgentError("there are no windows yet; they come once a plan is known and a sensor delivers")
+        with closing(WindowStore(folder)) as store:
+            yield store
+
+
+def _session_of(store: WindowStore, start_s: float) -> int:
+    """Return the session of a window that is not in the database yet: it goes on with the last one, or is the next."""
+    with store.reading() as db:
+        last = db.execute("SELECT session, start_s FROM windows ORDER BY id DESC LIMIT 1").fetchone()
+    is_next = last is not None and 0 < start_s - last[1] <= FRESH_S
+    return int(last[0]) if is_next else store.next_session()

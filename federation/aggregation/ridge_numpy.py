@@ -1,0 +1,122 @@
+"""The client's half of ridge regression from exact sums, in numpy: for programs that must not load torch.
+
+The same fixed point as `federation.aggregation.ridge`, bit for bit, and heads that are the same to 1e-9. What is new
+here: a client's own sums may have more classes than the shared ones, in columns behind theirs, of which nobody else
+knows (a person's own activities).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
+
+from federation.errors import UpdateError
+
+FEATURE_STEPS = float(1 << 12)
+SUM_STEPS = float(1 << 15)
+LIMIT = float((1 << 31) - 1)
+Doubles = NDArray[np.float64]
+
+
+class RidgeSums(NamedTuple):
+    """Sums over a client's windows, by class: whole numbers of FEATURE_STEPS, exactly."""
+
+    counts: Doubles  # (K,) windows
+    gram: Doubles  # (K, d, d) Σ a aᵀ, d = D + 1
+    total: Doubles  # (K, d) Σ a
+
+
+class FixedSums(NamedTuple):
+    """Weighed sums in SUM_STEPS: int32 where they are one client's, int64 where they are everybody's."""
+
+    gram: NDArray[Any]  # (d (d + 1) / 2,) the upper triangle
+    moment: NDArray[Any]  # (d, K)
+
+
+class RidgeHead(NamedTuple):
+    """A linear head: scores are features · weightᵀ + bias."""
+
+    weight: Doubles  # (K, D)
+    bias: Doubles  # (K,)
+
+    def scores(self, features: NDArray[Any]) -> Doubles:
+        """Return the scores (n, K) of features (n, D)."""
+        return np.asarray(features, np.float64) @ self.weight.T + self.bias
+
+    def classes(self, features: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the classes (n,) of features (n, D)."""
+        return self.scores(features).argmax(1).astype(np.int64)
+
+
+def sums_of(features: NDArray[Any], y: NDArray[Any], classes: int, clip: float) -> RidgeSums:
+    """Sum up features (n, D), clipped to ±clip, with their classes y (n,), 0 to `classes` − 1."""
+    bounded = np.clip(np.asarray(features, np.float64), -clip, clip)
+    steps = np.rint(np.concatenate([bounded, np.ones((len(bounded), 1))], 1) * FEATURE_STEPS)
+    size = steps.shape[1]
+    sums = RidgeSums(np.zeros(classes), np.zeros((classes, size, size)), np.zeros((classes, size)))
+    for code in range(classes):  # in any order: products of whole numbers that float64 adds exactly
+        rows = steps[np.asarray(y) == code]
+        sums.counts[code], sums.gram[code], sums.total[code] = len(rows), rows.T @ rows, rows.sum(0)
+    return sums
+
+
+def travelling(sums: RidgeSums) -> FixedSums:
+    """Return what a client sends: each class weighs √n, and what is beyond 32 bits is cut off there."""
+    size = sums.total.shape[1]
+    gram, moment = np.zeros((size, size)), np.zeros_like(sums.total)
+    for code, count in enumerate(sums.counts):
+        if count:
+            weight = 1 / np.sqrt(count)
+            gram += sums.gram[code] * weight
+            moment[code] = sums.total[code] * weight
+    return FixedSums(_fixed(gram[np.triu_indices(size)] / FEATURE_STEPS**2), _fixed(moment.T / FEATURE_STEPS))
+
+
+def _fixed(values: Doubles) -> NDArray[np.int32]:
+    return np.clip(np.rint(values * SUM_STEPS), -LIMIT, LIMIT).astype(np.int32)
+
+
+def solve(
+    shared: FixedSums, own: FixedSums | None, clients: float, ridge: float, columns: Sequence[int] | None = None
+) -> RidgeHead:
+    """Solve W = (G + N Gᵢ + λ tr/d I)⁻¹ (B + N Bᵢ), the head that a client has of shared and own sums.
+
+    own: may have classes behind the shared ones, which come out last; None: the shared head.
+    clients: N, at least 1 times the method's `own_weight`.
+    columns: the features that the head uses, of the D; the others weigh 0. All where None.
+
+    Raises:
+        UpdateError: where shared and own sums do not belong to one network.
+    """
+    size = len(shared.moment)
+    upper, moment = shared.gram.astype(np.float64), shared.moment.astype(np.float64)
+    if own is not None:
+        _check_alike(shared, own)
+        upper = upper + clients * own.gram
+        moment = np.pad(moment, ((0, 0), (0, own.moment.shape[1] - moment.shape[1]))) + clients * own.moment
+    gram = np.zeros((size, size))
+    gram[np.triu_indices(size)] = upper / SUM_STEPS
+    used = np.arange(size) if columns is None else np.array([*columns, size - 1])
+    solved = np.zeros((size, moment.shape[1]))
+    solved[used] = _damped_solution(gram[np.ix_(used, used)], moment[used] / SUM_STEPS, ridge)
+    return RidgeHead(solved[:-1].T, solved[-1])
+
+
+def _damped_solution(upper: Doubles, moment: Doubles, ridge: float) -> Doubles:
+    """Solve (G + λ tr/d I) W = B by Cholesky, where `upper` holds G's upper triangle."""
+    mean = np.trace(upper) / len(upper)
+    upper[np.diag_indices_from(upper)] += ridge * mean if mean > 0 else 1.0
+    return np.asarray(cho_solve(cho_factor(upper, lower=False, overwrite_a=True), moment))
+
+
+def _check_alike(shared: FixedSums, own: FixedSums) -> None:
+    (size, classes), (own_size, own_classes) = shared.moment.shape, own.moment.shape
+    if size != own_size or own_classes < classes or shared.gram.shape != own.gram.shape:
+        raise UpdateError(
+            f"the shared sums are of {size - 1} features and {classes} classes, the client's of {own_size - 1} and "
+            f"{own_classes}; expected as many features, and no fewer classes: make both with the same network"
+        )

@@ -1,0 +1,192 @@
+"""A continuous federation's job: the simulation's sums bit for bit, the heads of one graph, and hostile broadcasts."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from edge_agent.machine.commands import Evaluate, PrepareWithdrawal
+from edge_agent.persistence import load_agent, load_contribution, prepare_withdrawal, reset_agent, save_round
+from edge_agent.serving.acceptance import evaluate_job
+from edge_agent.serving.model_registry import ModelRegistry
+from edge_agent.status import describe_served, summary
+from edge_agent.storage.participation import participation, withdraw
+from edge_agent.storage.state_store import StateStore
+from edge_agent.storage.window_store import WindowStore
+from edge_agent.training import trainer
+from edge_agent.training.job import CHECKPOINT, HEADS, MODEL, PARITY, UPDATE, Job
+from edge_agent.training.local_data import preparation, stored_examples, training_windows, window_keys
+from export.runtime import Session
+from federation import wire
+from federation.plan import Plan
+from federation.records import Tree, Update
+from har_pipeline import ClientWindows, prepare
+from models.checkpoint import load_checkpoint
+from tests.edge_agent.factories import DEVICE, INSTANCE, make_config, make_plan
+from tests.edge_agent.reference import Federation, a_job, assert_same
+
+COSINES = 41
+NAMES = {"personalized", "personalized_any_orientation", "shared", "shared_any_orientation"}
+OTHERS: dict[str, Any] = {"subjects": 2, "phones": ["phone100"], "places": ["waist", "thigh"], "minutes": 2.0}
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    first = make_plan("analytic", "har_features")
+    spec = first.model.model_copy(update={"options": {"cosines": COSINES}})
+    training = first.training.model_copy(update={"feature_dim": 183 + COSINES})
+    data = first.data.model_copy(update={"normalization": "none"})
+    return first.model_copy(update={"model": spec, "training": training, "data": data})
+
+
+@pytest.fixture(scope="module")
+def broadcast(plan: Plan) -> Tree:
+    """The broadcast of version 1, of two other clients' sums."""
+    federation, clients = Federation(plan), prepare("synthetic", None, options=OTHERS).clients
+    names = [name for name in clients if name != DEVICE][:2]
+    uploads = [federation.round(federation.joined, clients[name], 1).upload for name in names]
+    updates = [Update(name, 1, 1, upload) for name, upload in zip(names, uploads, strict=True)]
+    return federation.method.broadcast(federation.method.aggregate(federation.state, updates), "")
+
+
+def run(job: Job, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """Run a job as its process does; returns the last thing that it said."""
+    (job.out / "job.json").write_text(job.model_dump_json())
+    code = trainer.main([str(job.out / "job.json")])
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert (code == 0) == (not said or said[-1]["event"] != "error")
+    return said[-1] if said else {}
+
+
+def test_sums_are_the_simulations_bit_for_bit_and_heads_share_one_graph(
+    plan: Plan, broadcast: Tree, device: Path, prepared: ClientWindows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = a_job(device, plan, "train", 2, broadcast=broadcast, continuous=True)
+    run(job, capsys)
+    federation = Federation(plan)
+    federation.broadcast = broadcast
+    expected = federation.round(federation.joined, prepared, 2)
+    assert_same(wire.decode((job.out / UPDATE).read_bytes(), limit_bytes=1 << 24), expected.upload)
+    heads = federation.method.serving_models(expected.client)
+    assert {path.name for path in (job.out / HEADS).iterdir() if path.is_dir()} == NAMES == set(heads)
+    x = prepared.x[:50]
+    for name, head in heads.items():
+        federation.module.load_state_dict({**head.params, **head.buffers})
+        with torch.no_grad():
+            wanted = federation.module.eval()(torch.from_numpy(x)).logits.numpy()
+        found = Session.load(job.out / HEADS / name / MODEL)
+        np.testing.assert_allclose(found.predict(x).logits, wanted, atol=1e-4)
+        assert found.metadata.round == 1
+        assert json.loads((job.out / HEADS / name / PARITY).read_bytes())["max_abs_diff"] <= 1e-4
+    free = federation.module.orientation_free_columns
+    weight = load_checkpoint(job.out / HEADS / "shared_any_orientation" / CHECKPOINT)[0].state_dict()["head.weight"]
+    assert not np.delete(weight.numpy(), free, axis=1).any()
+
+
+def test_before_anybody_has_sent_there_are_only_heads_of_ones_own(
+    plan: Plan, device: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = a_job(device, plan, continuous=True)
+    run(job, capsys)
+    names = {path.name for path in (job.out / HEADS).iterdir() if path.is_dir()}
+    assert names == {"personalized", "personalized_any_orientation"}
+
+
+def test_both_ends_of_a_device_number_the_same_windows(
+    plan: Plan, broadcast: Tree, device: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = a_job(device, plan, "train", 2, broadcast=broadcast, continuous=True)
+    run(job, capsys)
+    settings = preparation(make_config(device).sensors, plan)
+    with closing(WindowStore(device)) as windows, closing(StateStore(device)) as store:
+        outline = stored_examples(windows, DEVICE, settings, plan, samples=False)
+        mine = training_windows(outline, plan.data, settings)
+        store.put(identity=f"{INSTANCE}/har_features", device=DEVICE, federation="demo")
+        kept = save_round(store, job)
+        assert kept.keys == window_keys(mine)
+        assert len(kept.keys) == len(mine)
+        sent = load_contribution(store)
+        assert sent
+        assert (sent.kind, sent.keys) == ("sums", kept.keys)
+        manifest = store.manifest(kept.update_id)
+        assert manifest.sequence
+        assert kept.update_id.startswith(f"s{manifest.sequence}-")
+        assert load_agent(store).contribution == sent
+
+        withdraw(store)
+        assert load_agent(store).outbox == ()  # nothing leaves, also after a kill before the next step
+        out = prepare_withdrawal(store, PrepareWithdrawal(2, "a" * 64, "analytic", 4096))
+        taken = store.manifest(out)
+        assert (taken.withdraw, taken.examples, taken.size) == (True, 0, 0)
+        assert taken.sequence
+        assert taken.sequence > manifest.sequence
+        assert list(store.outbox()) == [out] == list(load_agent(store).outbox)
+        assert not participation(store).is_confirmed
+        store.forget_update(out, "accepted", "")
+        assert participation(store).is_confirmed
+        reset_agent(store, "1" * 32 + "/har_features", 1)
+        assert not load_agent(store).takes_part
+        assert load_agent(store).contribution is None
+
+
+def test_the_winner_is_served_and_said_in_words_with_every_heads_numbers(
+    plan: Plan, broadcast: Tree, device: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(a_job(device, plan, "train", 2, broadcast=broadcast, continuous=True), capsys)
+    config = make_config(device)
+    verdict = evaluate_job(config, plan, Evaluate(2, "train"))
+    assert verdict.answer == "adopted", verdict.reason
+    with closing(StateStore(device)) as store:
+        ModelRegistry(store).commit(verdict)
+        assert "head" in describe_served(store)
+        rows = summary(store, DEVICE)["compared"]["models"]
+        assert {row["head"] for row in rows} == NAMES
+        assert [row["in_use"] for row in rows].count(True) == 1
+        present = ModelRegistry(store).present()
+        assert present
+        assert Path(present["path"]).is_file()
+
+
+def hostile(broadcast: Tree, kind: str) -> Tree:
+    sums = dict(broadcast["sums"])
+    match kind:
+        case "another shape":
+            sums["moment"] = sums["moment"][:-1]
+        case "not positive definite":
+            sums["gram"] = -sums["gram"].abs()
+        case "huge":
+            sums["gram"] = torch.full_like(sums["gram"], 2**62)
+        case "NaN in the network":
+            name = next(iter(broadcast["params"]))
+            params = {**broadcast["params"], name: torch.full_like(broadcast["params"][name], float("nan"))}
+            return {**broadcast, "params": params}
+    return {**broadcast, "sums": sums}
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("another shape", "sums/moment.*not"),
+        ("not positive definite", "no head can be solved"),
+        ("huge", "of 2 devices reach"),
+        ("NaN in the network", "holds NaN"),
+    ],
+)
+def test_a_hostile_broadcast_is_refused_in_words(
+    kind: str, words: str, plan: Plan, broadcast: Tree, device: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for asked in ("adopt", "train"):
+        job = a_job(device, plan, asked, 2, broadcast=hostile(broadcast, kind), continuous=True)
+        shutil.rmtree(job.out / HEADS, ignore_errors=True)  # of another test
+        said = run(job, capsys)
+        assert said["event"] == "error", kind
+        assert re.search(words, said["reason"])
+        assert not list(job.out.glob(f"**/{MODEL}"))

@@ -1,0 +1,32 @@
+// Reads features of windows and shared sums, and writes the sums that a phone would send and the head that it solves.
+import { readFileSync } from "node:fs";
+import { addWindows, emptySums, predict, solve, travelling } from "../../../phone/app/learning/ridge.js";
+import { floats } from "./vectors.mjs";
+
+/** @param {string} text base64 of little-endian int64 */
+const wholes = (text) => new BigInt64Array(Uint8Array.from(Buffer.from(text, "base64")).buffer);
+
+const written = (array) => Buffer.from(array.buffer).toString("base64");
+const { cases, clip, ridge } = JSON.parse(readFileSync(0, "utf8"));
+const found = [];
+for (const { features, y, width, classes, shared, clients, columns } of cases) {
+  const embeddings = floats(features);
+  const sums = emptySums(classes, width);
+  const half = Math.floor(y.length / 2); // in two parts, as windows come
+  await addWindows(sums, embeddings.subarray(0, half * width), y.slice(0, half), clip);
+  await addWindows(sums, embeddings.subarray(half * width), y.slice(half), clip);
+  const own = travelling(sums);
+  const all = { gram: wholes(shared.gram), moment: wholes(shared.moment), classes: shared.classes };
+  const begun = performance.now();
+  const head = await solve(all, clients ? own : null, clients, ridge, columns);
+  const seconds = (performance.now() - begun) / 1000;
+  found.push({
+    gram: written(own.gram),
+    moment: written(own.moment),
+    weight: written(head.weight),
+    bias: written(head.bias),
+    predicted: predict(embeddings, head),
+    seconds,
+  });
+}
+process.stdout.write(JSON.stringify(found));

@@ -1,0 +1,65 @@
+"""A phone's sums are a native device's bit for bit, and the head that it solves of them is the same to 1e-6."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+import pytest
+
+from federation.aggregation.ridge_numpy import FixedSums, solve, sums_of, travelling
+from tests.phone.learning.conftest import ByNode
+
+CLIP, RIDGE = 4.0, 1e-2
+
+
+def packed(array: Any) -> str:
+    return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+
+
+def unpacked(text: str, dtype: str) -> Any:
+    return np.frombuffer(base64.b64decode(text), dtype)
+
+
+def windows(random: np.random.Generator, count: int, width: int, classes: int) -> tuple[Any, Any]:
+    y = random.integers(0, classes, count)
+    features = random.normal(size=(count, width)) * 2 + y[:, None] * np.linspace(-1, 1, width)
+    return features.astype(np.float32), y
+
+
+def case(seed: int, width: int, classes: int, **options: Any) -> dict[str, Any]:
+    """Windows of one phone, of which the last class may be its own, and the shared sums of three others."""
+    random = np.random.default_rng(seed)
+    personal = options.get("personal", 0)
+    others = [travelling(sums_of(*windows(random, 120, width, classes), classes, CLIP)) for _ in range(3)]
+    shared = FixedSums(*(sum(each.astype(np.int64) for each in parts) for parts in zip(*others, strict=True)))
+    features, y = windows(random, options.get("count", 90), width, classes + personal)
+    return {"features": features, "y": y, "classes": classes + personal, "shared": shared, "width": width,
+            "clients": options.get("clients", 3), "columns": options.get("columns")}  # fmt: skip
+
+
+def request(each: dict[str, Any]) -> dict[str, Any]:
+    shared = each["shared"]
+    sums = {"gram": packed(shared.gram), "moment": packed(shared.moment), "classes": shared.moment.shape[1]}
+    return {**each, "features": packed(each["features"]), "y": each["y"].tolist(), "shared": sums}
+
+
+def test_sums_and_heads_are_those_of_numpy(by_node: ByNode) -> None:
+    cases = [
+        case(0, 20, 6),
+        case(1, 20, 6, personal=2),
+        case(2, 33, 20, columns=[0, 3, 4, 30]),
+        case(3, 20, 6, clients=0),
+        case(4, 7, 2, count=0),
+        case(5, 783, 6, personal=1, count=200),  # as long as the plan's own network has them
+    ]
+    answers = by_node("ridge_of.mjs", {"cases": [request(each) for each in cases], "clip": CLIP, "ridge": RIDGE})
+    for each, found in zip(cases, answers, strict=True):
+        own = travelling(sums_of(each["features"], each["y"], each["classes"], CLIP))
+        assert np.array_equal(unpacked(found["gram"], "<i4"), own.gram)
+        assert np.array_equal(unpacked(found["moment"], "<i4"), own.moment.reshape(-1))
+        head = solve(each["shared"], own if each["clients"] else None, each["clients"], RIDGE, each["columns"])
+        assert unpacked(found["weight"], "<f8") == pytest.approx(head.weight.reshape(-1), abs=1e-6)
+        assert unpacked(found["bias"], "<f8") == pytest.approx(head.bias, abs=1e-6)
+        assert found["predicted"] == head.classes(each["features"]).tolist()
