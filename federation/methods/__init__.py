@@ -67,7 +67,7 @@ def method_to_json(method: Method) -> dict[str, Any]:
 
 def is_continuous(description: Mapping[str, Any]) -> bool:
     """Whether a live federation of the method that a plan describes has no rounds with a cohort and a deadline."""
-    name = description.get("name")
+    name = str(description.get("name"))
     return name in METHODS and METHODS[name].is_continuous
 
 
