@@ -8,8 +8,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.db import repositories
 from aggregator_api.db.models import DeviceRow, FederationRow, ParticipationRow, RoundRow
-from aggregator_api.devices import suspension
-from aggregator_api.updates import contributions
+from aggregator_api.devices import contributions, suspension
 from federation.methods import is_continuous
 from federation.plan import Plan
 from federation.rounds.server_round import ClientStatus, RoundPhase

@@ -28,9 +28,9 @@ from aggregator_api.db.models import (
     RoundRow,
     UpdateRow,
 )
+from aggregator_api.devices import contributions
 from aggregator_api.errors import NotFoundError
 from aggregator_api.rollouts import adoptions
-from aggregator_api.updates import contributions
 from aggregator_api.updates.screening import LEFT_OUT
 from federation.methods import is_continuous
 from federation.plan import Plan

@@ -19,10 +19,10 @@ from aggregator_api.api.scores import class_metric_of, metric_of
 from aggregator_api.auth.scopes import requires
 from aggregator_api.db import repositories
 from aggregator_api.db.models import DeviceRow, FederationRow
+from aggregator_api.devices import contributions
 from aggregator_api.devices.service import find
 from aggregator_api.errors import UnprocessableError
 from aggregator_api.federations import service
-from aggregator_api.updates import contributions
 from aggregator_api.web import views
 from aggregator_api.web.forms import FormDep, words_of
 from aggregator_api.web.pages import page, part
