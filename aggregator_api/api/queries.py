@@ -28,10 +28,14 @@ from aggregator_api.db.models import (
     RoundRow,
     UpdateRow,
 )
+from aggregator_api.devices import contributions
 from aggregator_api.errors import NotFoundError
 from aggregator_api.rollouts import adoptions
 from aggregator_api.updates.screening import LEFT_OUT
+from federation.methods import is_continuous
+from federation.plan import Plan
 from federation.protocol.messages import DEFAULT_METRIC, UpdateManifest, VersionScore
+from federation.rounds import publication
 from federation.rounds.server_round import ClientStatus
 
 Row = TypeVar("Row")
@@ -60,13 +64,13 @@ def federation(
     session: Session, row: FederationRow, scores: ScoresOf = adoptions.scores_of
 ) -> resources.FederationDetail:
     """Describe a federation."""
-    now = session.execute(_DETAIL, {"federation": row.id}).one()
+    now, continuous = session.execute(_DETAIL, {"federation": row.id}).one(), _continuous(session, row)
     return resources.FederationDetail.model_validate(
         {
             **columns(row),
             "epoch": now.EpochRow.epoch,
             "restored_at": now.EpochRow.restored_at,
-            "summary": _in_words(row.status, now.last or 0, now.RoundRow, now.EpochRow),
+            "summary": _in_words(row.status, now.last or 0, now.RoundRow, now.EpochRow, continuous),
             "round": now.last or 0,
             "published_rounds": now.published,
             "round_phase": now.RoundRow.phase if now.RoundRow else None,
@@ -74,8 +78,17 @@ def federation(
             "devices_online": now.online,
             "model": _versions(session, row, [now.ModelVersionRow], scores)[0],
             "feature_model": _feature_model(row),
+            "continuous": continuous,
         }
     )
+
+
+def _continuous(session: Session, row: FederationRow) -> resources.ContinuousState | None:
+    if not is_continuous(row.plan["method"]):
+        return None
+    found, settings = contributions.counts(session, row), Plan.model_validate(row.plan).publication
+    at = publication.due_at(settings, contributions.waiting(found), found.last_at) if row.status == "running" else None
+    return resources.ContinuousState(devices=found.devices, changes_waiting=found.waiting, next_version_at=at)
 
 
 def _feature_model(row: FederationRow) -> dict[str, Any] | None:
@@ -101,9 +114,19 @@ def _detail() -> Select[Any]:
 _DETAIL = _detail()
 
 
-def _in_words(status: str, number: int, current: RoundRow | None, epoch: EpochRow) -> str:
+def _in_words(
+    status: str,
+    number: int,
+    current: RoundRow | None,
+    epoch: EpochRow,
+    continuous: resources.ContinuousState | None,
+) -> str:
     """Say where a federation stands, and whether the server was restored."""
-    if current is None:
+    if continuous is not None:
+        devices, changes = continuous.devices, continuous.changes_waiting
+        whose = "1 device's sums" if devices == 1 else f"{devices:,} devices' sums"
+        now = f"{status}, continuous: {whose}, {changes:,} change{'s wait' if changes != 1 else ' waits'}"
+    elif current is None:
         now = f"{status}, no round is open after round {number}" if number else f"{status}, no round has begun yet"
     else:
         parts = current.pending + current.received

@@ -148,8 +148,7 @@ def withdraw(
 
     Example: `python -m aggregator_api devices withdraw --federation walk phone1`
     """
-    from aggregator_api.devices import service
-    from aggregator_api.updates import contributions
+    from aggregator_api.devices import contributions, service
 
     with writing(data_dir, config) as session:
         for device in devices:

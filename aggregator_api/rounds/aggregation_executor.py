@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from aggregator_api.db.models import Blob
+from aggregator_api.devices.contributions import SumChange
 from aggregator_api.errors import WorkerDiedError, WorkFailedError
 from aggregator_api.rounds.aggregation import Aggregate, StoredUpdate, aggregate, publish, read_state
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import write_broadcasts
 from aggregator_api.updates.contract import Contract
-from aggregator_api.updates.contributions import SumChange
 from federation.private_files import UMASK
 
 log = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from aggregator_api.cluster.leadership import Leadership
 from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import Blob, FederationRow, RoundRow
+from aggregator_api.devices import contributions
 from aggregator_api.devices.presence import PresenceCheck, mark_unresponsive
 from aggregator_api.devices.suspension import judge_round
 from aggregator_api.errors import BlobError
@@ -27,7 +28,6 @@ from aggregator_api.rounds.announcements import Announcer
 from aggregator_api.rounds.background_jobs import BackgroundJobs
 from aggregator_api.rounds.clock import SteadyClock
 from aggregator_api.rounds.privacy_budget import note_privacy
-from aggregator_api.updates import contributions
 from aggregator_api.updates.context import FederationInfo, OpenRound
 from aggregator_api.updates.contract import Contract, read_contract
 from aggregator_api.updates.screening import write_screening

@@ -19,7 +19,7 @@ from aggregator_api import disk
 from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import Blob
-from aggregator_api.devices import suspension
+from aggregator_api.devices import contributions, suspension
 from aggregator_api.devices.clones import CloneDetector
 from aggregator_api.errors import BlobError, UpdateRefusedError
 from aggregator_api.rollouts import adoptions, transitions
@@ -28,7 +28,7 @@ from aggregator_api.rounds.announcements import Announcer
 from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import Broadcasts
-from aggregator_api.updates import admission, contributions, receipts
+from aggregator_api.updates import admission, receipts
 from aggregator_api.updates.anomaly import AnomalyDetector, Norms
 from aggregator_api.updates.context import ACCEPTED_STATUSES, UpdateContext
 from aggregator_api.updates.contract import Contract
@@ -272,13 +272,13 @@ class Ingest:
             admission.admit(context, manifest, key, contract)
             if contract.is_continuous:
                 contributions.replace(session, federation, device, manifest, blob)
-                next_one = receipts.Place("accepted", federation.last_round + 1)
+                next_one = receipts.Destination("accepted", federation.last_round + 1)
                 receipts.note_update(session, federation, device, manifest, next_one, "", norms)
                 return AcceptedUpdate((), "", is_change=True)
             round_id, actions = self._into_round(session, context, manifest)
             kept = "" if round_id else "kept for the next round"
             reason = "; ".join(filter(None, (contract.partial_work(manifest), kept)))
-            place = receipts.Place("accepted" if round_id else "held", manifest.round, round_id)
+            place = receipts.Destination("accepted" if round_id else "held", manifest.round, round_id)
             receipts.note_update(session, federation, device, manifest, place, reason, norms)
             return AcceptedUpdate(actions, reason)
 

@@ -16,8 +16,19 @@ class FormPreset(NamedTuple):
 
 
 PRESETS: dict[str, FormPreset] = {
+    "exact": FormPreset(
+        "The first choice: exact sums of features of raw windows. No rounds: a device sends when it has something new, "
+        "phones and boards alike, and a version without it follows when it leaves. What the fields below say of rounds "
+        "and training means nothing to it.",
+        {
+            "labels": ACTIVITIES,
+            "model": "har_features",
+            "method": "analytic",
+            "further": '[data]\nnormalization = "none"\n\n[publication]\ninterval_s = 60\nmin_changes = 1',
+        },
+    ),
     "first": FormPreset(
-        "A first federation: FedAvg on a small CNN, three short rounds; one device is enough.",
+        "A first federation in rounds: FedAvg on a small CNN, three short rounds; one device is enough.",
         {"labels": ACTIVITIES, "model": "har_cnn", "method": "fedavg", "rounds": "3", "epochs": "5"},
     ),
     "adaptive": FormPreset(
@@ -67,7 +78,7 @@ PRESETS: dict[str, FormPreset] = {
         },
     ),
 }
-FIRST = "first"
+FIRST = "exact"
 EMPTY = {
     "name": "",
     "labels": "",
