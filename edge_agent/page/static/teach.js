@@ -9,6 +9,7 @@ import { $, ask, field, find, make, pressable, Refused, say } from "./dom.js";
 /** @typedef {{labels: string[], personal: {name: string, counts_as: string}[], lesson: Lesson | null, said: string,
  *   lesson_s: number, result: Result | null, now: {own: string, shared: string} | null, why_not: string, used: string,
  *   participation: Participation}} Teaching */
+/** @typedef {{unable: string, used: string, participation: Participation}} Unable */
 
 const REST_MS = 1500, LESSON_MS = 400;
 /** @type {Teaching | null} */
@@ -158,21 +159,19 @@ function showParticipation(part) {
 async function refresh() {
   if (document.hidden || $("all").hidden) return;
   try {
-    /** @type {Teaching} */
+    /** @type {Teaching & Unable} */
     const found = await ask("teaching");
-    shown = found;
-    $("teach").classList.remove("unable");
-    showLesson(found);
-    showActivities(found);
-    showResult(found);
-    showPersonal(found);
     showParticipation(found.participation);
+    $("teach").classList.toggle("unable", found.unable !== "");
+    tell("unable", found.unable);
+    shown = found.unable ? null : found;
+    if (!shown) return;
+    showLesson(shown);
+    showActivities(shown);
+    showResult(shown);
+    showPersonal(shown);
   } catch (error) {
-    if (!(error instanceof Refused)) return;
-    shown = null;
-    $("teach").classList.add("unable");
-    tell("lesson-title", "Not yet");
-    tell("lesson-words", error.message);
+    if (error instanceof Refused) tell("unable", error.message);
   }
 }
 
