@@ -69,6 +69,13 @@ def teaching_world(
     )
 
 
+def synthetic_world() -> TeachingWorld:
+    """Two people's sums and a third person's motion, all of them made."""
+    options = {"subjects": 3, "phones": ["phone100"], "places": ["waist"], "minutes": 6.0}
+    names = [f"s{number:02d}_phone100-waist" for number in range(3)]
+    return teaching_world("synthetic", None, names[0], names[1:], cosines=41, options=options)
+
+
 def _plan(labels: tuple[str, ...], cosines: int) -> Plan:
     plan = Plan(
         labels=labels,

@@ -125,7 +125,8 @@ function confusionTable({ rows, columns, matrix: counts }) {
 /** @param {Teaching} found */
 function showPersonal({ labels, personal: own }) {
   const wanted = JSON.stringify([labels, own]);
-  if (wanted === personal || $("personal").contains(document.activeElement)) return;
+  const isChoosing = document.activeElement instanceof HTMLSelectElement && $("personal").contains(document.activeElement);
+  if (wanted === personal || isChoosing) return;
   personal = wanted;
   $("personal").replaceChildren(...own.map(({ name, counts_as: label }) => {
     const item = make("li"), select = make("select"), id = `send-${own.findIndex((one) => one.name === name)}`;

@@ -70,7 +70,6 @@ class TaughtDevice:
         folder.mkdir()
         recorded = self.world.recordings[activity]
         table = recorded[(recorded[:, 0] >= from_s) & (recorded[:, 0] < from_s + seconds)].copy()
-        assert len(table) > 40 * seconds, f"{activity} was recorded for {recorded[-1, 0]:.0f} s"
         table[:, 0] = 1e3 * (table[:, 0] + BEGAN_S + 600 * self._played)
         header = "time_ms,acc_x,acc_y,acc_z,gyro_x,gyro_y,gyro_z"
         np.savetxt(folder / "motion.csv", table, "%.6f", ",", header=header, comments="")
