@@ -81,7 +81,9 @@ def _plan(labels: tuple[str, ...], cosines: int) -> Plan:
         labels=labels,
         model=ModelSpec(name="har_features", options={"cosines": cosines}),
         method={"name": "analytic"},
-        training=TrainingConfig(classes=len(labels), feature_dim=183 + cosines, epochs=1, batch_size=32, lr=1e-3, seed=0),
+        training=TrainingConfig(
+            classes=len(labels), feature_dim=183 + cosines, epochs=1, batch_size=32, lr=1e-3, seed=0
+        ),
         rounds=RoundSettings(rounds=1),
     )
     return plan.model_copy(update={"data": plan.data.model_copy(update={"normalization": "none"})})

@@ -64,7 +64,7 @@ function showActivities({ labels, personal: own, lesson, result }) {
     pressed.dataset.activity = name;
     pressed.setAttribute("aria-pressed", String(lesson?.activity === name));
     const count = learnt[name] ?? 0;
-    pressed.append(make("b", spoken(name)), make("span", count ? `${count} windows learnt` : "not taught yet"));
+    pressed.append(make("b", spoken(name)), make("span", count ? `${count} windows` : "not taught yet"));
     pressed.classList.toggle("taught", count > 0);
     pressed.addEventListener("click", () => act("teach", { activity: name }));
     return pressed;

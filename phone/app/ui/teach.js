@@ -114,7 +114,7 @@ function activities({ teacher }) {
             onclick: () => void start(name),
           },
           element("b", {}, labelText(name)),
-          element("span", {}, learnt(name) ? `${learnt(name)} windows learnt` : "not taught yet"),
+          element("span", {}, learnt(name) ? `${learnt(name)} windows` : "not taught yet"),
         ),
       ),
     );

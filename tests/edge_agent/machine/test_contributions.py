@@ -108,9 +108,7 @@ def test_a_version_that_comes_while_it_works_stops_nothing() -> None:
 
 
 def test_a_restart_sends_nothing_twice_and_another_epoch_or_instance_everything() -> None:
-    memory = Agent(
-        identity=sent().agent.identity, contribution=Contribution("sums", "s1", frozenset(range(40)))
-    )
+    memory = Agent(identity=sent().agent.identity, contribution=Contribution("sums", "s1", frozenset(range(40))))
     one = device(memory).on(windows(0, 40))
     assert not one.asked(FetchBlob)
     assert one.on(version(epoch=2)).asked(FetchBlob)
