@@ -44,8 +44,8 @@ function showLesson({ lesson, said, lesson_s: all }) {
   $("countdown").textContent = String(left);
   find("lesson-bar", HTMLProgressElement).max = all;
   find("lesson-bar", HTMLProgressElement).value = lesson?.done_s ?? 0;
-  tell("lesson-title", lesson ? `${lesson.paused ? "Paused" : "Now"}: ${spoken(lesson.activity)}` : "Tap what you are about to do");
-  tell("lesson-words", lesson ? lesson.warning || (lesson.paused ? "Nothing counts until you go on." : `Go on for ${all} seconds, as you always do it.`) : said ? spoken(said) : `Then do it for ${all} seconds.`);
+  tell("lesson-title", lesson ? `${lesson.paused ? "Paused" : "Now"}: ${spoken(lesson.activity)}` : "Tap an activity");
+  tell("lesson-words", lesson ? lesson.warning || (lesson.paused ? "Nothing counts until you go on." : `Go on for ${all} seconds, as you always do it.`) : said ? spoken(said) : `Then do it for ${all} seconds, with the sensor where it always is.`);
   $("lesson-words").classList.toggle("bad", !!lesson?.warning);
   pressable("pause").disabled = pressable("cancel").disabled = !lesson;
   pressable("pause").textContent = lesson?.paused ? "Go on" : "Pause";

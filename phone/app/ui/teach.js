@@ -71,7 +71,7 @@ function lesson({ teacher, recorder }) {
     root.classList.toggle("runs", now !== null);
     left.textContent = String(now ? Math.ceil((LESSON_MS - now.doneMs) / 1000) : ALL_S);
     bar.value = now?.doneMs ?? 0;
-    tell(what, now ? `${now.paused ? "Paused" : "Now"}: ${labelText(now.activity)}` : "Tap what you are about to do");
+    tell(what, now ? `${now.paused ? "Paused" : "Now"}: ${labelText(now.activity)}` : "Tap an activity");
     const warning = now?.warning(Date.now()) ?? "";
     const done = said && lastTaught && said.includes("learnt.") ? `${capital(labelText(lastTaught))}: ${said}` : said;
     const hint = now?.paused ? "Nothing counts until you go on." : `Go on for ${ALL_S} seconds, as you always do it.`;

@@ -47,7 +47,7 @@ def test_a_person_teaches_three_activities_and_one_of_their_own(
 ) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
     page.goto(device.address)
-    page.get_by_text("Tap what you are about to do").wait_for()
+    page.get_by_text("Tap an activity").wait_for()
     for activity in ("standing", "running", "climbingdown"):
         teach(page, device, activity, activity)
     page.get_by_text("An activity of my own").click()
