@@ -22,6 +22,7 @@ import torch
 
 from federation.plan import ModelSpec, PublicationSettings
 from federation.records import Tree
+from har_pipeline import dataset_labels
 from models.har_features import FEATURES
 from sim.data.federated_data import FederatedData
 from sim.experiment import Experiment
@@ -30,7 +31,7 @@ from tests.live.fleet import Fleet, embedded, fleet
 from tests.live.walks import assert_same, data_options, experiment_for, plan_of
 
 SYNTHETIC = ("s00_phone100-waist", "s00_phone200-waist", "s00_phone50-waist")
-MOTIONSENSE = ("sub_1", "sub_2", "sub_3", "sub_4")
+MOTIONSENSE = ("s01", "s02", "s03", "s04")
 COSINES = 41
 
 
@@ -97,8 +98,7 @@ def test_the_same_with_four_persons_of_motionsense(tmp_path: Path) -> None:
     if not root.is_dir():
         pytest.skip(f"{root} is not there; set GAITWAY_DATA")
     settings = experiment_for("analytic")
-    labels = ("dws", "ups", "sit", "std", "wlk", "jog")
-    own = {"dataset": "motionsense", "dataset_options": {}, "labels": labels}
+    own = {"dataset": "motionsense", "dataset_options": {}, "labels": dataset_labels("motionsense")}
     episode(world_of(MOTIONSENSE, settings.model_copy(update=own), root, 600), tmp_path)
 
 
