@@ -162,6 +162,10 @@ class Method:
         """Return the client as it is kept, and the tree that travels."""
         return client, {"params": select(client.params, self.shared)}
 
+    def implausibility(self, upload: Tree, examples: int, training: TrainingConfig) -> str:
+        """Say why no client with so many examples can have made an upload that fits the schema; empty if one can."""
+        return ""
+
     def delta_reference(self, broadcast: Broadcast) -> Tree:
         """Return where those tensors of an upload started that each round moves on from what the server sent.
 

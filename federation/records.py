@@ -79,13 +79,17 @@ class TrainingStats(NamedTuple):
 
 
 class Update(NamedTuple):
-    """What reached the server from one client."""
+    """What reached the server from one client.
+
+    A continuous method's (`Method.is_continuous`) comes with what it replaces; without tensors it takes that out.
+    """
 
     client_id: str
     examples: int
     steps: int
     tensors: Tree
     discount: float = 1.0  # below 1 for a stale update
+    replaces: Tree | None = None  # the client's tensors that the state has now; None: it has none
 
 
 class UploadGroup(Enum):

@@ -11,6 +11,7 @@ import json
 import struct
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
 
 from federation import wire
@@ -37,6 +38,7 @@ class Checkpoint(NamedTuple):
     client_sets: Mapping[str, Mapping[str, Client]]
     same: Mapping[str, Mapping[str, str]]
     progress: dict[str, Any]  # JSON: chosen rounds and their scores, confusion matrices, seconds
+    contributions: Mapping[str, Tree] = MappingProxyType({})  # what each client has in a continuous method's sums
 
 
 class _Block(NamedTuple):
@@ -61,6 +63,8 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
                 for name in clients
             }
         blocks = {"state": _append(file, checkpoint.state), "clients": client_sets}
+        if checkpoint.contributions:
+            blocks["contributions"] = _append(file, dict(checkpoint.contributions))
         number = {"round_number": checkpoint.round_number, "same": checkpoint.same}
         index = json.dumps({**checkpoint.progress, **number, "blocks": blocks}).encode()
         begin = file.tell()
@@ -82,6 +86,7 @@ def load(path: Path, device: str) -> Checkpoint | None:
         blocks = index.pop("blocks")
         client_sets = {client_set: _places(clients) for client_set, clients in blocks["clients"].items()}
         state = _read(path, _Block(*blocks["state"]), device)
+        kept = _read(path, _Block(*blocks["contributions"]), device) if "contributions" in blocks else {}
         number, same = index.pop("round_number"), index.pop("same")
     except (WireError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
         raise _damaged(path, error) from error
@@ -89,9 +94,8 @@ def load(path: Path, device: str) -> Checkpoint | None:
     def reading(places: Mapping[str, _Block]) -> Mapping[str, Client]:
         return LazyMapping(places, lambda name: _to_client(_read(path, places[name], device)))
 
-    return Checkpoint(
-        number, state, {client_set: reading(places) for client_set, places in client_sets.items()}, same, index
-    )
+    sets = {client_set: reading(places) for client_set, places in client_sets.items()}
+    return Checkpoint(number, state, sets, same, index, kept)
 
 
 def _append(file: BinaryIO, tree: Tree) -> _Block:

@@ -20,6 +20,7 @@ from federation.privacy.differential_privacy import privatized
 from federation.records import Client, Examples, Tree, Update
 from federation.rounds.in_memory_round import InMemoryRound
 from federation.rounds.progress import Progress, is_to_suspend, refused_updates
+from federation.rounds.publication import KeptContributions
 from federation.rounds.server_round import (
     Action,
     Aggregated,
@@ -80,6 +81,7 @@ class Simulation:
     uplink: Uplink = field(default_factory=Uplink)
     attack: Attack | None = None
     state: Tree = field(default_factory=dict)
+    contributions: KeptContributions = field(default_factory=KeptContributions)  # of a continuous method
     client_store: ClientStore = field(default_factory=MemoryStore)
     clients: Clients = field(default_factory=Clients)  # those that have trained
     round_number: int = 0
@@ -246,6 +248,8 @@ class Simulation:
         noise = generator(self.setup.training.seed, "noise", self.round_number)
         private = privatized(self.rounds, self.setup.method, self.state, updates, noise)
         before, self.state = self.state, self.setup.method.aggregate(self.state, private)
+        if self.setup.method.is_continuous:
+            self.contributions.note(updates)
         self.diagnostics = diagnose(self.setup.method, before, self.state, updates)
         call.feed(Aggregated())
         return call
@@ -259,7 +263,8 @@ class Simulation:
         return {"failed": ended.reason, "paused": f"{self.progress.failed_in_a_row} rounds in a row have failed"}
 
     def _update(self, name: str, result: Result, steps: int, late: int) -> Update:
-        return Update(name, self.data.train_sizes[name], steps, result.upload, discount(self.rounds, late))
+        update = Update(name, self.data.train_sizes[name], steps, result.upload, discount(self.rounds, late))
+        return self.contributions.replacing(update) if self.setup.method.is_continuous else update
 
     def _claim(self, update: Update, broadcasts: Mapping[str, Tree]) -> UpdateClaim:
         """Return what the server knows of an update; norms cost a pass over it, and only one rule asks for them."""
@@ -369,7 +374,8 @@ class Simulation:
         progress |= {"progress": self.progress, "refused": self.refused}
         best, validated = self.best_round.best.clients, self.best_round.validated.clients
         client_sets = {"clients": self.clients, "best": best, "validated": validated}
-        return Checkpoint(self.round_number, self.state, client_sets, shared(client_sets), progress)
+        kept = self.contributions.trees
+        return Checkpoint(self.round_number, self.state, client_sets, shared(client_sets), progress, kept)
 
     def restore(self, saved: Checkpoint) -> None:
         """Go on after the checkpoint's round.
@@ -383,7 +389,7 @@ class Simulation:
         # of 0.2.0, where every round counted, neither is known
         self.progress = Progress(*saved.progress.get("progress", (saved.round_number, 0)))
         self.refused = saved.progress.get("refused", {})
-        self.state = saved.state
+        self.state, self.contributions = saved.state, KeptContributions(dict(saved.contributions))
         client_sets: dict[str, Clients] = {}
         for client_set, clients in saved.client_sets.items():
             same = saved.same[client_set]

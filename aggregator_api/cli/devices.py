@@ -142,6 +142,26 @@ def reinstate(
 
 
 @app.command()
+def withdraw(
+    devices: Names, federation: FederationOption, data_dir: DataOption = None, config: ConfigOption = None
+) -> None:
+    """Take devices' sums out of a continuous federation: its next version is as if they had never sent any.
+
+    A device that goes on sends them again; revoke it to keep it out.
+
+    Example: `python -m aggregator_api devices withdraw --federation walk phone1`
+    """
+    from aggregator_api.devices import service
+    from aggregator_api.updates import contributions
+
+    with writing(data_dir, config) as session:
+        for device in devices:
+            contributions.withdraw(session, *service.find(session, federation, device))
+            note(session, "devices.withdraw", federation=federation, device=device)
+    typer.echo(f"{', '.join(devices)}: withdrawn; a running server publishes the next version without them")
+
+
+@app.command()
 def tag(
     devices: Names,
     federation: FederationOption,

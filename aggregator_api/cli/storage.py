@@ -151,7 +151,8 @@ def fsck(
 
     Example: `python -m aggregator_api fsck --data-dir runs/server`
     """
-    from aggregator_api.storage.fsck import Severity, check
+    from aggregator_api.storage.fsck import check
+    from aggregator_api.storage.fsck_result import Severity
 
     problems = 0
     with _cli_errors():

@@ -226,6 +226,42 @@ class UpdateRow(Base):
     device: Mapped[DeviceRow] = relationship(lazy="joined")
 
 
+class ContributionRow(Base):
+    """What a device has in the sums of a continuous federation: what it sent last, and what the newest version has.
+
+    A change waits while the two differ. `device_id` is null once the device was deleted: the row goes as soon as a
+    version was published without it.
+    """
+
+    __tablename__ = "contributions"
+    __table_args__ = (
+        UniqueConstraint("device_id"),
+        Index("ix_contributions_federation_id_changed_at", "federation_id", "changed_at"),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    federation_id: Mapped[int] = mapped_column(ForeignKey("federations.id"))
+    device_id: Mapped[int | None] = mapped_column(ForeignKey("devices.id"))
+    sequence: Mapped[int]  # of the last update that was accepted; a lower one is refused
+    update_id: Mapped[str] = mapped_column(NAME)
+    update_sha256: Mapped[str] = mapped_column(SHA256)  # of the bytes that were sent, which may have been compressed
+    # what the device sent last, uncompressed; null: it has withdrawn
+    sha256: Mapped[str | None] = mapped_column(SHA256, index=True)
+    size: Mapped[int | None]
+    examples: Mapped[int]
+    class_counts: Mapped[list[int] | None] = mapped_column(JSON)
+    received_at: Mapped[float]
+    changed_at: Mapped[float | None]  # since when a change waits; null: the newest version has it as it is
+    # the publication that takes the change now, and what it takes; null: none, or (of the second) nothing any more
+    round_id: Mapped[int | None] = mapped_column(ForeignKey("rounds.id"))
+    taken_sha256: Mapped[str | None] = mapped_column(SHA256)
+    # what the newest version has of it, and the version since which; null: nothing
+    published_sha256: Mapped[str | None] = mapped_column(SHA256)
+    published_version: Mapped[int | None]
+
+    device: Mapped[DeviceRow | None] = relationship(lazy="joined")
+
+
 class RolloutRow(Base):
     """The staged release of a model version, as `federation.rounds.rollout.Rollout`."""
 

@@ -55,7 +55,7 @@ def table_of(rows: type[Base]) -> Table:
     return cast(Table, rows.__table__)
 
 
-_ADD_EVENT, _ADD_PART = insert(table_of(EventRow)), insert(table_of(ParticipationRow))
+_ADD_EVENT, ADD_PARTICIPATIONS = insert(table_of(EventRow)), insert(table_of(ParticipationRow))
 _ROUNDS, _PARTS = table_of(RoundRow), table_of(ParticipationRow)
 _SET_ROUND = update(_ROUNDS).where(_ROUNDS.c.id == bindparam("row_id"))
 _SET_PART = update(_PARTS).where(
@@ -192,6 +192,12 @@ def current_version(session: Session, federation: FederationRow) -> ModelVersion
     ).one()
 
 
+def newest_version(session: Session, federation: FederationRow) -> ModelVersionRow:
+    """Return the version with the highest number."""
+    mine = select(ModelVersionRow).where(ModelVersionRow.federation_id == federation.id)
+    return session.scalars(mine.order_by(ModelVersionRow.version.desc()).limit(1)).one()
+
+
 def version_of(session: Session, federation: FederationRow, version: int) -> ModelVersionRow:
     """Return a federation's model version, whose bytes are there.
 
@@ -256,8 +262,11 @@ def federations_training_from(session: Session, sha256: str) -> list[str]:
     return sorted({*session.scalars(base), *session.scalars(own.distinct())})
 
 
-def add_version(session: Session, federation: FederationRow, number: int, state: Blob, broadcast: Blob) -> None:
-    """Write the model that a round made (0: the initial one), and let `latest` move on; `stable` is the first one."""
+def add_version(session: Session, federation: FederationRow, number: int, state: Blob, broadcast: Blob) -> int:
+    """Write the model that a round made (0: the initial one), and let `latest` move on; `stable` is the first one.
+
+    Returns the number of the version.
+    """
     version = ModelVersionRow(
         federation_id=federation.id,
         version=_next_version(session, federation),
@@ -272,6 +281,7 @@ def add_version(session: Session, federation: FederationRow, number: int, state:
     session.merge(ModelAliasRow(federation_id=federation.id, alias="latest", version_id=version.id))
     if session.get(ModelAliasRow, (federation.id, "stable")) is None:
         session.add(ModelAliasRow(federation_id=federation.id, alias="stable", version_id=version.id))
+    return version.version
 
 
 def _next_version(session: Session, federation: FederationRow) -> int:
@@ -316,9 +326,24 @@ def add_round(
     parts = {"round_id": row.id, "invited": True, "outcome": str(ClientStatus.WAITING), "rounds_late": None}
     given = {"broadcast_sha256": base.broadcast_sha256, "broadcast_size": base.broadcast_size}
     if cohort:
-        put(session, _ADD_PART, [{**parts, **given, "device_id": device.id} for device in cohort])
+        put(session, ADD_PARTICIPATIONS, [{**parts, **given, "device_id": device.id} for device in cohort])
     names = " ".join(device.name for device in cohort[:_NAMED])
     journal(session, federation, "round.announced", round_number=number, detail=f"{len(cohort)} invited: {names}"[:500])
+
+
+def add_publication(session: Session, federation: FederationRow, began: Round) -> RoundRow:
+    """Write a publication that has begun; it changes the newest version, wherever `latest` was moved to."""
+    row = RoundRow(
+        federation_id=federation.id,
+        base_version_id=newest_version(session, federation).id,
+        deadline_at=None,
+        opened_at=time.time(),
+        closed_at=None,
+        **_columns_of(began),
+    )
+    session.add(row)
+    session.flush()
+    return row
 
 
 def read_round(row: RoundRow) -> Round:
@@ -356,7 +381,7 @@ def write_status(
     """Write where the device of an event stands now; one that was not invited comes with a late update."""
     values = {"outcome": str(new), "rounds_late": rounds_late}
     if old is ClientStatus.UNINVITED:
-        put(session, _ADD_PART, {**values, "round_id": row_id, "device_id": device_id, "invited": False})
+        put(session, ADD_PARTICIPATIONS, {**values, "round_id": row_id, "device_id": device_id, "invited": False})
     else:
         put(session, _SET_PART, {**values, "row_id": row_id, "device_row_id": device_id})
 

@@ -17,6 +17,7 @@ from aggregator_api.devices import enrolment_tokens, suspension, tags
 from aggregator_api.devices.accounts import BrokerAccounts, username
 from aggregator_api.errors import BrokerError, ConflictError, NotFoundError, UnavailableError
 from aggregator_api.federations import service
+from aggregator_api.updates import contributions
 from federation.rounds.server_round import DeviceLost, Event
 
 
@@ -82,6 +83,17 @@ class DeviceService:
         """
         with self._database.write() as session:
             suspension.reinstate(session, *find(session, name, device))
+        self._rounds.devices_changed(name)
+
+    def withdraw(self, name: str, device: str) -> None:
+        """Take a device's sums out of a continuous federation, from the next version on. Twice changes nothing.
+
+        Raises:
+            NotFoundError: if there is no such device.
+            ConflictError: if it has no sums there.
+        """
+        with self._database.write() as session:
+            contributions.withdraw(session, *find(session, name, device))
         self._rounds.devices_changed(name)
 
     def set_tags(self, name: str, device: str, wanted: Iterable[str]) -> None:

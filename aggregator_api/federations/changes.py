@@ -19,14 +19,21 @@ from aggregator_api.federations.service import get_federation
 from aggregator_api.rollouts import promotion, transitions
 from aggregator_api.rounds.coordinator import Coordinator
 from federation.method import Method
-from federation.plan import Plan, PromotionSettings, RolloutSettings, RoundSettings, live_incompatibility
+from federation.plan import (
+    Plan,
+    PromotionSettings,
+    PublicationSettings,
+    RolloutSettings,
+    RoundSettings,
+    live_incompatibility,
+)
 from federation.rounds.server_round import Resumed
 
 ALIASES = 32
 """Names of models that one federation may have."""
 MOVED_BY_ROUNDS = ("latest", "stable", "previous")
 MOVED_BY_ROLLOUTS = ("released", "canary")
-Settings = TypeVar("Settings", RoundSettings, RolloutSettings, PromotionSettings)
+Settings = TypeVar("Settings", RoundSettings, PublicationSettings, RolloutSettings, PromotionSettings)
 
 
 class SettingsService:
@@ -59,8 +66,11 @@ class SettingsService:
                     _check(row, rounds, begun=_begun(session, row))
                 if "rollout" in wanted.model_fields_set:
                     _check_rollout(session, row, self._coordinator.contract(row).method, rollout)
-                promotion = _merge_settings(plan.promotion, wanted.promotion)
-                changed = plan.model_copy(update={"rounds": rounds, "rollout": rollout, "promotion": promotion})
+                others = {
+                    "publication": _merge_settings(plan.publication, wanted.publication),
+                    "promotion": _merge_settings(plan.promotion, wanted.promotion),
+                }
+                changed = plan.model_copy(update={"rounds": rounds, "rollout": rollout, **others})
                 if obstacle := live_incompatibility(changed):
                     raise UnprocessableError(obstacle)
                 row.plan = changed.model_dump(mode="json")
@@ -140,7 +150,7 @@ def _merge_settings(present: Settings, wanted: Settings) -> Settings:
 def _in_words(wanted: FederationChanges) -> str:
     """List what is changed; settings of rounds go by their bare names, as they always did."""
     changed = [f"{field} = {getattr(wanted.rounds, field)}" for field in sorted(wanted.rounds.model_fields_set)]
-    for name in ("rollout", "promotion"):
+    for name in ("publication", "rollout", "promotion"):
         settings = getattr(wanted, name)
         changed += [f"{name}.{field} = {getattr(settings, field)}" for field in sorted(settings.model_fields_set)]
     return ", ".join(changed)

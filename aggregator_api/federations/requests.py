@@ -10,6 +10,7 @@ from federation.plan import (
     Name,
     Plan,
     PromotionSettings,
+    PublicationSettings,
     RolloutSettings,
     RoundSettings,
     Strict,
@@ -17,7 +18,7 @@ from federation.plan import (
     with_packages,
 )
 
-_FIXED = (frozenset(Plan.model_fields) | {"name", "plan"}) - {"rounds", "rollout", "promotion"}
+_FIXED = (frozenset(Plan.model_fields) | {"name", "plan"}) - {"rounds", "publication", "rollout", "promotion"}
 
 
 def _live(plan: Plan) -> Plan:
@@ -46,11 +47,12 @@ class NewFederation(Strict):
 
 
 class FederationChanges(Strict):
-    """Changes of a federation's settings of rounds, rollouts and promotion; what is left out stays as it is."""
+    """Changes of a federation's settings of rounds, publication, rollouts and promotion; others stay as they are."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
     rounds: RoundSettings = RoundSettings()
+    publication: PublicationSettings = PublicationSettings()
     rollout: RolloutSettings = RolloutSettings()
     promotion: PromotionSettings = PromotionSettings()
 
@@ -61,5 +63,5 @@ class FederationChanges(Strict):
         if fixed:
             raise ValueError(f"{', '.join(fixed)} cannot change: devices work by it; create another federation")
         if isinstance(given, dict) and not given:
-            raise ValueError("nothing is changed; give settings of `rounds`, `rollout` or `promotion`")
+            raise ValueError("nothing is changed; give settings of `rounds`, `publication`, `rollout` or `promotion`")
         return given

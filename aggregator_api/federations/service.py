@@ -19,6 +19,7 @@ from aggregator_api.federations.requests import NewFederation, VersionReference
 from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.updates.contract import write_schema
+from federation.methods import method_from_json
 from federation.plan import Plan
 from federation.rounds.server_round import Event, Paused, Resumed, Stopped
 
@@ -37,7 +38,7 @@ class FederationService:
 
         Raises:
             UnprocessableError: if the plan contradicts itself, or what it is to start from has another model.
-            UnavailableError: if light clients are to join, and the server cannot make their model now.
+            UnavailableError: if ends without torch may join, and the server cannot make their model now.
             NotFoundError: if there is no such federation or version to start from.
             ConflictError: if there is a federation of that name, or the version was deleted.
         """
@@ -46,7 +47,7 @@ class FederationService:
                 raise _exists(new.name)
             start = None if new.start_from is None else self._starting_point(session, new.start_from)
         initial = build_initial_state(new.plan, max_model_bytes=self._max_model_bytes, start=start)
-        feature_model = self._blobs.put(_feature_model(new, initial)) if new.plan.light_clients else None
+        feature_model = self._blobs.put(_feature_model(new, initial)) if _has_feature_model(new.plan) else None
         state, broadcast = self._blobs.put(initial.state), self._blobs.put(initial.broadcast)
         try:
             with self._database.write() as session:
@@ -60,10 +61,10 @@ class FederationService:
 
         Raises:
             UnprocessableError: if the plan contradicts itself.
-            UnavailableError: if light clients are to join, and the server has no exporter for their model.
+            UnavailableError: if ends without torch may join, and the server has no exporter for their model.
             ConflictError: if there is a federation of that name.
         """
-        if new.plan.light_clients:
+        if _has_feature_model(new.plan):
             exports.require_exporter()
         with self._database.read() as session:
             if repositories.find_federation(session, new.name) is not None:
@@ -154,8 +155,13 @@ def get_round(session: Session, name: str, number: int) -> RoundRow:
     return found
 
 
+def _has_feature_model(plan: Plan) -> bool:
+    """Whether ends without torch may take part, which get the network below the head as ONNX."""
+    return plan.light_clients or method_from_json(plan.method).is_continuous
+
+
 def _feature_model(new: NewFederation, initial: InitialState) -> bytes:
-    """Make the ONNX file that light clients compute embeddings with."""
+    """Make the ONNX file that ends without torch compute embeddings with."""
     return exports.onnx(exports.checkpoint(new.plan, new.name, 0, initial.sha256, initial.broadcast, {}))
 
 

@@ -1,7 +1,8 @@
 """Deleting federations, devices and the bytes of model versions: rows first, then the broker; blobs go as garbage.
 
 The audit's entries stay. What a device sent is in models that were made with it, and cannot be taken out of them; what
-the server keeps of it under its name goes, where the method can do without (`Method.forget_clients`).
+the server keeps of it under its name goes, where the method can do without (`Method.forget_clients`). A continuous
+federation publishes a version without it (docs/privacy.md).
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ class DeletionService:
                 return deleted
             for topic in rows.retained_topics(name, [device])[1:]:
                 self._publisher.publish(topic, b"", retain=True)
+            self._coordinator.devices_changed(name)  # the next version is made without it
         self._forget_device(name, device)
         self._revoke_accounts(name, [device])
         return deleted

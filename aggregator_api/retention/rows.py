@@ -21,6 +21,7 @@ from aggregator_api.db.models import (
 )
 from aggregator_api.errors import ConflictError
 from aggregator_api.rollouts import transitions
+from aggregator_api.updates import contributions
 from federation.protocol import topics
 from federation.rounds.rollout import AdoptionAnswer
 
@@ -87,6 +88,7 @@ def remove_device(session: Session, federation: FederationRow, row: DeviceRow, *
     if not dry_run:
         require_no_update_in_use(session, federation, row)
         _leave_rollout(session, federation, row)
+        contributions.leave(session, row)
     removed = remove_rows(session, belonging_to(row), dry_run=dry_run)
     if not dry_run:  # without a name; announcements count by the newest event, which may have been the device's
         repositories.journal(session, federation, "device.deleted")

@@ -14,6 +14,7 @@ from aggregator_api.db.models import Blob
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import Broadcasts
 from aggregator_api.updates.contract import Contract
+from aggregator_api.updates.contributions import SumChange
 from federation import wire
 from federation.aggregation.screening import cap_examples
 from federation.privacy.differential_privacy import privatized
@@ -65,6 +66,25 @@ def aggregate(contract: Contract, blobs: BlobStore, state_sha256: str, updates: 
     new = method.aggregate(state, privatized(rounds, method, state, _stream(contract, blobs, ordered), noise))
     multiplier = None if rounds.clip_norm is None else rounds.noise_multiplier
     return Aggregate(blobs.put(wire.encode(new)), blobs.put(wire.encode(method.broadcast(new, ""))), multiplier)
+
+
+def publish(contract: Contract, blobs: BlobStore, state_sha256: str, changes: Iterable[SumChange]) -> Aggregate:
+    """Bring the changes of a continuous federation into the newest state; a few are in memory at a time.
+
+    Raises:
+        BlobError: if a blob is missing or damaged.
+        FederationError: if the method cannot combine them.
+    """
+
+    def tree(sha256: str | None) -> Tree | None:
+        return None if sha256 is None else contract.decode_stored(blobs.read(sha256))
+
+    def read(change: SumChange) -> Update:
+        return Update(change.client, change.examples, 0, tree(change.sha256) or {}, replaces=tree(change.replaces))
+
+    method = contract.method
+    new = method.aggregate(read_state(blobs, state_sha256), prefetch(changes, read))
+    return Aggregate(blobs.put(wire.encode(new)), blobs.put(wire.encode(method.broadcast(new, ""))))
 
 
 def read_state(blobs: BlobStore, sha256: str) -> Tree:

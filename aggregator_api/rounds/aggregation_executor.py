@@ -11,15 +11,16 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from aggregator_api.db.models import Blob
 from aggregator_api.errors import WorkerDiedError, WorkFailedError
-from aggregator_api.rounds.aggregation import Aggregate, StoredUpdate, aggregate, read_state
+from aggregator_api.rounds.aggregation import Aggregate, StoredUpdate, aggregate, publish, read_state
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import write_broadcasts
 from aggregator_api.updates.contract import Contract
+from aggregator_api.updates.contributions import SumChange
 from federation.private_files import UMASK
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,9 @@ class AggregationExecutor(Protocol):
 
     def aggregate(self, contract: Contract, state: str, updates: Sequence[StoredUpdate]) -> Aggregate:
         """Combine updates with the state in the blob `state`."""
+
+    def publish(self, contract: Contract, state: str, changes: Sequence[SumChange]) -> Aggregate:
+        """Bring the changes of a continuous federation into the state in the blob `state`."""
 
     def broadcasts(self, contract: Contract, state: str, cohort: Sequence[str]) -> dict[str, Blob]:
         """Write what each client of a cohort gets."""
@@ -47,6 +51,10 @@ class InProcessExecutor:
     def aggregate(self, contract: Contract, state: str, updates: Sequence[StoredUpdate]) -> Aggregate:
         """Combine updates with the state in the blob `state`."""
         return aggregate(contract, self._blobs, state, updates)
+
+    def publish(self, contract: Contract, state: str, changes: Sequence[SumChange]) -> Aggregate:
+        """Bring the changes of a continuous federation into the state in the blob `state`."""
+        return publish(contract, self._blobs, state, changes)
 
     def broadcasts(self, contract: Contract, state: str, cohort: Sequence[str]) -> dict[str, Blob]:
         """Write what each client of a cohort gets."""
@@ -78,8 +86,11 @@ class WorkerProcessExecutor:
             WorkerDiedError: if the worker has died over the job too often.
         """
         stored = [{**one._asdict(), "manifest": one.manifest.model_dump(mode="json")} for one in updates]
-        done = self._ask("aggregate", contract, state, {"updates": stored})
-        return Aggregate(Blob(*done["state"]), Blob(*done["broadcast"]), done["noise_multiplier"])
+        return _aggregate_of(self._ask("aggregate", contract, state, {"updates": stored}))
+
+    def publish(self, contract: Contract, state: str, changes: Sequence[SumChange]) -> Aggregate:
+        """Bring the changes of a continuous federation into the state in the blob `state`; raises as `aggregate`."""
+        return _aggregate_of(self._ask("publish", contract, state, {"changes": list(changes)}))
 
     def broadcasts(self, contract: Contract, state: str, cohort: Sequence[str]) -> dict[str, Blob]:
         """Write what each client of a cohort gets; raises as `aggregate` does."""
@@ -117,6 +128,10 @@ class WorkerProcessExecutor:
         process.kill()
         _reap(process)
         return None
+
+
+def _aggregate_of(done: Mapping[str, Any]) -> Aggregate:
+    return Aggregate(Blob(*done["state"]), Blob(*done["broadcast"]), done["noise_multiplier"])
 
 
 def _asked(process: subprocess.Popen[bytes], line: bytes) -> bytes:

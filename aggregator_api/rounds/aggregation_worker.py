@@ -15,10 +15,11 @@ from typing import IO, Any
 
 import torch
 
-from aggregator_api.rounds.aggregation import StoredUpdate, aggregate, read_state
+from aggregator_api.rounds.aggregation import StoredUpdate, aggregate, publish, read_state
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import write_broadcasts
 from aggregator_api.updates.contract import Contract
+from aggregator_api.updates.contributions import SumChange
 from federation.protocol.messages import UpdateManifest
 
 NICE = 5
@@ -56,6 +57,9 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     if job["kind"] == "broadcasts":
         state = read_state(blobs, job["state"])
         return {"broadcasts": write_broadcasts(contract.method, blobs, state, job["cohort"])}
+    if job["kind"] == "publish":
+        changes = [SumChange(*change) for change in job["changes"]]
+        return publish(contract, blobs, job["state"], changes)._asdict()
     updates = [
         StoredUpdate(**{**one, "manifest": UpdateManifest.model_validate(one["manifest"])}) for one in job["updates"]
     ]

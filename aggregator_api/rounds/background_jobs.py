@@ -24,6 +24,7 @@ from aggregator_api.observability.failure_log import failures
 from aggregator_api.observability.timings import AGGREGATION_SECONDS
 from aggregator_api.rounds.aggregation import Aggregate, StoredUpdate
 from aggregator_api.rounds.aggregation_executor import AggregationExecutor
+from aggregator_api.updates import contributions
 from aggregator_api.updates.contract import Contract
 from aggregator_api.updates.screening import claim_of, norm_history
 from federation.aggregation.screening import Screening, screen, shortfall
@@ -77,6 +78,10 @@ class BackgroundJobs:
         """Combine the updates of the round, then have its owner publish the result."""
         self._pool.submit(self._guard, owner, name, number, "aggregation failed", self._aggregate)
 
+    def publish(self, owner: Owner, name: str, number: int) -> None:
+        """Bring the changes that a publication has taken into the sums, then have its owner publish the result."""
+        self._pool.submit(self._guard, owner, name, number, "publication failed", self._publish)
+
     def collect_garbage(self) -> None:
         """Remove blobs that nothing refers to any more."""
         self._pool.submit(self._collect_garbage)
@@ -128,9 +133,25 @@ class BackgroundJobs:
             owner.fail_round(name, number, reason, screening)
             return
         result = self._executor.aggregate(contract, state, _used(stored, screening, number))
-        seconds = time.perf_counter() - started
-        AGGREGATION_SECONDS.observe(seconds)
-        owner.publish(name, number, result, screening, seconds)
+        owner.publish(name, number, result, screening, _observed_since(started))
+
+    def _publish(self, owner: Owner, name: str, number: int) -> None:
+        started = time.perf_counter()
+        with self._database.read() as session:
+            federation, row = _still(session, name, number, RoundPhase.AGGREGATING)
+            if row is None:
+                return
+            contract, state = owner.contract(federation), row.base_version.state_sha256
+            changes = contributions.taken(session, row)
+        result = self._executor.publish(contract, state, changes)
+        owner.publish(name, number, result, Screening(), _observed_since(started))
+
+
+def _observed_since(started: float) -> float:
+    """Return the seconds since then, and count them."""
+    seconds = time.perf_counter() - started
+    AGGREGATION_SECONDS.observe(seconds)
+    return seconds
 
 
 def _still(session: Session, name: str, number: int, phase: RoundPhase) -> tuple[FederationRow, RoundRow | None]:

@@ -21,12 +21,13 @@ from aggregator_api.devices.presence import PresenceCheck, mark_unresponsive
 from aggregator_api.devices.suspension import judge_round
 from aggregator_api.errors import BlobError
 from aggregator_api.rollouts import transitions
-from aggregator_api.rounds import deadlines, opening
+from aggregator_api.rounds import deadlines, opening, publications
 from aggregator_api.rounds.aggregation import Aggregate
 from aggregator_api.rounds.announcements import Announcer
 from aggregator_api.rounds.background_jobs import BackgroundJobs
 from aggregator_api.rounds.clock import SteadyClock
 from aggregator_api.rounds.privacy_budget import note_privacy
+from aggregator_api.updates import contributions
 from aggregator_api.updates.context import FederationInfo, OpenRound
 from aggregator_api.updates.contract import Contract, read_contract
 from aggregator_api.updates.screening import write_screening
@@ -177,6 +178,8 @@ class Coordinator:
         else:
             result = step(rounds, current, event)
             repositories.write_round(session, federation, row.id, current, result.round)
+            if Action.FAIL in result.actions:
+                contributions.release(session, row.id)
             self._pause_if_failing(session, federation.name, result)
         session.expire(row)  # it was written beside the session
         return result
@@ -232,7 +235,8 @@ class Coordinator:
                     self.announce(name)
                 case Action.AGGREGATE:
                     self.announce(name)
-                    self._jobs.aggregate(self, name, self._number(name))
+                    work = self._jobs.publish if self._is_continuous(name) else self._jobs.aggregate
+                    work(self, name, self._number(name))
                 case Action.PUBLISH | Action.FAIL:
                     self.advance(name)
 
@@ -260,6 +264,7 @@ class Coordinator:
                 deadlines.devices_gone(session, now, self._offline_timeout_s) if self._is_offline_check_due(now) else []
             )
             rested = opening.rested(session, lambda row: self.contract(row).plan, now)
+            rested += publications.due(session, lambda row: self.contract(row).plan, now)
         for name in filter(self._leadership.leads, late):
             self.apply_event(name, DeadlinePassed())
         for name, device in gone:
@@ -333,8 +338,10 @@ class Coordinator:
                     return  # stopped while it was aggregated: the result is not used
                 write_screening(session, federation, row, screening)
                 settings = self.contract(federation).plan.rounds
+                version = repositories.add_version(session, federation, number, result.state, result.broadcast)
+                if self.contract(federation).is_continuous:
+                    contributions.settle(session, row, version)
                 judge_round(session, federation, row, settings, screening.left_out, is_published=True)
-                repositories.add_version(session, federation, number, result.state, result.broadcast)
                 transitions.start_next(session, federation, self._clock())
                 published = self.transition(session, federation, Aggregated())
                 if result.noise_multiplier is not None:
@@ -386,12 +393,26 @@ class Coordinator:
 
     def _try_open(self, name: str) -> bool:
         with self.lock:
+            if self._is_continuous(name):
+                return self._try_publish(name)
             with self._database.write() as session:
                 federation = _row(session, name)
                 drawn = opening.draw(session, federation, self.contract(federation).plan, self._clock())
             if drawn:
                 self._open(name)
             return drawn
+
+    def _try_publish(self, name: str) -> bool:
+        """Begin the next publication of a continuous federation if it is due."""
+        with self._database.write() as session:
+            federation = _row(session, name)
+            actions = publications.begin(session, federation, self.contract(federation).plan, self._clock())
+        self.execute(name, actions)
+        return bool(actions)
+
+    def _is_continuous(self, name: str) -> bool:
+        with self._database.read() as session:
+            return self.contract(_row(session, name)).is_continuous
 
     def _open(self, name: str) -> None:
         with self._database.read() as session:

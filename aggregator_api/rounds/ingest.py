@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from aggregator_api import disk
 from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
+from aggregator_api.db.models import Blob
 from aggregator_api.devices import suspension
 from aggregator_api.devices.clones import CloneDetector
 from aggregator_api.errors import BlobError, UpdateRefusedError
@@ -27,11 +28,12 @@ from aggregator_api.rounds.announcements import Announcer
 from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import Broadcasts
-from aggregator_api.updates import admission, receipts
+from aggregator_api.updates import admission, contributions, receipts
 from aggregator_api.updates.anomaly import AnomalyDetector, Norms
 from aggregator_api.updates.context import ACCEPTED_STATUSES, UpdateContext
 from aggregator_api.updates.contract import Contract
 from aggregator_api.updates.partial_uploads import Key, PartialUpload, PartialUploads
+from federation import wire
 from federation.errors import WireError
 from federation.logs import about
 from federation.protocol import topics
@@ -56,6 +58,7 @@ class AcceptedUpdate(NamedTuple):
 
     actions: tuple[Action, ...]
     reason: str
+    is_change: bool = False  # of a continuous federation, whose next version may be due by it
 
 
 class Ingest:
@@ -162,8 +165,9 @@ class Ingest:
             changed = receipts.note_status(session, federation, row, address.device, status)
             # writers come one after the other: who completes the number sees all the others, and an open round looks
             # for its successor's devices itself
-            missed = changed and opening.due(
-                session, federation, self._coordinator.contract(federation).plan, time.time()
+            contract = self._coordinator.contract(federation)
+            missed = (
+                changed and not contract.is_continuous and opening.due(session, federation, contract.plan, time.time())
             )
             report = status.release
             if status.adoption:
@@ -196,6 +200,9 @@ class Ingest:
             return
         try:
             self._admit(key, context, manifest)
+            if manifest.withdraw:
+                self._accept(key, manifest, None, {})
+                return
             upload = self._uploads.get(key)
             if upload is None or not upload.continues(manifest):
                 if reason := disk.shortage(self._uploads.root, self._min_free_bytes + manifest.size):
@@ -240,23 +247,39 @@ class Ingest:
         contract = self._admit(key, context, upload.manifest)
         tree = contract.decode(upload.manifest, data, self._broadcasts.read)
         norms = self._anomalies.check(contract, context, upload.manifest, tree)
-        self._blobs.adopt(upload.path, upload.manifest.sha256)
+        if contract.is_continuous and upload.manifest.compression != "none":
+            blob = self._blobs.put(wire.encode(tree))  # it stays for long, and is read without its manifest
+        else:
+            self._blobs.adopt(upload.path, upload.manifest.sha256)
+            blob = Blob(upload.manifest.sha256, upload.manifest.size)
+        self._accept(key, upload.manifest, blob, norms)
+
+    def _accept(self, key: Key, manifest: UpdateManifest, blob: Blob | None, norms: Norms) -> None:
+        """Commit an update whose blob is durable, acknowledge it, and do what follows; without one, it withdraws."""
         with self._coordinator.lock:
-            taken = self._commit(key, upload.manifest, norms)
+            taken = self._commit(key, manifest, blob, norms)
             self._uploads.discard(key)
-            self._answer(key, "accepted", nonce=upload.manifest.nonce, reason=taken.reason)
+            self._answer(key, "accepted", nonce=manifest.nonce, reason=taken.reason)
+            if taken.is_change:
+                self._coordinator.devices_changed(key[0])
             self._coordinator.execute(key[0], taken.actions)
 
-    def _commit(self, key: Key, manifest: UpdateManifest, norms: Norms) -> AcceptedUpdate:
+    def _commit(self, key: Key, manifest: UpdateManifest, blob: Blob | None, norms: Norms) -> AcceptedUpdate:
         with self._database.write() as session:
             context = UpdateContext.load(session, *key, manifest.round)
             federation, device = admission.sender(context, *key[:2], enrolled_only=self._enrolled_only)
             contract = self._coordinator.contract_of(session, federation)
             admission.admit(context, manifest, key, contract)
+            if contract.is_continuous:
+                contributions.replace(session, federation, device, manifest, blob)
+                next_one = receipts.Place("accepted", federation.last_round + 1)
+                receipts.note_update(session, federation, device, manifest, next_one, "", norms)
+                return AcceptedUpdate((), "", is_change=True)
             round_id, actions = self._into_round(session, context, manifest)
             kept = "" if round_id else "kept for the next round"
             reason = "; ".join(filter(None, (contract.partial_work(manifest), kept)))
-            receipts.note_update(session, federation, device, manifest, round_id, reason, norms)
+            place = receipts.Place("accepted" if round_id else "held", manifest.round, round_id)
+            receipts.note_update(session, federation, device, manifest, place, reason, norms)
             return AcceptedUpdate(actions, reason)
 
     def _into_round(
@@ -297,6 +320,9 @@ class Ingest:
 
     def _answered_before(self, key: Key, context: UpdateContext, manifest: UpdateManifest | None) -> bool:
         """Repeat the answer about an update that is settled."""
+        if manifest is not None and manifest.sequence is not None and admission.repeats(context, manifest):
+            self._answer(key, "accepted", nonce=manifest.nonce)
+            return True
         if context.known is None:
             return False
         status, reason, sha256, known_nonce = context.known

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple
 
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import func, select, text
+from sqlalchemy import func, or_, select, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -23,6 +21,7 @@ from aggregator_api.db import ledger as ledgers
 from aggregator_api.db.database import MIGRATIONS, Database
 from aggregator_api.db.ledger import Ledger
 from aggregator_api.db.models import (
+    ContributionRow,
     FederationRow,
     ModelAliasRow,
     ModelVersionRow,
@@ -32,29 +31,11 @@ from aggregator_api.db.models import (
 )
 from aggregator_api.errors import BlobError, ConfigError, LedgerError
 from aggregator_api.settings import Settings
-from aggregator_api.storage import garbage_collection, revocations
+from aggregator_api.storage import continuous_sums, garbage_collection, revocations
 from aggregator_api.storage.blobs import BlobStore
+from aggregator_api.storage.fsck_result import FROM_BACKUP, FsckResult, Severity
 from federation.errors import WireError
 from federation.protocol.messages import UpdateManifest, read
-
-
-class Severity(StrEnum):
-    """How bad a finding is."""
-
-    OK = "ok"
-    REPAIRED = "repaired"
-    PROBLEM = "problem"
-
-
-class FsckResult(NamedTuple):
-    """What was found, and what to do about it ('' where nothing is to be done)."""
-
-    level: Severity
-    message: str
-    advice: str = ""
-
-
-FROM_BACKUP = "bring the server back from a backup (`restore`)"
 
 
 def check(settings: Settings, *, repair: bool = False) -> Iterator[FsckResult]:
@@ -76,7 +57,9 @@ def check(settings: Settings, *, repair: bool = False) -> Iterator[FsckResult]:
             yield FsckResult(Severity.OK, _epoch(session))
             yield _ledger(session, Ledger(settings.ledger))
             yield from _rounds(session)
-            yield from _blobs(session, BlobStore(settings.blobs))
+            blobs = BlobStore(settings.blobs)
+            yield from _blobs(session, blobs)
+            yield from continuous_sums.check(session, blobs)
             known = set(session.scalars(select(FederationRow.name)))
     except SQLAlchemyError as error:
         yield FsckResult(Severity.PROBLEM, f"the database cannot be read: {error}", FROM_BACKUP)
@@ -188,9 +171,10 @@ def _blobs(session: Session, blobs: BlobStore) -> Iterator[FsckResult]:
 
 def _sizes(session: Session) -> dict[str, int]:
     versions = session.execute(select(ModelVersionRow.broadcast_sha256, ModelVersionRow.broadcast_size))
+    sums = session.execute(select(ContributionRow.sha256, ContributionRow.size))
     light = session.execute(select(FederationRow.feature_model_sha256, FederationRow.feature_model_size))
     updates = session.execute(select(UpdateRow.sha256, UpdateRow.size).where(UpdateRow.status != "quarantined"))
-    return {sha256: size for rows in (versions, light, updates) for sha256, size in rows if sha256 and size}
+    return {sha256: size for rows in (versions, light, updates, sums) for sha256, size in rows if sha256 and size}
 
 
 def _named(session: Session, sha256: str) -> tuple[str, str]:
@@ -209,7 +193,11 @@ def _named(session: Session, sha256: str) -> tuple[str, str]:
         select(FederationRow.name).where(FederationRow.feature_model_sha256 == sha256).limit(1)
     ).first()
     if light is not None:
-        return f"the model of light clients of {light}", FROM_BACKUP
+        return f"the network below the head of {light}", FROM_BACKUP
+    named = [column == sha256 for column in garbage_collection.CONTRIBUTED]
+    sums = session.scalars(select(ContributionRow).where(or_(*named)).limit(1)).first()
+    if sums is not None:
+        return f"the sums of {sums.device.name if sums.device else 'a deleted device'}", FROM_BACKUP
     update = session.scalars(select(UpdateRow).where(UpdateRow.sha256 == sha256).limit(1)).first()
     if update is not None:
         todo = "its round will fail with this reason, and the next one begins; a backup may still have the blob"

@@ -1,8 +1,9 @@
 """Removing blobs that no row refers to any more.
 
-Kept are: the state and the broadcast of every model version that was not deleted, the model of a federation's light
-clients, what the devices of open rounds get, and every update that is held or accepted into a round that has not ended,
-with what its device got to start from. What is younger than the grace period is kept too, since a blob is written
+Kept are: the state and the broadcast of every model version that was not deleted, the network of a federation below the
+head, what the devices of open rounds get, and every update that is held or accepted into a round that has not ended,
+with what its device got to start from; in a continuous federation what each device has sent last, what of it the newest
+version has, and what the next one takes. What is younger than the grace period is kept too, since a blob is written
 before its row.
 """
 
@@ -17,11 +18,20 @@ from sqlalchemy import Select, and_, or_, select
 from sqlalchemy.orm import Session
 
 from aggregator_api.db.database import Database
-from aggregator_api.db.models import FederationRow, ModelVersionRow, ParticipationRow, RoundRow, UpdateRow
+from aggregator_api.db.models import (
+    ContributionRow,
+    FederationRow,
+    ModelVersionRow,
+    ParticipationRow,
+    RoundRow,
+    UpdateRow,
+)
 from aggregator_api.db.repositories import ENDED
 from aggregator_api.storage.blobs import BlobStore
 
 log = logging.getLogger(__name__)
+
+CONTRIBUTED = (ContributionRow.sha256, ContributionRow.taken_sha256, ContributionRow.published_sha256)
 
 
 class GarbageResult(NamedTuple):
@@ -93,6 +103,7 @@ def _queries(sha256: str | None = None) -> Iterator[Select[Any]]:
         (started_from.where(waiting), ParticipationRow.broadcast_sha256),
         (select(FederationRow.feature_model_sha256), FederationRow.feature_model_sha256),
         (select(UpdateRow.sha256).where(waiting), UpdateRow.sha256),
+        *((select(column), column) for column in CONTRIBUTED),
     ):
         yield query if sha256 is None else query.where(column == sha256)
 

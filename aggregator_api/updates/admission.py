@@ -75,6 +75,9 @@ def admit(context: UpdateContext, manifest: UpdateManifest, topic: tuple[str, st
     if context.federation and manifest.instance != context.federation.instance:
         raise UpdateRefusedError(f"the update is of an earlier federation {manifest.federation!r}; this is another one")
     contract.check_manifest(manifest)
+    if contract.is_continuous:
+        _check_sequence(context, manifest)
+        return
     _check_base(context.base, device, manifest)
     _check_round(context, device, manifest, contract.plan.rounds)
 
@@ -121,6 +124,22 @@ def _device(context: UpdateContext) -> DeviceInfo:
     if context.device is None:
         raise UpdateRefusedError("the device is not enrolled here")  # `sender` has said so before
     return context.device
+
+
+def repeats(context: UpdateContext, manifest: UpdateManifest) -> bool:
+    """Whether an update of a continuous federation is the one that was accepted last of its device, once more."""
+    return context.contributed == (manifest.sequence, manifest.sha256)
+
+
+def _check_sequence(context: UpdateContext, manifest: UpdateManifest) -> None:
+    federation, last = context.federation, context.contributed
+    if federation is not None and federation.status not in ("running", "paused"):
+        raise UpdateRefusedError(f"the federation {federation.name!r} is {federation.status}: it takes no more sums")
+    if last is not None and (manifest.sequence or 0) <= last.sequence:
+        raise UpdateRefusedError(
+            f"the update is number {manifest.sequence} of {manifest.client!r}, and number {last.sequence} was accepted "
+            "already: it is older; send the present sums with a higher number"
+        )
 
 
 def _check_base(base: BaseRound | None, device: DeviceInfo, manifest: UpdateManifest) -> None:

@@ -7,7 +7,15 @@ from typing import NamedTuple
 from sqlalchemy import Row, Select, and_, bindparam, exists, func, select
 from sqlalchemy.orm import Session, aliased
 
-from aggregator_api.db.models import DeviceRow, FederationRow, ModelVersionRow, ParticipationRow, RoundRow, UpdateRow
+from aggregator_api.db.models import (
+    ContributionRow,
+    DeviceRow,
+    FederationRow,
+    ModelVersionRow,
+    ParticipationRow,
+    RoundRow,
+    UpdateRow,
+)
 from aggregator_api.db.repositories import ENDED, machine_round
 from federation.rounds.server_round import ClientStatus, Round
 
@@ -66,6 +74,13 @@ class OpenRound(NamedTuple):
     status: ClientStatus
 
 
+class Contributed(NamedTuple):
+    """What the device has sent last to a continuous federation."""
+
+    sequence: int
+    sha256: str  # of the bytes that were sent
+
+
 class UpdateContext(NamedTuple):
     """Everything that decides about one update, at one moment."""
 
@@ -76,6 +91,7 @@ class UpdateContext(NamedTuple):
     open: OpenRound | None
     reported: bool
     """Whether another update of the device for the same round is safe here."""
+    contributed: Contributed | None = None
 
     @classmethod
     def load(cls, session: Session, federation: str, device: str, update_id: str, base_round: int = 0) -> UpdateContext:
@@ -118,6 +134,7 @@ def _query() -> Select[tuple[object, ...]]:
         (base.id.label("base_id"), base_part.invited, base_part.broadcast_sha256),
         (now.id.label("open_id"), now.number, now.pending, now.received, now.phase, now.paused, now.deadline_passed),
         (now.reason.label("round_reason"), part.outcome, reported.label("reported")),
+        (ContributionRow.sequence, ContributionRow.update_sha256),
     )
     device = and_(DeviceRow.federation_id == FederationRow.id, DeviceRow.name == bindparam("device"))
     update = and_(UpdateRow.device_id == DeviceRow.id, UpdateRow.update_id == bindparam("update_id"))
@@ -130,6 +147,7 @@ def _query() -> Select[tuple[object, ...]]:
         .outerjoin(base_part, and_(base_part.round_id == base.id, base_part.device_id == DeviceRow.id))
         .outerjoin(now, and_(now.federation_id == FederationRow.id, now.phase.not_in(ENDED)))
         .outerjoin(part, and_(part.round_id == now.id, part.device_id == DeviceRow.id))
+        .outerjoin(ContributionRow, ContributionRow.device_id == DeviceRow.id)
         .where(FederationRow.name == bindparam("federation"))
     )
 
@@ -149,6 +167,7 @@ def _read(row: Row[tuple[object, ...]], federation: str, device: str) -> UpdateC
         BaseRound(row.invited, row.broadcast_sha256) if row.base_id is not None else None,
         _open(row) if row.open_id is not None else None,
         bool(row.reported),
+        Contributed(row.sequence, row.update_sha256) if row.sequence is not None else None,
     )
 
 

@@ -38,6 +38,11 @@ class Contract:
         """What the federation learns."""
         return task_from_json(self.plan.task)
 
+    @property
+    def is_continuous(self) -> bool:
+        """Whether devices' updates replace one another at any time, and versions are published by a schedule."""
+        return self.method.is_continuous
+
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` needs, in another process."""
         return {"plan": self.plan.model_dump(mode="json"), "upload_schema": write_schema(self.schema)}
@@ -82,6 +87,11 @@ class Contract:
                 f"0 steps were done, and this federation's method ({self.method.name}) trains: nothing was learnt",
                 is_fault=True,
             )
+        if self.is_continuous != (manifest.sequence is not None):
+            kind, what = ("continuous", "has") if self.is_continuous else ("in rounds", "has no")
+            raise _bad(f"this federation works {kind}, where an update {what} `sequence`; update the device's program")
+        if self.is_continuous and manifest.precision != "lossless":
+            raise _bad(f"precision {manifest.precision!r} came; sums of a continuous federation travel lossless")
         counts = manifest.class_counts
         if counts is not None and (len(counts) != self.plan.training.classes or min(counts) < 0):
             raise _bad(f"class_counts must be {self.plan.training.classes} numbers of at least 0")
@@ -112,6 +122,10 @@ class Contract:
         except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
             # a name that is both a tensor and a folder of tensors breaks the tree in ways of its own
             raise _bad(f"the bytes do not make a tree of tensors: {error}") from error
+
+    def decode_stored(self, data: bytes) -> Tree:
+        """Read what this server has stored of a device's sums: lossless, not compressed."""
+        return uploads.decode(data, self.schema, dict, precision="lossless")
 
 
 def read_contract(row: FederationRow) -> Contract:

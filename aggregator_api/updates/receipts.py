@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from sqlalchemy import insert, update
+from sqlalchemy import delete, insert, update
 from sqlalchemy.orm import Session
 
 from aggregator_api.db.models import DeviceRow, FederationRow, MetricRow, UpdateRow
@@ -59,26 +60,33 @@ def note_clone(session: Session, federation: FederationRow, name: str) -> None:
     journal(session, federation, "device.cloned", device=name, detail=detail)
 
 
+class Place(NamedTuple):
+    """Where an update has gone: `accepted` into a round or into the next version, or `held` for the next round."""
+
+    status: str
+    number: int
+    round_id: int | None = None
+
+
 def note_update(
     session: Session,
     federation: Named,
     device: Named,
     manifest: UpdateManifest,
-    round_id: int | None,
+    place: Place,
     reason: str,
     norms: Mapping[str, float],
 ) -> None:
-    """Record an update and its metrics: accepted into a round, or (without one) held for the next."""
-    now = time.time()
-    status = "held" if round_id is None else "accepted"
+    """Record an update and its metrics; of those of a device in one round the latest count."""
+    now, (status, number, round_id) = time.time(), place
     detail = f"{manifest.size:,} bytes, {manifest.examples} examples" + (f"; {reason}" if reason else "")
-    journal(session, federation, f"update.{status}", round_number=manifest.round, device=device.name, detail=detail)
+    journal(session, federation, f"update.{status}", round_number=number, device=device.name, detail=detail)
     columns = {
         "federation_id": federation.id,
         "device_id": device.id,
         "round_id": round_id,
         "update_id": manifest.update_id,
-        "base_round": manifest.round,
+        "base_round": number,
         "status": status,
         "reason": reason,
         "sha256": manifest.sha256,
@@ -90,8 +98,10 @@ def note_update(
     put(session, _ADD_UPDATE, columns)
     today = metrics_today(manifest.metrics)
     measured = {name: value for name, value in today.items() if 0 < len(name) <= METRIC_NAME_LENGTH}
-    common = {"federation_id": federation.id, "device_id": device.id, "round_number": manifest.round}
+    common = {"federation_id": federation.id, "device_id": device.id, "round_number": number}
     if measured:
+        before = (MetricRow.device_id == device.id, MetricRow.round_number == number)
+        session.execute(delete(MetricRow).where(MetricRow.federation_id == federation.id, *before))
         rows = [{**common, "name": name, "value": value, "recorded_at": now} for name, value in measured.items()]
         put(session, _ADD_METRICS, rows)
 

@@ -9,8 +9,9 @@ Nobody trains: below the head the network is frozen, `har_features` or one that 
 sends G_k = Σ w a aᵀ and B_k = Σ w a yᵀ of its features a (`federation.aggregation.ridge`), and the server solves
 W = (Σ G_k + λ tr/d I)⁻¹ Σ B_k. Ours, not the papers': examples of a class weigh 1 / √n_class on each client; λ is
 relative to the mean of the diagonal; sums travel in fixed point, so that the result is the same bit for bit whatever
-the order, cohort and number of rounds; the server keeps what each client has sent last, so that a client joins by an
-addition, sends again without counting twice, and is forgotten exactly by a subtraction (`forget_clients`).
+the order, cohort and number of rounds. The state has the sum of all clients alone: an update comes with what it
+replaces (`Update.replaces`), which whoever drives the method has kept. So a client joins by an addition, sends again
+without counting twice, and leaves exactly by a subtraction.
 
 Each client predicts with a head of its own, solved of all sums and its own ones, which weigh as all others together.
 Of a network that says which of its features do not depend on how the phone lies (`har_features`), the same sums give
@@ -20,16 +21,15 @@ Sums say much of a person's features: whoever may not see them needs secure sums
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from federation.aggregation import ridge
+from federation.aggregation import ridge, ridge_bounds
 from federation.aggregation.averaging import Accumulator
-from federation.aggregation.kept_prototypes import KeptUploads
 from federation.errors import SettingsError
 from federation.linear_head import check_dense, with_linear_head
 from federation.method import Method
@@ -51,10 +51,6 @@ from federation.tasks.task import Task
 from federation.tree import where
 from gaitway.tasks import TargetKind
 
-CLIENTS = "clients"
-"""The entry of the state with what each client has sent last."""
-MAX_CLIENTS = 4096
-"""Whose sums are kept; past it those sent longest ago go. At 6 classes and 759 features they are 4.8 GB then."""
 SUMS = ("gram", "moment")
 ORIENTATION_FREE = "orientation_free"
 """The buffer of a network with 1 for each of its features (D,) that is the same however the phone is turned."""
@@ -64,6 +60,14 @@ ANY_ORIENTATION = SHARED_ANY_ORIENTATION, PERSONALIZED_ANY_ORIENTATION = (
     "personalized_any_orientation",
 )
 """The heads that a device can serve with, by the names that `serving_models` gives them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumChanges(Accumulator):
+    """By how much the sums of all clients change, in int64, and by how many the clients in them."""
+
+    change: Tensors = field(default_factory=dict)
+    clients: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,11 +97,6 @@ class Analytic(Method):
             raise SettingsError(f"{self.name}: clip={self.clip}: expected a number above 0, and 8 at the most")
         if not 0 <= self.own_weight <= 1e6:
             raise SettingsError(f"{self.name}: own_weight={self.own_weight}: expected 0 or more, such as 1")
-
-    @property
-    def keeps_uploads(self) -> bool:
-        """Whether the state has what single clients sent last: always."""
-        return True
 
     def task_incompatibility(self, task: Task) -> str | None:
         """Want one class an example."""
@@ -144,6 +143,10 @@ class Analytic(Method):
         """Send the sums; keep them, with the head that they and the shared sums give."""
         sent = ridge.travelling(stats.after)
         return self._personal(client._replace(memory={**client.memory, **sent}), round_state["sums"]), sent
+
+    def implausibility(self, upload: Tree, examples: int, training: TrainingConfig) -> str:
+        """Hold sums against the bounds that the clip and the number of examples set."""
+        return ridge_bounds.implausibility(upload, examples, self.clip)
 
     def delta_reference(self, broadcast: Broadcast) -> Tree:
         """Sums are measured anew in each round."""
@@ -197,45 +200,33 @@ class Analytic(Method):
         empty = {name: value.long() for name, value in _nothing(training, next(iter(params.values()))).items()}
         return {"params": params, "sums": {**empty, "clients": torch.tensor(0)}}
 
-    def broadcast(self, state: Tree, client_id: str) -> Tree:
-        """Send the network with the shared head, and the sums; not what single clients have sent."""
-        return {name: value for name, value in state.items() if name != CLIENTS}
-
     def global_model(self, client: Client, broadcast: Broadcast) -> Client:
         """Return a client that serves with the shared head."""
         client, _ = self.receive(client, broadcast)
         return client._replace(memory={**client.memory, "solved": torch.zeros_like(client.memory["solved"])})
 
-    def fold(self, state: Tree, accumulator: Accumulator | None, update: Update) -> KeptUploads:
-        """Add one client's sums."""
-        before = KeptUploads.of(accumulator)
-        return KeptUploads(weight=before.weight + self.weight(update), uploads=(*before.uploads, update))
+    def weight(self, update: Update) -> float:
+        """Count every client alike: its sums say how many examples it has."""
+        return 1.0
+
+    def fold(self, state: Tree, accumulator: Accumulator | None, update: Update) -> SumChanges:
+        """Add one client's sums, and take out those that they replace."""
+        before = SumChanges.of(accumulator)
+        change = dict(before.change)
+        for tree, sign in ((update.tensors, 1), (update.replaces or {}, -1)):
+            change |= {name: change.get(name, 0) + sign * value.long() for name, value in tree.items()}
+        clients = before.clients + bool(update.tensors) - bool(update.replaces)
+        return SumChanges(weight=before.weight + self.weight(update), change=change, clients=clients)
 
     def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
-        """Put what these clients sent in place of what they sent before, and solve the head of all sums."""
-        kept = {name: {**entry, "age": entry["age"] + 1} for name, entry in state.get(CLIENTS, {}).items()}
-        for update in KeptUploads.of(accumulator).uploads:
-            kept[update.client_id] = {name: update.tensors[name] for name in SUMS} | {"age": torch.tensor(0)}
-        if len(kept) > MAX_CLIENTS:
-            newest = sorted(kept, key=lambda name: (int(kept[name]["age"]), name))[:MAX_CLIENTS]
-            kept = {name: kept[name] for name in newest}
-        return self._solved(state, kept)
-
-    def forget_clients(self, state: Tree, clients: Collection[str]) -> Tree:
-        """Return the state as if these clients had never sent anything, bit for bit."""
-        kept: dict[str, Tree] = state.get(CLIENTS, {})
-        left = {name: entry for name, entry in kept.items() if name not in clients}
-        return state if len(left) == len(kept) else self._solved(state, left)
-
-    def _solved(self, state: Tree, kept: dict[str, Tree]) -> Tree:
-        nothing = {name: torch.zeros_like(state["sums"][name]) for name in SUMS}
-        total = ridge.total_of(list(kept.values())) if kept else nothing
-        sums = {**total, "clients": torch.tensor(len(kept))}
-        weight, bias = ridge.solve(sums, nothing, torch.tensor(0.0), self.ridge)
+        """Add the changes to the sums of all, and solve the head of these."""
+        changes, sums = SumChanges.of(accumulator), state["sums"]
+        total = {name: sums[name] + changes.change.get(name, 0) for name in SUMS}
+        nothing = {name: torch.zeros_like(value) for name, value in total.items()}
+        weight, bias = ridge.solve(total, nothing, torch.tensor(0.0), self.ridge)
         like = next(iter(state["params"].values()))
         params = with_linear_head(state["params"], weight.to(like), bias.to(like))
-        # the wire leaves out an empty group
-        return {"params": params, "sums": sums, **({CLIENTS: dict(sorted(kept.items()))} if kept else {})}
+        return {"params": params, "sums": {**total, "clients": sums["clients"] + changes.clients}}
 
 
 def _nothing(training: TrainingConfig, like: Tensor) -> Tree:

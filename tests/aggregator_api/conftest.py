@@ -14,7 +14,7 @@ from tests.aggregator_api.bench import Bench, HttpBench
 from tests.aggregator_api.generated_devices import tiny_plan
 from tests.live.real_parts import Postgres, postgres
 
-ON_BOTH = ("test_restart", "test_rounds", "test_late_and_repeated", "test_sessions")
+ON_BOTH = ("test_continuous", "test_restart", "test_rounds", "test_late_and_repeated", "test_sessions")
 """Modules whose tests run on PostgreSQL too in CI."""
 ON_BOTH_SLOWLY = (
     "test_enrolment",

@@ -154,6 +154,14 @@ def reinstate(devices: DeviceServiceDep, database: DatabaseDep, name: str, devic
     return _device(database, name, device)
 
 
+@router.post(DEVICE + "/withdraw", summary="Take a device's sums out", responses=responses(404, 409, 422))
+@requires("operator")
+def withdraw(devices: DeviceServiceDep, database: DatabaseDep, name: str, device: str) -> Device:
+    """Publish the next version of a continuous federation as if the device had never sent its sums."""
+    devices.withdraw(name, device)
+    return _device(database, name, device)
+
+
 @router.put(DEVICE + "/tags", summary="Set a device's groups", responses=responses(404, 413, 422))
 @requires("operator")
 def set_tags(devices: DeviceServiceDep, database: DatabaseDep, name: str, device: str, wanted: DeviceTags) -> Device:

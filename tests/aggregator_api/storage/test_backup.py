@@ -20,7 +20,8 @@ from aggregator_api.db.models import EventRow, ModelVersionRow, RoundRow, Update
 from aggregator_api.errors import ConfigError
 from aggregator_api.settings import Settings
 from aggregator_api.storage.backup import back_up
-from aggregator_api.storage.fsck import Severity, check
+from aggregator_api.storage.fsck import check
+from aggregator_api.storage.fsck_result import Severity
 from aggregator_api.storage.restore import begin_epoch, restore
 from federation import wire
 from federation.methods import method_from_json

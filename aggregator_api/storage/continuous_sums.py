@@ -1,0 +1,66 @@
+"""Whether the sums of a continuous federation's newest version are those of its rows' blobs, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from aggregator_api.db import repositories
+from aggregator_api.db.models import ContributionRow, FederationRow
+from aggregator_api.errors import BlobError
+from aggregator_api.storage.blobs import BlobStore
+from aggregator_api.storage.fsck_result import FROM_BACKUP, FsckResult, Severity
+from aggregator_api.updates.contract import read_contract
+from federation import wire
+from federation.records import Tree, Update
+from federation.tree import flatten, map_tree
+
+
+def check(session: Session, blobs: BlobStore) -> Iterator[FsckResult]:
+    """Add up again what every continuous federation's devices have sent, and compare."""
+    for federation in session.scalars(select(FederationRow).order_by(FederationRow.id)):
+        if not read_contract(federation).is_continuous:
+            continue
+        try:
+            yield _compared(session, blobs, federation)
+        except (BlobError, OSError) as error:
+            yield FsckResult(
+                Severity.PROBLEM, f"federation {federation.name}: its sums cannot be added up: {error}", FROM_BACKUP
+            )
+
+
+def rebuilt(session: Session, blobs: BlobStore, federation: FederationRow) -> Tree:
+    """Return the newest version's state as its method makes it of all contributions at once.
+
+    Raises:
+        BlobError: if a blob is missing or damaged.
+    """
+    contract, mine = read_contract(federation), ContributionRow.federation_id == federation.id
+    rows = session.scalars(select(ContributionRow.published_sha256).where(mine).order_by(ContributionRow.id))
+    names = [sha256 for sha256 in rows if sha256 is not None]
+    newest = _newest(session, blobs, federation)
+    nothing = {**newest, "sums": map_tree(torch.zeros_like, newest["sums"])}
+    updates = (Update(str(k), 1, 0, contract.decode_stored(blobs.read(name))) for k, name in enumerate(names))
+    return contract.method.aggregate(nothing, updates) if names else nothing
+
+
+def _compared(session: Session, blobs: BlobStore, federation: FederationRow) -> FsckResult:
+    kept, again = flatten(_newest(session, blobs, federation)), flatten(rebuilt(session, blobs, federation))
+    number, clients = repositories.newest_version(session, federation).version, int(again["sums/clients"])
+    words = f"federation {federation.name}: the sums of version {number}"
+    differing = [name for name, value in again.items() if not torch.equal(value, kept[name])]
+    # the head that nobody's sums give is zero, and the first version's is drawn
+    if not clients:
+        differing = [name for name in differing if name.startswith("sums/")]
+    if differing:
+        message = f"{words} are not those of its {clients} devices: {', '.join(differing)} differ"
+        return FsckResult(Severity.PROBLEM, message, FROM_BACKUP)
+    return FsckResult(Severity.OK, f"{words} are those of its {clients} devices, bit for bit")
+
+
+def _newest(session: Session, blobs: BlobStore, federation: FederationRow) -> Tree:
+    data = blobs.read(repositories.newest_version(session, federation).state_sha256)
+    return wire.decode(data, limit_bytes=len(data))

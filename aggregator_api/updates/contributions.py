@@ -1,0 +1,176 @@
+"""What each device has in the sums of a continuous federation, as rows, inside the caller's transaction.
+
+A change is a row whose `sha256` differs from `published_sha256`. A publication takes the changes that wait, computes
+Σ − old + new of their blobs, and settles them with the version's row. So the sum of the blobs that
+`published_sha256` names is the newest version's sum, whatever was killed in between.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy.orm import Session
+
+from aggregator_api.db import repositories
+from aggregator_api.db.models import Blob, ContributionRow, DeviceRow, FederationRow, RoundRow, UpdateRow
+from aggregator_api.db.repositories import Named
+from aggregator_api.errors import ConflictError
+from federation.protocol.messages import UpdateManifest
+from federation.rounds.publication import WaitingChanges
+from federation.rounds.server_round import ClientStatus
+
+_ADD, _ADD_PART = insert(repositories.table_of(ContributionRow)), repositories.ADD_PARTICIPATIONS
+
+
+class SumChange(NamedTuple):
+    """What a publication takes of one device: the blob that comes, and the one that goes."""
+
+    client: str  # empty: the device was deleted
+    examples: int
+    sha256: str | None
+    replaces: str | None
+
+
+class ContributionCounts(NamedTuple):
+    """Where a continuous federation stands."""
+
+    devices: int  # whose sums the newest version has
+    waiting: int
+    oldest_at: float
+    last_at: float | None  # when the last publication ended
+
+
+def replace(session: Session, federation: Named, device: Named, manifest: UpdateManifest, blob: Blob | None) -> None:
+    """Let what a device has sent, or (without a blob) its withdrawal, take the place of what it sent before."""
+    row, now = find(session, device), time.time()
+    values = {
+        "sequence": manifest.sequence,
+        "update_id": manifest.update_id,
+        "update_sha256": manifest.sha256,
+        "sha256": blob and blob.sha256,
+        "size": blob and blob.size,
+        "examples": manifest.examples,
+        "class_counts": list(manifest.class_counts) if manifest.class_counts is not None else None,
+        "received_at": now,
+    }
+    if row is None:
+        owner = {"federation_id": federation.id, "device_id": device.id, "changed_at": now if blob else None}
+        repositories.put(session, _ADD, {**values, **owner})
+        return
+    for name, value in values.items():
+        setattr(row, name, value)
+    _note_change(row, now)
+
+
+def withdraw(session: Session, federation: FederationRow, device: DeviceRow) -> None:
+    """Take a device's sums out at its operator's wish, from the next version on; twice changes nothing.
+
+    Raises:
+        ConflictError: if the device has none here.
+    """
+    row = find(session, device)
+    if row is None:
+        raise ConflictError(
+            f"device {device.name!r} has no sums in {federation.name!r}: only devices of a continuous federation that "
+            "have sent some have"
+        )
+    if row.sha256 is not None:
+        _take_out(row)
+        repositories.journal(session, federation, "device.withdrawn", device=device.name, detail="by the operator")
+
+
+def leave(session: Session, device: DeviceRow) -> None:
+    """Take a device's sums out that is about to be deleted; the row goes on without its name until they are out."""
+    row = find(session, device)
+    if row is None:
+        return
+    if row.published_sha256 is None and row.round_id is None:
+        session.delete(row)
+    else:
+        _take_out(row)
+        row.device_id, row.class_counts = None, None
+    session.flush()
+    session.expire(device)
+
+
+def find(session: Session, device: Named) -> ContributionRow | None:
+    """Find what a device has in the sums."""
+    return session.scalar(select(ContributionRow).where(ContributionRow.device_id == device.id))
+
+
+def counts(session: Session, federation: FederationRow) -> ContributionCounts:
+    """Count the devices in the sums and the changes that wait."""
+    row = ContributionRow
+    query = select(func.count(row.published_sha256), func.count(row.changed_at), func.min(row.changed_at))
+    devices, changes, oldest_at = session.execute(query.where(row.federation_id == federation.id)).one()
+    ended = select(func.max(RoundRow.closed_at)).where(RoundRow.federation_id == federation.id)
+    return ContributionCounts(devices, changes, oldest_at or 0.0, session.scalar(ended))
+
+
+def waiting(found: ContributionCounts) -> WaitingChanges:
+    """Return what the state machine asks for."""
+    return WaitingChanges(found.waiting, found.oldest_at)
+
+
+def take(session: Session, federation: FederationRow, publication: RoundRow) -> int:
+    """Note that a publication takes every change that waits; return how many there are."""
+    rows = session.scalars(
+        select(ContributionRow).where(
+            ContributionRow.federation_id == federation.id, ContributionRow.changed_at.is_not(None)
+        )
+    ).all()
+    for row in rows:
+        row.round_id, row.taken_sha256 = publication.id, row.sha256
+        sent = (UpdateRow.device_id == row.device_id, UpdateRow.update_id == row.update_id)
+        session.execute(update(UpdateRow).where(*sent, UpdateRow.round_id.is_(None)).values(round_id=publication.id))
+    session.flush()
+    return len(rows)
+
+
+def taken(session: Session, publication: RoundRow) -> list[SumChange]:
+    """Return what a publication has taken, by the names of its devices."""
+    rows = session.scalars(select(ContributionRow).where(ContributionRow.round_id == publication.id))
+    changes = [
+        SumChange(row.device.name if row.device else "", row.examples, row.taken_sha256, row.published_sha256)
+        for row in rows
+    ]
+    return sorted(changes, key=lambda change: (change.client, change.replaces or ""))
+
+
+def settle(session: Session, publication: RoundRow, version: int) -> None:
+    """Note that a version has what its publication has taken; what changed meanwhile waits for the next one."""
+    rows = session.scalars(select(ContributionRow).where(ContributionRow.round_id == publication.id)).all()
+    for row in rows:
+        row.published_sha256, row.published_version = row.taken_sha256, version if row.taken_sha256 else None
+        row.round_id = row.taken_sha256 = None
+        row.changed_at = None if row.sha256 == row.published_sha256 else row.received_at
+    session.flush()
+    gone = (ContributionRow.device_id.is_(None), ContributionRow.published_sha256.is_(None))
+    session.execute(delete(ContributionRow).where(ContributionRow.federation_id == publication.federation_id, *gone))
+    used = list(session.scalars(select(UpdateRow.device_id).where(UpdateRow.round_id == publication.id)))
+    parts = {"round_id": publication.id, "invited": False, "outcome": str(ClientStatus.RECEIVED), "rounds_late": None}
+    if used:
+        repositories.put(session, _ADD_PART, [{**parts, "device_id": device} for device in used])
+    publication.received = len(used)
+    session.flush()
+
+
+def release(session: Session, publication_id: int) -> None:
+    """Let the changes of a publication that has failed wait for the next one."""
+    mine = update(ContributionRow).where(ContributionRow.round_id == publication_id)
+    session.execute(mine.values(round_id=None, taken_sha256=None))
+    session.execute(update(UpdateRow).where(UpdateRow.round_id == publication_id).values(round_id=None))
+
+
+def _take_out(row: ContributionRow) -> None:
+    row.sha256 = row.size = None
+    row.update_id, row.examples, row.class_counts, row.received_at = "", 0, None, time.time()
+    _note_change(row, row.received_at)
+
+
+def _note_change(row: ContributionRow, now: float) -> None:
+    """A change waits since it came first; a device that is back at what was published has none."""
+    is_changed = row.sha256 != row.published_sha256 or row.round_id is not None
+    row.changed_at = (row.changed_at or now) if is_changed else None

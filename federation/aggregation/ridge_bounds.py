@@ -1,0 +1,73 @@
+"""Whether sums for ridge regression can be those of a client with so many examples: exact bounds, no statistics.
+
+Of n_c examples of class c with features a, |a_j| ≤ clip and a 1 at the end, a client sends G = Σ_c n_c^(−1/2) Σ a aᵀ
+and B = Σ_c n_c^(−1/2) Σ a y_cᵀ (`federation.aggregation.ridge`). So B's last row is √n_c, their squares sum to n, G's
+last entry is Σ_c √n_c, and no entry is larger than that times clip². All of it is one sum of products of (a, y): the
+matrix [[G, B], [Bᵀ, diag √n_c]] is positive semidefinite, up to what fixed point has rounded off. Whoever claims n
+examples weighs no more than n examples can.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from federation.aggregation.ridge import FEATURE_STEPS, LIMIT, SUM_STEPS
+from federation.records import Tree
+
+ROUNDING = 1.0 / SUM_STEPS
+"""Twice of what fixed point rounds off an entry at the most."""
+
+
+def implausibility(upload: Tree, examples: int, clip: float) -> str:
+    """Say why no client with so many examples can have these sums; empty if one can.
+
+    `upload` holds gram (d (d + 1) / 2,) and moment (d, C), int32, of shapes that were checked.
+    """
+    if any(int(upload[name].long().abs().max()) >= LIMIT for name in ("gram", "moment")):
+        return "a sum is at the limit of 32 bits: it was cut off; fewer examples fit"
+    upper, moment = (upload[name].double() / SUM_STEPS for name in ("gram", "moment"))
+    roots = moment[-1]  # √n_c
+    if float(roots.min()) < 0:
+        return f"a class has a weight of {float(roots.min()):g}: expected the root of its number of examples"
+    claimed = float(((roots - ROUNDING).clamp(min=0) ** 2).sum())
+    if claimed > examples:
+        return f"the sums hold at least {claimed:.1f} examples, and {examples} are claimed"
+    return _entries(upper, moment, roots, clip + 0.5 / FEATURE_STEPS) or _indefinite(upper, moment, roots)
+
+
+def _entries(upper: Tensor, moment: Tensor, roots: Tensor, clip: float) -> str:
+    size, total = moment.shape[0], float(roots.sum())
+    slack = ROUNDING * (1 + len(roots))
+    if (over := float((moment[:-1].abs() - clip * roots).max())) > slack * clip:
+        return f"a sum of features is {over:g} above {clip:g} times the weight of its class's examples"
+    diagonal = upper[_diagonal(size)]
+    if float(diagonal.min()) < 0:
+        return f"a sum of squares is {float(diagonal.min()):g}, below 0"
+    if abs(float(diagonal[-1]) - total) > slack:
+        return f"the examples' weight is {float(diagonal[-1]):g} in one place and {total:g} in another"
+    if (most := float(upper.abs().max())) > max(clip, 1.0) ** 2 * total + slack * max(clip, 1.0) ** 2:
+        return f"a sum of products is {most:g}; features of up to {clip:g} reach {clip**2 * total:g} at the most"
+    return ""
+
+
+def _indefinite(upper: Tensor, moment: Tensor, roots: Tensor) -> str:
+    """Say that the sums are of no products at all; by Cholesky, which is ten times as fast as eigenvalues."""
+    size, classes = moment.shape
+    joint = torch.zeros(size + classes, size + classes, dtype=torch.float64)
+    rows, columns = torch.triu_indices(size, size)
+    joint[rows, columns] = upper
+    joint[columns, rows] = upper
+    joint[:size, size:], joint[size:, :size] = moment, moment.T
+    joint[size:, size:] = roots.diag()
+    # rounding each entry by half a step moves no eigenvalue by more than half a step times the side
+    joint.diagonal().add_(ROUNDING * (size + classes))
+    if int(torch.linalg.cholesky_ex(joint).info):
+        return "the sums are not positive semidefinite: no examples have such sums of products"
+    return ""
+
+
+def _diagonal(size: int) -> Tensor:
+    """Where the diagonal lies in the upper triangle, row by row."""
+    row = torch.arange(size)
+    return row * size - row * (row - 1) // 2

@@ -1,0 +1,69 @@
+"""When a version is published, by hand-made times; and what a driver without rows keeps of its clients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from federation.plan import PublicationSettings, RoundSettings
+from federation.records import Update
+from federation.rounds.publication import KeptContributions, WaitingChanges, begin, due_at, is_due
+from federation.rounds.server_round import Action, Aggregated, AggregationFailed, RoundPhase, step
+
+SETTINGS = PublicationSettings(interval_s=60, min_changes=3, max_wait_s=600)
+
+
+@pytest.mark.parametrize(
+    ("count", "oldest_at", "last_at", "expected"),
+    [
+        (0, 0, 1000, None),
+        (3, 1010, 1000, 1060),  # enough: the interval counts
+        (3, 1010, None, 1010),  # enough, and nothing was published before
+        (9, 1100, 1000, 1060),  # the interval is over: since then
+        (1, 1010, 1000, 1610),  # too few: the oldest has waited for long enough
+        (1, 400, 1000, 1060),  # it has, but the interval is not over
+        (2, 1010, None, 1610),
+    ],
+)
+def test_when_a_version_is_published(
+    count: int, oldest_at: float, last_at: float | None, expected: float | None
+) -> None:
+    waiting = WaitingChanges(count, oldest_at)
+    assert due_at(SETTINGS, waiting, last_at) == expected
+    if expected is not None:
+        now = max(expected, oldest_at, last_at or 0)
+        assert is_due(SETTINGS, waiting, last_at, now)
+        if oldest_at < expected:
+            assert not is_due(SETTINGS, waiting, last_at, expected - 1)
+
+
+def test_a_clock_that_was_set_back_keeps_nobody_waiting() -> None:
+    assert is_due(SETTINGS, WaitingChanges(3, 9e9), last_at=9e9, now=1000)
+    assert not is_due(SETTINGS, WaitingChanges(1, 9e9), last_at=9e9, now=1000), "too few still wait"
+
+
+def test_a_publication_is_a_round_that_begins_at_its_end() -> None:
+    began = begin(7)
+    assert began.actions == (Action.AGGREGATE,)
+    published = step(RoundSettings(), began.round, Aggregated())
+    assert (published.round.phase, published.round.number) == (RoundPhase.PUBLISHED, 7)
+    failed = step(RoundSettings(), began.round, AggregationFailed("no memory"))
+    assert (failed.round.phase, failed.round.reason) == (RoundPhase.FAILED, "no memory")
+
+
+def test_what_a_client_has_in_the_sums_is_kept_until_it_withdraws() -> None:
+    kept, tensors = KeptContributions(), {"gram": torch.tensor([1, 2])}
+    first = kept.replacing(Update("ada", 3, 0, tensors))
+    assert first.replaces is None
+    kept.note([first])
+    tensors["gram"].zero_()  # an engine's memory is used again
+    again = kept.replacing(Update("ada", 4, 0, {"gram": torch.tensor([5, 6])}))
+    assert again.replaces is not None
+    assert again.replaces["gram"].tolist() == [1, 2]
+    kept.note([again, kept.replacing(Update("bob", 1, 0, {"gram": torch.tensor([1, 1])}))])
+    gone = kept.withdrawal("ada")
+    assert gone.tensors == {}
+    assert gone.replaces is not None
+    assert gone.replaces["gram"].tolist() == [5, 6]
+    kept.note([gone])
+    assert set(kept.trees) == {"bob"}
