@@ -267,8 +267,7 @@ class Supervisor:
         if verdict.shared:
             log.info("%s", verdict.shared.reason)
         said = (verdict.answer, verdict.reason, verdict.score, verdict.trivial, verdict.metric, with_global)
-        source = verdict.model["source"] if heads and verdict.model else ""
-        self._step(CandidateEvaluated(verdict.round, verdict.kind, *said, source))
+        self._step(CandidateEvaluated(verdict.round, verdict.kind, *said, verdict.source))
 
     # ---- the state machine's commands
 
