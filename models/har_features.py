@@ -103,7 +103,7 @@ class HarFeatures(Model):
         sizes = torch.stack([_length(acceleration), _length(rotation)], dim=2)
         levels = torch.stack([vertical[0], horizontal[0], vertical[1], horizontal[1]], dim=2)
         centred = levels - levels.mean(1, keepdim=True)
-        quarters = centred.unflatten(1, (QUARTERS, WINDOW // QUARTERS)).mean(2).flatten(1)
+        quarters = torch.unflatten(centred, 1, (QUARTERS, WINDOW // QUARTERS)).mean(2).flatten(1)
         return [
             self._moments(sizes)[:, 1:], self._moments(levels)[:, 1:], sizes.amin(1)[:, 1:], sizes.amax(1)[:, 1:],
             quarters, centred.amin(1), centred.amax(1),

@@ -49,7 +49,8 @@ class RidgeHead(NamedTuple):
 
     def classes(self, features: NDArray[Any]) -> NDArray[np.int64]:
         """Return the classes (n,) of features (n, D)."""
-        return self.scores(features).argmax(1).astype(np.int64)
+        found: NDArray[np.int64] = self.scores(features).argmax(1).astype(np.int64)
+        return found
 
 
 def sums_of(features: NDArray[Any], y: NDArray[Any], classes: int, clip: float) -> RidgeSums:

@@ -80,8 +80,8 @@ def rounds_figure(lines: Mapping[str, Mapping[int, float]], ylabel: str, last: i
     figure = new_figure(2.8)
     axes = figure.subplots()
     for (name, values), colour, dash in zip(lines.items(), COLOURS, DASHES, strict=False):
-        look = {"color": colour, "linestyle": dash, "marker": "o" if len(values) == 1 else ""}
-        axes.plot(list(values), list(values.values()), label=plain_text(name), **look)
+        (line,) = axes.plot(list(values), list(values.values()), label=plain_text(name), color=colour, linestyle=dash)
+        line.set_marker("o" if len(values) == 1 else "")
     by_round(axes, ylabel, last)
     axes.set_ylim(bottom=0)
     if len(lines) > 1:
