@@ -29,15 +29,13 @@ PRESETS: dict[str, FormPreset] = {
         {"labels": ACTIVITIES, "model": "har_cnn", "method": "fedper", "rounds": "20", "epochs": "5"},
     ),
     "phones": FormPreset(
-        "Phones join from their browsers: nobody trains, class means of a network's features travel (FedProto with a "
-        "frozen backbone). Start it from a federation that has learnt on such phones: untrained weights tell less.",
+        "Phones join from their browsers, and boards with them: nobody trains, devices send exact sums of features whenever "
+        "their windows have changed, and a version is published a minute later (analytic). It has no rounds and no end.",
         {
             "labels": ACTIVITIES,
-            "model": "har_cnn",
-            "method": "fedproto",
-            "rounds": "1000",
-            "deadline_s": "60",
-            "further": 'light_clients = true\n\n[method]\nbackbone = "frozen"\n\n[rounds]\ninterval_s = 60',
+            "model": "har_features",
+            "method": "analytic",
+            "further": '[data]\nnormalization = "none"',
         },
     ),
     "fleet": FormPreset(

@@ -99,7 +99,7 @@ class FederationDetail(FederationSummary):
     stable_note: str = Field(description="why the name stable stays where it is; empty where nothing is newer")
     regression: str = Field(description="what devices measured to be worse than before, line by line; empty: nothing")
     feature_model: FeatureModel | None = Field(
-        description="what devices that cannot train compute embeddings with; null: none may join"
+        description="what phones compute embeddings with in a continuous federation; null: none may join"
     )
 
     simulate: str = Field(default=SIMULATE, description="simulates it; plan.json is the answer of GET …/plan")

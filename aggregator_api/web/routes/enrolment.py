@@ -57,7 +57,7 @@ def make_token(
     if not request.app.state.runtime.settings.phone_page:
         links["phone"] = ""
     with database.read() as session:
-        takes_phones = bool(service.get_federation(session, name).plan.get("light_clients"))
+        takes_phones = service.get_federation(session, name).feature_model_sha256 is not None
     return page(request, "token.html", federation=name, made=made, server=server, takes_phones=takes_phones, **links)
 
 

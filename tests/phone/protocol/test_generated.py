@@ -54,7 +54,8 @@ WHOLE: dict[str, tuple[type[Strict], dict[str, Any]]] = {
             "deadline": 1.5,
             "plan": PLAN.model_dump(mode="json", exclude={"training": {"augmentation"}}),
             "model": POINTER,
-            "light_model": POINTER,
+            "continuous": True,
+            "feature_model": POINTER,
             "release": {"serial": 1, "released": RELEASE, "candidate": None, "millionths": 9, "withdrawn": [1, 2]},
             "chunk_bytes": 4096,
             "presence_check": "x",
@@ -62,7 +63,6 @@ WHOLE: dict[str, tuple[type[Strict], dict[str, Any]]] = {
             "expires": 2_000_000_000,
         },
     ),
-    "invitation": (messages.Invitation, {**ENVELOPE, "round": 2, "model": POINTER}),
     "offer": (messages.Offer, {**ENVELOPE, "rollout": 2}),
     "notice": (messages.Notice, {"schema_version": 1, "session": "s", "reason": "two of a name"}),
     "acknowledgement": (
