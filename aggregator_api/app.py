@@ -111,10 +111,10 @@ def _log_access(runtime: Runtime) -> None:
     settings = runtime.settings
     made = api_keys.ensure_operator(runtime.database, settings.data_dir.resolve())
     if made is not None:
-        log.info("the operator's key is in %s; only this user may read it. `login-link` opens the pages with it", made)
+        log.info("operator key written file=%s; `login-link` opens the pages with it", made)
     else:
         with runtime.database.read() as session:
             if not api_keys.has_operator(session, time.time()):
-                log.warning("no operator's key opens this server: `python -m aggregator_api keys create` makes one")
+                log.warning("no valid operator key; `python -m aggregator_api keys create` makes one")
     if not settings.enrolled_only:
-        log.info("devices need no approval (admission = open): whoever reaches the broker takes part")
+        log.info("devices need no approval admission=open; whoever reaches the broker takes part")

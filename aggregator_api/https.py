@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import ssl
-from collections.abc import Callable
 from pathlib import Path
 
 from aggregator_api.errors import ConfigError
@@ -15,8 +13,6 @@ log = logging.getLogger(__name__)
 
 REFRESH_S = 60
 """How often the files are looked at."""
-SHUTDOWN_S = 5.0
-"""For a client to say goodbye in TLS."""
 
 
 class Certificate:
@@ -40,12 +36,12 @@ class Certificate:
         try:
             self._loaded()  # first beside the one in use, which half of a pair would spoil
         except ConfigError as error:
-            log.warning("the new certificate is not used: %s", error)
+            log.warning("new certificate rejected: %s", error)
             self._seen = state
             return False
         self.context.load_cert_chain(*self._files)
         self._seen = state
-        log.info("new connections are shown the new certificate in %s", self._files[0])
+        log.info("certificate reloaded file=%s", self._files[0])
         return True
 
     def _loaded(self) -> ssl.SSLContext:
@@ -80,29 +76,6 @@ def certificate_of(settings: Settings) -> Certificate | None:
     if settings.tls_cert_file is None or settings.tls_key_file is None:
         return None
     return Certificate(settings.tls_cert_file, settings.tls_key_file)
-
-
-async def listen(
-    certificate: Certificate, protocol: Callable[[], asyncio.Protocol], settings: Settings, backlog: int
-) -> asyncio.Server:
-    """Listen with TLS where the settings say so; a handshake has as long as a request's headers.
-
-    Raises:
-        ConfigError: if the address cannot be listened on.
-    """
-    host, port = settings.https_address
-    try:
-        return await asyncio.get_running_loop().create_server(
-            protocol,
-            host,
-            port,
-            ssl=certificate.context,
-            backlog=backlog,
-            ssl_handshake_timeout=settings.header_timeout_s,
-            ssl_shutdown_timeout=SHUTDOWN_S,
-        )
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; choose another https_port") from error
 
 
 def _no_password() -> str:

@@ -1,12 +1,18 @@
-"""Whether a port can be listened on, asked before anything is started, and answered in words; and what is loopback."""
+"""Listening on a port, asking for it before anything is started, with answers in words; and what is loopback."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import ipaddress
 import socket
+import ssl
+from collections.abc import Callable
 
 from aggregator_api.errors import ConfigError
+
+TLS_SHUTDOWN_S = 5.0
+"""For a client to say goodbye in TLS."""
 
 
 def require_free(host: str, port: int, option: str = "--port") -> None:
@@ -25,6 +31,37 @@ def require_free(host: str, port: int, option: str = "--port") -> None:
             probe.bind(address)
         except OSError as error:
             raise ConfigError(_explain(host, port, option, error)) from error
+
+
+async def listen(
+    protocol: Callable[[], asyncio.Protocol],
+    host: str,
+    port: int,
+    *,
+    backlog: int,
+    tls: ssl.SSLContext | None = None,
+    handshake_s: float = 0,
+) -> asyncio.Server:
+    """Listen, with TLS where a context is given; its handshake has `handshake_s`.
+
+    Raises:
+        ConfigError: saying which option to change.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        if tls is None:
+            return await loop.create_server(protocol, host, port, backlog=backlog)
+        return await loop.create_server(
+            protocol,
+            host,
+            port,
+            backlog=backlog,
+            ssl=tls,
+            ssl_handshake_timeout=handshake_s,
+            ssl_shutdown_timeout=TLS_SHUTDOWN_S,
+        )
+    except OSError as error:
+        raise ConfigError(_explain(host, port, "--port" if tls is None else "https_port", error)) from error
 
 
 def is_loopback(host: str) -> bool:

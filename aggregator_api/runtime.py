@@ -248,7 +248,7 @@ class Runtime:
         try:
             garbage_collection.collect(self.database, self.blobs, grace_s=self.settings.gc_grace_s)
         except Exception:  # a publication must not fail of it
-            log.exception("garbage could not be collected")
+            log.exception("garbage collection failed")
 
     def _make_leadership(self) -> Leadership:
         settings = self.settings
@@ -310,9 +310,9 @@ class Runtime:
             with self.database.write() as session:
                 retired = policy.apply(session, self.settings, actor="server")
         except Exception:  # tomorrow is another day
-            log.exception("what is too old could not be removed")
+            log.exception("retention failed")
         else:
-            log.info("removed by age: %s", retired)
+            log.info("retention done: %s", retired)
 
     def _handle(self, topic: str, payload: bytes) -> None:
         self._take_uploads_over()

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import resource
 import signal
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
-from aggregator_api.api.connections import BACKLOG, bounded_protocol, bounds_of
+from aggregator_api.api.connections import BACKLOG, Connection, ConnectionLimits, Connections, RequestPhases
 from aggregator_api.app import create_app
 from aggregator_api.disk import require_folder
-from aggregator_api.https import REFRESH_S, Certificate, certificate_of, listen
+from aggregator_api.https import REFRESH_S, Certificate, certificate_of
+from aggregator_api.ports import listen
 from aggregator_api.settings import Settings
 from aggregator_api.storage.folder_lock import FolderLock
 
@@ -42,17 +43,15 @@ def run_server(settings: Settings) -> None:
     certificate = certificate_of(settings)
     app = create_app(settings)
     config = uvicorn.Config(
-        app,
-        host=settings.host,
-        port=settings.port,
+        RequestPhases(app),
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=GRACE_S,
         server_header=False,
         lifespan="off",  # _Server does it
-        http=bounded_protocol(bounds_of(settings)),
+        http="httptools",
+        ws="none",
         timeout_keep_alive=settings.idle_timeout_s,
-        backlog=BACKLOG,
         proxy_headers=False,  # uvicorn would believe any program on this machine; see auth/client_address.py
     )
     with ExitStack() as locks:
@@ -66,7 +65,7 @@ class _Server(uvicorn.Server):
 
     It raises a caught signal again once it has ended; a clean end is no failure, so this one does not. It tells of an
     error at the application's start by a traceback; this one starts the application itself and lets it through. And it
-    listens either with TLS or without; this one does both where the settings say so.
+    listens once and hands sockets to its protocol; this one listens with and without TLS, and bounds connections.
     """
 
     def __init__(
@@ -76,6 +75,7 @@ class _Server(uvicorn.Server):
         self._app = app
         self._settings = settings
         self._certificate = certificate
+        self._connections = Connections(ConnectionLimits.of(settings))
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         with self.capture_signals():
@@ -84,21 +84,25 @@ class _Server(uvicorn.Server):
                 await super().serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets if self._settings.plain_http else [])
+        await super().startup([])
+        settings = self._settings
+        if settings.plain_http:
+            server = await listen(self._connection, settings.host, settings.port, backlog=BACKLOG)
+            self.servers.append(server)
         if self._certificate is not None:
-            self.servers.append(await listen(self._certificate, self._protocol, self._settings, BACKLOG))
+            context, host, port = self._certificate.context, *settings.https_address
+            handshake_s = settings.header_timeout_s
+            server = await listen(self._connection, host, port, backlog=BACKLOG, tls=context, handshake_s=handshake_s)
+            self.servers.append(server)
 
     async def on_tick(self, counter: int) -> bool:
         if self._certificate is not None and counter % (REFRESH_S * TICKS_PER_S) == 0:
             self._certificate.refresh()
         return await super().on_tick(counter)
 
-    def _protocol(self) -> asyncio.Protocol:
-        make: Any = self.config.http_protocol_class
-        protocol: asyncio.Protocol = make(
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
-        return protocol
+    def _connection(self) -> Connection:
+        make: Any = self.config.http_protocol_class  # which the setting `http` names
+        return Connection(self._connections, partial(make, self.config, self.server_state))
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

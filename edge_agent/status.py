@@ -17,6 +17,7 @@ from edge_agent.machine.state import Agent, Stage, status_of
 from edge_agent.serving.classifier import describe_live
 from edge_agent.serving.model_registry import ModelRegistry, name_of
 from edge_agent.storage.files import tolerate_full_disk, write_file
+from edge_agent.storage.participation import can_withdraw, participation
 from edge_agent.storage.repair import DAMAGED_FILE
 from edge_agent.storage.state_store import RememberedRound, StateStore
 from edge_agent.storage.window_store import FILE_NAME as WINDOWS_FILE
@@ -32,8 +33,9 @@ MAX_LEFT_OUT = 5
 def summary(store: StateStore, device: str) -> dict[str, Any]:
     """Describe the device; a score is None where it had no holdout windows, the model where none was good yet.
 
-    `judged` is the last judgement of a candidate, and `not_adopted` its reason unless it was adopted; `compared` is
-    what it found about all models of the device on the same windows, None before the first.
+    `participation` is the person's wish. `judged` is the last judgement of a candidate, and `not_adopted` its reason
+    unless it was adopted; `compared` is what it found about all models of the device on the same windows, None before
+    the first.
     """
     trained = sorted((row for row in store.rounds() if row.update_id), key=lambda row: (row.epoch, row.round))
     judged, registry = store.adoption_report(), ModelRegistry(store)
@@ -43,6 +45,7 @@ def summary(store: StateStore, device: str) -> dict[str, Any]:
         "model": registry.present(),
         "serving": describe_served(store),
         "compared": _compared(registry),
+        "participation": {**participation(store)._asdict(), "can_withdraw": can_withdraw(store)},
         "judged": judged and judged.model_dump(exclude={"instance"}),
         "not_adopted": judged.reason if judged and judged.answer != "adopted" else None,
         "adoption": [row.reason for row in store.adoptions()],
@@ -97,13 +100,19 @@ def describe_device(store: StateStore, device: str, *, running: bool) -> list[st
         *([f"It would not train now: {'; '.join(doing['blockers'])}."] if running and doing.get("blockers") else []),
         f"{waiting} of its updates wait for the server's answer." if waiting else "No update waits for an answer.",
         *(ThreadFailure(**each).describe(time.time()) for each in doing.get("failures", []) if running),
-        *filter(None, [describe_restore(store)]),
+        *filter(None, [describe_restore(store), describe_participation(store)]),
         describe_served(store),
         *describe_release(store, device),
         *_left_alone(store),
         *(describe_live(store.folder) if running else []),
         *(f"Round {row.round} was left out: {row.reason}." for row in store.rounds() if row.status == "left out"),
     ]
+
+
+def describe_participation(store: StateStore) -> str:
+    """Say that the person has withdrawn this device, and what became of it; empty while it takes part."""
+    wish = participation(store)
+    return "" if wish.takes_part else wish.words
 
 
 def describe_served(store: StateStore) -> str:

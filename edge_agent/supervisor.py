@@ -267,8 +267,7 @@ class Supervisor:
         if verdict.shared:
             log.info("%s", verdict.shared.reason)
         said = (verdict.answer, verdict.reason, verdict.score, verdict.trivial, verdict.metric, with_global)
-        source = verdict.model["source"] if heads and verdict.model else ""
-        self._step(CandidateEvaluated(verdict.round, verdict.kind, *said, source))
+        self._step(CandidateEvaluated(verdict.round, verdict.kind, *said, verdict.source))
 
     # ---- the state machine's commands
 
@@ -356,8 +355,11 @@ class Supervisor:
                 raise StoreError(f"no driver carries out {type(command).__name__}")
 
     def _start_job(self, command: do.StartJob) -> None:
-        what = {"train": "training", "export": "export", "adopt": "export of the global model"}[command.kind]
-        log.info("%s started round=%d", what, command.round, extra=about(round=command.round))
+        what = {"train": "training", "export": "export", "adopt": "export of the global model"}
+        if command.continuous:
+            what |= {"train": "sums of this device's windows", "adopt": "heads of all sums"}
+        unit = "version" if command.continuous else "round"
+        log.info("%s started %s=%d", what[command.kind], unit, command.round, extra=about(round=command.round))
         job = make_job(self.config, command, self._background.blob(command.model), self.store.get("client_state"))
         self._jobs.start(job)
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from models.errors import OptionError
-from models.layers.alp import ALP, UPDATES, check_update
+from models.layers.alp import ALP, UPDATES, AlpOptions, check_update
 from models.layers.channels_last import Conv1d, GroupNorm
 from models.layers.dropout import Dropout
 from models.model import Model, ModelOutput
@@ -98,7 +98,7 @@ class HarCnnAlp(HarCnn):
         if len(prototypes) != 1:
             raise OptionError(f"prototypes={list(prototypes)}: the CNN has one ALP layer, so one count")
         self.options |= {"prototypes": list(prototypes), "alp": dict(alp or {}), "alp_update": alp_update}
-        self.alp = ALP(feature_dim, prototypes[0], update=check_update(alp_update), **(alp or {}))
+        self.alp = ALP(feature_dim, prototypes[0], AlpOptions(update=check_update(alp_update), **(alp or {})))
         self.norm = nn.LayerNorm(feature_dim)
 
     def align(self, tokens: Tensor, mask: Tensor | None) -> Tensor:

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterable
+from dataclasses import fields
 from typing import Any
 
 from gaitway.errors import did_you_mean
@@ -19,7 +20,7 @@ from models.image.mobilenet import MobileNetV2
 from models.image.resnet import ResNet18
 from models.image.segmentation import SegmenterSmall
 from models.image.vit import Vit, VitAlp
-from models.layers.alp import ALP
+from models.layers.alp import AlpOptions
 from models.model import Model
 
 
@@ -130,7 +131,7 @@ def alp_options() -> dict[str, Any]:
 
     `update` is an option of its own, `alp_update`.
     """
-    return {key: value for key, value in _keywords(ALP).items() if key not in ("dim", "num_prototypes", "update")}
+    return {field.name: field.default for field in fields(AlpOptions) if field.name != "update"}
 
 
 def _keywords(layer: type) -> dict[str, Any]:

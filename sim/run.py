@@ -33,13 +33,14 @@ from sim.engines import EngineChoice, choose
 from sim.engines.stacked import CHUNK
 from sim.errors import RunDirectoryError, SettingsError
 from sim.evaluation import Evaluator
-from sim.experiment import ENVIRONMENT, Experiment
+from sim.experiment import Experiment
 from sim.networks.architectures import Architecture, architectures, for_images
 from sim.new_clients import score_new_clients
 from sim.results.saved_models import save_models
 from sim.results.segmented_images import FILE, images_of, write_images
 from sim.results.summary import write_json, write_results
 from sim.results.writing import CHECKPOINT, writing
+from sim.run_options import ENVIRONMENT
 from sim.simulation import Simulation
 from sim.uplink import Uplink
 
@@ -223,7 +224,9 @@ def _truncate_lines(path: Path, rounds: int) -> None:
     write_file(path, "".join(line + "\n" for line in lines).encode())
 
 
-VOLATILE = ENVIRONMENT | {"versions", "hardware", "parameters", "split_leaks", "findings", "partition_class_names"}
+VOLATILE = ENVIRONMENT | {
+    *("versions", "hardware", "parameters", "split_leaks", "findings", "partition_class_names", "data_sha256"),
+}
 """Keys of config.json that may differ when a run is resumed."""
 
 
@@ -270,6 +273,7 @@ def _facts(data: FederatedData, simulation: Simulation) -> dict[str, Any]:
         "split_leaks": data.split_leaks,
         "findings": data.findings,
         "partition_class_names": data.partition_class_names,
+        "data_sha256": data.sha256(),
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from federation import wire
+from federation.aggregation.kept_contributions import KeptContributions
 from federation.aggregation.screening import NormHistory, Screening, UpdateClaim, cap_examples, screen, shortfall
 from federation.method import Method
 from federation.plan import RoundSettings
@@ -20,7 +21,6 @@ from federation.privacy.differential_privacy import privatized
 from federation.records import Client, Examples, Tree, Update
 from federation.rounds.in_memory_round import InMemoryRound
 from federation.rounds.progress import Progress, is_to_suspend, refused_updates
-from federation.rounds.publication import KeptContributions
 from federation.rounds.server_round import (
     Action,
     Aggregated,

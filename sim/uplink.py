@@ -15,7 +15,7 @@ from federation.wire import uploads
 from federation.wire.schema import schema_of
 from sim.client_store.lazy import LazySequence
 from sim.engines import ClientJob, Engine
-from sim.experiment import UplinkPrecision
+from sim.run_options import UplinkPrecision
 
 
 @dataclass(frozen=True)

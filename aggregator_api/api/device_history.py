@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import func, select, union
 from sqlalchemy.orm import Session, aliased
 
-from aggregator_api.api.queries import PageParams, update_view
+from aggregator_api.api.queries import PageParams, columns, update_view
 from aggregator_api.api.schemas import resources
 from aggregator_api.db.models import (
     AdoptionRow,
@@ -113,5 +113,4 @@ def _round(
 
 
 def _adoption(metric: str, row: AdoptionRow) -> dict[str, Any]:
-    names = ("source", "answer", "score", "trivial", "reason", "recorded_at")
-    return {"metric": metric, **{name: getattr(row, name) for name in names}, "most_frequent": row.trivial}
+    return {**columns(row), "metric": metric, "most_frequent": row.trivial}

@@ -8,7 +8,8 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.db import repositories
 from aggregator_api.db.models import DeviceRow, FederationRow, ParticipationRow, RoundRow
-from aggregator_api.devices import suspension
+from aggregator_api.devices import contributions, suspension
+from federation.methods import is_continuous
 from federation.plan import Plan
 from federation.rounds.server_round import ClientStatus, RoundPhase
 
@@ -33,6 +34,7 @@ def activity(session: Session, federation: FederationRow, device: DeviceRow) -> 
         or _suspended(device)
         or _federation_idle_reason(federation)
         or _device_reason(device)
+        or _in_sums(session, federation, device)
         or (_in_round(current, part, device) if current is not None else waiting_for(session, federation))
     )
     return DeviceActivity(False, reason)
@@ -68,6 +70,23 @@ def _device_reason(device: DeviceRow) -> str:
     return ""
 
 
+def _in_sums(session: Session, federation: FederationRow, device: DeviceRow) -> str:
+    """Say what a device has in the sums of a continuous federation; empty where the federation works in rounds."""
+    if not is_continuous(federation.plan["method"]):
+        return ""
+    row = contributions.find(session, device)
+    if row is None:
+        return f"It has sent no sums yet{_detail_suffix(device)}."
+    if row.sha256 is None:
+        rest = "the next version is without them" if row.changed_at else "none are left"
+        return f"Its sums were taken out; {rest}."
+    sums = f"Its sums of {row.examples:,} windows"
+    if row.changed_at is None:
+        return f"{sums} are in the model since version {row.published_version}."
+    earlier = f"; the model has earlier ones since version {row.published_version}" if row.published_version else ""
+    return f"{sums} wait for the next version{earlier}."
+
+
 def _in_round(current: RoundRow, part: ParticipationRow | None, device: DeviceRow) -> str:
     number = current.number
     if current.phase == RoundPhase.AGGREGATING:
@@ -84,7 +103,9 @@ def _in_round(current: RoundRow, part: ParticipationRow | None, device: DeviceRo
 
 
 def waiting_for(session: Session, federation: FederationRow) -> str:
-    """Say what a running federation without an open round waits for."""
+    """Say what a running federation without an open round waits for; empty where it is continuous."""
+    if is_continuous(federation.plan["method"]):
+        return ""
     rounds = Plan.model_validate(federation.plan).rounds
     needed = max(rounds.minimum_clients, rounds.clients_per_round or 1)
     online = repositories.count_online(session, federation, rounds.cohort_tags)

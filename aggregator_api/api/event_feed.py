@@ -24,7 +24,7 @@ from aggregator_api.api.queries import PageParams
 from aggregator_api.auth.open_streams import OpenStream, StreamAccess
 from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
-from aggregator_api.observability.failure_log import failures
+from aggregator_api.db.failure_log import failures
 from gaitway.threads import supervised_task
 
 Found = TypeVar("Found")
@@ -158,7 +158,7 @@ class EventFeed:
         try:
             return await run_in_threadpool(read, *given)
         except SQLAlchemyError as error:
-            failures.report("events cannot be read", error)
+            failures.report("events not readable", error)
             return None
 
     def _after(self, name: str, last: int) -> list[ServerSentEvent]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import BindParameter, Select, bindparam, func, select, true
+from sqlalchemy import BindParameter, Select, bindparam, func, inspect, select, true
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from aggregator_api.api.schemas import resources
@@ -28,10 +28,14 @@ from aggregator_api.db.models import (
     RoundRow,
     UpdateRow,
 )
+from aggregator_api.devices import contributions
 from aggregator_api.errors import NotFoundError
 from aggregator_api.rollouts import adoptions
 from aggregator_api.updates.screening import LEFT_OUT
+from federation.methods import is_continuous
+from federation.plan import Plan
 from federation.protocol.messages import DEFAULT_METRIC, UpdateManifest, VersionScore
+from federation.rounds import publication
 from federation.rounds.server_round import ClientStatus
 
 Row = TypeVar("Row")
@@ -45,30 +49,28 @@ class PageParams(NamedTuple):
 
     cursor: int
     limit: int
+    newest_first: bool = False
 
 
-def federations(
-    session: Session, only: str | None, page: PageParams, *, newest_first: bool = False
-) -> resources.Page[resources.FederationSummary]:
+def federations(session: Session, only: str | None, page: PageParams) -> resources.Page[resources.FederationSummary]:
     """List the federations, or only the one of that name."""
     query = select(FederationRow)
     if only is not None:
         query = query.where(FederationRow.name == only)
-    view = resources.FederationSummary.model_validate
-    return paginate(session, query, FederationRow.id, page, view, newest_first=newest_first)
+    return paginate(session, query, FederationRow.id, page, resources.FederationSummary.model_validate)
 
 
 def federation(
     session: Session, row: FederationRow, scores: ScoresOf = adoptions.scores_of
 ) -> resources.FederationDetail:
     """Describe a federation."""
-    now = session.execute(_DETAIL, {"federation": row.id}).one()
+    now, continuous = session.execute(_DETAIL, {"federation": row.id}).one(), _continuous(session, row)
     return resources.FederationDetail.model_validate(
         {
-            **_columns(row),
+            **columns(row),
             "epoch": now.EpochRow.epoch,
             "restored_at": now.EpochRow.restored_at,
-            "summary": _in_words(row.status, now.last or 0, now.RoundRow, now.EpochRow),
+            "summary": _in_words(row.status, now.last or 0, now.RoundRow, now.EpochRow, continuous),
             "round": now.last or 0,
             "published_rounds": now.published,
             "round_phase": now.RoundRow.phase if now.RoundRow else None,
@@ -76,8 +78,17 @@ def federation(
             "devices_online": now.online,
             "model": _versions(session, row, [now.ModelVersionRow], scores)[0],
             "feature_model": _feature_model(row),
+            "continuous": continuous,
         }
     )
+
+
+def _continuous(session: Session, row: FederationRow) -> resources.ContinuousState | None:
+    if not is_continuous(row.plan["method"]):
+        return None
+    found, settings = contributions.counts(session, row), Plan.model_validate(row.plan).publication
+    at = publication.due_at(settings, contributions.waiting(found), found.last_at) if row.status == "running" else None
+    return resources.ContinuousState(devices=found.devices, changes_waiting=found.waiting, next_version_at=at)
 
 
 def _feature_model(row: FederationRow) -> dict[str, Any] | None:
@@ -103,9 +114,19 @@ def _detail() -> Select[Any]:
 _DETAIL = _detail()
 
 
-def _in_words(status: str, number: int, current: RoundRow | None, epoch: EpochRow) -> str:
+def _in_words(
+    status: str,
+    number: int,
+    current: RoundRow | None,
+    epoch: EpochRow,
+    continuous: resources.ContinuousState | None,
+) -> str:
     """Say where a federation stands, and whether the server was restored."""
-    if current is None:
+    if continuous is not None:
+        devices, changes = continuous.devices, continuous.changes_waiting
+        whose = "1 device's sums" if devices == 1 else f"{devices:,} devices' sums"
+        now = f"{status}, continuous: {whose}, {changes:,} change{'s wait' if changes != 1 else ' waits'}"
+    elif current is None:
         now = f"{status}, no round is open after round {number}" if number else f"{status}, no round has begun yet"
     else:
         parts = current.pending + current.received
@@ -155,7 +176,7 @@ def metrics(
         query = query.where(MetricRow.round_number == round_number)
 
     def view(metric: MetricRow) -> resources.ReportedMetric:
-        return resources.ReportedMetric.model_validate({**_columns(metric), "device": metric.device.name})
+        return resources.ReportedMetric.model_validate({**columns(metric), "device": metric.device.name})
 
     return paginate(session, query, MetricRow.id, page, view)
 
@@ -190,32 +211,26 @@ _SHOWN_OF_DEVICES = [getattr(DeviceRow, name) for name in resources.Device.model
 
 
 def updates(
-    session: Session, row: FederationRow, status: str | None, page: PageParams, *, newest_first: bool = False
+    session: Session, row: FederationRow, status: str | None, page: PageParams
 ) -> resources.Page[resources.UpdateView]:
     """List the updates of a federation, all or those of one status."""
     query = select(UpdateRow).where(UpdateRow.federation_id == row.id)
     if status is not None:
         query = query.where(UpdateRow.status == status)
-
-    return paginate(session, query, UpdateRow.id, page, update_view, newest_first=newest_first)
+    return paginate(session, query, UpdateRow.id, page, update_view)
 
 
 def update_view(row: UpdateRow) -> resources.UpdateView:
     """Describe an update."""
-    return resources.UpdateView.model_validate({**_columns(row), "device": row.device.name})
+    return resources.UpdateView.model_validate({**columns(row), "device": row.device.name})
 
 
 def model_versions(
-    session: Session,
-    row: FederationRow,
-    page: PageParams,
-    *,
-    newest_first: bool = False,
-    scores: ScoresOf = adoptions.scores_of,
+    session: Session, row: FederationRow, page: PageParams, scores: ScoresOf = adoptions.scores_of
 ) -> resources.Page[resources.ModelVersion]:
     """List the global models of a federation."""
     query = select(ModelVersionRow).where(ModelVersionRow.federation_id == row.id)
-    found, following = _shown(session, query, ModelVersionRow.id, page, newest_first=newest_first)
+    found, following = _shown(session, query, ModelVersionRow.id, page)
     return resources.Page(items=_versions(session, row, found, scores), next_cursor=following)
 
 
@@ -268,7 +283,7 @@ def key(session: Session, row: CredentialRow) -> Key:
     federation = session.get(FederationRow, row.federation_id) if row.federation_id else None
     device = session.get(DeviceRow, row.device_id) if row.device_id else None
     names = {"federation": federation and federation.name, "device": device and device.name}
-    return Key.model_validate({**_columns(row), **names})
+    return Key.model_validate({**columns(row), **names})
 
 
 def tokens(session: Session, row: FederationRow, page: PageParams) -> resources.Page[Token]:
@@ -288,19 +303,17 @@ def paginate(
     key: InstrumentedAttribute[int],
     page: PageParams,
     view: Callable[[Row], Item],
-    *,
-    newest_first: bool = False,
 ) -> resources.Page[Item]:
     """Return the part of a listing that a window shows; rows are ordered by `key`."""
-    found, following = _shown(session, query, key, page, newest_first=newest_first)
+    found, following = _shown(session, query, key, page)
     return resources.Page(items=[view(row) for row in found], next_cursor=following)
 
 
 def _shown(
-    session: Session, query: Select[Row], key: InstrumentedAttribute[int], page: PageParams, *, newest_first: bool
+    session: Session, query: Select[Row], key: InstrumentedAttribute[int], page: PageParams
 ) -> tuple[Sequence[Row], int | None]:
     """Return the rows of a page, and the cursor of the next one."""
-    if not newest_first:
+    if not page.newest_first:
         query = query.where(key > page.cursor).order_by(key)
     else:
         query = query.order_by(key.desc())
@@ -326,7 +339,7 @@ def _versions(
     return [
         resources.ModelVersion.model_validate(
             {
-                **_columns(row),
+                **columns(row),
                 "aliases": sorted(aliases.get(row.id, ())),
                 "url": f"/v1/blobs/{row.broadcast_sha256}",
                 "score": _score(scores.get(row.id)),
@@ -382,5 +395,6 @@ def _counted(update: UpdateRow, claimed: int, judged: bool) -> int | None:
     return claimed if update.counted_examples is None else update.counted_examples
 
 
-def _columns(row: Any) -> dict[str, Any]:
-    return {column.key: getattr(row, column.key) for column in row.__table__.columns}
+def columns(row: Any) -> dict[str, Any]:
+    """Return what a row holds, by the names of its attributes."""
+    return {attribute.key: getattr(row, attribute.key) for attribute in inspect(row).mapper.column_attrs}

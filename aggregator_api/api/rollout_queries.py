@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from aggregator_api.api.queries import PageParams, paginate
+from aggregator_api.api.queries import PageParams, columns, paginate
 from aggregator_api.api.schemas.resources import Page
 from aggregator_api.api.schemas.rollouts import AnswerName, RolloutDetail, RolloutDevice, RolloutView
 from aggregator_api.db.models import FederationRow, RolloutDeviceRow, RolloutRow
@@ -17,17 +17,15 @@ from federation.plan import RolloutSettings
 from federation.rounds.rollout import AdoptionAnswer
 
 
-def listing(
-    session: Session, federation: FederationRow, page: PageParams, *, newest_first: bool = False
-) -> Page[RolloutView]:
+def listing(session: Session, federation: FederationRow, page: PageParams) -> Page[RolloutView]:
     """List the rollouts of a federation."""
     query = select(RolloutRow).where(RolloutRow.federation_id == federation.id)
-    return paginate(session, query, RolloutRow.id, page, described, newest_first=newest_first)
+    return paginate(session, query, RolloutRow.id, page, described)
 
 
 def described(row: RolloutRow) -> RolloutView:
     """Describe a rollout without its waves."""
-    return RolloutView(**_said(row))
+    return RolloutView.model_validate(_said(row))
 
 
 def detail(session: Session, row: RolloutRow) -> RolloutDetail:
@@ -38,7 +36,7 @@ def detail(session: Session, row: RolloutRow) -> RolloutDetail:
         {**_reach(settings, wave), "devices": sum(counts.get(wave, {}).values()), **counts.get(wave, {})}
         for wave in range(row.wave + 1)
     ]
-    return RolloutDetail.model_validate({**_said(row), "settings": row.settings, "progress": progress})
+    return RolloutDetail.model_validate({**_said(row), "progress": progress})
 
 
 def devices(session: Session, row: RolloutRow, answer: AnswerName | None, page: PageParams) -> Page[RolloutDevice]:
@@ -51,27 +49,16 @@ def devices(session: Session, row: RolloutRow, answer: AnswerName | None, page: 
 
 
 def _device(metric: str, row: RolloutDeviceRow) -> RolloutDevice:
-    said = {name: getattr(row, name) for name in ("answer", "score", "reason", "notified_at", "answered_at")}
-    return RolloutDevice(device=row.device.name, wave=row.wave + 1, metric=metric, **said)
+    return RolloutDevice.model_validate(
+        {**columns(row), "device": row.device.name, "wave": row.wave + 1, "metric": metric}
+    )
 
 
 def _said(row: RolloutRow) -> dict[str, Any]:
     settings = RolloutSettings.model_validate(row.settings)
-    names = (
-        "id",
-        "number",
-        "phase",
-        "members",
-        "successes",
-        "failures",
-        "reason",
-        "wave_started_at",
-        "started_at",
-        "ended_at",
-    )
     where = {"wave": row.wave + 1, "waves": len(settings.waves), **_reach(settings, row.wave)}
     what = {"version": row.version.version, "sha256": row.version.broadcast_sha256}
-    return {**{name: getattr(row, name) for name in names}, **where, **what}
+    return {**columns(row), **where, **what}
 
 
 def _reach(settings: RolloutSettings, wave: int) -> dict[str, Any]:

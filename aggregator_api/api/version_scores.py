@@ -16,10 +16,12 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.api.time_budget import TimeBudget
 from aggregator_api.db import repositories
+from aggregator_api.db.event_kinds import EVENT_KINDS
 from aggregator_api.db.models import EventRow, FederationRow, ModelVersionRow, RoundRow
 from aggregator_api.rollouts import adoptions
 from federation.protocol.messages import VersionScore
 
+REPORTS = frozenset(kind for kind, entry in EVENT_KINDS.items() if entry.brings_scores)
 MAX_FEDERATIONS = 64
 MAX_VERSIONS = 2_000
 """Of one federation; past it all are forgotten, and those that are asked for are made anew."""
@@ -82,10 +84,9 @@ class VersionScores:
 
 def _changed(session: Session, federation: FederationRow, after: int, newest: int) -> set[int]:
     """Return the versions of which anything was reported, or deleted, between two events."""
-    reports = EventRow.kind.startswith("adoption.") | EventRow.kind.in_(("update.accepted", "update.held"))
     query = select(EventRow.round_number, EventRow.kind).distinct()
     query = query.where(EventRow.federation_id == federation.id, EventRow.id > after, EventRow.id <= newest)
-    found = session.execute(query.where(reports | (EventRow.kind == "device.deleted"))).all()
+    found = session.execute(query.where(EventRow.kind.in_((*REPORTS, "device.deleted")))).all()
     made = select(ModelVersionRow.id).where(ModelVersionRow.federation_id == federation.id)
     begun = select(RoundRow.base_version_id).where(RoundRow.federation_id == federation.id)
     if all(row.kind != "device.deleted" for row in found):  # it may have measured any of them

@@ -130,4 +130,4 @@ def _note(database: Database, caller: Caller, now: float) -> None:
         with database.write() as session:
             api_keys.note_use(session, caller, now)
     except SQLAlchemyError as error:
-        log.warning("the use of key %s could not be written down: %s", caller.id, error)
+        log.warning("key use not recorded key=%s: %s", caller.id, error)

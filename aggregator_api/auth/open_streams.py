@@ -22,8 +22,8 @@ from starlette.requests import Request
 from aggregator_api.auth import api_keys, web_sessions
 from aggregator_api.auth.api_keys import Caller
 from aggregator_api.db.database import Database
+from aggregator_api.db.failure_log import failures
 from aggregator_api.errors import TooManyError
-from aggregator_api.observability.failure_log import failures
 from gaitway.threads import supervised_task
 
 CHECK_S = 2.0
@@ -101,7 +101,7 @@ class OpenStreams:
         try:
             good_keys, good_sessions = await run_in_threadpool(self._valid, keys, sessions)
         except SQLAlchemyError as error:
-            failures.report("whose streams are open cannot be looked up", error)
+            failures.report("open streams not checked", error)
             return
         for stream in streams:
             if stream.key not in good_keys or (stream.session and stream.session not in good_sessions):

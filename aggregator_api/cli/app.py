@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -17,21 +17,17 @@ from aggregator_api.cli.devices import app as devices_app
 from aggregator_api.cli.keys import keys_app, login_link, tokens_app
 from aggregator_api.cli.retention import delete_device, federations_app, retention_app, versions_app
 from aggregator_api.cli.rollouts import app as rollouts_app
+from aggregator_api.cli.session import ConfigOption, DataOption, cli_errors, database_of, fail, new_app, warn
 from aggregator_api.cli.storage import backup, fsck, new_epoch, new_ledger, restore
-from aggregator_api.db.database import Database, opened
+from aggregator_api.db.database import Database
 from aggregator_api.errors import ConfigError
 from aggregator_api.mqtt.embedded_broker import BrokerThread, run_broker
 from aggregator_api.ports import is_loopback, require_free
 from aggregator_api.settings import Settings, load
 from federation.logs import JsonLines, TextLines
 from federation.private_files import keep_private
-from gaitway.terminal import Console
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-)
+app = new_app()
 app.command("broker-config")(broker_config)
 app.command("broker-passwords")(broker_passwords)
 app.command("server-certificate")(server_certificate)
@@ -49,7 +45,6 @@ app.add_typer(federations_app, name="federations")
 app.add_typer(retention_app, name="retention")
 app.add_typer(rollouts_app, name="rollouts")
 app.add_typer(versions_app, name="versions")
-errors = Console(stderr=True, soft_wrap=True, highlight=False)
 
 
 @app.callback()
@@ -58,17 +53,6 @@ def program() -> None:
     keep_private()
 
 
-CONFIG_ERROR = 2
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        help="TOML file of settings; the environment (GAITWAY_PORT=…) wins over it. Without it the defaults hold.",
-    ),
-]
-DataOption = Annotated[
-    Path | None, typer.Option("--data-dir", help="Database, models and half-received updates (default runs/server).")
-]
 HostOption = Annotated[str | None, typer.Option("--host", help="Address to listen on (default 127.0.0.1).")]
 
 
@@ -96,29 +80,31 @@ def serve(
     Example: `python -m aggregator_api broker &` and `python -m aggregator_api serve --data-dir runs/server`
     """
     from aggregator_api.serving import run_server  # torch takes a second, which --help need not
+    from aggregator_api.storage.backup import refuse_backup
 
-    settings = _settings(
-        config,
-        host=host,
-        port=port,
-        data_dir=data_dir,
-        broker_host=broker_host,
-        broker_port=broker_port,
-        embedded_broker=embedded_broker,
-    )
-    _refuse_backup(settings)
-    if settings.plain_http:
-        _require_free(settings.host, settings.port)
-    if settings.tls_cert_file is not None:
-        _require_free(*settings.https_address, "--port" if settings.https_port is None else "https_port")
-    if settings.embedded_broker:
-        _require_free(settings.broker_host, settings.broker_port, "--broker-port")
+    with cli_errors():
+        settings = load(
+            config,
+            host=host,
+            port=port,
+            data_dir=data_dir,
+            broker_host=broker_host,
+            broker_port=broker_port,
+            embedded_broker=embedded_broker,
+        )
+        refuse_backup(settings.data_dir)
+        if settings.plain_http:
+            require_free(settings.host, settings.port)
+        if settings.tls_cert_file is not None:
+            require_free(*settings.https_address, "--port" if settings.https_port is None else "https_port")
+        if settings.embedded_broker:
+            require_free(settings.broker_host, settings.broker_port, "--broker-port")
     _configure_log(settings.log_level, settings.log_format)
     try:
         with _embedded_broker(settings):
             run_server(settings)
-    except ConfigError as error:
-        raise _fail(error) from error
+    except ConfigError as error:  # whatever else ends a server is told of with its traceback
+        raise fail(str(error)) from error
 
 
 @app.command()
@@ -130,14 +116,12 @@ def broker(
 
     Example: `python -m aggregator_api broker --port 1883`
     """
-    _require_free(host, port)
-    _configure_log("WARNING", "text")
-    if not is_loopback(host):
-        errors.print(f"[yellow]warning:[/] anybody who reaches {host}:{port} may publish: this broker has no passwords")
-    try:
+    with cli_errors():
+        require_free(host, port)
+        _configure_log("WARNING", "text")
+        if not is_loopback(host):
+            warn(f"anybody who reaches {host}:{port} may publish: this broker has no passwords")
         asyncio.run(run_broker(host, port, lambda: typer.echo(f"MQTT broker on {host}:{port}")))
-    except ConfigError as error:
-        raise _fail(error) from error
 
 
 @app.command()
@@ -146,13 +130,10 @@ def migrate(data_dir: DataOption = None, config: ConfigOption = None) -> None:
 
     Example: `python -m aggregator_api migrate --data-dir runs/server`
     """
-    settings = _settings(config, data_dir=data_dir)
-    try:
-        database = Database(settings.database)
+    with cli_errors():
+        database = Database(load(config, data_dir=data_dir).database)
         database.migrate()
-    except ConfigError as error:
-        raise _fail(error) from error
-    database.close()
+        database.close()
     typer.echo(f"{database.name} is up to date")
 
 
@@ -169,17 +150,10 @@ def gc(
     from aggregator_api.storage.blobs import BlobStore
     from aggregator_api.storage.garbage_collection import collect
 
-    settings = _settings(config, data_dir=data_dir)
-    try:
-        database = opened(settings)
-    except ConfigError as error:
-        raise _fail(error) from error
-    try:
-        found = collect(database, BlobStore(settings.blobs), grace_s=settings.gc_grace_s, dry_run=dry_run)
-    except ConfigError as error:
-        raise _fail(error) from error
-    finally:
-        database.close()
+    with cli_errors():
+        settings = load(config, data_dir=data_dir)
+        with database_of(settings) as database:
+            found = collect(database, BlobStore(settings.blobs), grace_s=settings.gc_grace_s, dry_run=dry_run)
     typer.echo(f"{found.blobs} blobs of {found.size:,} bytes {'would be' if dry_run else 'were'} removed")
 
 
@@ -198,17 +172,8 @@ def openapi(
     if out is None:
         typer.echo(described, nl=False)
         return
-    try:
+    with cli_errors():
         out.write_text(described)
-    except OSError as error:
-        raise _fail(ConfigError(f"{out} cannot be written: {error.strerror}")) from error
-
-
-def _settings(config: Path | None, **given: Any) -> Settings:
-    try:
-        return load(config, **given)
-    except ConfigError as error:
-        raise _fail(error) from error
 
 
 @contextmanager
@@ -217,34 +182,13 @@ def _embedded_broker(settings: Settings) -> Iterator[None]:
         yield
         return
     if not is_loopback(settings.broker_host):
-        raise _fail(ConfigError(f"the embedded broker has no passwords, so it is not for {settings.broker_host}"))
+        raise ConfigError(f"the embedded broker has no passwords, so it is not for {settings.broker_host}")
     thread = BrokerThread(settings.broker_host, settings.broker_port)
     thread.start()
     try:
         yield
     finally:
         thread.stop()
-
-
-def _refuse_backup(settings: Settings) -> None:
-    from aggregator_api.storage.backup import refuse_backup
-
-    try:
-        refuse_backup(settings.data_dir)
-    except ConfigError as error:
-        raise _fail(error) from error
-
-
-def _require_free(host: str, port: int, option: str = "--port") -> None:
-    try:
-        require_free(host, port, option)
-    except ConfigError as error:
-        raise _fail(error) from error
-
-
-def _fail(error: ConfigError) -> typer.Exit:
-    errors.print(f"[red]error:[/] {error}")
-    return typer.Exit(CONFIG_ERROR)
 
 
 def _configure_log(level: str, kind: str) -> None:

@@ -8,20 +8,13 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from aggregator_api.cli.session import ConfigOption, DataOption, date, fail, moment, reading
+from aggregator_api.cli.session import ConfigOption, DataOption, date, fail, moment, new_app, print_table, reading
 from aggregator_api.db import audit
 from aggregator_api.db.audit import Filters
 from aggregator_api.db.models import AuditRow
-from gaitway.terminal import Console
 
-app = typer.Typer(
-    help="Who did what, from where and when: entries that are only ever added.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-)
+app = new_app("Who did what, from where and when: entries that are only ever added.")
 BROKEN = 1
 
 SinceOption = Annotated[
@@ -54,14 +47,13 @@ def list_entries(
 
     Example: `python -m aggregator_api audit list --since 7d --action devices`
     """
-    table = Table("when (UTC)", "who", "from", "what", "federation", "device", "detail", box=None)
+    rows = []
     with reading(data_dir, config) as session:
         query = audit.select_entries(_filters(since, actor, action, federation, device))
         for row in reversed(session.scalars(query.order_by(AuditRow.id.desc()).limit(last)).all()):
             detail = f"{row.count} times: {row.detail}" if row.count > 1 else row.detail
-            what = (date(row.at), row.actor, row.address, row.action, row.federation, row.device, detail)
-            table.add_row(*(Text(cell) for cell in what))
-    Console(soft_wrap=True).print(table)
+            rows.append((date(row.at), row.actor, row.address, row.action, row.federation, row.device, detail))
+    print_table(("when (UTC)", "who", "from", "what", "federation", "device", "detail"), rows)
 
 
 @app.command("export")

@@ -6,15 +6,13 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from sqlalchemy.exc import SQLAlchemyError
 
-from aggregator_api.cli.session import ConfigOption, DataOption, database_of, note, writing
+from aggregator_api.cli.session import ConfigOption, DataOption, cli_errors, database_of, note, warn, writing
 from aggregator_api.errors import AggregatorError
 from aggregator_api.mqtt.mosquitto import folders
 from aggregator_api.mqtt.mosquitto.mosquitto import Limits
 from aggregator_api.settings import load
-from gaitway.terminal import Console
 
 OutOption = Annotated[
     Path, typer.Option("--out", help="Folder for the authority, the broker's files and the server's.")
@@ -77,10 +75,8 @@ def broker_config(
         PurePosixPath(server_dir) if server_dir else None,
         Limits(connections=connections, memory_bytes=memory << 20),
     )
-    try:
+    with cli_errors():
         (folders.renew if renew else folders.create)(wanted)
-    except (AggregatorError, OSError) as error:
-        raise _fail(error) from error
     if renew:
         typer.echo(f"{wanted.broker / 'server.pem'} is new; send Mosquitto SIGHUP to use it")
     else:
@@ -109,10 +105,8 @@ def server_certificate(
 
     Example: `python -m aggregator_api server-certificate --out broker --host gaitway.example --host 192.0.2.7`
     """
-    try:
+    with cli_errors():
         made = folders.issue_for_server(out, tuple(host or ()), days=days)
-    except (AggregatorError, OSError) as error:
-        raise _fail(error) from error
     typer.echo(f"for {', '.join(made.hosts)}; {days} days")
     typer.echo(f'tls_cert_file = "{made.certificate.resolve()}"')
     typer.echo(f'tls_key_file = "{made.key.resolve()}"')
@@ -132,19 +126,11 @@ def broker_passwords(out: OutOption, data_dir: DataOption = None, config: Config
     if config is not None or data_dir is not None:
         with writing(data_dir, settings):
             pass  # better to fail before than after
-    try:
+    with cli_errors():
         rotate(out / "server")
-    except (AggregatorError, OSError) as error:
-        raise _fail(error) from error
     typer.echo("both passwords are new; restart the server")
     try:
         with database_of(load(settings, data_dir=data_dir)) as database, database.write() as session:
             note(session, "broker-passwords.change", detail=f"both accounts of the server, in {out / 'server'}")
     except (AggregatorError, OSError, SQLAlchemyError) as error:
-        words = f"the audit has no entry of it: {error}; name the server's settings by --config or --data-dir"
-        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[yellow]warning:[/] {escape(words)}")
-
-
-def _fail(error: Exception) -> typer.Exit:
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]error:[/] {error}")
-    return typer.Exit(2)
+        warn(f"the audit has no entry of it: {error}; name the server's settings by --config or --data-dir")

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
-from rich.text import Text
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -23,7 +21,9 @@ from aggregator_api.cli.session import (
     database_of,
     date,
     get_federation,
+    new_app,
     note,
+    print_table,
     reading,
     revoke_accounts,
     writing,
@@ -31,11 +31,8 @@ from aggregator_api.cli.session import (
 from aggregator_api.db.models import DeviceRow, FederationRow
 from aggregator_api.errors import ConfigError
 from aggregator_api.settings import load
-from gaitway.terminal import Console
 
-app = typer.Typer(
-    help="List, approve, remove and group devices of federations.", no_args_is_help=True, rich_markup_mode="markdown"
-)
+app = new_app("List, approve, remove and group devices of federations.")
 Names = Annotated[list[str], typer.Argument(help="Names of devices.", metavar="DEVICE…")]
 
 
@@ -60,11 +57,11 @@ def list_devices(
     if as_json:
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
         return
-    table = Table("device", "federation", "state", "last seen (UTC)", "examples", "enrolment", "tags", box=None)
+    rows = []
     for one in found:
-        cells = (one["name"], one["federation"], one["state"], date(one["seen_at"]), str(one["examples"]))
-        table.add_row(*map(Text, (*cells, one["enrolment"], " ".join(one["tags"]))))
-    Console(soft_wrap=True).print(table)
+        what = (one["name"], one["federation"], one["state"], date(one["seen_at"]), one["examples"])
+        rows.append((*what, one["enrolment"], " ".join(one["tags"])))
+    print_table(("device", "federation", "state", "last seen (UTC)", "examples", "enrolment", "tags"), rows)
 
 
 def _listed(
@@ -151,8 +148,7 @@ def withdraw(
 
     Example: `python -m aggregator_api devices withdraw --federation walk phone1`
     """
-    from aggregator_api.devices import service
-    from aggregator_api.updates import contributions
+    from aggregator_api.devices import contributions, service
 
     with writing(data_dir, config) as session:
         for device in devices:

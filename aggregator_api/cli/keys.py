@@ -7,7 +7,6 @@ import webbrowser
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from sqlalchemy.orm import Session
 
 from aggregator_api.api.schemas.credentials import NewKey, NewToken
@@ -20,7 +19,9 @@ from aggregator_api.cli.session import (
     cli_errors,
     date,
     get_federation,
+    new_app,
     note,
+    print_table,
     reading,
     writing,
 )
@@ -28,14 +29,11 @@ from aggregator_api.db.models import CredentialRow
 from aggregator_api.devices import enrolment_tokens
 from aggregator_api.errors import NotFoundError
 from aggregator_api.settings import load
-from gaitway.terminal import Console
 
 FederationOption = Annotated[str | None, typer.Option("--federation", help="Only for this one; else the whole server.")]
 
-keys_app = typer.Typer(help="API keys of the server.", no_args_is_help=True, rich_markup_mode="markdown")
-tokens_app = typer.Typer(
-    help="Tokens that let devices in, once each.", no_args_is_help=True, rich_markup_mode="markdown"
-)
+keys_app = new_app("API keys of the server.")
+tokens_app = new_app("Tokens that let devices in, once each.")
 
 
 @keys_app.command("list")
@@ -44,14 +42,13 @@ def list_keys(data_dir: DataOption = None, config: ConfigOption = None) -> None:
 
     Example: `python -m aggregator_api keys list`
     """
-    table = Table("id", "name", "scopes", "federation", "made", "used", "ends", box=None)
+    rows = []
     with reading(data_dir, config) as session:
         for row, federation in api_keys.every(session):
             ends = "revoked" if row.revoked_at else "held" if row.held_at else date(row.expires_at)
-            where = federation or "all"
-            scopes = " ".join(row.scopes)
-            table.add_row(row.prefix, row.name, scopes, where, date(row.created_at), date(row.used_at), ends)
-    Console(soft_wrap=True).print(table)
+            what = (row.prefix, row.name, " ".join(row.scopes), federation or "all")
+            rows.append((*what, date(row.created_at), date(row.used_at), ends))
+    print_table(("id", "name", "scopes", "federation", "made", "used", "ends"), rows)
 
 
 @keys_app.command("create")

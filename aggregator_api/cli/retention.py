@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 from sqlalchemy import select
 
 from aggregator_api.cli.session import (
@@ -17,7 +15,9 @@ from aggregator_api.cli.session import (
     database_of,
     date,
     get_federation,
+    new_app,
     note,
+    print_table,
     reading,
     revoke_accounts,
     writing,
@@ -26,21 +26,10 @@ from aggregator_api.db import audit
 from aggregator_api.db.models import ModelVersionRow
 from aggregator_api.errors import ConfigError
 from aggregator_api.settings import load
-from gaitway.terminal import Console
 
-retention_app = typer.Typer(
-    help="What is removed by age: keep_versions, update_retention_days, event_retention_days.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-)
-federations_app = typer.Typer(
-    help="Federations: delete one that has ended.", no_args_is_help=True, rich_markup_mode="markdown"
-)
-versions_app = typer.Typer(
-    help="Versions of a federation's model: list them, delete old ones.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-)
+retention_app = new_app("What is removed by age: keep_versions, update_retention_days, event_retention_days.")
+federations_app = new_app("Federations: delete one that has ended.")
+versions_app = new_app("Versions of a federation's model: list them, delete old ones.")
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 BY_HAND = "delete it there (`mosquitto_ctrl dynsec deleteClient FEDERATION~DEVICE`)"
@@ -101,16 +90,15 @@ def list_versions(
     """
     from aggregator_api.retention import rows as stored
 
-    table = Table("version", "round", "made (UTC)", "bytes", "stays because", box=None)
+    rows = []
     with reading(data_dir, config) as session:
         row = get_federation(session, federation)
         needed = stored.needed_for(session, row)
         query = select(ModelVersionRow).where(ModelVersionRow.federation_id == row.id)
         for one in session.scalars(query.order_by(ModelVersionRow.version)):
             size = f"{one.broadcast_size:,}" if one.deleted_at is None else "deleted"
-            cells = (one.version, one.round_number, date(one.created_at), size, needed.get(one.id, ""))
-            table.add_row(*(Text(str(cell)) for cell in cells))
-    Console(soft_wrap=True).print(table)
+            rows.append((one.version, one.round_number, date(one.created_at), size, needed.get(one.id, "")))
+    print_table(("version", "round", "made (UTC)", "bytes", "stays because"), rows)
 
 
 @versions_app.command("delete")

@@ -7,20 +7,23 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from aggregator_api.cli.session import ConfigOption, DataOption, date, get_federation, note, reading, writing
-from gaitway.terminal import Console
+from aggregator_api.cli.session import (
+    ConfigOption,
+    DataOption,
+    date,
+    get_federation,
+    new_app,
+    note,
+    print_table,
+    reading,
+    writing,
+)
 
 if TYPE_CHECKING:
     from federation.rounds.rollout import Event
 
-app = typer.Typer(
-    help="Rollouts: release a model version to devices, wave by wave.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-)
+app = new_app("Rollouts: release a model version to devices, wave by wave.")
 FederationOption = Annotated[str, typer.Option("--federation", help="The federation whose devices get the model.")]
 Number = Annotated[int, typer.Argument(help="The rollout's number, as `rollouts list` shows it.", min=1)]
 
@@ -76,15 +79,14 @@ def list_rollouts(
     if as_json:
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
         return
-    table = Table(
-        "rollout", "version", "phase", "wave", "goes to", "devices", "good", "failed", "began (UTC)", box=None
-    )
+    rows = []
     for one in found:
         goes_to = " ".join(one["tags"]) or f"{one['share']:.0%}"
         counts = (one["members"], one["successes"], one["failures"])
         cells = (one["number"], one["version"], one["phase"], f"{one['wave']} of {one['waves']}", goes_to, *counts)
-        table.add_row(*(Text(str(cell)) for cell in (*cells, date(one["started_at"]))))
-    Console(soft_wrap=True).print(table)
+        rows.append((*cells, date(one["started_at"])))
+    columns = ("rollout", "version", "phase", "wave", "goes to", "devices", "good", "failed", "began (UTC)")
+    print_table(columns, rows)
 
 
 @app.command()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
 from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -27,9 +29,19 @@ FAILED = 2
 
 FederationOption = Annotated[str, typer.Option("--federation", help="The federation that is meant.")]
 ConfigOption = Annotated[
-    Path | None, typer.Option("--config", help="TOML file of settings; without it the defaults hold.")
+    Path | None,
+    typer.Option(
+        "--config",
+        help="TOML file of settings; the environment (GAITWAY_PORT=…) wins over it. Without it the defaults hold.",
+    ),
 ]
 DataOption = Annotated[Path | None, typer.Option("--data-dir", help="The server's folder (default runs/server).")]
+errors = Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+def new_app(about: str = "") -> typer.Typer:
+    """Make a group of commands."""
+    return typer.Typer(help=about or None, no_args_is_help=True, add_completion=False, rich_markup_mode="markdown")
 
 
 @contextmanager
@@ -109,8 +121,21 @@ def revoke_accounts(settings: Settings, federation: str, devices: Iterable[str],
 
 def fail(words: str) -> typer.Exit:
     """Say what is wrong, and return what ends the program."""
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]error:[/] {escape(words)}")
+    errors.print(f"[red]error:[/] {escape(words)}")
     return typer.Exit(FAILED)
+
+
+def warn(words: str) -> None:
+    """Say what is to be known, and go on."""
+    errors.print(f"[yellow]warning:[/] {escape(words)}")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print rows below their columns' names."""
+    table = Table(*columns, box=None)
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    Console(soft_wrap=True).print(table)
 
 
 def date(when: float | None) -> str:

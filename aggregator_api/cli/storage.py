@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
-from aggregator_api.errors import AggregatorError, UnavailableError
+from aggregator_api.cli.session import ConfigOption, DataOption, cli_errors, database_of, revoke_accounts
+from aggregator_api.errors import UnavailableError
 from aggregator_api.settings import Settings, load
-from gaitway.terminal import Console
 
 if TYPE_CHECKING:
     from aggregator_api.storage.revocations import ReplayResult
 
-CONFIG_ERROR, PROBLEMS = 2, 1
-DataOption = Annotated[Path | None, typer.Option("--data-dir", help="The server's folder (default runs/server).")]
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option("--config", help="TOML file of settings, as `serve` takes it; without it the defaults hold."),
-]
+PROBLEMS = 1
 EpochOption = Annotated[
     int | None,
     typer.Option("--epoch", min=2, help="The epoch to begin, where this machine's clock is wrong; else by the clock."),
@@ -51,7 +43,7 @@ def backup(
     """
     from aggregator_api.storage.backup import back_up
 
-    with _cli_errors():
+    with cli_errors():
         copied = back_up(load(config, data_dir=data_dir), out, authority_keys=with_authority_keys)
     keys = f"the keys {', '.join(copied.keys)}" if copied.keys else "no key, as the server has none yet"
     typer.echo(f"{out}: the database, {keys}, and {copied.blobs} new blobs ({copied.bytes:,} bytes)")
@@ -74,7 +66,7 @@ def restore(
     """
     from aggregator_api.storage.restore import restore as bring_back
 
-    with _cli_errors():
+    with cli_errors():
         settings = load(config, data_dir=data_dir)
         restored = bring_back(settings, source, epoch)
         _tell(settings, restored.replayed)
@@ -91,7 +83,7 @@ def new_epoch(epoch: EpochOption = None, data_dir: DataOption = None, config: Co
     """
     from aggregator_api.storage.restore import begin_epoch
 
-    with _cli_errors():
+    with cli_errors():
         settings = load(config, data_dir=data_dir)
         begun = begin_epoch(settings, epoch)
         _tell(settings, begun.replayed)
@@ -105,24 +97,19 @@ def new_ledger(data_dir: DataOption = None, config: ConfigOption = None) -> None
 
     Example: `python -m aggregator_api new-ledger --data-dir runs/server`
     """
-    from aggregator_api.db.database import opened
     from aggregator_api.db.ledger import Ledger
     from aggregator_api.storage.revocations import renew_ledger
 
-    with _cli_errors():
+    with cli_errors():
         settings = load(config, data_dir=data_dir)
-        ledger, database = Ledger(settings.ledger), opened(settings)
-        try:
+        ledger = Ledger(settings.ledger)
+        with database_of(settings) as database:
             renew_ledger(database, ledger)
-        finally:
-            database.close()
     typer.echo(f"{ledger.path}: begun; make a backup now, as older ones cannot be held against it")
 
 
 def _tell(settings: Settings, replayed: ReplayResult) -> None:
     """Say what has ended since the backup, and what the operator has to do about it; tell the broker, too."""
-    from aggregator_api.cli.session import revoke_accounts
-
     typer.echo(f"since the backup: {replayed}")
     if replayed.reason:
         typer.echo(
@@ -155,7 +142,7 @@ def fsck(
     from aggregator_api.storage.fsck_result import Severity
 
     problems = 0
-    with _cli_errors():
+    with cli_errors():
         for finding in check(load(config, data_dir=data_dir), repair=repair):
             problems += finding.level is Severity.PROBLEM
             todo = f"; {finding.advice}" if finding.advice else ""
@@ -163,12 +150,3 @@ def fsck(
     if problems:
         typer.echo(f"{problems} problems were found", err=True)
         raise typer.Exit(PROBLEMS)
-
-
-@contextmanager
-def _cli_errors() -> Iterator[None]:
-    try:
-        yield
-    except (AggregatorError, OSError) as error:
-        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]error:[/] {escape(str(error))}")
-        raise typer.Exit(CONFIG_ERROR) from error

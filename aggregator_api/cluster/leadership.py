@@ -18,7 +18,7 @@ from typing import Protocol
 from sqlalchemy.exc import SQLAlchemyError
 
 from aggregator_api.cluster.leases import Leases
-from aggregator_api.observability.failure_log import failures
+from aggregator_api.db.failure_log import failures
 from federation.logs import about
 from gaitway.threads import SupervisedThread
 
@@ -152,13 +152,13 @@ class LeaseLeadership:
         if before.keys() != held.keys():
             self._changed(frozenset(held))
         for name in held.keys() - before.keys():
-            log.info("leading", extra=about(federation=name))
+            log.info("leadership gained", extra=about(federation=name))
             self._gained(name)
         for name in held.keys() & before.keys():
             if held[name] != before[name]:
                 self._notified(name)
         for name in before.keys() - held.keys():
-            log.warning("no longer leading", extra=about(federation=name))
+            log.warning("leadership lost", extra=about(federation=name))
 
     def _expire(self) -> None:
         if self._seen and time.monotonic() >= self._until:
@@ -174,7 +174,7 @@ class LeaseLeadership:
         try:
             call()
         except SQLAlchemyError as error:
-            failures.report("leases cannot be read", error)  # they run out unless the database comes back in time
+            failures.report("leases not readable", error)  # they run out unless the database comes back in time
             self._expire()
         except Exception:
-            log.exception("a federation could not be taken over")
+            log.exception("takeover failed")

@@ -255,6 +255,7 @@ class ContributionRow(Base):
     # the publication that takes the change now, and what it takes; null: none, or (of the second) nothing any more
     round_id: Mapped[int | None] = mapped_column(ForeignKey("rounds.id"))
     taken_sha256: Mapped[str | None] = mapped_column(SHA256)
+    taken_update_id: Mapped[str | None] = mapped_column(NAME)  # that brought the change; null: an operator's
     # what the newest version has of it, and the version since which; null: nothing
     published_sha256: Mapped[str | None] = mapped_column(SHA256)
     published_version: Mapped[int | None]

@@ -25,6 +25,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session, selectinload
 
+from aggregator_api.db.event_kinds import EVENT_KINDS
 from aggregator_api.db.models import (
     Base,
     Blob,
@@ -86,7 +87,13 @@ def put(session: Session, statement: Executable, values: Mapping[str, Any] | Seq
 def journal(
     session: Session, federation: Named, kind: str, *, round_number: int = 0, device: str = "", detail: str = ""
 ) -> None:
-    """Write an event row and the same line to the log."""
+    """Write an event row and the same line to the log.
+
+    Raises:
+        ValueError: if the table of kinds does not have this one.
+    """
+    if kind not in EVENT_KINDS:
+        raise ValueError(f"event kind {kind!r}: expected one of EVENT_KINDS; say there what it means")
     extra = about(federation=federation.name, round=round_number, device=device)
     log.info("%s", f"{kind} {detail}".rstrip(), extra=extra)
     put(

@@ -15,11 +15,11 @@ from aggregator_api.auth.open_streams import OpenStreams, StreamAccess
 from aggregator_api.cluster.leadership import Leadership
 from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
+from aggregator_api.db.failure_log import failures
 from aggregator_api.db.outages import TEMPORARY, outage_of
 from aggregator_api.device_http.streams import DeviceStreams
 from aggregator_api.errors import NotFoundError, OverloadedError, RequestError, UnavailableError
 from aggregator_api.mqtt.inbox import Inbox
-from aggregator_api.observability.failure_log import failures
 from aggregator_api.rounds.announcements import Announcer, Publisher
 from federation.protocol import topics
 from federation.protocol.messages import DeviceStatus, write
@@ -162,7 +162,7 @@ class DeviceMessages:
                 row = repositories.find_federation(session, federation)
                 return self._announcer.retained_for(session, row, device) if row else []
         except SQLAlchemyError as error:
-            failures.report("what is said to a device cannot be read", error)
+            failures.report("messages to a device not readable", error)
             return None
 
 

@@ -19,6 +19,7 @@ from aggregator_api.federations.service import get_federation
 from aggregator_api.rollouts import promotion, transitions
 from aggregator_api.rounds.coordinator import Coordinator
 from federation.method import Method
+from federation.methods import is_continuous
 from federation.plan import (
     Plan,
     PromotionSettings,
@@ -63,7 +64,7 @@ class SettingsService:
                     _merge_settings(plan.rollout, wanted.rollout),
                 )
                 if "rounds" in wanted.model_fields_set:
-                    _check(row, rounds, begun=_begun(session, row))
+                    _check(row, rounds, begun=0 if is_continuous(plan.method) else _begun(session, row))
                 if "rollout" in wanted.model_fields_set:
                     _check_rollout(session, row, self._coordinator.contract(row).method, rollout)
                 others = {

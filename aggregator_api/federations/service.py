@@ -19,7 +19,7 @@ from aggregator_api.federations.requests import NewFederation, VersionReference
 from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.updates.contract import write_schema
-from federation.methods import method_from_json
+from federation.methods import is_continuous
 from federation.plan import Plan
 from federation.rounds.server_round import Event, Paused, Resumed, Stopped
 
@@ -157,7 +157,7 @@ def get_round(session: Session, name: str, number: int) -> RoundRow:
 
 def _has_feature_model(plan: Plan) -> bool:
     """Whether ends without torch may take part, which get the network below the head as ONNX."""
-    return method_from_json(plan.method).is_continuous
+    return is_continuous(plan.method)
 
 
 def _feature_model(new: NewFederation, initial: InitialState) -> bytes:

@@ -118,7 +118,7 @@ class MqttDriver:
         self, _client: Client, _data: Any, _flags: ConnectFlags, reason: ReasonCode, _properties: Properties | None
     ) -> None:
         if reason.is_failure:
-            log.error("the broker at %s:%d refuses the server: %s", *self._address, reason)
+            log.error("broker refused the server host=%s port=%d: %s", *self._address, reason)
             return
         log.info("broker connected host=%s port=%d", *self._address)
         self._said_unreachable = False
@@ -130,7 +130,7 @@ class MqttDriver:
 
     def _on_connect_fail(self, _client: Client, _data: Any) -> None:
         if not self._said_unreachable:  # once an outage: it is tried again every few seconds
-            log.warning("no broker answers at %s:%d; it is tried again until one does", *self._address)
+            log.warning("broker unreachable host=%s port=%d; trying again until it answers", *self._address)
         self._said_unreachable = True
 
     def _on_disconnect(

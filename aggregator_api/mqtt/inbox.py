@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from aggregator_api.db.failure_log import failures
 from aggregator_api.db.outages import TEMPORARY, Outage
-from aggregator_api.observability.failure_log import failures
 from gaitway.threads import SupervisedThread
 
 log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class Inbox:
     def _tick_once(self) -> None:
         if self._guard(self._tick) is None and self._outage:
             self._outage = False
-            log.info("the database answers again")
+            log.info("database available again")
             self._guard(self._recovered)
 
     def _do(self, work: Message | Callable[[], None]) -> None:
@@ -126,7 +126,7 @@ class Inbox:
             call()
         except Exception as error:
             # what is wrong with one message costs this message, which its device repeats, not the server
-            outage = failures.report("message could not be handled", error)
+            outage = failures.report("message not handled", error)
             self._outage = self._outage or outage in TEMPORARY
             return outage
         return None

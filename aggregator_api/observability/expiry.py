@@ -47,7 +47,7 @@ def file_expiry(path: Path) -> float | None:
     try:
         found = x509.load_pem_x509_certificates(path.read_bytes())
     except (OSError, ValueError) as error:
-        log.warning("the certificate %s cannot be read: %s", path, error)
+        log.warning("certificate not readable file=%s: %s", path, error)
         return None
     return min(one.not_valid_after_utc.timestamp() for one in found)
 

@@ -9,9 +9,9 @@ from typing import Protocol
 from sqlalchemy.exc import SQLAlchemyError
 
 from aggregator_api.db.database import Database
+from aggregator_api.db.failure_log import failures
 from aggregator_api.errors import AggregatorError
 from aggregator_api.observability.expiry import file_expiry
-from aggregator_api.observability.failure_log import failures
 from aggregator_api.settings import Settings
 from aggregator_api.storage.blobs import BlobStore
 
@@ -80,7 +80,7 @@ class Readiness:
         try:
             self._database.probe()
         except SQLAlchemyError as error:
-            outage = failures.report("the database failed its probe", error)
+            outage = failures.report("database probe failed", error)
             return outage.value if outage else "the database does not answer"
         return "the database's disk is full" if self._database.is_full else ""
 
@@ -88,7 +88,7 @@ class Readiness:
         try:
             self._blobs.check()
         except (OSError, AggregatorError) as error:
-            failures.report("the blob store failed its probe", error)
+            failures.report("blob store probe failed", error)
             return "the blob store does not answer"
         return ""
 

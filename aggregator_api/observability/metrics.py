@@ -165,7 +165,7 @@ class DatabaseCollector:
         try:
             found, up = list(self._collect()), True
         except (SQLAlchemyError, OSError) as error:
-            log.warning("figures of the database are missing: %s", error)
+            log.warning("database metrics missing: %s", error)
             found, up = [], False
         yield GaugeMetricFamily("gaitway_database_up", "whether the database answers", up)
         yield from found

@@ -85,4 +85,4 @@ class RefusalLog:
                 for intent, count in entries:
                     audit.write(session, intent, count=count)
         except SQLAlchemyError as error:
-            log.error("%d refusals could not be written into the audit: %s", len(entries), error)
+            log.error("refusals not recorded in the audit count=%d: %s", len(entries), error)

@@ -19,9 +19,9 @@ from aggregator_api.db.models import (
     ModelVersionRow,
     RolloutDeviceRow,
 )
+from aggregator_api.devices import contributions
 from aggregator_api.errors import ConflictError
 from aggregator_api.rollouts import transitions
-from aggregator_api.updates import contributions
 from federation.protocol import topics
 from federation.rounds.rollout import AdoptionAnswer
 

@@ -7,12 +7,12 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
+from aggregator_api.db.event_kinds import EVENT_KINDS
 from aggregator_api.db.models import EventRow, FederationRow
 from aggregator_api.rollouts import promotion
 from aggregator_api.rollouts.scheduler import FederationDriver, LeadershipCheck
 
-KINDS = ("update.accepted", "update.held", "model.published", "federation.changed", "federation.finished")
-"""Events after which a measure may be another, besides those of adoptions, rollouts and devices."""
+KINDS = frozenset(kind for kind, entry in EVENT_KINDS.items() if entry.changes_measures)
 
 
 class PromotionScheduler:
@@ -42,12 +42,10 @@ class PromotionScheduler:
         since = min((self._examined.get(name, 0) for name in names), default=newest)
         if since >= newest and all(name in self._examined for name in names):
             return []
-        about = EventRow.kind.startswith("adoption.") | EventRow.kind.startswith("rollout.")
-        about |= EventRow.kind.startswith("device.") | EventRow.kind.in_(KINDS)
         last = select(FederationRow.name, func.max(EventRow.id)).join(
             FederationRow, FederationRow.id == EventRow.federation_id
         )
-        last = last.where(EventRow.id > since, about).group_by(FederationRow.name)
+        last = last.where(EventRow.id > since, EventRow.kind.in_(KINDS)).group_by(FederationRow.name)
         changed: dict[str, int] = {row[0]: row[1] for row in session.execute(last)}
         found = [name for name in names if name not in self._examined or changed.get(name, 0) > self._examined[name]]
         for name in set(names) - set(found):

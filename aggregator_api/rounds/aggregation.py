@@ -11,10 +11,10 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from aggregator_api.db.models import Blob
+from aggregator_api.devices.contributions import SumChange
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import Broadcasts
 from aggregator_api.updates.contract import Contract
-from aggregator_api.updates.contributions import SumChange
 from federation import wire
 from federation.aggregation.screening import cap_examples
 from federation.privacy.differential_privacy import privatized

@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from aggregator_api.db.models import Blob
+from aggregator_api.devices.contributions import SumChange
 from aggregator_api.errors import WorkerDiedError, WorkFailedError
 from aggregator_api.rounds.aggregation import Aggregate, StoredUpdate, aggregate, publish, read_state
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import write_broadcasts
 from aggregator_api.updates.contract import Contract
-from aggregator_api.updates.contributions import SumChange
 from federation.private_files import UMASK
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class WorkerProcessExecutor:
                 if "error" in answer:
                     raise WorkFailedError(answer["error"])
                 return answer
-            log.error("the aggregation's worker died, attempt %d of %d", attempt, self._attempts)
+            log.error("aggregation worker died attempt=%d attempts=%d", attempt, self._attempts)
         raise WorkerDiedError(f"the worker process died {self._attempts} times over it; is there enough memory?")
 
     def _once(self, line: bytes) -> dict[str, Any] | None:

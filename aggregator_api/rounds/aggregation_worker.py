@@ -15,11 +15,11 @@ from typing import IO, Any
 
 import torch
 
+from aggregator_api.devices.contributions import SumChange
 from aggregator_api.rounds.aggregation import StoredUpdate, aggregate, publish, read_state
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import write_broadcasts
 from aggregator_api.updates.contract import Contract
-from aggregator_api.updates.contributions import SumChange
 from federation.protocol.messages import UpdateManifest
 
 NICE = 5

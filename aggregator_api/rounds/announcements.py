@@ -26,7 +26,7 @@ from aggregator_api.db.repositories import (
 from aggregator_api.devices.presence import PresenceCheck
 from aggregator_api.rollouts import transitions
 from aggregator_api.rollouts.adoptions import score_of
-from federation.methods import method_from_json
+from federation.methods import is_continuous
 from federation.plan import Plan, Strict
 from federation.protocol import topics
 from federation.protocol.messages import (
@@ -110,8 +110,8 @@ def announcement(
 ) -> Announcement:
     """Say what a federation is doing now, and until when (Unix time) that holds."""
     row, epoch, plan = open_round(session, federation), epochs.current(session), Plan.model_validate(federation.plan)
-    is_continuous = method_from_json(plan.method).is_continuous
-    version = row.base_version if row and not is_continuous else current_version(session, federation)
+    continuous = is_continuous(plan.method)
+    version = row.base_version if row and not continuous else current_version(session, federation)
     model = pointer(version.broadcast_sha256, version.broadcast_size, score_of(session, federation, version))
     return Announcement.model_validate(
         {
@@ -120,12 +120,12 @@ def announcement(
             "epoch": epoch.epoch,
             "restored": epoch.restored_at,
             "serial": last_event(session, federation),
-            "state": _state(federation, row, is_continuous),
-            "round": _number(session, federation, row, is_continuous),
+            "state": _state(federation, row, continuous),
+            "round": _number(session, federation, row, continuous),
             "invited": invited(session, row) if row else 0,
             "deadline": row.deadline_at if row else None,
             "plan": plan,
-            "continuous": is_continuous,
+            "continuous": continuous,
             "model": model,
             "feature_model": _feature_model(federation),
             "release": transitions.order(session, federation),
@@ -167,17 +167,17 @@ def pointer(sha256: str, size: int, score: VersionScore | None) -> BlobPointer:
     return BlobPointer(sha256=sha256, size=size, url=f"/v1/blobs/{sha256}", score=score)
 
 
-def _number(session: Session, federation: FederationRow, row: RoundRow | None, is_continuous: bool) -> int:
+def _number(session: Session, federation: FederationRow, row: RoundRow | None, continuous: bool) -> int:
     """Return the number of the open round, or else of the last one; of a continuous federation that of the next one."""
     if row is not None:
         return row.number
-    is_next = is_continuous and federation.status in ("running", "paused")
+    is_next = continuous and federation.status in ("running", "paused")
     return last_number(session, federation) + is_next
 
 
-def _state(federation: FederationRow, row: RoundRow | None, is_continuous: bool) -> str:
+def _state(federation: FederationRow, row: RoundRow | None, continuous: bool) -> str:
     if federation.status != "running":
         return federation.status
-    if is_continuous:
+    if continuous:
         return "collecting"
     return _STATE_OF_PHASE[RoundPhase(row.phase)] if row else "waiting"

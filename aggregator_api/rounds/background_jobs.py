@@ -18,13 +18,13 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
+from aggregator_api.db.failure_log import failures
 from aggregator_api.db.models import Blob, FederationRow, RoundRow, UpdateRow
 from aggregator_api.db.outages import TEMPORARY, Outage, outage_of
-from aggregator_api.observability.failure_log import failures
+from aggregator_api.devices import contributions
 from aggregator_api.observability.timings import AGGREGATION_SECONDS
 from aggregator_api.rounds.aggregation import Aggregate, StoredUpdate
 from aggregator_api.rounds.aggregation_executor import AggregationExecutor
-from aggregator_api.updates import contributions
 from aggregator_api.updates.contract import Contract
 from aggregator_api.updates.screening import claim_of, norm_history
 from federation.aggregation.screening import Screening, screen, shortfall

@@ -17,6 +17,7 @@ from aggregator_api.cluster.leadership import Leadership
 from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import Blob, FederationRow, RoundRow
+from aggregator_api.devices import contributions
 from aggregator_api.devices.presence import PresenceCheck, mark_unresponsive
 from aggregator_api.devices.suspension import judge_round
 from aggregator_api.errors import BlobError
@@ -27,7 +28,6 @@ from aggregator_api.rounds.announcements import Announcer
 from aggregator_api.rounds.background_jobs import BackgroundJobs
 from aggregator_api.rounds.clock import SteadyClock
 from aggregator_api.rounds.privacy_budget import note_privacy
-from aggregator_api.updates import contributions
 from aggregator_api.updates.context import FederationInfo, OpenRound
 from aggregator_api.updates.contract import Contract, read_contract
 from aggregator_api.updates.screening import write_screening
@@ -288,7 +288,7 @@ class Coordinator:
             self._clock.follow(leap_s)
             self.listening_since = self._last_offline_check = self._clock()
             self._presence.drop()  # who was heard since then cannot be told
-            log.warning("the clock was set by %+.0f s; open rounds end as much later or earlier by it", leap_s)
+            log.warning("clock stepped step_s=%+.0f; deadlines shifted", leap_s)
             for name in names:
                 self.announce(name)
 
@@ -297,7 +297,7 @@ class Coordinator:
             federation = _row(session, name)
             moved_s = deadlines.cap_deadline(session, federation, self.contract(federation).plan.rounds, self._clock())
         if moved_s:
-            what = "the deadline was %.0f s too far away: the clock was set back"
+            what = "deadline capped by_s=%.0f; the clock was set back"
             log.warning(what, moved_s, extra=about(federation=name))
 
     def _is_offline_check_due(self, now: float) -> bool:
@@ -381,7 +381,7 @@ class Coordinator:
                     advice = f"{reason}; restore that blob or move the alias `latest`, then resume"
                     repositories.journal(session, federation, "federation.paused", round_number=number, detail=advice)
                 result = self.transition(session, federation, Stopped(f"its model is damaged: {reason}"))
-            log.error("paused: the model is damaged: %s", reason, extra=about(federation=name))
+            log.error("federation paused, its model is damaged: %s", reason, extra=about(federation=name))
             self.execute(name, result.actions if result is not None else (Action.ANNOUNCE,))
 
     def blob_damaged(self, sha256: str, reason: str) -> None:

@@ -19,7 +19,7 @@ from aggregator_api import disk
 from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import Blob
-from aggregator_api.devices import suspension
+from aggregator_api.devices import contributions, suspension
 from aggregator_api.devices.clones import CloneDetector
 from aggregator_api.errors import BlobError, UpdateRefusedError
 from aggregator_api.rollouts import adoptions, transitions
@@ -28,7 +28,7 @@ from aggregator_api.rounds.announcements import Announcer
 from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import Broadcasts
-from aggregator_api.updates import admission, contributions, receipts
+from aggregator_api.updates import admission, receipts
 from aggregator_api.updates.anomaly import AnomalyDetector, Norms
 from aggregator_api.updates.context import ACCEPTED_STATUSES, UpdateContext
 from aggregator_api.updates.contract import Contract
@@ -117,13 +117,13 @@ class Ingest:
         except BlobError as error:
             self._coordinator.base_damaged(key[0], str(error))
             nonce = self._nonce(key, payload)
-            self._answer(key, "later", nonce=nonce, reason="the server's copy of the round's model is damaged")
+            self._answer(key, "retry", nonce=nonce, reason="the server's copy of the round's model is damaged")
         except (OSError, DBAPIError) as error:
             if not disk.is_full(error):
                 raise
             log.error("disk full: %s", error, extra=_about(key))
             nonce = self._nonce(key, payload)
-            self._answer(key, "later", nonce=nonce, reason="the server's disk is full; try later")
+            self._answer(key, "retry", nonce=nonce, reason="the server's disk is full; try later")
 
     def take_over(self, federation: str) -> None:
         """Resume the uploads that another process has left behind, without waiting for their devices' time-outs."""
@@ -191,7 +191,7 @@ class Ingest:
         if reason := admission.forged(context, key, envelope):
             self._note_forged(key, reason)
             # not refused: the device's own update may have this id, and must neither be dropped nor be settled here
-            self._answer(key, "later", nonce=manifest.nonce if manifest else "", reason=reason)
+            self._answer(key, "retry", nonce=manifest.nonce if manifest else "", reason=reason)
             return
         if self._answered_before(key, context, manifest):
             return
@@ -206,8 +206,8 @@ class Ingest:
             upload = self._uploads.get(key)
             if upload is None or not upload.continues(manifest):
                 if reason := disk.shortage(self._uploads.root, self._min_free_bytes + manifest.size):
-                    log.warning("update put off: %s", reason, extra=_about(key))
-                    self._answer(key, "later", nonce=manifest.nonce, reason=reason)
+                    log.warning("update deferred: %s", reason, extra=_about(key))
+                    self._answer(key, "retry", nonce=manifest.nonce, reason=reason)
                     return
                 self._make_room(key)
                 upload = self._uploads.begin(key, manifest)
@@ -272,13 +272,13 @@ class Ingest:
             admission.admit(context, manifest, key, contract)
             if contract.is_continuous:
                 contributions.replace(session, federation, device, manifest, blob)
-                next_one = receipts.Place("accepted", federation.last_round + 1)
+                next_one = receipts.Destination("accepted", federation.last_round + 1)
                 receipts.note_update(session, federation, device, manifest, next_one, "", norms)
                 return AcceptedUpdate((), "", is_change=True)
             round_id, actions = self._into_round(session, context, manifest)
             kept = "" if round_id else "kept for the next round"
             reason = "; ".join(filter(None, (contract.partial_work(manifest), kept)))
-            place = receipts.Place("accepted" if round_id else "held", manifest.round, round_id)
+            place = receipts.Destination("accepted" if round_id else "held", manifest.round, round_id)
             receipts.note_update(session, federation, device, manifest, place, reason, norms)
             return AcceptedUpdate(actions, reason)
 

@@ -13,8 +13,8 @@ from aggregator_api.db.models import ContributionRow, FederationRow
 from aggregator_api.errors import BlobError
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.fsck_result import FROM_BACKUP, FsckResult, Severity
-from aggregator_api.updates.contract import read_contract
 from federation import wire
+from federation.methods import is_continuous, method_from_json
 from federation.records import Tree, Update
 from federation.tree import flatten, map_tree
 
@@ -22,7 +22,7 @@ from federation.tree import flatten, map_tree
 def check(session: Session, blobs: BlobStore) -> Iterator[FsckResult]:
     """Add up again what every continuous federation's devices have sent, and compare."""
     for federation in session.scalars(select(FederationRow).order_by(FederationRow.id)):
-        if not read_contract(federation).is_continuous:
+        if not is_continuous(federation.plan["method"]):
             continue
         try:
             yield _compared(session, blobs, federation)
@@ -38,13 +38,13 @@ def rebuilt(session: Session, blobs: BlobStore, federation: FederationRow) -> Tr
     Raises:
         BlobError: if a blob is missing or damaged.
     """
-    contract, mine = read_contract(federation), ContributionRow.federation_id == federation.id
+    method, mine = method_from_json(federation.plan["method"]), ContributionRow.federation_id == federation.id
     rows = session.scalars(select(ContributionRow.published_sha256).where(mine).order_by(ContributionRow.id))
     names = [sha256 for sha256 in rows if sha256 is not None]
     newest = _newest(session, blobs, federation)
     nothing = {**newest, "sums": map_tree(torch.zeros_like, newest["sums"])}
-    updates = (Update(str(k), 1, 0, contract.decode_stored(blobs.read(name))) for k, name in enumerate(names))
-    return contract.method.aggregate(nothing, updates) if names else nothing
+    updates = (Update(str(k), 1, 0, _tree(blobs, name)) for k, name in enumerate(names))
+    return method.aggregate(nothing, updates) if names else nothing
 
 
 def _compared(session: Session, blobs: BlobStore, federation: FederationRow) -> FsckResult:
@@ -62,5 +62,9 @@ def _compared(session: Session, blobs: BlobStore, federation: FederationRow) -> 
 
 
 def _newest(session: Session, blobs: BlobStore, federation: FederationRow) -> Tree:
-    data = blobs.read(repositories.newest_version(session, federation).state_sha256)
+    return _tree(blobs, repositories.newest_version(session, federation).state_sha256)
+
+
+def _tree(blobs: BlobStore, sha256: str) -> Tree:
+    data = blobs.read(sha256)
     return wire.decode(data, limit_bytes=len(data))

@@ -58,7 +58,7 @@ def catch_up(database: Database, ledger: Ledger) -> None:
             ) from error
         if found.number > state.number:
             result = _apply(session, found)
-            log.warning("the ledger is ahead of the database, by a restore or a crash: %s", result)
+            log.warning("ledger ahead of the database, by a restore or a crash: %s", result)
         ledgers.flush(session, ledger)
 
 
@@ -158,7 +158,7 @@ def _end_device(session: Session, federation: str, device: str, *, delete_rows: 
         rows.require_no_open_part(session, home, row)
         rows.remove_device(session, home, row, dry_run=False)
     except ConflictError as error:
-        log.warning("the device %s of %s was deleted; it is only revoked now: %s", device, federation, error)
+        log.warning("deleted device only revoked device=%s federation=%s: %s", device, federation, error)
 
 
 def _hold(session: Session, reason: str) -> ReplayResult:

@@ -60,7 +60,7 @@ def note_clone(session: Session, federation: FederationRow, name: str) -> None:
     journal(session, federation, "device.cloned", device=name, detail=detail)
 
 
-class Place(NamedTuple):
+class Destination(NamedTuple):
     """Where an update has gone: `accepted` into a round or into the next version, or `held` for the next round."""
 
     status: str
@@ -73,7 +73,7 @@ def note_update(
     federation: Named,
     device: Named,
     manifest: UpdateManifest,
-    place: Place,
+    place: Destination,
     reason: str,
     norms: Mapping[str, float],
 ) -> None:

@@ -18,12 +18,12 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from aggregator_api.api.round_history import Cost, PhaseTimes, RoundCosts, Span, latest_rounds
+from aggregator_api.api.round_history import PhaseTimes, RoundCosts, latest_rounds
 from aggregator_api.api.scores import RoundScore, RoundScores
 from aggregator_api.api.time_budget import TimeBudget
 from aggregator_api.api.version_scores import VersionScores
 from aggregator_api.db.database import Database
-from aggregator_api.db.models import FederationRow, ModelVersionRow, RoundRow
+from aggregator_api.db.models import FederationRow, ModelVersionRow
 from federation.protocol.messages import VersionScore
 from gaitway.threads import SupervisedThread
 
@@ -51,8 +51,8 @@ class HistoryCache:
 class HistoryReader:
     """One request's view of the histories: what is not remembered it makes within `TIME_BUDGET_S`, the newest first."""
 
-    def __init__(self, histories: HistoryCache) -> None:
-        self._histories, self._allowance = histories, TimeBudget(TIME_BUDGET_S)
+    def __init__(self, cache: HistoryCache) -> None:
+        self.cache, self._allowance = cache, TimeBudget(TIME_BUDGET_S)
         self._scores: dict[tuple[int, int], RoundScore | None] = {}  # by federation and round: counted once a request
 
     @property
@@ -63,21 +63,13 @@ class HistoryReader:
     def scores(self, session: Session, federation: FederationRow, numbers: Sequence[int]) -> dict[int, RoundScore]:
         """Return the scores of rounds, by their numbers."""
         wanted = [n for n in numbers if (federation.id, n) not in self._scores]
-        found = self._histories.scores.of(session, federation, wanted, self._allowance) if wanted else {}
+        found = self.cache.scores.of(session, federation, wanted, self._allowance) if wanted else {}
         self._scores |= {(federation.id, n): found.get(n) for n in wanted}
         return {n: score for n in numbers if (score := self._scores[federation.id, n]) is not None}
 
     def versions(self, session: Session, federation: FederationRow, ids: Sequence[int]) -> dict[int, VersionScore]:
         """Return the scores of versions, by their ids."""
-        return self._histories.versions.of(session, federation, ids, self._allowance)
-
-    def spans(self, session: Session, federation: FederationRow, rows: Sequence[RoundRow]) -> dict[int, list[Span]]:
-        """Return the phases of rounds, by their numbers."""
-        return self._histories.phases.spans(session, federation, rows)
-
-    def costs(self, session: Session, federation: FederationRow, rows: Sequence[RoundRow]) -> dict[int, Cost]:
-        """Return what rounds cost, by their numbers."""
-        return self._histories.costs.of(session, federation, rows)
+        return self.cache.versions.of(session, federation, ids, self._allowance)
 
 
 def history_reader(request: Request) -> HistoryReader:
@@ -120,7 +112,7 @@ class HistoryPrefetcher:
             try:
                 self.prepare()
             except SQLAlchemyError as error:  # the pages make then what they show, or say that there is no database
-                log.debug("scores were not prepared: %s", error)
+                log.debug("scores not prefetched: %s", error)
             self._stopped.wait(PERIOD_S)
 
     def _ends(self) -> bool:

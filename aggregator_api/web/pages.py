@@ -18,6 +18,7 @@ from markupsafe import Markup, escape
 
 from aggregator_api.auth import web_sessions
 from aggregator_api.auth.api_keys import Caller
+from aggregator_api.db.event_kinds import EVENT_KINDS
 from aggregator_api.web.files import url_of
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -77,6 +78,7 @@ def _environment(root: str) -> Environment:
         "seconds": duration_text,
         "count": lambda number: f"{number:,}",
         "segment": lambda text: quote(str(text), safe=""),
+        "meaning": lambda kind: EVENT_KINDS[kind].meaning if kind in EVENT_KINDS else "",  # of an older release
         "hue": lambda text: int(hashlib.sha256(str(text).encode()).hexdigest()[:4], 16) % 360,
     }
     made.filters |= filters

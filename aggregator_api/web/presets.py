@@ -16,8 +16,19 @@ class FormPreset(NamedTuple):
 
 
 PRESETS: dict[str, FormPreset] = {
+    "exact": FormPreset(
+        "The first choice: exact sums of features of raw windows. No rounds: a device sends when it has something new, "
+        "phones and boards alike, and a version without it follows when it leaves. What the fields below say of rounds "
+        "and training means nothing to it.",
+        {
+            "labels": ACTIVITIES,
+            "model": "har_features",
+            "method": "analytic",
+            "further": '[data]\nnormalization = "none"\n\n[publication]\ninterval_s = 60\nmin_changes = 1',
+        },
+    ),
     "first": FormPreset(
-        "A first federation: FedAvg on a small CNN, three short rounds; one device is enough.",
+        "A first federation in rounds: FedAvg on a small CNN, three short rounds; one device is enough.",
         {"labels": ACTIVITIES, "model": "har_cnn", "method": "fedavg", "rounds": "3", "epochs": "5"},
     ),
     "adaptive": FormPreset(
@@ -27,16 +38,6 @@ PRESETS: dict[str, FormPreset] = {
     "personal": FormPreset(
         "Each device keeps its own head (FedPer): the shared part alone travels, and there is no global model.",
         {"labels": ACTIVITIES, "model": "har_cnn", "method": "fedper", "rounds": "20", "epochs": "5"},
-    ),
-    "phones": FormPreset(
-        "Phones join from their browsers, and boards with them: nobody trains, devices send exact sums of features whenever "
-        "their windows have changed, and a version is published a minute later (analytic). It has no rounds and no end.",
-        {
-            "labels": ACTIVITIES,
-            "model": "har_features",
-            "method": "analytic",
-            "further": '[data]\nnormalization = "none"',
-        },
     ),
     "fleet": FormPreset(
         "A large fleet: 50 devices a round, a quarter more invited, closed after an hour; late updates count next.",
@@ -65,7 +66,7 @@ PRESETS: dict[str, FormPreset] = {
         },
     ),
 }
-FIRST = "first"
+FIRST = "exact"
 EMPTY = {
     "name": "",
     "labels": "",

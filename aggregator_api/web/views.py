@@ -84,7 +84,7 @@ def summaries(
     session: Session, only: str | None, history: HistoryReader, page: PageParams
 ) -> tuple[list[FederationOverview], int | None]:
     """Tell where the federations stand that a key may see, the newest first, and the cursor of those that follow."""
-    found = queries.federations(session, only, page, newest_first=True)
+    found = queries.federations(session, only, page._replace(newest_first=True))
     rows = [repositories.find_federation(session, each.name) for each in found.items]
     return [summary(session, row, history) for row in rows if row is not None], found.next_cursor
 
@@ -98,8 +98,8 @@ def timeline(
     """
     found = round_history.latest_rounds(session, row, TIMELINE_ROUNDS + 1, before=before)
     rows = found[-TIMELINE_ROUNDS:]
-    spans = history.spans(session, row, rows)
-    costs = history.costs(session, row, rows)
+    spans = history.cache.phases.spans(session, row, rows)
+    costs = history.cache.costs.of(session, row, rows)
     scores = history.scores(session, row, [each.number for each in rows])
     timed = [
         TimedRound(RoundView.model_validate(each), spans[each.number], costs[each.number], scores.get(each.number))
@@ -114,7 +114,7 @@ def chart(session: Session, row: FederationRow, history: HistoryReader) -> dict[
     rows = round_history.latest_rounds(session, row, CHART_ROUNDS)
     numbers = [each.number for each in rows]
     scores = history.scores(session, row, numbers)
-    costs = history.costs(session, row, rows)
+    costs = history.cache.costs.of(session, row, rows)
     metric, of_class = metric_of(plan)[1], class_metric_of(plan)
     found = [scores.get(number) for number in numbers]
     factor = metric.factor

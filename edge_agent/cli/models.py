@@ -12,7 +12,7 @@ from rich.table import Table
 from edge_agent.cli.command import ConfigOption, cli_errors
 from edge_agent.config.settings import load
 from edge_agent.errors import AgentError
-from edge_agent.serving.model_registry import ModelRegistry
+from edge_agent.serving.model_registry import HEADS_IN_WORDS, ModelRegistry, name_of
 from edge_agent.status import describe_release, describe_served
 from edge_agent.storage.state_store import FILE_NAME, StateStore
 from federation.protocol.messages import DEFAULT_METRIC
@@ -42,7 +42,7 @@ def models(
         with closing(StateStore(folder)) as store:
             if rollback:
                 model = ModelRegistry(store).rollback()
-                Console(stderr=True).print(f"now in use: the {model['source']} model of round {model['round']}")
+                Console(stderr=True).print(f"now in use: the {name_of(model)}")
             kept = ModelRegistry(store).good_models()
             judged = [row.reason for row in store.adoptions()]
             released, serving = describe_release(store, settings.device), describe_served(store)
@@ -70,7 +70,7 @@ def _table(kept: list[dict[str, Any]]) -> Table:
         table.add_row(
             in_use,
             str(model["round"]),
-            model["source"],
+            HEADS_IN_WORDS.get(model.get("head", ""), model["source"]),
             str(model.get("rollout", "–")),
             score,
             model["sha256"][:16],

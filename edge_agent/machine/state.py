@@ -78,7 +78,8 @@ class PendingWork:
     @property
     def name(self) -> str:
         """What it is about, in words."""
-        return f"release {self.release}" if self.release else f"round {self.round}"
+        unit = "version" if self.continuous else "round"
+        return f"release {self.release}" if self.release else f"{unit} {self.round}"
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def acknowledged(transition: Transition, ack: Acknowledgement) -> None:
         transition.set(upload=Upload(ack.update_id, "sending", transition.now))
         transition.issue(SendChunks(ack.update_id, ack.next_chunk))
         return
-    if ack.status == "later":
+    if ack.status == "retry":
         if transition.agent.upload and transition.agent.upload.update_id == ack.update_id:
             tries = transition.agent.upload.tries
             stop(transition)

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from edge_agent.config.settings import Config
 from edge_agent.doctor import examine
-from edge_agent.errors import LabelError, StoreError
+from edge_agent.errors import AgentError, LabelError, StoreError
 from edge_agent.serving.classifier import LivePrediction
 from edge_agent.serving.model_registry import ModelRegistry, name_of
 from edge_agent.status import collected_windows, describe_device, describe_release, describe_served
@@ -175,7 +175,10 @@ class PageService:
         with closing(StateStore(self._folder)) as store:
             used, taking_part = describe_served(store), participation(store)
             part = {"takes_part": taking_part.takes_part, "words": taking_part.words, "can": can_withdraw(store)}
-        return {**self._teacher.state(), "used": used, "participation": part}
+        try:
+            return {**self._teacher.state(), "used": used, "participation": part, "unable": ""}
+        except AgentError as error:
+            return {"used": used, "participation": part, "unable": str(error)}
 
     def doctor(self) -> dict[str, Any]:
         """Return what `doctor` finds; it takes seconds, and one at a time is enough."""

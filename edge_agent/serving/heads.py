@@ -1,11 +1,11 @@
 """Which of a network's heads a device serves with: the shared one, its own, and both without the phone's axes.
 
 All of them come out of one exchange of sums. Where at least two activities have five contiguous labelled windows each,
-the heads are scored on those of these windows that are the holdout, the last in time of each activity, of which none
-was made. The simplest is used unless another is right more often by more than a standard error of the paired difference
-over stretches of time (`training.comparison`). Without such windows it is the shared head, or the one that knows no axes
-where gravity lies far from what is usual (`training.orientation`), which is a warning sign and no proof. The winner then
-takes the place of the present model, unless that one is shown to be better on the same windows.
+the heads are scored on those of these windows that are the holdout, the last in time of each activity, of which no head
+was made. The simplest is used unless another is right more often by more than a standard error of the paired
+difference over stretches of time (`training.comparison`). Without such windows it is the shared head, or the one that
+knows no axes where gravity lies far from what is usual (`training.orientation`), which is a warning sign and no proof.
+The winner then takes the place of the present model, unless that one is shown to be better on the same windows.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def choose(heads: Sequence[Head], windows: Windows, is_far: bool) -> Choice:
 
 def _without_labels(heads: Sequence[Head], is_far: bool) -> Choice:
     named = {head.name: head for head in heads}
-    few = f"fewer than {MIN_CLASSES} activities have {MIN_CONTIGUOUS} labelled windows in a row, so that no head is scored"
+    few = f"no head is scored: fewer than {MIN_CLASSES} activities have {MIN_CONTIGUOUS} labelled windows in a row"
     if is_far and ANY_ORIENTATION in named:
         why = f"{few}; this device seems to lie otherwise than most, and this head does not know how it lies"
         return Choice(named[ANY_ORIENTATION], why, {})

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from edge_agent.errors import StoreError
 from edge_agent.machine.events import AdoptionOutcome, Kind
@@ -68,6 +68,13 @@ class Verdict(NamedTuple):
     def trivial(self) -> float | None:
         """That of the task's trivial answer there; None where the holdout cannot tell."""
         return self.model["trivial"] if self.model and self.model["checked"] else None
+
+    @property
+    def source(self) -> Literal["", "personalized", "global"]:
+        """Whose model a head is; empty where the kind of the job says it."""
+        if self.model is None or "head" not in self.model:
+            return ""
+        return "global" if self.model["source"] == "global" else "personalized"
 
     @property
     def metric(self) -> str:

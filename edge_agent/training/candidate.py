@@ -111,7 +111,7 @@ def export_candidate(job: Job, data: LocalData, path: Path, folder: Path) -> Non
 
 
 def _parity_examples(job: Job, data: LocalData) -> tuple[np.ndarray, str]:
-    """Return the latest first: those of the holdout, then training examples up to the gate's number; and their words."""
+    """Return the holdout's, then training examples up to the gate's number, and say where they are from."""
     examples = np.concatenate([data.holdout.x, data.train.x])[:PARITY_EXAMPLES]
     few = f", fewer than the usual {PARITY_EXAMPLES}" if len(examples) < PARITY_EXAMPLES else ""
     return examples, f"{len(examples)} {noun(preparation_from_json(job.pipeline))} of this device{few}"

@@ -115,7 +115,8 @@ def make_job(config: Config, command: StartJob, broadcast: Path, client_state: s
         nice=training.nice,
         memory_mb=training.memory_mb,
         round_s=training.max_round_s,
-        precision=config.uploads.precision,
+        # sums are exact, and whole numbers
+        precision="lossless" if command.continuous else config.uploads.precision,
         compression=config.uploads.compression,
         continuous=command.continuous,
         plugins=config.agent.plugins,

@@ -76,6 +76,8 @@ from models.mae import with_decoder
 
 EXPECTED = (AgentError, FederationError, PipelineError, ModelError, ExportError, OSError)
 
+UNSOLVABLE = "linalg."
+"""What torch's error begins with where a matrix is not positive definite."""
 EVALUATION_BATCH = 256
 """The simulation's default: ALP looks at the whole batch, so scores compare only at equal sizes."""
 
@@ -110,11 +112,11 @@ def main(arguments: list[str]) -> int:
     except EXPECTED as error:
         emit(event="error", reason=str(error) or type(error).__name__, final=isinstance(error, NonRetryableJobError))
         return 1
-    except torch.linalg.LinAlgError as error:
-        reason = f"the broadcast's sums are not those of any examples, no head can be solved of them: {error}"
-        emit(event="error", reason=reason, final=True)
-        return 1
     except (MemoryError, RuntimeError) as error:
+        if str(error).startswith(UNSOLVABLE):
+            reason = f"the broadcast's sums are not those of any examples, no head can be solved of them: {error}"
+            emit(event="error", reason=reason, final=True)
+            return 1
         if not _is_out_of_memory(error):
             raise
         emit(event="error", reason=memory_cap_error(job.memory_mb), final=True)
@@ -229,8 +231,8 @@ def _check_sums(broadcast: Tree) -> None:
         largest = int(values.abs().max())
         if not 0 <= largest <= clients * int(LIMIT):
             raise NonRetryableJobError(
-                f"the broadcast's sums {name} of {clients} devices reach {largest}; at most {int(LIMIT)} of each device "
-                "can be in them: they are not believed, and the present model stays"
+                f"the broadcast's sums {name} of {clients} devices reach {largest}; no device can add more than "
+                f"{int(LIMIT)}, so they are not believed, and the present model stays"
             )
 
 

@@ -65,6 +65,12 @@ def method_to_json(method: Method) -> dict[str, Any]:
     return described(method.name, method)
 
 
+def is_continuous(description: Mapping[str, Any]) -> bool:
+    """Whether a live federation of the method that a plan describes has no rounds with a cohort and a deadline."""
+    name = str(description.get("name"))
+    return name in METHODS and METHODS[name].is_continuous
+
+
 def method_from_json(description: Mapping[str, Any]) -> Method:
     """Build a method from its name and (some of) its hyper-parameters; numbers may come as text.
 

@@ -213,9 +213,8 @@ class Analytic(Method):
         """Add one client's sums, and take out those that they replace."""
         before = SumChanges.of(accumulator)
         change = dict(before.change)
-        for tree, sign in ((update.tensors, 1), (update.replaces, -1)):
-            for name in SUMS if tree else ():
-                change[name] = change.get(name, 0) + sign * tree[name].long()
+        for tree, sign in ((update.tensors, 1), (update.replaces or {}, -1)):
+            change |= {name: change.get(name, 0) + sign * value.long() for name, value in tree.items()}
         clients = before.clients + bool(update.tensors) - bool(update.replaces)
         return SumChanges(weight=before.weight + self.weight(update), change=change, clients=clients)
 

@@ -382,14 +382,14 @@ class Acknowledgement(Strict):
 
     `send`: chunks from `next_chunk` on are missing. `accepted`: the update is on disk and in SQL; the device may
     forget it; `reason` says so if it is partial work, or kept for the next round. `refused`: it will never be used,
-    for `reason`. `later`: the server cannot take it now, for `reason`; the device begins again after its time-out.
+    for `reason`. `retry`: the server cannot take it now, for `reason`; the device begins again after its time-out.
     `nonce` is that of the manifest, so that an answer to another update of the same id and bytes means nothing.
     """
 
     schema_version: Literal[1] = 1
     update_id: UpdateId
     nonce: str = Field(default="", max_length=64, description="of the manifest; empty: the server could not read it")
-    status: Literal["send", "accepted", "refused", "later"]
+    status: Literal["send", "accepted", "refused", "retry"]
     next_chunk: int = Field(default=0, ge=0, le=10_000_000)
     reason: str = Field(default="", max_length=1000)
 

@@ -8,15 +8,10 @@ reason, after which its changes still wait.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-
-import torch
+from dataclasses import dataclass
 
 from federation.plan import PublicationSettings
-from federation.records import Tree, Update
 from federation.rounds.server_round import Action, Round, RoundPhase, Step
-from federation.tree import map_tree
 
 
 @dataclass(frozen=True)
@@ -55,30 +50,3 @@ def is_due(settings: PublicationSettings, waiting: WaitingChanges, last_at: floa
 def begin(number: int) -> Step:
     """Begin the publication of that number; the driver has noted which changes it takes."""
     return Step(Round(number, pending=0, phase=RoundPhase.AGGREGATING), (Action.AGGREGATE,))
-
-
-@dataclass
-class KeptContributions:
-    """What each client has in the sums now, for a driver without rows: the simulation, and the methods' tests."""
-
-    trees: dict[str, Tree] = field(default_factory=dict)
-
-    def replacing(self, update: Update) -> Update:
-        """Return the update with what it replaces."""
-        return update._replace(replaces=self.trees.get(update.client_id))
-
-    def withdrawal(self, client_id: str) -> Update:
-        """Return what takes a client's part out.
-
-        Raises:
-            KeyError: if it has none.
-        """
-        return Update(client_id, 0, 0, {}, replaces=self.trees[client_id])
-
-    def note(self, updates: Iterable[Update]) -> None:
-        """Note the updates that a version was made with; their tensors may lie in memory that is used again."""
-        for update in updates:
-            if update.tensors:
-                self.trees[update.client_id] = map_tree(torch.clone, update.tensors)
-            else:
-                self.trees.pop(update.client_id, None)

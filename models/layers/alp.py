@@ -15,6 +15,7 @@ prototype takes the top ⌊B/G⌋ tokens for B windows of a batch (that is one, 
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -29,13 +30,14 @@ UPDATES = ("soft", "single")
 """How the local prototypes move: as the paper says, or as the authors' code does where it trains from scratch."""
 
 
-class ALP(nn.Module):
-    """Align tokens (B, Z, d) with prototypes, the buffers `local_prototypes` and `global_prototypes`, each (G, d).
+def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise OptionError(f"{option}={value!r}: expected one of {', '.join(choices)}")
 
-    In training a token takes the global prototype with the largest entry in its row of the plan, and each
-    local prototype moves towards the max(1, ⌈N/G⌉) tokens with the largest entries in its column (N real
-    tokens). In evaluation a token takes a local prototype and nothing moves. Ties go to the lowest index.
-    `local_prototypes` is rebound to a new tensor, never changed in place, so torch.func may swap it.
+
+@dataclass(frozen=True)
+class AlpOptions:
+    """What a layer is besides its size: β, γ, ε and Sinkhorn's iterations of the paper, and its ablations.
 
     `update`: "soft" is the paper. With "single" each token moves the one local prototype with the largest entry in
     its row towards itself; of several tokens of one prototype the last of the batch does, as in the authors' code on
@@ -47,6 +49,39 @@ class ALP(nn.Module):
     ones in evaluation too; the local buffer still moves, since the server's next centres come from it.
     `inference`: "plan" is the paper; its column sums run over the batch, so a window's output depends on
     its neighbours. "row" takes the row's largest similarity: independent of the batch, to export and serve.
+
+    Raises:
+        OptionError: for a value that does not fit.
+    """
+
+    beta: float = 0.2
+    gamma: float = 0.999
+    epsilon: float = 0.05
+    iterations: int = 3
+    match: str = "plan"
+    glu: bool = True
+    update: str = UPDATES[0]
+    prototypes: str = "both"
+    inference: str = "plan"
+
+    def __post_init__(self) -> None:
+        """Check the choices and the bounds."""
+        _check_choice("match", self.match, ("plan", "cosine", "euclidean"))
+        _check_choice("update", self.update, UPDATES)
+        _check_choice("prototypes", self.prototypes, ("both", "local", "global"))
+        _check_choice("inference", self.inference, ("plan", "row"))
+        if self.epsilon <= 0 or self.iterations < 1:
+            raise OptionError(f"ALP needs epsilon > 0 and iterations >= 1; got {self.epsilon}, {self.iterations}")
+
+
+class ALP(nn.Module):
+    """Align tokens (B, Z, d) with prototypes, the buffers `local_prototypes` and `global_prototypes`, each (G, d).
+
+    In training a token takes the global prototype with the largest entry in its row of the plan, and each
+    local prototype moves towards the max(1, ⌈N/G⌉) tokens with the largest entries in its column (N real
+    tokens). In evaluation a token takes a local prototype and nothing moves. Ties go to the lowest index.
+    `local_prototypes` is rebound to a new tensor, never changed in place, so torch.func may swap it.
+
     The buffer `beta_scale` () multiplies β: 1, or 0 in FedAli's first rounds, where the output is x / ‖x‖.
     """
 
@@ -54,35 +89,14 @@ class ALP(nn.Module):
     global_prototypes: Tensor
     beta_scale: Tensor
 
-    def __init__(
-        self,
-        dim: int,
-        num_prototypes: int,
-        beta: float = 0.2,
-        gamma: float = 0.999,
-        epsilon: float = 0.05,
-        iterations: int = 3,
-        match: str = "plan",
-        glu: bool = True,
-        *,
-        update: str = "soft",
-        prototypes: str = "both",
-        inference: str = "plan",
-    ) -> None:
+    def __init__(self, dim: int, num_prototypes: int, options: AlpOptions = AlpOptions()) -> None:
         super().__init__()
-        _check_choice("match", match, ("plan", "cosine", "euclidean"))
-        _check_choice("update", update, UPDATES)
-        _check_choice("prototypes", prototypes, ("both", "local", "global"))
-        _check_choice("inference", inference, ("plan", "row"))
-        if num_prototypes < 1 or epsilon <= 0 or iterations < 1:
-            raise OptionError(
-                f"ALP needs num_prototypes >= 1, epsilon > 0 and iterations >= 1; "
-                f"got {num_prototypes}, {epsilon}, {iterations}"
-            )
-        self.num_prototypes, self.beta, self.gamma = num_prototypes, beta, gamma
-        self.epsilon, self.iterations = epsilon, iterations
-        self.match, self.update, self.prototypes, self.inference = match, update, prototypes, inference
-        self.glu = nn.Linear(dim, 2 * dim) if glu else None
+        if num_prototypes < 1:
+            raise OptionError(f"ALP needs num_prototypes >= 1; got {num_prototypes}")
+        self.num_prototypes, self.beta, self.gamma = num_prototypes, options.beta, options.gamma
+        self.epsilon, self.iterations, self.match = options.epsilon, options.iterations, options.match
+        self.update, self.prototypes, self.inference = options.update, options.prototypes, options.inference
+        self.glu = nn.Linear(dim, 2 * dim) if options.glu else None
         self.register_buffer("local_prototypes", torch.randn(num_prototypes, dim))
         self.register_buffer("global_prototypes", torch.randn(num_prototypes, dim))
         self.register_buffer("beta_scale", torch.ones(()))
@@ -181,8 +195,3 @@ def check_update(alp_update: str) -> str:
     """Return the option `alp_update` of a model with ALP layers; raises OptionError for any but `UPDATES`."""
     _check_choice("alp_update", alp_update, UPDATES)
     return alp_update
-
-
-def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise OptionError(f"{option}={value!r}: expected one of {', '.join(choices)}")

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from models.errors import OptionError
-from models.layers.alp import ALP, UPDATES, check_update, prototype_counts
+from models.layers.alp import ALP, UPDATES, AlpOptions, check_update, prototype_counts
 from models.model import Model
 
 PLACEMENTS = ("branch", "residual")
@@ -67,4 +67,5 @@ class AlpBlocks(Transformer):
     def alp_layers(self, blocks: int) -> list[ALP | None]:
         """Return an ALP layer for each block."""
         counts = prototype_counts(blocks, self._prototypes)
-        return [ALP(self._width, count, update=self._update, **self._alp) for count in counts]
+        options = AlpOptions(update=self._update, **self._alp)
+        return [ALP(self._width, count, options) for count in counts]

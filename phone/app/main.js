@@ -8,6 +8,7 @@ import { Models } from "./models.js";
 import { Participation } from "./participation.js";
 import { Recognition } from "./recognition.js";
 import { LateEmbedder } from "./runtime.js";
+import { Teacher } from "./teaching/teacher.js";
 import * as collect from "./ui/collect.js";
 import * as data from "./ui/data.js";
 import { element, fill } from "./ui/dom.js";
@@ -15,8 +16,9 @@ import { note, run } from "./ui/frame.js";
 import * as join from "./ui/join.js";
 import * as recognize from "./ui/recognize.js";
 import * as takePart from "./ui/take_part.js";
+import * as teach from "./ui/teach.js";
 
-const VIEWS = { join, collect, recognize, "take-part": takePart, data };
+const VIEWS = { join, teach, collect, recognize, "take-part": takePart, data };
 /** What can be labelled before a federation says what it learns. */
 const LABELS = ["walking", "running", "stairs_up", "stairs_down", "sitting", "standing", "lying", "cycling"];
 const LINK = "#gaitway-enrol";
@@ -25,7 +27,7 @@ const MARKS_MS = 300;
 /**
  * @typedef {object} App
  * @property {Store} store @property {Recorder} recorder @property {Recognition} recognition
- * @property {Participation} participation @property {Models} models
+ * @property {Participation} participation @property {Models} models @property {Teacher} teacher
  * @property {() => string[]} labels that can be given: the plan's
  * @property {import("./collection/store.js").Mark[]} marks of all windows, by time; another list whenever they change
  * @property {(hash: string) => boolean} opened whether a fragment was a link of enrolment, which was taken
@@ -38,12 +40,14 @@ async function begin() {
   const embedder = new LateEmbedder();
   const participation = new Participation(store, learner, embedder);
   const models = new Models(store, embedder, learner, participation);
+  const teacher = new Teacher(store, recorder, models);
   /** @type {App} */
   const app = {
     store,
     recorder,
     models,
     participation,
+    teacher,
     recognition: new Recognition(recorder, models),
     labels: () => participation.state?.plan?.labels ?? LABELS,
     marks: await store.marks(),
@@ -51,6 +55,7 @@ async function begin() {
   };
   followMarks(app);
   followLink(participation);
+  await teacher.begin();
   await participation.begin();
   run(VIEWS, app);
   await keepOnPhone();

@@ -11,6 +11,7 @@
  * @property {number} startMs of its first row
  * @property {Float32Array} x (128, 6): m/s² with gravity and rad/s, not normalized
  * @property {string | null} label null: not labelled
+ * @property {string} [personal] the person's own activity that it is of, where it counts as `label` for the federation
  * @property {string} session windows of one session follow each other
  */
 

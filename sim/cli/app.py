@@ -1,4 +1,4 @@
-"""The command line of the simulation: run, sweep, compare, analyse, report, presets."""
+"""The command line of the simulation: run, sweep, arena, compare, analyse, report, presets."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from sim.cli.analyse import analyse
+from sim.cli.arena import app as arena
 from sim.cli.presets import presets
 from sim.cli.pretrain import pretrain
 from sim.cli.run import run
@@ -17,6 +18,7 @@ from sim.cli.terminal import cli_errors, console
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode="rich")
 for command in (run, sweep, presets, pretrain, analyse):
     app.command()(command)
+app.add_typer(arena, name="arena")
 
 
 @app.command()

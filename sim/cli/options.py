@@ -21,13 +21,24 @@ from sim.data.holdout import holdout
 from sim.data.partitions import partition_from_json, partition_to_json
 from sim.data.sources import check_target, get_source
 from sim.errors import SettingsError
-from sim.experiment import DEFAULTS, OPTIONS, PLAN_OPTIONS, Experiment
+from sim.experiment import DEFAULTS, Experiment
 from sim.networks.initialization import initialization
 from sim.networks.specs import chosen_networks, common_feature_dim
+from sim.run_options import OPTIONS, PLAN_OPTIONS, RunOptions
 
 SECTIONS = ("task", "method", "model", "data", "pipeline", "partition", "holdout", "training", "rounds", "rollout")
 _READ_APART = frozenset({"data", "partition", "holdout", "init"})
 """Options whose text is not the field's value."""
+
+
+def describe(options: Mapping[str, Any], preset: str | None, plan: Plan | None) -> Experiment:
+    """Build the experiment of these options, for the classes of their data.
+
+    Raises:
+        SettingsError: as `build_experiment`.
+    """
+    labels = get_source(options["data"]).labels(dataset_options(options["set"]))
+    return build_experiment(options, labels, preset, plan)
 
 
 def build_experiment(
@@ -134,27 +145,22 @@ def read_plan(path: Path) -> Plan:
 
 def options_of(plan: Plan) -> dict[str, Any]:
     """Return those options that a plan gives; what it leaves to its defaults is given as well."""
-    found: dict[str, Any] = {}
-    for name, option in PLAN_OPTIONS.items():
-        value: Any = plan
-        for key in option.path:
-            value = value[key] if isinstance(value, Mapping) else getattr(value, key)
-        found[name] = value
+    found = {name: option.value(plan) for name, option in PLAN_OPTIONS.items()}
     return {**found, "model": "+".join(spec.name for spec in (plan.model, *plan.alternatives))}
 
 
-def described_by(path: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+def described_by(path: Path, options: RunOptions) -> RunOptions:
     """Return options with a description of recordings in them, as `--set data.KEY`, over which those given win.
 
     Raises:
         SettingsError: if another data set is asked for.
         har_pipeline.SettingsError: if the description cannot be read, naming the key.
     """
-    if options["data"] not in (None, DESCRIBED):
-        raise SettingsError(f"--describe is of a data set of its own; leave --data {options['data']} out")
+    if (data := options.get("data")) not in (None, DESCRIBED):
+        raise SettingsError(f"--describe is of a data set of its own; leave --data {data} out")
     keys = read_description(path).to_json()
     own = [f"data.{key}={json.dumps(value)}" for key, value in keys.items()]
-    return {**options, "data": DESCRIBED, "set": [*own, *options["set"]]}
+    return {**options, "data": DESCRIBED, "set": [*own, *options.get("set", ())]}
 
 
 def _from_options(options: Mapping[str, Any], section: str) -> dict[str, Any]:

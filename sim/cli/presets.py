@@ -17,7 +17,7 @@ from rich.text import Text
 from sim.cli.terminal import cli_errors, console
 from sim.presets import PRESETS, Preset, preset_named
 from sim.presets.preset import Options
-from sim.reports.repeat import option_words
+from sim.run_options import option_words
 
 
 def presets(

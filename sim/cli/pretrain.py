@@ -9,18 +9,20 @@ P_g ← P_l after each. As in every run Adam begins each round afresh.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from gaitway.tasks.masked_reconstruction import MaskedReconstructionTask
-from sim.cli.run import Paths, describe, simulate
+from sim.cli.options import describe
+from sim.cli.run import Paths, simulate
 from sim.cli.terminal import cli_errors, console
 from sim.presets import with_defaults
 from sim.presets.preset import UNSCREENED
+from sim.run_options import RunOptions
 
-_WITHOUT_ALP = {"method": "centralized"}
-_WITH_ALP = {"method": "fedali", "partition": "equal"}
+_WITHOUT_ALP: RunOptions = {"method": "centralized"}
+_WITH_ALP: RunOptions = {"method": "fedali", "partition": "equal"}
 _ONE_CLIENT = ("partition.clients=1", "beta_warmup_rounds=0")
 
 
@@ -62,12 +64,12 @@ def pretrain(
     from sim.networks.initialization import global_model_of
 
     has_alp = model in alp_models()
-    given: dict[str, Any] = {
+    given: RunOptions = {
         **(_WITH_ALP if has_alp else _WITHOUT_ALP),
-        **{"task": MaskedReconstructionTask.name, "data": data, "model": model, "optimizer": "adam", "lr": lr},
-        **{"rounds": epochs, "epochs": 1, "batch": batch, "seed": seed, "device": device, "threads": threads},
+        "task": MaskedReconstructionTask.name, "data": data, "model": model, "optimizer": "adam", "lr": lr,
+        "rounds": epochs, "epochs": 1, "batch": batch, "seed": seed, "device": device, "threads": threads,
         "set": [*UNSCREENED, *(_ONE_CLIENT if has_alp else ()), *(set_ or [])],
-    }
+    }  # fmt: skip
     folder = out.with_suffix("") if out.suffix else out.with_name(out.name + ".run")
     with cli_errors():
         simulate(describe(with_defaults(None, given), None, None), Paths(folder, data_root, cache, None), 60.0)

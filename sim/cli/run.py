@@ -1,4 +1,4 @@
-"""The command `run`, whose options are derived from `sim.experiment.OPTIONS`."""
+"""The command `run`."""
 
 from __future__ import annotations
 
@@ -6,24 +6,31 @@ import inspect
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, Unpack, get_args, get_type_hints
 
 import typer
 from rich.text import Text
 
+from federation.tasks import TASKS
 from federation.tasks.task import Task
+from models.registry import starting_from_published
+from sim.cli.options import describe, described_by, options_of, read_plan
 from sim.cli.terminal import bar, cli_errors, console, round_line
 from sim.data.federated_data import FederatedData
 from sim.data.partitions import PARTITIONS
 from sim.data.sources import source_names
-from sim.experiment import DEFAULTS, OPTIONS, PANELS, Experiment, Option
-from sim.networks.initialization import Initialization
+from sim.experiment import DEFAULTS, Experiment, field_of
 from sim.presets import with_defaults
-from sim.reports.repeat import option_words
+from sim.run_options import DATA, METHOD, OPTIONS, RUNNING, Option, RunOptions, option_words
 
-_DATA, _METHOD, _TRAINING, _RUNNING = PANELS
-_NAMES = {"data": source_names(), "partition": PARTITIONS}
-"""What an option's help lists."""
+_TYPES = get_type_hints(RunOptions)
+_LISTED = {
+    "data": [f"One of {', '.join(source_names())}."],
+    "partition": [f"One of {', '.join(PARTITIONS)}."],
+    "task": [f"One of {', '.join(TASKS)}."],
+    "init": [f"With torchvision's: {', '.join(starting_from_published())}."],
+}
+"""What is added to an option's help from the tables."""
 
 
 class Paths(NamedTuple):
@@ -35,21 +42,45 @@ class Paths(NamedTuple):
     client_store_dir: Path | None
 
 
-def _fixed(
+def with_run_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Show typer what `**options: Unpack[RunOptions]` stands for: it reads signatures, but not this part of them."""
+    written = inspect.signature(command, eval_str=True).parameters.values()
+    fixed = [each.replace(kind=each.KEYWORD_ONLY) for each in written if each.kind is not each.VAR_KEYWORD]
+    own = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(name, option))
+        for name, option in OPTIONS.items()
+    ]
+    vars(command)["__signature__"] = inspect.Signature([*fixed, *own])
+    command.__annotations__ = {each.name: each.annotation for each in (*fixed, *own)}
+    return command
+
+
+def _annotation(name: str, option: Option) -> Any:
+    typed = _TYPES[name]
+    kind = next((each for each in (bool, int, float, Path) if each in (typed, *get_args(typed))), str)
+    flags = [option_words(name, True)[0] + "/" + option_words(name, False)[0]] if kind is bool else []
+    default = ("on" if DEFAULTS[name] else "off") if kind is bool else DEFAULTS[name]
+    words = [option.help, *_LISTED.get(name, ()), *([] if default is None else [f"Default: {default}."])]
+    least = next((each.ge for each in field_of(option).metadata if hasattr(each, "ge")), None)
+    minimum = least if kind in (int, float) else None
+    described = typer.Option(*flags, help=" ".join(words), rich_help_panel=option.panel, min=minimum)
+    return Annotated[kind | None, described]
+
+
+@with_run_options
+def run(
     out: Annotated[Path, typer.Option(help="Directory of the run; the same command resumes it after a crash.")],
     plan: Annotated[
         Path | None,
         typer.Option(
             help="The description of a federation, TOML or JSON, as `POST /v1/federations` takes it and every run "
             "directory holds it (plan.json); without it the defaults below; options and --set win over it.",
-            rich_help_panel=_METHOD,
+            rich_help_panel=METHOD,
         ),
     ] = None,
     preset: Annotated[
         str | None,
-        typer.Option(
-            help="Start from a preset; see `presets`. Without it the defaults below.", rich_help_panel=_METHOD
-        ),
+        typer.Option(help="Start from a preset; see `presets`. Without it the defaults below.", rich_help_panel=METHOD),
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -59,12 +90,12 @@ def _fixed(
             "data.KEY, partition.KEY, pipeline.KEY, training.KEY, rounds.KEY, rollout.KEY, holdout.epochs; repeatable. "
             "As on a server, weights are capped and updates that go too far are left out: rounds.max_weight_ratio=null "
             "and rounds.norm_factor=null switch it off, as every preset does.",
-            rich_help_panel=_METHOD,
+            rich_help_panel=METHOD,
         ),
     ] = None,
     data_root: Annotated[
         Path | None,
-        typer.Option(help="Folder or archive of the data; only generated data need none.", rich_help_panel=_DATA),
+        typer.Option(help="Folder or archive of the data; only generated data need none.", rich_help_panel=DATA),
     ] = None,
     describe_: Annotated[
         Path | None,
@@ -73,88 +104,34 @@ def _fixed(
             help="Instead of --data any recordings under --data-root: a TOML file that describes them, as "
             "`python -m har_pipeline describe` writes; the run keeps what it says. It stands for --data described "
             "and --set data.KEY for each of its keys.",
-            rich_help_panel=_DATA,
+            rich_help_panel=DATA,
         ),
     ] = None,
-    cache: Annotated[Path, typer.Option(help="Where processed windows are kept.", rich_help_panel=_DATA)] = Path(
+    cache: Annotated[Path, typer.Option(help="Where processed windows are kept.", rich_help_panel=DATA)] = Path(
         ".cache/windows"
     ),
     client_store_dir: Annotated[
         Path | None,
-        typer.Option(help="Folder for --client-store disk; by default the run's.", rich_help_panel=_RUNNING),
+        typer.Option(help="Folder for --client-store disk; by default the run's.", rich_help_panel=RUNNING),
     ] = None,
     checkpoint_every: Annotated[
-        float, typer.Option(help="Seconds between checkpoints.", rich_help_panel=_RUNNING)
+        float, typer.Option(help="Seconds between checkpoints.", rich_help_panel=RUNNING)
     ] = 60.0,
+    **options: Unpack[RunOptions],
 ) -> None:
-    """Hold the options that no experiment is described by."""
-
-
-def _with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the parameters of `_fixed` and one for each of `OPTIONS`."""
-    fixed = inspect.signature(_fixed, eval_str=True).parameters
-    own = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(name, option))
-        for name, option in OPTIONS.items()
-    ]
-    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in fixed.values()] + own
-    vars(command)["__signature__"] = inspect.Signature(parameters)  # what typer asks a function for
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
-    return command
-
-
-def _annotation(name: str, option: Option) -> Any:
-    kind = _kind(option.field.annotation)
-    least = next((each.ge for each in option.field.metadata if hasattr(each, "ge")), None)
-    flags = [option_words(name, True)[0] + "/" + option_words(name, False)[0]] if kind is bool else []
-    listed = f" One of {', '.join(_NAMES[name])}." if name in _NAMES else ""
-    default = ("on" if DEFAULTS[name] else "off") if kind is bool else DEFAULTS[name]
-    shown = "" if default is None else f" Default: {default}."
-    minimum = least if kind in (int, float) else None
-    described = typer.Option(
-        *flags,
-        help=f"{option.help}{listed}{shown}",
-        rich_help_panel=option.panel,
-        min=minimum,
-    )
-    return Annotated[kind | None, described]
-
-
-_KINDS: dict[Any, type] = {int: int, float: float, bool: bool, Initialization: Path}
-
-
-def _kind(annotation: Any) -> type:
-    """Return what the command line reads for a field: its number, or a text that `sim.cli.options` reads."""
-    inner = () if get_origin(annotation) is Literal else get_args(annotation)
-    return next((_KINDS[one] for one in (annotation, *inner) if one in _KINDS), str)
-
-
-@_with_options
-def run(**given: Any) -> None:
     """Simulate a federation, and leave its scores, checkpoints, plots, models and report in a directory.
 
     For example: python -m sim run --data motionsense --data-root ../shared/data --model hart_alp --method fedali
     --rounds 20 --out runs/motionsense-fedali
     """
-    from sim.cli.options import described_by, options_of, read_plan
-
-    paths = Paths(given["out"], given["data_root"], given["cache"], given["client_store_dir"])
+    paths = Paths(out, data_root, cache, client_store_dir)
     with cli_errors():
-        plan = read_plan(given["plan"]) if given["plan"] else None
-        chosen = {**{name: given[name] for name in OPTIONS}, "set": given["set_"] or []}
-        if given["describe_"]:
-            chosen = described_by(given["describe_"], chosen)
-        options = with_defaults(given["preset"], chosen, options_of(plan) if plan else None)
-        simulate(describe(options, given["preset"], plan), paths, given["checkpoint_every"])
-
-
-def describe(options: dict[str, Any], preset: str | None, plan: Any) -> Experiment:
-    """Build the experiment of these options."""
-    from sim.cli.options import build_experiment, dataset_options
-    from sim.data.sources import get_source
-
-    labels = get_source(options["data"]).labels(dataset_options(options["set"]))
-    return build_experiment(options, labels, preset, plan)
+        federation = read_plan(plan) if plan else None
+        options["set"] = set_ or []
+        if describe_:
+            options = described_by(describe_, options)
+        chosen = with_defaults(preset, options, options_of(federation) if federation else None)
+        simulate(describe(chosen, preset, federation), paths, checkpoint_every)
 
 
 def simulate(experiment: Experiment, paths: Paths, checkpoint_s: float) -> None:

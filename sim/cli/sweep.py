@@ -133,16 +133,16 @@ def _play(record: SweepRecord, jobs: int) -> None:
     record.write()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as bars, closing(run_cells(record.cells, record.folder, jobs)) as changes:
-        display = _Display(bars, len(record.cells))
+        display = CellDisplay(bars, len(record.cells))
         for cell, status in changes:
             record.note(cell, status)
             display.show(cell, status)
 
 
-class _Display:
+class CellDisplay:
     """One bar for the sweep and one for each cell that is at work."""
 
-    def __init__(self, bars: Progress, total: int) -> None:
+    def __init__(self, bars: Progress, total: int | None) -> None:
         self._bars = bars
         self._all = bars.add_task("cells", total=total)
         self._tasks: dict[str, TaskID] = {}

@@ -13,8 +13,8 @@ from federation.records import Client
 from sim.client_store.disk import DiskStore
 from sim.client_store.memory import ClientStore, MemoryStore
 from sim.client_store.null import NullStore
-from sim.experiment import ClientStoreKind
 from sim.memory.shared_memory import pack
+from sim.run_options import ClientStoreKind
 
 SHARE = 0.5
 """Of the free memory that models may fill: training, scoring and other programs need some, and it is an estimate."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -117,6 +118,17 @@ class FederatedData:
     @cached_property
     def _union(self) -> Examples:
         return joined([client.test for client in self.clients.values()])
+
+    def sha256(self) -> str:
+        """Return a digest of every client's examples as networks get them: who, which part, which numbers."""
+        found = hashlib.sha256()
+        for name, client in sorted({**self.clients, **self.new_clients}.items()):
+            for part in ("train", "validation", "test"):
+                examples: Examples | None = getattr(client, part)
+                found.update(f"{name}/{part}/{0 if examples is None else len(examples.y)}\n".encode())
+                for values in examples or ():
+                    found.update(values.detach().cpu().contiguous().numpy().tobytes())
+        return found.hexdigest()
 
     def per_class(self, task: Task) -> dict[str, Any]:
         """Count examples by client, part and the class that partitions deal by, for `clients.json`."""

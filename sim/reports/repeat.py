@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from federation.plan import DataSpec, RoundSettings, TrainingConfig
-from sim.experiment import DEFAULTS, OPTIONS, PLAN_OPTIONS, Experiment
+from sim.experiment import DEFAULTS, Experiment
+from sim.run_options import OPTIONS, PLAN_OPTIONS, option_words
 
 ALWAYS = frozenset({"data", "method", "model", "rounds", "epochs", "batch", "lr", "optimizer", "seed"})
 """Options that are written even where they are the defaults: readers look for them, or a method has its own."""
@@ -25,14 +26,6 @@ def repeat_command(experiment: Experiment) -> str:
     for assignment in _assignments(experiment):
         words += ["--set", assignment]
     return shlex.join([*words, "--out", "DIR"])
-
-
-def option_words(name: str, value: Any) -> list[str]:
-    """Write one option as it is given on the command line."""
-    flag = f"--{name.replace('_', '-')}"
-    if isinstance(value, bool):
-        return [flag if value else f"--no-{flag.removeprefix('--')}"]
-    return [flag, str(value)]
 
 
 def given(experiment: Experiment, name: str) -> Any:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from har_pipeline import dataset_names
 from har_pipeline.combination import combination_of
-from sim.experiment import DEFAULTS, OPTIONS, Affects
+from sim.reports import run_tables
 from sim.reports.figures.run_figures import FIGURES, draw_run
 from sim.reports.repeat import repeat_command
 from sim.results import tables
-from sim.results.records import NewClients, Plain, RunConfig
+from sim.results.records import RunConfig
 from sim.results.run_directory import RunDirectory
 
 LEAKS = {
@@ -75,15 +74,15 @@ def write_report(run: RunDirectory) -> Path:
         selected=tables.selected_texts(run),
         trusted=run.summary.trusted if run.summary else "last",
         cost=tables.cost_line(run.summary) if run.summary else "",
-        settings=settings_tables(run),
         metrics=run.config.metrics,
         class_metric=run.config.learnt.class_metric,
-        scored_unit=run.config.learnt.scored_unit,
-        spread_text=tables.spread_text,
         data_settings=list(data_settings(run.config)),
-        clients=list(client_rows(run)),
-        classes=list(class_rows(run)),
-        new_clients=list(new_user_rows(run.summary.new_clients)) if run.summary and run.summary.new_clients else [],
+        scores=run_tables.selected_table(run),
+        rounds=run_tables.rounds_table(run),
+        clients=run_tables.clients_table(run),
+        classes=run_tables.classes_table(run),
+        new_clients=run_tables.new_clients_table(run),
+        settings=run_tables.settings_tables(run),
         command=repeat_command(run.config),
     )
     path = run.path / "report.html"
@@ -127,95 +126,3 @@ def render(template: str, **values: Any) -> str:
 def data_uri(path: Path) -> str:
     """Return a PNG as a `data:` address."""
     return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode("ascii")
-
-
-def client_rows(run: RunDirectory) -> Iterator[dict[str, Any]]:
-    """List one row a client, worst personalization first, those without a score last."""
-
-    def order(name: str) -> tuple[bool, float]:
-        scores = run.client_scores.get(name)
-        score = ((scores and scores.personalization) or {}).get(metric)
-        return score is None, sign * (score or 0.0)
-
-    metric, kind = run.config.primary
-    sign = 1 if kind.higher_is_better else -1
-    nothing: Plain = dict.fromkeys(run.config.metrics)
-    for name in sorted(run.clients, key=order):
-        scores, examples = run.client_scores.get(name), run.clients[name]
-        own, union = (scores.personalization, scores.generalization) if scores else (None, None)
-        classes = sum(count > 0 for count in examples.train_per_class)
-        yield {
-            "name": name,
-            "own": own or nothing,
-            "union": union or nothing,
-            "train": examples.train,
-            "test": examples.test,
-            "classes": classes,
-        }
-
-
-def class_rows(run: RunDirectory) -> Iterator[dict[str, Any]]:
-    """List one row a class: what it was tested on, and its score in each of the three confusion matrices."""
-    matrices = [run.confusions.personalization, run.confusions.generalization, run.confusions.global_]
-    if not any(matrices):
-        return
-    task = run.config.learnt
-    found = [task.class_scores({"confusion": torch.tensor(matrix)}) if matrix else None for matrix in matrices]
-    for index, label in enumerate(run.config.labels):
-        yield {
-            "name": label,
-            "tested": _tested(run, index),
-            "scores": [column[index] if column else None for column in found],
-        }
-
-
-def _tested(run: RunDirectory, index: int) -> int:
-    """Count what a class was tested on: examples, or what an example has many of, by the first confusion matrix."""
-    if run.config.learnt.scored_unit == "examples":
-        return sum(client.test_per_class[index] for client in run.clients.values())
-    confusions = run.confusions
-    matrices = (confusions.personalization, confusions.global_, confusions.generalization)
-    return next(sum(matrix[index]) for matrix in matrices if matrix)
-
-
-def new_user_rows(new: NewClients) -> Iterator[dict[str, Any]]:
-    """List each number of labelled examples, and the clients' own models where there is no server's."""
-    for shots, scores in sorted(new.shots.items()):
-        name = f"after {shots} labelled examples of each class, {new.epochs} epochs" if shots else "as they join"
-        yield {"name": name, "scores": scores}
-    if new.client_models:
-        yield {"name": "the other clients' models, each new client's mean over them", "scores": new.client_models}
-
-
-def settings_tables(run: RunDirectory) -> dict[str, dict[str, Any]]:
-    """Return the settings by section, as the report shows them; empty sections stay out."""
-    config = run.config
-    everyone = {"clients_per_round": "all", "deadline_s": "none"}
-    sections = {
-        "Task": config.task,
-        "Method": config.method,
-        "Training": {**config.training.model_dump(), **_not_default(config, "training", "Training")},
-        "Rounds": {key: everyone.get(key) if value is None else value for key, value in config.rounds},
-        "Model": {"name": config.model_name, **config.model.options, **_thousands(config.parameters)},
-        "Data": {
-            "name": config.dataset,
-            "classes": ", ".join(config.labels),
-            **config.dataset_options,
-            **config.data.pipeline,
-        },
-        "Engine": {"engine": config.engine, **_not_default(config, "environment", "Running")},
-        "Environment": {**config.versions, "hardware": config.hardware},
-    }
-    return {title: values for title, values in sections.items() if values}
-
-
-def _not_default(config: RunConfig, affects: Affects, panel: str) -> dict[str, Any]:
-    """Return a simulation's own options of one kind that were given."""
-    own = {name: option for name, option in OPTIONS.items() if (option.affects, option.panel) == (affects, panel)}
-    values = {name: option.value(config) for name, option in own.items() if len(option.path) == 1}
-    return {name: value for name, value in values.items() if value != DEFAULTS[name]}
-
-
-def _thousands(parameters: Mapping[str, int]) -> dict[str, str]:
-    names = {"trained": "trained parameters", "prototypes": "prototype values"}
-    return {names.get(kind, kind): f"{count:,}" for kind, count in parameters.items()}

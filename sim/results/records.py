@@ -52,6 +52,7 @@ class RunConfig(Experiment):
     versions: dict[str, str] = Field(default_factory=dict)
     hardware: str = ""
     parameters: dict[str, int] = Field(default_factory=dict)
+    data_sha256: str | None = None  # of all clients' examples; none in runs of an earlier version
 
     @property
     def partition_labels(self) -> tuple[str, ...]:

@@ -100,13 +100,14 @@ def score_texts(chosen: SelectedRound, metrics: Mapping[str, Metric]) -> ScoreTe
     """Return each metric of each score as text."""
     server = chosen.global_ or {}
     return {
-        "personalization": _spread_texts(chosen.personalization, metrics),
-        "generalization": _spread_texts(chosen.generalization, metrics),
+        "personalization": spread_texts(chosen.personalization, metrics),
+        "generalization": spread_texts(chosen.generalization, metrics),
         "global": tuple(metric.text(server.get(name)) for name, metric in metrics.items()),
     }
 
 
-def _spread_texts(part: Spread | None, metrics: Mapping[str, Metric]) -> tuple[str, ...]:
+def spread_texts(part: Spread | None, metrics: Mapping[str, Metric]) -> tuple[str, ...]:
+    """Each metric of a score of many clients as text."""
     return tuple(spread_text(metric, part[name]) if part else "–" for name, metric in metrics.items())
 
 

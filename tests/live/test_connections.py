@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from tests.live.real_parts import free_port, wait_for_port
+from tests.live.test_proxies import nginx_conf, running
 
 pytestmark = [pytest.mark.ci, pytest.mark.service]
 
@@ -152,3 +153,31 @@ def test_a_client_that_reads_nothing_of_an_answer_is_cut_off_and_a_slow_reader_i
         time.sleep(WRITE_S + 0.5)
         assert len(rest(client)) < TIMES * whole / 2
     assert answered(port) == b"HTTP/1.1 200 OK"
+
+
+@pytest.fixture(scope="module")
+def proxy_port(port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """nginx before that server, which takes more connections than the server has."""
+    folder, shown = tmp_path_factory.mktemp("nginx"), free_port()
+    pass_on = f"proxy_http_version 1.1; proxy_pass http://127.0.0.1:{port};"
+    command = nginx_conf(folder, f"server {{ listen 127.0.0.1:{shown}; location / {{ {pass_on} }} }}")
+    conf = folder / "nginx.conf"
+    conf.write_text(conf.read_text().replace("events {}", "events { worker_connections 4096; }"))
+    with running(command, shown, folder / "nginx.log"):
+        yield shown
+
+
+@pytest.mark.parametrize("way", ["port", "proxy_port"])
+def test_half_requests_and_slow_downloads_at_once_keep_nobody_out(way: str, request: pytest.FixtureRequest) -> None:
+    port: int = request.getfixturevalue(way)
+    with ExitStack() as open_ones:
+        downloads = [open_ones.enter_context(connect_with_little_room(port)) for _ in range(100)]
+        for client in downloads:
+            client.sendall(LARGE)
+        for _ in range(1500):
+            half = open_ones.enter_context(connect(port))
+            with suppress(BrokenPipeError, ConnectionResetError):
+                half.sendall(HALF)
+        began = time.monotonic()
+        assert [answered(port) for _ in range(20)] == [b"HTTP/1.1 200 OK"] * 20
+        assert time.monotonic() - began < 5

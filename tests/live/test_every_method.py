@@ -23,7 +23,8 @@ from tests.live.in_memory import Device
 from tests.live.walks import DEVICES, HART, ROUNDS, assert_same, data_options, experiment_for, plan_of, simulated
 
 MINUTES = 1.0
-LIVE = sorted(name for name, method in METHODS.items() if not method.pools_data)
+LIVE = sorted(name for name, method in METHODS.items() if not (method.pools_data or method.is_continuous))
+"""Of those that are continuous no version is a round: `test_continuous`."""
 
 
 @pytest.fixture(scope="module")

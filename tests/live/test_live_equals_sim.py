@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from federation import wire
-from federation.plan import ModelSpec
 from tests.live.fleet import Fleet, embedded, fleet
 from tests.live.walks import DEVICES, HART, ROUNDS, agent_toml, assert_same, experiment_for, plan_of, simulated
 
 MINUTES = 2.0
-EXPORTS = ("fedali", "frozen", "analytic")
+EXPORTS = ("fedali", "frozen")
 """Whose devices adopt a model in the end."""
 
 
@@ -29,8 +28,6 @@ EXPORTS = ("fedali", "frozen", "analytic")
         pytest.param("fedali", ("", ""), ("mqtt", "mqtt"), marks=pytest.mark.slow, id="fedali-mqtt"),
         pytest.param("fedproto", ("", "hart"), ("mqtt", "mqtt"), marks=pytest.mark.slow, id="fedproto-mqtt"),
         pytest.param("fedproto", ("", "hart"), ("http", "http"), marks=pytest.mark.slow, id="fedproto-http"),
-        # nobody trains; each device adopts the shared head or its own
-        pytest.param("analytic", ("", ""), ("mqtt", "http"), marks=pytest.mark.ci, id="analytic-mixed"),
         # nobody trains; the devices export what they adopt
         pytest.param("frozen", ("", ""), ("mqtt", "http"), marks=pytest.mark.slow, id="frozen-mixed"),
     ],
@@ -42,11 +39,6 @@ def test_the_live_federation_is_the_simulation(
         settings = experiment_for("fedproto", minutes=MINUTES, backbone="frozen")
     else:
         settings = experiment_for(method, minutes=MINUTES, alternatives=(HART,) if "hart" in models else ())
-    if method == "analytic":
-        features = ModelSpec(name="har_features", options={"cosines": 41})
-        training = settings.training.model_copy(update={"feature_dim": 200})
-        data = settings.data.model_copy(update={"normalization": "none"})
-        settings = settings.model_copy(update={"model": features, "training": training, "data": data})
     simulation = simulated(settings)
     with fleet(tmp_path, broker=embedded) as here:
         here.get("/v1/federations", {"name": "live", "plan": plan_of(settings).model_dump(mode="json")})

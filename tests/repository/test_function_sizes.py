@@ -23,13 +23,12 @@ OPTIONS = frozenset(
         "edge_agent/cli/windows.py:windows",
         "export/__main__.py:recognize",
         "sim/cli/pretrain.py:pretrain",
-        "sim/cli/run.py:_fixed",
+        "sim/cli/run.py:run",
         "sim/cli/sweep.py:sweep",
     }
 )
 """Commands of typer, whose parameters are their options: only the lines below the signature are counted."""
 OTHERS = {
-    "models/layers/alp.py:ALP.__init__": "a plan's model.alp is checked against its parameters by models/registry.py",
     "aggregator_api/db/migrations/versions/0001_release_0_2_0.py:upgrade": "history; nobody edits it, only runs it",
 }
 

@@ -12,7 +12,8 @@ from typer.main import get_command
 
 from aggregator_api.settings import Settings
 from gaitway.__main__ import PROGRAMS
-from sim.experiment import OPTIONS, default_of
+from sim.experiment import default_of
+from sim.run_options import OPTIONS
 
 LEFT_OUT = re.compile(r"default|without|else|only|none|instead|also|repeat|by itself|if not|may be left out|Only", re.I)
 """Words one of which says what it means to leave an option out."""

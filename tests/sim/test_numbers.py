@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from export.onnx_export import export_onnx, metadata_of
+from export.onnx_export import ExportReport, export_onnx, metadata_of
 from export.recognizer import Recognizer
 from export.runtime import ModelFileError, Session
-from export.sample_examples import generated_examples
 from export.timeline import Timeline
-from har_pipeline import PipelineSettings, prepare, recordings
+from har_pipeline import ClientWindows, PipelineSettings, prepare, recordings
 from models.checkpoint import load_checkpoint
+from sim import simulate
 from sim.cli.app import app
+from sim.errors import SettingsError
 from sim.run import load_data
+from sim.run_options import EngineKind
 from tests.sim.small_runs import needs_fork
 
 DATA = ("--data", "synthetic", "--set", "data.subjects=3", "--set", "data.phones=1", "--set", "data.minutes=4")
@@ -53,18 +56,31 @@ def test_the_federation_learns_how_fast_people_step(finished: Path) -> None:
     assert (finished / "report.html").is_file()
 
 
-def test_what_was_learnt_is_exported_and_says_numbers(finished: Path, tmp_path: Path) -> None:
-    """The same windows, by ONNX Runtime alone: the answers are within the error that the run has measured."""
+class Exported(NamedTuple):
+    """The federation's model as a file, what its export said, and the windows that it was tried on."""
+
+    file: Path
+    report: ExportReport
+    windows: ClientWindows
+
+
+@pytest.fixture(scope="module")
+def exported(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     module, info = load_checkpoint(finished / "models" / "global.safetensors")
-    metadata = metadata_of(info)
-    assert (metadata.labels, metadata.measures) == ((NAME,), True)
     windows = next(iter(prepare("synthetic", None, PipelineSettings(), options={"minutes": 2.0}).clients.values()))
+    file = tmp_path_factory.mktemp("exported") / "model.onnx"
     report = export_onnx(
-        module, tmp_path / "model.onnx", metadata=metadata, examples=windows.x, labels=windows.number, int8=True,
-        allow_few=True,
-    )  # fmt: skip
+        module, file, metadata=metadata_of(info), examples=windows.x, labels=windows.number, int8=True, allow_few=True
+    )
+    return Exported(file, report, windows)
+
+
+def test_what_was_learnt_is_exported_and_says_numbers(exported: Exported) -> None:
+    """The same windows, by ONNX Runtime alone: the answers are within the error that the run has measured."""
+    session, report, windows = Session.load(exported.file), exported.report, exported.windows
+    metadata = session.metadata
+    assert (metadata.labels, metadata.measures) == ((NAME,), True)
     assert report.metric == "mae"
-    session = Session.load(tmp_path / "model.onnx")
     found = session.predict(windows.x)
     assert found.numbers is not None
     assert np.abs(found.numbers - windows.number).mean() == pytest.approx(report.score, rel=1e-4)
@@ -77,11 +93,8 @@ def test_what_was_learnt_is_exported_and_says_numbers(finished: Path, tmp_path: 
         type(metadata)(**{**vars(metadata), "labels": ("one", "two")}).check()
 
 
-def test_a_recording_becomes_a_time_line_of_numbers(finished: Path, tmp_path: Path) -> None:
-    module, info = load_checkpoint(finished / "models" / "global.safetensors")
-    examples = generated_examples(info.input, 256)
-    export_onnx(module, tmp_path / "model.onnx", metadata=metadata_of(info), examples=examples)
-    recognizer = Recognizer(Session.load(tmp_path / "model.onnx"))
+def test_a_recording_becomes_a_time_line_of_numbers(exported: Exported) -> None:
+    recognizer = Recognizer(Session.load(exported.file))
     lines, rows = Timeline((NAME,), each=False, as_json=False), Timeline((NAME,), each=False, as_json=True)
     said, records = [], []
     for part in recordings("synthetic", None, options={"subjects": 1, "phones": 1, "minutes": 1.0}):
@@ -99,11 +112,13 @@ def test_a_recording_becomes_a_time_line_of_numbers(finished: Path, tmp_path: Pa
 @needs_fork
 def test_engines_agree(tmp_path: Path) -> None:
     """The same federation one by one and stacked: the same losses, up to the order of sums."""
-    scores = []
-    for engine in ("serial", "stacked"):
+    scores, engines = [], list[EngineKind](("serial", "stacked"))
+    for engine in engines:
         out = tmp_path / engine
-        text = called("run", *DATA, *LEARNT, *CNN, "--engine", engine, "--out", out)
-        assert (out / "rounds.jsonl").is_file(), text
+        simulate(
+            out, data="synthetic", task="regression", model="har_cnn", rounds=2, engine=engine,
+            set=["data.subjects=2", "data.phones=1", "data.minutes=2", *LEARNT[3::2], "model.channels=[8,8]"],
+        )  # fmt: skip
         scores.append([json.loads(line)["train_loss"] for line in (out / "rounds.jsonl").read_text().splitlines()])
     np.testing.assert_allclose(*scores, rtol=1e-2)
 
@@ -124,9 +139,15 @@ def test_what_cannot_be_learnt_is_refused_in_words(words: tuple[str, ...], said:
     assert "Traceback" not in output
 
 
-def test_a_scale_that_does_not_fit_is_said_before_training(tmp_path: Path) -> None:
-    text = " ".join(called("run", *DATA, "--task", "regression", *CNN[:4], "--rounds", "1", "--out", tmp_path).split())
-    assert "training will be slow or fail; set task.center=" in text
+def test_a_scale_that_does_not_fit_is_said_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def begin(*_given: object, **_more: object) -> None:
+        raise SettingsError("it would train now")
+
+    monkeypatch.setattr("sim.run.run", begin)
+    text = " ".join(called("run", *DATA, "--task", "regression", "--model", "har_cnn", "--out", tmp_path).split())
+    said, _, after = text.partition("training will be slow or fail; set task.center=")
+    assert said
+    assert "it would train now" in after
 
 
 def test_partitions_deal_by_activity_and_hold_numbers(finished: Path) -> None:

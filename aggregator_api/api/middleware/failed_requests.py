@@ -7,9 +7,9 @@ import logging
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_api.api.middleware.problems import send_problem
+from aggregator_api.db.failure_log import failures
 from aggregator_api.db.outages import Outage, outage_of
 from aggregator_api.errors import RequestError, ServerFailedError, StorageFullError, UnavailableError
-from aggregator_api.observability.failure_log import failures
 
 log = logging.getLogger(__name__)
 

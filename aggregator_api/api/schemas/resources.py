@@ -6,6 +6,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from aggregator_api.db.event_kinds import meanings
 from aggregator_api.fields import WHOLE, Override, Tags
 from federation.plan import Plan, Strict
 
@@ -83,6 +84,16 @@ class FeatureModel(View):
     url: str = Field(description="where the file is")
 
 
+class ContinuousState(View):
+    """Where a continuous federation stands, which has no rounds with a cohort and a deadline."""
+
+    devices: int = Field(description="whose sums are in the newest version")
+    changes_waiting: int = Field(description="devices whose sums came, changed or went since")
+    next_version_at: float | None = Field(
+        description="when the next version is published, in Unix time, if nothing else changes; null: nothing waits"
+    )
+
+
 class FederationDetail(FederationSummary):
     """A federation, what it has agreed on, and where it stands."""
 
@@ -99,8 +110,9 @@ class FederationDetail(FederationSummary):
     stable_note: str = Field(description="why the name stable stays where it is; empty where nothing is newer")
     regression: str = Field(description="what devices measured to be worse than before, line by line; empty: nothing")
     feature_model: FeatureModel | None = Field(
-        description="what phones compute embeddings with in a continuous federation; null: none may join"
+        description="what ends without torch compute embeddings with; null: none may join"
     )
+    continuous: ContinuousState | None = Field(description="null: the federation works in rounds")
 
     simulate: str = Field(default=SIMULATE, description="simulates it; plan.json is the answer of GET …/plan")
 
@@ -296,7 +308,7 @@ class Event(View):
     """Something that happened."""
 
     id: int
-    kind: str
+    kind: str = Field(description=f"what happened:\n\n{meanings()}")
     round_number: int
     device: str
     detail: str

@@ -19,12 +19,14 @@ from aggregator_api.api.scores import class_metric_of, metric_of
 from aggregator_api.auth.scopes import requires
 from aggregator_api.db import repositories
 from aggregator_api.db.models import DeviceRow, FederationRow
+from aggregator_api.devices import contributions
 from aggregator_api.devices.service import find
 from aggregator_api.errors import UnprocessableError
 from aggregator_api.federations import service
 from aggregator_api.web import views
 from aggregator_api.web.forms import FormDep, words_of
 from aggregator_api.web.pages import page, part
+from federation.methods import is_continuous
 from federation.plan import Plan
 from federation.protocol.messages import class_score_names
 from gaitway.errors import first_problem
@@ -129,6 +131,14 @@ def reinstate(devices: DeviceServiceDep, name: str, device: str, form: FormDep) 
     return _back(name, device, form)
 
 
+@router.post("/federations/{name}/devices/{device}/withdraw")
+@requires("operator")
+def withdraw(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
+    """Take a device's sums out of a continuous federation."""
+    devices.withdraw(name, device)
+    return _back(name, device, form)
+
+
 @router.post("/federations/{name}/devices/{device}/tags")
 @requires("operator")
 def set_tags(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
@@ -163,6 +173,8 @@ def _device(session: Session, federation: FederationRow, row: DeviceRow) -> dict
     return {
         "device": Device.model_validate(row),
         "activity": activity(session, federation, row),
+        "is_continuous": is_continuous(plan.method),
+        "has_sums": contributions.has_sums(session, row),
         "history": past,
         "events": round_history.latest_events(session, federation, 12, device=row.name),
         "metric_name": name,

@@ -94,7 +94,9 @@ def updates(
 ) -> Response:
     """List the updates of one status, with the reasons."""
     with database.read() as session:
-        found = queries.updates(session, service.get_federation(session, name), status, cursor, newest_first=True)
+        found = queries.updates(
+            session, service.get_federation(session, name), status, cursor._replace(newest_first=True)
+        )
     return page(request, "updates.html", federation=name, found=found, status_shown=status, cursor=cursor.cursor)
 
 

@@ -38,7 +38,8 @@ def listing(request: Request, database: DatabaseDep, name: FederationName, curso
     """List the versions and names."""
     with database.read() as session:
         row = service.get_federation(session, name)
-        found = queries.model_versions(session, row, cursor, newest_first=True, scores=history_reader(request).versions)
+        page_params = cursor._replace(newest_first=True)
+        found = queries.model_versions(session, row, page_params, history_reader(request).versions)
         aliases = queries.aliases(session, row)
         bases = round_history.bases(session, row, [each.round_number for each in found.items])
         metric = metric_of(Plan.model_validate(row.plan))[1]

@@ -134,7 +134,7 @@ def _to(name: str, number: int) -> Response:
 
 
 def _listed(session: Session, row: FederationRow, cursor: PageParams) -> dict[str, Any]:
-    found = rollout_queries.listing(session, row, cursor, newest_first=True)
+    found = rollout_queries.listing(session, row, cursor._replace(newest_first=True))
     return {"found": found, "cursor": cursor.cursor}
 
 

@@ -283,6 +283,6 @@ for (const id of ["from", "to"]) {
   });
 }
 addEventListener(LOGGED_OUT, showLogin);
+void followTeaching();
 await open();
 forever();
-followTeaching();

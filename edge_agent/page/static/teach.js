@@ -9,6 +9,7 @@ import { $, ask, field, find, make, pressable, Refused, say } from "./dom.js";
 /** @typedef {{labels: string[], personal: {name: string, counts_as: string}[], lesson: Lesson | null, said: string,
  *   lesson_s: number, result: Result | null, now: {own: string, shared: string} | null, why_not: string, used: string,
  *   participation: Participation}} Teaching */
+/** @typedef {{unable: string, used: string, participation: Participation}} Unable */
 
 const REST_MS = 1500, LESSON_MS = 400;
 /** @type {Teaching | null} */
@@ -43,8 +44,8 @@ function showLesson({ lesson, said, lesson_s: all }) {
   $("countdown").textContent = String(left);
   find("lesson-bar", HTMLProgressElement).max = all;
   find("lesson-bar", HTMLProgressElement).value = lesson?.done_s ?? 0;
-  tell("lesson-title", lesson ? `${lesson.paused ? "Paused" : "Now"}: ${spoken(lesson.activity)}` : "Tap what you are about to do");
-  tell("lesson-words", lesson ? lesson.warning || (lesson.paused ? "Nothing counts until you go on." : `Go on for ${all} seconds, as you always do it.`) : said ? spoken(said) : `Then do it for ${all} seconds.`);
+  tell("lesson-title", lesson ? `${lesson.paused ? "Paused" : "Now"}: ${spoken(lesson.activity)}` : "Tap an activity");
+  tell("lesson-words", lesson ? lesson.warning || (lesson.paused ? "Nothing counts until you go on." : `Go on for ${all} seconds, as you always do it.`) : said ? spoken(said) : `Then do it for ${all} seconds, with the sensor where it always is.`);
   $("lesson-words").classList.toggle("bad", !!lesson?.warning);
   pressable("pause").disabled = pressable("cancel").disabled = !lesson;
   pressable("pause").textContent = lesson?.paused ? "Go on" : "Pause";
@@ -63,7 +64,7 @@ function showActivities({ labels, personal: own, lesson, result }) {
     pressed.dataset.activity = name;
     pressed.setAttribute("aria-pressed", String(lesson?.activity === name));
     const count = learnt[name] ?? 0;
-    pressed.append(make("b", spoken(name)), make("span", count ? `${count} windows learnt` : "not taught yet"));
+    pressed.append(make("b", spoken(name)), make("span", count ? `${count} windows` : "not taught yet"));
     pressed.classList.toggle("taught", count > 0);
     pressed.addEventListener("click", () => act("teach", { activity: name }));
     return pressed;
@@ -124,7 +125,8 @@ function confusionTable({ rows, columns, matrix: counts }) {
 /** @param {Teaching} found */
 function showPersonal({ labels, personal: own }) {
   const wanted = JSON.stringify([labels, own]);
-  if (wanted === personal || $("personal").contains(document.activeElement)) return;
+  const isChoosing = document.activeElement instanceof HTMLSelectElement && $("personal").contains(document.activeElement);
+  if (wanted === personal || isChoosing) return;
   personal = wanted;
   $("personal").replaceChildren(...own.map(({ name, counts_as: label }) => {
     const item = make("li"), select = make("select"), id = `send-${own.findIndex((one) => one.name === name)}`;
@@ -158,21 +160,19 @@ function showParticipation(part) {
 async function refresh() {
   if (document.hidden || $("all").hidden) return;
   try {
-    /** @type {Teaching} */
+    /** @type {Teaching & Unable} */
     const found = await ask("teaching");
-    shown = found;
-    $("teach").classList.remove("unable");
-    showLesson(found);
-    showActivities(found);
-    showResult(found);
-    showPersonal(found);
     showParticipation(found.participation);
+    $("teach").classList.toggle("unable", found.unable !== "");
+    tell("unable", found.unable);
+    shown = found.unable ? null : found;
+    if (!shown) return;
+    showLesson(shown);
+    showActivities(shown);
+    showResult(shown);
+    showPersonal(shown);
   } catch (error) {
-    if (!(error instanceof Refused)) return;
-    shown = null;
-    $("teach").classList.add("unable");
-    tell("lesson-title", "Not yet");
-    tell("lesson-words", error.message);
+    if (error instanceof Refused) tell("unable", error.message);
   }
 }
 

@@ -3,6 +3,7 @@
  * samples lie apart, so that counting and labelling a day reads kilobytes. Each call is one transaction.
  */
 
+import { asCounted, PERSONAL } from "../teaching/personal_activities.js";
 import { WINDOW_MS } from "./motion.js";
 
 const NAME = "gaitway-phone";
@@ -95,13 +96,17 @@ export class Store {
     this.changed(hasMadeRoom ? "replaced" : "added");
   }
 
-  /** All windows with their samples, by time; nobody writes into them. @returns {Promise<StoredWindow[]>} */
+  /**
+   * All windows with their samples, by time, as they count for a federation; nobody writes into them.
+   * @returns {Promise<StoredWindow[]>}
+   */
   async windows() {
     const { marks, samples } = await this.inTurn(() => this.readOn(true));
-    return marks.flatMap((mark) => {
+    const windows = marks.flatMap((mark) => {
       const x = samples.get(mark.id);
       return x ? [{ ...mark, x }] : [];
     });
+    return asCounted(windows, (await this.get(PERSONAL)) ?? []);
   }
 
   /** All windows without their samples, by time; nobody writes into them. @returns {Promise<Mark[]>} */

@@ -48,9 +48,9 @@ export function emptySums(classes, width) {
 /**
  * Add windows' features to sums, clipped to ±clip.
  * @param {RidgeSums} sums changed @param {ArrayLike<number>} features (n × width) @param {ArrayLike<number>} y (n)
- * @param {number} clip @returns {Promise<void>}
+ * @param {number} clip @param {1 | -1} [sign] −1 takes windows out that were added @returns {Promise<void>}
  */
-export async function addWindows(sums, features, y, clip) {
+export async function addWindows(sums, features, y, clip, sign = 1) {
   const { size, counts, gram, total } = sums;
   const width = size - 1;
   if (features.length !== y.length * width) {
@@ -66,9 +66,9 @@ export async function addWindows(sums, features, y, clip) {
     for (let i = 0; i < width; i++) {
       steps[i] = roundHalfEven(Math.min(Math.max(features[row * width + i], -clip), clip) * FEATURE_STEPS);
     }
-    counts[code]++;
+    counts[code] += sign;
     for (let i = 0, at = code * triangle(size), to = code * size; i < size; i++) {
-      const step = steps[i];
+      const step = sign * steps[i];
       total[to + i] += step;
       for (let j = i; j < size; j++) gram[at++] += step * steps[j];
     }

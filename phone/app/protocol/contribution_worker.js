@@ -230,7 +230,7 @@ export class ContributionWorker {
       server,
       open: (payload) => connection.open("acknowledgement", payload),
       clock: this.clock,
-      onLater: (reason) => this.told(`the server takes the update later: ${reason}`),
+      onRetry: (reason) => this.told(`the server takes the update later: ${reason}`),
       isWanted: () => this.recollection.known.outbox.includes(parcel),
       signal,
     });

@@ -32,7 +32,7 @@ export const INSTANCE = /^[0-9a-f]{32}$/;
  * @property {1} schema_version
  * @property {string} update_id
  * @property {string} nonce of the manifest; empty: the server could not read it
- * @property {"send" | "accepted" | "refused" | "later"} status
+ * @property {"send" | "accepted" | "refused" | "retry"} status
  * @property {number} next_chunk
  * @property {string} reason
  */
@@ -41,7 +41,7 @@ export const acknowledgement = object({
   schema_version: or(oneOf(1), 1),
   update_id: text(MESSAGE_BYTES, NAME),
   nonce: or(text(64), ""),
-  status: oneOf("send", "accepted", "refused", "later"),
+  status: oneOf("send", "accepted", "refused", "retry"),
   next_chunk: or(whole(0, 10_000_000), 0),
   reason: or(text(1_000), ""),
 });

@@ -77,7 +77,7 @@ export async function pendingUpdate(key, about, bytes) {
  * @property {import("./server.js").Server} server
  * @property {(payload: Uint8Array) => Promise<Uint8Array>} open verifies an acknowledgement
  * @property {import("./server.js").Clock} clock
- * @property {(reason: string) => void} onLater the server takes it later
+ * @property {(reason: string) => void} onRetry the server takes it later
  * @property {() => boolean} isWanted false once it was answered elsewhere, or forgotten
  * @property {AbortSignal} signal
  */
@@ -97,7 +97,7 @@ export async function sendUpdate(parcel, by) {
       answer = (await chunks(parcel, answer.next_chunk, by)) ?? (await part(parcel, "end", new Uint8Array(), by));
     }
     if (answer?.status === "accepted" || answer?.status === "refused") return answer;
-    if (answer?.status === "later") by.onLater(answer.reason);
+    if (answer?.status === "retry") by.onRetry(answer.reason);
   }
   return null;
 }

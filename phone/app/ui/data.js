@@ -58,7 +58,7 @@ function moved({ store }) {
   const done = element("p", { class: "good", role: "status" });
   const file = element("input", { type: "file", id: "import-file", accept: ".csv,.gz,text/csv,application/gzip" });
   const write = action("Export everything", async () => {
-    const windows = await store.windows();
+    const windows = (await store.windows()).map((window) => ({ ...window, label: window.personal ?? window.label }));
     if (!windows.length) throw new Error("There is nothing to export yet.");
     const blob = await packed(windows);
     const address = URL.createObjectURL(blob);

@@ -23,6 +23,7 @@ from sim.errors import AnalysisError
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.figures.style import new_figure, plain_text
+from sim.reports.table import table_of
 
 Table = npt.NDArray[np.float64]
 Rounds = Mapping[int, Mapping[str, float]]
@@ -47,7 +48,9 @@ def attention(run: FinishedRun) -> AnalysisSection:
     """
     kinds = _by_kind({number: each.attention for number, each in run.diagnostics.items()})
     if not kinds:
-        raise AnalysisError(_missing(run))
+        if run.method in ("fedproto_margin", "fedatt"):
+            raise AnalysisError(run.without_diagnostics)
+        raise AnalysisError(f"no attention in a run of {run.method}; fedproto_margin and fedatt weigh clients by it")
     figures = {"clients": CaptionedFigure(clients_figure(kinds, run.clients), "Weight of each client in each round.")}
     effective = {kind: [effective_clients(each) for each in rounds.values()] for kind, rounds in kinds.items()}
     values: dict[str, Any] = {"effective_clients": effective}
@@ -60,16 +63,8 @@ def attention(run: FinishedRun) -> AnalysisSection:
     if weights:
         caption = f"Weight of each client in each parameter tensor, round {last}."
         figures["last_round"] = CaptionedFigure(last_round_figure(weights), caption)
-    table = tuple(
-        (f"{TITLES[kind]}: effective clients, last round", f"{each[-1]:.3g}") for kind, each in effective.items()
-    )
-    return AnalysisSection("attention", "Attention", TEXT, values, figures, table)
-
-
-def _missing(run: FinishedRun) -> str:
-    if run.method in ("fedproto_margin", "fedatt"):
-        return f"no diagnostics in rounds.jsonl of {run.directory.path}: an older version ran it; run it again"
-    return f"no attention in a run of {run.method}; fedproto_margin and fedatt weigh clients by attention"
+    told = [(f"{TITLES[kind]}: effective clients, last round", f"{each[-1]:.3g}") for kind, each in effective.items()]
+    return AnalysisSection("attention", "Attention", TEXT, values, figures, table_of((), told))
 
 
 def _by_kind(rounds: Mapping[int, Mapping[str, Mapping[str, float]]]) -> dict[str, Rounds]:

@@ -12,6 +12,7 @@ from sim.errors import AnalysisError
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.figures.style import COLOURS, DASHES, by_round, new_figure
+from sim.reports.table import table_of
 
 TEXT = """How far prototypes went in each round, ‖p(t+1) − p(t)‖, relative to their mean length, so that blocks and runs
 compare. Prototypes that have converged move little; a curve that stays high says that they still follow the network."""
@@ -31,17 +32,13 @@ def convergence(run: FinishedRun) -> AnalysisSection:
         for block, moved in each.movement.items():
             curves.setdefault(block, []).append((number, moved))
     if not curves:
-        raise AnalysisError(_missing(run))
+        why = f"no prototypes on the server in a run of {run.method}"
+        raise AnalysisError(run.without_diagnostics if run.keeps_prototypes else why)
     last = {block: _relative(each[-1][1], "mean") for block, each in curves.items()}
-    table = tuple((f"{block}, last round", f"{100 * value:.3g} % of the mean length") for block, value in last.items())
+    told = [(f"{block}, last round", f"{100 * value:.3g} % of the mean length") for block, value in last.items()]
     figures = {"rounds": CaptionedFigure(_figure(curves), CAPTION)}
-    return AnalysisSection("convergence", "Convergence of prototypes", TEXT, {"last_relative": last}, figures, table)
-
-
-def _missing(run: FinishedRun) -> str:
-    if run.keeps_prototypes:
-        return f"no diagnostics in rounds.jsonl of {run.directory.path}: an older version ran it; run it again"
-    return f"no prototypes on the server in a run of {run.method}"
+    values, table = {"last_relative": last}, table_of((), told)
+    return AnalysisSection("convergence", "Convergence of prototypes", TEXT, values, figures, table)
 
 
 def _relative(moved: Movement, which: str) -> float:

@@ -23,6 +23,7 @@ from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.analysis.tsne import subsample
 from sim.reports.comparison.comparability import tested_on
 from sim.reports.figures.style import BLUE, ORANGE, clean, new_figure, plain_text
+from sim.reports.table import table_of
 
 TEXT = """Squared maximum mean discrepancy between the features of client k's test examples under its own model (best
 round) and the centralized model's features of all clients' test examples. Kernel exp(−‖x − y‖²/2σ²), σ the median
@@ -45,16 +46,17 @@ def discrepancy(run: FinishedRun, centralized: FinishedRun, against: FinishedRun
     width = median_distance(reference)
     found = {label: _per_client(each, reference, width) for label, each in _runs(run, against).items()}
     means = {label: float(np.mean(list(each.values()))) for label, each in found.items()}
-    table = tuple((f"mean MMD², {label}", f"{value:.4g}") for label, value in means.items())
+    told = [(f"mean MMD², {label}", f"{value:.4g}") for label, value in means.items()]
     values = {"bandwidth": width, "mmd2": means, "clients": found}
     networks = sorted({each.directory.config.model_name for each in (run, centralized, against or run)})
-    table += (("models", ", ".join(networks) + _caution(networks)),)
+    told.append(("models", ", ".join(networks) + _caution(networks)))
     if against:
         mine, theirs = means.values()
         values["ffd"] = ffd(mine, theirs)
-        table += (("FFD(A, B)", f"{values['ffd']:.1f} %"),)
+        told.append(("FFD(A, B)", f"{values['ffd']:.1f} %"))
     figures = {"clients": CaptionedFigure(_figure(found), "MMD² of each client, in the order of this run's.")}
-    return AnalysisSection("discrepancy", "Discrepancy from centralized features", TEXT, values, figures, table)
+    title, table = "Discrepancy from centralized features", table_of((), told)
+    return AnalysisSection("discrepancy", title, TEXT, values, figures, table)
 
 
 def _caution(models: Sequence[str]) -> str:

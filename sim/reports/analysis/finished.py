@@ -123,6 +123,11 @@ class FinishedRun:
                 f"{self.directory.path / 'rounds.jsonl'}: diagnostics: {first_problem(error)}"
             ) from error
 
+    @property
+    def without_diagnostics(self) -> str:
+        """What is said where the rounds of a method that records something have recorded nothing."""
+        return f"no diagnostics in rounds.jsonl of {self.directory.path}: an older version ran it; run it again"
+
     @cached_property
     def own_features(self) -> dict[str, Tensor]:
         """Features (n_k, D) of each client's test examples under its own model; clients without any are left out.

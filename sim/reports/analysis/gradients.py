@@ -13,6 +13,7 @@ from sim.reports.analysis.finished import FinishedRun
 from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.figures.run_figures import gradient_dissimilarity
 from sim.reports.report import CAPTIONS
+from sim.reports.table import table_of
 
 TEXT = """(1/K) Σ‖∇L_k − ∇L‖² at the server's model of the last round: L_k is the mean cross-entropy over client k's
 training examples, dropout off, and ∇L = Σ n_k ∇L_k / Σ n_k. At 0 all clients would step alike; ‖∇L‖² beside it gives
@@ -28,14 +29,14 @@ def gradients(run: FinishedRun) -> AnalysisSection:
     model = run.server
     found = dissimilarity(_gradients(run, model))
     values = {"dissimilarity": found.value, "overall_square": found.overall, "client_squares": dict(found.clients)}
-    table = (
+    told = (
         ("(1/K) Σ‖∇L_k − ∇L‖²", f"{found.value:.4g}"),
         ("‖∇L‖²", f"{found.overall:.4g}"),
         ("clients", str(len(found.clients))),
     )
     by_round = gradient_dissimilarity(run.directory)
     figures = {"rounds": CaptionedFigure(by_round, CAPTIONS["gradient_dissimilarity"])} if by_round else {}
-    return AnalysisSection("gradients", "Gradient dissimilarity", TEXT, values, figures, table)
+    return AnalysisSection("gradients", "Gradient dissimilarity", TEXT, values, figures, table_of((), told))
 
 
 def _gradients(run: FinishedRun, model: Model) -> Iterable[tuple[str, int, Tensor]]:

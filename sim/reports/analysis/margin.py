@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from matplotlib.figure import Figure
-
 from federation.aggregation.prototypes import uploaded
 from federation.records import ClassStats
 from sim.diagnostics import aggregate_margin
 from sim.errors import AnalysisError
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
-from sim.reports.figures.style import BLUE, by_round, new_figure
+from sim.reports.figures.style import rounds_figure
+from sim.reports.table import table_of
 
 TEXT = """The mean distance d⁻ between aggregate prototypes of different classes. Prototypes are means of training
 features; each client's is scaled to [0, 1] over its channels, and their mean is weighted by n_k[c]. This is not the
@@ -37,12 +36,13 @@ def margin(run: FinishedRun) -> AnalysisSection:
     if values["clients"] is None:
         raise AnalysisError("aggregate_margin needs training examples of at least two classes")
     rounds = {n: each.aggregate_margin for n, each in run.diagnostics.items() if each.aggregate_margin is not None}
-    figures = {"rounds": CaptionedFigure(_figure(rounds), CAPTION)} if rounds else {}
-    table = tuple(
-        (f"aggregate_margin, prototypes by {MODEL_NAMES[who]}", f"{value:.4f}") for who, value in values.items()
-    )
+    figures = {}
+    if rounds:
+        drawn = rounds_figure({"aggregate margin": rounds}, "aggregate_margin (d⁻)", max(rounds))
+        figures["rounds"] = CaptionedFigure(drawn, CAPTION)
+    told = [(f"aggregate_margin, prototypes by {MODEL_NAMES[who]}", f"{value:.4f}") for who, value in values.items()]
     found = {**values, "rounds": {str(number): value for number, value in rounds.items()}}
-    return AnalysisSection("aggregate_margin", "Aggregate margin", TEXT, found, figures, table)
+    return AnalysisSection("aggregate_margin", "Aggregate margin", TEXT, found, figures, table_of((), told))
 
 
 MODEL_NAMES = {"clients": "the clients' own models (best round)", "server": "the server's model (last round)"}
@@ -51,12 +51,3 @@ MODEL_NAMES = {"clients": "the clients' own models (best round)", "server": "the
 def margin_of(stats: Mapping[str, ClassStats]) -> float | None:
     """Return d⁻ of measured prototypes; None with fewer than two classes."""
     return aggregate_margin(uploaded(each) for each in stats.values())
-
-
-def _figure(rounds: Mapping[int, float]) -> Figure:
-    figure = new_figure(2.8)
-    axes = figure.subplots()
-    axes.plot(list(rounds), list(rounds.values()), color=BLUE, marker="o" if len(rounds) == 1 else "")
-    by_round(axes, "aggregate_margin (d⁻)", max(rounds))
-    axes.set_ylim(bottom=0)
-    return figure

@@ -19,6 +19,7 @@ from sim.errors import AnalysisError
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.figures.segmentation import segmentation_figure
+from sim.reports.table import table_of
 from sim.results.entropy import feature_entropy, softmax_entropy
 from sim.results.segmented_images import choose_images, image_of, together
 
@@ -57,8 +58,7 @@ def pixels(run: FinishedRun) -> AnalysisSection:
         TEXT,
         measured,
         figures,
-        tuple(_rows(measured)),
-        ("class", "pixels", *heads),
+        table_of(("class", "pixels", *heads), _rows(measured)),
     )
 
 

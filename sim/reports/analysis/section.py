@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
+from sim.reports.table import Table
+
 
 class CaptionedFigure(NamedTuple):
     """A figure and what it shows."""
@@ -25,6 +27,4 @@ class AnalysisSection:
     text: str
     values: Mapping[str, Any] = field(default_factory=dict)
     figures: Mapping[str, CaptionedFigure] = field(default_factory=dict)
-    table: tuple[tuple[str, ...], ...] = ()
-    """Rows (what, value) of the page; or, with `columns`, of as many cells."""
-    columns: tuple[str, ...] = ()
+    table: Table | None = None

@@ -19,6 +19,7 @@ from sim.errors import AnalysisError
 from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.comparison.comparability import settings_of
 from sim.reports.figures.style import COLOURS, DASHES, clean, heading, new_figure, plain_text
+from sim.reports.table import Table, table_of
 from sim.results.records import Summary
 from sim.results.run_directory import RunDirectory
 
@@ -127,13 +128,13 @@ def _section(key: str, lines: Mapping[str, Line], metric: Metric) -> AnalysisSec
     return AnalysisSection(name, f"Sensitivity to {key}", text, values, figures, _table(lines, metric))
 
 
-def _table(lines: Mapping[str, Line], metric: Metric) -> tuple[tuple[str, str], ...]:
+def _table(lines: Mapping[str, Line], metric: Metric) -> Table:
     rows = []
     for rest, line in lines.items():
         for text, scores in line.items():
             told = " / ".join(metric.text(scores[score].mean) if score in scores else "–" for score in SCORES)
             rows.append((f"{text} ({rest})" if rest else text, told))
-    return (("value", " / ".join(SCORES) + f", {heading(metric)}"), *rows)
+    return table_of(("value", " / ".join(SCORES) + f", {heading(metric)}"), rows)
 
 
 def _figure(key: str, lines: Mapping[str, Line], metric: Metric) -> Figure:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from sim.experiment import OPTIONS
 from sim.results.run_directory import RunDirectory
+from sim.run_options import OPTIONS
 
 _DERIVED = frozenset(
     {"parameters", "split_leaks", "findings", "versions", "hardware", "schema_version", "preset", "rollout"}

@@ -14,9 +14,7 @@ from matplotlib.figure import Figure
 from sim.errors import RunDirectoryError
 from sim.reports.comparison import plots, tables
 from sim.reports.comparison.groups import compare_runs
-from sim.reports.comparison.overhead import NOTE as OVERHEAD_NOTE
-from sim.reports.comparison.overhead import overhead_table
-from sim.reports.comparison.printed import markdown
+from sim.reports.comparison.printed import group_tables, markdown
 from sim.reports.comparison.records import Comparison, Group, OverDatasets
 from sim.reports.figures.style import draw
 from sim.reports.report import data_uri, render
@@ -78,7 +76,6 @@ def _html(comparison: Comparison, out: Path) -> str:
         notes=NOTES,
         ranking_note=tables.RANKING_NOTE,
         starts=_starts(comparison),
-        overhead_note=OVERHEAD_NOTE,
     )
 
 
@@ -94,14 +91,7 @@ def _group(group: Group, out: Path) -> Mapping[str, Any]:
         "bytes": plots.over_bytes(group),
         "differences": plots.differences(group),
     }
-    return {
-        "group": group,
-        "scores": tables.scores_table(group),
-        "tests": tables.paired_table(group),
-        "overhead": overhead_table(group),
-        "selected": tables.selected_table(group),
-        "figures": _images(figures, group.title, out),
-    }
+    return {"group": group, "tables": group_tables(group), "figures": _images(figures, group.title, out)}
 
 
 def _ranking(over: OverDatasets, out: Path) -> Mapping[str, Any]:

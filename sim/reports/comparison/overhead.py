@@ -9,7 +9,8 @@ import statistics
 from collections.abc import Iterable
 
 from sim.reports.comparison.records import Group, Row
-from sim.reports.comparison.tables import Cell, Table, row_name
+from sim.reports.comparison.tables import row_name
+from sim.reports.table import Table, table_of
 from sim.results.run_directory import RunDirectory
 from sim.results.tables import byte_size, duration
 
@@ -40,25 +41,21 @@ def overhead_table(group: Group) -> Table | None:
     if not pairs:
         return None
     baselines = {baseline.label: baseline for _, baseline in pairs}
-    rows = [[Cell(row_name(row)), Cell("–"), *_absolute(row)] for row in baselines.values()]
-    rows += [[Cell(row_name(row)), Cell(baseline.label), *_relative(row, baseline)] for row, baseline in pairs]
-    return ["method", "baseline", "local time", "memory", "bytes"], rows
+    rows = [(row_name(row), "–", *_absolute(row)) for row in baselines.values()]
+    rows += [(row_name(row), baseline.label, *_relative(row, baseline)) for row, baseline in pairs]
+    return table_of(["method", "baseline", "local time", "memory", "bytes"], rows)
 
 
 def _costs(row: Row) -> tuple[float | None, float | None, float | None]:
     return row.train_seconds, row.client_bytes, row.bytes_up + row.bytes_down
 
 
-def _absolute(row: Row) -> list[Cell]:
+def _absolute(row: Row) -> list[str]:
     seconds, held, moved = _costs(row)
-    texts = [
-        "–" if seconds is None else f"{1000 * seconds:.0f} ms" if seconds < 1 else duration(seconds),
-        "–" if held is None else byte_size(held),
-        "–" if moved is None else byte_size(moved),
-    ]
-    return list(map(Cell, texts))
+    time = "–" if seconds is None else f"{1000 * seconds:.0f} ms" if seconds < 1 else duration(seconds)
+    return [time, *("–" if each is None else byte_size(each) for each in (held, moved))]
 
 
-def _relative(row: Row, baseline: Row) -> list[Cell]:
+def _relative(row: Row, baseline: Row) -> list[str]:
     pairs = zip(_costs(row), _costs(baseline), strict=True)
-    return [Cell("–" if ours is None or not theirs else f"{ours / theirs:.2f} ×") for ours, theirs in pairs]
+    return ["–" if ours is None or not theirs else f"{ours / theirs:.2f} ×" for ours, theirs in pairs]

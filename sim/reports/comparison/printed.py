@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
-from gaitway.tasks import Metric
 from gaitway.terminal import Console
 from sim.reports.comparison.overhead import NOTE as OVERHEAD_NOTE
 from sim.reports.comparison.overhead import overhead_table
@@ -19,9 +17,6 @@ from sim.reports.comparison.tables import (
     REFERENCE_NOTE,
     SEEDS_NOTE,
     TESTS_NOTE,
-    Cell,
-    chance,
-    client_spread,
     group_notes,
     paired_cell,
     paired_table,
@@ -36,52 +31,50 @@ from sim.reports.comparison.tables import (
     spanned,
     traffic,
 )
+from sim.reports.table import Cell, Table, escaped, markdown_table, printed_table, table_of
 from sim.results.records import SELECTIONS
 from sim.results.tables import CHOICES, DEFINITIONS, SELECTED, choice, duration
 
-_RANK_STYLES = ("", "bold", "underline")
 SERVED_BY_CLIENTS = ("personalization", "generalization")
 
 
+class TitledTable(NamedTuple):
+    """A table of a group, under its title; the first one has none."""
+
+    title: str
+    table: Table
+    note: str = ""
+
+
+def group_tables(group: Group) -> list[TitledTable]:
+    """Return the tables of a group in their order."""
+    tests, overhead = paired_table(group), overhead_table(group)
+    return [
+        TitledTable("", scores_table(group)),
+        *([TitledTable("Against the baseline, seed by seed", tests)] if tests else []),
+        TitledTable("The same runs in three rounds", selected_table(group)),
+        *([TitledTable("What a client pays, against the baseline", overhead, OVERHEAD_NOTE)] if overhead else []),
+    ]
+
+
 def markdown(comparison: Comparison) -> str:
-    """Write the whole comparison as Markdown (GitHub's tables; `<u>` underlines the second)."""
+    """Write the whole comparison as Markdown."""
     parts = ["# Comparison", *_quoted(comparison.warnings)]
     for group in comparison.groups:
-        parts += [f"## {_escaped(group.title)}", *_quoted(group_notes(group)), choice(comparison.selection)]
-        parts += [_table(*scores_table(group))]
-        if tests := paired_table(group):
-            parts += ["Against the baseline, seed by seed:", _table(*tests)]
-        parts += ["The same runs in three rounds:", _table(*selected_table(group))]
-        if overhead := overhead_table(group):
-            parts += ["What a client pays, against the baseline:", _table(*overhead), OVERHEAD_NOTE]
+        parts += [f"## {escaped(group.title)}", *_quoted(group_notes(group)), choice(comparison.selection)]
+        for title, table, note in group_tables(group):
+            parts += [*([f"{title}:"] if title else []), markdown_table(table), *([note] if note else [])]
     for over in comparison.over_datasets:
-        parts += [f"## {_escaped(ranking_title(over))}", ranking_summary(over), _table(*ranking_table(over))]
+        parts += [f"## {escaped(ranking_title(over))}", ranking_summary(over), markdown_table(ranking_table(over))]
     definitions = [f"- **{name}**: {text}" for name, text in DEFINITIONS.items()]
     definitions += [f"- **{SELECTED[selection]}**: {CHOICES[selection]}" for selection in SELECTIONS]
     notes = " ".join([RANKS_NOTE, REFERENCE_NOTE, SEEDS_NOTE, "Bytes are per client and round, time is per run."])
     ranking = [RANKING_NOTE] if comparison.over_datasets else []
-    return "\n\n".join([*parts, "\n".join(definitions), _escaped(notes), TESTS_NOTE, *ranking]) + "\n"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *([_marked(cell) for cell in row] for row in rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return "\n\n".join([*parts, "\n".join(definitions), escaped(notes), TESTS_NOTE, *ranking]) + "\n"
 
 
 def _quoted(notes: Sequence[str]) -> list[str]:
-    return ["\n".join(f"> - {_escaped(note)}" for note in notes)] if notes else []
-
-
-def _marked(cell: Cell) -> str:
-    text = _escaped(cell.text)
-    text = (text, f"**{text}**", f"<u>{text}</u>")[cell.rank]
-    return f"{text} ({_escaped(cell.note)})" if cell.note else text
-
-
-def _escaped(text: str) -> str:
-    for character in "\\|<*_`[":
-        text = text.replace(character, "\\" + character)
-    return text.replace("\n", " ")
+    return ["\n".join(f"> - {escaped(note)}" for note in notes)] if notes else []
 
 
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
@@ -90,89 +83,53 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     for warning in comparison.warnings:
         console.print(Text(f"! {warning}", style="yellow"))
     for group in comparison.groups:
-        console.print(_scores_table(group, SELECTED[comparison.selection]), _cost_table(group))
-        if any(row.tests for row in group.rows):
-            console.print(_paired_table(group))
-        console.print(_selected_table(group))
-        if overhead := overhead_table(group):
-            console.print(_overhead_table(*overhead))
+        for title, table in _narrow_tables(group, SELECTED[comparison.selection]):
+            console.print(printed_table(title, table))
         for note in group_notes(group):
             console.print(Text(f"! {note}", style="bold red" if group.refused else "yellow"))
     console.print(Text(f"{choice(comparison.selection)} {RANKS_NOTE}", style="dim"))
 
 
-def _scores_table(group: Group, selection: str) -> Table:
-    shown = " over ".join(metric.label for metric in group.metrics.values()) + group.metrics[group.primary].unit
-    table = _ruled(f"{group.title}: {shown}, {selection}", ("method", "pers.", "worst 10 %", "gen.", "global"))
-    for row in group.rows:
-        table.add_row(Text(f"{row_name(row)}\n{row.model}"), *(_score_text(group, row, score) for score in SCORES))
-    return table
-
-
-def _cost_table(group: Group) -> Table:
+def _narrow_tables(group: Group, selection: str) -> Iterator[tuple[str, Table]]:
+    """Yield a group's tables with what 80 columns have room for: the files have the rest."""
+    metric = group.metrics[group.primary]
+    shown = " over ".join(each.label for each in group.metrics.values()) + metric.unit
+    scored = [cells for row in group.rows for cells in _score_rows(group, row)]
+    yield f"{group.title}: {shown}, {selection}", Table(("method", "pers.", "worst 10 %", "gen.", "global"), scored)
+    costs = [
+        (row_name(row), *traffic(row), duration(row.seconds), spanned(row.chosen_rounds), row.rounds)
+        for row in group.rows
+    ]
     head = ("method", "up", "down", "time", "round", "of")
-    table = _ruled("per client and round; time of the run", head)
-    for row in group.rows:
-        cost = [*traffic(row), duration(row.seconds)]
-        table.add_row(Text(row_name(row)), *cost, spanned(row.chosen_rounds), str(row.rounds))
-    return table
+    yield "per client and round; time of the run", table_of(head, costs)
+    columns = columns_of([group.primary], SERVED_BY_CLIENTS)
+    tests = [
+        [Cell(row_name(row), 0, f"− {row.baseline}"), *(paired_cell(row.tests.get(each), metric) for each in columns)]
+        for row in group.rows
+        if row.tests
+    ]
+    if tests:
+        title = f"{metric.label} against the baseline, 95 % intervals over seeds"
+        yield title, Table(("method", "pers.", "gen."), tests)
+    head = ("method", "chosen", "round", "pers.", "gen.", "global")
+    yield f"{metric.label} in three rounds", table_of(head, _chosen_rows(group))
+    if overhead := overhead_table(group):
+        yield "what a client pays, against the baseline", overhead
 
 
-def _overhead_table(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
-    table = _ruled("what a client pays, against the baseline", head)
-    for row in rows:
-        table.add_row(*(Text(cell.text) for cell in row))
-    return table
+def _score_rows(group: Group, row: Row) -> Iterator[list[Cell]]:
+    """Yield a row of the primary metric, below the method's name, and one for each other metric."""
+    for name, metric in group.metrics.items():
+        cells = [score_cell(row, f"{score}.{name}", metric) for score in SCORES]
+        if name == group.primary:
+            yield [Cell(row_name(row), 0, row.model), *cells]
+        else:
+            yield [Cell(f"  {metric.label}"), *(cell._replace(note="") for cell in cells)]
 
 
-def _paired_table(group: Group) -> Table:
-    """Personalization and generalization alone: the files have the rest."""
-    columns, metric = columns_of([group.primary], SERVED_BY_CLIENTS), group.metrics[group.primary]
-    title = f"{metric.label} against the baseline, 95 % intervals over seeds"
-    table = _ruled(title, ("method", "pers.", "gen."))
-    for row in group.rows:
-        if row.tests:
-            cells = (_paired_text(row, each, metric) for each in columns)
-            table.add_row(Text(f"{row_name(row)}\n− {row.baseline}"), *cells)
-    return table
-
-
-def _paired_text(row: Row, column: str, metric: Metric) -> Text:
-    test = row.tests.get(column)
-    cell = paired_cell(test, metric)
-    lines = [Text(cell.text, style=_RANK_STYLES[cell.rank])]
-    if test is not None:
-        # a thought a line, so that two such columns fit 80 characters
-        said = (*chance(test).split(", ", 1), *client_spread(test, metric).split(", ", 1))
-        lines += [Text(line, style="dim") for line in said]
-    return Text("\n").join(lines)
-
-
-def _selected_table(group: Group) -> Table:
-    metric, shown = group.metrics[group.primary], (*SERVED_BY_CLIENTS, "global")
-    table = _ruled(f"{metric.label} in three rounds", ("method", "chosen", "round", "pers.", "gen.", "global"))
+def _chosen_rows(group: Group) -> Iterator[list[str]]:
+    columns, metric = columns_of([group.primary], (*SERVED_BY_CLIENTS, "global")), group.metrics[group.primary]
     for row in group.rows:
         for selection, found in row.selected.items():
-            scores = (found.scores.get(column) for column in columns_of([group.primary], shown))
-            cells = [plain_cell(score, metric).text for score in scores]
-            table.add_row(Text(row_name(row)), SELECTED[selection], spanned(found.rounds), *cells)
-    return table
-
-
-def _ruled(title: str, head: Sequence[str]) -> Table:
-    """Start a table with its first column to the left and numbers, never cut, to the right."""
-    table = Table(title=title, box=box.SIMPLE, title_style="bold", title_justify="left")
-    table.add_column(head[0])
-    for name in head[1:]:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
-
-
-def _score_text(group: Group, row: Row, score: str) -> Text:
-    lines = []
-    for name, metric in group.metrics.items():
-        cell = score_cell(row, f"{score}.{name}", metric)
-        lines.append(Text(cell.text, style=_RANK_STYLES[cell.rank]))
-        if cell.note and name == group.primary:
-            lines.append(Text(cell.note, style="dim"))
-    return Text("\n").join(lines)
+            scores = [plain_cell(found.scores.get(column), metric).text for column in columns]
+            yield [row_name(row), SELECTED[selection], spanned(found.rounds), *scores]

@@ -1,13 +1,13 @@
-"""A comparison as tables of cells, from which HTML, Markdown and the terminal are made."""
+"""A comparison as tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from federation.tasks import TASKS
 from gaitway.tasks import Metric
 from sim.reports.comparison.records import NEW_CLIENTS, PAIRED, ComparedScore, Group, OverDatasets, Row, columns_of
+from sim.reports.table import Cell, Table, table_of
 from sim.results.records import SELECTIONS
 from sim.results.statistics import PairedTest, min_sign_flip_p
 from sim.results.tables import SELECTED, byte_size, duration
@@ -42,32 +42,14 @@ SHORT = {
 }
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One entry: its text, 1 if best or significant, 2 if second, and what stands beside it in small."""
-
-    text: str
-    rank: int = 0
-    note: str = ""
-
-
-Table = tuple[list[str], list[list[Cell]]]
-"""Head and rows."""
-
-
 def scores_table(group: Group) -> Table:
     """Return scores and cost of a group's rows; the model has a column where rows differ in it."""
     mixed = len({row.model for row in group.rows}) > 1
-    columns = list(
-        dict.fromkeys([*columns_of(group.metrics), *(column for row in group.rows for column in row.scores)])
-    )
-    head = [
-        "method",
-        *(["model"] if mixed else []),
-        *(column_name(column, group.metric_of(column)) for column in columns),
-    ]
-    head += ["up", "down", "time", "rounds", "round", "seeds"]
-    return head, [_score_row(group, row, columns, mixed) for row in group.rows]
+    columns = list(dict.fromkeys([*columns_of(group.metrics), *(each for row in group.rows for each in row.scores)]))
+    named = [column_name(column, group.metric_of(column)) for column in columns]
+    cost = ["up", "down", "time", "rounds", "round", "seeds"]
+    rows = [_score_row(group, row, columns, mixed) for row in group.rows]
+    return Table(["method", *(["model"] if mixed else []), *named, *cost], rows)
 
 
 def column_name(column: str, metric: Metric) -> str:
@@ -99,7 +81,7 @@ def traffic(row: Row) -> tuple[str, str]:
 def score_cell(row: Row, column: str, metric: Metric) -> Cell:
     """Return one score of a row, such as `personalization.macro_f1`."""
     cell = plain_cell(score := row.scores.get(column), metric)
-    return cell if score is None else replace(cell, rank=row.ranks[column])
+    return cell if score is None else cell._replace(rank=row.ranks[column])
 
 
 def listed(values: Sequence[int]) -> str:
@@ -124,7 +106,7 @@ def paired_table(group: Group) -> Table | None:
     columns = [column for column in columns_of(group.metrics, PAIRED) if any(column in row.tests for row in rows)]
     named = [column_name(column, group.metric_of(column)) for column in columns]
     head = ["method", "baseline", *named, "seeds"]
-    return head, [_paired_row(group, row, columns) for row in rows]
+    return Table(head, [_paired_row(group, row, columns) for row in rows])
 
 
 def _paired_row(group: Group, row: Row, columns: Sequence[str]) -> list[Cell]:
@@ -172,13 +154,14 @@ def selected_table(group: Group) -> Table:
     chosen = [selection for selection in SELECTIONS if any(selection in row.selected for row in group.rows)]
     wanted, metric = columns_of([group.primary]), group.metrics[group.primary]
     head = ["method", "model", "round chosen", "round", *(column_name(column, metric) for column in wanted)]
-    return head, [
+    rows = [
         [Cell(row_name(row)), Cell(row.model), Cell(SELECTED[selection]), Cell(listed(found.rounds))]
         + [plain_cell(found.scores.get(column), metric) for column in wanted]
         for row in group.rows
         for selection in chosen
         if (found := row.selected.get(selection))
     ]
+    return Table(head, rows)
 
 
 def plain_cell(score: ComparedScore | None, metric: Metric) -> Cell:
@@ -198,7 +181,7 @@ def p_text(p: float) -> str:
 def ranking_table(over: OverDatasets) -> Table:
     """Return methods by their average rank."""
     rows = sorted(over.ranking.ranks.items(), key=lambda item: item[1])
-    return ["method", "average rank"], [[Cell(name), Cell(f"{rank:.2f}")] for name, rank in rows]
+    return table_of(["method", "average rank"], [(name, f"{rank:.2f}") for name, rank in rows])
 
 
 def ranking_title(over: OverDatasets) -> str:

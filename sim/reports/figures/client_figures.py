@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from sim.reports.figures.style import BLUE, ORANGE, SCORE_STYLES, axis_of, clean, heading, new_figure, plain_text
+from sim.reports.figures.partition import partition_figure
+from sim.reports.figures.style import SCORE_STYLES, axis_of, clean, heading, name_clients, new_figure, plain_text
 from sim.results.records import Counts
 from sim.results.run_directory import RunDirectory
 
-NAMED_CLIENTS = 50
-"""Up to so many clients are named on an axis; beyond, the names would touch."""
 ANNOTATED_CLASSES = 12
 
 
@@ -39,51 +37,20 @@ def client_scores(run: RunDirectory) -> Figure | None:
         axes.axhline(float(np.nanmean(values)), color=colour, linewidth=1, linestyle=":")
     clean(axes, heading(kind))
     axis_of(axes, kind)
-    _name_clients(axes, names, "client, in the order of personalization; dotted: the means")
+    name_clients(axes, names, "client, in the order of personalization; dotted: the means")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
     return figure
-
-
-def _name_clients(axes: Axes, names: Sequence[str], label: str) -> None:
-    """Put clients on the x-axis: by name while the names fit, else by position."""
-    axes.set_xlim(-0.5, len(names) - 0.5)
-    if len(names) > NAMED_CLIENTS:
-        step = 10 * -(-len(names) // 100)
-        axes.set_xticks([0, *range(step - 1, len(names), step)], ["1", *map(str, range(step, len(names) + 1, step))])
-        axes.set_xlabel(f"{label} ({len(names)} clients)")
-        return
-    upright = len(names) <= 25 and max(map(len, names)) <= 3
-    shown = [plain_text(name if len(name) <= 28 else name[:27] + "…") for name in names]
-    axes.set_xticks(range(len(names)), shown, rotation=0 if upright else 90, fontsize=8)
-    axes.set_xlabel(label)
 
 
 def partition(run: RunDirectory) -> Figure | None:
     """Draw examples of each client by part, and of each client and class (training)."""
     if not run.clients:
         return None
-    names, labels = list(run.clients), run.config.partition_labels
-    figure = new_figure(3.2 + 0.3 * min(len(labels), 30))
-    sizes, classes = figure.subplots(2, 1, height_ratios=[1.6, 0.35 * min(len(labels), 30)], sharex=True)
-    below = np.zeros(len(names))
-    for part, colour, hatch in (("train", BLUE, ""), ("test", ORANGE, "//" if len(names) <= NAMED_CLIENTS else "")):
-        counts = np.array([getattr(run.clients[name], part) for name in names])
-        look: dict[str, Any] = {"hatch": hatch, "edgecolor": "white", "linewidth": 0} if hatch else {}
-        sizes.bar(range(len(names)), counts, 0.85, bottom=below, color=colour, label=part, **look)
-        below += counts
-    clean(sizes, "examples")
-    sizes.legend(frameon=False, ncols=2, loc="lower right", bbox_to_anchor=(1, 1))
-    _class_map(figure, classes, np.array([run.clients[name].train_per_class for name in names]).T, labels)
-    _name_clients(classes, names, "client; white: no training example of this class")
-    return figure
-
-
-def _class_map(figure: Figure, axes: Axes, counts: npt.NDArray[np.int64], labels: Sequence[str]) -> None:
-    colours = colormaps["cividis"].with_extremes(bad="white")
-    image = axes.imshow(np.ma.masked_equal(counts, 0), cmap=colours, aspect="auto", interpolation="nearest", vmin=0)
-    step = -(-len(labels) // 30)
-    axes.set_yticks(range(0, len(labels), step), [plain_text(label) for label in labels[::step]], fontsize=9)
-    figure.colorbar(image, ax=axes, label="training examples", pad=0.01)
+    train, test = (
+        np.array([getattr(client, part) for client in run.clients.values()])
+        for part in ("train_per_class", "test_per_class")
+    )
+    return partition_figure(list(run.clients), train, test, run.config.partition_labels)
 
 
 def confusion(run: RunDirectory, score: str) -> Figure | None:

@@ -13,10 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from sim.data.partitions.partition import Counts, Indices, Share, class_counts
-from sim.reports.figures.style import BLUE, ORANGE, clean, draw, new_figure, plain_text
+from sim.reports.figures.style import BLUE, NAMED_CLIENTS, ORANGE, clean, draw, name_clients, new_figure, plain_text
 
-NAMED_CLIENTS = 50
-"""Up to so many clients are named and stand in their order; more are ordered by class and size."""
 BUBBLE_CLASSES = 30
 """Named clients have a bubble for each of up to so many classes; all else is a map of colours."""
 AREA, MIN_AREA = 400.0, 1.5  # points² of the largest bubble, and of the smallest that is seen
@@ -39,7 +37,8 @@ def partition_figure(names: Sequence[str], train: Counts, test: Counts, labels: 
     _sizes(above, train[order].sum(axis=1), test[order].sum(axis=1), logarithmic=not named)
     (_bubbles if named and len(labels) <= BUBBLE_CLASSES else _map)(figure, below, train[order].T)
     _name_classes(below, labels)
-    _name_clients(below, [names[k] for k in order], named)
+    ordered = "client" if named else "client, ordered by their two most frequent classes, then by size"
+    name_clients(below, [names[k] for k in order], ordered)
     return figure
 
 
@@ -110,16 +109,3 @@ def _map(figure: Figure, axes: Axes, counts: Counts) -> None:
 def _name_classes(axes: Axes, labels: Sequence[str]) -> None:
     step = -(-len(labels) // BUBBLE_CLASSES)
     axes.set_yticks(range(0, len(labels), step), [plain_text(label) for label in labels[::step]], fontsize=9)
-
-
-def _name_clients(axes: Axes, names: Sequence[str], named: bool) -> None:
-    axes.set_xlim(-0.5, len(names) - 0.5)
-    if named:
-        # `client-` is said once, below the axis
-        short = [plain_text(name.removeprefix("client-")) for name in names]
-        upright = len(names) <= 25 and max(map(len, short)) <= 3
-        axes.set_xticks(range(len(names)), short, rotation=0 if upright else 90, fontsize=8)
-        axes.set_xlabel("client")
-        return
-    axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
-    axes.set_xlabel(f"{len(names)} clients, ordered by their two most frequent classes, then by size")

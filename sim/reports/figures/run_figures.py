@@ -15,7 +15,6 @@ from gaitway.tasks import Metric
 from sim.reports.figures.client_figures import client_scores, confusion, partition
 from sim.reports.figures.segmentation import images
 from sim.reports.figures.style import (
-    BLACK,
     BLUE,
     GREEN,
     ORANGE,
@@ -29,6 +28,7 @@ from sim.reports.figures.style import (
     draw,
     heading,
     new_figure,
+    rounds_figure,
 )
 from sim.results.records import MeanStd, Plain, RoundRecord, Spread
 from sim.results.run_directory import RunDirectory
@@ -85,14 +85,8 @@ def train_loss(run: RunDirectory) -> Figure | None:
     """Draw training loss by round, the mean over clients weighted by examples."""
     if not run.rounds:
         return None
-    figure = new_figure(2.8)
-    axes = figure.subplots()
-    marker = "o" if len(run.rounds) == 1 else ""
-    losses = [np.nan if r.train_loss is None else r.train_loss for r in run.rounds]
-    axes.plot([r.round for r in run.rounds], losses, color=BLACK, marker=marker)
-    by_round(axes, "training loss (mean)", run.rounds[-1].round)
-    axes.set_ylim(bottom=0)
-    return figure
+    losses = {record.round: np.nan if record.train_loss is None else record.train_loss for record in run.rounds}
+    return rounds_figure({"training loss": losses}, "training loss (mean)", run.rounds[-1].round)
 
 
 def gradient_dissimilarity(run: RunDirectory) -> Figure | None:
@@ -100,17 +94,10 @@ def gradient_dissimilarity(run: RunDirectory) -> Figure | None:
     found = {record.round: each for record in run.rounds if (each := record.gradient_dissimilarity)}
     if not found:
         return None
-    figure = new_figure(2.8)
-    axes = figure.subplots()
-    marker = "o" if len(found) == 1 else ""
-    axes.plot(
-        list(found), [each.value for each in found.values()], color=BLUE, marker=marker, label="(1/K) Σ‖∇L_k − ∇L‖²"
-    )
-    axes.plot(list(found), [each.overall for each in found.values()], "--", color=BLACK, marker=marker, label="‖∇L‖²")
-    by_round(axes, "squared length", run.rounds[-1].round)
-    axes.set_ylim(bottom=0)
-    axes.legend(frameon=False)
-    return figure
+    unlike = {number: each.value for number, each in found.items()}
+    overall = {number: each.overall for number, each in found.items()}
+    lines = {"(1/K) Σ‖∇L_k − ∇L‖²": unlike, "‖∇L‖²": overall}
+    return rounds_figure(lines, "squared length", run.rounds[-1].round)
 
 
 def score_over_bytes(run: RunDirectory) -> Figure | None:

@@ -6,7 +6,7 @@ readers can tell apart; lines also differ in dash or marker.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -18,6 +18,8 @@ from gaitway.tasks import Metric
 
 WIDTH_IN = 10.0
 DPI = 150
+NAMED_CLIENTS = 50
+"""Up to so many clients are named on an axis; beyond, the names would touch."""
 
 BLUE, VERMILLION, GREEN, ORANGE, SKY, PURPLE, BLACK = (
     "#0072B2",
@@ -73,6 +75,35 @@ def by_round(axes: Axes, ylabel: str, last: int) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
+def rounds_figure(lines: Mapping[str, Mapping[int, float]], ylabel: str, last: int) -> Figure:
+    """Draw values by round, a line for each name; a legend only where there are several."""
+    figure = new_figure(2.8)
+    axes = figure.subplots()
+    for (name, values), colour, dash in zip(lines.items(), COLOURS, DASHES, strict=False):
+        look = {"color": colour, "linestyle": dash, "marker": "o" if len(values) == 1 else ""}
+        axes.plot(list(values), list(values.values()), label=plain_text(name), **look)
+    by_round(axes, ylabel, last)
+    axes.set_ylim(bottom=0)
+    if len(lines) > 1:
+        axes.legend(frameon=False)
+    return figure
+
+
 def plain_text(text: str) -> str:
     """Keep matplotlib from reading a name as a formula."""
     return text.replace("$", r"\$")
+
+
+def name_clients(axes: Axes, names: Sequence[str], label: str) -> None:
+    """Put clients on the x-axis: by name while the names fit, else by position."""
+    axes.set_xlim(-0.5, len(names) - 0.5)
+    if len(names) > NAMED_CLIENTS:
+        step = 10 * -(-len(names) // 100)
+        axes.set_xticks([0, *range(step - 1, len(names), step)], ["1", *map(str, range(step, len(names) + 1, step))])
+        axes.set_xlabel(f"{label} ({len(names)} clients)")
+        return
+    names = [name.removeprefix("client-") for name in names]  # the label says it
+    upright = len(names) <= 25 and max(map(len, names)) <= 3
+    shown = [plain_text(name if len(name) <= 28 else name[:27] + "…") for name in names]
+    axes.set_xticks(range(len(names)), shown, rotation=0 if upright else 90, fontsize=8)
+    axes.set_xlabel(label)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -18,6 +19,8 @@ from aggregator_api.auth.declared_routes import declared_routes
 from aggregator_api.db import database
 from aggregator_api.db.models import Base
 from aggregator_api.settings import Settings
+from aggregator_api.storage.backup import back_up
+from aggregator_api.storage.restore import restore
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, tiny_plan
 from tests.aggregator_api.http_client import OperatorClient, TestClient, problem
 
@@ -69,6 +72,12 @@ def leave(database: DatabaseDep, name: FederationName, note: Note) -> Note:
     with database.write() as session:
         session.add(NoteRow(federation_id=service.get_federation(session, name).id, text=note.text))
     return note
+
+
+@router.get("/forgotten", summary="Say nothing of whose keys open it")
+def forgotten(name: FederationName) -> list[Note]:
+    """Be closed to everybody."""
+    return []
 '''
 REVISION = '''
 """Notes of operators."""
@@ -119,7 +128,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Operator
         sys.modules.pop(MODULE)
 
 
-def test_a_new_route_with_a_table_is_guarded_kept_described_and_deleted(served: OperatorClient) -> None:
+def test_a_new_route_with_a_table_is_guarded_kept_described_and_deleted(served: OperatorClient, tmp_path: Path) -> None:
     answer = served.post(f"{HERE}/notes", json={"text": "the left shelf"})
     assert (answer.status_code, answer.json()) == (201, {"text": "the left shelf"})
     made = served.post("/v1/keys", json={"name": "reader", "scopes": ["read"], "federation": FEDERATION}).json()
@@ -129,6 +138,7 @@ def test_a_new_route_with_a_table_is_guarded_kept_described_and_deleted(served: 
     problem(reader.get("/v1/federations/other/notes"), 403)
     problem(TestClient(served.served).get(f"{HERE}/notes"), 401)
     problem(served.get("/v1/federations/unknown/notes"), 404)
+    problem(served.get(f"{HERE}/notes/forgotten"), 403)  # the operator's key does not open it either
     problem(served.get(f"{HERE}/notes", params={"nothing": 1}), 422)
     described = served.get("/openapi.json").json()["paths"]["/v1/federations/{name}/notes"]
     assert {method: operation["x-scopes"] for method, operation in described.items()} == {
@@ -139,6 +149,10 @@ def test_a_new_route_with_a_table_is_guarded_kept_described_and_deleted(served: 
     actions = [one["action"] for one in served.get("/v1/audit", params={"limit": 500}).json()["items"]]
     assert actions[-2:] == ["keys.create", "access.refuse"]
     assert actions.count("notes.create") == 1
+    back_up(served.runtime.settings, tmp_path / "copy")
+    restore(Settings(data_dir=tmp_path / "again"), tmp_path / "copy")
+    with sqlite3.connect(tmp_path / "again" / "gaitway.sqlite3") as restored:
+        assert restored.execute("SELECT text FROM notes_of_operators").fetchall() == [("the left shelf",)]
     deleted = served.delete(HERE, params={"force": True})
     assert deleted.status_code == 200, deleted.text
     with served.runtime.database.read() as session:

@@ -147,8 +147,8 @@ def test_costs_of_rounds_that_cannot_change_are_summed_up_once(seeded: Bench) ->
 def test_listings_of_pages_show_the_newest_first(seeded: Bench) -> None:
     with seeded.runtime.database.read() as session:
         row = get_federation(session, WALKS)
-        first = queries.model_versions(session, row, PageParams(0, 4), newest_first=True)
-        rest = queries.model_versions(session, row, PageParams(first.next_cursor or 0, 100), newest_first=True)
+        first = queries.model_versions(session, row, PageParams(0, 4, newest_first=True))
+        rest = queries.model_versions(session, row, PageParams(first.next_cursor or 0, 100, newest_first=True))
         oldest = queries.model_versions(session, row, PageParams(0, 100))
     assert [each.version for each in first.items] == [9, 8, 7, 5]
     assert [*first.items, *rest.items] == oldest.items[::-1]

@@ -50,6 +50,7 @@ POST   /v1/federations/{name}/enrolment-tokens/{token}/confirm                  
 POST   /v1/federations/{name}/devices/{device}/approve                            operator | {name}
 POST   /v1/federations/{name}/devices/{device}/revoke                             operator | {name}
 POST   /v1/federations/{name}/devices/{device}/reinstate                          operator | {name}
+POST   /v1/federations/{name}/devices/{device}/withdraw                           operator | {name}
 PUT    /v1/federations/{name}/devices/{device}/tags                               operator | {name}
 DELETE /v1/federations/{name}/devices/{device}                                    operator | {name}
 GET    /v1/federations/{name}/devices/{device}/messages                           device | {name} | {device}
@@ -94,6 +95,7 @@ GET    /live/federations/{name}/devices/{device}                                
 POST   /federations/{name}/devices/{device}/approve                               operator | {name}
 POST   /federations/{name}/devices/{device}/revoke                                operator | {name}
 POST   /federations/{name}/devices/{device}/reinstate                             operator | {name}
+POST   /federations/{name}/devices/{device}/withdraw                              operator | {name}
 POST   /federations/{name}/devices/{device}/tags                                  operator | {name}
 GET    /federations/{name}/rollouts                                               operator read | {name}
 GET    /live/federations/{name}/rollouts                                          operator read | {name}

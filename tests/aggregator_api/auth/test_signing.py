@@ -123,7 +123,7 @@ def test_a_manifest_that_an_enrolled_device_has_not_signed_is_not_taken_and_harm
     for name, payload in forgeries.items():
         answer = begin(collecting, parcel, payload)
         # not refused: this id is the device's own, which would give it up
-        assert (answer.status, "not signed" in answer.reason) == ("later", True), name
+        assert (answer.status, "not signed" in answer.reason) == ("retry", True), name
     with collecting.runtime.database.read() as session:
         assert not session.scalars(select(UpdateRow)).all()
         kinds = session.scalars(select(EventRow.kind).where(EventRow.kind == "update.quarantined")).all()

@@ -12,9 +12,12 @@ from sqlalchemy import text
 
 from aggregator_api.cluster.leases import Leases
 from aggregator_api.db.database import Database
-from aggregator_api.federations import service
+from aggregator_api.federations import exports, service
 from aggregator_api.rounds.background_jobs import BackgroundJobs
+from aggregator_api.storage import continuous_sums
+from aggregator_api.storage.fsck_result import Severity
 from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.continuous import continuous_plan, sends, state_of
 from tests.aggregator_api.generated_devices import FEDERATION, tiny_plan
 from tests.live.real_parts import Postgres
 
@@ -139,8 +142,23 @@ class Two:
 @pytest.fixture
 def two(tmp_path: Path, url: str) -> Iterator[Two]:
     """Two servers, of which the first leads a federation of two devices."""
-    found = Two(tmp_path, url)
-    found.first.runtime.federations.create(_federation())
+    yield from both(tmp_path, url, _federation())
+
+
+@pytest.fixture
+def two_continuous(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Two]:
+    """Two servers, of which the first leads a continuous federation of the devices a and b."""
+    monkeypatch.setattr(exports, "onnx", lambda made: b"onnx")
+    for found in both(tmp_path, url, service.NewFederation(name=FEDERATION, plan=continuous_plan())):
+        for device in ("a", "b"):
+            found.first.say(device, "ready")
+        yield found
+
+
+def both(folder: Path, url: str, federation: service.NewFederation) -> Iterator[Two]:
+    """Start two servers, and stop them; the first leads the federation."""
+    found = Two(folder, url)
+    found.first.runtime.federations.create(federation)
     wait_for(lambda: found.leads(found.first) or found.leads(found.second))
     if found.leads(found.second):
         found.first, found.second = found.second, found.first
@@ -244,3 +262,38 @@ def test_a_server_without_its_broker_lets_its_leases_run_out(tmp_path: Path, url
     assert not pair.leads(leader)
     for bench in (leader, other):
         bench.runtime.stop()
+
+
+def clients(bench: Bench) -> int:
+    """How many devices are in the newest version's sums."""
+    return int(state_of(bench)["sums"]["clients"])
+
+
+def test_a_withdrawal_said_to_the_other_is_published_by_the_leader(two_continuous: Two) -> None:
+    for device in ("a", "b"):
+        sends(two_continuous.first, device, 1)
+    wait_for(lambda: clients(two_continuous.first) == 2)
+    two_continuous.second.runtime.devices.withdraw(FEDERATION, "b")
+    wait_for(lambda: clients(two_continuous.first) == 1)
+    assert two_continuous.second.wires.sent == []
+
+
+def test_a_publication_that_died_with_its_leader_is_made_by_the_other(
+    two_continuous: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = two_continuous.first, two_continuous.second
+    sends(one, "a", 1)
+    wait_for(lambda: clients(one) == 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(BackgroundJobs, "publish", lambda *_: None)  # the leader dies just here
+        sends(one, "a", 2)
+        with one.runtime.database.read() as session:
+            assert session.scalar(text("SELECT phase FROM rounds ORDER BY id DESC LIMIT 1")) == "aggregating"
+        sends(one, "b", 1)
+        two_continuous.vanish(one)
+    wait_for(lambda: two_continuous.leads(other))
+    wait_for(lambda: clients(other) == 2)
+    with other.runtime.database.read() as session:
+        (found,) = continuous_sums.check(session, other.runtime.blobs)
+        assert found.level is Severity.OK, found
+        assert session.scalar(text("SELECT count(*) FROM contributions WHERE changed_at IS NOT NULL")) == 0

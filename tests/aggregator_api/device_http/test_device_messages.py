@@ -108,7 +108,7 @@ def test_a_device_speaks_and_listens_under_its_own_name_alone(server: Server) ->
     assert device.post(elsewhere, b"{}").status_code == 403
     unsigned = other.post(topics.update(FEDERATION, "b", "u", "begin"), b'{"nonce": "somebody"}')
     begun = read(Acknowledgement, unwrap(unsigned.content).body)
-    assert (begun.status, "must sign with its key" in begun.reason) == ("later", True)
+    assert (begun.status, "must sign with its key" in begun.reason) == ("retry", True)
 
 
 def test_bodies_are_bounded_and_a_busy_server_says_when_to_come_again(

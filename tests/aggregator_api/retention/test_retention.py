@@ -218,9 +218,9 @@ def add_old_event(runtime: Runtime) -> None:
     with runtime.database.write() as session:
         federation = repositories.find_federation(session, FEDERATION)
         assert federation is not None
-        repositories.journal(session, federation, "old")
+        repositories.journal(session, federation, "device.idle")
         session.execute(update(EventRow).values(created_at=1.0))
-        repositories.journal(session, federation, "newest")
+        repositories.journal(session, federation, "device.ready")
 
 
 def test_what_is_too_old_goes_once_a_day_by_itself(tmp_path: Path) -> None:

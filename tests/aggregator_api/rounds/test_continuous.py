@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 from sqlalchemy import select
+from typer.testing import CliRunner
 
+from aggregator_api.cli.app import app as cli
 from aggregator_api.db.models import ContributionRow, ModelVersionRow, RoundRow, UpdateRow
 from aggregator_api.devices.service import find
 from aggregator_api.errors import ConflictError
@@ -17,7 +19,7 @@ from aggregator_api.federations import exports
 from aggregator_api.federations.requests import FederationChanges
 from aggregator_api.rounds.aggregation import Aggregate, publish
 from aggregator_api.rounds.aggregation_executor import InProcessExecutor
-from aggregator_api.storage import continuous_sums
+from aggregator_api.storage import continuous_sums, fsck
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.fsck_result import Severity
 from federation import wire
@@ -123,7 +125,7 @@ def test_it_is_announced_as_collecting_the_next_version(make: Callable[..., Benc
     sent = sends(bench, "a", 7)
     published(bench, 1)
     assert (bench.now().state, bench.now().round) == ("collecting", 2)
-    assert bench.wires.announcements()[-1].round == 2
+    wait_for(lambda: bench.wires.announcements()[-1].round == 2)
     assert bench.now().model != now.model
     assert_sums(bench, sent.tree)
 
@@ -285,6 +287,32 @@ def test_a_device_that_goes_on_sending_impossible_sums_is_suspended(make: Callab
     assert "is suspended" in bench.refused(sums_parcel(bench.now(), "a", 9))
 
 
+def test_a_device_that_enrols_again_under_its_name_replaces_what_it_sent(make: Callable[..., Bench]) -> None:
+    bench = make()
+    sends(bench, "a", 1)
+    published(bench, 1)
+    for enrolment in ("revoked", "open"):
+        with bench.runtime.database.write() as session:
+            find(session, FEDERATION, "a")[1].enrolment = enrolment
+    again = sends(bench, "a", 1_795_000_000_000)
+    published(bench, 2)
+    assert_sums(bench, again.tree)
+
+
+def test_a_command_on_the_servers_machine_takes_sums_out(make: Callable[..., Bench], tmp_path: Path) -> None:
+    bench = make()
+    sends(bench, "a", 1)
+    other = sends(bench, "b", 1)
+    wait_for(lambda: all(row.changed_at is None for row in rows(bench).values()))
+    words = ["devices", "withdraw", "--federation", FEDERATION, "a", "--data-dir", str(tmp_path / "0")]
+    done = CliRunner().invoke(cli, words)
+    assert (done.exit_code, "a: withdrawn" in done.output) == (0, True), done.output
+    tick(bench)
+    wait_for(lambda: rows(bench)["a"].changed_at is None)
+    assert_sums(bench, other.tree)
+    assert "'c' has no sums" in CliRunner().invoke(cli, [*words[:4], "c", *words[5:]]).output
+
+
 def test_compressed_sums_count_as_others(make: Callable[..., Bench]) -> None:
     bench = make()
     tree = sums_of(3)
@@ -292,6 +320,22 @@ def test_compressed_sums_count_as_others(make: Callable[..., Bench]) -> None:
     assert bench.upload(sums_parcel(bench.now(), "a", 1, tree=tree, data=data, compression="zstd")).status == "accepted"
     published(bench, 1)
     assert_sums(bench, tree)
+
+
+def test_fsck_finds_nothing_while_a_version_is_made(make: Callable[..., Bench], tmp_path: Path) -> None:
+    """Of compressed sums and of a withdrawal there is no blob of what was sent."""
+    executor, said = Interrupted(tmp_path), list[str]()
+    bench = make(executor=executor, min_changes=2)
+    for device in "ab":
+        sends(bench, device, 1)
+    published(bench, 1)
+    executor.meanwhile = [lambda: said.extend(one.message for one in fsck.check(bench.runtime.settings) if one.advice)]
+    data = wire.encode(tree := sums_of(9), compression="zstd")
+    assert bench.upload(sums_parcel(bench.now(), "a", 2, tree=tree, data=data, compression="zstd")).status == "accepted"
+    assert bench.begin(withdrawal_parcel(bench.now(), "b", 2)).status == "accepted"
+    published(bench, 2)
+    assert said == []
+    assert not executor.meanwhile
 
 
 class Interrupted(InProcessExecutor):

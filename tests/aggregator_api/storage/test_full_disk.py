@@ -27,7 +27,7 @@ def opened(folder: Path, **settings: object) -> Bench:
 def test_an_upload_is_put_off_before_the_disk_is_full(tmp_path: Path) -> None:
     bench = opened(tmp_path, min_free_bytes=1 << 60)
     answer = bench.begin(bench.update_of("a"))
-    assert answer.status == "later"
+    assert answer.status == "retry"
     assert "try later" in answer.reason
     assert bench.count("quarantined") == 0
     bench.runtime.stop()
@@ -55,7 +55,7 @@ def test_a_write_that_finds_no_room_puts_the_upload_off(
     with monkeypatch.context() as patch:
         patch.setattr(place, full)
         bench.upload(first)
-    assert "later" in [answer.status for answer in bench.wires.acknowledgements("a")]
+    assert "retry" in [answer.status for answer in bench.wires.acknowledgements("a")]
     assert bench.count("accepted") == 0
     for update in (first, bench.update_of("b")):  # there is room again
         assert bench.upload(update).status == "accepted"
@@ -77,7 +77,7 @@ def test_a_real_full_disk_costs_no_acknowledged_update(small_disk: Path) -> None
     assert bench.upload(first).status == "accepted"
     ballast = small_disk / "ballast"
     fill(ballast)
-    assert bench.begin(second).status == "later"
+    assert bench.begin(second).status == "retry"
     assert bench.now().state == "collecting"  # it answers, and knows what it has
     ballast.unlink()
     assert bench.upload(second).status == "accepted"

@@ -128,7 +128,7 @@ def test_a_refused_update_is_given_up_for_good() -> None:
 
 def test_an_update_that_is_put_off_is_kept_and_begun_again() -> None:
     device = uploading().on(answer("send"))
-    put_off = device.on(answer("later", reason="the server's disk is full"))
+    put_off = device.on(answer("retry", reason="the server's disk is full"))
     assert put_off.asked(StopSending)
     assert not put_off.asked(ForgetUpdate)
     assert device.on(Tick(), at=1000.0).asked(SendBegin)

@@ -96,21 +96,21 @@ def test_one_update_at_a_time_and_what_changed_meanwhile_follows() -> None:
 def test_a_version_that_comes_while_it_works_stops_nothing() -> None:
     one = device().on(windows(0, 40))
     one.on(version(2, "b"))
-    assert one.agent.work and one.agent.work.stage is Stage.FETCHING
+    assert one.agent.work
+    assert one.agent.work.stage is Stage.FETCHING
     one.on(BlobFailed(A, "it is gone"), at=0.0).on(Tick(), at=100.0)
     assert one.asked(FetchBlob)[-1].model.sha256 == B  # the newest, as the old one may be gone
     one.on(BlobFetched(B), version(3, "a"))
     assert not one.asked(StopJob)
     one.on(TrainingFinished(2, "s1", {}, frozenset(range(40))), version(4, "b"), windows(0, 90))
-    assert one.agent.work and one.agent.work.stage is Stage.EXPORTING
+    assert one.agent.work
+    assert one.agent.work.stage is Stage.EXPORTING
     assert not one.asked(StopJob)
     assert one.on(CandidateReady(2, "train")).asked(Evaluate)
 
 
 def test_a_restart_sends_nothing_twice_and_another_epoch_or_instance_everything() -> None:
-    memory = Agent(
-        identity=sent().agent.identity, contribution=Contribution("sums", "s1", frozenset(range(40)))
-    )
+    memory = Agent(identity=sent().agent.identity, contribution=Contribution("sums", "s1", frozenset(range(40))))
     one = device(memory).on(windows(0, 40))
     assert not one.asked(FetchBlob)
     assert one.on(version(epoch=2)).asked(FetchBlob)
@@ -122,7 +122,8 @@ def test_a_restart_sends_nothing_twice_and_another_epoch_or_instance_everything(
 def test_conditions_hold_it_back_as_a_round() -> None:
     one = device().on(TrainingConditions(("it is hot",), ("it is hot",)), windows(0, 40))
     assert not one.asked(FetchBlob)
-    assert one.agent.work and one.agent.work.stage is Stage.BLOCKED
+    assert one.agent.work
+    assert one.agent.work.stage is Stage.BLOCKED
     assert one.on(TrainingConditions()).asked(FetchBlob)
 
 
@@ -136,7 +137,8 @@ def test_sums_that_cannot_be_made_are_tried_again_after_a_pause() -> None:
     one.on(CandidateReady(1, "adopt"), CandidateEvaluated(1, "adopt", "adopted", ""))
     assert one.agent.work is None
     assert one.on(Tick(), at=LATER_S).asked(FetchBlob)
-    assert one.agent.work and one.agent.work.kind == "train"
+    assert one.agent.work
+    assert one.agent.work.kind == "train"
 
 
 def test_a_person_withdraws_and_nothing_but_that_leaves_any_more() -> None:

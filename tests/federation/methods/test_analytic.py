@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from federation.aggregation import ridge
+from federation.aggregation.kept_contributions import KeptContributions
 from federation.errors import SettingsError
 from federation.linear_head import with_linear_head
 from federation.methods.analytic import Analytic
 from federation.plan import TrainingConfig
 from federation.records import Client, Examples, Tree, Update
-from federation.rounds.publication import KeptContributions
 from federation.tasks.classification import Classification
 from federation.tasks.task import LabelledFeatures
 from federation.training.client_round import train_one, train_stacked

@@ -1,13 +1,11 @@
-"""When a version is published, by hand-made times; and what a driver without rows keeps of its clients."""
+"""When a version is published, by hand-made times."""
 
 from __future__ import annotations
 
 import pytest
-import torch
 
 from federation.plan import PublicationSettings, RoundSettings
-from federation.records import Update
-from federation.rounds.publication import KeptContributions, WaitingChanges, begin, due_at, is_due
+from federation.rounds.publication import WaitingChanges, begin, due_at, is_due
 from federation.rounds.server_round import Action, Aggregated, AggregationFailed, RoundPhase, step
 
 SETTINGS = PublicationSettings(interval_s=60, min_changes=3, max_wait_s=600)
@@ -49,21 +47,3 @@ def test_a_publication_is_a_round_that_begins_at_its_end() -> None:
     assert (published.round.phase, published.round.number) == (RoundPhase.PUBLISHED, 7)
     failed = step(RoundSettings(), began.round, AggregationFailed("no memory"))
     assert (failed.round.phase, failed.round.reason) == (RoundPhase.FAILED, "no memory")
-
-
-def test_what_a_client_has_in_the_sums_is_kept_until_it_withdraws() -> None:
-    kept, tensors = KeptContributions(), {"gram": torch.tensor([1, 2])}
-    first = kept.replacing(Update("ada", 3, 0, tensors))
-    assert first.replaces is None
-    kept.note([first])
-    tensors["gram"].zero_()  # an engine's memory is used again
-    again = kept.replacing(Update("ada", 4, 0, {"gram": torch.tensor([5, 6])}))
-    assert again.replaces is not None
-    assert again.replaces["gram"].tolist() == [1, 2]
-    kept.note([again, kept.replacing(Update("bob", 1, 0, {"gram": torch.tensor([1, 1])}))])
-    gone = kept.withdrawal("ada")
-    assert gone.tensors == {}
-    assert gone.replaces is not None
-    assert gone.replaces["gram"].tolist() == [5, 6]
-    kept.note([gone])
-    assert set(kept.trees) == {"bob"}

@@ -166,7 +166,7 @@ def play(case: Case, count: int, seed: int) -> None:
 
 @pytest.mark.parametrize("case", TARGETS, ids=lambda case: case.__name__)
 def test_some_cases(case: Case) -> None:
-    play(case, 200, 0)
+    play(case, 80, 0)
 
 
 @pytest.mark.slow

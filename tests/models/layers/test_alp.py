@@ -11,7 +11,7 @@ from torch.func import functional_call, grad, vmap
 from models import OptionError, build
 from models.hart import Block
 from models.image.vit import VitBlock
-from models.layers.alp import ALP, set_inference
+from models.layers.alp import ALP, AlpOptions, set_inference
 from models.layers.matching import assign, similarity, top_entries, transport_plan
 from tests.models import alp_reference as reference
 from tests.models.small_models import small
@@ -24,7 +24,7 @@ PRECISIONS = [(torch.float32, 1e-5), (torch.float64, 1e-10)]
 def layer_and_tokens(size: tuple[int, int, int, int], dtype: torch.dtype, **options: object) -> tuple[ALP, Tensor]:
     torch.manual_seed(sum(size))
     batch, tokens, dim, count = size
-    layer = ALP(dim, count, **options).to(dtype)
+    layer = ALP(dim, count, AlpOptions(**options)).to(dtype)
     return layer, 3.0 * torch.randn(batch, tokens, dim).to(dtype)
 
 
@@ -85,7 +85,7 @@ def test_single_updates(size: tuple[int, int, int, int], dtype: torch.dtype, tol
 def test_of_several_tokens_that_match_one_prototype_the_last_one_moves_it() -> None:
     """As the authors' scatter does on a CPU; on a GPU theirs is whichever comes last."""
     axis = torch.eye(3, dtype=torch.float64)
-    layer = ALP(3, 2, glu=False, gamma=0.5, match="cosine", update="single").double()
+    layer = ALP(3, 2, AlpOptions(glu=False, gamma=0.5, match="cosine", update="single")).double()
     layer.local_prototypes, layer.global_prototypes = axis[:2].clone(), axis[:2].clone()
     length = torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64)[:, None]
     layer((axis[[0, 0, 0]] * length)[None])
@@ -96,7 +96,7 @@ def test_of_several_tokens_that_match_one_prototype_the_last_one_moves_it() -> N
 def test_what_is_answered_in_evaluation_does_not_depend_on_how_prototypes_move(update: str) -> None:
     """So neither does what is exported."""
     layer, x = layer_and_tokens(SIZES[1], torch.float64)
-    other = ALP(6, 8, update=update).double()
+    other = ALP(6, 8, AlpOptions(update=update)).double()
     other.load_state_dict(layer.state_dict())
     assert torch.equal(other.eval()(x), layer.eval()(x))
 
@@ -140,7 +140,7 @@ def test_ablations(options: dict[str, object], training: bool) -> None:
 def test_ties_go_to_the_lowest_index(dtype: torch.dtype) -> None:
     """Axis vectors make the cosines exact, so the ties are real: tokens 0, 2, 4 are alike, as are prototypes 1, 2."""
     axis = torch.eye(3, dtype=dtype)
-    layer = ALP(3, 3, glu=False, gamma=0.0).to(dtype)
+    layer = ALP(3, 3, AlpOptions(glu=False, gamma=0.0)).to(dtype)
     layer.local_prototypes = axis[[1, 0, 0]].clone()
     layer.global_prototypes = axis[[1, 0, 0]].clone()
     # Of equal direction and different length: which token was taken shows in the moved prototype.
@@ -170,7 +170,7 @@ def test_top_entries_break_ties_by_row_and_order_negatives(dtype: torch.dtype, l
 @pytest.mark.parametrize("count", [3, 8, 50])
 def test_a_padded_batch_gives_what_the_short_one_gives(match: str, training: bool, count: int, update: str) -> None:
     short, x = layer_and_tokens((5, 4, 6, count), torch.float64, match=match, gamma=0.5, update=update)
-    padded = ALP(6, count, match=match, gamma=0.5, update=update).double()
+    padded = ALP(6, count, AlpOptions(match=match, gamma=0.5, update=update)).double()
     padded.load_state_dict(short.state_dict())
     junk = torch.cat([x, 100.0 * x[:3]])
     mask = torch.tensor([1.0] * 5 + [0.0] * 3)
@@ -270,7 +270,7 @@ def test_row_inference_does_not_depend_on_the_batch_and_plan_inference_does() ->
 )
 def test_wrong_options_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(OptionError, match=next(iter(options))):
-        ALP(4, 2, **options)
+        ALP(4, 2, AlpOptions(**options))
 
 
 def test_wrong_number_of_prototypes_is_refused() -> None:
@@ -348,7 +348,7 @@ def on_arrays(function: Any) -> Any:
 def test_the_residual_goes_round_alp_but_for_the_ablation(kind: str, placement: str, training: bool) -> None:
     """x + branches(ALP(LayerNorm(x))) token by token; the branches and the MLP are torch's, tested elsewhere."""
     torch.manual_seed(5)
-    layer = ALP(32, 9, gamma=0.5)
+    layer = ALP(32, 9, AlpOptions(gamma=0.5))
     block = Block(32, 3, 3, 24, 0.0, 0.0, layer, placement) if kind == "hart" else (
         VitBlock(32, 4, 24, 0.0, 0.0, layer, placement)
     )  # fmt: skip

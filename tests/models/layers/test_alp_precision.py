@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from models.layers.alp import ALP
+from models.layers.alp import ALP, AlpOptions
 from models.layers.matching import similarity, top_entries, transport_plan
 
 DIM, COUNT = 32, 24
@@ -18,7 +18,7 @@ DIM, COUNT = 32, 24
 def layer_and_tokens(*, training: bool = True, glu: bool = False) -> tuple[ALP, Tensor]:
     """A layer, and tokens (8, 9, 32) as bfloat16 rounds them, near enough to prototypes that ε = 0.05 underflows."""
     torch.manual_seed(5)
-    layer = ALP(DIM, COUNT, glu=glu).train(training)
+    layer = ALP(DIM, COUNT, AlpOptions(glu=glu)).train(training)
     near = layer.global_prototypes[torch.randint(COUNT, (8, 9))]
     return layer, (near + 0.3 * torch.randn(8, 9, DIM)).bfloat16()
 

@@ -17,22 +17,30 @@ from tests.sim.engines.local_rounds import OPTIMIZERS, gaps, three_steps, too_fa
 from tests.sim.small_runs import needs_fork
 
 LARGE = ("resnet18", "mobilenet_v2", "deeplab_v3plus", "vit_tiny", "vit_tiny_alp", "hart_alp")
-"""Left to CI, for their size; and so is the engine that computes what a single process does."""
+"""Left to CI, for their size."""
 COMPILED_IN_CI = {("har_cnn", "adam")}
 """A program takes half a minute to compile, an attention a whole one."""
 
 
+ENGINES = (Serial(), Processes(2), Stacked(2))
+
+
+def where_it_runs(engine: Engine, model: str, dtype: torch.dtype) -> list[pytest.MarkDecorator]:
+    """Leave to CI what is large, rounds coarsely, or computes what a single process does; of the last, one dtype."""
+    if not isinstance(engine, Processes):
+        return [pytest.mark.ci] if model in LARGE or dtype == torch.float32 else []
+    return [needs_fork, pytest.mark.ci if dtype == torch.float32 else pytest.mark.slow]
+
+
 @pytest.mark.parametrize(
-    "model", [pytest.param(name, marks=pytest.mark.ci if name in LARGE else ()) for name in MODELS]
+    ("engine", "model", "dtype"),
+    [
+        pytest.param(*each, marks=where_it_runs(*each), id=f"{type(each[0]).__name__}-{each[1]}-{each[2]}")
+        for each in itertools.product(ENGINES, MODELS, (torch.float64, torch.float32))
+    ],
 )
-@pytest.mark.parametrize(
-    "engine",
-    [Serial(), pytest.param(Processes(2), marks=[needs_fork, pytest.mark.ci]), Stacked(2)],
-    ids=lambda one: type(one).__name__,
-)
-def test_a_step_is_torchs(engine: Engine, model: str) -> None:
-    every = itertools.product(OPTIMIZERS, (torch.float32, torch.float64))
-    found = gaps(engine, [three_steps(model, optimizer, dtype) for optimizer, dtype in every])
+def test_a_step_is_torchs(engine: Engine, model: str, dtype: torch.dtype) -> None:
+    found = gaps(engine, [three_steps(model, optimizer, dtype) for optimizer in OPTIMIZERS])
     print(model, found)
     assert not too_far(found, model, reordered=isinstance(engine, Stacked))
 

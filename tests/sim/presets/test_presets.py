@@ -159,9 +159,6 @@ def test_what_each_table_of_fedali_varies() -> None:
     assert settings_of("ek2024-hhar-full").model.options == {}
     assert "prototypes" not in settings_of("ek2024-hhar-prototypes-1024", method="fedavg").model.options
     assert settings_of("ek2024-hhar", method="fedproto").method["predict_by"] == "head"
-    assert "table 6" in PRESETS["ek2024-hhar-prototypes-1024"].about
-    assert "table 4" in PRESETS["ek2024-hhar-no-glu"].about
-    assert "appendix D" in PRESETS["ek2024-combined-10-percent"].about
 
 
 def test_what_each_row_of_michielis_table_3_changes() -> None:
@@ -222,25 +219,6 @@ def test_a_papers_preset_says_where_it_departs_from_paper_and_code(name: str) ->
     bare = re.sub(r"\s+", "", printed)
     for departure in preset.departures:
         assert re.sub(r"\s+", "", departure) in bare
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("ek2024-hhar", "one mean and deviation for all three axes of a sensor, for each phone model"),
-        ("ek2024-hhar", "μ is 0.01, as the paper says; the authors' code has 0.2"),
-        ("ek2024-hhar", "hard single updates"),
-        ("ek2024-realworld", "one mean and deviation for all three axes of a sensor, for the watch and for the phones"),
-        ("ek2024-cifar10-20", "μ is 0.01, as the paper says; the authors' code has 0.2"),
-        ("michieli2021-mnist-50", "10 % more rounds"),
-        ("michieli2021-mnist-50", "moving average"),
-        ("michieli2021-voc-1", "background"),
-        ("tan2022-mnist-3", "counters"),
-        ("qiao2023-mnist", "last ten rounds"),
-    ],
-)
-def test_what_departures_say(name: str, words: str) -> None:
-    assert words in " ".join(PRESETS[name].departures)
 
 
 def test_what_a_departure_says_of_settings_is_so() -> None:

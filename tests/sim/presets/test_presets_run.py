@@ -25,8 +25,8 @@ from sim.cli.app import app
 from sim.cli.options import assignments
 from sim.data.images import IMAGE_SETS
 from sim.data.partitions import partition_from_json
-from sim.presets import PRESETS, with_defaults
-from sim.reports.repeat import option_words
+from sim.presets import PRESETS, Preset, with_defaults
+from sim.run_options import option_words
 from tests.models.small_models import SMALL
 from tests.sim.presets.stand_ins import write_stand_ins
 
@@ -133,8 +133,25 @@ def finished(root: Path, folder: Path) -> Callable[[str, str, str], Path]:
     return run
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("name", PRESETS)
+def kind_of(preset: Preset) -> tuple[object, ...]:
+    """What code a preset runs: presets alike in it differ in numbers alone, as α or the share of stragglers."""
+    options = preset.options_for(preset.options["method"])
+    sets = sorted(text if text.startswith("model.") else text.partition("=")[0] for text in options.get("set", ()))
+    names = (options.get(name) for name in ("data", "model", "method", "partition"))
+    return preset.paper, *names, preset.pretraining, preset.pretrained_by, *sets
+
+
+FIRST_OF_ITS_KIND = {kind_of(preset): name for name, preset in reversed(PRESETS.items())}
+"""Those that CI runs; the others are slow."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.ci if FIRST_OF_ITS_KIND[kind_of(preset)] == name else pytest.mark.slow)
+        for name, preset in PRESETS.items()
+    ],
+)
 def test_every_preset_runs_to_its_end(finished: Callable[[str, str, str], Path], name: str) -> None:
     preset = PRESETS[name]
     options = preset.options_for(preset.options["method"])

@@ -100,7 +100,7 @@ def test_46_named_clients_stay_apart(name: str, tmp_path: Path) -> None:
     figure = run_figures.FIGURES[name](run)
     assert figure is not None
     assert overlapping(figure) == []
-    shown = {label.get_text() for label in figure.axes[-2 if name == "partition" else 0].get_xticklabels()}
+    shown = {label.get_text() for label in figure.axes[1 if name == "partition" else 0].get_xticklabels()}
     assert shown == set(NAMES_46)
 
 
@@ -160,7 +160,7 @@ def test_draw_run_writes_png(run_24: RunDirectory) -> None:
     for path in paths:
         assert path.parent == run_24.path / "plots"
         assert path.read_bytes().startswith(b"\x89PNG\r\n")
-        assert path.stat().st_size > 5000
+        assert path.stat().st_size > 1000
 
 
 def test_an_unfinished_run_draws_what_it_has(tmp_path: Path) -> None:

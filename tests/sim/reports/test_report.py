@@ -59,7 +59,7 @@ def page_of(path: Path, *, drawn: bool = False) -> Page:
 
 
 def test_the_report_needs_nothing_from_outside(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "run")
+    path = write_run(tmp_path / "run", clients=4, rounds=3)
     page = page_of(path, drawn=True)
     assert len(page.addresses) == len(FIGURES) - 1, "all but the images, which only segmentation has"
     assert all(address.startswith("data:image/png;base64,") for address in page.addresses)

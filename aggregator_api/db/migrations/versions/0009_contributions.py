@@ -36,6 +36,7 @@ def upgrade() -> None:
         sa.Column("changed_at", sa.Double(), nullable=True),
         sa.Column("round_id", whole, nullable=True),
         sa.Column("taken_sha256", sha256, nullable=True),
+        sa.Column("taken_update_id", sa.String(length=64), nullable=True),
         sa.Column("published_sha256", sha256, nullable=True),
         sa.Column("published_version", whole, nullable=True),
         sa.ForeignKeyConstraint(["federation_id"], ["federations.id"], name=op.f("fk_contributions_federation_id")),

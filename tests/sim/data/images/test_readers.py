@@ -50,10 +50,6 @@ def test_each_set_reads_what_was_written_from_a_folder_and_from_any_archive(sour
     assert images.y.dtype == np.int64
 
 
-def test_every_set_is_tested() -> None:
-    assert set(IMAGE_SETS) == {*MADE, "image_folder", "camvid", "voc2012", "mask_folder"}  # the last three: test_masks
-
-
 @pytest.mark.parametrize("separator", "-.")
 def test_idx_files_need_not_be_packed(tmp_path: Path, separator: str) -> None:
     made = layouts.mnist(packed=False, separator=separator)

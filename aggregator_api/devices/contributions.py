@@ -100,6 +100,12 @@ def find(session: Session, device: Named) -> ContributionRow | None:
     return session.scalar(select(ContributionRow).where(ContributionRow.device_id == device.id))
 
 
+def has_sums(session: Session, device: Named) -> bool:
+    """Whether a device has something in the sums that can be taken out."""
+    row = find(session, device)
+    return row is not None and row.sha256 is not None
+
+
 def counts(session: Session, federation: FederationRow) -> ContributionCounts:
     """Count the devices in the sums and the changes that wait."""
     row = ContributionRow
@@ -122,9 +128,7 @@ def take(session: Session, federation: FederationRow, publication: RoundRow) -> 
         )
     ).all()
     for row in rows:
-        row.round_id, row.taken_sha256 = publication.id, row.sha256
-        sent = (UpdateRow.device_id == row.device_id, UpdateRow.update_id == row.update_id)
-        session.execute(update(UpdateRow).where(*sent, UpdateRow.round_id.is_(None)).values(round_id=publication.id))
+        row.round_id, row.taken_sha256, row.taken_update_id = publication.id, row.sha256, row.update_id or None
     session.flush()
     return len(rows)
 
@@ -143,8 +147,10 @@ def settle(session: Session, publication: RoundRow, version: int) -> None:
     """Note that a version has what its publication has taken; what changed meanwhile waits for the next one."""
     rows = session.scalars(select(ContributionRow).where(ContributionRow.round_id == publication.id)).all()
     for row in rows:
+        sent = (UpdateRow.device_id == row.device_id, UpdateRow.update_id == row.taken_update_id)
+        session.execute(update(UpdateRow).where(*sent, UpdateRow.round_id.is_(None)).values(round_id=publication.id))
         row.published_sha256, row.published_version = row.taken_sha256, version if row.taken_sha256 else None
-        row.round_id = row.taken_sha256 = None
+        row.round_id = row.taken_sha256 = row.taken_update_id = None
         row.changed_at = None if row.sha256 == row.published_sha256 else row.received_at
     session.flush()
     gone = (ContributionRow.device_id.is_(None), ContributionRow.published_sha256.is_(None))
@@ -160,8 +166,7 @@ def settle(session: Session, publication: RoundRow, version: int) -> None:
 def release(session: Session, publication_id: int) -> None:
     """Let the changes of a publication that has failed wait for the next one."""
     mine = update(ContributionRow).where(ContributionRow.round_id == publication_id)
-    session.execute(mine.values(round_id=None, taken_sha256=None))
-    session.execute(update(UpdateRow).where(UpdateRow.round_id == publication_id).values(round_id=None))
+    session.execute(mine.values(round_id=None, taken_sha256=None, taken_update_id=None))
 
 
 def _take_out(row: ContributionRow) -> None:

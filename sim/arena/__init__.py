@@ -1,0 +1,1 @@
+"""Tables of results as build products: declared in `experiments/`, run cell by cell, rendered from small summaries."""

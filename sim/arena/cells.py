@@ -1,0 +1,120 @@
+"""From a declaration to its cells: one run of one arm on one data set with one seed, named by what it computes.
+
+A cell's key is a digest of its options alone. So two tables that ask for the same run share its summary, and nothing is
+run twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from sim.arena.declaration import Arm, Declaration, Value
+from sim.arena.summary import CellSummary, Summaries
+from sim.run_options import option_words
+
+Options = Mapping[str, Value]
+
+
+class ArenaCell(NamedTuple):
+    """One run; `group` is what the table calls its data set, "camvid by drive" for instance."""
+
+    group: str
+    arm: str
+    seed: int
+    options: Options
+
+    @property
+    def key(self) -> str:
+        """Name of its summary and its run directory: readable, and of its options alone."""
+        what = "-".join(str(self.options[name]) for name in ("data", "method", "model") if name in self.options)
+        return f"{what}-s{self.seed}-{digest(self.options)}"
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Arguments of `sim run`, but for where the data and the run's directory are."""
+        words: list[str] = []
+        for name, value in self.options.items():
+            words += ["--set", f"{name}={_text(value)}"] if "." in name else option_words(name, value)
+        return tuple(words)
+
+
+def digest(options: Options) -> str:
+    """Return ten digits that tell options apart, whatever their order."""
+    return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def _text(value: Value) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def tuning_cells(declaration: Declaration, data: str, name: str, rounds: int | None) -> list[ArenaCell]:
+    """Return the runs that choose an arm's rate; none where it is not tuned."""
+    tuning = declaration.tuning
+    if tuning is None or not declaration.arms[name].tune:
+        return []
+    return [_cell(declaration, data, name, tuning.seed, rounds, lr) for lr in tuning.lr]
+
+
+def stopping_cell(declaration: Declaration, data: str) -> ArenaCell | None:
+    """Return the run whose validation curve says how many rounds the arms have; None where they say it themselves."""
+    if declaration.stop is None:
+        return None
+    stop, seed = declaration.stop, declaration.tuning.seed if declaration.tuning else declaration.seeds[0]
+    return _cell(declaration, data, stop.arm, seed, stop.max_rounds, None)
+
+
+def table_cells(declaration: Declaration, data: str, name: str, known: Summaries) -> list[ArenaCell] | None:
+    """Return an arm's cells, one a seed; None while the runs that choose its rate or rounds are not done."""
+    rounds: int | None = None
+    if (stopping := stopping_cell(declaration, data)) is not None:
+        curve = known.get(stopping.key)
+        if curve is None:
+            return None
+        rounds = flat_round(declaration, curve)
+    lr: float | None = None
+    if tried := tuning_cells(declaration, data, name, rounds):
+        scores = [(known[cell.key].validation, cell) for cell in tried if cell.key in known]
+        if len(scores) < len(tried):
+            return None
+        best = max((score for score in scores if score[0] is not None), key=lambda pair: pair[0] or 0.0, default=None)
+        lr = float(str((best or scores[0])[1].options["lr"]))
+    return [_cell(declaration, data, name, seed, rounds, lr) for seed in declaration.seeds]
+
+
+def flat_round(declaration: Declaration, curve: CellSummary) -> int:
+    """Return the first round after which the validation score gains less than `stop.gain` in `stop.window` rounds."""
+    stop = declaration.stop
+    if stop is None or not curve.validation_curve:
+        return curve.rounds
+    best = 0.0
+    for number, score in curve.validation_curve:
+        best = max(best, score)
+        later = [one for when, one in curve.validation_curve if number < when <= number + stop.window]
+        if number + stop.window <= curve.rounds and max(later, default=best) - best < stop.gain:
+            return number
+    return curve.rounds
+
+
+def open_cells(declaration: Declaration, known: Summaries) -> Iterator[ArenaCell]:
+    """Return the runs that are missing and can be made now; those that they decide come once these are done."""
+    for data in declaration.sets:
+        stopping = stopping_cell(declaration, data)
+        if stopping is not None and stopping.key not in known:
+            yield stopping
+            continue
+        rounds = flat_round(declaration, known[stopping.key]) if stopping is not None else None
+        for name in declaration.arms:
+            tried = tuning_cells(declaration, data, name, rounds)
+            cells = table_cells(declaration, data, name, known)
+            yield from (cell for cell in (tried if cells is None else cells) if cell.key not in known)
+
+
+def _cell(declaration: Declaration, data: str, name: str, seed: int, rounds: int | None, lr: float | None) -> ArenaCell:
+    arm: Arm = declaration.arms[name]
+    decided: dict[str, Value] = {"rounds": rounds} if rounds is not None else {}
+    options = {"data": data, **declaration.options, **decided, **declaration.sets[data], **arm.options}
+    options |= {"lr": lr} if lr is not None else {}
+    return ArenaCell(data, name, seed, {**options, "seed": seed})

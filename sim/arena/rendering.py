@@ -1,0 +1,203 @@
+"""`docs/results.md`, and numbers in other documents, from declarations and summaries alone.
+
+A cell of a table is the mean over the seeds that have a summary; without one it is a dash, never a number. The last
+column is the paired difference to the baseline over seeds: mean, 95 % by Student's t, and p by Holm over the arms of
+the same data set (`sim.results.statistics`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from gaitway.tasks import Metric, metric_of
+from sim.arena.cells import ArenaCell, table_cells
+from sim.arena.declaration import Declaration, read_declaration
+from sim.arena.measures import MEASURES
+from sim.arena.summary import CellSummary, Summaries
+from sim.errors import SettingsError
+from sim.results.statistics import holm, interval, rank_over_datasets
+
+NOTHING = "–"
+HEAD = """# Results on real recordings
+
+After this page you can tell how the methods compare here, and make any of its numbers again. Every number is rendered
+from a run's summary in `docs/results/` (plan, commit, hash of the data, seed); `python -m sim arena render` writes this
+page, and nobody edits it. Scores are macro-F1 in percent, unless a table says otherwise, of the round that each
+client's validation windows chose, as means over seeds; a seed also draws who is new. Make a table with
+`python -m sim arena run NAME --data-root DATA`, one cell with the command that `python -m sim arena cell KEY` prints.
+"""
+MARK = re.compile(r"<!--=(?P<what>[^>]*?)-->(?P<text>.*?)<!--/-->", re.DOTALL)
+"""`<!--=TABLE/SET/ARM/MEASURE-->…<!--/-->` in a document: what stands between is rendered."""
+
+
+class Row(NamedTuple):
+    """An arm on one data set: the summaries of its seeds, those that there are."""
+
+    data: str
+    arm: str
+    label: str
+    found: Mapping[int, CellSummary]
+    rate: str
+
+    def values(self, measure: str) -> dict[int, float]:
+        """Return a measure by seed, where the run has it."""
+        known = {seed: each.measures.get(measure) for seed, each in self.found.items()}
+        return {seed: value for seed, value in known.items() if value is not None}
+
+
+def rows(declaration: Declaration, known: Summaries) -> list[Row]:
+    """Return the rows of a table, by data set and arm as they are declared."""
+    return [_row(declaration, data, arm, known) for data in declaration.sets for arm in declaration.arms]
+
+
+def _row(declaration: Declaration, data: str, name: str, known: Summaries) -> Row:
+    arm, cells = declaration.arms[name], table_cells(declaration, data, name, known) or []
+    found = {cell.seed: known[cell.key] for cell in cells if cell.key in known}
+    return Row(data, name, arm.label or name, found, _rate(cells) if arm.tune else "")
+
+
+def _rate(cells: Sequence[ArenaCell]) -> str:
+    return f"{float(str(cells[0].options['lr'])):g}" if cells else ""
+
+
+def render(folder: Path, known: Summaries) -> str:
+    """Return the text of results.md, of all tables in `folder`."""
+    paths = sorted(folder.glob("*.toml"))
+    if not paths:
+        raise SettingsError(f"{folder} holds no declaration (*.toml); run this from the root of a checkout")
+    return HEAD + "".join(f"\n{part}" for path in paths for part in _section(path.stem, read_declaration(path), known))
+
+
+def _section(name: str, declaration: Declaration, known: Summaries) -> Iterator[str]:
+    found = rows(declaration, known)
+    yield f"## {declaration.title}\n"
+    yield f"{declaration.asks}{' ' + declaration.reads if declaration.reads else ''}\n"
+    yield "\n".join(_table(declaration, found)) + "\n"
+    yield _made(name, declaration, found) + "\n"
+    if ranks := _ranks(declaration, found):
+        yield ranks + "\n"
+
+
+def _table(declaration: Declaration, found: Sequence[Row]) -> Iterator[str]:
+    headings = [MEASURES[name].heading for name in declaration.measures]
+    compared = MEASURES[declaration.compared].heading
+    several = len(declaration.seeds) > 1
+    last = [f"{compared}: against {declaration.arms[declaration.baseline].label or declaration.baseline}"]
+    yield _line(["", *headings, *(last if several else [])])
+    yield _line(["---"] * (1 + len(headings) + several))
+    for data in declaration.sets:
+        group = [row for row in found if row.data == data]
+        against = _differences(declaration, group)
+        for row in group:
+            cells = [_value(row, name) for name in declaration.measures]
+            rate = f" (lr {row.rate})" if row.rate else ""
+            yield _line([f"{data}, {row.label}{rate}", *cells, *([against[row.arm]] if several else [])])
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _value(row: Row, measure: str) -> str:
+    values = list(row.values(measure).values())
+    return _shown(row, measure, float(np.mean(values))) if values else NOTHING
+
+
+def _shown(row: Row, measure: str, value: float) -> str:
+    if not MEASURES[measure].is_score:
+        return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+    metric = _metric(row)
+    return f"{value * metric.factor:.1f}" if metric.is_share else f"{value:.3g}"
+
+
+def _metric(row: Row) -> Metric:
+    return metric_of(next(iter(row.found.values())).metric)
+
+
+def _differences(declaration: Declaration, group: Sequence[Row]) -> dict[str, str]:
+    """Compare each arm with the baseline, seed by seed."""
+    base = next(row for row in group if row.arm == declaration.baseline).values(declaration.compared)
+    shown, tests = dict[str, str](), dict[str, float]()
+    for row in group:
+        mine = row.values(declaration.compared)
+        common = np.array([mine[seed] - base[seed] for seed in sorted(mine.keys() & base.keys())])
+        if row.arm == declaration.baseline or not len(common):
+            shown[row.arm] = NOTHING
+            continue
+        common = common * _metric(row).factor
+        low, high, p = interval(common)
+        text = f"{common.mean():+.1f}"
+        if low is not None and high is not None and p is not None:
+            text += f" [{low:+.1f}, {high:+.1f}]"
+            tests[row.arm] = p
+        shown[row.arm] = text
+    for arm, p in zip(tests, holm(list(tests.values())), strict=True):
+        shown[arm] += f", p {p:.2g}" if p >= 0.001 else ", p < 0.001"
+    return shown
+
+
+def _made(name: str, declaration: Declaration, found: Sequence[Row]) -> str:
+    runs = [summary for row in found for summary in row.found.values()]
+    planned = len(declaration.seeds) * len(found)
+    if not runs:
+        return f"*No run of this table is there yet: `python -m sim arena run {name}`.*"
+    dates, commits = sorted({one.date for one in runs}), sorted({one.commit for one in runs})
+    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    hardware = ", ".join(sorted({one.hardware for one in runs}))
+    missing = "" if len(runs) == planned else f" of {planned}; means are over the seeds that are there"
+    seeds = len(declaration.seeds)
+    return (
+        f"`{name}`: {len(runs)} runs{missing}; {seeds} seed{'s' * (seeds > 1)}, {when}, {hardware}, commits "
+        f"{', '.join(commits)}."
+    )
+
+
+def _ranks(declaration: Declaration, found: Sequence[Row]) -> str:
+    """Rank the arms over data sets, where there are three of each and all of them have runs."""
+    scores = {
+        arm: [float(np.mean(values)) for row in found if row.arm == arm if (values := _listed(row, declaration))]
+        for arm in declaration.arms
+    }
+    if any(len(each) < len(declaration.sets) for each in scores.values()):
+        return ""
+    ranking = rank_over_datasets(scores)
+    if ranking is None:
+        return ""
+    ordered = sorted(ranking.ranks.items(), key=lambda pair: pair[1])
+    listed = ", ".join(f"{declaration.arms[arm].label or arm} {rank:.1f}" for arm, rank in ordered)
+    return (
+        f"Average ranks over {ranking.datasets} data sets ({MEASURES[declaration.compared].heading}): {listed}; "
+        f"Friedman p {ranking.p:.2g}, critical difference {ranking.critical_difference:.1f}."
+    )
+
+
+def _listed(row: Row, declaration: Declaration) -> list[float]:
+    return list(row.values(declaration.compared).values())
+
+
+def render_marks(text: str, folder: Path, known: Summaries) -> str:
+    """Write the numbers between the marks of a document anew.
+
+    Raises:
+        SettingsError: for a mark that names no table, set, arm or measure, or a cell without a summary.
+    """
+    return MARK.sub(lambda found: f"<!--={found['what']}-->{_marked(found['what'], folder, known)}<!--/-->", text)
+
+
+def _marked(what: str, folder: Path, known: Summaries) -> str:
+    parts = what.split("/")
+    if len(parts) != 4:
+        raise SettingsError(f"the mark {what!r}: expected TABLE/SET/ARM/MEASURE")
+    name, data, arm, measure = parts
+    declaration = read_declaration(folder / f"{name}.toml")
+    if data not in declaration.sets or arm not in declaration.arms or measure not in MEASURES:
+        raise SettingsError(f"the mark {what!r}: {name} has no such set, arm or measure")
+    text = _value(_row(declaration, data, arm, known), measure)
+    if text == NOTHING:
+        raise SettingsError(f"the mark {what!r}: no summary backs it; run `python -m sim arena run {name}`")
+    return text

@@ -1,0 +1,55 @@
+"""One cell made again and held against its summary: what a stranger does who does not believe a table."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from sim.arena.measures import MEASURES
+from sim.arena.summary import CellSummary, Summaries
+from sim.errors import SettingsError
+
+SAME = 1e-6
+"""Scores of the same machine and versions differ by no more."""
+ELSEWHERE = 0.02
+"""Other machines order float32 sums differently: two points of a score are not more than that, three would be."""
+
+
+class ScoreDifference(NamedTuple):
+    """A measure that came out otherwise than its summary says."""
+
+    measure: str
+    before: float | None
+    now: float | None
+
+
+def draw_cell(known: Summaries, max_seconds: float, seed: int) -> str:
+    """Draw one of the cells that took no longer.
+
+    Raises:
+        SettingsError: if there is none.
+    """
+    cheap = sorted(key for key, each in known.items() if (each.measures.get("seconds") or max_seconds) < max_seconds)
+    if not cheap:
+        raise SettingsError(f"no summary is of a run that took less than {max_seconds:g} s; raise --max-seconds")
+    return random.Random(seed).choice(cheap)
+
+
+def differences(before: CellSummary, now: CellSummary) -> list[ScoreDifference]:
+    """Return the scores that differ by more than another order of additions explains."""
+    same_machine = (before.hardware, before.versions) == (now.hardware, now.versions)
+    tolerance = SAME if same_machine else ELSEWHERE
+    pairs = _scores(before), _scores(now)
+    found = (ScoreDifference(name, pairs[0].get(name), pairs[1].get(name)) for name in pairs[0])
+    return [each for each in found if not _close(each.before, each.now, tolerance)]
+
+
+def _scores(summary: CellSummary) -> Mapping[str, float | None]:
+    return {name: value for name, value in summary.measures.items() if name in MEASURES and MEASURES[name].is_score}
+
+
+def _close(before: float | None, now: float | None, tolerance: float) -> bool:
+    if before is None or now is None:
+        return before is now
+    return abs(before - now) <= tolerance

@@ -1,0 +1,89 @@
+"""Runs the cells of a table that no summary holds yet, each a process of its own that a kill cannot spoil."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from sim.arena.cells import ArenaCell, open_cells
+from sim.arena.declaration import Declaration
+from sim.arena.summary import read_summaries, summarize, write_summary
+from sim.results.run_directory import RunDirectory
+from sim.sweep.grid import Cell
+from sim.sweep.processes import CellPhase, CellStatus, run_cells
+
+Show = Callable[[Cell, CellStatus], None]
+
+
+class Folders(NamedTuple):
+    """Where a table's runs read and write."""
+
+    runs: Path
+    summaries: Path
+    data_root: Path | None
+    cache: Path
+
+
+def run_table(
+    declaration: Declaration,
+    folders: Folders,
+    jobs: int,
+    *,
+    only: Callable[[ArenaCell], bool] = lambda _cell: True,
+    show: Show = lambda _cell, _status: None,
+) -> Mapping[str, str]:
+    """Run what is missing, `jobs` at a time, until nothing more can be; return why cells failed, by their keys.
+
+    First the runs that decide how long the others are, then those that choose rates, then the table's own.
+    """
+    failed: dict[str, str] = {}
+    while cells := _unique(
+        cell
+        for cell in open_cells(declaration, read_summaries(folders.summaries))
+        if only(cell) and cell.key not in failed
+    ):
+        failed |= _run(cells, folders, jobs, show)
+    return failed
+
+
+def _unique(cells: Iterable[ArenaCell]) -> list[ArenaCell]:
+    return list({cell.key: cell for cell in cells}.values())
+
+
+def _run(cells: Sequence[ArenaCell], folders: Folders, jobs: int, show: Show) -> dict[str, str]:
+    by_name = {cell.key: cell for cell in cells}
+    commit, failed = commit_name(), dict[str, str]()
+    with closing(run_cells([as_run(cell, folders) for cell in cells], folders.runs, jobs)) as changes:
+        for run, status in changes:
+            if status.phase in (CellPhase.FINISHED, CellPhase.SKIPPED):
+                finished = RunDirectory(folders.runs / run.name)
+                write_summary(folders.summaries, run.name, summarize(finished, by_name[run.name].arguments, commit))
+            elif status.phase is CellPhase.FAILED:
+                failed[run.name] = status.reason
+            show(run, status)
+    return failed
+
+
+def as_run(cell: ArenaCell, folders: Folders) -> Cell:
+    """Return a cell as the sweep's processes take it."""
+    where = ["--cache", str(folders.cache)]
+    if folders.data_root is not None and cell.options["data"] != "synthetic":
+        where += ["--data-root", str(folders.data_root)]
+    return Cell(cell.key, {}, (*cell.arguments, *where))
+
+
+def commit_name() -> str:
+    """Return the commit of the code that runs, with a plus where files differ from it; "unknown" outside of git."""
+    try:
+        commit, changed = _git("rev-parse", "--short=10", "HEAD"), _git("status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return commit + ("+" if changed else "")
+
+
+def _git(*words: str) -> str:
+    here = Path(__file__).resolve().parent
+    return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()

@@ -1,0 +1,153 @@
+"""The commands `arena run`, `arena render`, `arena cell` and `arena replay`."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from gaitway.files import write_file
+from sim.arena.cells import ArenaCell
+from sim.arena.declaration import FOLDER as TABLES
+from sim.arena.declaration import read_declaration
+from sim.arena.rendering import render, render_marks
+from sim.arena.replay import differences, draw_cell
+from sim.arena.running import Folders, commit_name, run_table
+from sim.arena.summary import FOLDER as SUMMARIES
+from sim.arena.summary import CellSummary, read_summaries, summarize
+from sim.cli.sweep import CellDisplay
+from sim.cli.terminal import cli_errors, console
+from sim.errors import SettingsError
+from sim.results.run_directory import RunDirectory
+from sim.sweep.grid import Cell
+from sim.sweep.processes import CellPhase, run_cells
+
+PAGE = Path("docs/results.md")
+MARKED = (Path("docs/choosing.md"), Path("README.md"))
+"""Documents whose numbers between marks are rendered."""
+
+app = typer.Typer(no_args_is_help=True, help="Tables of results: declared in experiments/, run, and rendered.")
+
+Root = Annotated[Path | None, typer.Option(help="Folder or archive of the data; only generated data need none.")]
+Cache = Annotated[Path, typer.Option(help="Where processed windows are kept.")]
+Runs = Annotated[Path, typer.Option(help="Where the runs lie; the same command resumes them.")]
+CACHE, RUNS = Path(".cache/windows"), Path("runs/arena")
+
+
+@app.command("run")
+def run_command(
+    name: Annotated[str, typer.Argument(help="A table: experiments/NAME.toml.")],
+    data_root: Root = None,
+    jobs: Annotated[int, typer.Option(min=1, max=256, help="Runs at a time, one thread each.")] = 1,
+    only_set: Annotated[list[str] | None, typer.Option("--set", help="Only this data set; repeatable.")] = None,
+    arm: Annotated[list[str] | None, typer.Option(help="Only this arm; repeatable.")] = None,
+    runs: Runs = RUNS,
+    cache: Cache = CACHE,
+) -> None:
+    """Run what no summary of a table holds yet; a killed one is resumed by the same command.
+
+    For example: python -m sim arena run one-round --data-root ../shared/data --jobs 2
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    with cli_errors():
+        declaration = read_declaration(TABLES / f"{name}.toml")
+        _check_names("--set", only_set, list(declaration.sets))
+        _check_names("--arm", arm, list(declaration.arms))
+
+        def wanted(cell: ArenaCell) -> bool:
+            return (not only_set or cell.group in only_set) and (not arm or cell.arm in arm)
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=console) as bars:
+            display = CellDisplay(bars, None)
+            failed = run_table(
+                declaration, Folders(runs, SUMMARIES, data_root, cache), jobs, only=wanted, show=display.show
+            )
+    for key, reason in failed.items():
+        console.print(f"[bold red]{escape(key)} failed:[/bold red] {escape(reason)}", soft_wrap=True)
+    if failed:
+        raise typer.Exit(1)
+    console.print("All cells are there; `python -m sim arena render` writes the tables.")
+
+
+def _check_names(option: str, given: list[str] | None, known: list[str]) -> None:
+    if strange := sorted(set(given or []) - set(known)):
+        raise SettingsError(f"{option} {strange[0]}: the table has {', '.join(known)}")
+
+
+@app.command("render")
+def render_command(
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; exit with 1 where a page is not what would be written.")
+    ] = False,
+) -> None:
+    """Write docs/results.md, and the numbers between marks in other documents, from the summaries alone."""
+    with cli_errors():
+        known = read_summaries(SUMMARIES)
+        pages = {PAGE: render(TABLES, known)}
+        for path in filter(Path.is_file, MARKED):
+            pages[path] = render_marks(path.read_text("utf-8"), TABLES, known)
+        stale = [path for path, text in pages.items() if not path.is_file() or path.read_text("utf-8") != text]
+        if check and stale:
+            raise SettingsError(f"{stale[0]} is not what the summaries say; run `python -m sim arena render`")
+        for path in stale:
+            write_file(path, pages[path].encode())
+            console.print(f"Written: [bold]{path}[/bold]")
+
+
+@app.command("cell")
+def cell_command(key: Annotated[str, typer.Argument(help="A summary's name in docs/results.")]) -> None:
+    """Print the command that makes one cell again, and what came of it."""
+    with cli_errors():
+        summary = _summary(key)
+        words = ["python", "-m", "sim", "run", *summary.arguments, "--data-root", "DATA", "--out", "DIR"]
+        typer.echo(shlex.join(words))
+        for name, value in summary.measures.items():
+            typer.echo(f"{name}: {'none' if value is None else f'{value:.4f}'}")
+        typer.echo(f"made on {summary.date} from commit {summary.commit}: {summary.hardware}")
+
+
+@app.command("replay")
+def replay_command(
+    key: Annotated[str | None, typer.Argument(help="A summary's name; without it one is drawn.")] = None,
+    data_root: Root = None,
+    max_seconds: Annotated[float, typer.Option(min=0.1, help="Draw among runs that took no longer.")] = 60.0,
+    seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
+    cache: Cache = CACHE,
+) -> None:
+    """Make one cell again, and fail if its scores differ from the summary."""
+    with cli_errors(), tempfile.TemporaryDirectory() as folder:
+        known = read_summaries(SUMMARIES)
+        chosen = key or draw_cell(known, max_seconds, seed)
+        before = _summary(chosen)
+        now = _made_again(chosen, before, Path(folder), data_root, cache)
+    found = differences(before, now)
+    for each in found:
+        console.print(f"[red]{each.measure}: the summary has {each.before}, this run {each.now}[/red]")
+    if before.data_sha256 != now.data_sha256:
+        console.print("The data is not that of the summary: another version of the files, or of the pipeline.")
+    if found:
+        raise typer.Exit(1)
+    console.print(f"{chosen}: the same scores.")
+
+
+def _summary(key: str) -> CellSummary:
+    known = read_summaries(SUMMARIES)
+    if key not in known:
+        raise SettingsError(f"{SUMMARIES}/{key}.json is not there; there are {len(known)} summaries")
+    return known[key]
+
+
+def _made_again(key: str, before: CellSummary, folder: Path, data_root: Path | None, cache: Path) -> CellSummary:
+    where = ["--cache", str(cache), *(["--data-root", str(data_root)] if data_root else [])]
+    for cell, status in run_cells([Cell(key, {}, (*before.arguments, *where))], folder, 1):
+        if status.phase is CellPhase.FAILED:
+            raise SettingsError(f"{cell.name} failed: {status.reason}")
+    return summarize(RunDirectory(folder / key), before.arguments, commit_name())

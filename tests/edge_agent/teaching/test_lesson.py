@@ -1,0 +1,56 @@
+"""A lesson counts twenty seconds of motion on the sensor's clock, whatever comes between."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edge_agent.teaching.lesson import LESSON_S, Lesson
+from har_pipeline import Window
+
+WINDOW_S, STRIDE_S = 2.56, 1.28
+
+
+def windows(from_s: float, count: int, shaking: float = 2.0) -> list[Window]:
+    x = (shaking * np.random.default_rng(0).normal(size=(128, 6))).astype(np.float32)
+    return [Window(x, -1, from_s + STRIDE_S * n, 0) for n in range(count)]
+
+
+def test_twenty_seconds_of_unbroken_motion_are_one_span() -> None:
+    lesson = Lesson("walking", WINDOW_S, 0.0, None)
+    lesson.take(windows(100.0, 14), 1.0)
+    assert not lesson.is_complete
+    lesson.take(windows(100.0 + 14 * STRIDE_S, 5), 2.0)
+    assert lesson.is_complete
+    assert lesson.spans == [(100.0, pytest.approx(100.0 + LESSON_S))]
+    assert lesson.warning(3.0) == ""
+
+
+def test_what_was_measured_before_the_tap_does_not_count() -> None:
+    latest = windows(98.71, 1)[0]
+    lesson = Lesson("walking", WINDOW_S, 0.0, latest)
+    lesson.take(windows(100.0, 3), 1.0)
+    assert lesson.spans[0][0] == pytest.approx(101.28)
+
+
+def test_pauses_and_gaps_make_spans_of_their_own() -> None:
+    lesson = Lesson("walking", WINDOW_S, 0.0, None)
+    lesson.take(windows(100.0, 4), 1.0)
+    lesson.pause()
+    lesson.take(windows(106.0, 4), 2.0)
+    lesson.resume(3.0, windows(109.84, 1)[0])
+    lesson.take(windows(120.0, 3), 4.0)
+    lesson.take(windows(200.0, 3), 5.0)
+    assert [round(to_s - from_s, 2) for from_s, to_s in lesson.spans] == [6.4, 5.12, 5.12]
+    assert not any(106.5 < to_s < 119.0 for _, to_s in lesson.spans)
+    assert not lesson.is_complete
+
+
+def test_silence_and_stillness_are_said() -> None:
+    lesson = Lesson("walking", WINDOW_S, 0.0, None)
+    assert lesson.warning(1.0) == ""
+    assert "No motion has come for 6 s" in lesson.warning(6.0)
+    lesson.take(windows(100.0, 2, shaking=0.001), 6.0)
+    assert lesson.warning(6.5).startswith("Hardly any motion so far")
+    lesson.pause()
+    assert lesson.warning(60.0) == ""

@@ -1,0 +1,88 @@
+"""The commands at work: a table is run cell by cell, resumed, rendered, and one of its cells made again."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sim.arena.summary import read_summaries
+from sim.cli.app import app
+from tests.repository.imports import REPOSITORY
+
+TABLE = """
+title = "Tiny"
+asks = "Does it run?"
+seeds = [0]
+baseline = "fedavg"
+measures = ["own", "server", "seconds"]
+[options]
+rounds = 1
+"data.subjects" = 2
+"data.phones" = 1
+"data.places" = 1
+"data.minutes" = 3
+"model.channels" = [8, 8]
+"model.feature_dim" = 16
+[sets.synthetic]
+[arms.fedavg]
+method = "fedavg"
+model = "har_cnn"
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments/tiny.toml").write_text(TABLE)
+    (tmp_path / "docs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    return tmp_path
+
+
+@pytest.mark.ci  # three runs in processes of their own
+def test_a_table_is_run_once_rendered_and_replayed(checkout: Path) -> None:
+    ran = CliRunner().invoke(app, ["arena", "run", "tiny"])
+    assert ran.exit_code == 0, ran.output
+    ((key, found),) = read_summaries(checkout / "docs/results").items()
+    assert found.rounds == 1
+    assert found.data_sha256
+    assert found.measures["own"] is not None
+    stamp = (checkout / "docs/results" / f"{key}.json").stat().st_mtime_ns
+    assert CliRunner().invoke(app, ["arena", "run", "tiny"]).exit_code == 0
+    assert (checkout / "docs/results" / f"{key}.json").stat().st_mtime_ns == stamp, "it was run twice"
+    assert CliRunner().invoke(app, ["arena", "render", "--check"]).exit_code == 2
+    assert CliRunner().invoke(app, ["arena", "render"]).exit_code == 0
+    assert CliRunner().invoke(app, ["arena", "render", "--check"]).exit_code == 0
+    again = CliRunner().invoke(app, ["arena", "replay"])
+    assert again.exit_code == 0, again.output
+    assert "the same scores" in again.output
+    path = checkout / "docs/results" / f"{key}.json"
+    wrong = json.loads(path.read_text())
+    wrong["measures"]["own"] += 0.05
+    path.write_text(json.dumps(wrong))
+    assert CliRunner().invoke(app, ["arena", "replay"]).exit_code == 1
+
+
+def test_a_slip_is_said_in_words(checkout: Path) -> None:
+    slips = ((["tinny"], "tiny"), (["tiny", "--arm", "fedavgg"], "fedavg"), (["tiny", "--set", "x"], "synthetic"))
+    for arguments, word in slips:
+        failed = CliRunner().invoke(app, ["arena", "run", *arguments])
+        assert failed.exit_code == 2
+        assert word in failed.output
+
+
+@pytest.mark.ci
+@pytest.mark.data
+def test_a_cell_of_the_published_tables_comes_out_again(
+    gaitway_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which one is drawn by the day, so that CI goes through them over time."""
+    monkeypatch.chdir(REPOSITORY)
+    arguments = ["--data-root", str(gaitway_data), "--cache", str(tmp_path), "--max-seconds", "20"]
+    again = CliRunner().invoke(app, ["arena", "replay", *arguments, "--seed", str(date.today().toordinal())])
+    assert again.exit_code == 0, again.output

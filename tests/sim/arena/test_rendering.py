@@ -1,0 +1,105 @@
+"""What a reader sees: means of summaries, dashes where there is none, differences that a hand can check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sim.arena.cells import open_cells
+from sim.arena.declaration import read_declaration
+from sim.arena.rendering import render, render_marks
+from sim.arena.replay import differences, draw_cell
+from sim.arena.summary import CellSummary, read_summaries, write_summary
+from sim.errors import RunDirectoryError, SettingsError
+from tests.repository.imports import REPOSITORY
+from tests.sim.arena.test_cells import summary
+
+TABLE = """
+title = "Two methods"
+asks = "Which is better?"
+seeds = [0, 1, 2]
+baseline = "fedavg"
+measures = ["own", "upload_mb"]
+[sets.motionsense]
+[arms.fedavg]
+method = "fedavg"
+[arms.local]
+method = "local"
+label = "each alone"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "two.toml").write_text(TABLE)
+    return tmp_path
+
+
+def known(folder: Path, **scores: list[float | None]) -> dict[str, CellSummary]:
+    """Summaries of the arms' seeds with these own scores; None: that run is not done."""
+    found = {}
+    for cell in open_cells(read_declaration(folder / "two.toml"), {}):
+        own = scores[cell.arm][cell.seed]
+        if own is not None:
+            found[cell.key] = summary().model_copy(update={"measures": {"own": own, "upload_mb": 1.25}})
+    return found
+
+
+def test_differences_are_paired_over_seeds(folder: Path) -> None:
+    text = render(folder, known(folder, fedavg=[0.80, 0.90, 0.85], local=[0.82, 0.92, 0.90]))
+    assert "| motionsense, fedavg | 85.0 | 1.2 | – |" in text
+    # +2, +2, +5 points: mean 3, s = √3, t(0.975, 2) = 4.303: 3 ± 4.303 · √3 / √3; p of t = 3 with 2 degrees is 0.0955
+    assert "| motionsense, each alone | 88.0 | 1.2 | +3.0 [-1.3, +7.3], p 0.095 |" in text
+
+
+def test_a_cell_without_a_summary_is_a_dash_and_said(folder: Path) -> None:
+    text = render(folder, known(folder, fedavg=[0.8, None, None], local=[None, None, None]))
+    assert "| motionsense, each alone | – | – | – |" in text
+    assert "1 runs of 6" in text
+    assert "No run of this table" in render(folder, {})
+
+
+def test_numbers_in_documents_are_rendered_and_none_can_be_made_up(folder: Path) -> None:
+    runs = known(folder, fedavg=[0.8, 0.8, 0.8], local=[None, None, None])
+    text = "FedAvg has <!--=two/motionsense/fedavg/own-->99.9<!--/--> here."
+    assert "fedavg/own-->80.0<!--/--> here." in render_marks(text, folder, runs)
+    for what in ("two/motionsense/local/own", "two/motionsense/fedavgg/own", "two/own"):
+        with pytest.raises(SettingsError, match="the mark"):
+            render_marks(f"<!--={what}-->1<!--/-->", folder, runs)
+
+
+def test_summaries_come_back_as_they_were_and_damaged_ones_are_named(tmp_path: Path) -> None:
+    write_summary(tmp_path, "a", summary(curve=((1, 0.5),)))
+    assert read_summaries(tmp_path) == {"a": summary(curve=((1, 0.5),))}
+    (tmp_path / "b.json").write_text('{"seed": 1}')
+    with pytest.raises(RunDirectoryError, match=r"b\.json"):
+        read_summaries(tmp_path)
+
+
+def test_a_replay_sees_a_score_that_moved_but_not_another_machines_rounding() -> None:
+    before = summary().model_copy(update={"measures": {"own": 0.9, "seconds": 5.0}})
+    moved = before.model_copy(update={"measures": {"own": 0.91, "seconds": 50.0}})
+    assert [each.measure for each in differences(before, moved)] == ["own"]
+    assert differences(before, moved.model_copy(update={"hardware": "another"})) == []
+    assert draw_cell({"slow": moved, "quick": before}, 10, 3) == "quick"
+    with pytest.raises(SettingsError, match="max-seconds"):
+        draw_cell({"slow": moved}, 10, 3)
+
+
+def test_the_page_is_what_the_summaries_say() -> None:
+    page = REPOSITORY / "docs/results.md"
+    found = render(REPOSITORY / "experiments", read_summaries(REPOSITORY / "docs/results"))
+    assert page.read_text() == found, "run `python -m sim arena render`"
+    assert found.count("\n") <= 200
+
+
+def test_every_summary_is_of_a_table() -> None:
+    summaries = read_summaries(REPOSITORY / "docs/results")
+    asked: set[str] = set()
+    for path in (REPOSITORY / "experiments").glob("*.toml"):
+        declaration, have = read_declaration(path), dict(summaries)
+        for _ in range(3):  # what decides rounds, what decides rates, the table's own
+            missing = {cell.key for cell in open_cells(declaration, {k: v for k, v in have.items() if k in asked})}
+            asked |= missing
+    assert set(summaries) <= asked
