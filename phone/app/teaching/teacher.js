@@ -184,7 +184,7 @@ export class Teacher {
   async sharedOf(plan) {
     const kept = await this.store.get(BROADCAST);
     if (!kept) throw new Error("The federation's sums have not come yet: they come when the server is reached.");
-    if (this.shared?.version === kept.sha256) return this.shared;
+    if (this.shared && this.shared.version === kept.sha256) return this.shared;
     const { shared, clients } = sharedSums(kept.file, plan);
     const found = { sums: shared, clients, method: methodOf(plan), version: kept.sha256 };
     this.shared = found;
