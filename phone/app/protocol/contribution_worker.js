@@ -356,8 +356,9 @@ export async function solveVersion({ learner, embedder }, { plan, broadcast, col
     throw new WireError(`the network's embeddings have ${came} numbers, and the plan says ${training.feature_dim}`);
   }
   const fixed = train.y.length ? await learner.sums(embeddings.train, train.y, labels.length, method.clip) : null;
-  const exchange = { shared, clients, own: fixed, method, version: broadcast.version, ...columns };
-  const choice = { exchange, present, prepared, embeddings, labels, gravity: columns.gravity };
+  const { orientationFree, gravity, sha256 } = columns;
+  const exchange = { shared, clients, own: fixed, method, orientationFree, version: broadcast.version, sha256 };
+  const choice = { exchange, present, prepared, embeddings, labels, gravity };
   return { ...(await learner.choose(choice)), embeddings, fixed };
 }
 
