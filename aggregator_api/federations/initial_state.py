@@ -123,7 +123,7 @@ def check_rollout(method: Method, rollout: RolloutSettings) -> None:
 
 
 def _check_features_of_one(plan: Plan) -> None:
-    """Check that an example's features do not depend on the others of its batch, as sums over all of them would then."""
+    """Check that an example's features do not depend on the others of its batch: sums of them would, too."""
     if plan.model.name in _alp_models():
         raise UnprocessableError(
             f"plan.model: the ALP layers of {plan.model.name!r} look at the whole batch, so that sums of its features "
