@@ -90,7 +90,7 @@ class Operator:
         return str(self._checked(self._http.post(path, json=body)).json()["token"])
 
     def device_key(self, federation: str | None = None) -> str:
-        """Make a key that fetches models and nothing else, for devices that do not enrol: of this federation, or another.
+        """Make a key that fetches models and nothing else, for devices of this federation or another that do not enrol.
 
         Raises:
             DemoError: with the server's words if it refuses.
