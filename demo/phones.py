@@ -17,10 +17,11 @@ from rich.text import Text
 
 from aggregator_api.mqtt.mosquitto.certificates import issue, make_authority
 from aggregator_api.web.phone import RUNTIME, files
-from federation.plan import Plan
+from federation.plan import DataSpec, ModelSpec, Plan, PublicationSettings, TrainingConfig
 from federation.protocol.enrolment_uri import EnrolmentUri
 from gaitway.files import write_file
 from gaitway.terminal import Console
+from models import build
 from processes import DemoError
 from rest import Operator
 
@@ -28,8 +29,8 @@ FEDERATION = "demo-phones"
 DEVICE = "phone-1"
 DAYS = 60
 """How long the certificate holds: more than the 30 days before whose end the operator's page warns."""
-MODEL, METHOD = "har_cnn", "fedavg"
-"""What the first federation trains where phones go on: they cannot compute ALP layers, which see whole batches."""
+INTERVAL_S = 15.0
+"""From one version to the next, at least: somebody looks on."""
 
 
 class Https(NamedTuple):
@@ -114,28 +115,33 @@ def write_https(folder: Path, address: str, port: int) -> Https:
     return Https(address, port, path, ca, ":".join(digest[at : at + 2] for at in range(0, len(digest), 2)))
 
 
-def plan_for_phones(plan: Plan) -> Plan:
-    """Describe the federation that phones join: the network stays, and classes are learned by their means."""
-    described = plan.model_dump(mode="json")
-    rounds = {"rounds": 1000, "minimum_clients": 1, "deadline_s": 60.0, "interval_s": 15.0}
-    method = {"name": "fedproto", "backbone": "frozen"}
-    return Plan.model_validate({**described, "method": method, "rounds": rounds, "light_clients": True})
+def plan_for_phones(labels: tuple[str, ...]) -> Plan:
+    """Describe the federation that phones and boards are in: exact sums of features, and no rounds."""
+    classes = len(labels)
+    return Plan(
+        labels=labels,
+        model=ModelSpec(name="har_features"),
+        method={"name": "analytic"},
+        training=TrainingConfig(classes=classes, feature_dim=build("har_features", classes=classes).feature_dim),
+        publication=PublicationSettings(interval_s=INTERVAL_S),
+        data=DataSpec(normalization="none"),
+    )
 
 
-def invite(console: Console, operator: Operator, plan: Plan, https: Https, federation: str, key: Path) -> None:
-    """Create the federation of phones from the first one's model, and show how a phone joins it."""
+def invite(console: Console, operator: Operator, labels: tuple[str, ...], https: Https, key: Path) -> None:
+    """Create the federation of phones and boards, and show how a phone joins it."""
     console.rule("A phone in the same network")
     console.print("The operator's page from other machines, and the file with the key that it asks for:")
     say(console, f"  {https.url}/\n  {key}")
-    operator.create(plan_for_phones(plan), name=FEDERATION, start_from=federation)
+    operator.create(plan_for_phones(labels), name=FEDERATION)
     token = operator.enrolment_token(FEDERATION, DEVICE)
     console.print(
         f"A phone that scans this code, or opens the link below it, takes part in {FEDERATION} by its browser."
     )
     show_link(console, EnrolmentUri(https.url, FEDERATION, DEVICE, token).phone_link)
     console.print(
-        "There: Join; then Collect, Start, and tap what you do, some twenty seconds of two or more. It then takes part "
-        "by itself; Recognize shows what it makes of it."
+        "There: Join; then Teach me, and tap what you do, some twenty seconds of two or more. It then takes part by "
+        "itself, in one federation with the devices above; Recognize shows what it makes of it."
     )
     _about_the_certificate(console, https)
     console.print("The link lets one phone in, within a day. Links for more of them:")

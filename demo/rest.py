@@ -68,15 +68,13 @@ class Operator:
         """Close the connections."""
         self._http.close()
 
-    def create(self, plan: Plan, *, name: str | None = None, start_from: str | None = None) -> None:
-        """Create the federation, or another one of that name, which may start from a federation's newest model.
+    def create(self, plan: Plan, *, name: str | None = None) -> None:
+        """Create the federation, or another one of that name.
 
         Raises:
             DemoError: with the server's words if it refuses.
         """
         body: dict[str, Any] = {"name": name or self._federation, "plan": plan.model_dump(mode="json")}
-        if start_from is not None:
-            body["start_from"] = {"federation": start_from}
         try:
             self._checked(self._http.post("/v1/federations", json=body))
         except httpx.HTTPError as error:
@@ -91,13 +89,13 @@ class Operator:
         path, body = f"/v1/federations/{federation}/enrolment-tokens", {"device": device, "auto_approve": True}
         return str(self._checked(self._http.post(path, json=body)).json()["token"])
 
-    def device_key(self) -> str:
-        """Make a key that fetches models and nothing else, for devices that do not enrol.
+    def device_key(self, federation: str | None = None) -> str:
+        """Make a key that fetches models and nothing else, for devices of this federation or another that do not enrol.
 
         Raises:
             DemoError: with the server's words if it refuses.
         """
-        body = {"name": "demo-devices", "scopes": ["device"], "federation": self._federation}
+        body = {"name": "demo-devices", "scopes": ["device"], "federation": federation or self._federation}
         return str(self._checked(self._http.post("/v1/keys", json=body)).json()["key"])
 
     def snapshot(self) -> Snapshot:

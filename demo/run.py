@@ -21,7 +21,6 @@ import verdict
 from aggregator_api.auth.api_keys import OPERATOR_FILE
 from aggregator_api.auth.server_identity import write_secret
 from gaitway.terminal import Console
-from models.registry import family
 from processes import Child, Children, DemoError, free_port, require_port, wait_for_port
 from rest import Operator, Snapshot, connect
 from scenario import FEDERATION, METHODS, MODELS, Scenario
@@ -42,14 +41,8 @@ def main(
     epochs: Annotated[
         int | None, typer.Option(min=1, help=f"A device's passes over its own data in a round; default: {EPOCHS}.")
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help=f"One of {', '.join(MODELS)}; default: {MODEL}, with --phone {phones.MODEL}."),
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(help=f"One of {', '.join(METHODS)}; default: {METHOD}, with --phone {phones.METHOD}."),
-    ] = None,
+    model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}.")] = MODEL,
+    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = METHOD,
     lr: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 1e-3,
     minutes: Annotated[float, typer.Option(min=0.5, help="Length of a generated recording.")] = 6.0,
     min_f1: Annotated[
@@ -89,12 +82,10 @@ def main(
     Example: make demo DEMO_ARGS=--keep-running, to look at everything afterwards; DEMO_ARGS=--phone, to join by phone
     """
     keep_running = keep_running or phone
-    model = model or (phones.MODEL if phone else MODEL)
-    method = method or (phones.METHOD if phone else METHOD)
     console = Console()
     folder = (out or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")).resolve()
     try:
-        _refuse_model(model, phone=phone)
+        _refuse_model(model)
         if folder.exists() and any(folder.iterdir()):
             raise DemoError(f"{folder} is not empty; choose a new folder with --out")
         http_port, mqtt_port = _ports(http_port, mqtt_port)
@@ -126,7 +117,8 @@ def main(
             more = f"--rounds {ROUNDS} of --epochs {chosen.suited.epochs}" if short else ""
             works = _judge(console, summaries, min_f1, folder / "logs", more)
             if https is not None:
-                phones.invite(console, operator, plan, https, FEDERATION, folder / "server" / OPERATOR_FILE)
+                phones.invite(console, operator, chosen.labels, https, folder / "server" / OPERATOR_FILE)
+                configs = _beside_phones(operator, folder, chosen, http_port, mqtt_port, pages)
             operator.close()
             if keep_running:
                 addresses.stay(console, children, configs, folder / "server", http_port, pages)
@@ -140,11 +132,9 @@ def main(
         raise typer.Exit(130) from None
 
 
-def _refuse_model(model: str, *, phone: bool) -> None:
+def _refuse_model(model: str) -> None:
     if model not in MODELS:
         raise DemoError(f"--model {model}: expected one of {', '.join(MODELS)}")
-    if phone and family(model) != model:
-        raise DemoError(f"--model {model}: phones cannot compute its ALP layers; with --phone take {phones.MODEL}")
 
 
 def _judge(console: Console, summaries: dict[str, dict[str, Any]], min_f1: float, logs: Path, more: str) -> bool:
@@ -201,6 +191,20 @@ def _start_agents(
         configs[device] = scenario.write_agent_config(home, chosen, device, http_port, mqtt_port, page)
         children.start(f"agent-{device}", "edge_agent", "run", "--config", str(configs[device]), "--until-finished")
     return configs
+
+
+def _beside_phones(
+    operator: Operator, folder: Path, chosen: Scenario, http_port: int, mqtt_port: int, pages: dict[str, str]
+) -> dict[str, Path]:
+    """Return settings with which each device goes on in the phones' federation, at the same address."""
+    home = folder / "beside-phones"
+    write_secret(home / "server.key", operator.device_key(phones.FEDERATION).encode())
+    return {
+        device: scenario.write_agent_config(
+            home / device, chosen, device, http_port, mqtt_port, pages.get(device), phones.FEDERATION
+        )
+        for device in chosen.clients
+    }
 
 
 def _watch(

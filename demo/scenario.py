@@ -23,7 +23,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "hart_alp": {"prototypes": [64, 64, 32, 32, 16, 16]},
 }
 
-METHODS = tuple(name for name, method in methods.METHODS.items() if not method.pools_data)
+METHODS = tuple(name for name, method in methods.METHODS.items() if not (method.pools_data or method.is_continuous))
+"""Those with rounds that end; phones and boards are in a federation without."""
 
 SYNTHETIC_PHONES = ("phone100", "phone200")
 
@@ -122,11 +123,17 @@ def make_plan(scenario: Scenario, *, model: str, method: str, rounds: int, epoch
 
 
 def write_agent_config(
-    folder: Path, scenario: Scenario, device: str, http_port: int, mqtt_port: int, page: str | None = None
+    folder: Path,
+    scenario: Scenario,
+    device: str,
+    http_port: int,
+    mqtt_port: int,
+    page: str | None = None,
+    federation: str = FEDERATION,
 ) -> Path:
     """Write a device's agent.toml, with its own page at the address `page`; its data lie beside it."""
     settings: dict[str, dict[str, Any]] = {
-        "agent": {"device": device, "federation": FEDERATION, "data_dir": "."} | ({"page": page} if page else {}),
+        "agent": {"device": device, "federation": federation, "data_dir": "."} | ({"page": page} if page else {}),
         "server": {"url": f"http://127.0.0.1:{http_port}", "key_file": "../server.key"},
         "broker": {"host": "127.0.0.1", "port": mqtt_port},
         "sensors": {"dataset": scenario.dataset, "options": scenario.options}

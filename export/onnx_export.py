@@ -90,6 +90,7 @@ def export_onnx(
     The module is not changed. Raises GateError or InputError, and then leaves no file behind.
     """
     path = Path(path)
+    metadata = with_columns(metadata, module)
     metadata.check()
     task = _task_of(metadata)
     x, y = _checked(examples, labels, metadata, task)
@@ -136,6 +137,7 @@ def export_variants(
     Every file passes the gates of `export_onnx`, whose arguments these are. Raises GateError or InputError, and then
     leaves no file behind.
     """
+    metadata = with_columns(metadata, next(iter(modules.values())))
     metadata.check()
     task = _task_of(metadata)
     x, _ = _checked(examples, None, metadata, task)
@@ -174,6 +176,15 @@ def metadata_of(info: CheckpointInfo) -> ModelMetadata:
         labels=info.labels, input=info.input, model=info.model, method=info.method, round=info.round,
         federation=info.federation, parent_sha256=info.parent_sha256, scores=info.scores, task=info.task,
     )  # fmt: skip
+
+
+def with_columns(metadata: ModelMetadata, module: nn.Module) -> ModelMetadata:
+    """Say which columns of the embedding do not depend on how the phone lies, where the network says it."""
+    return replace(
+        metadata,
+        orientation_free_columns=tuple(getattr(module, "orientation_free_columns", ())),
+        gravity_columns=tuple(getattr(module, "gravity_columns", ())),
+    )
 
 
 def _task_of(metadata: ModelMetadata) -> Task:

@@ -24,9 +24,11 @@ from gaitway.tasks import DEFAULT_TASK, TASKS, TargetKind, TaskDefinition, task_
 SCHEMA = "gaitway-model/1"
 _KINDS: dict[str, Any] = {
     "labels": list, "input": dict, "round": int, "scores": dict, "versions": dict, "task": dict,
+    "orientation_free_columns": list, "gravity_columns": list,
 }  # fmt: skip
 """Of the JSON values in a file; the others are strings."""
-_OPTIONAL_FIELDS = frozenset({"task"})
+_COLUMNS = ("orientation_free_columns", "gravity_columns")
+_OPTIONAL_FIELDS = frozenset({"task", *_COLUMNS})
 """What files of the first releases do not have; the default is what they meant."""
 _OUTPUTS = ("logits", "embedding")
 _LOAD_ERRORS = (
@@ -53,7 +55,9 @@ class InputError(ExportError, ValueError):
 class ModelMetadata:
     """What an exported file says about itself, in ONNX metadata properties, one JSON value each.
 
-    `input` describes raw examples; its mean and std are for information: the graph applies them.
+    `input` describes raw examples; its mean and std are for information: the graph applies them. Columns are those of
+    `embedding` that are the same however the phone is turned, and the standardized means of the acceleration's axes,
+    which lie near 0 where the phone lies as most do; none: the network does not say.
     """
 
     labels: tuple[str, ...]
@@ -66,6 +70,8 @@ class ModelMetadata:
     scores: dict[str, float] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     task: dict[str, Any] = field(default_factory=lambda: {"name": DEFAULT_TASK.name})
+    orientation_free_columns: tuple[int, ...] = ()
+    gravity_columns: tuple[int, ...] = ()
 
     @property
     def segments(self) -> bool:
@@ -111,12 +117,16 @@ class ModelMetadata:
             taken = InputSpec.from_json(values["input"])
         except InputSpecError as error:
             raise ModelFileError(f"metadata: {error}") from None
-        metadata = cls(**(values | {"labels": tuple(values["labels"]), "input": taken}))
+        listed = {name: tuple(values[name]) for name in ("labels", *_COLUMNS) if name in values}
+        metadata = cls(**(values | listed | {"input": taken}))
         metadata.check()
         return metadata
 
     def check(self) -> None:
         """Raise ModelFileError where labels are fewer than the task has, or input or task are none that a model has."""
+        for name in _COLUMNS:
+            columns = getattr(self, name)
+            _require(all(type(column) is int and column >= 0 for column in columns), name, columns)
         enough = len(self.labels) == 1 if self.measures else len(self.labels) >= self.answered.min_labels
         _require(enough and all(isinstance(n, str) for n in self.labels), "labels", self.labels)
         try:

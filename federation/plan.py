@@ -350,13 +350,6 @@ class Plan(Strict):
     rollout: RolloutSettings = RolloutSettings()
     promotion: PromotionSettings = PromotionSettings()
     data: DataSpec = DataSpec()
-    light_clients: bool = Field(
-        default=False,
-        # left out where it is false, so that devices of a version without it go on
-        exclude_if=operator.not_,
-        description="devices that cannot train, such as a phone's browser, may join: the server makes the model for "
-        'them when it creates the federation. For {"name": "fedproto", "backbone": "frozen"} alone',
-    )
     packages: dict[str, str] = Field(
         default_factory=dict,
         max_length=64,
@@ -392,22 +385,6 @@ def with_packages(plan: Plan) -> Plan:
     return plan.model_copy(update={"packages": found})
 
 
-def light_client_incompatibility(plan: Plan) -> str | None:
-    """Say in words why devices that cannot train cannot take part, and what to do; None where they can."""
-    wanted = {"name": "fedproto", "backbone": "frozen"}
-    if any(plan.method.get(key) != value for key, value in wanted.items()):
-        return (
-            "light_clients is for a method in which nobody trains, and method is "
-            f"{plan.method.get('name')!r} with backbone = {plan.method.get('backbone', 'trained')!r}: use "
-            '{"name": "fedproto", "backbone": "frozen"}, or leave light_clients out'
-        )
-    if not task_of(plan.task).has_light_clients:
-        return f"light_clients: light clients know class means alone, and task.name is {plan.task.get('name')!r}"
-    if plan.data.input is not None:
-        return "light_clients: light clients have windows of motion sensors, and data.input asks for images"
-    return None
-
-
 def live_incompatibility(plan: Plan) -> str | None:
     """Say in words what of a plan devices cannot do, and what to do about it; None where they can do all of it."""
     data, task = plan.data, plan.task.get("name")
@@ -440,4 +417,4 @@ def live_incompatibility(plan: Plan) -> str | None:
             "data.normalization = 'federated' needs data.statistics, the sum of the clients' statistics, which devices "
             "do not report: take them from the plan.json of a simulated run, or use 'client'"
         )
-    return light_client_incompatibility(plan) if plan.light_clients else None
+    return None

@@ -22,7 +22,7 @@ from federation.protocol import messages
 from phone import APP
 
 GENERATED = APP / "protocol" / "messages.generated.js"
-READ = (messages.Announcement, messages.Invitation, messages.Offer, messages.Notice, messages.Acknowledgement)
+READ = (messages.Announcement, messages.Offer, messages.Notice, messages.Acknowledgement)
 WRITTEN = (messages.DeviceStatus, messages.UpdateManifest)
 PATTERNS = {"NAME": federation.plan.Name, "SHA256": messages.Sha256, "INSTANCE": messages.Instance}
 """Patterns of texts that get a name; another field's pattern is written where it stands."""

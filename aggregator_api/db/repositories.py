@@ -242,15 +242,15 @@ def _broadcasts(of_one: bool) -> tuple[Select[int], ...]:
     deleted = exists().where(ModelVersionRow.broadcast_sha256 == sha256, ModelVersionRow.deleted_at.is_not(None))
     for_one = select(RoundRow.id).join(ParticipationRow).where(ParticipationRow.broadcast_sha256 == sha256)
     for_one = for_one.where(or_(RoundRow.phase.not_in(ENDED), ~deleted))
-    for_light = select(FederationRow.id).where(FederationRow.feature_model_sha256 == sha256)
+    of_network = select(FederationRow.id).where(FederationRow.feature_model_sha256 == sha256)
     if of_one:
         for_all = for_all.join(FederationRow, FederationRow.id == ModelVersionRow.federation_id)
         for_one = for_one.join(FederationRow, FederationRow.id == RoundRow.federation_id)
         name: BindParameter[str] = bindparam("federation")
-        for_all, for_one, for_light = (
-            query.where(FederationRow.name == name) for query in (for_all, for_one, for_light)
+        for_all, for_one, of_network = (
+            query.where(FederationRow.name == name) for query in (for_all, for_one, of_network)
         )
-    return for_all.limit(1), for_one.limit(1), for_light.limit(1)
+    return for_all.limit(1), for_one.limit(1), of_network.limit(1)
 
 
 def federations_training_from(session: Session, sha256: str) -> list[str]:

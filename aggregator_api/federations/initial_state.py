@@ -62,8 +62,8 @@ def build_initial_state(plan: Plan, *, max_model_bytes: int, start: StartingPoin
         raise UnprocessableError(f"plan: {size:,} bytes of JSON, at most {PLAN_BYTES:,} fit into an announcement")
     _check_labels(plan)
     method = _method(plan)
-    if plan.light_clients:
-        _check_light(plan)
+    if method.is_continuous:
+        _check_features_of_one(plan)
     client = initial_client_of(plan, plan.model, max_model_bytes)
     initial = _first_state(plan, method, client if start is None else _started(client, method, start))
     if start is not None:
@@ -122,19 +122,12 @@ def check_rollout(method: Method, rollout: RolloutSettings) -> None:
         )
 
 
-def _check_light(plan: Plan) -> None:
-    """Check that a device without training can compute the model's embeddings, a window at a time."""
-    from models import MODELS
-
-    found = MODELS.get(plan.model.name)
-    if found is not None and "window" not in found.input_kinds:
-        raise UnprocessableError(
-            f"plan.light_clients: light clients have windows of motion sensors, and {plan.model.name!r} takes "
-            f"{' or '.join(found.input_kinds)} examples; choose har_cnn or hart"
-        )
+def _check_features_of_one(plan: Plan) -> None:
+    """Check that an example's features do not depend on the others of its batch: sums of them would, too."""
     if plan.model.name in _alp_models():
         raise UnprocessableError(
-            f"plan.light_clients: the ALP layers of {plan.model.name!r} look at the whole batch; choose har_cnn or hart"
+            f"plan.model: the ALP layers of {plan.model.name!r} look at the whole batch, so that sums of its features "
+            "would depend on how devices divide their examples; choose har_features, har_cnn or hart"
         )
 
 

@@ -157,7 +157,7 @@ def get_round(session: Session, name: str, number: int) -> RoundRow:
 
 def _has_feature_model(plan: Plan) -> bool:
     """Whether ends without torch may take part, which get the network below the head as ONNX."""
-    return plan.light_clients or is_continuous(plan.method)
+    return is_continuous(plan.method)
 
 
 def _feature_model(new: NewFederation, initial: InitialState) -> bytes:

@@ -172,9 +172,9 @@ def _blobs(session: Session, blobs: BlobStore) -> Iterator[FsckResult]:
 def _sizes(session: Session) -> dict[str, int]:
     versions = session.execute(select(ModelVersionRow.broadcast_sha256, ModelVersionRow.broadcast_size))
     sums = session.execute(select(ContributionRow.sha256, ContributionRow.size))
-    light = session.execute(select(FederationRow.feature_model_sha256, FederationRow.feature_model_size))
+    networks = session.execute(select(FederationRow.feature_model_sha256, FederationRow.feature_model_size))
     updates = session.execute(select(UpdateRow.sha256, UpdateRow.size).where(UpdateRow.status != "quarantined"))
-    return {sha256: size for rows in (versions, light, updates, sums) for sha256, size in rows if sha256 and size}
+    return {sha256: size for rows in (versions, networks, updates, sums) for sha256, size in rows if sha256 and size}
 
 
 def _named(session: Session, sha256: str) -> tuple[str, str]:
@@ -189,11 +189,11 @@ def _named(session: Session, sha256: str) -> tuple[str, str]:
         used = ", ".join(session.scalars(alias.order_by(ModelAliasRow.alias)))
         todo = FROM_BACKUP if used else "nothing uses this version now; a backup may still have the blob"
         return f"version {version.version} of {name}" + (f" ({used})" if used else ""), todo
-    light = session.scalars(
+    network_of = session.scalars(
         select(FederationRow.name).where(FederationRow.feature_model_sha256 == sha256).limit(1)
     ).first()
-    if light is not None:
-        return f"the network below the head of {light}", FROM_BACKUP
+    if network_of is not None:
+        return f"the network below the head of {network_of}", FROM_BACKUP
     named = [column == sha256 for column in garbage_collection.CONTRIBUTED]
     sums = session.scalars(select(ContributionRow).where(or_(*named)).limit(1)).first()
     if sums is not None:

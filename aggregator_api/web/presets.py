@@ -39,18 +39,6 @@ PRESETS: dict[str, FormPreset] = {
         "Each device keeps its own head (FedPer): the shared part alone travels, and there is no global model.",
         {"labels": ACTIVITIES, "model": "har_cnn", "method": "fedper", "rounds": "20", "epochs": "5"},
     ),
-    "phones": FormPreset(
-        "Phones join from their browsers: nobody trains, class means of a network's features travel (FedProto with a "
-        "frozen backbone). Start it from a federation that has learnt on such phones: untrained weights tell less.",
-        {
-            "labels": ACTIVITIES,
-            "model": "har_cnn",
-            "method": "fedproto",
-            "rounds": "1000",
-            "deadline_s": "60",
-            "further": 'light_clients = true\n\n[method]\nbackbone = "frozen"\n\n[rounds]\ninterval_s = 60',
-        },
-    ),
     "fleet": FormPreset(
         "A large fleet: 50 devices a round, a quarter more invited, closed after an hour; late updates count next.",
         {

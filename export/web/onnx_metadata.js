@@ -19,6 +19,8 @@ const FILTER = "low-pass, windowed sinc";
  * @property {string[]} labels @property {InputSpec} input @property {string} model @property {string} method
  * @property {number} round
  * @property {{name: string, center?: number, spread?: number}} task what the model has learnt; of one label, a number
+ * @property {number[]} orientationFree columns of the embedding that are the same however the phone is turned; may be none
+ * @property {number[]} gravity columns that lie near 0 where the phone lies as most do; may be none
  */
 
 /**
@@ -50,7 +52,22 @@ export function readMetadata(file) {
     throw new Error(`the model's windows were filtered by ${JSON.stringify(input.filter)}; expected ${FILTER}`);
   }
   const task = "task" in properties ? read("task") : { name: "classification" };
-  return { ...metadata, model: read("model"), method: read("method"), round: read("round"), task };
+  const columns = (/** @type {string} */ name) => (name in properties ? checkedColumns(read(name)) : []);
+  return {
+    ...metadata,
+    model: read("model"),
+    method: read("method"),
+    round: read("round"),
+    task,
+    orientationFree: columns("orientation_free_columns"),
+    gravity: columns("gravity_columns"),
+  };
+}
+
+/** @param {unknown} found @returns {number[]} */
+function checkedColumns(found) {
+  if (Array.isArray(found) && found.every((each) => Number.isSafeInteger(each) && each >= 0)) return found;
+  throw new Error(`the model's columns are ${JSON.stringify(found).slice(0, 80)}; expected whole numbers from 0`);
 }
 
 /** The length-delimited fields of a protobuf message. @param {Uint8Array} bytes */

@@ -2,7 +2,7 @@
 
 Sums are in float64, and on a CPU they are taken row after row, from the first example to the last: however the examples
 are cut into batches, and whatever the number of threads. So a client in another language gets equal bits with a plain
-loop over equal features (`tests/vectors/light_client.json`).
+loop over equal features (`tests/vectors/phone.json`).
 """
 
 from __future__ import annotations

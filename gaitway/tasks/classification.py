@@ -202,7 +202,6 @@ class ClassificationTask(TaskDefinition):
     metric_kinds: ClassVar[Mapping[str, Metric]] = METRICS
     trivial_answer: ClassVar[str] = ClassSoundness.trivial_answer
     class_metric: ClassVar[Metric | None] = Metric("F1", "F1")
-    has_light_clients: ClassVar[bool] = True
 
     def scores(self, statistics: Arrays) -> dict[str, float]:
         """Return macro-F1 over the classes that are present or predicted, and the share of right answers."""

@@ -89,8 +89,6 @@ class TaskDefinition(ABC):
 
     is_served: ClassVar[bool] = True
     """Whether devices use what is learnt, and so export, judge and adopt models."""
-    has_light_clients: ClassVar[bool] = False
-    """Whether devices that cannot train may take part: they know class means alone."""
     inference_batch: ClassVar[int] = 256
     """Examples that are answered together."""
     min_gate_examples: ClassVar[int] = 256

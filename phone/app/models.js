@@ -1,12 +1,23 @@
 /** The model in use, why it is, and what its owner may do about it. */
 
 import { recognize } from "./learning/learner.js";
-import { LIGHT_MODEL } from "./protocol/agent_state.js";
+import { nameOf } from "./learning/heads.js";
+import { BROADCAST, FEATURE_MODEL } from "./protocol/agent_state.js";
+import { solveVersion } from "./protocol/contribution_worker.js";
 import { withLeft } from "./protocol/releases.js";
 import { capital } from "./labels.js";
 
 /** While it is recorded, windows are normalized by those of some seconds ago. */
 const PREPARED_MS = 10_000;
+
+/** What each head is, for the person. @type {Record<import("./learning/heads.js").HeadName, string>} */
+const MEANING = {
+  shared: "learnt from everybody's windows",
+  shared_any_orientation: "learnt from everybody's windows, by what is the same however the phone is turned",
+  personalized: "everybody's windows, and this phone's own weigh as all others together",
+  personalized_any_orientation:
+    "everybody's windows and this phone's own, by what is the same however the phone is turned",
+};
 
 /**
  * @typedef {import("./types.js").Model} Model
@@ -50,7 +61,7 @@ export class Models {
     }
     if (this.model && this.plan) return "";
     if (this.participation.state?.verdict) return "The federation's last model was not taken: Take part says why.";
-    return "The federation's model has not come yet: it comes when a round has ended.";
+    return "The federation's model has not come yet: it comes when somebody has sent sums, or with your own labels.";
   }
 
   /** What else is to be known of the model in use; empty where nothing is. */
@@ -65,18 +76,17 @@ export class Models {
 
   /** What the model in use is called. */
   get name() {
-    return this.model ? nameOf(this.model) : "no model";
+    return this.model ? `the ${nameOf(this.model)}` : "no model";
   }
 
   get words() {
-    const { model } = this;
-    return model ? `${capital(nameOf(model))}.` : this.obstacle;
+    return this.model ? `${capital(this.name)}: ${MEANING[this.model.head]}.` : this.obstacle;
   }
 
   /** Why it is used, or why the last one was not. */
   get reason() {
     const { state } = this.participation;
-    return state?.verdict?.why ?? state?.verdict?.reason ?? "";
+    return state?.verdict?.reason ?? "";
   }
 
   /** What its owner may do. @returns {{words: string, work: () => Promise<string>}[]} */
@@ -86,7 +96,7 @@ export class Models {
     if (!kept) return [];
     const found = [{ words: "Learn from this phone's windows", work: () => this.personalize() }];
     const { before } = kept;
-    if (before) found.push({ words: `Go back to ${nameOf(before.model)}`, work: () => this.use(before) });
+    if (before) found.push({ words: `Go back to the ${nameOf(before.model)}`, work: () => this.use(before) });
     return found;
   }
 
@@ -115,11 +125,11 @@ export class Models {
     return Object.entries(probabilities).sort((one, other) => other[1] - one[1]);
   }
 
-  /** Have the network behind the embedder. @param {import("./types.js").Plan} plan */
+  /** Have the network behind the embedder, and say what it says of its columns. @param {import("./types.js").Plan} plan */
   async load(plan) {
-    const kept = await this.store.get(LIGHT_MODEL);
+    const kept = await this.store.get(FEATURE_MODEL);
     if (!kept) throw new Error("the network has not come yet");
-    await this.embedder.load(kept.file, kept.sha256, plan);
+    return { sha256: kept.sha256, ...(await this.embedder.load(kept.file, kept.sha256, plan)) };
   }
 
   /** @param {import("./types.js").Plan} plan */
@@ -132,28 +142,19 @@ export class Models {
     return this.found;
   }
 
-  /** Learn a head and class means here, now, and use them if they are better on the phone's own holdout. */
+  /**
+   * Solve the heads of the last version with all windows that there are, now, and use the one that is better on the
+   * phone's own holdout. Nothing is sent.
+   */
   async personalize() {
     const { model, plan } = this;
     const kept = this.participation.agent?.recollection.known.kept;
-    if (!model || !plan || !kept) throw new Error(this.obstacle);
-    await this.load(plan);
+    const broadcast = await this.store.get(BROADCAST);
+    if (!model || !plan || !kept || !broadcast) throw new Error(this.obstacle);
+    const columns = await this.load(plan);
     this.found = null; // of all windows that there are
     const { prepared } = await this.preparation(plan);
-    const { train, holdout } = prepared;
-    const embeddings = { train: await this.embedder.embed(train.x), holdout: await this.embedder.embed(holdout.x) };
-    const own = await this.learner.ownModels(embeddings.train, train.y, plan.labels.length, model);
-    if (!own) throw new Error("Windows of two classes at least are needed: label more.");
-    const verdict = this.learner.judge({
-      candidate: own.head,
-      present: model,
-      others: [own.means],
-      holdout,
-      embeddings: embeddings.holdout,
-      labels: plan.labels,
-      score: null,
-      crossed: await this.learner.crossValidation(prepared, embeddings, plan.labels.length),
-    });
+    const { verdict } = await solveVersion(this, { plan, broadcast, columns, prepared, present: model });
     if (verdict.model && verdict.model !== model) {
       await this.use({ model: verdict.model, release: kept.release, before: shortened(kept) });
     }
@@ -169,18 +170,11 @@ export class Models {
       return { memory: withLeft(memory, before?.release ?? 0, kept.release, order), kept };
     });
     agent.changed();
-    return `In use: ${nameOf(kept.model)}.`;
+    return `In use: the ${nameOf(kept.model)}.`;
   }
 }
 
 /** Two models back are enough. @param {KeptModel} kept @returns {KeptModel} */
 function shortened(kept) {
   return { ...kept, before: kept.before && { ...kept.before, before: null } };
-}
-
-/** @param {Model} model */
-function nameOf(model) {
-  const of = `after round ${model.round}`;
-  if (model.by === "head") return `a classifier that this phone has learnt ${of}`;
-  return model.by === "class_means" ? `the averages of this phone's own windows ${of}` : `the federation's model ${of}`;
 }

@@ -2,7 +2,7 @@
 
 import { Agent, AGENT_LOCK } from "./protocol/agent.js";
 import { beginEnrolment, ENROLMENT, readEnrolmentLink, sayLeft, storedEnrolment } from "./protocol/enrolment.js";
-import { LIGHT_MODEL, MEMORY, MODEL } from "./protocol/agent_state.js";
+import { BROADCAST, FEATURE_MODEL, MEMORY, MODEL } from "./protocol/agent_state.js";
 import { OUTBOX } from "./protocol/upload.js";
 
 const TELL_MS = 10_000;
@@ -10,7 +10,7 @@ const SENT = "bytes_sent";
 /** Of this app in several tabs: `ending` asks the others to stop, `changed` to look at what is kept, and go on. */
 const TABS = "gaitway-participation";
 /** The runtime's own files are cached by the worker; these are the federation's. */
-const OF_A_FEDERATION = [ENROLMENT, MEMORY, MODEL, LIGHT_MODEL, OUTBOX, SENT];
+const OF_A_FEDERATION = [ENROLMENT, MEMORY, MODEL, FEATURE_MODEL, BROADCAST, OUTBOX, SENT];
 
 /** @typedef {import("./types.js").AgentState} AgentState */
 
@@ -52,8 +52,8 @@ export class Participation {
   }
 
   /**
-   * Windows or labels have changed. The agent normalizes all of them anew, so it hears of it some times a minute alone,
-   * but at once of what was deleted: an update that waits may be of it.
+   * Windows or labels have changed. The agent looks at all of them again, so it hears of it some times a minute alone, but
+   * at once of what was deleted: an update that waits may be of it.
    * @param {import("./collection/store.js").Change} change
    */
   dataChanged(change) {
@@ -145,8 +145,14 @@ export class Participation {
     this.tabs.postMessage("changed");
   }
 
+  /** Have the phone's sums taken out and send nothing more, or take part again. @param {boolean} takesPart */
+  async wish(takesPart) {
+    if (!this.agent) throw new Error("This phone is in no federation: join one first.");
+    await this.agent.wish(takesPart);
+  }
+
   /**
-   * Take part no more, tell the server if it can be reached, and forget key, model and what was not sent.
+   * Leave the federation, tell the server if it can be reached, and forget key, model and what was not sent.
    * @returns {Promise<string>} why the server was not told; else empty
    */
   leave() {

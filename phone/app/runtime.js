@@ -16,7 +16,7 @@ export class LateEmbedder {
       this.found = null; // what a lost network broke is tried again
       throw error;
     });
-    await (await this.found).load(file, sha256, plan);
+    return (await this.found).load(file, sha256, plan);
   }
 
   /** @param {Float32Array} x @param {(done: number, all: number) => void} [onProgress] */

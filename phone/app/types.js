@@ -32,7 +32,7 @@
 
 /**
  * @typedef {object} Examples
- * @property {Float32Array} x (n, 128, 6) as the light model takes it: normalized where the plan says `client`
+ * @property {Float32Array} x (n, 128, 6) as the network takes it: normalized where the plan says `client`
  * @property {Int32Array} y (n) indices of the plan's labels
  * @property {Float64Array} startS (n) when each begins, in seconds; sessions whose clocks overlapped are moved apart
  * @property {Int32Array} session (n) number of the session
@@ -45,106 +45,87 @@
  * @property {Examples} train
  * @property {Examples} holdout the last windows of each class, at most so many as a native device judges by
  * @property {Normalization | null} normalization of the training windows; null: none
- * @property {number} windowS length of a window in seconds
+ * @property {Float32Array} unlabelled (n, 128, 6) some windows of a phone where nothing is labelled; else empty
+ * @property {string[]} keys of the training windows: id and label of each, so that a relabelled one is another
  * @property {number[]} ids of the windows that all of it was made of
  */
 
 /**
- * @typedef {object} Prototypes A model: the nearest of the known prototypes names the class.
- * @property {"prototypes" | "class_means"} [by] the server's prototypes, where it is left out, or the phone's own means
- * @property {Float32Array} prototypes (C, D)
- * @property {Float32Array} known (C) above 0 where a class has a prototype
- * @property {number} round that made it
- * @property {string} sha256 of the light model whose embeddings it is of
- * @property {number} [temperature] by which probabilities are shown; 1 where it is left out. It changes no answer
+ * @typedef {object} Model What a phone recognizes by, a linear head on embeddings; structured-cloneable.
+ * @property {import("./learning/heads.js").HeadName} head which one of the exchange it is
+ * @property {Float64Array} weight (C × D)
+ * @property {Float64Array} bias (C)
+ * @property {number} version whose shared sums it was solved of
+ * @property {string} sha256 of the network whose embeddings it is of
  */
-
-/**
- * @typedef {object} HeadModel A model: softmax regression on embeddings, learnt on the phone.
- * @property {"head"} by
- * @property {Float64Array} weight (C, D)
- * @property {Float64Array} bias (C) −Infinity for a class that was not learnt
- * @property {number} round after which it was learnt
- * @property {string} sha256 of the light model whose embeddings it is of
- */
-
-/** @typedef {Prototypes | HeadModel} Model What a phone recognizes by; structured-cloneable. */
 
 /**
  * @typedef {object} Verdict
- * @property {"adopted" | "kept" | "refused" | "failed" | "undecided"} answer as in `AdoptionReport`
+ * @property {"adopted" | "refused" | "failed"} answer as in `AdoptionReport`
  * @property {number | null} score macro F1 on the holdout
  * @property {number | null} trivial macro F1 of always the most frequent class there; null: it cannot tell
  * @property {string} reason
- * @property {string} [why] the model in use is used: the reason of the last verdict, where several were reached
  * @property {"global" | "personalized"} source of the candidate
- * @property {Model | null} model the one to be used now: the candidate, another one, or still the present one
- * @property {import("./learning/acceptance.js").Compared | null} compared what the holdout says of each model that ran
+ * @property {Model | null} model the one to be used now: the candidate, or still the present one
+ * @property {Compared} compared what the holdout says of each head
  */
 
 /**
- * @typedef {object} Question Is a model to be used?
- * @property {Model} candidate
- * @property {Model | null} present the one in use
- * @property {readonly Model[]} [others] that may be used in place of the candidate
- * @property {Examples} holdout of `Prepared`
- * @property {Float32Array} embeddings (n, D) of the holdout
- * @property {readonly string[]} labels of the plan
- * @property {VersionScore | null} score what others have measured of the candidate, or of what it began from
- * @property {number} [release] number of the rollout that gave the candidate; 0, or left out: none
- * @property {import("./learning/cross_validation.js").CrossValidation | null} [crossed] of candidate and others, where
- *   they were learnt here and the holdout is small
+ * @typedef {object} Compared
+ * @property {string} metric @property {number} windows @property {number} classes @property {number} stretches
+ * @property {string} unit
+ * @property {{head: import("./learning/heads.js").HeadName, name: string, score: number | null, gain: number | null,
+ *   standard_error: number | null}[]} models gain: how much more often it is right than the simplest
  */
 
 /**
- * @typedef {object} Choice Which of several models is to be used?
- * @property {Prototypes} candidate that the server sent
+ * @typedef {object} Choice Which of several heads is to be used?
+ * @property {import("./learning/heads.js").Exchange} exchange that they are solved of
  * @property {Model | null} present the one in use
  * @property {Prepared} prepared
- * @property {{train: Float32Array, holdout: Float32Array}} embeddings (n, D) of both
+ * @property {{train: Float32Array, holdout: Float32Array, unlabelled: Float32Array}} embeddings (n × D) of `prepared`
  * @property {readonly string[]} labels of the plan
- * @property {VersionScore | null} score what others have measured of the candidate
- * @property {number} [release] number of the rollout that gave the candidate, which is judged alone then; 0: none
+ * @property {readonly number[]} gravity columns of the embedding that tell how the phone lies; may be none
  */
+
+/** @typedef {{verdict: Verdict, heads: Model[]}} Chosen */
 
 /**
  * @typedef {object} Learner learning/learner.js: everything but embeddings is computed here.
  * @property {(windows: StoredWindow[], plan: Plan) => Prepared} prepare
- * @property {(embeddings: Float32Array, y: Int32Array, classes: number, dim: number) =>
- *   {prototypes: Float32Array, counts: Float32Array}} classMeans (C, D) and (C)
- * @property {(model: Model, holdout: Examples, embeddings: Float32Array, labels: readonly string[]) =>
- *   Record<string, number>} measure what an update says of the model that it is about
- * @property {(question: Question) => Verdict} judge
- * @property {(prepared: Prepared, embeddings: {train: Float32Array, holdout: Float32Array}, classes: number) =>
- *   Promise<import("./learning/cross_validation.js").CrossValidation | null>} crossValidation of what is learnt here
- * @property {(choice: Choice) => Promise<{model: Model | null, verdicts: Verdict[]}>} choose the server's
- *   prototypes, or what the phone has learnt itself
+ * @property {(embeddings: Float32Array, y: Int32Array, classes: number, clip: number) =>
+ *   Promise<import("./learning/ridge.js").FixedSums & {gram: Int32Array, moment: Int32Array}>} sums that a phone sends
+ * @property {(choice: Choice) => Promise<Chosen>} choose among the heads of an exchange
+ * @property {(heads: readonly Model[], holdout: Examples, embeddings: Float32Array, labels: readonly string[]) =>
+ *   Record<string, number>} measure what an update says of them
  */
 
 /**
- * @typedef {object} Embedder learning/embedder.js: the light model behind ONNX Runtime.
- * @property {(file: Uint8Array, sha256: string, plan?: Plan) => Promise<void>} load once for each file; a file that
- *   does not fit the plan is refused
+ * @typedef {object} Embedder learning/embedder.js: the network below the heads, behind ONNX Runtime.
+ * @property {(file: Uint8Array, sha256: string, plan?: Plan) => Promise<Columns>} load once for each file; a file that
+ *   does not fit the plan is refused; returns what it says of its columns
  * @property {(x: Float32Array, onProgress?: (done: number, all: number) => void) => Promise<Float32Array>} embed
  *   (n, 128, 6) → (n, D); the same array is computed once
  */
 
-/** @typedef {import("./protocol/messages.generated.js").VersionScore} VersionScore What others have measured. */
+/** @typedef {{orientationFree: readonly number[], gravity: readonly number[]}} Columns of an embedding; may be none */
+
 /** @typedef {import("./protocol/messages.generated.js").Plan} Plan The federation's, as it is announced. */
 
 /**
  * @typedef {object} AgentState What the pages show.
  * @property {"elsewhere" | "waiting_for_approval" | "connecting" | "collecting" | "ready" | "training" | "uploading" | "idle" |
- *   "finished" | "not_taking_part" | "stopped"} name
+ *   "withdrawn" | "finished" | "not_taking_part" | "stopped"} name
  * @property {boolean} connected whether the stream is open
  * @property {import("./protocol/backoff.js").Retry | null} retry while the server seems to be gone, and is left in peace
- * @property {number} round @property {number} rounds of the plan; 0 before the first announcement
+ * @property {number} version that was published last; 0 before the first
+ * @property {boolean} takesPart false: its person has withdrawn it
  * @property {number} examples that it would learn from
  * @property {string} reason in words, for the person: why it waits, or does not take part; else empty
  * @property {Plan | null} plan
  * @property {Model | null} model the one in use
  * @property {Verdict | null} verdict on the last model
- * @property {{round: number, answer: "accepted" | "refused", reason: string, atMs: number}[]} uploads newest last
+ * @property {import("./protocol/agent_state.js").Answered[]} uploads newest last
  */
 
 export {};

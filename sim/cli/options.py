@@ -89,7 +89,6 @@ def build_experiment(
                 rounds={**sections["rounds"], **extra["rounds"]},
                 rollout={**base.get("rollout", {}), **extra["rollout"]},
                 data={**sections["data"], **data, "pipeline": pipeline},
-                light_clients=base.get("light_clients", False),
                 dataset=options["data"],
                 dataset_options=own,
                 partition=_partition(options["partition"] or source.default_partition(own), extra["partition"]),

@@ -28,7 +28,7 @@ EXPORTS = ("fedali", "frozen")
         pytest.param("fedali", ("", ""), ("mqtt", "mqtt"), marks=pytest.mark.slow, id="fedali-mqtt"),
         pytest.param("fedproto", ("", "hart"), ("mqtt", "mqtt"), marks=pytest.mark.slow, id="fedproto-mqtt"),
         pytest.param("fedproto", ("", "hart"), ("http", "http"), marks=pytest.mark.slow, id="fedproto-http"),
-        # nobody trains; the server exports for light clients, and the devices what they adopt
+        # nobody trains; the devices export what they adopt
         pytest.param("frozen", ("", ""), ("mqtt", "http"), marks=pytest.mark.slow, id="frozen-mixed"),
     ],
 )
@@ -37,7 +37,6 @@ def test_the_live_federation_is_the_simulation(
 ) -> None:
     if method == "frozen":
         settings = experiment_for("fedproto", minutes=MINUTES, backbone="frozen")
-        settings = settings.model_copy(update={"light_clients": True})
     else:
         settings = experiment_for(method, minutes=MINUTES, alternatives=(HART,) if "hart" in models else ())
     simulation = simulated(settings)

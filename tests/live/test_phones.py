@@ -1,6 +1,6 @@
-"""Two phones in Chromium and two agents in one federation: all of them count in every round, and the phones adopt.
+"""Two phones in Chromium and two agents in one continuous federation: sums are added, and each uses a head of them.
 
-A phone also learns by itself, and goes back to the model before.
+A phone also withdraws, learns by itself without the server, and goes back to the model before.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 from aggregator_api.web.phone import RUNTIME, files, version
 from federation.plan import Plan
@@ -21,7 +22,7 @@ from federation.protocol.enrolment_uri import EnrolmentUri
 from har_pipeline import PipelineSettings, StreamPipeline, dataset_labels, recordings
 from tests.browser import NEEDS_BROWSER, listen
 from tests.live.fleet import PATIENCE_S, Fleet, embedded, fleet
-from tests.live.walks import CNN, DEVICES, agent_toml, data_options, experiment_for, plan_of
+from tests.live.walks import DEVICES, agent_toml, data_options, experiment_for, plan_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -34,21 +35,23 @@ pytestmark = [
 MINUTES = 2.0
 PHONE_MINUTES = 5.0
 """Enough for a holdout that can tell whether a model works."""
-ROUNDS = 2
+COSINES = 40
 PHONES = {"phone-1": "s01_phone100-waist", "phone-2": "s01_phone200-waist"}
 HEADER = "time_ms,acc_x,acc_y,acc_z,gyro_x,gyro_y,gyro_z,activity,session"
 BEGAN_MS = 1.78e12
 HOUR_MS = 3.6e6
+USED = re.compile(r"^The (shared|personal) head( for any orientation)? of version \d+")
 
 
-def a_plan(clients: int = len(DEVICES) + len(PHONES)) -> Plan:
-    """Class means alone, without training, so that browsers can take part."""
-    plan = plan_of(experiment_for("fedproto", minutes=MINUTES))
-    rounds = plan.rounds.model_copy(update={"rounds": ROUNDS, "minimum_clients": clients})
-    method = {"name": "fedproto", "backbone": "frozen"}
-    # a head of two units for each class says which prototype is nearest
-    model = {"name": "har_cnn", "options": {**CNN, "hidden": 16}}
-    changed = {"rounds": rounds, "method": method, "model": model, "light_clients": True}
+def a_plan() -> Plan:
+    """Exact sums of hand-made features, for boards and browsers alike."""
+    plan = plan_of(experiment_for("analytic", minutes=MINUTES))
+    changed = {
+        "model": {"name": "har_features", "options": {"cosines": COSINES}},
+        "training": plan.training.model_copy(update={"feature_dim": 183 + COSINES}),
+        "publication": {"interval_s": 2, "send_after_windows": 20},
+        "data": plan.data.model_copy(update={"normalization": "none"}),
+    }
     return Plan.model_validate({**plan.model_dump(), **changed})
 
 
@@ -90,29 +93,41 @@ def phones(browser: Browser, faults: list[str]) -> Iterator[dict[str, Page]]:
         context.close()
 
 
-def test_phones_and_agents_finish_a_federation_together(
+def test_phones_and_boards_share_one_federation_and_a_phone_withdraws(
     tmp_path: Path, phones: dict[str, Page], faults: list[str]
 ) -> None:
     with fleet(tmp_path, broker=embedded) as here:
         create(here, a_plan())
         for device, transport in zip(DEVICES, ("mqtt", "http"), strict=True):
-            config = agent_toml(tmp_path, device, here.url, here.mqtt, MINUTES, "", transport)
-            here.add_device(config, "--until-finished")
+            here.add_device(agent_toml(tmp_path, device, here.url, here.mqtt, MINUTES, "", transport))
         for name, page in phones.items():
             join(here, page, name)
             bring_windows(here, page, name)
             page.goto(f"{here.url}/phone/#take-part")
-        here.wait_for(lambda: has_ended(here), "the federation does not finish")
-        everybody = {(client, round) for client in (*DEVICES, *PHONES) for round in range(1, ROUNDS + 1)}
-        assert accepted(here) == everybody
+        here.wait_for(lambda: clients(here) == 4, "the sums of two boards and two phones do not come together")
         for page in phones.values():
-            page.get_by_text("The federation has ended.").wait_for()
-            page.get_by_text("after round").first.wait_for()  # the model in use: the federation's, or its own
-            assert page.get_by_role("row", name="accepted").count() == ROUNDS
-        said = {one["name"]: one["adoption"] for one in here.listing("/v1/federations/live/devices")}
-        assert {said[name] for name in PHONES} <= {"adopted", "kept"}
+            page.get_by_text(USED).first.wait_for()
+            page.get_by_role("row", name="accepted").first.wait_for()
+        everybody = {*DEVICES, *PHONES}
+        here.wait_for(lambda: adopters(here) >= everybody, "not every device says which head it uses")
+        withdraws_and_returns(here, phones["phone-2"])
         assert faults == []
-        adopts_and_recognizes(here, phones["phone-1"])
+        recognizes_without_the_server(here, phones["phone-1"])
+
+
+def withdraws_and_returns(here: Fleet, page: Page) -> None:
+    """Its sums go, exactly; it says so, and takes part again when it is told to."""
+    before = sums(here)
+    page.get_by_text("Withdraw …").click()
+    page.get_by_role("button", name="Withdraw", exact=True).click()
+    page.get_by_text("It is withdrawn, and sends nothing about its windows.").wait_for()
+    here.wait_for(lambda: clients(here) == 3, "the phone's sums are not taken out")
+    page.get_by_role("row", name="withdrawal accepted").wait_for()
+    page.reload()
+    page.get_by_role("button", name="Take part again").click()
+    here.wait_for(lambda: clients(here) == 4, "the phone does not come back")
+    after = sums(here)
+    assert all(torch.equal(after[name], before[name]) for name in ("gram", "moment")), "the same windows, the same sums"
 
 
 def bring_windows(here: Fleet, page: Page, name: str) -> None:
@@ -151,17 +166,21 @@ def is_pending(here: Fleet, name: str) -> bool:
     return any(one["name"] == name for one in here.listing("/v1/federations/live/devices"))
 
 
-def has_ended(here: Fleet) -> bool:
-    return bool(here.get("/v1/federations/live")["status"] == "finished")
+def sums(here: Fleet) -> Any:
+    """The sums of the newest version."""
+    return here.last_broadcast()["sums"]
 
 
-def accepted(here: Fleet) -> set[tuple[str, int]]:
-    """Return which device's update of which round counted."""
-    found: list[dict[str, Any]] = here.listing("/v1/federations/live/updates")
-    return {(one["device"], one["base_round"]) for one in found if one["status"] == "accepted"}
+def clients(here: Fleet) -> int:
+    return int(sums(here)["clients"])
 
 
-def adopts_and_recognizes(here: Fleet, page: Page) -> None:
+def adopters(here: Fleet) -> set[str]:
+    """Return who uses a head of the federation's sums, by its own word."""
+    return {one["name"] for one in here.listing("/v1/federations/live/devices") if one["adoption"] == "adopted"}
+
+
+def recognizes_without_the_server(here: Fleet, page: Page) -> None:
     """The model lies on the phone: it is there after a reload, without the server."""
     here.server.stop()
     page.goto(f"{here.url}/phone/#recognize")
@@ -173,26 +192,24 @@ MADE_WORSE = """async (version) => {
   const { Store } = await import(`/phone/${version}/collection/store.js`);
   const store = await Store.open();
   const kept = await store.get("model");
-  const { round, sha256 } = kept.model;
-  const [classes, dim] = [(await store.get("agent")).plan.labels.length, 16];
-  const [prototypes, known] = [new Float32Array(classes * dim).fill(1e3), new Float32Array(classes).fill(1)];
-  prototypes.fill(0, 0, dim); // the first one is nearest to everything
-  const model = { prototypes, known, round, sha256 };
+  const { weight, bias, version: of, sha256 } = kept.model;
+  const worse = { weight: weight.map(() => 0), bias: bias.map((_, code) => -code) };
+  const model = { head: "personalized_any_orientation", ...worse, version: of, sha256 };
   await store.set("model", { model, release: 0, before: { model: kept.model, release: 0, before: null } });
 }"""
-"""A model that is of no use, before which another one was in use."""
+"""A model that is of no use, before which another one was in use: it answers the first class to everything."""
 
 
 def test_a_phone_learns_by_itself_and_goes_back_without_the_server(tmp_path: Path, phones: dict[str, Page]) -> None:
     """Both are the owner's to do; what is in use then is so after a reload."""
     page = phones["phone-1"]
     with fleet(tmp_path, broker=embedded) as here:
-        create(here, a_plan(clients=1))
+        create(here, a_plan())
         join(here, page, "phone-1")
         bring_windows(here, page, "phone-1")
         page.goto(f"{here.url}/phone/#take-part")
-        page.get_by_text("The federation has ended.").wait_for()
-        page.get_by_text("after round").first.wait_for()
+        here.wait_for(lambda: clients(here) == 1, "the phone's sums do not come")
+        page.get_by_text(USED).first.wait_for()
         here.server.stop()
         learns_by_itself_and_goes_back(here, page)
 
@@ -202,18 +219,15 @@ def learns_by_itself_and_goes_back(here: Fleet, page: Page) -> None:
     page.goto(f"{here.url}/phone/#take-part")
     page.reload()
     card = page.get_by_role("region", name="The model in use")
-    theirs = card.get_by_text(re.compile("^The federation's model after round"))
-    theirs.wait_for()
+    useless = card.get_by_text("The personal head for any orientation of version")
+    useless.wait_for()
     card.get_by_role("button", name="Learn from this phone's windows").click()
     said = card.get_by_role("status")
-    said.get_by_text("the present model does not work").wait_for()
-    own = re.compile("^A classifier that this phone has learnt after round|^The averages of this phone's own windows")
-    card.get_by_text(own).wait_for()
-    card.get_by_role("button", name="Learn from this phone's windows").click()
-    said.get_by_text("not adopted").wait_for()  # the same again is no better
-    card.get_by_text(own).wait_for()
-    card.get_by_role("button", name="Go back to the federation's model after round").click()
-    said.get_by_text("In use: the federation's model after round").wait_for()
-    theirs.wait_for()
+    said.get_by_text("adopted, macro-F1").wait_for()
+    useless.wait_for(state="detached")
+    card.get_by_text(USED).first.wait_for()
+    card.get_by_role("button", name="Go back to the personal head for any orientation").click()
+    said.get_by_text("In use: the personal head for any orientation").wait_for()
+    useless.wait_for()
     page.reload()
-    theirs.wait_for()
+    useless.wait_for()

@@ -115,7 +115,7 @@ def interruptible() -> Iterator[None]:
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, mark: str, number: signal.Signals) -> None:
     out = tmp_path / "out"
-    for_phones = ("--phone", "--phone-port", "0", "--address", "127.0.0.1", "--model", "har_cnn")
+    for_phones = ("--phone", "--phone-port", "0", "--address", "127.0.0.1")
     process = demo(mark, *SMALLEST, *ANY_PORTS, *for_phones, "--out", str(out))
     deadline = time.monotonic() + PATIENCE_S
     while not any("edge_agent" in command for command in alive(mark)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import tomllib
 from pathlib import Path
 from types import ModuleType
 from urllib.parse import unquote
@@ -58,24 +59,24 @@ def test_a_fingerprint_is_printed_as_it_is(phones: ModuleType) -> None:
 
 
 @pytest.mark.ci
-def test_phones_go_on_from_the_first_federations_model(
-    phones: ModuleType, scenario: ModuleType, tmp_path: Path
-) -> None:
+def test_phones_and_boards_join_one_federation(phones: ModuleType, scenario: ModuleType, tmp_path: Path) -> None:
     import rest
 
     chosen = scenario.choose(None, 2, 1.5)
-    sizes = {"rounds": 1, "epochs": 1, "lr": 1e-3, "seed": 0}
-    plan = scenario.make_plan(chosen, model=phones.MODEL, method=phones.METHOD, **sizes)
     settings = Settings(data_dir=tmp_path / "server", aggregation_process=False)
     console = Console(file=io.StringIO(), width=100)
     https = phones.write_https(tmp_path / "https", "192.0.2.7", 18443)
     with OperatorClient(create_app(settings, Wires)) as client:
         operator = rest.Operator(client, scenario.FEDERATION)
-        operator.create(plan)
-        phones.invite(console, operator, plan, https, scenario.FEDERATION, tmp_path / "key")
+        phones.invite(console, operator, chosen.labels, https, tmp_path / "key")
         found = client.get(f"/v1/federations/{phones.FEDERATION}").json()
-    assert found["plan"]["light_clients"]
+        key = operator.device_key(phones.FEDERATION)
+        network = client.get(found["feature_model"]["url"], headers={"Authorization": f"Bearer {key}"})
+    assert found["continuous"]
     assert found["status"] == "running"
+    assert (network.status_code, len(network.content)) == (200, found["feature_model"]["size"])
+    config = scenario.write_agent_config(tmp_path / "board", chosen, "board", 1, 2, None, phones.FEDERATION)
+    assert tomllib.loads(config.read_text())["agent"]["federation"] == phones.FEDERATION
     said = console.file.getvalue()
     link = re.search(r"^https://192\.0\.2\.7:18443/phone/#(\S+)$", said, re.MULTILINE)
     assert link is not None, said

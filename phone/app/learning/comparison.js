@@ -3,11 +3,12 @@
  * over stretches of time, with the same stretches, decisions and words.
  */
 
-import { threeDecimals } from "./numbers.js";
+import { pairwiseSum, threeDecimals } from "./numbers.js";
 
 const STRETCH_S = 10;
 const LEVEL = 0.05;
-const MIN_STRETCHES = 20;
+/** Of numbers that are equal but for rounding. */
+const ROUNDING = 1e-9;
 export const STRETCHES = `stretches of ${STRETCH_S} s`;
 
 /** @typedef {{number: Int32Array, count: number}} Groups the number of the group (n) of each window, and how many */
@@ -53,12 +54,36 @@ export class Paired {
   }
 }
 
-/**
- * Whether there are so few groups that the test would rarely see which model is the better one.
- * @param {Groups} groups
- */
-export function isSmall({ count }) {
-  return count < MIN_STRETCHES;
+/** By how much more often one model is right than another, on average over groups, and the standard error of that. */
+export class PairedGain {
+  /** @param {number} groups @param {number} gain @param {number | null} error null: a single group has none */
+  constructor(groups, gain, error) {
+    this.groups = groups;
+    this.gain = gain;
+    this.error = error;
+  }
+
+  /**
+   * Compare where two models are right (n).
+   * @param {Groups} groups @param {ArrayLike<number>} mine of 0 and 1 @param {ArrayLike<number>} other of 0 and 1
+   */
+  static of(groups, mine, other) {
+    const [votes, sizes] = [new Float64Array(groups.count), new Float64Array(groups.count)];
+    groups.number.forEach((number, i) => {
+      votes[number] += mine[i] - other[i];
+      sizes[number]++;
+    });
+    const gains = votes.map((vote, group) => vote / Math.max(1, sizes[group]));
+    const mean = gains.length ? pairwiseSum(gains) / gains.length : 0;
+    if (gains.length < 2) return new PairedGain(gains.length, mean, null);
+    const variance = pairwiseSum(gains.map((each) => (each - mean) ** 2)) / (gains.length - 1);
+    return new PairedGain(gains.length, mean, Math.sqrt(variance) / Math.sqrt(gains.length));
+  }
+
+  /** Whether the gain is larger than its standard error; of one group alone, nobody can tell. */
+  get isBetter() {
+    return this.error !== null && this.gain > this.error + ROUNDING;
+  }
 }
 
 /**

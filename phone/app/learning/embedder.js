@@ -1,5 +1,5 @@
 /**
- * The light model behind ONNX Runtime for the web: windows in, embeddings out, in small batches between which the page
+ * The network below the heads behind ONNX Runtime for the web: windows in, embeddings out, in small batches between which the page
  * draws and takes input.
  */
 
@@ -29,7 +29,7 @@ export class Embedder {
     this.sha256 = "";
     /** @type {Set<Promise<Float32Array>>} what is being embedded: by a session that is still needed */
     this.running = new Set();
-    /** @type {Promise<void>} one file after the other */
+    /** @type {Promise<unknown>} one file after the other */
     this.loading = Promise.resolve();
     /** @type {WeakMap<Float32Array, Promise<Float32Array>>} what was embedded, by its input */
     this.done = new WeakMap();
@@ -39,6 +39,7 @@ export class Embedder {
    * Load a file, once; throws an Error that says what does not fit.
    * @param {Uint8Array} file whose sha256 was checked @param {string} sha256
    * @param {Plan} [plan] that the file was made for
+   * @returns {Promise<import("../types.js").Columns>} what it says of its columns
    */
   load(file, sha256, plan) {
     const loaded = this.loading.then(() => this.begin(file, sha256, plan));
@@ -50,7 +51,8 @@ export class Embedder {
   async begin(file, sha256, plan) {
     const metadata = sha256 === this.sha256 && this.metadata ? this.metadata : readMetadata(file);
     if (plan) checkModel(metadata, plan);
-    if (sha256 === this.sha256) return;
+    const { orientationFree, gravity } = metadata;
+    if (sha256 === this.sha256) return { orientationFree, gravity };
     const session = await this.ort.InferenceSession.create(file);
     if (!session.inputNames.includes("x") || !session.outputNames.includes("embedding")) {
       throw new Error(
@@ -60,10 +62,11 @@ export class Embedder {
     const [before, running] = [this.session, [...this.running]];
     void Promise.allSettled(running).then(() => before?.release());
     [this.session, this.metadata, this.sha256, this.done] = [session, metadata, sha256, new WeakMap()];
+    return { orientationFree, gravity };
   }
 
   /**
-   * Embed windows. The same array is embedded once, so that a round without new windows costs nothing: do not write
+   * Embed windows. The same array is embedded once, so that a version without new windows costs nothing: do not write
    * into `x`, nor into what is returned.
    * @param {Float32Array} x (n, 128, 6) as the model takes it @param {(done: number, all: number) => void} [onProgress]
    * @returns {Promise<Float32Array>} (n, D)

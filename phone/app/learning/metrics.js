@@ -1,28 +1,35 @@
 /**
- * What an update says of its model on the phone's holdout: `holdout_metrics` of edge_agent/training/trainer.py. Nobody
- * trains, so the model that a round begins with is also the one that it ends with.
+ * What an update says of the heads on the phone's holdout: `holdout_metrics` of edge_agent/training/trainer.py. Before
+ * is the shared head, after the phone's own.
  */
 
 import { MAX_CLASS_SCORES } from "../protocol/messages.generated.js";
 import { METRIC } from "./soundness.js";
 import { accuracy, f1PerClass } from "./scores.js";
 
+/** @typedef {import("./soundness.js").ClassSoundness} ClassSoundness */
+
 /**
- * @param {import("./soundness.js").ClassSoundness} found
+ * @param {ClassSoundness | null} before null: there is no such head @param {ClassSoundness | null} after
  * @returns {Record<string, number>} nothing without holdout windows
  */
-export function holdoutMetrics(found) {
-  if (found.score === null || found.trivial === null) return {};
-  const share = accuracy(found.matrix);
+export function holdoutMetrics(before, after) {
   /** @type {Record<string, number>} */
   const metrics = {};
-  for (const when of ["before", "after"]) {
+  /** @type {[string, ClassSoundness | null][]} */
+  const all = [
+    ["before", before],
+    ["after", after],
+  ];
+  for (const [when, found] of all) {
+    if (!found || found.score === null) continue;
     metrics[`${METRIC}_${when}`] = found.score;
-    metrics[`accuracy_${when}`] = share;
+    metrics[`accuracy_${when}`] = accuracy(found.matrix);
     if (found.works !== null) metrics[`works_${when}`] = Number(found.works);
+    if (!found.obstacle && found.trivial !== null) metrics[`${METRIC}_trivial`] = found.trivial;
   }
-  if (!found.obstacle) metrics[`${METRIC}_trivial`] = found.trivial;
-  f1PerClass(found.matrix)
+  if (!after || after.score === null) return metrics;
+  f1PerClass(after.matrix)
     .slice(0, MAX_CLASS_SCORES)
     .forEach((f1, code) => {
       if (!Number.isNaN(f1)) metrics[`class_${code}_after`] = f1;

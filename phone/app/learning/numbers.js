@@ -37,21 +37,20 @@ export function pairwiseSum(values, from = 0, to = values.length) {
   return sum;
 }
 
-/** Write with three decimals, exact halves to the even one: Python's `.3f`. @param {number} value @returns {string} */
+/** Write with three decimals: Python's `.3f`. @param {number} value @returns {string} */
 export function threeDecimals(value) {
-  // only odd sixteenths lie exactly between two numbers of three decimals, and `toFixed` rounds those away from zero
-  const sixteenths = value * 16;
-  if (!Number.isInteger(sixteenths) || sixteenths % 2 === 0) return value.toFixed(3);
-  return (roundHalfEven(value * 1000) / 1000).toFixed(3);
+  return withDecimals(value, 3);
 }
 
-/** Write with six significant digits at most: Python's `g`. @param {number} value @returns {string} */
-export function general(value) {
-  if (value === 0) return "0";
-  const [digits, exponent] = value.toExponential(5).split("e");
-  const power = Number(exponent);
-  if (power >= -4 && power < 6) return String(Number(value.toPrecision(6)));
-  return `${Number(digits)}e${power < 0 ? "-" : "+"}${String(Math.abs(power)).padStart(2, "0")}`;
+/**
+ * Write with so many decimals, exact halves to the even one: Python's `f` format.
+ * @param {number} value @param {number} places @returns {string}
+ */
+export function withDecimals(value, places) {
+  // only odd multiples of this lie exactly between two such numbers, and `toFixed` rounds those away from zero
+  const halves = value * 2 ** (places + 1);
+  if (!Number.isInteger(halves) || halves % 2 === 0) return value.toFixed(places);
+  return (roundHalfEven(value * 10 ** places) / 10 ** places).toFixed(places);
 }
 
 /** Write a word in quotes as Python's `repr` does. @param {string} word @returns {string} */

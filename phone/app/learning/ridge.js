@@ -48,7 +48,7 @@ export function emptySums(classes, width) {
 /**
  * Add windows' features to sums, clipped to ±clip.
  * @param {RidgeSums} sums changed @param {ArrayLike<number>} features (n × width) @param {ArrayLike<number>} y (n)
- * @param {number} clip @param {1 | -1} [sign] −1 takes windows out that were added @returns {Promise<void>}
+ * @param {number} clip @param {1 | -1} [sign] of −1: windows that were added are taken out @returns {Promise<void>}
  */
 export async function addWindows(sums, features, y, clip, sign = 1) {
   const { size, counts, gram, total } = sums;

@@ -1,9 +1,9 @@
 /**
- * The phone as a device of its federation: follows the server, learns when it is invited, sends what it learnt, and
- * judges the model that comes of it. What must survive a reload is in the store before anything follows from it.
+ * The phone as a device of its federation: follows the server, sends the sums of its windows when enough have changed,
+ * and takes up what comes of everybody's. What must survive a reload is in the store before anything follows from it.
  *
- * Three things run side by side: the stream (connection.js), one piece of work after the other (round_worker.js), and
- * what is said of it (status_sender.js).
+ * Three things run side by side: the stream (connection.js), one piece of work after the other
+ * (contribution_worker.js), and what is said of it (status_sender.js).
  */
 
 import { Connection } from "./connection.js";
@@ -11,7 +11,7 @@ import { approvalPatience, continueEnrolment, storedEnrolment, waitForApproval }
 import { EnrolError } from "./errors.js";
 import { StateStore, announced } from "./agent_state.js";
 import { checkOrder } from "./messages.js";
-import { lastWasJudged } from "./rounds.js";
+import { lastWasJudged, versionOf } from "./versions.js";
 import { Backoff } from "./backoff.js";
 import { CLOCK, Server } from "./server.js";
 import { publicKeyOf } from "./signing.js";
@@ -20,7 +20,7 @@ import { deviceStatus, nameOf, wordsFor } from "./status.js";
 import { ineligibleReason } from "./eligibility.js";
 import { Tokens } from "./token.js";
 import { isAbout } from "./upload.js";
-import { RoundWorker } from "./round_worker.js";
+import { ContributionWorker } from "./contribution_worker.js";
 
 /** @typedef {import("../types.js").AgentState} AgentState */
 /** @typedef {import("./messages.js").Announcement} Announcement */
@@ -38,6 +38,8 @@ import { RoundWorker } from "./round_worker.js";
 
 /** Held by the tab that takes part; with it nobody else writes what the agent keeps. */
 export const AGENT_LOCK = "gaitway-agent";
+/** Of what is remembered: what an earlier form of it says goes. */
+const FORM = "2";
 
 export class Agent {
   /** @param {Parts} parts */
@@ -57,9 +59,9 @@ export class Agent {
     this.locks = locks;
     this.speaker = new StatusSender(clock);
     this.recollection = new StateStore(store);
-    /** @type {import("./round_worker.js").Heard} */
-    this.heard = { announcement: null, invitation: null, connected: false };
-    this.work = new RoundWorker({ store, learner, embedder }, clock, this.recollection, this.heard, () => this.changed());
+    /** @type {import("./contribution_worker.js").Heard} */
+    this.heard = { announcement: null, connected: false };
+    this.work = new ContributionWorker({ store, learner, embedder }, clock, this.recollection, this.heard, () => this.changed());
     this.connectionError = "";
     this.untrusted = "";
     this.approved = false;
@@ -92,6 +94,22 @@ export class Agent {
     this.work.bell.ring();
   }
 
+  /**
+   * Take part, or have the phone's sums taken out and send nothing more, as its person wishes. It is remembered before
+   * anything follows from it, and done once the server is there. @param {boolean} takesPart
+   */
+  async wish(takesPart) {
+    if (!this.approved) throw new Error("This phone does not take part here: it is not approved, or another tab does.");
+    await this.recollection.change(({ memory, outbox }) => {
+      if (memory.takesPart === takesPart) return null;
+      const left = takesPart ? outbox : outbox.filter((parcel) => parcel.withdraw);
+      return { memory: { ...memory, takesPart }, outbox: left };
+    });
+    this.work.contributeAtMs = 0;
+    this.changed();
+    this.work.bell.ring();
+  }
+
   /** The network is back, or the page in sight: try at once what waits. */
   hurry() {
     this.patience.hurry();
@@ -109,7 +127,7 @@ export class Agent {
       const { federation, device, keys, serverKey, server: url } = await this.approval();
       const who = { url, federation, device };
       const server = new Server(who, new Tokens({ ...who, key: keys.privateKey }, this), this);
-      await this.recollection.load([serverKey, federation, device].join(" "));
+      await this.recollection.load([FORM, serverKey, federation, device].join(" "));
       [this.approved, this.work.detail] = [true, ""];
       this.changed();
       const named = { serverKey: await publicKeyOf(serverKey), federation, device, session: this.speaker.session };
@@ -175,10 +193,6 @@ export class Agent {
     };
     return {
       announced: (a) => this.announced(a),
-      invited: async (invitation) => {
-        this.heard.invitation = invitation;
-        this.work.bell.ring();
-      },
       offered: (offer) => this.offered(offer),
       acknowledged: (answer) => this.acknowledged(answer),
       untrusted: (reason) => {
@@ -214,7 +228,7 @@ export class Agent {
   /** @param {import("./messages.js").Acknowledgement} answer */
   async acknowledged(answer) {
     const parcel = this.outbox.find((one) => isAbout(one, answer));
-    if (parcel && (answer.status === "accepted" || answer.status === "refused")) await this.work.settle(parcel, answer);
+    if (parcel && (answer.status === "accepted" || answer.status === "refused")) await this.work.settle(parcel, answer, this.signal);
     this.work.bell.ring();
   }
 
@@ -232,8 +246,8 @@ export class Agent {
       name: this.elsewhere ? "elsewhere" : this.approved ? nameOf(now) : "waiting_for_approval",
       connected: this.heard.connected,
       retry: this.patience.retry,
-      round: this.announcement?.round ?? 0,
-      rounds: this.announcement?.plan.rounds.rounds ?? 0,
+      version: this.announcement ? (versionOf(this.announcement) ?? 0) : 0,
+      takesPart: this.memory.takesPart,
       examples: now.examples,
       reason: this.approved ? wordsFor(now) : this.work.detail,
       plan: this.memory.plan,

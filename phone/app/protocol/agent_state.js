@@ -4,26 +4,30 @@ import { OUTBOX } from "./upload.js";
 
 export const MEMORY = "agent";
 export const MODEL = "model";
-export const LIGHT_MODEL = "feature_model";
-const MAX_DONE = 64;
+export const FEATURE_MODEL = "feature_model";
+/** The last version that was taken up, as it came. */
+export const BROADCAST = "broadcast";
 export const MAX_UPLOADS = 50;
 
 /** @typedef {import("./upload.js").PendingUpdate} PendingUpdate */
-/** @typedef {{round: number, answer: "accepted" | "refused", reason: string, atMs: number}} Answered */
+/** @typedef {{version: number, withdraw: boolean, answer: "accepted" | "refused", reason: string, atMs: number}} Answered */
 
 /**
  * @typedef {object} Memory
  * @property {string} of whom: server's key, federation and device; of others nothing is believed
  * @property {import("./messages.js").Newest} newest announcement that was believed
  * @property {string} instance @property {number} epoch
- * @property {{round: number, base: string}[]} done rounds that were learnt, or given up
+ * @property {boolean} takesPart as its person wishes
+ * @property {number} sequence of the last update that was made
+ * @property {import("./contribution.js").Contribution | null} sent last; null: nothing yet
  * @property {Answered[]} uploads newest last
- * @property {string} judged round and sha256 of the last model that was judged, and whether others had measured it
+ * @property {string} judged number and sha256 of the last version that was taken up, or given up
+ * @property {{version: number, atMs: number} | null} refreshed when a version was taken up last
  * @property {import("./messages.generated.js").AdoptionReport | null} adoption the last word about a model
  * @property {import("./messages.generated.js").ReleaseReport | null} release the last word about a released one
  * @property {import("./messages.js").Offer | null} offer
  * @property {import("../types.js").Plan | null} plan of the last announcement
- * @property {import("../types.js").Verdict | null} verdict on the last model of the server
+ * @property {import("../types.js").Verdict | null} verdict on the last heads
  */
 
 /**
@@ -42,9 +46,12 @@ export function newMemory(of) {
     newest: { epoch: 0, serial: 0 },
     instance: "",
     epoch: 1,
-    done: [],
+    takesPart: true,
+    sequence: 0,
+    sent: null,
     uploads: [],
     judged: "",
+    refreshed: null,
     adoption: null,
     release: null,
     offer: null,
@@ -111,25 +118,14 @@ export function announced({ memory }, a, newest) {
   const plan = /** @type {import("../types.js").Plan} */ (/** @type {unknown} */ (a.plan));
   const now = { newest, instance: a.instance, epoch: a.epoch, plan };
   if (memory.instance && memory.instance !== a.instance) {
-    const { of, offer } = memory; // the offer may be of the new instance
-    return { memory: { ...newMemory(of), offer, ...now }, outbox: [], kept: null };
+    const { of, offer, takesPart, sequence } = memory; // the offer may be of the new instance
+    return { memory: { ...newMemory(of), offer, takesPart, sequence, ...now }, outbox: [], kept: null };
   }
   if (memory.instance && a.epoch > memory.epoch) {
-    return { memory: { ...memory, ...now, done: [], release: null, judged: "" }, outbox: [] };
+    // the backup may have other sums of this phone
+    return { memory: { ...memory, ...now, sent: null, release: null, judged: "", refreshed: null }, outbox: [] };
   }
   return { memory: { ...memory, ...now } };
-}
-
-/** @param {Memory} memory @param {number} round @param {string} base @returns {Memory} */
-export function withDone(memory, round, base) {
-  return { ...memory, done: [...memory.done, { round, base }].slice(-MAX_DONE) };
-}
-
-/** What was learnt is not to be sent, so those rounds are to be learnt again. @param {Memory} memory @param {PendingUpdate[]} parcels */
-export function withoutDone(memory, parcels) {
-  const isOne = (/** @type {{round: number, base: string}} */ one) =>
-    parcels.some(({ round, base }) => round === one.round && base === one.base);
-  return { ...memory, done: memory.done.filter((one) => !isOne(one)) };
 }
 
 /** @param {Memory} memory @param {Answered} answered @returns {Memory} */

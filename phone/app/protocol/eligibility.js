@@ -4,32 +4,34 @@ import { labelText } from "../labels.js";
 
 /** @typedef {import("./messages.js").Announcement} Announcement */
 
-/** A larger light model, or broadcast, is not downloaded to a phone. */
+/** A larger network, or broadcast, is not downloaded to a phone. */
 export const MAX_FILE_BYTES = 128 * 1024 * 1024;
 const MAX_UPLOAD_NUMBERS = 4 * 1024 * 1024;
 
 /** @param {Announcement} a @returns {string} */
-export function ineligibleReason({ plan, feature_model: lightModel }) {
+export function ineligibleReason({ plan, continuous, feature_model: network }) {
   const { task, method, data, labels, training } = plan;
   if (task.name !== "classification") {
     return `this federation learns ${task.name}; a phone takes part where activities are recognized`;
   }
   if (data.input !== null) return "this federation learns from images; a phone has windows of its motion sensors";
-  if (method.name !== "fedproto" || method.backbone !== "frozen") {
-    return `this federation trains its network (${method.name}), which a browser cannot; its operator can make another`;
+  if (!continuous) {
+    return (
+      `this federation trains in rounds (${method.name}), which a browser cannot; its operator can make one without ` +
+      "rounds (analytic)"
+    );
   }
-  if (!plan.light_clients)
-    return "this federation does not let devices in that cannot train, such as phones (light_clients)";
-  if (!lightModel) return "the server has no model for phones in this federation; ask its operator";
-  if (lightModel.size > MAX_FILE_BYTES) {
-    const size = Math.round(lightModel.size / 1e6);
-    return `the model for phones has ${size} MB, more than a phone downloads (${MAX_FILE_BYTES >> 20} MB)`;
+  if (!network) return "the server has no network for phones in this federation; ask its operator";
+  if (network.size > MAX_FILE_BYTES) {
+    const size = Math.round(network.size / 1e6);
+    return `the network for phones has ${size} MB, more than a phone downloads (${MAX_FILE_BYTES >> 20} MB)`;
   }
   if (data.normalization === "pooled")
     return "this federation needs all windows in one place: it is for simulations alone";
   if (labels.length !== training.classes) return "the plan's labels are not as many as its classes; ask its operator";
-  if (labels.length * training.feature_dim > MAX_UPLOAD_NUMBERS)
-    return "this federation's updates are too large for a phone";
+  const size = training.feature_dim + 1;
+  if ((size * (size + 1)) / 2 + size * labels.length > MAX_UPLOAD_NUMBERS)
+    return "this federation's sums are too large for a phone";
   return "";
 }
 

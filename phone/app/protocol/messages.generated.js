@@ -287,8 +287,6 @@ export const dataSpec = object({
  * @property {RolloutSettings} rollout
  * @property {PromotionSettings} promotion
  * @property {DataSpec} data
- * @property {boolean} light_clients devices that cannot train, such as a phone's browser, may join: the server makes
- *   the model for them when it creates the federation. For {"name": "fedproto", "backbone": "frozen"} alone
  * @property {Record<string, string>} packages packages whose entries the plan names: {"methods:feddyn": "gaitway-feddyn
  *   0.1"}
  */
@@ -305,7 +303,6 @@ export const plan = object({
   rollout: or(rolloutSettings, {}),
   promotion: or(promotionSettings, {}),
   data: or(dataSpec, {}),
-  light_clients: or(flag, false),
   packages: or(record(text(MESSAGE_BYTES), 64), {}),
 }, { others: true });
 
@@ -426,24 +423,6 @@ export const announcement = object({
   presence_check: or(text(64), ""),
   created: number(),
   expires: orNull(whole(0, Number.MAX_SAFE_INTEGER)),
-});
-
-/**
- * @typedef {object} Invitation Retained on a device's invitation topic: it is in that round's cohort, and trains from
- *   `model`.
- * @property {1} schema_version
- * @property {string} instance
- * @property {number} epoch
- * @property {number} round
- * @property {BlobPointer} model what this device gets; where methods say so, others get something else
- */
-/** @type {import("./checks.js").Check<Invitation>} */
-export const invitation = object({
-  schema_version: or(oneOf(1), 1),
-  instance: text(MESSAGE_BYTES, INSTANCE),
-  epoch: or(whole(1, Number.MAX_SAFE_INTEGER), 1),
-  round: whole(1, 2_147_483_647),
-  model: blobPointer,
 });
 
 /**

@@ -6,18 +6,19 @@
 import { WireError } from "./errors.js";
 import { textOf, utf8 } from "./signing.js";
 
-/** @type {Record<string, number>} bytes of one number of each type that the wire carries */
+/** @type {Record<string, number>} bytes of one number of each type that the wire carries, the last one written first */
 const SIZES = { BOOL: 1, I8: 1, F16: 2, BF16: 2, I32: 4, F32: 4, F64: 8, I64: 8 };
+const TYPES = Object.keys(SIZES);
 const HEADER_BYTES = 8 << 20;
 const MAX_TENSORS = 65_536;
 const MAX_DIMENSIONS = 16;
 const LITTLE_ENDIAN = new Uint8Array(Uint16Array.of(1).buffer)[0] === 1;
 
-/** @typedef {{shape: readonly number[], data: Float32Array}} Tensor row-major */
+/** @typedef {{shape: readonly number[], data: Float32Array | Int32Array | BigInt64Array}} Tensor row-major */
 /** @typedef {{dtype: string, shape: number[], begin: number, end: number}} Place where a tensor lies */
 
 /**
- * Write float32 tensors, in this order of names: the same bytes as `federation.wire.encode`.
+ * Write tensors of float32, int32 and int64, in this order of names: the same bytes as `federation.wire.encode`.
  * @param {readonly (readonly [name: string, tensor: Tensor])[]} tensors @returns {Uint8Array<ArrayBuffer>}
  */
 export function encode(tensors) {
@@ -29,28 +30,50 @@ export function encode(tensors) {
     header[name] = {};
   }
   let end = 0;
-  const sorted = [...tensors].sort(([one], [other]) => (one < other ? -1 : 1)); // names of one type, so by name alone
-  for (const [name, { shape, data }] of sorted) {
+  const sorted = tensors.map(([name, tensor]) => ({ name, ...tensor, dtype: dtypeOf(tensor.data) })).sort(byRank);
+  for (const { name, shape, data, dtype } of sorted) {
     if (data.length !== product(shape))
       throw new WireError(`${name} has ${data.length} numbers, not of shape [${shape}]`);
     const begin = end;
-    end += 4 * data.length;
-    header[name] = { dtype: "F32", shape: [...shape], data_offsets: [begin, end] };
+    end += data.byteLength;
+    header[name] = { dtype, shape: [...shape], data_offsets: [begin, end] };
   }
-  let head = utf8(JSON.stringify(header));
+  const head = utf8(JSON.stringify(header));
   const padded = Math.ceil(head.length / 8) * 8;
   const file = new Uint8Array(8 + padded + end).fill(32, 8, 8 + padded);
-  const view = new DataView(file.buffer);
-  view.setBigUint64(0, BigInt(padded), true);
+  new DataView(file.buffer).setBigUint64(0, BigInt(padded), true);
   file.set(head, 8);
   let at = 8 + padded;
-  for (const [, { data }] of sorted) {
-    for (const value of data) {
-      view.setFloat32(at, value, true);
-      at += 4;
-    }
+  for (const { data } of sorted) {
+    file.set(littleEndian(data), at);
+    at += data.byteLength;
   }
   return file;
+}
+
+/** @param {Tensor["data"]} data */
+function dtypeOf(data) {
+  if (data instanceof BigInt64Array) return "I64";
+  return data instanceof Int32Array ? "I32" : "F32";
+}
+
+/** @typedef {{name: string, dtype: string}} Named */
+
+/** In the order of the format: larger types first, int32 after float32, then by name. @param {Named} one @param {Named} other */
+function byRank(one, other) {
+  const rank = TYPES.indexOf(other.dtype) - TYPES.indexOf(one.dtype);
+  return rank || (one.name < other.name ? -1 : 1);
+}
+
+/** The bytes of numbers, little-endian wherever this runs. @param {Tensor["data"]} data */
+function littleEndian(data) {
+  const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
+  return LITTLE_ENDIAN ? bytes : swapped(bytes, data.BYTES_PER_ELEMENT);
+}
+
+/** Bytes of numbers in the other order. @param {Uint8Array} bytes @param {number} width */
+function swapped(bytes, width) {
+  return Uint8Array.from(bytes, (_, i) => bytes[i - (i % width) + width - 1 - (i % width)]);
 }
 
 /** A file whose header was checked against its bytes. */
@@ -76,18 +99,38 @@ export class Safetensors {
    * @param {string} name @param {readonly number[]} shape @returns {Float32Array<ArrayBuffer>}
    */
   float32(name, shape) {
-    const place = this.places.get(name);
-    if (!place) throw new WireError(`the file has no tensor ${name}; it has ${[...this.places.keys()].slice(0, 8)}`);
-    if (place.dtype !== "F32" || place.shape.join() !== shape.join()) {
-      throw new WireError(`${name} is ${place.dtype} of shape [${place.shape}], expected F32 of shape [${shape}]`);
-    }
-    const bytes = this.file.slice(this.start + place.begin, this.start + place.end);
-    const view = new DataView(bytes.buffer);
-    const found = LITTLE_ENDIAN
-      ? new Float32Array(bytes.buffer)
-      : Float32Array.from({ length: bytes.length / 4 }, (_, i) => view.getFloat32(4 * i, true));
+    const found = new Float32Array(this.bytes(name, "F32", shape));
     if (!found.every(Number.isFinite)) throw new WireError(`${name} holds a number that is not finite`);
     return found;
+  }
+
+  /**
+   * A copy of an int32 tensor of exactly this shape; throws a WireError.
+   * @param {string} name @param {readonly number[]} shape @returns {Int32Array<ArrayBuffer>}
+   */
+  int32(name, shape) {
+    return new Int32Array(this.bytes(name, "I32", shape));
+  }
+
+  /**
+   * An int64 tensor of exactly this shape, all of whose numbers JavaScript has exactly; throws a WireError.
+   * @param {string} name @param {readonly number[]} shape @returns {Float64Array<ArrayBuffer>}
+   */
+  int64(name, shape) {
+    const found = Float64Array.from(new BigInt64Array(this.bytes(name, "I64", shape)), Number);
+    if (!found.every(Number.isSafeInteger)) throw new WireError(`${name} holds a number beyond 53 bits`);
+    return found;
+  }
+
+  /** A copy of a tensor's bytes, in this machine's order. @param {string} name @param {string} dtype @param {readonly number[]} shape */
+  bytes(name, dtype, shape) {
+    const place = this.places.get(name);
+    if (!place) throw new WireError(`the file has no tensor ${name}; it has ${[...this.places.keys()].slice(0, 8)}`);
+    if (place.dtype !== dtype || place.shape.join() !== shape.join()) {
+      throw new WireError(`${name} is ${place.dtype} of shape [${place.shape}], expected ${dtype} of shape [${shape}]`);
+    }
+    const bytes = this.file.slice(this.start + place.begin, this.start + place.end);
+    return /** @type {ArrayBuffer} */ (LITTLE_ENDIAN ? bytes.buffer : swapped(bytes, SIZES[dtype]).buffer);
   }
 }
 

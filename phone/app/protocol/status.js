@@ -2,6 +2,8 @@
 
 /** @typedef {import("../types.js").AgentState} AgentState */
 
+const WITHDRAWN = "withdrawn by its person: it sends nothing that its windows say until it is told to take part again";
+
 /**
  * @typedef {object} PhoneState
  * @property {import("./messages.js").Announcement | null} announcement
@@ -18,15 +20,16 @@
 export function deviceStatus(now) {
   const { announcement: a, memory } = now;
   const able = !now.obstacle && now.examples > 0;
+  const mine = memory.takesPart; // else nothing that the phone's own windows say is told
   return {
     schema_version: 1,
     state: stateOf(now, able),
     round: a?.round ?? 0,
-    examples: able ? now.examples : 0,
+    examples: able && mine ? now.examples : 0,
     detail: wordsFor(now).slice(0, 500),
     metrics: {},
     ...(memory.release && { release: memory.release }),
-    ...(memory.adoption && { adoption: memory.adoption }),
+    ...(mine && memory.adoption && { adoption: memory.adoption }),
   };
 }
 
@@ -36,7 +39,7 @@ function stateOf(now, able) {
   if (!able) return "collecting";
   if (now.stage === "learning") return "training";
   if (now.waiting) return "uploading";
-  return now.memory.done.length ? "idle" : "ready";
+  return now.memory.sent ? "idle" : "ready";
 }
 
 /** @param {PhoneState} now @returns {string} why it waits, or does not take part; else empty */
@@ -47,6 +50,7 @@ export function wordsFor(now) {
   if (!a) return "waiting for the federation's announcement";
   if (now.obstacle) return now.obstacle;
   if (a.state === "stopped") return "the operator has ended this federation";
+  if (!now.memory.takesPart) return WITHDRAWN;
   if (now.missing) return now.missing;
   if (a.state === "paused") return "the operator has paused this federation";
   return now.detail;
@@ -57,6 +61,7 @@ export function nameOf(now) {
   if (now.announcement && now.obstacle) return "not_taking_part";
   if (now.announcement?.state === "stopped") return "stopped";
   if (!now.connected && !now.announcement) return "connecting";
+  if (!now.memory.takesPart && !now.finished) return "withdrawn";
   const state = stateOf(now, now.examples > 0);
   return /** @type {AgentState["name"]} */ (state);
 }

@@ -16,7 +16,7 @@ const MAX_METRICS = 64;
 /**
  * @typedef {object} PendingUpdate an update that waits
  * @property {string} updateId @property {string} nonce @property {number} round
- * @property {string} base sha256 of the broadcast @property {number[]} windows ids of those that it was made of
+ * @property {number} sequence @property {boolean} withdraw @property {number[]} windows ids of those that it was made of
  * @property {number} chunkBytes
  * @property {Uint8Array} begin the signed manifest, as it is sent
  * @property {Uint8Array} bytes
@@ -25,20 +25,20 @@ const MAX_METRICS = 64;
 /**
  * @typedef {object} Described what a manifest says of an update, besides its bytes
  * @property {string} federation @property {string} instance @property {string} device @property {number} round
- * @property {string} method @property {string} base sha256 of the broadcast
- * @property {number} examples @property {number} steps @property {number[]} classCounts
+ * @property {string} method @property {string} base sha256 of the broadcast @property {number} sequence
+ * @property {boolean} [withdraw] @property {number} examples @property {number[] | null} classCounts
  * @property {Record<string, number>} metrics @property {number} chunkBytes @property {number} createdS
  * @property {number[]} windows ids of those that it was made of; they stay on the phone
  */
 
 /**
- * Describe and sign an update; its id is the same for the same bytes of the same round.
+ * Describe and sign an update; its running number names it.
  * @param {CryptoKey} key @param {Described} about @param {Uint8Array} bytes @returns {Promise<PendingUpdate>}
  */
 export async function pendingUpdate(key, about, bytes) {
   const digest = await sha256(bytes);
-  const { federation, instance, device, round } = about;
-  const updateId = `r${round}-${device.slice(0, 36)}-${digest.slice(0, 16)}`;
+  const { federation, instance, device, round, sequence, withdraw = false } = about;
+  const updateId = `s${sequence}-${device.slice(0, 36)}-${withdraw ? "out" : digest.slice(0, 8)}`;
   const nonce = toHex(crypto.getRandomValues(new Uint8Array(8)));
   const measured = Object.entries(about.metrics).filter(([, value]) => Number.isFinite(value));
   /** @type {import("./messages.generated.js").UpdateManifest} */
@@ -51,8 +51,10 @@ export async function pendingUpdate(key, about, bytes) {
     round,
     method: about.method,
     base_version: about.base,
+    sequence,
+    ...(withdraw && { withdraw }),
     examples: about.examples,
-    steps: about.steps,
+    steps: 0, // nobody trains
     class_counts: about.classCounts,
     precision: "lossless",
     compression: "none",
@@ -64,8 +66,8 @@ export async function pendingUpdate(key, about, bytes) {
     metrics: Object.fromEntries(measured.slice(0, MAX_METRICS)),
   };
   const begin = await wrap(key, "update", federation, device, JSON.stringify(manifest));
-  const { base, windows, chunkBytes } = about;
-  return { updateId, nonce, round, base, windows, chunkBytes, begin, bytes };
+  const { windows, chunkBytes } = about;
+  return { updateId, nonce, round, sequence, withdraw, windows, chunkBytes, begin, bytes };
 }
 
 /** @typedef {import("./messages.js").Acknowledgement} Acknowledgement */

@@ -184,11 +184,11 @@ export class Teacher {
   async sharedOf(plan) {
     const kept = await this.store.get(BROADCAST);
     if (!kept) throw new Error("The federation's sums have not come yet: they come when the server is reached.");
-    if (this.shared?.version !== kept.sha256) {
-      const { shared, clients } = sharedSums(kept.file, plan);
-      this.shared = { sums: shared, clients, method: methodOf(plan), version: kept.sha256 };
-    }
-    return this.shared;
+    if (this.shared && this.shared.version === kept.sha256) return this.shared;
+    const { shared, clients } = sharedSums(kept.file, plan);
+    const found = { sums: shared, clients, method: methodOf(plan), version: kept.sha256 };
+    this.shared = found;
+    return found;
   }
 
   /** Have the features of windows; those that are known are not computed again. @param {import("../types.js").Plan} plan @param {readonly StoredWindow[]} windows */

@@ -166,7 +166,7 @@ function deleted(app) {
   const { store, recorder, participation } = app;
   const leaving = confirmed(
     "Leave the federation …",
-    "This phone takes part in no more rounds, and its key and model are deleted; your windows stay. What was sent before cannot be taken back. The server is told, if it can be reached now. Whoever runs the federation still has the phone's name in a list, as offline, until they delete it; to come back, the phone needs a new link.",
+    "This phone takes part no more, and its key and model are deleted; your windows stay. The sums that it sent stay with the server until its operator deletes the phone: withdraw under Take part first, and wait for the answer, to have them taken out. The server is told, if it can be reached now. Whoever runs the federation still has the phone's name in a list, as offline, until they delete it; to come back, the phone needs a new link.",
     "Leave",
     async () => void (done.textContent = await left()),
   );
@@ -220,7 +220,7 @@ function promised() {
       element(
         "li",
         {},
-        "While it takes part, in each round: for each class the mean of a network's features over your windows, how many there were, and how well the model names them. Whenever it changes: what the app is doing, and how good the model is here.",
+        "While it takes part, when enough of them have changed: sums of features of your labelled windows and of their products, how many windows each activity has, and how well the model names them. The sums say much about how you move; whoever runs the server can read them. Whenever it changes: what the app is doing, and how good the model is here.",
       ),
       element("li", {}, "To enrol: the phone's name, from the link, and the public half of its key."),
       element("li", {}, "To nobody else: this app loads nothing from other servers."),

@@ -2,7 +2,7 @@
 
 import { MAX_UPLOADS } from "../protocol/agent_state.js";
 import { capital, labelText } from "../labels.js";
-import { action, bytesIn, clock, element, figures } from "./dom.js";
+import { action, bytesIn, clock, confirmed, element, figures } from "./dom.js";
 import { followed, gone } from "./frame.js";
 
 export const title = "Take part";
@@ -13,7 +13,7 @@ export function show(root, app) {
   const shown = () => {
     const { state, membership, bytesSent } = participation;
     const { words, caution, reason, choices, said } = models;
-    const known = state && { ...state, model: state.model?.round, plan: null };
+    const known = state && { ...state, model: models.name, plan: null };
     return [membership, known, bytesSent, words, caution, reason, choices, said];
   };
   const draw = () => (participation.membership ? [federation(app), model(app), uploads(app)] : [nothing()]);
@@ -39,10 +39,11 @@ const DOES = {
   waiting_for_approval: "It waits to be approved by whoever runs the federation.",
   connecting: "It looks for the server.",
   collecting: "It has too few labelled windows to take part.",
-  ready: "It is ready for the next round.",
-  training: "It computes what it sends in this round.",
-  uploading: "It sends its part of this round.",
-  idle: "It waits for the next round.",
+  ready: "It is ready to send the sums of its windows.",
+  training: "It computes the sums that it sends.",
+  uploading: "It sends the sums of its windows.",
+  idle: "It takes part. The sums are sent again when enough windows have changed.",
+  withdrawn: "It is withdrawn, and sends nothing about its windows.",
   finished: "The federation has ended.",
   not_taking_part: "It does not take part.",
   stopped: "It has stopped.",
@@ -51,27 +52,42 @@ const DOES = {
 /** @param {import("../main.js").App} app */
 function federation({ participation }) {
   const { state, membership, bytesSent } = participation;
-  const accepted = state?.uploads.filter((each) => each.answer === "accepted").length ?? 0;
+  const accepted = state?.uploads.filter(({ answer, withdraw }) => answer === "accepted" && !withdraw).length ?? 0;
   return element(
     "section",
-    { class: "card", "aria-label": "Federation" },
+    { class: "card stack", "aria-label": "Federation" },
     element("h2", {}, membership?.federation ?? ""),
     element("p", { class: "lead", role: "status" }, state ? DOES[state.name] : "It begins."),
     state?.reason ? element("p", { class: "reason" }, capital(state.reason)) : null,
     gone(participation),
     figures([
-      // rounds that failed are counted, and are not among those that the federation is to have
-      ["Round", state?.rounds ? (state.round > state.rounds ? `${state.round}` : `${state.round} of ${state.rounds}`) : "–"],
-      ["Taken part in", accepted < MAX_UPLOADS ? String(accepted) : `${accepted} or more`],
+      ["Version", String(state?.version || "–")],
+      ["Sums accepted", accepted < MAX_UPLOADS ? String(accepted) : `${accepted} or more`],
       ["Labelled windows", (state?.examples ?? 0).toLocaleString("en")],
       ["Sent", bytesIn(bytesSent)],
     ]),
     element(
       "p",
       { class: "quiet" },
-      "Phones do not train the network, which is the same for all. In each round a phone sends what its classes look like to that network, " +
-        "on average; the server averages over everybody, and the nearest average names the class.",
+      "Nothing is trained in rounds. A phone adds up features of its labelled windows and sends the sums; the server adds up " +
+        "everybody's, and one equation gives the model. What this phone sends again replaces what it sent before.",
     ),
+    membership?.approved ? wish(participation) : null,
+  );
+}
+
+/** Withdraw, or take part again. @param {import("../participation.js").Participation} participation */
+function wish(participation) {
+  if (participation.state?.takesPart === false) {
+    return action("Take part again", () => participation.wish(true));
+  }
+  return confirmed(
+    "Withdraw …",
+    "The sums of this phone's windows are taken out of the federation's: its next version is as if this phone had never sent " +
+      "any. Models that were given out before stay as they are. The phone stays in the federation, uses its models, and sends " +
+      "nothing about its windows until you take part again.",
+    "Withdraw",
+    () => participation.wish(false),
   );
 }
 
@@ -116,7 +132,7 @@ function uploads({ participation }) {
         element(
           "tr",
           {},
-          ["Round", "When", "Answer"].map((each) => element("th", { scope: "col" }, each)),
+          ["Version", "When", "What", "Answer"].map((each) => element("th", { scope: "col" }, each)),
         ),
       ),
       element(
@@ -129,8 +145,9 @@ function uploads({ participation }) {
             element(
               "tr",
               {},
-              element("td", {}, String(each.round)),
+              element("td", {}, String(each.version)),
               element("td", {}, clock(each.atMs)),
+              element("td", {}, each.withdraw ? "withdrawal" : "sums"),
               element("td", {}, labelText(each.answer), each.reason ? `: ${each.reason}` : ""),
             ),
           ),

@@ -41,7 +41,7 @@ LONG_AGO = 10_000.0
 
 @pytest.fixture(autouse=True)
 def no_export(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The network below the head takes seconds to export; test_light_clients does it."""
+    """The network below the head takes seconds to export; test_feature_model does it."""
     monkeypatch.setattr(exports, "onnx", lambda made: b"onnx")
 
 

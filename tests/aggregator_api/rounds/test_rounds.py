@@ -82,7 +82,7 @@ def test_a_device_that_goes_away_does_not_close_the_round(tmp_path: Path) -> Non
 
 
 def test_the_next_round_opens_after_the_interval_by_itself(tmp_path: Path) -> None:
-    """Light clients answer within a second: without an interval they would go through all rounds in minutes."""
+    """Devices that do not train answer within a second: without an interval rounds would be over in minutes."""
     bench = Bench(tmp_path, tiny_plan(rounds=2, clients=1, minimum_clients=1, interval_s=2.0))
     bench.say("a", "ready")
     bench.upload(bench.update_of("a"))

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { comparable } from "../../../phone/app/learning/heads.js";
 import { Learner, recognize } from "../../../phone/app/learning/learner.js";
 import { assertNear } from "./vectors.mjs";
 
@@ -10,6 +11,7 @@ const PLAN = {
 };
 const HOP_MS = 1280;
 const WIDTH = 2;
+const METHOD = { ridge: 1e-2, clip: 4, own_weight: 1 };
 
 function stored(count, each = {}) {
   return Array.from({ length: count }, (_, i) => ({
@@ -22,27 +24,31 @@ function stored(count, each = {}) {
   }));
 }
 
-/** Embeddings that lie about the corners of a triangle, and what a phone has then. */
-function situation(count = 180, classes = 3) {
-  const prepared = new Learner().prepare(stored(count).filter(({ label }) => LABELS.indexOf(label) < classes), PLAN);
-  const corners = [[0, 0], [4, 0], [0, 4]];
-  const embed = ({ y }) =>
-    Float32Array.from({ length: y.length * WIDTH }, (_, i) => {
-      return corners[y[Math.floor(i / WIDTH)]][i % WIDTH] + 0.3 * Math.sin(7 * i);
-    });
-  const embeddings = { train: embed(prepared.train), holdout: embed(prepared.holdout) };
-  return { prepared, embeddings, labels: LABELS, score: null, present: null };
+const CORNERS = [[0, 0], [3, 0], [0, 3]];
+const TURNED = [[3, 0], [0, 3], [0, 0]];
+
+function embeddingsOf(y, corners) {
+  return Float32Array.from({ length: y.length * WIDTH }, (_, i) => {
+    return corners[y[Math.floor(i / WIDTH)]][i % WIDTH] + 0.3 * Math.sin(7 * i);
+  });
 }
 
-const global = (points, changes = {}) => ({
-  prototypes: Float32Array.from(points.flat()),
-  known: Float32Array.of(1, 1, 1),
-  round: 3,
-  sha256: "a",
-  ...changes,
-});
-const RIGHT = global([[0, 0], [4, 0], [0, 4]]);
-const POOR = global([[0, 0], [4, 0], [-1, -1]]);
+/** What a phone has whose windows lie about the corners of a triangle, where those of others lie about `others`. */
+async function situation({ count = 600, others = CORNERS, label, ...changes } = {}) {
+  const learner = new Learner();
+  const prepared = learner.prepare(stored(count, label === undefined ? {} : { label }), PLAN);
+  const embeddings = {
+    train: embeddingsOf(prepared.train.y, CORNERS),
+    holdout: embeddingsOf(prepared.holdout.y, CORNERS),
+    unlabelled: new Float32Array(0),
+  };
+  const theirs = Array.from({ length: 300 }, (_, i) => i % 3);
+  const shared = await learner.sums(embeddingsOf(theirs, others), theirs, 3, METHOD.clip);
+  const { train } = prepared;
+  const own = train.y.length ? await learner.sums(embeddings.train, train.y, 3, METHOD.clip) : null;
+  const exchange = { shared, clients: 1, own, method: METHOD, orientationFree: [], version: 3, sha256: "a", ...changes };
+  return { exchange, present: null, prepared, embeddings, labels: LABELS, gravity: [] };
+}
 
 test("the same windows are prepared once, others anew", () => {
   const learner = new Learner();
@@ -50,7 +56,10 @@ test("the same windows are prepared once, others anew", () => {
   const first = learner.prepare(windows, PLAN);
   assert.equal(learner.prepare(stored(60), PLAN), first);
   windows[3] = { ...windows[3], label: "sit" };
-  assert.notEqual(learner.prepare(windows, PLAN).train, first.train);
+  const anew = learner.prepare(windows, PLAN);
+  assert.notEqual(anew.train, first.train);
+  assert.deepEqual(first.keys.slice(2, 4), ["3 walk", "4 walk"]);
+  assert.deepEqual(anew.keys.filter((key) => !first.keys.includes(key)), ["4 sit"]);
   const federated = { count: 1, total: [0, 0, 0, 0, 0, 0], square: [1, 1, 1, 1, 1, 1] };
   const other = { ...PLAN, data: { ...PLAN.data, normalization: "federated", statistics: federated } };
   const raw = learner.prepare(stored(60), other);
@@ -67,9 +76,12 @@ test("windows that are cut otherwise, and unknown normalization, are refused", (
   assert.throws(() => learner.prepare(stored(9), plan({ test_share: 1 })), /test_share is 1/);
 });
 
-test("a phone without labelled windows prepares none", () => {
-  const { train, holdout } = new Learner().prepare(stored(9, { label: null }), PLAN);
+test("of a phone without labelled windows some tell how it lies", () => {
+  const { train, holdout, unlabelled } = new Learner().prepare(stored(1000, { label: null }), PLAN);
   assert.deepEqual([train.x.length, train.y.length, holdout.x.length], [0, 0, 0]);
+  assert.equal(unlabelled.length, 256 * 768);
+  assert.deepEqual(unlabelled.subarray(-768), stored(1000)[999].x);
+  assert.equal(new Learner().prepare(stored(60), PLAN).unlabelled.length, 0);
 });
 
 test("without labelled windows a live one is normalized by all that were recorded, once they are enough", () => {
@@ -87,71 +99,66 @@ test("without labelled windows a live one is normalized by all that were recorde
   assertNear([...mean, ...std], [...normalization.mean, ...normalization.std], 0.1);
 });
 
-test("good prototypes are adopted, and what is learnt here is no better", async () => {
-  const { model, verdicts } = await new Learner().choose({ ...situation(), candidate: RIGHT });
-  assert.deepEqual(verdicts.map(({ answer }) => answer), ["adopted", "kept"]);
-  assert.equal(model.prototypes, RIGHT.prototypes);
-  assert.ok(model.temperature > 0);
-  assert.match(verdicts[0].reason, /^global model of round 3: adopted, macro-F1 1.000 on \d+ holdout windows of 3/);
-  assert.equal(verdicts[0].score, 1);
-  assert.ok(verdicts[0].trivial < 0.5);
+test("the shared head is used where the phone's own is no better", async () => {
+  const { verdict, heads } = await new Learner().choose(await situation());
+  assert.deepEqual(heads.map(({ head }) => head), ["shared", "personalized"]);
+  assert.deepEqual([verdict.answer, verdict.source, verdict.score], ["adopted", "global", 1]);
+  assert.match(verdict.reason, /^shared head of version 3: adopted, .*no other is better .* \(personal head 1.000\)$/);
+  assert.ok(verdict.trivial < 0.5);
 });
 
-test("a head of one's own replaces prototypes that miss a class", async () => {
-  const { model, verdicts } = await new Learner().choose({ ...situation(600), candidate: POOR });
-  assert.deepEqual(verdicts.map(({ answer }) => answer), ["adopted", "adopted"]);
-  assert.equal(model.by, "head");
-  assert.equal(model.round, 3);
-  assert.deepEqual(verdicts[1].compared.models.map(({ source }) => source), ["personalized", "global", "class-means"]);
-  // the next round's prototypes are as poor: the head stays
-  const next = await new Learner().choose({ ...situation(600), candidate: POOR, present: structuredClone(model) });
-  assert.equal(next.verdicts[0].answer, "refused");
-  assert.equal(next.model.by, "head");
+test("the phone's own head is used where its windows show that it is better, and stays then", async () => {
+  const given = await situation({ others: TURNED, own_weight: 1 });
+  const { verdict } = await new Learner().choose(given);
+  assert.deepEqual([verdict.answer, verdict.source, verdict.model.head], ["adopted", "personalized", "personalized"]);
+  assert.match(verdict.reason, /on \d+ stretches of 10 s it is right \d+\.\d ± \d+\.\d points more often than the shared head/);
+  const gains = verdict.compared.models.map(({ head, gain }) => [head, gain === null]);
+  assert.deepEqual(gains, [["shared", true], ["personalized", false]]);
+  // of the next version nothing but a shared head comes that is worse: the present one stays
+  const alone = { ...given, exchange: { ...given.exchange, own: null, version: 4 }, present: structuredClone(verdict.model) };
+  const next = await new Learner().choose(alone);
+  assert.deepEqual([next.verdict.answer, next.verdict.model.version], ["refused", 3]);
+  assert.match(next.verdict.reason, /^shared head of version 4: not adopted \(in use: personal head of version 3\)/);
 });
 
-test("where the holdout is small, cross-validation over parts in time shows that a head is better", async () => {
-  const small = situation(180);
-  const { model, verdicts } = await new Learner().choose({ ...small, candidate: POOR });
-  assert.equal(model.by, "head");
-  assert.match(verdicts[1].reason, /^personalized model of round 3: adopted, by cross-validation over stretches of time/);
-  // of the holdout alone nobody could say so
-  const { train, holdout } = small.prepared;
-  const own = await new Learner().ownModels(small.embeddings.train, train.y, 3, POOR);
-  const about = { holdout, embeddings: small.embeddings.holdout, labels: LABELS, score: null };
-  const alone = new Learner().judge({ ...about, candidate: own.head, present: POOR });
-  assert.deepEqual([alone.answer, alone.model], ["kept", POOR]);
-  // and what is learnt here gives way where nothing shows that it is better
-  const next = new Learner().judge({ ...about, candidate: RIGHT, present: own.head });
-  assert.equal(next.answer, "adopted");
+test("a present model of another network is not asked, and gives way", async () => {
+  const given = await situation({ others: TURNED });
+  const { verdict } = await new Learner().choose(given);
+  const present = { ...verdict.model, sha256: "b" };
+  const alone = { ...given, exchange: { ...given.exchange, own: null }, present };
+  const next = await new Learner().choose(alone);
+  assert.equal(next.verdict.answer, "failed", "the shared head answers nothing right here");
+  assert.doesNotMatch(next.verdict.reason, /but the personal head/);
 });
 
-test("what a rollout gives is judged alone, and need only be no worse", async () => {
-  const given = { ...situation(600), candidate: { ...RIGHT, round: 4 }, present: RIGHT, release: 2 };
-  const { model, verdicts } = await new Learner().choose(given);
-  assert.match(verdicts[0].reason, /a released model need not be better, and it is no worse/);
-  assert.equal(verdicts.length, 1);
-  assert.equal(model.round, 4);
+test("without labels it is the shared head, or the one without axes where the phone lies otherwise than most", async () => {
+  const given = await situation({ label: null, orientationFree: [0] });
+  const far = { ...given.embeddings, unlabelled: Float32Array.from({ length: 40 }, (_, i) => (i % 2 ? 0 : 3)) };
+  const near = { ...given.embeddings, unlabelled: new Float32Array(40).fill(1) };
+  const chosen = async (embeddings, gravity) => (await new Learner().choose({ ...given, embeddings, gravity })).verdict;
+  assert.equal((await chosen(near, [0])).model.head, "shared");
+  const found = await chosen(far, [0]);
+  assert.equal(found.model.head, "shared_any_orientation");
+  assert.match(found.reason, /seems to lie otherwise than most, and this head does not know how it lies$/);
+  assert.ok(found.model.weight.every((value, i) => i % WIDTH === 0 || value === 0), "the other column weighs nothing");
+  assert.equal((await chosen(far, [])).model.head, "shared", "a network that does not say how it lies");
 });
 
-test("a model of another network does not run, and one that knows nothing does not work", async () => {
-  const learner = new Learner();
-  const other = { ...RIGHT, sha256: "b" };
-  const { verdicts } = await learner.choose({ ...situation(), candidate: RIGHT, present: other });
-  assert.match(verdicts[0].reason, /the present model does not run any more/);
-  const empty = { ...RIGHT, known: new Float32Array(3) };
-  const found = await learner.choose({ ...situation(), candidate: empty });
-  const { reason } = found.verdicts[0];
-  assert.equal(reason, "global model of round 3: not adopted, it does not work: no class has a prototype yet");
-  assert.equal(found.verdicts[0].score, null);
-  assert.equal(found.model.by, "head");
+test("before anybody has sent sums there is the phone's own head, and without labels none", async () => {
+  const { verdict, heads } = await new Learner().choose(await situation({ clients: 0 }));
+  assert.deepEqual(heads.map(({ head }) => head), ["personalized"]);
+  assert.equal(verdict.model.head, "personalized");
+  const nothing = await situation({ label: null, clients: 0 });
+  await assert.rejects(new Learner().choose(nothing), /nobody has sent sums yet, and this phone has no labelled windows/);
 });
 
-test("with one class there is nothing to learn here", async () => {
-  const { verdicts, model } = await new Learner().choose({ ...situation(60, 1), candidate: RIGHT });
-  assert.equal(verdicts.length, 1);
-  assert.equal(verdicts[0].trivial, null);
-  assert.match(verdicts[0].reason, /are of one class\); the server has no score of it, and there is no model yet/);
-  assert.equal(model.prototypes, RIGHT.prototypes);
+test("windows of activities of which too few lie in a row are not compared by", () => {
+  const part = (y, session) => ({ y: Int32Array.from(y), session: Int32Array.from(session) });
+  const train = part([0, 0, 0, 0, 1, 1, 1, 1, 2, 2], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+  const holdout = part([0, 1, 2, 1], [0, 0, 0, 1]);
+  assert.deepEqual([...comparable(train, holdout)], [0, 1, 3]);
+  const split = part([0, 1, 2, 1], [0, 1, 0, 1]); // the activity 1 has four in one session, and two in another
+  assert.deepEqual([...comparable(train, split)], [], "one activity alone is left");
 });
 
 test("a live window is normalized, embedded and named", async () => {
@@ -160,16 +167,18 @@ test("a live window is normalized, embedded and named", async () => {
   const embedder = {
     embed: async (given) => {
       seen.push(given);
-      return Float32Array.of(3.5, 0.2);
+      return Float32Array.of(0.5, 0.25);
     },
   };
+  const model = { head: "shared", weight: Float64Array.of(0, 0, 1, 1, 0, -4), bias: Float64Array.of(0.25, 0, 0) };
   const normalization = { mean: new Float32Array(6).fill(1), std: new Float32Array(6).fill(2) };
-  const shown = await recognize(x, { model: RIGHT, normalization }, embedder, LABELS);
-  assert.equal(shown.label, "run");
+  const shown = await recognize(x, { model, normalization }, embedder, LABELS);
   assert.equal(seen[0][5], Math.fround((x[5] - 1) / 2));
-  assertNear([Object.values(shown.probabilities).reduce((a, b) => a + b)], [1], 1e-12);
-  const unsure = await recognize(x, { model: { ...RIGHT, temperature: 50 }, normalization: null }, embedder, LABELS);
+  assert.deepEqual([shown.label, shown.probabilities], ["run", { walk: 0.25, run: 0.75, sit: 0 }]);
+  const none = { ...model, weight: new Float64Array(6), bias: Float64Array.of(-2, -1, -3) };
+  const unsure = await recognize(x, { model: none, normalization: null }, embedder, LABELS);
   assert.equal(seen[1], x);
-  assert.equal(unsure.label, "run");
-  assert.ok(unsure.probability < shown.probability);
+  assert.deepEqual([unsure.label, unsure.probability], ["run", 1]);
+  const broken = { ...model, bias: Float64Array.of(NaN, 0, 0) };
+  await assert.rejects(recognize(x, { model: broken, normalization }, embedder, LABELS), /gives no number/);
 });

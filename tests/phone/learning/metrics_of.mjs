@@ -4,5 +4,8 @@ import { holdoutMetrics } from "../../../phone/app/learning/metrics.js";
 import { ClassSoundness } from "../../../phone/app/learning/soundness.js";
 
 const cases = JSON.parse(readFileSync(0, "utf8"));
-const found = cases.map(({ y, answered, labels }) => holdoutMetrics(ClassSoundness.of(y, answered, labels)));
+const found = cases.map(({ y, before, after, labels }) => {
+  const [one, other] = [before, after].map((answered) => answered && ClassSoundness.of(y, answered, labels));
+  return holdoutMetrics(one, other);
+});
 process.stdout.write(JSON.stringify(found));

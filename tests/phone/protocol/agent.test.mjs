@@ -1,11 +1,11 @@
-// The phone's state machine against a server over real HTTP: rounds, kills at every step, and a hostile server.
+// The phone's state machine against a server over real HTTP: contributions, kills at every step, and a hostile server.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { Learner } from "../../../phone/app/learning/learner.js";
+import { addWindows, emptySums, travelling } from "../../../phone/app/learning/ridge.js";
 import { withLeft } from "../../../phone/app/protocol/releases.js";
 import { Safetensors, encode } from "../../../phone/app/protocol/safetensors.js";
 import { DEVICE, INSTANCE, PLAN, SmallServer, utf8 } from "./small_server.mjs";
-import { Killed, MemoryStore, agentOf, someWindows, stopAll, until } from "./parts.mjs";
+import { FirstNumbers, Killed, MemoryStore, agentOf, someWindows, stopAll, until } from "./parts.mjs";
 
 const servers = [];
 after(async () => {
@@ -19,64 +19,158 @@ async function started() {
   return server;
 }
 
-const light = utf8("an ONNX file");
-const broadcastOf = (number, known = [1, 1]) =>
-  encode([
-    ["prototypes", { shape: [2, 3], data: new Float32Array(6).fill(number) }],
-    ["known", { shape: [2], data: Float32Array.from(known) }],
-  ]);
+const network = utf8("an ONNX file");
+const [SIZE, CLASSES] = [4, 2];
+const shapes = { gram: [(SIZE * (SIZE + 1)) / 2], moment: [SIZE, CLASSES] };
 
-/** Open a round for the phone. */
-async function collect(server, round, changes = {}) {
-  const model = await server.blob(broadcastOf(round, round === 1 ? [0, 0] : [1, 1]));
-  const feature_model = await server.blob(light);
-  const invitation = { instance: INSTANCE, epoch: 1, round, model, ...changes.invitation };
-  await server.announce({ state: "collecting", round, model, feature_model, ...changes.announcement }, invitation);
+/** The sums that a phone with these windows sends, as it sends them. */
+async function sumsOf(windows) {
+  const sums = emptySums(CLASSES, SIZE - 1);
+  const embeddings = await new FirstNumbers().embed(Float32Array.from(windows.flatMap(({ x }) => [...x])));
+  await addWindows(sums, embeddings, windows.map(({ label }) => PLAN.labels.indexOf(label)), 4);
+  return travelling(sums);
+}
+
+/** A broadcast with the sums of so many phones, which have learnt the labels or, turned, each other's. */
+async function broadcastOf(clients, labels = PLAN.labels) {
+  const { gram, moment } = await sumsOf(someWindows(40, labels, 1000));
+  const times = (values) => BigInt64Array.from(values, (value) => BigInt(value * clients));
+  return encode([
+    ["params/head.bias", { shape: [2], data: new Float32Array(2) }],
+    ["sums/gram", { shape: shapes.gram, data: times(gram) }],
+    ["sums/moment", { shape: shapes.moment, data: times(moment) }],
+    ["sums/clients", { shape: [], data: BigInt64Array.of(BigInt(clients)) }],
+  ]);
+}
+
+/** Announce the version before `round`, of so many phones. */
+async function collect(server, round, { clients = round - 1, labels, ...changes } = {}) {
+  const model = await server.blob(await broadcastOf(clients, labels));
+  await server.announce({ state: "collecting", round, model, feature_model: await server.blob(network), ...changes });
   return model;
 }
 
-test("a round: status, upload, answer, and the model of the next", async () => {
+/** What came of a device's sums. */
+function tensorsOf({ bytes }) {
+  const found = new Safetensors(bytes, 10_000);
+  return { gram: [...found.int32("gram", shapes.gram)], moment: [...found.int32("moment", shapes.moment)] };
+}
+
+/** Those of windows that are learnt from, where the last fifth of each label is held out. */
+async function expectedOf(windows) {
+  const { gram, moment } = await sumsOf(windows);
+  return { gram: [...gram], moment: [...moment] };
+}
+
+test("the first sums, the answer, and the heads of versions", async () => {
   const server = await started();
   const { agent, store, stop } = await agentOf(server);
+  const before = Date.now();
   await collect(server, 1);
   await until(
     () => agent.memory.uploads.length === 1,
     () => JSON.stringify(agent.state()),
   );
-  const [{ bytes }] = server.accepted;
   const { manifest } = server.begun[0];
-  assert.deepEqual([manifest.steps, manifest.examples, manifest.class_counts], [0, 16, [8, 8]]);
-  const sent = new Safetensors(bytes, 10_000);
-  assert.deepEqual([...sent.float32("counts", [2])], [8, 8]);
-  const even = Float32Array.of(0.1, 2.1, 4.1, 6.1, 8.1, 10.1, 12.1, 14.1); // the windows of label 0
-  const mean = Math.fround(even.reduce((sum, each) => sum + each, 0) / 8);
-  assert.equal(sent.float32("prototypes", [2, 3])[0], mean);
-  assert.equal(agent.state().model, null, "no class was known in the first broadcast");
-  const model = await collect(server, 2);
-  await until(() => agent.memory.uploads.length === 2 && agent.memory.judged === `1 ${model.sha256}`);
-  assert.deepEqual([...agent.state().model.prototypes], new Array(6).fill(2));
-  assert.deepEqual(
-    server.begun.map(({ manifest }) => manifest.metrics),
-    [{}, { macro_f1_after: 0.75 }],
-  );
-  const downloads = server.heard.filter(({ path }) => path === model.url).length;
-  assert.equal(downloads, 1, "a round's model is measured and judged, and downloaded once");
-  const last = await until(() => server.statuses.findLast((said) => said.adoption));
-  assert.deepEqual([last.adoption.round, last.adoption.answer, last.adoption.source], [1, "adopted", "global"]);
+  assert.deepEqual([manifest.steps, manifest.examples, manifest.class_counts, manifest.round], [0, 16, [8, 8], 1]);
+  assert.ok(manifest.sequence >= before && manifest.sequence <= Date.now());
+  assert.ok(manifest.update_id.startsWith(`s${manifest.sequence}-${DEVICE}-`));
+  assert.ok(!("withdraw" in manifest));
+  assert.deepEqual(tensorsOf(server.accepted[0]), await expectedOf(store.stored.slice(0, 16)));
+  assert.deepEqual(manifest.metrics.macro_f1_after, 1);
+  assert.ok(!("macro_f1_before" in manifest.metrics), "nobody had sent sums before");
+  assert.equal(agent.state().model.head, "personalized");
+  await until(() => server.statuses.at(-1).state === "idle");
+  const model = await collect(server, 2, { clients: 3 });
+  await until(() => agent.memory.judged === `1 ${model.sha256}`);
+  assert.deepEqual([agent.state().model.head, agent.state().model.version, agent.state().version], ["shared", 1, 1]);
+  const last = await until(() => server.statuses.findLast((said) => said.adoption?.round === 1));
+  assert.deepEqual([last.adoption.answer, last.adoption.source], ["adopted", "global"]);
+  assert.match(last.adoption.reason, /^shared head of version 1: adopted, macro-F1 1.000 on 4 holdout windows .*no other is better by more than/);
+  assert.equal(server.heard.filter(({ path }) => path === model.url).length, 1);
+  assert.equal(server.accepted.length, 1, "a version alone is no reason to send again");
   const numbers = server.statuses.map((said) => said.number);
   assert.deepEqual(
     numbers,
     [...numbers].sort((a, b) => a - b),
   );
   assert.equal(new Set(server.statuses.map((said) => said.session)).size, 1);
-  await server.announce({ state: "finished", round: 2, model, feature_model: await server.blob(light) });
-  await until(() => server.statuses.at(-1).state === "finished");
   await stop();
-  assert.deepEqual(
-    (await store.get("agent")).uploads.map(({ round }) => round),
-    [1, 2],
-  );
   for (const { path } of server.heard) assert.doesNotMatch(path, /t\d+$|token=|secret/, "a key in a URL");
+});
+
+test("sums are sent again, whole, once enough windows came, went or have another label, and after a reload", async () => {
+  const server = await started();
+  const first = await agentOf(server);
+  await collect(server, 1);
+  await until(() => first.agent.memory.uploads.length === 1);
+  first.store.stored = [...someWindows(20), ...someWindows(2, PLAN.labels, 20)]; // two more to learn from: fewer than four
+  first.agent.dataChanged();
+  await until(() => first.agent.work.prepared?.train.y.length === 18 && !first.agent.work.stale);
+  await first.stop();
+  const second = await agentOf(server, { store: first.store });
+  await until(() => second.agent.work.prepared?.train.y.length === 18);
+  assert.equal(server.accepted.length, 1);
+  const [relabelled] = [second.store.stored[0]];
+  second.store.stored = [{ ...relabelled, label: "walking" }, ...second.store.stored.slice(1)]; // one went, one came
+  second.agent.dataChanged();
+  await until(() => second.agent.memory.uploads.length === 2);
+  const [one, two] = server.accepted.map(({ manifest }) => manifest.sequence);
+  assert.ok(two > one);
+  const learnt = second.agent.work.prepared.keys.map((key) => {
+    const [id, label] = key.split(" ");
+    return { ...second.store.stored.find((each) => each.id === Number(id)), label };
+  });
+  assert.deepEqual(tensorsOf(server.accepted[1]), await expectedOf(learnt));
+  await second.stop();
+});
+
+test("a person withdraws the phone: its sums are taken out, it sends nothing, and takes part again", async () => {
+  const server = await started();
+  const first = await agentOf(server);
+  await collect(server, 1);
+  await until(() => first.agent.memory.uploads.length === 1);
+  await first.agent.wish(false);
+  await until(() => first.agent.memory.uploads.length === 2);
+  const { manifest } = server.begun.at(-1);
+  assert.deepEqual(
+    [manifest.withdraw, manifest.examples, manifest.size, manifest.steps, manifest.class_counts],
+    [true, 0, 0, 0, null],
+  );
+  assert.equal(manifest.sha256, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  assert.ok(manifest.sequence > server.begun[0].manifest.sequence);
+  assert.equal(first.agent.state().name, "withdrawn");
+  const said = await until(() => server.statuses.findLast((one) => one.detail.startsWith("withdrawn by its person")));
+  assert.deepEqual([said.examples, said.adoption], [0, undefined]);
+  await first.stop();
+  first.store.stored = someWindows(60);
+  const second = await agentOf(server, { store: first.store });
+  const model = await collect(server, 2, { clients: 3 });
+  await until(() => second.agent.memory.judged === `1 ${model.sha256}`, "it uses what others have sent");
+  assert.equal(server.accepted.length, 2);
+  // a restored server may have its sums again
+  await collect(server, 2, { clients: 3, epoch: 2 });
+  await until(() => server.accepted.length === 3);
+  assert.ok(server.accepted[2].manifest.withdraw);
+  await second.agent.wish(true);
+  await until(() => server.accepted.length === 4);
+  assert.equal(server.accepted[3].manifest.examples, 48);
+  await second.stop();
+});
+
+test("a withdrawal stops sums that are on their way", async () => {
+  const server = await started();
+  server.instead = busyAt("/end");
+  await collect(server, 1);
+  const { agent, stop } = await agentOf(server);
+  await until(() => server.heard.some(({ path }) => path.endsWith("/end")));
+  await agent.wish(false);
+  await until(() => agent.memory.uploads.length === 1);
+  assert.deepEqual(
+    server.accepted.map(({ manifest }) => manifest.withdraw),
+    [true],
+  );
+  await stop();
 });
 
 test("killed at every transaction and every request, it sends the same bytes, once", async () => {
@@ -156,35 +250,34 @@ for (const step of ["/begin", "/end"]) {
       server.accepted.map((one) => one.updateId === updateId),
       [false],
     );
-    const sent = new Safetensors(server.accepted[0].bytes, 10_000);
-    assert.deepEqual([...sent.float32("counts", [2])], [6, 6]);
-    const even = [6.1, 8.1, 10.1, 12.1, 14.1, 16.1].map(Math.fround); // the windows of label 0 that are left to learn from
-    const mean = Math.fround(even.reduce((sum, each) => sum + each, 0) / 6);
-    assert.equal(sent.float32("prototypes", [2, 3])[0], mean);
+    assert.deepEqual(server.accepted[0].manifest.class_counts, [6, 6]);
+    // the windows that are left to learn from
+    assert.deepEqual(tensorsOf(server.accepted[0]), await expectedOf(store.stored.slice(0, 12)));
     await stop();
   });
 }
 
-test("of windows that are all deleted nothing is sent, nor after a reload, nor once the round is over", async () => {
+test("of windows that are all deleted nothing is sent but that their sums go, nor after a reload", async () => {
   const server = await started();
   server.instead = busyAt("/begin");
   await collect(server, 1);
   const first = await agentOf(server);
   await until(() => first.agent.outbox.length === 1);
-  first.store.stored = [];
-  first.agent.dataChanged();
-  await until(() => first.agent.outbox.length === 0 && first.agent.state().reason.includes("no windows yet"));
-  first.store.stored = someWindows(20);
-  first.agent.dataChanged();
-  await until(() => first.agent.outbox.length === 1, "the round still collects");
   await first.stop();
-  first.store.stored.shift();
+  first.store.stored = someWindows(5, [null], 500);
   server.instead = [];
-  await server.announce({ state: "waiting", round: 1, feature_model: await server.blob(light) });
   const second = await agentOf(server, { store: first.store });
-  await until(() => second.agent.announcement && second.agent.outbox.length === 0);
-  await until(() => second.agent.state().reason.includes("have been deleted"));
-  assert.deepEqual([await first.store.get("outbox"), server.accepted, server.begun], [[], [], []]);
+  await until(() => server.accepted.length === 1);
+  assert.deepEqual(
+    server.accepted.map(({ manifest }) => manifest.withdraw ?? false),
+    [true],
+    "the server may have had the sums, and forgets them",
+  );
+  await until(() => second.agent.state().reason.includes("no window has a label yet"));
+  second.store.stored = someWindows(20);
+  second.agent.dataChanged();
+  await until(() => server.accepted.length === 2);
+  assert.equal(server.accepted[1].manifest.examples, 16);
   await second.stop();
 });
 
@@ -242,10 +335,10 @@ test("what is not the server's, or older, is not believed and said so", async ()
   await stop();
 });
 
-test("files of another origin, size, content or form are refused, and the round is given up", async () => {
+test("files of another origin, size, content or form are refused", async () => {
   const server = await started();
   const { agent, stop } = await agentOf(server);
-  const good = await server.blob(light);
+  const good = await server.blob(network);
   const cases = [
     [{ ...good, url: "https://elsewhere.example/x" }, "are fetched from"],
     [{ ...good, url: "//elsewhere.example/x" }, "are fetched from"],
@@ -255,17 +348,19 @@ test("files of another origin, size, content or form are refused, and the round 
     [{ ...good, sha256: "0".repeat(64), url: good.url }, "has sha256"],
     [{ ...good, size: 2 ** 33 }, "more than a phone downloads"],
   ];
-  let round = 1;
   for (const [feature_model, words] of cases) {
-    await collect(server, round++, { announcement: { feature_model } });
+    await collect(server, 1, { feature_model });
     await until(
       () => agent.state().reason.includes(words),
       () => `${words}: ${agent.state().reason}`,
     );
+    if (words === "more than a phone downloads") continue;
+    await until(() => agent.work.contributeAtMs > Date.now() + 250_000, "after some tries it rests");
+    agent.work.contributeAtMs = 0;
   }
   assert.deepEqual(server.accepted, []);
   assert.ok(server.heard.every(({ path }) => !path.startsWith("/x")));
-  await collect(server, round);
+  await collect(server, 1);
   await until(
     () => agent.memory.uploads.length === 1,
     () => agent.state().reason,
@@ -273,60 +368,80 @@ test("files of another origin, size, content or form are refused, and the round 
   await stop();
 });
 
-test("a broken broadcast is not adopted", async () => {
+test("broadcasts that cannot be are not taken up", async () => {
   const server = await started();
-  const { agent, stop } = await agentOf(server);
-  const broken = await server.blob(broadcastOf(NaN));
-  await server.announce({ state: "waiting", round: 1, model: broken, feature_model: await server.blob(light) });
-  await until(
-    () => agent.memory.judged === `1 ${broken.sha256}`,
-    () => agent.state().reason,
-  );
+  const { agent, stop } = await agentOf(server, { store: Object.assign(new MemoryStore(), { stored: someWindows(20, [null]) }) });
+  const of = (sums) =>
+    encode(Object.entries(sums).map(([name, data]) => [`sums/${name}`, { shape: shapes[name] ?? [], data }]));
+  const huge = new BigInt64Array(10).fill(2n ** 40n);
+  const sums = { gram: huge, moment: new BigInt64Array(8), clients: BigInt64Array.of(2n) };
+  const negative = { ...sums, gram: new BigInt64Array(10).fill(-(2n ** 30n)) };
+  const cases = [
+    [of(sums), /of 2 devices reach 1099511627776/],
+    [of({ ...sums, gram: new BigInt64Array(10).fill(2n ** 60n) }), /beyond 53 bits/],
+    [of({ ...sums, clients: BigInt64Array.of(-1n) }), /of -1 devices/],
+    [of(negative), /not positive definite/],
+    [of({ gram: sums.gram, clients: sums.clients }), /no tensor sums\/moment/],
+    [utf8("nothing of the kind"), /safetensors/],
+  ];
+  for (const [i, [file, words]] of cases.entries()) {
+    const model = await server.blob(file);
+    await server.announce({ state: "waiting", round: i + 1, model, feature_model: await server.blob(network) });
+    await until(
+      () => words.test(agent.work.detail),
+      () => `${words}: ${agent.work.detail}`,
+    );
+    await until(() => agent.memory.judged === `${i + 1} ${model.sha256}`, "after some tries it is given up");
+  }
   assert.equal(agent.state().model, null);
   await stop();
 });
 
-test("a phone without a label takes what others have sent, by the gate's words for who cannot check", async () => {
+test("a phone without a label uses the shared head of what others have sent", async () => {
   const server = await started();
   const store = Object.assign(new MemoryStore(), { stored: someWindows(20, [null]) });
-  const { agent, stop } = await agentOf(server, { store, by: new Learner() });
-  const judged = async (round, score, bytes = broadcastOf(round), state = "waiting") => {
-    const model = { ...(await server.blob(bytes)), score };
-    await server.announce({ state, round, model, feature_model: await server.blob(light) });
-    await until(
-      () => agent.memory.judged.startsWith(`${round} `) && (agent.memory.judged.endsWith("measured") || !score),
-      () => JSON.stringify([round, agent.state().reason, agent.memory.judged]),
-    );
-    const { answer, reason } = agent.state().verdict;
-    return [answer, agent.state().model?.prototypes[0], reason];
-  };
-  const scoreOf = (working) => ({ value: 900_000, trivial: 100_000, devices: 3, working, measured: "version" });
-  const [none, ...first] = [await judged(1, scoreOf(0)), await judged(2, null)];
-  assert.deepEqual(none.slice(0, 2), ["failed", undefined]);
-  assert.deepEqual(first[0].slice(0, 2), ["adopted", 2]);
-  assert.match(first[0][2], /there are no holdout windows\); the server has no score of it, and there is no model yet, so it is used unchecked/);
-  assert.deepEqual((await judged(3, null)).slice(0, 2), ["undecided", 2]);
-  assert.deepEqual((await judged(3, scoreOf(2))).slice(0, 2), ["adopted", 3]);
-  assert.deepEqual((await judged(4, scoreOf(1))).slice(0, 2), ["failed", 3]);
-  const said = await until(() => server.statuses.findLast((one) => one.adoption?.round === 4));
-  assert.deepEqual([said.state, said.examples, said.adoption.answer], ["collecting", 0, "failed"]);
+  const { agent, stop } = await agentOf(server, { store });
+  const model = await collect(server, 3, { clients: 5 });
+  await until(() => agent.memory.judged === `2 ${model.sha256}`);
+  const { verdict, model: used } = agent.state();
+  assert.deepEqual([verdict.answer, used.head, used.version], ["adopted", "shared", 2]);
+  assert.match(verdict.reason, /so that no head is scored$/);
+  const said = await until(() => server.statuses.findLast((one) => one.adoption?.round === 2));
+  assert.deepEqual([said.state, said.examples], ["collecting", 0]);
   assert.match(said.detail, /no window has a label yet/);
-  await judged(5, scoreOf(3), broadcastOf(5), "finished");
-  await until(() => server.statuses.at(-1).state === "finished");
-  assert.equal(agent.state().model.prototypes[0], 5);
   assert.deepEqual(server.accepted, []);
+  await stop();
+});
+
+test("a version follows another at once only where as many were published again, and is taken up later", async () => {
+  const server = await started();
+  const store = Object.assign(new MemoryStore(), { stored: someWindows(20, [null]) });
+  const { agent, stop } = await agentOf(server, { store });
+  const at = async (round, clients) => [await collect(server, round, { clients }), round - 1];
+  const isUsed = async ([model, version]) => agent.memory.judged === `${version} ${model.sha256}`;
+  const first = await at(5, 5);
+  await until(() => isUsed(first));
+  const next = await at(6, 6);
+  await until(() => agent.announcement.round === 6);
+  const eighth = await at(9, 9);
+  await until(() => isUsed(eighth));
+  assert.equal(server.heard.filter(({ path }) => path === next[0].url).length, 0);
+  const ninth = await at(10, 10);
+  await until(() => agent.announcement.round === 10);
+  await agent.recollection.change(({ memory }) => ({ memory: { ...memory, refreshed: { version: 8, atMs: 5 } } }));
+  agent.hurry();
+  await until(() => isUsed(ninth));
   await stop();
 });
 
 test("why a phone does not take part is said", async () => {
   const server = await started();
-  const feature_model = await server.blob(light);
+  const feature_model = await server.blob(network);
   const { agent, store, stop } = await agentOf(server);
   const cases = [
-    [{ plan: { ...PLAN, light_clients: undefined } }, "light_clients"],
-    [{ plan: { ...PLAN, method: { name: "fedavg" } } }, "trains its network"],
+    [{ continuous: false, plan: { ...PLAN, method: { name: "fedavg" } } }, "trains in rounds (fedavg)"],
     [{ plan: { ...PLAN, task: { name: "segmentation" } } }, "segmentation"],
-    [{ feature_model: null }, "no model for phones"],
+    [{ feature_model: null }, "no network for phones"],
     [{ plan: { ...PLAN, labels: ["a", "b"] } }, "are of still, walking"],
   ];
   for (const [changes, words] of cases) {
@@ -344,37 +459,37 @@ test("why a phone does not take part is said", async () => {
   await until(() => agent.state().reason.includes("no window has a label yet"));
   store.stored = someWindows(4);
   agent.dataChanged();
-  await until(() => server.statuses.at(-1).examples === 4 && server.statuses.at(-1).state === "ready");
+  await until(() => server.statuses.at(-1).examples === 2 && server.statuses.at(-1).state === "ready");
   await stop();
 });
 
-test("a federation that was founded anew, and a restored server, begin anew", async () => {
+test("a federation that was founded anew, and a restored server, get the sums anew", async () => {
   const server = await started();
   const { agent, stop } = await agentOf(server);
   await collect(server, 1);
   await until(() => agent.memory.uploads.length === 1);
-  const again = { announcement: { epoch: 2 }, invitation: { epoch: 2 } };
-  server.accepted.length = 0;
-  await collect(server, 1, again);
+  await collect(server, 1, { epoch: 2 });
   await until(() => agent.memory.uploads.length === 2 && agent.memory.epoch === 2);
-  assert.equal(agent.memory.done.length, 1);
   const other = "f".repeat(32);
-  await collect(server, 1, { announcement: { epoch: 2, instance: other }, invitation: { epoch: 2, instance: other } });
+  await collect(server, 1, { epoch: 2, instance: other });
   await until(() => agent.memory.instance === other && agent.memory.uploads.length === 1);
+  const sequences = server.accepted.map(({ manifest }) => manifest.sequence);
+  assert.ok(sequences[0] < sequences[1] && sequences[1] < sequences[2], String(sequences));
   await stop();
 });
 
 test("what a rollout gives is used and said, and left once it is withdrawn", async () => {
   const server = await started();
   const { agent, stop } = await agentOf(server);
-  const feature_model = await server.blob(light);
+  const feature_model = await server.blob(network);
   const plan = { ...PLAN, rollout: { mode: "manual" } };
   const releaseOf = async (rollout) => {
-    return { rollout, version: rollout, round: rollout, model: await server.blob(broadcastOf(rollout)) };
+    return { rollout, version: rollout, round: rollout, model: await server.blob(await broadcastOf(rollout)) };
   };
   const order = async (rollout, withdrawn = []) => {
     const release = { serial: 1, released: rollout ? await releaseOf(rollout) : null, withdrawn };
-    await server.announce({ plan, feature_model, round: 9, model: await server.blob(broadcastOf(9)), release });
+    const model = await server.blob(await broadcastOf(9));
+    await server.announce({ plan, feature_model, round: 9, model, release });
   };
   const said = (rollout, answer) =>
     until(
@@ -385,10 +500,10 @@ test("what a rollout gives is used and said, and left once it is withdrawn", asy
   await said(5, "adopted");
   await order(6);
   await said(6, "adopted");
-  assert.equal(agent.state().model.prototypes[0], 6);
+  assert.equal(agent.state().model.version, 6);
   await order(5, [6]);
   await said(6, "rolled_back");
-  assert.deepEqual([agent.state().model.prototypes[0], agent.memory.release.reason], [5, "withdrawn by the server"]);
+  assert.deepEqual([agent.state().model.version, agent.memory.release.reason], [5, "withdrawn by the server"]);
   await stop();
 });
 

@@ -3,12 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { WireError } from "../../../phone/app/protocol/errors.js";
 import { EventReader } from "../../../phone/app/protocol/event_stream.js";
-import {
-  checkOrder,
-  readAcknowledgement,
-  readAnnouncement,
-  readInvitation,
-} from "../../../phone/app/protocol/messages.js";
+import { checkOrder, readAcknowledgement, readAnnouncement } from "../../../phone/app/protocol/messages.js";
 import { Safetensors, encode } from "../../../phone/app/protocol/safetensors.js";
 import { Server } from "../../../phone/app/protocol/server.js";
 import { fromBase64, utf8 } from "../../../phone/app/protocol/signing.js";
@@ -66,7 +61,6 @@ test("messages are bounded and hold what they should", () => {
   assert.throws(() => readAnnouncement(utf8("[".repeat(200_000))), WireError);
   assert.throws(() => readAnnouncement(new Uint8Array(256 * 1024 + 1)), /at most/);
   assert.throws(() => readAnnouncement(Uint8Array.of(0xff, 0xfe)), WireError);
-  assert.throws(() => readInvitation(json({ instance: INSTANCE, round: 0, model: pointer })), /round/);
   assert.throws(() => readAcknowledgement(json({ update_id: "../x", status: "accepted" })), /update_id/);
   assert.throws(() => readAcknowledgement(json({ update_id: "x", status: "forget" })), /status/);
   const own = utf8(JSON.stringify(announcement).replace("{", `{"__proto__":1,`));

@@ -1,6 +1,6 @@
 // What an agent is made of in these tests: a store that can be killed, and windows whose embeddings are given.
 import { setTimeout as sleep } from "node:timers/promises";
-import { classMeans } from "../../../phone/app/learning/class_means.js";
+import { Learner } from "../../../phone/app/learning/learner.js";
 import { Agent } from "../../../phone/app/protocol/agent.js";
 import { beginEnrolment, readEnrolmentLink } from "../../../phone/app/protocol/enrolment.js";
 
@@ -41,55 +41,36 @@ export class MemoryStore {
   }
 }
 
-/** n windows, every other one of each label; their first number is told by the embedder. */
-export function someWindows(count, labels = ["still", "walking"]) {
+/** n windows, every other one of each label, whose numbers tell which; none shares time with another. */
+export function someWindows(count, labels = ["still", "walking"], first = 0) {
   return Array.from({ length: count }, (_, i) => ({
-    id: i,
-    startMs: 1.79e12 + 2560 * i,
-    x: new Float32Array(768).fill(i + 0.1),
+    id: first + i,
+    startMs: 1.79e12 + 2560 * (first + i),
+    x: new Float32Array(768).fill((i % labels.length ? -1 : 1) * (1 + (first + i) / 100)),
     label: labels[i % labels.length],
     session: "a",
   }));
 }
 
+/** Gives the first number of a window, its half and its square. */
 export class FirstNumbers {
   async load(file, sha256) {
     this.sha256 = sha256;
+    return { orientationFree: [], gravity: [] };
   }
 
   async embed(x) {
     const found = new Float32Array((x.length / 768) * 3);
-    for (let i = 0; i < x.length / 768; i++) found.set([x[768 * i], 1, -x[768 * i]], 3 * i);
+    for (let i = 0; i < x.length / 768; i++) found.set([x[768 * i], x[768 * i] / 2, x[768 * i] ** 2], 3 * i);
     return found;
   }
 }
-
-export const learner = {
-  prepare(windows, plan) {
-    const used = windows.filter(({ label }) => plan.labels.includes(label));
-    const examples = (some) => ({
-      x: Float32Array.from(some.flatMap(({ x }) => [...x])),
-      y: Int32Array.from(some, ({ label }) => plan.labels.indexOf(label)),
-    });
-    const most = Math.ceil(0.8 * used.length);
-    const ids = used.map(({ id }) => id);
-    return { train: examples(used.slice(0, most)), holdout: examples(used.slice(most)), normalization: null, ids };
-  },
-  classMeans,
-  measure: () => ({ macro_f1_after: 0.75, works_after: NaN }),
-  judge: ({ candidate }) => ({ ...VERDICT, reason: `of round ${candidate.round}` }),
-  choose: async ({ candidate }) => ({
-    model: candidate,
-    verdicts: [{ ...VERDICT, reason: `of round ${candidate.round}` }],
-  }),
-};
-const VERDICT = { answer: "adopted", score: 0.75, trivial: 0.25, source: "global", compared: null };
 
 /** Waits are short, and time is real. */
 export const clock = { now: () => Date.now(), wait: (ms, signal) => sleep(Math.min(ms, 5), undefined, { signal }) };
 
 /** An agent that has the server's link, and what it says of itself. */
-export async function agentOf(server, { store = new MemoryStore(), count = 20, ask, by = learner } = {}) {
+export async function agentOf(server, { store = new MemoryStore(), count = 20, ask, by = new Learner() } = {}) {
   if (!store.stored.length) store.stored = someWindows(count);
   if (!(await store.get("enrolment"))) await beginEnrolment(store, readEnrolmentLink(server.link));
   const states = [];

@@ -1,12 +1,14 @@
-// Phones of a real server: reads {links, ort} on standard input, takes part until the federation has finished, and
-// writes what was sent and heard. Each phone is stopped once within an upload, and begun again with the same store. The
-// last one leaves.
+// Phones of a real server: reads {links, ort, dim} on standard input, and writes what was sent and heard. One sends after
+// the other: the first its sums, the second its own, the first again with more windows; then the second withdraws and
+// leaves. Each is stopped once within an upload, and begun again with the same store.
 import { readFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 import { Embedder } from "../../../phone/app/learning/embedder.js";
 import { Learner } from "../../../phone/app/learning/learner.js";
+import { solveHeads } from "../../../phone/app/learning/heads.js";
 import { Agent } from "../../../phone/app/protocol/agent.js";
 import { beginEnrolment, readEnrolmentLink, sayLeft } from "../../../phone/app/protocol/enrolment.js";
+import { methodOf, sharedSums } from "../../../phone/app/protocol/versions.js";
 import { readAcknowledgement } from "../../../phone/app/protocol/messages.js";
 import { CLOCK, Server } from "../../../phone/app/protocol/server.js";
 import { toBase64, unwrap } from "../../../phone/app/protocol/signing.js";
@@ -19,9 +21,11 @@ const given = JSON.parse(readFileSync(0, "utf8"));
 
 /** Without ONNX Runtime (make phone) embeddings are the first numbers of a window: the server cannot know. */
 const FIRST_NUMBERS = {
-  load: async () => {},
+  load: async () => ({ orientationFree: [], gravity: [] }),
   embed: async (x) =>
-    Float32Array.from({ length: (x.length / 768) * 8 }, (_, i) => x[768 * Math.floor(i / 8) + (i % 8)]),
+    Float32Array.from({ length: (x.length / 768) * given.dim }, (_, i) => {
+      return x[768 * Math.floor(i / given.dim) + (i % given.dim)];
+    }),
 };
 
 async function embedder() {
@@ -32,10 +36,10 @@ async function embedder() {
   return new Embedder(ort);
 }
 
-function windows(seed, labels) {
+function windows(seed, count, labels = ["still", "walking"]) {
   let state = seed;
   const noise = () => (state = (state * 48271) % 2147483647) / 2147483647 - 0.5;
-  return Array.from({ length: 80 }, (_, i) => ({
+  return Array.from({ length: count }, (_, i) => ({
     id: i,
     startMs: 1.79e12 + 2560 * i,
     x: Float32Array.from({ length: 768 }, (_, n) => noise() + (n % 6 === 2 ? 9.8 : 0) + (i % 2) * Math.sin(n / 9) * 3),
@@ -48,7 +52,8 @@ class Phone {
   constructor(link, seed) {
     this.link = readEnrolmentLink(link);
     this.store = new MemoryStore();
-    this.store.stored = windows(seed, ["still", "walking"]);
+    this.seed = seed;
+    this.store.stored = windows(seed, 80);
     this.begun = [];
     this.stopped = false;
     this.waited = false;
@@ -99,26 +104,61 @@ class Phone {
 }
 
 const phones = given.links.map((link, i) => new Phone(link, 17 + i));
+const [first, second] = phones;
+const states = () =>
+  JSON.stringify(
+    phones.map(({ agent }) => agent?.state()),
+    (key, value) => (["plan", "weight", "bias"].includes(key) ? undefined : value),
+  );
+/** Until a phone has so many answers, and the server has published so many versions. */
+const answered = (phone, count, version) =>
+  until(
+    () => phone.agent.memory.uploads.length >= count && phone.agent.state().version >= version,
+    states,
+    60,
+  );
 for (const phone of phones) {
   await beginEnrolment(phone.store, phone.link);
   await phone.start();
+  await answered(phone, 1, phones.indexOf(phone) + 1);
 }
-const states = () =>
-  JSON.stringify(
-    phones.map(({ agent }) => agent.state()),
-    (key, value) => (key === "plan" ? undefined : value),
-  );
-await until(() => phones.every(({ agent }) => agent.state().name === "finished"), states, 120);
+first.store.stored = windows(first.seed, 160);
+first.agent.dataChanged();
+await answered(first, 2, 3);
+const again = await Promise.all(phones.map((phone) => phone.again()));
+await second.agent.wish(false);
+await answered(second, 2, 4);
+await until(() => first.agent.memory.judged.startsWith("4 ") && second.agent.memory.judged.startsWith("4 "), states, 60);
+
+const base64 = (array) => Buffer.from(array.buffer).toString("base64");
+/** The heads that a phone solves of the last version, with what it sent last. */
+async function headsOf({ agent, store }) {
+  const { plan } = agent.state();
+  const { file, sha256, version } = await store.get("broadcast");
+  const { shared, clients } = sharedSums(file, plan);
+  const { embedder: by, learner, prepared } = agent.work;
+  const embeddings = await by.embed(prepared.train.x);
+  const own = await learner.sums(embeddings, prepared.train.y, 2, methodOf(plan).clip);
+  const columns = await by.load((await store.get("feature_model")).file, (await store.get("feature_model")).sha256, plan);
+  const heads = await solveHeads({ shared, clients, own, method: methodOf(plan), ...columns, version, sha256 });
+  return {
+    embeddings: base64(embeddings),
+    y: [...prepared.train.y],
+    columns: columns.orientationFree,
+    heads: heads.map(({ head, weight, bias }) => ({ head, weight: base64(weight), bias: base64(bias) })),
+  };
+}
+
 const told = [];
-for (const phone of phones) {
-  const again = await phone.again();
-  await until(() => phone.agent.speaker.reported.includes('"finished"'));
+for (const [i, phone] of phones.entries()) {
+  const solved = await headsOf(phone);
+  await until(() => phone.agent.speaker.reported.includes('"idle"'), states);
   phone.ended.abort();
   await phone.running;
-  const { uploads, adoption } = await phone.store.get("agent");
+  const { uploads, adoption, sequence } = await phone.store.get("agent");
   const { waited, begun, stopped, urls, link, chunks } = phone;
-  told.push({ device: link.device, waited, stopped, begun, uploads, adoption, again, chunks, urls: [...urls] });
+  const device = { device: link.device, waited, stopped, begun, uploads, adoption, sequence, chunks, urls: [...urls] };
+  told.push({ ...device, again: again[i], solved });
 }
-told.at(-1).untold = await sayLeft(phones.at(-1).store);
-process.stdout.write(JSON.stringify(told));
-process.exit(0);
+told.at(-1).untold = await sayLeft(second.store);
+process.stdout.write(JSON.stringify(told), () => process.exit(0));

@@ -10,12 +10,11 @@ export const PLAN = {
   labels: ["still", "walking"],
   task: { name: "classification" },
   model: { name: "har_cnn", options: {} },
-  method: { name: "fedproto", backbone: "frozen" },
+  method: { name: "analytic" },
   training: { classes: 2, feature_dim: 3 },
-  rounds: { rounds: 4 },
+  publication: { send_after_windows: 4 },
   rollout: { mode: "off" },
-  data: { pipeline: {}, normalization: "client" },
-  light_clients: true,
+  data: { pipeline: {}, normalization: "none" },
 };
 
 export class SmallServer {
@@ -78,6 +77,7 @@ export class SmallServer {
       round: 0,
       plan: PLAN,
       model: null,
+      continuous: true,
       chunk_bytes: 1024,
       created: Date.now() / 1000,
       expires: Math.floor(Date.now() / 1000) + 3600,
@@ -95,11 +95,8 @@ export class SmallServer {
     for (const stream of this.streams) stream.write(event(kind, payload));
   }
 
-  async announce(changes, invitation) {
-    const messages = [];
-    if (invitation) messages.push(["invitation", await this.signed("invitation", invitation)]);
-    messages.push(["announcement", await this.signed("announcement", this.announcement(changes))]);
-    await this.retain(...messages);
+  async announce(changes) {
+    await this.retain(["announcement", await this.signed("announcement", this.announcement(changes))]);
   }
 
   async answer(request, response) {
@@ -157,6 +154,10 @@ export class SmallServer {
       const manifest = JSON.parse(new TextDecoder().decode(unwrap(body).body));
       this.begun.push({ body, manifest });
       if (this.accepted.some((one) => one.updateId === updateId)) return this.acknowledge(updateId, "accepted");
+      if (manifest.withdraw) {
+        this.accepted.push({ updateId, manifest, bytes: null });
+        return this.acknowledge(updateId, "accepted");
+      }
       return this.acknowledge(updateId, "send", { next_chunk: 0 });
     }
     if (step === "chunk") return void this.chunks.set(Number(path.split("/").at(-1)), body);
@@ -165,7 +166,7 @@ export class SmallServer {
     const bytes = new Uint8Array(Buffer.concat(parts));
     this.chunks.clear();
     if ((await sha256(bytes)) !== manifest.sha256) return this.acknowledge(updateId, "send", { next_chunk: 0 });
-    if (!this.accepted.some((one) => one.updateId === updateId)) this.accepted.push({ updateId, bytes });
+    if (!this.accepted.some((one) => one.updateId === updateId)) this.accepted.push({ updateId, manifest, bytes });
     return this.acknowledge(updateId, "accepted");
   }
 

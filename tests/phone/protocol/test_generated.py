@@ -63,7 +63,6 @@ WHOLE: dict[str, tuple[type[Strict], dict[str, Any]]] = {
             "expires": 2_000_000_000,
         },
     ),
-    "invitation": (messages.Invitation, {**ENVELOPE, "round": 2, "model": POINTER}),
     "offer": (messages.Offer, {**ENVELOPE, "rollout": 2}),
     "notice": (messages.Notice, {"schema_version": 1, "session": "s", "reason": "two of a name"}),
     "acknowledgement": (

@@ -75,23 +75,25 @@ test("the stream, however it is cut", () => {
   }
 });
 
-test("updates are the bytes of federation.wire.encode, and are read again", () => {
-  const float32 = (text) => new Float32Array(Uint8Array.from(Buffer.from(text, "base64")).buffer);
-  for (const { classes, dimensions, labels, prototypes, upload } of vector("light_client").class_means) {
-    const counts = new Float32Array(classes);
-    for (const label of labels) counts[label]++;
-    const shape = [classes, dimensions];
-    const bytes = encode([
-      ["prototypes", { shape, data: float32(prototypes) }],
-      ["counts", { shape: [classes], data: counts }],
-    ]);
-    assert.equal(toBase64(bytes), upload);
-    const read = new Safetensors(bytes, bytes.length);
-    if (float32(prototypes).every(Number.isFinite))
-      assert.deepEqual(read.float32("prototypes", shape), float32(prototypes));
-    else assert.throws(() => read.float32("prototypes", shape), /not finite/);
-    assert.deepEqual(read.float32("counts", [classes]), counts);
-  }
+test("files of numbers of several types are those that are read, however far their bytes lie", () => {
+  const tensors = [
+    ["b/int32", { shape: [2, 2], data: Int32Array.of(1, -2, 2 ** 31 - 1, -(2 ** 31)) }],
+    ["a", { shape: [3], data: Float32Array.of(0.5, -0, 1e-45) }],
+    ["b/int64", { shape: [], data: BigInt64Array.of(-(2n ** 53n) + 1n) }],
+  ];
+  const bytes = encode(tensors);
+  const read = new Safetensors(bytes, bytes.length);
+  assert.deepEqual(read.int32("b/int32", [2, 2]), tensors[0][1].data);
+  assert.deepEqual(read.float32("a", [3]), tensors[1][1].data);
+  assert.deepEqual([...read.int64("b/int64", [])], [-(2 ** 53) + 1]);
+  const header = textOf(bytes.subarray(8, read.start));
+  assert.deepEqual([...header.matchAll(/"(a|b\/int\d\d)":/g)].map(([, name]) => name), ["b/int32", "a", "b/int64"]);
+  const begins = tensors.map(([name]) => read.places.get(name).begin);
+  assert.deepEqual(begins, [20, 8, 0], "int64 first, then float32, then int32");
+  assert.throws(() => read.int32("a", [3]), /a is F32 of shape \[3\], expected I32/);
+  assert.throws(() => read.float32("a", [2]), /expected F32 of shape \[2\]/);
+  const infinite = encode([["a", { shape: [1], data: Float32Array.of(Infinity) }]]);
+  assert.throws(() => new Safetensors(infinite, 1000).float32("a", [1]), /not finite/);
 });
 
 const PLACES = [576913, 553832, 100881];

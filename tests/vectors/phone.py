@@ -1,6 +1,6 @@
-"""Make `light_client.json`: what a client that cannot train, such as a phone's browser, computes for itself.
+"""Make `phone.json`: what a client without torch, such as a phone's browser, computes for itself.
 
-After a change of the rules: `python -m tests.vectors.light_client`, and say in CHANGELOG.md why they changed.
+After a change of the rules: `python -m tests.vectors.phone`, and say in CHANGELOG.md why they changed.
 """
 
 from __future__ import annotations
@@ -14,13 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from edge_agent.machine.commands import Evaluate
 from edge_agent.serving import acceptance
-from edge_agent.serving.acceptance import ComparisonSet
-from edge_agent.serving.model_runs import ExampleKind, ModelEvaluation, Windows
 from edge_agent.training.comparison import PairedComparison, by_stretch
 from federation import wire
-from federation.protocol.messages import VersionScore
+from federation.aggregation.ridge_numpy import sums_of, travelling
 from gaitway.tasks.classification import ClassSoundness
 from har_pipeline import ChannelStatistics, ClientWindows, PipelineSettings, split_client
 
@@ -28,30 +25,21 @@ PATH = Path(__file__).with_suffix(".json")
 LABELS = ("downstairs", "upstairs", "walking", "sitting", "standing", "jogging")
 HOP_S, WINDOW_S = 1.28, 2.56
 EPOCH_S = 1_790_000_000.0
-
-
-def class_sums(embeddings: np.ndarray, labels: np.ndarray, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Add embeddings (n, D) one after the other in float64: sums (C, D), counts (C,)."""
-    sums, counts = np.zeros((classes, embeddings.shape[1])), np.zeros(classes)
-    for row, label in zip(embeddings.astype(np.float64), labels, strict=True):
-        sums[label] += row
-        counts[label] += 1
-    return sums, counts
+CLIP = 4.0
 
 
 def vectors() -> dict[str, Any]:
     """Return everything that the file holds."""
     return {
-        "about": "What a client computes that cannot train (docs/protocol.md). Arrays are base64 of little-endian "
-        "float32 in C order. `upload`, prototypes and normalized windows are equal bit for bit; other fractions within "
+        "about": "What a client without torch computes (docs/protocol.md). Arrays are base64 of little-endian "
+        "float32 in C order. `upload` and normalized windows are equal bit for bit; other fractions within "
         "1e-12. `round(x)` takes halves to the even number. Where a value is null it is not known.",
-        "class_means": list(_class_means()),
+        "sums": list(_sums()),
         "temporal_split": list(_splits()),
         "normalization": list(_normalization()),
         "soundness": list(_soundness()),
         "thinned_holdout": [_thinned(*case) for case in ((10, 20), (20, 20), (41, 20), (1000, 300), (1001, 7))],
         "comparison": list(_comparisons()),
-        "acceptance": list(_acceptance()),
     }
 
 
@@ -76,39 +64,34 @@ def packed(values: np.ndarray) -> str:
     return base64.b64encode(np.ascontiguousarray(values, "<f4").tobytes()).decode()
 
 
-# ---- mean embeddings and the upload
+# ---- sums of features, and the upload
 
 
-def _class_means() -> Iterator[dict[str, Any]]:
+def _sums() -> Iterator[dict[str, Any]]:
     random = np.random.default_rng(0)
-    yield _mean_case("a few windows", random.standard_normal((7, 4)), [0, 1, 1, 2, 0, 1, 2], 3)
-    yield _mean_case("a class without windows has the prototype 0", random.standard_normal((4, 3)), [3, 0, 3, 3], 5)
-    small = np.tile([[0.1, 1 / 3, 1e-3]], (1500, 1))
-    yield _mean_case("sums in float32 would drift", small, [0, 1, 1] * 500, 2)
-    cancelling = [[1e16, 3e7], [1, 1.25], [-1e16, -3e7], [1, 2.5], [1, 1e-9], [1e16, 1e30], [3, 7], [-1e16, -1e30]]
-    yield _mean_case("another order gives other bits", np.array(cancelling), [1] * 8, 2)
-    half = random.standard_normal((200, 5)) * 10.0 ** random.integers(-18, 19, (200, 1))
-    labels = random.integers(0, 4, 200)
-    order = random.permutation(400)
-    wide, labels = np.concatenate([half, -half])[order], np.concatenate([labels, labels])[order]
-    yield _mean_case("wide range, where only rounding is left of the sum", wide, labels.tolist(), 4)
-    tiny = np.array([[1e-45, -0.0, 3e38], [1e-45, -0.0, 3e38], [-1e-45, 0.0, 3e38]])
-    yield _mean_case("subnormal, minus zero, more than float32 holds", tiny, [0, 0, 0], 1)
-    yield _mean_case("as large as har_cnn's", np.maximum(random.standard_normal((40, 192)), 0), [0, 5, 2, 2] * 10, 6)
+    yield _sums_case("a few windows", random.standard_normal((7, 4)), [0, 1, 1, 2, 0, 1, 2], 3)
+    yield _sums_case("a class without windows", random.standard_normal((4, 3)), [3, 0, 3, 3], 5)
+    yield _sums_case("numbers beyond the clip", 9 * random.standard_normal((9, 3)), [0, 1, 1] * 3, 2)
+    half = (np.arange(12).reshape(4, 3) + 0.5) / 4096
+    yield _sums_case("halves of a step are rounded to the even number", half, [0, 1, 0, 1], 2)
+    large = np.full((40_000, 2), 4.0)
+    yield _sums_case("sums that 32 bits do not hold are cut off there", large, [0] * 40_000, 1)
+    yield _sums_case("as large as har_cnn's", np.maximum(random.standard_normal((40, 192)), 0), [0, 5, 2, 2] * 10, 6)
 
 
-def _mean_case(name: str, embeddings: np.ndarray, labels: list[int], classes: int) -> dict[str, Any]:
+def _sums_case(name: str, embeddings: np.ndarray, labels: list[int], classes: int) -> dict[str, Any]:
     embeddings = embeddings.astype(np.float32)
-    sums, counts = class_sums(embeddings, np.array(labels), classes)
-    prototypes = (sums / np.maximum(counts, 1)[:, None]).astype(np.float32)
-    tree = {"prototypes": torch.from_numpy(prototypes), "counts": torch.from_numpy(counts.astype(np.float32))}
+    sums = travelling(sums_of(embeddings, np.array(labels), classes, CLIP))
+    tree = {name: torch.from_numpy(part) for name, part in sums._asdict().items()}
+    repeats = len(embeddings) > 1000  # all are the first one then
     return {
         "name": name,
+        "clip": CLIP,
         "dimensions": embeddings.shape[1],
         "classes": classes,
-        "embeddings": packed(embeddings),
-        "labels": labels,
-        "prototypes": packed(prototypes),
+        "repeats": len(embeddings) if repeats else 1,
+        "embeddings": packed(embeddings[:1] if repeats else embeddings),
+        "labels": labels[:1] if repeats else labels,
         "upload": base64.b64encode(wire.encode(tree)).decode(),
     }
 
@@ -278,83 +261,6 @@ def _holdout_json(windows: ClientWindows) -> dict[str, Any]:
         "start_ms": np.round(windows.start_s * 1000).astype(np.int64).tolist(),
         "session": windows.session.tolist(),
         "truth": windows.y.tolist(),
-    }
-
-
-def _score(working: int) -> VersionScore:
-    return VersionScore(
-        metric="macro_f1", value=812_000, trivial=111_000, devices=5, working=working, measured="version"
-    )
-
-
-def _acceptance() -> Iterator[dict[str, Any]]:
-    few = slice(0, 12)
-    yield _accepted("the first model", 0.9, None)
-    yield _accepted("the first model does not work", 0.24, None)
-    yield _accepted("better", 0.9, 0.5)
-    yield _accepted("better, by less than the margin", 0.9, 0.5, margin=0.6)
-    yield _accepted("not shown to be better", 0.75, 0.7)
-    yield _accepted("worse", 0.5, 0.9)
-    yield _accepted("the present model does not work", 0.8, 0.2)
-    yield _accepted("released, and no worse", 0.75, 0.7, release=3)
-    yield _accepted("released, and scores lower", 0.68, 0.75, release=3)
-    yield _accepted("released, and worse", 0.5, 0.9, release=3)
-    yield _accepted("the present model does not run any more", 0.9, None, has_model=True)
-    yield _accepted("few windows, nobody knows, no model yet", 0.9, None, few=few)
-    yield _accepted("few windows, nobody knows", 0.9, 0.5, few=few)
-    yield _accepted("few windows, the server's score is good", 0.9, 0.5, few=few, score=_score(4))
-    yield _accepted("few windows, the server's score is good, lower here", 0.3, 0.9, few=few, score=_score(4))
-    yield _accepted("few windows, the server's score is bad", 0.9, 0.5, few=few, score=_score(2))
-    own = "personalized"
-    yield _accepted("the phone's own is not shown to be better", 0.7, 0.75, present_source=own)
-    yield _accepted("the phone's own is better", 0.5, 0.9, present_source=own)
-    yield _accepted("the phone's own is better, by less than the margin", 0.5, 0.9, margin=0.6, present_source=own)
-    yield _accepted("few windows, nobody knows, the phone's own is used", 0.5, 0.9, few=few, present_source=own)
-
-
-def _accepted(
-    name: str,
-    mine: float,
-    present: float | None,
-    *,
-    margin: float = 0.0,
-    release: int = 0,
-    has_model: bool = False,
-    few: slice | None = None,
-    score: VersionScore | None = None,
-    present_source: str = "global",
-) -> dict[str, Any]:
-    """Judge a model that the server sent (kind "adopt"), which is right on a share `mine` of the holdout."""
-    windows, draws = _holdout()
-    if few:
-        windows, draws = windows.select(np.arange(len(windows))[few]), draws[:, few]
-    labels = LABELS[:4]
-
-    def run(number: int, right: float) -> tuple[np.ndarray, ModelEvaluation]:
-        answered = _answers(windows, draws[number], right)
-        model = {"source": present_source if number else "global", "round": 7 - number}
-        return answered, ModelEvaluation(model, ClassSoundness.of(windows.y, answered, labels), answered == windows.y)
-
-    answered, candidate = run(0, mine)
-    before, other = run(1, present) if present is not None else (None, None)
-    field = ComparisonSet(
-        Windows.of(windows, None, ExampleKind()), other, other is not None or has_model, margin, release > 0
-    )
-    asked = Evaluate(7, "adopt", release=release, server_score=score)
-    outcome, why = acceptance.decide(candidate, field, asked)
-    return {
-        "name": name,
-        "labels": list(labels),
-        **_holdout_json(windows),
-        "candidate": answered.tolist(),
-        "present": None if before is None else before.tolist(),
-        "has_model": field.has_model,
-        "present_source": present_source,
-        "margin": margin,
-        "release": release,
-        "score": None if score is None else score.model_dump(),
-        "outcome": outcome,
-        "why": why,
     }
 
 

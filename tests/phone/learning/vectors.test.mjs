@@ -1,16 +1,15 @@
-// tests/vectors/light_client.json, to which Python is held as well.
+// tests/vectors/phone.json, to which Python is held as well.
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
-import { evaluate } from "../../../phone/app/learning/acceptance.js";
-import { classMeans } from "../../../phone/app/learning/class_means.js";
 import { byStretch, Paired } from "../../../phone/app/learning/comparison.js";
 import { channelSums, inFloat32, normalized, statisticsOf } from "../../../phone/app/learning/normalization.js";
+import { addWindows, emptySums, travelling } from "../../../phone/app/learning/ridge.js";
 import { ClassSoundness } from "../../../phone/app/learning/soundness.js";
 import { evenly, temporalSplit } from "../../../phone/app/learning/splits.js";
-import { versionScore } from "../../../phone/app/protocol/messages.generated.js";
+import { encode } from "../../../phone/app/protocol/safetensors.js";
 import { assertNear, assertSameBits, floats, vectorsOf } from "./vectors.mjs";
 
-const VECTORS = vectorsOf("light_client.json");
+const VECTORS = vectorsOf("phone.json");
 
 function holdoutOf({ start_ms, session, truth, labels }) {
   const windows = {
@@ -21,13 +20,17 @@ function holdoutOf({ start_ms, session, truth, labels }) {
   return { y: windows.y, groups: byStretch(windows), labels };
 }
 
-describe("class means", () => {
-  for (const { name, dimensions, classes, labels, ...packed } of VECTORS.class_means) {
-    test(name, () => {
-      const { prototypes, counts } = classMeans(floats(packed.embeddings), labels, classes, dimensions);
-      assertSameBits(prototypes, floats(packed.prototypes));
-      const expected = Array.from({ length: classes }, (_, code) => labels.filter((each) => each === code).length);
-      assert.deepEqual(Array.from(counts), expected);
+describe("sums, and the upload that carries them", () => {
+  for (const { name, dimensions, classes, labels, clip, repeats, upload, ...packed } of VECTORS.sums) {
+    test(name, async () => {
+      const sums = emptySums(classes, dimensions);
+      for (let i = 0; i < repeats; i++) await addWindows(sums, floats(packed.embeddings), labels, clip);
+      const { gram, moment } = travelling(sums);
+      const bytes = encode([
+        ["gram", { shape: [gram.length], data: gram }],
+        ["moment", { shape: [dimensions + 1, classes], data: moment }],
+      ]);
+      assert.equal(Buffer.from(bytes).toString("base64"), upload);
     });
   }
 });
@@ -87,23 +90,6 @@ describe("comparison", () => {
       assertNear([found.pBetter], [expected.p_better], 1e-12);
       assert.deepEqual([found.isBetter, found.isWorse], [expected.is_better, expected.is_worse]);
       assert.equal(found.words, expected.words);
-    });
-  }
-});
-
-describe("acceptance", () => {
-  for (const { name, outcome, why, ...given } of VECTORS.acceptance) {
-    test(name, () => {
-      const { candidate, present, present_source: source, has_model, margin, release, score, ...rest } = given;
-      const other = has_model ? { model: { source, round: 6 }, answered: present && Int32Array.from(present) } : null;
-      const mine = { model: { source: "global", round: 7 }, answered: Int32Array.from(candidate) };
-      const serverScore = score && versionScore(score, "score");
-      const asked = { kind: "adopt", release, serverScore };
-      const found = evaluate(mine, asked, holdoutOf(rest), other, [], { margin });
-      const inUse = has_model ? ` (in use: ${source} model of round 6)` : "";
-      const done = outcome === "adopted" ? "adopted" : `not adopted${inUse}`;
-      assert.equal(found.reason, `global model of round 7: ${done}, ${why}`);
-      assert.equal(found.answer, outcome);
     });
   }
 });

@@ -1,0 +1,243 @@
+/**
+ * The heads that one exchange of sums gives a phone, and which of them it uses: federation/methods/analytic.py and
+ * edge_agent/serving/heads.py, with the same decisions and words. A head is the shared one, or the phone's own, in
+ * which its sums weigh as all others'; both also on those features alone that are the same however the phone is turned.
+ */
+
+import { byStretch, Paired, PairedGain, STRETCHES } from "./comparison.js";
+import { threeDecimals, withDecimals } from "./numbers.js";
+import { headScores, solve } from "./ridge.js";
+import { ClassSoundness, METRIC } from "./soundness.js";
+
+/** Labelled windows of one activity in one session: of fewer, a holdout says nothing. */
+const MIN_CONTIGUOUS = 5;
+const MIN_CLASSES = 2;
+/** Root mean square of the standardized means of the acceleration's axes: edge_agent/training/orientation.py. */
+const FAR = 1.5;
+/** The simplest first. @type {Record<HeadName, string>} */
+export const HEADS_IN_WORDS = {
+  shared: "shared head",
+  shared_any_orientation: "shared head for any orientation",
+  personalized: "personal head",
+  personalized_any_orientation: "personal head for any orientation",
+};
+
+/** @typedef {"shared" | "shared_any_orientation" | "personalized" | "personalized_any_orientation"} HeadName */
+/** @typedef {import("../types.js").Model} Model */
+/** @typedef {import("../types.js").Examples} Examples */
+/** @typedef {import("../types.js").Verdict} Verdict */
+/** @typedef {import("./ridge.js").FixedSums} FixedSums */
+
+/**
+ * @typedef {object} Exchange what heads are solved of
+ * @property {FixedSums} shared @property {number} clients whose sums they are
+ * @property {FixedSums | null} own null: nothing here has a label
+ * @property {{ridge: number, own_weight: number}} method
+ * @property {readonly number[]} orientationFree columns; none where the network does not say which
+ * @property {number} version @property {string} sha256 of the network below the heads
+ */
+
+/**
+ * Solve every head that there is something for, the simplest first.
+ * @param {Exchange} exchange @returns {Promise<Model[]>}
+ */
+export async function solveHeads({ shared, clients, own, method, orientationFree, version, sha256 }) {
+  const others = method.own_weight * Math.max(1, clients);
+  /** @type {[HeadName, FixedSums | null, readonly number[] | null][]} */
+  const wanted = [];
+  if (clients) wanted.push(["shared", null, null]);
+  if (clients && orientationFree.length) wanted.push(["shared_any_orientation", null, orientationFree]);
+  if (own) wanted.push(["personalized", own, null]);
+  if (own && orientationFree.length) wanted.push(["personalized_any_orientation", own, orientationFree]);
+  const found = [];
+  for (const [head, mine, columns] of wanted) {
+    found.push({ head, ...(await solve(shared, mine, others, method.ridge, columns)), version, sha256 });
+  }
+  return found;
+}
+
+/** Whether the phone's own sums are in it. @param {Model} model */
+export function isPersonal({ head }) {
+  return head.startsWith("personalized");
+}
+
+/** What a model is called. @param {Model} model */
+export function nameOf({ head, version }) {
+  return `${HEADS_IN_WORDS[head]} of version ${version}`;
+}
+
+/**
+ * Recognize one window by its embedding. A ridge regression on 0 and 1 estimates how likely each class is; what comes
+ * out below 0 counts as 0.
+ * @param {ArrayLike<number>} embedding (D) @param {Model} model
+ * @returns {{code: number, probabilities: Float64Array}}
+ */
+export function recognizeBy(embedding, model) {
+  const scores = headScores(embedding, model);
+  if (!scores.every(Number.isFinite)) throw new Error("the model gives no number on the phone's own windows");
+  const code = scores.indexOf(Math.max(...scores));
+  const likely = scores.map((score) => Math.max(score, 0));
+  const sum = likely.reduce((total, each) => total + each, 0);
+  return { code, probabilities: sum > 0 ? likely.map((each) => each / sum) : scores.map((_, i) => Number(i === code)) };
+}
+
+/**
+ * The class of each embedding. @param {Float32Array} embeddings (n × D) @param {number} count n @param {Model} model
+ * @returns {Int32Array} (n)
+ */
+export function answersOf(embeddings, count, model) {
+  const width = embeddings.length / Math.max(count, 1);
+  return Int32Array.from({ length: count }, (_, row) => {
+    return recognizeBy(embeddings.subarray(row * width, (row + 1) * width), model).code;
+  });
+}
+
+/**
+ * Whether the phone lies otherwise than most, by the mean embedding of its windows: a warning sign, no proof.
+ * @param {Float32Array} embeddings (n × D) @param {number} count n @param {readonly number[]} gravity columns
+ */
+export function isFar(embeddings, count, gravity) {
+  if (!count || !gravity.length) return false;
+  const width = embeddings.length / count;
+  const squares = gravity.map((column) => {
+    let sum = 0;
+    for (let row = 0; row < count; row++) sum += embeddings[row * width + column];
+    return (sum / count) ** 2;
+  });
+  return Math.sqrt(squares.reduce((total, each) => total + each, 0) / gravity.length) > FAR;
+}
+
+/**
+ * @typedef {object} Question which head is used?
+ * @property {readonly Model[]} heads the simplest first @property {Model | null} present the one in use
+ * @property {Examples} holdout @property {Examples} train @property {Float32Array} embeddings (n × D) of the holdout
+ * @property {readonly string[]} labels @property {boolean} isFar
+ */
+
+/** @typedef {{model: Model, right: Uint8Array, found: ClassSoundness, score: number}} Run */
+
+/**
+ * Say which head is used from now on. The winner takes the place of the present model, unless that one is shown to be
+ * better on the same windows. @param {Question} question @returns {Verdict}
+ */
+export function evaluate({ heads, present, holdout, train, embeddings, labels, isFar: far }) {
+  const places = comparable(train, holdout);
+  const y = places.map((i) => holdout.y[i]);
+  const groups = byStretch({
+    y,
+    startS: Float64Array.from(places, (i) => holdout.startS[i]),
+    session: places.map((i) => holdout.session[i]),
+  });
+  const width = embeddings.length / Math.max(holdout.y.length, 1);
+  const rows = new Float32Array(places.length * width);
+  places.forEach((place, i) => rows.set(embeddings.subarray(place * width, (place + 1) * width), i * width));
+  const run = (/** @type {Model} */ model) => {
+    const answered = answersOf(rows, y.length, model);
+    const found = ClassSoundness.of(y, answered, labels);
+    const right = Uint8Array.from(y, (code, i) => Number(answered[i] === code));
+    return { model, right, found, score: found.score ?? 0 };
+  };
+  const runs = heads.map(run);
+  const { best, why, gains } = choose(runs, groups, y.length, far);
+  const now = present && y.length && present.sha256 === best.model.sha256 ? run(present) : null;
+  return verdictOf(best, why, now, present, groups, { runs, gains });
+}
+
+/**
+ * @param {Run} best @param {string} because @param {Run | null} now @param {Model | null} present
+ * @param {import("./comparison.js").Groups} groups @param {{runs: Run[], gains: Map<Run, PairedGain>}} all
+ * @returns {Verdict}
+ */
+function verdictOf(best, because, now, present, groups, { runs, gains }) {
+  const worse = now && Paired.of(groups, best.right, now.right);
+  /** @type {Verdict["answer"]} */
+  let answer = "adopted";
+  let why = because;
+  if (now && worse?.isWorse && now.score >= best.score && !now.found.fault) {
+    [answer, why] = ["refused", `${why}; but the ${nameOf(now.model)} has ${threeDecimals(now.score)} there: ${worse.words}`];
+  } else if (best.found.fault) {
+    [answer, why] = ["failed", `${why}; it does not work: ${best.found.fault}`];
+  }
+  const inUse = present && answer !== "adopted" ? ` (in use: ${nameOf(present)})` : "";
+  const told = answer === "adopted" ? "adopted" : `not adopted${inUse}`;
+  return {
+    answer,
+    reason: `${nameOf(best.model)}: ${told}, ${why}`,
+    score: best.found.score,
+    trivial: best.found.obstacle ? null : best.found.trivial,
+    source: isPersonal(best.model) ? "personalized" : "global",
+    model: answer === "adopted" ? best.model : present,
+    compared: {
+      metric: METRIC,
+      windows: best.found.examples,
+      classes: best.found.classes,
+      stretches: groups.count,
+      unit: STRETCHES,
+      models: runs.map((each) => ({
+        head: each.model.head,
+        name: nameOf(each.model),
+        score: each.found.score,
+        gain: gains.get(each)?.gain ?? null,
+        standard_error: gains.get(each)?.error ?? null,
+      })),
+    },
+  };
+}
+
+/**
+ * Places of those holdout windows whose activity has enough labelled ones in one session; none where that are too few
+ * activities. @param {Examples} train @param {Examples} holdout @returns {Int32Array}
+ */
+export function comparable(train, holdout) {
+  /** @type {Map<string, number>} */
+  const counts = new Map();
+  for (const { y, session } of [train, holdout]) {
+    y.forEach((code, i) => counts.set(`${code} ${session[i]}`, 1 + (counts.get(`${code} ${session[i]}`) ?? 0)));
+  }
+  const long = new Set([...counts].filter(([, count]) => count >= MIN_CONTIGUOUS).map(([key]) => Number(key.split(" ")[0])));
+  const able = new Set(holdout.y.filter((code) => long.has(code)));
+  if (able.size < MIN_CLASSES) return new Int32Array(0);
+  return Int32Array.from(holdout.y.keys()).filter((i) => able.has(holdout.y[i]));
+}
+
+/**
+ * The simplest head that no other beats by more than a standard error; by how the phone lies without labels.
+ * @param {Run[]} runs the simplest first @param {import("./comparison.js").Groups} groups
+ * @param {number} count of windows @param {boolean} far
+ * @returns {{best: Run, why: string, gains: Map<Run, PairedGain>}}
+ */
+function choose(runs, groups, count, far) {
+  const [first] = runs;
+  /** @type {Map<Run, PairedGain>} */
+  const gains = new Map();
+  if (!count) return { ...withoutLabels(runs, far), gains };
+  let best = first;
+  for (const run of runs.slice(1)) {
+    gains.set(run, PairedGain.of(groups, run.right, first.right));
+    if (PairedGain.of(groups, run.right, best.right).isBetter) best = run;
+  }
+  const gain = gains.get(best);
+  if (!gain) {
+    const others = runs.slice(1).map((each) => `${HEADS_IN_WORDS[each.model.head]} ${threeDecimals(each.score)}`).join(", ");
+    const beats = others && `; no other is better by more than a standard error (${others})`;
+    return { best, why: `${first.found.words}${beats}`, gains };
+  }
+  const error = gain.error === null ? "" : ` ± ${withDecimals(100 * gain.error, 1)}`;
+  const why =
+    `${best.found.words}; on ${gain.groups} ${STRETCHES} it is right ${withDecimals(100 * gain.gain, 1)}${error} points more ` +
+    `often than the ${HEADS_IN_WORDS[first.model.head]}, which has ${threeDecimals(first.score)}`;
+  return { best, why, gains };
+}
+
+/** @param {Run[]} runs @param {boolean} far @returns {{best: Run, why: string}} */
+function withoutLabels(runs, far) {
+  const named = (/** @type {HeadName} */ name) => runs.find(({ model }) => model.head === name);
+  const few =
+    `fewer than ${MIN_CLASSES} activities have ${MIN_CONTIGUOUS} labelled windows in a row, so that no head is scored`;
+  const free = far ? named("shared_any_orientation") : undefined;
+  if (!free) return { best: named("shared") ?? runs[0], why: few };
+  return {
+    best: free,
+    why: `${few}; this device seems to lie otherwise than most, and this head does not know how it lies`,
+  };
+}

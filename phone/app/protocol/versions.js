@@ -1,0 +1,154 @@
+/**
+ * The versions of a continuous federation on a phone: what one is made of, which one is to be taken up, and what is
+ * reported of it.
+ */
+
+import { WireError } from "./errors.js";
+import { Safetensors } from "./safetensors.js";
+
+/** @typedef {import("./messages.js").Announcement} Announcement */
+/** @typedef {import("./messages.generated.js").BlobPointer} Pointer */
+/** @typedef {import("./messages.generated.js").Release} Release */
+/** @typedef {import("./agent_state.js").Memory} Memory */
+/** @typedef {import("./agent_state.js").KeptModel} KeptModel */
+/** @typedef {import("../types.js").Plan} Plan */
+/** @typedef {import("../types.js").Verdict} Verdict */
+
+const METRIC = "macro_f1";
+const REASON = 500;
+/** Models before the present one that are kept, for a rollout that is withdrawn. */
+const MAX_BEFORE = 2;
+/** Each number of one device's sums fits into 32 bits. */
+const LIMIT = 2 ** 31 - 1;
+/** A newer version is taken up after so long, or once as many were published as before. */
+const REFRESH_MS = 900_000;
+
+/**
+ * @typedef {object} SharedSums of all devices
+ * @property {import("../learning/ridge.js").FixedSums} shared @property {number} clients whose they are
+ */
+
+/** @typedef {{ridge: number, clip: number, own_weight: number}} Method what the plan says of it, with its defaults */
+
+/** @param {Plan} plan @returns {Method} throws a WireError where it is out of bounds */
+export function methodOf({ method }) {
+  const { ridge = 1e-2, clip = 4, own_weight = 1 } = method;
+  const isIn = (/** @type {unknown} */ value, /** @type {number} */ most) =>
+    typeof value === "number" && value >= 0 && value <= most;
+  if (isIn(ridge, 1e6) && ridge > 0 && isIn(clip, 8) && clip > 0 && isIn(own_weight, 1e6)) {
+    return { ridge, clip, own_weight };
+  }
+  throw new WireError(
+    `the plan's method has ridge ${ridge}, clip ${clip} and own_weight ${own_weight}; expected above 0 to 1e6, above 0 ` +
+      "to 8, and 0 to 1e6",
+  );
+}
+
+/**
+ * The sums of a broadcast. Those that so many devices cannot have sent are refused; throws a WireError.
+ * @param {Uint8Array} file @param {Plan} plan @returns {SharedSums}
+ */
+export function sharedSums(file, { labels, training }) {
+  const size = training.feature_dim + 1;
+  const tensors = new Safetensors(file, file.length);
+  const gram = tensors.int64("sums/gram", [(size * (size + 1)) / 2]);
+  const moment = tensors.int64("sums/moment", [size, labels.length]);
+  const [clients] = tensors.int64("sums/clients", []);
+  const largest = Math.max(largestOf(gram), largestOf(moment));
+  if (!(clients >= 0) || largest > clients * LIMIT) {
+    throw new WireError(
+      `the broadcast's sums of ${clients} devices reach ${largest}; at most ${LIMIT} of each device can be in them`,
+    );
+  }
+  return { shared: { gram, moment, classes: labels.length }, clients };
+}
+
+/** @param {Float64Array} values */
+function largestOf(values) {
+  return values.reduce((largest, value) => Math.max(largest, Math.abs(value)), 0);
+}
+
+/** @typedef {{pointer: Pointer, version: number, rollout: number, key: string}} Target what to take up; 0: of no rollout */
+
+/**
+ * The version that is to be taken up now: what was released or, without rollouts, the newest one; null: none.
+ * @param {Announcement} a @param {Release | null} release that is for this phone @param {Memory} memory
+ * @param {KeptModel | null} kept @param {number} nowMs @returns {Target | null}
+ */
+export function targetOf(a, release, memory, kept, nowMs) {
+  if (a.plan.rollout.mode === "off") {
+    const target = newest(a);
+    return target && target.version > 0 && memory.judged !== target.key && mayRefresh(memory, target, nowMs)
+      ? target
+      : null;
+  }
+  if (!release) return null;
+  if (kept?.release === release.rollout || memory.release?.rollout === release.rollout) return null;
+  const { model: pointer, round: version, rollout } = release;
+  const key = keyOf(version, pointer);
+  return memory.judged === key ? null : { pointer, version, rollout, key };
+}
+
+/** The newest version, taken up already or not; null where there is none. @param {Announcement} a @returns {Target | null} */
+export function newest(a) {
+  const version = versionOf(a);
+  if (!a.model || version === null) return null;
+  return { pointer: a.model, version, rollout: 0, key: keyOf(version, a.model) };
+}
+
+/** When the next version may be taken up. @param {Memory} memory @returns {number} in Unix milliseconds */
+export function refreshAtMs({ refreshed }) {
+  return refreshed ? refreshed.atMs + REFRESH_MS : 0;
+}
+
+/**
+ * A version has megabytes, and most change little: not each one is taken up.
+ * @param {Memory} memory @param {Target} target @param {number} nowMs
+ */
+function mayRefresh(memory, { version }, nowMs) {
+  const { refreshed } = memory;
+  return !refreshed || version >= 2 * refreshed.version || nowMs >= refreshAtMs(memory) || nowMs < refreshed.atMs;
+}
+
+/** Whether the last version of a finished federation was dealt with. @param {Announcement} a @param {Memory} memory */
+export function lastWasJudged({ model, plan, round }, memory) {
+  return !model || plan.rollout.mode !== "off" || memory.judged === keyOf(round, model);
+}
+
+/** A version's name: two may have the same bytes. @param {number} version @param {Pointer} pointer */
+function keyOf(version, { sha256 }) {
+  return `${version} ${sha256}`;
+}
+
+/** The number of the announced version; null where the announcement does not tell. @param {Announcement} a */
+export function versionOf({ state, round }) {
+  if (state === "paused") return null;
+  return state === "collecting" || state === "aggregating" ? Math.max(0, round - 1) : round;
+}
+
+/** @param {Verdict} verdict @param {number} release @param {KeptModel | null} before @returns {KeptModel | null} */
+export function keptAfter({ model }, release, before) {
+  if (!model || model === before?.model) return before;
+  /** @type {(one: KeptModel | null, depth: number) => KeptModel | null} */
+  const cut = (one, depth) => one && (depth ? { ...one, before: cut(one.before, depth - 1) } : null);
+  return { model, release, before: cut(before, MAX_BEFORE) };
+}
+
+/**
+ * @param {Announcement} a @param {Target} target @param {Verdict} verdict
+ * @returns {import("./messages.generated.js").AdoptionReport}
+ */
+export function adoptionReport(a, target, { answer, score, trivial, reason, source }) {
+  const { instance, epoch } = a;
+  const found = { round: target.version, source, answer, score, trivial, reason: reason.slice(0, REASON) };
+  return { metric: METRIC, instance, epoch, ...found };
+}
+
+/**
+ * @param {Announcement} a @param {number} rollout @param {Verdict} verdict
+ * @returns {import("./messages.generated.js").ReleaseReport}
+ */
+export function releaseReport(a, rollout, { answer, score, reason }) {
+  const { instance, epoch } = a;
+  return { metric: METRIC, instance, epoch, rollout, answer, score, reason: reason.slice(0, REASON) };
+}
