@@ -99,9 +99,10 @@ def note_update(
     today = metrics_today(manifest.metrics)
     measured = {name: value for name, value in today.items() if 0 < len(name) <= METRIC_NAME_LENGTH}
     common = {"federation_id": federation.id, "device_id": device.id, "round_number": number}
-    if measured:
+    if manifest.sequence is not None:  # of a continuous federation, where a device may send several for one version
         before = (MetricRow.device_id == device.id, MetricRow.round_number == number)
         session.execute(delete(MetricRow).where(MetricRow.federation_id == federation.id, *before))
+    if measured:
         rows = [{**common, "name": name, "value": value, "recorded_at": now} for name, value in measured.items()]
         put(session, _ADD_METRICS, rows)
 
