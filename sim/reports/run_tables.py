@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from sim.experiment import DEFAULTS
-from sim.reports.table import Table, table_of
+from sim.reports.table import ReportTable, table_of
 from sim.results.records import Plain, RunConfig
 from sim.results.run_directory import RunDirectory
 from sim.results.tables import DEFINITIONS, SELECTED, byte_size, duration, selected_texts, spread_texts
@@ -27,8 +27,8 @@ def _texts(config: RunConfig, scores: Plain | None) -> list[str]:
     return [metric.text(scores[name] if scores else None) for name, metric in config.metrics.items()]
 
 
-def selected_table(run: RunDirectory) -> Table:
-    """Every score of the rounds that were chosen."""
+def selected_table(run: RunDirectory) -> ReportTable:
+    """Return every score of the rounds that were chosen."""
     names = [name + " 10 %" * (name == "worst") for name in DEFINITIONS]
     rows = [
         (SELECTED[selection], number, *(text for name in DEFINITIONS for text in texts[name]))
@@ -37,8 +37,8 @@ def selected_table(run: RunDirectory) -> Table:
     return table_of(["round chosen", "round", *_heads(run.config, *names)], rows)
 
 
-def rounds_table(run: RunDirectory) -> Table:
-    """What every round gave and cost."""
+def rounds_table(run: RunDirectory) -> ReportTable:
+    """List what every round gave and cost."""
     scores = _heads(run.config, "personalization", "global")
     rows = [
         (
@@ -56,8 +56,8 @@ def rounds_table(run: RunDirectory) -> Table:
     return table_of(["round", "clients", "training loss", *scores, "up", "down", "time"], rows)
 
 
-def clients_table(run: RunDirectory) -> Table:
-    """One row a client, worst personalization first, those without a score last."""
+def clients_table(run: RunDirectory) -> ReportTable:
+    """List one row a client, worst personalization first, those without a score last."""
 
     def order(name: str) -> tuple[bool, float]:
         scores = run.client_scores.get(name)
@@ -77,8 +77,8 @@ def clients_table(run: RunDirectory) -> Table:
     return table_of([*head, *_heads(run.config, "personalization", "generalization")], rows)
 
 
-def classes_table(run: RunDirectory) -> Table | None:
-    """One row a class: what it was tested on, and its score in each of the three confusion matrices."""
+def classes_table(run: RunDirectory) -> ReportTable | None:
+    """List one row a class: what it was tested on, and its score in each of the three confusion matrices."""
     matrices = (run.confusions.personalization, run.confusions.generalization, run.confusions.global_)
     task = run.config.learnt
     metric = task.class_metric
@@ -102,8 +102,8 @@ def _tested(run: RunDirectory, index: int) -> int:
     return next(sum(matrix[index]) for matrix in matrices if matrix)
 
 
-def new_clients_table(run: RunDirectory) -> Table | None:
-    """One row for each number of labelled examples, and one for the clients' own models where there is no server's."""
+def new_clients_table(run: RunDirectory) -> ReportTable | None:
+    """List a row for each number of labelled examples, and one for clients' own models where no server's is."""
     new, metrics = run.summary and run.summary.new_clients, run.config.metrics
     if not new:
         return None
@@ -117,7 +117,7 @@ def new_clients_table(run: RunDirectory) -> Table | None:
     return table_of(head, [(name, *spread_texts(scores, metrics)) for name, scores in named])
 
 
-def settings_tables(run: RunDirectory) -> dict[str, Table]:
+def settings_tables(run: RunDirectory) -> dict[str, ReportTable]:
     """Return the settings by section; empty sections stay out."""
     config = run.config
     everyone = {"clients_per_round": "all", "deadline_s": "none"}

@@ -22,19 +22,19 @@ class Cell(NamedTuple):
     note: str = ""
 
 
-class Table(NamedTuple):
+class ReportTable(NamedTuple):
     """Rows of cells, the first of which names its row; `head` may be empty."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[Cell]]
 
 
-def table_of(head: Sequence[str], rows: Iterable[Iterable[object]]) -> Table:
+def table_of(head: Sequence[str], rows: Iterable[Iterable[object]]) -> ReportTable:
     """Make a table of plain values."""
-    return Table(head, [[Cell(str(value)) for value in row] for row in rows])
+    return ReportTable(head, [[Cell(str(value)) for value in row] for row in rows])
 
 
-def markdown_table(table: Table) -> str:
+def markdown_table(table: ReportTable) -> str:
     """Write GitHub's kind of table; `<u>` underlines the second."""
     ruled = ["---", *["---:"] * (len(table.head) - 1)]
     lines = [table.head, ruled, *([_marked(cell) for cell in row] for row in table.rows)]
@@ -52,7 +52,7 @@ def escaped(text: str) -> str:
     return re.sub(r"([\\|<*_`[])", r"\\\1", text).replace("\n", " ")
 
 
-def printed_table(title: str, table: Table) -> rich.table.Table:
+def printed_table(title: str, table: ReportTable) -> rich.table.Table:
     """Lay a table out for the terminal: names to the left, numbers, never cut, to the right, notes below, in lines."""
     printed = rich.table.Table(title=title, box=box.SIMPLE, title_style="bold", title_justify="left")
     printed.add_column(table.head[0])

@@ -107,7 +107,7 @@ def score_texts(chosen: SelectedRound, metrics: Mapping[str, Metric]) -> ScoreTe
 
 
 def spread_texts(part: Spread | None, metrics: Mapping[str, Metric]) -> tuple[str, ...]:
-    """Each metric of a score of many clients as text."""
+    """Write each metric of a score of many clients as text."""
     return tuple(spread_text(metric, part[name]) if part else "–" for name, metric in metrics.items())
 
 

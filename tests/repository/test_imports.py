@@ -260,6 +260,7 @@ ALSO_OUTSIDE = {
     "edge_agent.training.checkpoints": {"torch": "only the training process imports it"},
     "edge_agent.training.candidate": {"torch": "only the training process imports it"},
     "edge_agent.training.folds": {"torch": "only the training process imports it"},
+    "edge_agent.training.orientation": {"torch": "only the training process imports it"},
     "aggregator_api": {
         "pydantic": VALIDATES,
         "starlette": "the part of FastAPI that has the middleware, thread pool and error classes",
@@ -291,6 +292,7 @@ ALSO_OUTSIDE = {
     },
     "aggregator_api.auth.server_identity": {"cryptography": "ed25519"},
     "aggregator_api.federations.initial_state": {"torch": "the initial model"},
+    "aggregator_api.storage.continuous_sums": {"torch": "sums are tensors"},
     "aggregator_api.runtime": {"torch": "threads of the aggregation"},
     "aggregator_api.rounds.aggregation_worker": {"torch": "threads of the aggregation"},
     "sim": {"numpy": ARRAYS, "pydantic": VALIDATES},

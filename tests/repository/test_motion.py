@@ -16,6 +16,9 @@ MAY_SAY_IT = {
     "edge_agent.sensors": "where samples come from",
     "edge_agent.doctor": "looks at the sensors",
     "edge_agent.config.sensors": "their settings",
+    "edge_agent.teaching": "lessons of motion",
+    "edge_agent.serving.heads": "heads that know no axes",
+    "edge_agent.training.orientation": "how the device lies",
 }
 AGNOSTIC = ("aggregator_api", "federation", "edge_agent")
 WINDOWS_OF_MOTION = {

@@ -25,7 +25,7 @@ from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.figures.style import new_figure, plain_text
 from sim.reports.table import table_of
 
-Table = npt.NDArray[np.float64]
+ReportTable = npt.NDArray[np.float64]
 Rounds = Mapping[int, Mapping[str, float]]
 
 TEXT = """A client's weight times the number of clients in the round: 1 is an equal share. Grey: not in the round.
@@ -89,7 +89,7 @@ def clients_figure(kinds: Mapping[str, Rounds], clients: Sequence[str]) -> Figur
     return figure
 
 
-def _shares(rounds: Rounds, names: Sequence[str]) -> Table:
+def _shares(rounds: Rounds, names: Sequence[str]) -> ReportTable:
     """Return weights (clients, rounds), each times the round's clients; NaN where a client was not in a round."""
     first, last = min(rounds), max(rounds)
     each = [rounds.get(number, {}) for number in range(first, last + 1)]
@@ -124,12 +124,12 @@ def last_round_figure(weights: Weights) -> Figure:
     return figure
 
 
-def _span(shares: Sequence[Table]) -> float:
+def _span(shares: Sequence[ReportTable]) -> float:
     """How far from 1 the colours reach: as far as the weights do, but never so near that noise is coloured."""
     return float(max(0.05, *(np.nanmax(np.abs(values - 1)) for values in shares)))
 
 
-def _around_one(axes: Axes, values: Table, span: float, columns: tuple[int, int]) -> AxesImage:
+def _around_one(axes: Axes, values: ReportTable, span: float, columns: tuple[int, int]) -> AxesImage:
     colours = colormaps["RdBu_r"].with_extremes(bad="#dddddd")
     place = (columns[0] - 0.5, columns[1] + 0.5, len(values) - 0.5, -0.5)
     norm = Normalize(1 - span, 1 + span)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
-from sim.reports.table import Table
+from sim.reports.table import ReportTable
 
 
 class CaptionedFigure(NamedTuple):
@@ -27,4 +27,4 @@ class AnalysisSection:
     text: str
     values: Mapping[str, Any] = field(default_factory=dict)
     figures: Mapping[str, CaptionedFigure] = field(default_factory=dict)
-    table: Table | None = None
+    table: ReportTable | None = None

@@ -19,7 +19,7 @@ from sim.errors import AnalysisError
 from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.comparison.comparability import settings_of
 from sim.reports.figures.style import COLOURS, DASHES, clean, heading, new_figure, plain_text
-from sim.reports.table import Table, table_of
+from sim.reports.table import ReportTable, table_of
 from sim.results.records import Summary
 from sim.results.run_directory import RunDirectory
 
@@ -128,7 +128,7 @@ def _section(key: str, lines: Mapping[str, Line], metric: Metric) -> AnalysisSec
     return AnalysisSection(name, f"Sensitivity to {key}", text, values, figures, _table(lines, metric))
 
 
-def _table(lines: Mapping[str, Line], metric: Metric) -> Table:
+def _table(lines: Mapping[str, Line], metric: Metric) -> ReportTable:
     rows = []
     for rest, line in lines.items():
         for text, scores in line.items():

@@ -1,6 +1,6 @@
 """What a method costs a client against the baseline: local training time, memory and bytes.
 
-Table 3 of Ek et al. 2024 is the model: the baseline's own figures, and every other row in multiples of them.
+ReportTable 3 of Ek et al. 2024 is the model: the baseline's own figures, and every other row in multiples of them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from sim.reports.comparison.records import Group, Row
 from sim.reports.comparison.tables import row_name
-from sim.reports.table import Table, table_of
+from sim.reports.table import ReportTable, table_of
 from sim.results.run_directory import RunDirectory
 from sim.results.tables import byte_size, duration
 
@@ -34,7 +34,7 @@ def mean_of_known(values: Iterable[float | None]) -> float | None:
     return statistics.fmean(known) if known and len(known) == len(came) else None
 
 
-def overhead_table(group: Group) -> Table | None:
+def overhead_table(group: Group) -> ReportTable | None:
     """Return the rows that have a baseline, below it; None where none has, or a reference alone."""
     by_label = {row.label: row for row in group.rows}
     pairs = [(row, by_label[row.baseline]) for row in group.rows if row.baseline in by_label and not row.reference]

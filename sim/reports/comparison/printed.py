@@ -31,7 +31,7 @@ from sim.reports.comparison.tables import (
     spanned,
     traffic,
 )
-from sim.reports.table import Cell, Table, escaped, markdown_table, printed_table, table_of
+from sim.reports.table import Cell, ReportTable, escaped, markdown_table, printed_table, table_of
 from sim.results.records import SELECTIONS
 from sim.results.tables import CHOICES, DEFINITIONS, SELECTED, choice, duration
 
@@ -42,7 +42,7 @@ class TitledTable(NamedTuple):
     """A table of a group, under its title; the first one has none."""
 
     title: str
-    table: Table
+    table: ReportTable
     note: str = ""
 
 
@@ -90,12 +90,15 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     console.print(Text(f"{choice(comparison.selection)} {RANKS_NOTE}", style="dim"))
 
 
-def _narrow_tables(group: Group, selection: str) -> Iterator[tuple[str, Table]]:
+def _narrow_tables(group: Group, selection: str) -> Iterator[tuple[str, ReportTable]]:
     """Yield a group's tables with what 80 columns have room for: the files have the rest."""
     metric = group.metrics[group.primary]
     shown = " over ".join(each.label for each in group.metrics.values()) + metric.unit
     scored = [cells for row in group.rows for cells in _score_rows(group, row)]
-    yield f"{group.title}: {shown}, {selection}", Table(("method", "pers.", "worst 10 %", "gen.", "global"), scored)
+    yield (
+        f"{group.title}: {shown}, {selection}",
+        ReportTable(("method", "pers.", "worst 10 %", "gen.", "global"), scored),
+    )
     costs = [
         (row_name(row), *traffic(row), duration(row.seconds), spanned(row.chosen_rounds), row.rounds)
         for row in group.rows
@@ -110,7 +113,7 @@ def _narrow_tables(group: Group, selection: str) -> Iterator[tuple[str, Table]]:
     ]
     if tests:
         title = f"{metric.label} against the baseline, 95 % intervals over seeds"
-        yield title, Table(("method", "pers.", "gen."), tests)
+        yield title, ReportTable(("method", "pers.", "gen."), tests)
     head = ("method", "chosen", "round", "pers.", "gen.", "global")
     yield f"{metric.label} in three rounds", table_of(head, _chosen_rows(group))
     if overhead := overhead_table(group):

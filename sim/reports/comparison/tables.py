@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from federation.tasks import TASKS
 from gaitway.tasks import Metric
 from sim.reports.comparison.records import NEW_CLIENTS, PAIRED, ComparedScore, Group, OverDatasets, Row, columns_of
-from sim.reports.table import Cell, Table, table_of
+from sim.reports.table import Cell, ReportTable, table_of
 from sim.results.records import SELECTIONS
 from sim.results.statistics import PairedTest, min_sign_flip_p
 from sim.results.tables import SELECTED, byte_size, duration
@@ -42,14 +42,14 @@ SHORT = {
 }
 
 
-def scores_table(group: Group) -> Table:
+def scores_table(group: Group) -> ReportTable:
     """Return scores and cost of a group's rows; the model has a column where rows differ in it."""
     mixed = len({row.model for row in group.rows}) > 1
     columns = list(dict.fromkeys([*columns_of(group.metrics), *(each for row in group.rows for each in row.scores)]))
     named = [column_name(column, group.metric_of(column)) for column in columns]
     cost = ["up", "down", "time", "rounds", "round", "seeds"]
     rows = [_score_row(group, row, columns, mixed) for row in group.rows]
-    return Table(["method", *(["model"] if mixed else []), *named, *cost], rows)
+    return ReportTable(["method", *(["model"] if mixed else []), *named, *cost], rows)
 
 
 def column_name(column: str, metric: Metric) -> str:
@@ -98,7 +98,7 @@ def spanned(values: Sequence[int]) -> str:
 # ---- tests
 
 
-def paired_table(group: Group) -> Table | None:
+def paired_table(group: Group) -> ReportTable | None:
     """Return each row against its baseline, seed by seed; None where no row was tested."""
     rows = [row for row in group.rows if row.tests]
     if not rows:
@@ -106,7 +106,7 @@ def paired_table(group: Group) -> Table | None:
     columns = [column for column in columns_of(group.metrics, PAIRED) if any(column in row.tests for row in rows)]
     named = [column_name(column, group.metric_of(column)) for column in columns]
     head = ["method", "baseline", *named, "seeds"]
-    return Table(head, [_paired_row(group, row, columns) for row in rows])
+    return ReportTable(head, [_paired_row(group, row, columns) for row in rows])
 
 
 def _paired_row(group: Group, row: Row, columns: Sequence[str]) -> list[Cell]:
@@ -149,7 +149,7 @@ def client_spread(test: PairedTest, metric: Metric) -> str:
 # ---- three rounds
 
 
-def selected_table(group: Group) -> Table:
+def selected_table(group: Group) -> ReportTable:
     """Return the primary metric of each row in the rounds chosen by validation, not at all, and by test."""
     chosen = [selection for selection in SELECTIONS if any(selection in row.selected for row in group.rows)]
     wanted, metric = columns_of([group.primary]), group.metrics[group.primary]
@@ -161,7 +161,7 @@ def selected_table(group: Group) -> Table:
         for selection in chosen
         if (found := row.selected.get(selection))
     ]
-    return Table(head, rows)
+    return ReportTable(head, rows)
 
 
 def plain_cell(score: ComparedScore | None, metric: Metric) -> Cell:
@@ -178,7 +178,7 @@ def p_text(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def ranking_table(over: OverDatasets) -> Table:
+def ranking_table(over: OverDatasets) -> ReportTable:
     """Return methods by their average rank."""
     rows = sorted(over.ranking.ranks.items(), key=lambda item: item[1])
     return table_of(["method", "average rank"], [(name, f"{rank:.2f}") for name, rank in rows])

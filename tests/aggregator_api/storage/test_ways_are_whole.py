@@ -47,6 +47,7 @@ NOTHING_ENDS = {
             *(
                 ("POST", "approve"),
                 ("POST", "reinstate"),
+                ("POST", "withdraw"),
                 ("PUT", "tags"),
                 ("POST", "status"),
                 ("POST", "update/{update_id}/begin"),
@@ -72,6 +73,7 @@ NOTHING_ENDS_BY_COMMAND = {
     *(
         "devices approve",
         "devices reinstate",
+        "devices withdraw",
         "devices tag",
         "devices enrol",
         "retention apply",
