@@ -77,7 +77,8 @@ def _section(name: str, declaration: Declaration, known: Summaries) -> Iterator[
     found = rows(declaration, known)
     yield f"## {declaration.title}\n"
     yield f"{declaration.asks}{' ' + declaration.reads if declaration.reads else ''}\n"
-    yield "\n".join(_table(declaration, found)) + "\n"
+    if any(row.found for row in found):
+        yield "\n".join(_table(declaration, found)) + "\n"
     yield _made(name, declaration, found) + "\n"
     if ranks := _ranks(declaration, found):
         yield ranks + "\n"
@@ -151,8 +152,9 @@ def _made(name: str, declaration: Declaration, found: Sequence[Row]) -> str:
     hardware = ", ".join(sorted({one.hardware for one in runs}))
     missing = "" if len(runs) == planned else f" of {planned}; means are over the seeds that are there"
     seeds = len(declaration.seeds)
+    scored = ", ".join(sorted({metric_of(one.metric).label for one in runs}))
     return (
-        f"`{name}`: {len(runs)} runs{missing}; {seeds} seed{'s' * (seeds > 1)}, {when}, {hardware}, commits "
+        f"`{name}`: {scored}; {len(runs)} runs{missing}; {seeds} seed{'s' * (seeds > 1)}, {when}, {hardware}, commits "
         f"{', '.join(commits)}."
     )
 
