@@ -37,7 +37,7 @@ _READ: dict[tuple[str, Path | None], FederatedData] = {}
 def loaded(settings: Experiment, root: Path | None, clients: int | None = None) -> FederatedData:
     """Read a run's examples, of the first `clients` clients; what several runs share is read once."""
     seed = settings.training.seed if settings.partition else 0  # recordings are split in time, without a draw
-    key = f"{settings.model_dump_json(include={'dataset', 'dataset_options', 'partition'})} {seed}", root
+    key = f"{settings.model_dump_json(include={'data', 'dataset', 'dataset_options', 'partition'})} {seed}", root
     if key not in _READ:
         _READ[key] = load_data(settings, root, None, None)
     return _READ[key] if clients is None else first_clients(_READ[key], clients)
