@@ -223,7 +223,7 @@ def learns_by_itself_and_goes_back(here: Fleet, page: Page) -> None:
     page.goto(f"{here.url}/phone/#take-part")
     page.reload()
     card = page.get_by_role("region", name="The model in use")
-    useless = card.get_by_text("The personal head for any orientation of version")
+    useless = card.get_by_text("The personal head for any orientation of version").first
     useless.wait_for()
     card.get_by_role("button", name="Learn from this phone's windows").click()
     said = card.get_by_role("status")
