@@ -164,9 +164,9 @@ class Simulation:
         """Count the round, and whose updates it has left out or used, as a server does."""
         self.progress = self.progress.after(ended.round.phase)
         for name in ended.received:
-            is_left_out = name in self.screening.left_out
-            if is_left_out or ended.round.phase is RoundPhase.PUBLISHED:
-                self.refused[name] = refused_updates(self.refused.get(name, 0), used=not is_left_out)
+            is_excluded = name in self.screening.excluded
+            if is_excluded or ended.round.phase is RoundPhase.PUBLISHED:
+                self.refused[name] = refused_updates(self.refused.get(name, 0), used=not is_excluded)
 
     def broadcasts_for(self, cohort: Sequence[str]) -> dict[str, Tree]:
         """Ask for what each client gets; where that is the same for all it is one tree, which engines need not copy."""
@@ -432,7 +432,7 @@ def _mean_bytes(trees: Iterable[Tree]) -> int:
 
 def _used(method: Method, came: Sequence[Update], screening: Screening) -> Sequence[Update]:
     """Return the updates that are aggregated, each with the examples that it counts with."""
-    kept = [update.client_id not in screening.left_out for update in came]
+    kept = [update.client_id not in screening.excluded for update in came]
     return LazySequence(
         [index for index, used in enumerate(kept) if used],
         lambda index: cap_examples(came[index], screening.capped.get(came[index].client_id), method.upload_groups),
@@ -441,5 +441,5 @@ def _used(method: Method, came: Sequence[Update], screening: Screening) -> Seque
 
 def _screened(found: Screening) -> dict[str, Any]:
     """What a round's record says of whose weight was capped, and whose update was left out."""
-    said = {"capped": dict(found.capped), "left_out": dict(found.left_out)}
+    said = {"capped": dict(found.capped), "excluded": dict(found.excluded)}
     return {name: by_client for name, by_client in said.items() if by_client}

@@ -341,7 +341,7 @@ class Coordinator:
                 version = repositories.add_version(session, federation, number, result.state, result.broadcast)
                 if self.contract(federation).is_continuous:
                     contributions.settle(session, row, version)
-                judge_round(session, federation, row, settings, screening.left_out, is_published=True)
+                judge_round(session, federation, row, settings, screening.excluded, is_published=True)
                 transitions.start_next(session, federation, self._clock())
                 published = self.transition(session, federation, Aggregated())
                 if result.noise_multiplier is not None:
@@ -363,7 +363,7 @@ class Coordinator:
                     if screening is not None:
                         write_screening(session, federation, row, screening)
                         settings = self.contract(federation).plan.rounds
-                        judge_round(session, federation, row, settings, screening.left_out, is_published=False)
+                        judge_round(session, federation, row, settings, screening.excluded, is_published=False)
                     ended = self.transition(session, federation, AggregationFailed(reason))
                 elif _at(session, federation, number, RoundPhase.ANNOUNCED):
                     ended = self.transition(session, federation, Stopped(reason))

@@ -61,7 +61,7 @@ def note_clone(session: Session, federation: FederationRow, name: str) -> None:
 
 
 class Destination(NamedTuple):
-    """Where an update has gone: `accepted` into a round or into the next version, or `held` for the next round."""
+    """Where an update has gone: `accepted` into a round or into the next version, or `deferred` to the next round."""
 
     status: str
     number: int

@@ -129,7 +129,7 @@ class RoundRecord(Record):
     gradient_dissimilarity: GradientDissimilarity | None = None  # where the run was asked for it
     lost: tuple[str, ...] = ()  # of the cohort, those whose update never came
     capped: dict[str, int] = {}  # the examples that a client counted with, of those that have more
-    left_out: dict[str, str] = {}  # why a client's update was not used
+    excluded: dict[str, str] = {}  # why a client's update was not used
     seconds: dict[str, float]
     diagnostics: dict[str, Any] = {}  # `sim.diagnostics` knows what is inside
 

@@ -16,10 +16,11 @@ RENAMED = {
     ("rollouts", "bad"): "failures",
     ("rollouts", "enlisted_to"): "last_checked_device_id",
     ("rollout_devices", "told_at"): "notified_at",
+    ("rounds", "left_out"): "excluded",
     ("federations", "light_model_sha256"): "feature_model_sha256",
     ("federations", "light_model_size"): "feature_model_size",
 }
-"""Table and column of an earlier version, and the column's name today (migrations 0008 and 0009)."""
+"""Table and column of an earlier version, and the column's name today (migrations 0008, 0009 and 0010)."""
 
 
 def tables_of(database: Database) -> list[Table]:
