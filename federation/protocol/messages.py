@@ -183,7 +183,9 @@ class ReleaseOrder(Strict):
     serial: int = Field(ge=0, lt=1 << 53, description="rises with every change")
     released: Release | None = Field(default=None, description="of the last completed rollout; none: none was")
     candidate: Release | None = Field(default=None, description="of the rollout that is under way")
-    millionths: int = Field(default=0, ge=0, le=1_000_000, description="share of the devices that get the candidate")
+    share_millionths: int = Field(
+        default=0, ge=0, le=1_000_000, description="share of the devices that get the candidate"
+    )
     withdrawn: tuple[Annotated[int, Field(ge=0, le=MAX_ROUNDS)], ...] = Field(
         default=(), max_length=MAX_WITHDRAWN, description="rollouts that were halted"
     )
@@ -202,7 +204,9 @@ class Announcement(Strict):
     federation: Name
     instance: Instance
     epoch: Epoch = 1
-    restored: float | None = Field(default=None, description="when the epoch began, in Unix time; none: the first one")
+    restored_at: float | None = Field(
+        default=None, description="when the epoch began, in Unix time; none: the first one"
+    )
     serial: int = Field(default=0, ge=0, lt=1 << 53, description="never falls within an epoch")
     state: Literal["waiting", "collecting", "aggregating", "paused", "finished", "stopped"]
     round: int = Field(ge=0, le=MAX_ROUNDS)

@@ -97,14 +97,14 @@ def samples() -> dict[str, Sample]:
     score = VersionScore(value=810_000, trivial=210_000, devices=4, working=3, measured="updates")
     pointer = BlobPointer(sha256="ab" * 32, size=10, url="/v1/blobs/" + "ab" * 32, score=score)
     release = Release(rollout=2, version=3, round=3, model=pointer)
-    order = ReleaseOrder(serial=41, released=release, candidate=release, millionths=250_000, withdrawn=(1,))
+    order = ReleaseOrder(serial=41, released=release, candidate=release, share_millionths=250_000, withdrawn=(1,))
     place: dict[str, Any] = {"instance": INSTANCE, "epoch": 2}
     report = ReleaseReport(**place, rollout=2, answer="rolled_back", score=0.5, reason="worse")
     adoption = AdoptionReport(
         **place, round=3, source="global", answer="refused", score=0.6, trivial=0.2, reason="worse"
     )
     announcement = Announcement(
-        schema_version=1, federation=FEDERATION, **place, restored=NOW - 60, serial=40, state="collecting", round=3,
+        schema_version=1, federation=FEDERATION, **place, restored_at=NOW - 60, serial=40, state="collecting", round=3,
         invited=4, deadline=NOW + 600, plan=plan(), model=pointer, release=order, chunk_bytes=4096,
         presence_check="a1b2", created=NOW, expires=1_795_086_401, continuous=True, feature_model=pointer,
     )  # fmt: skip

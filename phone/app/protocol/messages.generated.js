@@ -364,7 +364,7 @@ export const release = object({
  * @property {number} serial rises with every change
  * @property {Release | null} released of the last completed rollout; none: none was
  * @property {Release | null} candidate of the rollout that is under way
- * @property {number} millionths share of the devices that get the candidate
+ * @property {number} share_millionths share of the devices that get the candidate
  * @property {number[]} withdrawn rollouts that were halted
  */
 /** @type {import("./checks.js").Check<ReleaseOrder>} */
@@ -372,7 +372,7 @@ export const releaseOrder = object({
   serial: whole(0, Number.MAX_SAFE_INTEGER),
   released: orNull(release),
   candidate: orNull(release),
-  millionths: or(whole(0, 1_000_000), 0),
+  share_millionths: or(whole(0, 1_000_000), 0),
   withdrawn: or(list(whole(0, 2_147_483_647), 32), []),
 });
 
@@ -383,7 +383,7 @@ export const releaseOrder = object({
  * @property {string} federation
  * @property {string} instance
  * @property {number} epoch
- * @property {number | null} restored when the epoch began, in Unix time; none: the first one
+ * @property {number | null} restored_at when the epoch began, in Unix time; none: the first one
  * @property {number} serial never falls within an epoch
  * @property {"waiting" | "collecting" | "aggregating" | "paused" | "finished" | "stopped"} state
  * @property {number} round
@@ -408,7 +408,7 @@ export const announcement = object({
   federation: text(MESSAGE_BYTES, NAME),
   instance: text(MESSAGE_BYTES, INSTANCE),
   epoch: or(whole(1, Number.MAX_SAFE_INTEGER), 1),
-  restored: orNull(number()),
+  restored_at: orNull(number()),
   serial: or(whole(0, Number.MAX_SAFE_INTEGER), 0),
   state: oneOf("waiting", "collecting", "aggregating", "paused", "finished", "stopped"),
   round: whole(0, 2_147_483_647),
