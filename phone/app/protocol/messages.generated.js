@@ -69,12 +69,12 @@ export const modelSpec = object({
  */
 /** @type {import("./checks.js").Check<Augmentation>} */
 export const augmentation = object({
-  flip: or(number({ least: 0, most: 1 }), 0),
+  flip: or(number({ min: 0, max: 1 }), 0),
   padding: or(whole(0, 1_024), 0),
-  scale: or(tuple(number({ least: 0.1, most: 10 }), number({ least: 0.1, most: 10 })), [1.0, 1.0]),
-  brightness: or(number({ least: 0, most: 1 }), 0),
-  contrast: or(number({ least: 0, most: 1 }), 0),
-  saturation: or(number({ least: 0, most: 1 }), 0),
+  scale: or(tuple(number({ min: 0.1, max: 10 }), number({ min: 0.1, max: 10 })), [1.0, 1.0]),
+  brightness: or(number({ min: 0, max: 1 }), 0),
+  contrast: or(number({ min: 0, max: 1 }), 0),
+  saturation: or(number({ min: 0, max: 1 }), 0),
 }, { others: true });
 
 /**
@@ -100,11 +100,11 @@ export const trainingConfig = object({
   epochs: or(whole(1, 10_000), 1),
   batch_size: or(whole(1, 65_536), 64),
   optimizer: or(oneOf("adam", "sgd"), "adam"),
-  lr: or(number({ most: 100, above: 0 }), 0.001),
+  lr: or(number({ max: 100, above: 0 }), 0.001),
   lr_schedule: or(oneOf("constant", "polynomial"), "constant"),
-  lr_power: or(number({ most: 10, above: 0 }), 0.9),
-  momentum: or(number({ least: 0, below: 1 }), 0),
-  weight_decay: or(number({ least: 0, most: 10 }), 0),
+  lr_power: or(number({ max: 10, above: 0 }), 0.9),
+  momentum: or(number({ min: 0, below: 1 }), 0),
+  weight_decay: or(number({ min: 0, max: 10 }), 0),
   augmentation: or(augmentation, {}),
   seed: or(whole(0, 9_223_372_036_854_775_807), 0),
 }, { others: true });
@@ -140,17 +140,17 @@ export const roundSettings = object({
   clients_per_round: orNull(whole(1, 1_000_000_000)),
   sampling: or(oneOf("uniform", "examples"), "uniform"),
   cohort_tags: or(list(text(MESSAGE_BYTES, NAME), 32), []),
-  over_selection: or(number({ least: 1, most: 10 }), 1),
+  over_selection: or(number({ min: 1, max: 10 }), 1),
   minimum_clients: or(whole(1, 1_000_000_000), 1),
   deadline_s: orNull(number({ above: 0 })),
-  interval_s: or(number({ least: 0, most: 31_622_400 }), 0),
+  interval_s: or(number({ min: 0, max: 31_622_400 }), 0),
   late: or(oneOf("drop", "next"), "drop"),
   partial_work: or(oneOf("method", "drop", "use"), "method"),
-  staleness_exponent: or(number({ least: 0 }), 0.5),
-  max_weight_ratio: or(orNull(number({ least: 1, most: 1_000_000 })), 2),
+  staleness_exponent: or(number({ min: 0 }), 0.5),
+  max_weight_ratio: or(orNull(number({ min: 1, max: 1_000_000 })), 2),
   norm_factor: or(orNull(number({ above: 1 })), 10),
   clip_norm: orNull(number({ above: 0 })),
-  noise_multiplier: or(number({ least: 0, most: 1_000_000 }), 0),
+  noise_multiplier: or(number({ min: 0, max: 1_000_000 }), 0),
   delta: or(number({ above: 0, below: 1 }), 1e-05),
   norm_after: or(whole(1, 1_000_000_000), 8),
   max_refused_updates: or(orNull(whole(1, 1_000_000)), 3),
@@ -168,9 +168,9 @@ export const roundSettings = object({
  */
 /** @type {import("./checks.js").Check<PublicationSettings>} */
 export const publicationSettings = object({
-  interval_s: or(number({ least: 0, most: 31_622_400 }), 60),
+  interval_s: or(number({ min: 0, max: 31_622_400 }), 60),
   min_changes: or(whole(1, 1_000_000_000), 1),
-  max_wait_s: or(number({ least: 0, most: 31_622_400 }), 3_600),
+  max_wait_s: or(number({ min: 0, max: 31_622_400 }), 3_600),
   send_after_windows: or(whole(1, 1_000_000_000), 20),
 }, { others: true });
 
@@ -200,11 +200,11 @@ export const groupWave = object({
 /** @type {import("./checks.js").Check<RolloutSettings>} */
 export const rolloutSettings = object({
   mode: or(oneOf("off", "manual", "automatic"), "off"),
-  waves: or(list(either(number({ most: 1, above: 0 }), groupWave), 16, 1), [0.05, 0.25, 1.0]),
-  success_threshold: or(number({ most: 1, above: 0 }), 0.8),
-  soak_s: or(number({ least: 0, most: 32_000_000 }), 3_600),
-  wave_timeout_s: or(number({ least: 0, most: 32_000_000 }), 86_400),
-  halt_share: or(number({ most: 1, above: 0 }), 0.1),
+  waves: or(list(either(number({ max: 1, above: 0 }), groupWave), 16, 1), [0.05, 0.25, 1.0]),
+  success_threshold: or(number({ max: 1, above: 0 }), 0.8),
+  soak_s: or(number({ min: 0, max: 32_000_000 }), 3_600),
+  wave_timeout_s: or(number({ min: 0, max: 32_000_000 }), 86_400),
+  halt_share: or(number({ max: 1, above: 0 }), 0.1),
   halt_devices: or(whole(1, 1_000_000_000), 2),
 }, { others: true });
 
@@ -219,7 +219,7 @@ export const rolloutSettings = object({
 /** @type {import("./checks.js").Check<PromotionSettings>} */
 export const promotionSettings = object({
   min_devices: orNull(whole(1, 1_000_000_000)),
-  margin: or(number({ least: 0, most: 1_000_000 }), 0.02),
+  margin: or(number({ min: 0, max: 1_000_000 }), 0.02),
 }, { others: true });
 
 /**
