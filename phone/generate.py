@@ -151,8 +151,6 @@ def _check(name: str, schema: Schema) -> str:
         options.append(f"notAbove: {json.dumps(schema['notAbove'])}")
     more = f", {{ {', '.join(options)} }}" if options else ""
     made = f"object({{\n{fields}}}{more})"
-    if issubclass(getattr(messages, name, object), messages.ScoredMessage):
-        made = f'renamed({json.dumps(messages.NAMED_IN_0_2_0)}, "metric", {made})'
     return f'/** @type {{import("./checks.js").Check<{name}>}} */\nexport const {_variable(name)} = {made};\n\n'
 
 

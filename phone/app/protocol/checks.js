@@ -124,20 +124,6 @@ export function record(check, max) {
 }
 
 /**
- * An object whose keys had other names before; one with the key `today` has today's.
- * @template T @param {Record<string, string>} names by those before @param {string} today @param {Check<T>} check
- * @returns {Check<T>}
- */
-export function renamed(names, today, check) {
-  return (value, at) => {
-    const given = anyObject(value, at);
-    if (Object.hasOwn(given, today)) return check(given, at);
-    const entries = Object.entries(given).map(([key, each]) => [Object.hasOwn(names, key) ? names[key] : key, each]);
-    return check(Object.fromEntries(entries), at);
-  };
-}
-
-/**
  * An object of these keys; another one is refused, unless `others` says that they are kept unread.
  * `notAbove` names numbers, and for each the number that it must not exceed.
  * @template {Record<string, Check<any>>} T @param {T} fields

@@ -15,7 +15,6 @@ import {
   or,
   orNull,
   record,
-  renamed,
   text,
   tuple,
   whole,
@@ -318,14 +317,14 @@ export const plan = object({
  *   it was made from
  */
 /** @type {import("./checks.js").Check<VersionScore>} */
-export const versionScore = renamed({"macro_f1": "value", "most_frequent": "trivial"}, "metric", object({
+export const versionScore = object({
   metric: or(text(MESSAGE_BYTES, /^[a-z0-9_]{1,64}$/), "macro_f1"),
   value: whole(0, 1_000_000_000_000),
   trivial: whole(0, 1_000_000_000_000),
   devices: whole(1, 2_147_483_647),
   working: whole(0, 2_147_483_647),
   measured: oneOf("version", "updates"),
-}, { notAbove: {"working": "devices"} }));
+}, { notAbove: {"working": "devices"} });
 
 /**
  * @typedef {object} BlobPointer Where a blob is, and what it must be.
