@@ -43,7 +43,7 @@ CREATE TABLE IF NOT EXISTS pairs (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 _UPGRADE = """
 UPDATE pairs SET value = replace(replace(replace(value,
     '"millionths":', '"share_millionths":'), '"macro_f1":', '"value":'), '"most_frequent":', '"trivial":')
-WHERE name IN ('order', 'offer', 'release', 'adoption')
+WHERE name IN ('order', 'offer', 'release', 'adoption', 'candidates')
 """
 _TABLES = ("outbox", "rounds", "adoptions", "pairs")
 
