@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -89,10 +90,15 @@ def write_plan(out: Path) -> None:
 def toml(value: Any) -> str:
     """Write a JSON value without null as TOML, tables within one line."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{name} = {toml(held)}" for name, held in value.items()) + "}"
+        return "{" + ", ".join(f"{toml_key(name)} = {toml(held)}" for name, held in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(toml, value)) + "]"
     return json.dumps(value)
+
+
+def toml_key(name: str) -> str:
+    """Write a key, in quotes where it needs them."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
 
 
 def dump(path: Path, value: object) -> None:
