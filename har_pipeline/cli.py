@@ -12,9 +12,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from gaitway.progress import Progress
 from gaitway.terminal import Console
 from har_pipeline import cache
 from har_pipeline.apps.cli import show_exports, show_found

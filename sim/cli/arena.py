@@ -11,9 +11,10 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 from gaitway.files import write_file
+from gaitway.progress import Progress
 from sim.arena.cells import ArenaCell
 from sim.arena.declaration import FOLDER as TABLES
 from sim.arena.declaration import read_declaration

@@ -12,8 +12,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 
+from gaitway.progress import Progress
 from gaitway.terminal import Console
 from sim.errors import SettingsError, SimError
 from sim.results.records import Selection

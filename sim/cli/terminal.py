@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import TimeRemainingColumn as TimeRemaining
 
 from federation.errors import FederationError
 from federation.tasks.task import Task
+from gaitway.progress import Progress
 from gaitway.terminal import Console
 from har_pipeline import PipelineError
 from models.errors import ModelError

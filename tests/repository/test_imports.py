@@ -219,6 +219,7 @@ INSIDE = {
         "data": ("errors", "experiment"),
         "presets": ("data", "errors", "experiment"),
         "sweep": ("engines", "errors", "run_options"),
+        "tracking": ("errors", "results", "run_options"),
         "results": (
             *("best_round", "checkpoint", "data", "errors", "evaluation", "experiment", "networks", "simulation"),
         ),
