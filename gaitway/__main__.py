@@ -12,8 +12,7 @@ from importlib import import_module
 from typing import NamedTuple, NoReturn
 
 from gaitway.errors import closest
-
-FAILED = 2
+from gaitway.exit_codes import ExitCode
 
 
 class Program(NamedTuple):
@@ -122,7 +121,7 @@ def _complete() -> None:
 
 def _fail(words: str) -> NoReturn:
     print(f"gaitway: {words}", file=sys.stderr)
-    raise SystemExit(FAILED)
+    raise SystemExit(ExitCode.REFUSED)
 
 
 if __name__ == "__main__":

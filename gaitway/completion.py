@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 import typer
-from typer.completion import completion_init, get_completion_script
+from typer.completion import completion_init, get_completion_script  # type: ignore[attr-defined]
+
+from gaitway.exit_codes import ExitCode
 
 VARIABLE = "_GAITWAY_COMPLETE"
 """Set by the shell's script when it asks what may come next."""
@@ -27,7 +29,7 @@ def main(words: Sequence[str]) -> int:
     if len(words) != 1 or words[0] not in SHELLS:
         asked = list(words) == ["--help"]
         print(USAGE, end="", file=sys.stdout if asked else sys.stderr)
-        return 0 if asked else 2
+        return ExitCode.DONE if asked else ExitCode.REFUSED
     print(get_completion_script(prog_name="gaitway", complete_var=VARIABLE, shell=words[0]))
     return 0
 

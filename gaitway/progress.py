@@ -12,7 +12,7 @@ LINE_EVERY_S = 10.0
 """How often progress is printed where it cannot be drawn."""
 
 
-class Progress(rich.progress.Progress):
+class ProgressDisplay(rich.progress.Progress):
     """Rich's, which says nothing until the end in a log or a pipe: there each bar is a line, now and then."""
 
     def __init__(self, *columns: rich.progress.ProgressColumn | str, **options: Any) -> None:
