@@ -37,8 +37,8 @@ def simulate(
     from sim.cli.options import describe  # `import sim` stays light
     from sim.errors import SettingsError
     from sim.presets import with_defaults
-    from sim.run import load_data, run
     from sim.reports.run_result import RunResult
+    from sim.run import load_data, run
     from sim.tracking import trackers
 
     unknown = sorted(options.keys() - OPTIONS.keys() - {"set"})
