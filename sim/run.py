@@ -36,12 +36,15 @@ from sim.evaluation import Evaluator
 from sim.experiment import Experiment
 from sim.networks.architectures import Architecture, architectures, for_images
 from sim.new_clients import score_new_clients
+from sim.results.records import RoundRecord, Summary
+from sim.results.run_directory import RunDirectory
 from sim.results.saved_models import save_models
 from sim.results.segmented_images import FILE, images_of, write_images
 from sim.results.summary import write_json, write_results
 from sim.results.writing import CHECKPOINT, writing
 from sim.run_options import ENVIRONMENT
 from sim.simulation import Simulation
+from sim.tracking.callback import RunCallback
 from sim.uplink import Uplink
 
 Report = Callable[[str, dict[str, Any]], None]
@@ -60,10 +63,12 @@ def run(
     checkpoint_every_s: float = 60.0,
     client_store_dir: Path | None = None,
     report: Report = lambda _kind, _what: None,
+    callbacks: Sequence[RunCallback] = (),
 ) -> dict[str, Any]:
     """Run, or resume, the federation of `settings` in the directory `out`, and return the summary.
 
     `client_store_dir` is the folder of the clients' models where memory does not hold them; none: `out`.
+    `report` hears what is going on at once, `callbacks` what stands in the run's files.
 
     Raises:
         RunDirectoryError: if `out` holds another configuration's run or a damaged checkpoint, or cannot be written to.
@@ -94,8 +99,25 @@ def run(
         simulation.restore(saved)
     with writing("the rounds' scores (rounds.jsonl)", out):
         _truncate_lines(out / "rounds.jsonl", simulation.round_number)
-    _play(simulation, out, checkpoint_every_s, report)
-    extra: dict[str, Any] = {"clients": len(data.clients), "seconds": {"data": data_seconds}}
+    try:
+        directory = RunDirectory(out)
+        for callback in callbacks:
+            callback.on_start(directory, simulation.round_number)
+        _play(simulation, out, checkpoint_every_s, report, callbacks)
+        summary = _write_results(
+            simulation, settings, out, {"clients": len(data.clients), "seconds": {"data": data_seconds}}
+        )
+        for callback in callbacks:
+            callback.on_end(directory, Summary.model_validate(summary))
+    except BaseException as error:
+        for callback in callbacks:
+            callback.on_error(error)
+        raise
+    return summary
+
+
+def _write_results(simulation: Simulation, settings: Experiment, out: Path, extra: dict[str, Any]) -> dict[str, Any]:
+    """Score what is scored at the end, and write the summary, its neighbours and the models."""
     if settings.holdout is not None:
         extra["new_clients"] = score_new_clients(simulation, settings.holdout)
     with writing("the final scores (summary.json and its neighbours)", out):
@@ -203,13 +225,17 @@ def _can_forget(settings: Experiment, simulation: Simulation) -> None:
             )
 
 
-def _play(simulation: Simulation, out: Path, checkpoint_every_s: float, report: Report) -> None:
+def _play(
+    simulation: Simulation, out: Path, checkpoint_every_s: float, report: Report, callbacks: Sequence[RunCallback]
+) -> None:
     written, pause = time.monotonic(), checkpoint_every_s
     lines = out / "rounds.jsonl"
     for record in simulation.run_rounds():
         with writing(f"the scores of round {record['round']} (rounds.jsonl)", out), lines.open("a") as file:
             file.write(json.dumps(record) + "\n")
         report("round", record)
+        for callback in callbacks:
+            callback.on_round(RoundRecord.model_validate(record))
         begun = time.monotonic()
         if simulation.is_over or begun - written >= pause:
             with writing(f"the checkpoint of round {record['round']} ({CHECKPOINT})", out):
