@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,9 +47,21 @@ class GraphWriter:
         self.nodes.append(helper.make_node(operator, inputs, names, **attributes))
         return names
 
-    def copy(self, value: str, name: str) -> None:
-        """Give a value a name as an output of the graph."""
-        self.nodes.append(helper.make_node("Identity", [value], [name]))
+    def name_outputs(self, outputs: Mapping[str, Traced]) -> None:
+        """Give values names as outputs of the graph, a copy only where one has a name already or no node made it."""
+        made = {name for node in self.nodes for name in node.output}
+        renamed: dict[str, str] = {}
+        copies: list[onnx.NodeProto] = []
+        for name, traced in outputs.items():
+            value = self.value(traced)
+            if value in made and value not in renamed:
+                renamed[value] = name
+            else:
+                copies.append(helper.make_node("Identity", [value], [name]))
+        self.nodes += copies
+        for node in self.nodes:
+            for names in (node.input, node.output):
+                names[:] = [renamed.get(each, each) for each in names]
 
     def value(self, traced: Traced) -> str:
         """Return the name of a traced tensor."""

@@ -100,6 +100,12 @@ def _bitwise_not(graph: GraphWriter, call: Call) -> str:
     return graph.add("Sub", [graph.constant(-1, call.dtype), graph.value(call.args[0])])
 
 
+@emits("log1p")
+def _log1p(graph: GraphWriter, call: Call) -> str:
+    one = graph.constant(1, call.dtype)
+    return graph.add("Log", [graph.add("Add", [graph.cast(call.args[0], call.dtype), one])])
+
+
 @emits("rsqrt")
 def _rsqrt(graph: GraphWriter, call: Call) -> str:
     return graph.add("Reciprocal", [graph.add("Sqrt", [graph.cast(call.args[0], call.dtype)])])

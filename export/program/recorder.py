@@ -17,12 +17,12 @@ from torch.func import functionalize
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from export.runtime import ExportError
+from export.program.errors import ProgramError
 
 Decompositions = dict[Any, Callable[..., Any]]
 
 
-class UnsupportedOperatorError(ExportError):
+class UnsupportedOperatorError(ProgramError):
     """A computation has an operator that programs do not have."""
 
 

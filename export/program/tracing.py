@@ -88,8 +88,7 @@ def _written(recording: Recording, names: list[str], returned: list[str]) -> Tra
     results = dict(zip(returned, recording.outputs, strict=True))
     passed = {name: places[node] for name, node in results.items() if node in places}
     computed = {name: node for name, node in results.items() if node not in places}
-    for name, node in computed.items():
-        graph.copy(graph.value(node), OUTPUT + name)
+    graph.name_outputs({OUTPUT + name: node for name, node in computed.items()})
     used = {each for node in graph.nodes for each in node.input}
     inputs = {name: node for node, name in places.items() if name in used}
     return TracedFunction(

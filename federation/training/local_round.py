@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -202,15 +203,16 @@ def _statistics(when: str, setup: Setup, client: Client, work: ClientWork, stack
     stats = method.empty_sums(setup.training, like, work.examples.y.shape[:1] if stacked else ())
     if when not in method.sums_at:
         return stats
-
-    def one(client: Client, batch: Batch, before: ExampleSums) -> ExampleSums:
-        output = setup.network.evaluate(client.params, client.buffers, batch.x, batch.mask)
-        return method.add_sums(setup.task, setup.training, output, batch, before)
-
     with torch.no_grad():
         for batch in _batches(setup, work.examples, work.stats_order, 0, stacked):
-            stats = lift(one)(client, batch, stats)
+            stats = lift(partial(sums_with, setup))(client, batch, stats)
     return stats
+
+
+def sums_with(setup: Setup, client: Client, batch: Batch, before: ExampleSums) -> ExampleSums:
+    """Add what the method sums of a batch, in evaluation mode."""
+    output = setup.network.evaluate(client.params, client.buffers, batch.x, batch.mask)
+    return setup.method.add_sums(setup.task, setup.training, output, batch, before)
 
 
 def _batches(setup: Setup, examples: Examples, order: Schedule, epoch: int, stacked: bool) -> Iterator[Batch]:

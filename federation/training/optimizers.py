@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam as fused_adam
 
-from federation.errors import SettingsError, unknown_name
+from federation.errors import unknown_name
 from federation.plan import TrainingConfig
 from federation.records import Tensors
 
