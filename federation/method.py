@@ -117,6 +117,16 @@ class Method:
             )
         return None
 
+    @property
+    def program_incompatibility(self) -> str | None:
+        """Say in words why a device cannot run the client half as graphs of operators; None where it can.
+
+        It can where the client's hooks are pure functions of tensors by operators that ONNX has (`export.program`).
+        """
+        if self.pools_data:
+            return f"the method {self.name} trains on everybody's examples in one place, which no device has"
+        return None
+
     # ---- client half
 
     def shared(self, name: str) -> bool:

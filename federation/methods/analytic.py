@@ -107,6 +107,14 @@ class Analytic(Method):
             "target; use a method that trains, such as fedavg"
         )
 
+    @property
+    def program_incompatibility(self) -> str | None:
+        """Devices need no program for sums; heads are solved, for which ONNX has no operator."""
+        return (
+            f"the method {self.name} solves linear equations on the device, for which ONNX has no operator; it "
+            "needs no program: phones and devices make its sums without torch as it is"
+        )
+
     # ---- client half
 
     def init_client_state(self, client: Client, training: TrainingConfig) -> Client:
