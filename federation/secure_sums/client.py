@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 from secrets import token_bytes
 from typing import NamedTuple
 
@@ -221,9 +222,10 @@ def _members(device: Device, state: ClientState, body: bytes) -> ClientStep:
     holders, threshold = listed.neighbours(own), listed.degree.threshold
     points = np.array(holders, np.uint64) + np.uint64(1)
     dealt = [shamir.split(secret, points, threshold, device.entropy) for secret in (state.mask_private, state.seed)]
+    channel = masks.private_key(state.channel_private)
     sealed = tuple(
         masks.seal(
-            listed.channel_key(state.channel_private, listed.keys_of(holder).channel_key, own, holder),
+            listed.channel_key(channel, listed.keys_of(holder).channel_key, own, holder),
             mask_share + seed_share,
             listed.channel(own, holder),
         )
@@ -247,11 +249,11 @@ def _shares(device: Device, state: ClientState, body: bytes) -> ClientStep:
     _check_rising(delivered.dealers, range(len(listed.members)), "dealers")
     if delivered.members != listed.digest or own not in delivered.dealers:
         raise AbortError("the shares are of another list of members, or this device's own were lost")
-    held = {}
+    held, channel = {}, masks.private_key(state.channel_private)
     expected = set(listed.neighbours(own)) & set(delivered.dealers)
     for share in delivered.shares:
         if share.sender in expected:
-            key = listed.channel_key(state.channel_private, listed.keys_of(share.sender).channel_key, share.sender, own)
+            key = listed.channel_key(channel, listed.keys_of(share.sender).channel_key, share.sender, own)
             text = masks.unseal(key, share.sealed, listed.channel(share.sender, own))
             if text is not None:
                 held[share.sender] = text
@@ -297,9 +299,10 @@ def masked_vector(listed: Membership, state: ClientState, vector: NDArray[np.int
     own, dealers = listed.places[state.device], set(read(DeliveredShares, state.delivered).dealers)
     total = vector.astype(masks.dtype_of(listed.request.bits))  # wraps: −1 is 2^bits − 1
     total += listed.own_mask(state.seed, own)
+    private = masks.private_key(state.mask_private)
     for other in listed.neighbours(own):
         if other in dealers:
-            listed.add_pair_mask(total, state.mask_private, own, other)
+            listed.add_pair_mask(total, private, own, other)
     return total
 
 
@@ -374,7 +377,7 @@ def _opened(state: ClientState, included: IncludedList) -> RevealedShares:
 
 
 def _check_rising(members: tuple[int, ...], allowed: range | tuple[int, ...], what: str) -> None:
-    if any(one >= other for one, other in zip(members, members[1:], strict=False)) or not set(members) <= set(allowed):
+    if any(one >= other for one, other in pairwise(members)) or not set(members) <= set(allowed):
         raise AbortError(f"the list of {what} does not rise, or has somebody who cannot be in it")
 
 

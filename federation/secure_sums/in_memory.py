@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +19,7 @@ STAGES = (ServerStage.KEYS, ServerStage.SHARES, ServerStage.VECTORS, ServerStage
 
 @dataclass
 class Cost:
-    """What one end has spent."""
+    """What one end has spent; seconds are processor time."""
 
     seconds: float = 0.0
     bytes_up: int = 0
@@ -59,14 +59,14 @@ class InMemorySum:
     def _answered(self, state: ServerState, message: ToDevice) -> ServerState:
         cost, own = self.costs.setdefault(message.device, Cost()), self.devices[message.device]
         cost.bytes_down += len(message.body)
-        begun = time.perf_counter()
+        begun = time.process_time()
         if message.kind is ServerMessage.REQUEST:
             answer = client.begin(own, message.body)
         else:
             answer = client.step(own, self.states[message.device], FromServer(message.kind, message.body))
         if message.kind is ServerMessage.SHARES:
             answer = client.step(own, answer.state, self.vectors[message.device])
-        cost.seconds += time.perf_counter() - begun
+        cost.seconds += time.process_time() - begun
         self.states[message.device] = answer.state
         return state if answer.message is None else self._sent(state, message.device, answer.message, cost)
 
@@ -76,10 +76,10 @@ class InMemorySum:
             self.on_vector(device, message.vector)
         return self._taken(state, FromDevice(device, message.kind, message.payload, message.vector))[0]
 
-    def _taken(self, state: ServerState, event: FromDevice | StageClosed) -> tuple[ServerState, Collection[ToDevice]]:
-        begun = time.perf_counter()
+    def _taken(self, state: ServerState, event: FromDevice | StageClosed) -> tuple[ServerState, tuple[ToDevice, ...]]:
+        begun = time.process_time()
         taken = server.step(state, event)
-        self.server_seconds += time.perf_counter() - begun
+        self.server_seconds += time.process_time() - begun
         return taken.state, taken.messages
 
 

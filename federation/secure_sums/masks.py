@@ -30,19 +30,24 @@ _LABEL = b"gaitway-secure-sums/1\n"
 _NONCE = bytes(12)  # a key seals one text
 
 
-def public_of(private: bytes) -> bytes:
+def public_of(secret: bytes) -> bytes:
     """Return the X25519 public key of 32 random bytes."""
-    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+    return private_key(secret).public_key().public_bytes_raw()
 
 
-def pair_key(private: bytes, public: bytes, purpose: bytes) -> bytes:
+def private_key(secret: bytes) -> X25519PrivateKey:
+    """Return 32 random bytes as a private key: made once for many neighbours, since it takes as long as agreeing."""
+    return X25519PrivateKey.from_private_bytes(secret)
+
+
+def pair_key(private: X25519PrivateKey, public: bytes, purpose: bytes) -> bytes:
     """Return the key that two agree on, for one purpose, which names round and pair.
 
     Raises:
         WireError: if the public key is of small order, so that everybody knows what they agree on.
     """
     try:
-        shared = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
+        shared = private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError as error:
         raise WireError("a public key is of small order: everybody knows what anybody agrees on with it") from error
     return derived(shared, purpose)

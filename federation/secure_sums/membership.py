@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import pairwise
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from federation.errors import WireError
 from federation.protocol.signing import Kind, to_sign, unwrap
@@ -65,7 +67,7 @@ class Membership:
         self._verified[index] = keys
         return keys
 
-    def add_pair_mask(self, total: RingVector, private: bytes, own: int, other: int) -> None:
+    def add_pair_mask(self, total: RingVector, private: X25519PrivateKey, own: int, other: int) -> None:
         """Add what a member adds for a neighbour: r where its place is lower, −r where it is higher."""
         low, high = sorted((own, other))
         key = pair_key(private, self.keys_of(other).mask_key, b"pair mask" + self.digest + _place(low) + _place(high))
@@ -80,7 +82,7 @@ class Membership:
         key = derived(seed, b"own mask" + self.digest + _place(own))
         return stream(key, self.request.length, self.request.bits)
 
-    def channel_key(self, private: bytes, public: bytes, sender: int, receiver: int) -> bytes:
+    def channel_key(self, private: X25519PrivateKey, public: bytes, sender: int, receiver: int) -> bytes:
         """Return the key under which one member's shares for another are sealed."""
         return pair_key(private, public, self.channel(sender, receiver))
 
@@ -105,7 +107,7 @@ def membership(request: bytes, members: bytes) -> Membership:
     if found.request != digest(request):
         raise WireError("the list of members is of another sum")
     names, identities = [one.device for one in found.members], {one.identity for one in found.members}
-    if any(one >= other for one, other in zip(names, names[1:], strict=False)) or len(identities) < len(names):
+    if any(one >= other for one, other in pairwise(names)) or len(identities) < len(names):
         raise WireError("the list of members is not by rising name, or has a device twice")
     if len(names) < asked.min_members:
         raise WireError(f"the list has {len(names)} members, {asked.min_members} are needed")

@@ -123,7 +123,7 @@ class MaskedVector(SecureMessage):
 
 
 class IncludedList(SecureMessage):
-    """Who dealt shares, and whose vectors are in the sum: the one list that everybody signs before anything is opened."""
+    """Who dealt shares, and whose vectors are in the sum: the one list that all sign before anything is opened."""
 
     members: Digest
     dealers: Members

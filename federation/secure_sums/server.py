@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from federation.errors import WireError
-from federation.protocol.signing import Kind, to_sign
+from federation.protocol.signing import Kind, to_sign, unwrap
 from federation.secure_sums import masks, shamir
 from federation.secure_sums.client import ServerMessage
 from federation.secure_sums.membership import (
@@ -180,6 +180,9 @@ def _body(state: ServerState, event: FromDevice) -> bytes:
     return verified(event.kind, federation, event.device, state.identities[event.device], event.payload)
 
 
+_ANY_KEY = masks.private_key(bytes(range(32)))
+
+
 def _take_keys(state: ServerState, event: FromDevice) -> ServerStep:
     if not _expect(state, ServerStage.KEYS, state.keys, event.device, event.payload):
         return ServerStep(state)
@@ -189,7 +192,7 @@ def _take_keys(state: ServerState, event: FromDevice) -> ServerStep:
     if len(event.payload) > MAX_SIGNED_BYTES:
         raise WireError(f"the keys of {event.device} are too long")
     for key in (keys.mask_key, keys.channel_key):
-        masks.pair_key(bytes(range(32)), key, b"usable")  # refuses points of small order
+        masks.pair_key(_ANY_KEY, key, b"usable")  # refuses points of small order
     return ServerStep(state.model_copy(update={"keys": {**state.keys, event.device: event.payload}}))
 
 
@@ -356,9 +359,10 @@ def _close_opening(state: ServerState) -> ServerStep:
     for index, key in private.items():
         if masks.public_of(key) != listed.keys_of(index).mask_key:
             return _failed(state, f"{listed.members[index].device} has dealt shares of another key than its own")
+        own = masks.private_key(key)
         for other in listed.neighbours(index):
             if other in included:
-                listed.add_pair_mask(total, key, index, other)
+                listed.add_pair_mask(total, own, index, other)
     # what the secrets were pieced together from is no longer needed, and should not lie anywhere
     done = {"stage": ServerStage.DONE, "total": total.tobytes(), "opened": {}, "shares": {}}
     return ServerStep(state.model_copy(update=done))
@@ -378,12 +382,13 @@ def _opened_shares(state: ServerState, listed: Membership, included: set[int]) -
     def take(into: Shares, holder: int, shares: Sequence[OwnedShare], which: int, *, present: bool) -> None:
         for one in shares:
             at = holders.get(one.owner, {}).get(holder)
-            due = at is not None and (one.owner in included) is present
-            if due and dealt[one.owner][which][at] == share_digest(one.share):
+            if at is None or (one.owner in included) is not present:
+                continue
+            if dealt[one.owner][which][at] == share_digest(one.share):
                 into.setdefault(one.owner, {})[holder] = one.share
 
     for name, payload in state.opened.items():
-        holder, opened = listed.places[name], _reveal_of(state, name, payload)
+        holder, opened = listed.places[name], read(RevealedShares, unwrap(payload).body)
         take(seeds, holder, opened.seeds, 1, present=True)
         take(keys, holder, opened.mask_keys, 0, present=False)
     return seeds, keys
@@ -411,11 +416,7 @@ def _secrets(listed: Membership, owners: Sequence[int], shares: Shares, what: st
 
 
 def _shares_of(state: ServerState, name: str) -> EncryptedShares:
-    return read(EncryptedShares, _body(state, FromDevice(name, Kind.SUM_SHARES, state.shares[name])))
-
-
-def _reveal_of(state: ServerState, name: str, payload: bytes) -> RevealedShares:
-    return read(RevealedShares, _body(state, FromDevice(name, Kind.SUM_OPENED, payload)))
+    return read(EncryptedShares, unwrap(state.shares[name]).body)  # its signature was verified when it came
 
 
 def _digests(shares: EncryptedShares) -> tuple[Sequence[bytes], Sequence[bytes]]:
