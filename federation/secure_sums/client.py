@@ -11,10 +11,8 @@ neighbour either the seed's share or the mask key's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
-from secrets import token_bytes
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +22,7 @@ from pydantic import Field
 from federation.errors import WireError
 from federation.protocol.signing import Kind, to_sign, wrap
 from federation.secure_sums import masks, shamir
+from federation.secure_sums.events import Device, FromServer, ServerMessage, ToServer, VectorReady
 from federation.secure_sums.membership import Membership, membership, seed_commitment, share_digest, signed
 from federation.secure_sums.messages import (
     Confirmation,
@@ -41,17 +40,6 @@ from federation.secure_sums.messages import (
     read,
     written,
 )
-from federation.secure_sums.neighbours import MIN_MEMBERS
-
-
-class ServerMessage(StrEnum):
-    """What the server says to a device."""
-
-    REQUEST = "request"
-    MEMBERS = "members"
-    SHARES = "shares"
-    INCLUDED = "included"
-    CONFIRMED = "confirmed"
 
 
 class ClientStage(StrEnum):
@@ -86,45 +74,6 @@ class ClientState(SecureMessage):
     list_sent: bytes = b""
     opened_sent: bytes = b""
     reason: str = ""
-
-
-@dataclass(frozen=True)
-class Device:
-    """Who takes part, and what it insists on."""
-
-    name: str
-    identity: bytes  # ed25519, public
-    sign: Callable[[bytes], bytes]
-    colluding: int = 0  # per mille: no request may assume fewer
-    min_members: int = MIN_MEMBERS
-    known_identities: Mapping[str, bytes] = field(default_factory=dict)
-    """Of devices that it has seen before: none may have another key now."""
-    entropy: shamir.Entropy = token_bytes
-
-
-@dataclass(frozen=True)
-class FromServer:
-    """A message of the server."""
-
-    kind: ServerMessage
-    body: bytes
-
-
-@dataclass(frozen=True)
-class VectorReady:
-    """The device's own numbers, (length,) int64, each of at most `bound`; `layout` says what they mean."""
-
-    vector: NDArray[np.int64]
-    bound: int
-    layout: bytes
-
-
-class ToServer(NamedTuple):
-    """A signed message, and the bytes of the masked vector that go with it."""
-
-    kind: Kind
-    payload: bytes
-    vector: bytes = b""
 
 
 class ClientStep(NamedTuple):

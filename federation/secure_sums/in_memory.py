@@ -10,9 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from federation.secure_sums import client, server
-from federation.secure_sums.client import ClientState, Device, FromServer, ServerMessage, ToServer, VectorReady
+from federation.secure_sums.client import ClientState
+from federation.secure_sums.events import (
+    Device,
+    FromDevice,
+    FromServer,
+    ServerMessage,
+    StageClosed,
+    ToDevice,
+    ToServer,
+    VectorReady,
+)
 from federation.secure_sums.messages import SumRequest
-from federation.secure_sums.server import FromDevice, ServerStage, ServerState, StageClosed, ToDevice
+from federation.secure_sums.server import ServerStage, ServerState
 
 STAGES = (ServerStage.KEYS, ServerStage.SHARES, ServerStage.VECTORS, ServerStage.LISTS, ServerStage.OPENING)
 

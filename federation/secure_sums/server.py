@@ -8,7 +8,7 @@ are opened, and of a device whose vector comes twice or late it adds nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -18,16 +18,9 @@ from pydantic import Field
 
 from federation.errors import WireError
 from federation.protocol.signing import Kind, to_sign, unwrap
-from federation.secure_sums import masks, shamir
-from federation.secure_sums.client import ServerMessage
-from federation.secure_sums.membership import (
-    Membership,
-    membership,
-    seed_commitment,
-    share_digest,
-    signed,
-    verified,
-)
+from federation.secure_sums import masks
+from federation.secure_sums.events import FromDevice, ServerMessage, StageClosed, ToDevice
+from federation.secure_sums.membership import Membership, membership, signed, verified
 from federation.secure_sums.messages import (
     MAX_SIGNED_BYTES,
     Confirmation,
@@ -39,7 +32,6 @@ from federation.secure_sums.messages import (
     Member,
     MemberList,
     MemberSignature,
-    OwnedShare,
     PublicKeys,
     RevealedShares,
     SealedShare,
@@ -49,6 +41,7 @@ from federation.secure_sums.messages import (
     read,
     written,
 )
+from federation.secure_sums.unmasking import Opening, unmasked
 
 
 class ServerStage(StrEnum):
@@ -79,27 +72,6 @@ class ServerState(SecureMessage):
     signatures: dict[str, bytes] = Field(default_factory=dict)
     opened: dict[str, bytes] = Field(default_factory=dict)
     reason: str = ""
-
-
-class FromDevice(NamedTuple):
-    """A message of a device, whose name the transport vouches for no more than its signature does."""
-
-    device: str
-    kind: Kind
-    payload: bytes
-    vector: bytes = b""
-
-
-class StageClosed(NamedTuple):
-    """Nobody is waited for any longer."""
-
-
-class ToDevice(NamedTuple):
-    """What the server says to a device."""
-
-    device: str
-    kind: ServerMessage
-    body: bytes
 
 
 class ServerStep(NamedTuple):
@@ -203,7 +175,10 @@ def _take_shares(state: ServerState, event: FromDevice) -> ServerStep:
     shares = read(EncryptedShares, _body(state, event))
     if shares.members != listed.digest:
         raise WireError(f"{event.device} has been shown another list of members")
-    if any(len(part) != len(listed.neighbours(own)) for part in (shares.sealed, *_digests(shares))):
+    if any(
+        len(part) != len(listed.neighbours(own))
+        for part in (shares.sealed, shares.mask_key_digests, shares.seed_digests)
+    ):
         raise WireError(f"{event.device} has not dealt one share to each of its neighbours")
     return ServerStep(state.model_copy(update={"shares": {**state.shares, event.device: event.payload}}))
 
@@ -292,7 +267,7 @@ def _close_keys(state: ServerState) -> ServerStep:
 
 def _close_shares(state: ServerState) -> ServerStep:
     listed = membership(state.request, state.members)
-    dealt = {listed.places[name]: _shares_of(state, name) for name in sorted(state.shares)}
+    dealt = {listed.places[name]: _read_shares(state.shares[name]) for name in sorted(state.shares)}
     if reason := _too_few(listed, len(dealt), "have dealt shares"):
         return _failed(state, reason)
     dealers = tuple(sorted(dealt))
@@ -341,86 +316,22 @@ def _close_lists(state: ServerState) -> ServerStep:
 
 
 def _close_opening(state: ServerState) -> ServerStep:
-    """Take the masks off, if every one of them can be made again; never some of them."""
     listed = membership(state.request, state.members)
+    shares = {listed.places[name]: _read_shares(payload) for name, payload in state.shares.items()}
+    opened = {listed.places[name]: read(RevealedShares, unwrap(payload).body) for name, payload in state.opened.items()}
     included = {listed.places[name] for name in state.vectors}
-    lost = [index for index in state.dealers if index not in included]
-    seeds, keys = _opened_shares(state, listed, included)
+    masked = np.frombuffer(state.total, masks.dtype_of(listed.request.bits))
     try:
-        own_seeds = _secrets(listed, sorted(included), seeds, "seed")
-        private = _secrets(listed, lost, keys, "mask key")
+        total = unmasked(listed, masked, included, Opening(state.dealers, shares, opened))
     except WireError as error:
         return _failed(state, str(error))
-    total = np.frombuffer(state.total, masks.dtype_of(listed.request.bits)).copy()
-    for index, seed in own_seeds.items():
-        if seed_commitment(seed) != listed.keys_of(index).seed_commitment:
-            return _failed(state, f"{listed.members[index].device} has dealt shares of another seed than its own")
-        total -= listed.own_mask(seed, index)
-    for index, key in private.items():
-        if masks.public_of(key) != listed.keys_of(index).mask_key:
-            return _failed(state, f"{listed.members[index].device} has dealt shares of another key than its own")
-        own = masks.private_key(key)
-        for other in listed.neighbours(index):
-            if other in included:
-                listed.add_pair_mask(total, own, index, other)
     # what the secrets were pieced together from is no longer needed, and should not lie anywhere
     done = {"stage": ServerStage.DONE, "total": total.tobytes(), "opened": {}, "shares": {}}
     return ServerStep(state.model_copy(update=done))
 
 
-Shares = dict[int, dict[int, bytes]]
-"""By owner, then by holder."""
-
-
-def _opened_shares(state: ServerState, listed: Membership, included: set[int]) -> tuple[Shares, Shares]:
-    """Return the shares of seeds and of mask keys that are those which were dealt, of owners that they are due of."""
-    dealt = {listed.places[name]: _digests(_shares_of(state, name)) for name in state.shares}
-    holders = {owner: {h: at for at, h in enumerate(listed.neighbours(owner))} for owner in dealt}
-    seeds: Shares = {}
-    keys: Shares = {}
-
-    def take(into: Shares, holder: int, shares: Sequence[OwnedShare], which: int, *, present: bool) -> None:
-        for one in shares:
-            at = holders.get(one.owner, {}).get(holder)
-            if at is None or (one.owner in included) is not present:
-                continue
-            if dealt[one.owner][which][at] == share_digest(one.share):
-                into.setdefault(one.owner, {})[holder] = one.share
-
-    for name, payload in state.opened.items():
-        holder, opened = listed.places[name], read(RevealedShares, unwrap(payload).body)
-        take(seeds, holder, opened.seeds, 1, present=True)
-        take(keys, holder, opened.mask_keys, 0, present=False)
-    return seeds, keys
-
-
-def _secrets(listed: Membership, owners: Sequence[int], shares: Shares, what: str) -> dict[int, bytes]:
-    """Piece the owners' secrets together.
-
-    Raises:
-        WireError: naming the first one of whom too few shares came, or whose shares are of nothing.
-    """
-    threshold = listed.degree.threshold
-    chosen = [sorted(shares.get(owner, {}).items())[:threshold] for owner in owners]
-    for owner, own in zip(owners, chosen, strict=True):
-        if len(own) < threshold:
-            raise WireError(
-                f"{len(own)} shares of the {what} of {listed.members[owner].device} came, {threshold} are needed"
-            )
-    points = np.array([[holder + 1 for holder, _ in own] for own in chosen], np.uint64)
-    found = shamir.combine(points, [[share for _, share in own] for own in chosen])
-    for owner, secret in zip(owners, found, strict=True):
-        if secret is None:
-            raise WireError(f"{listed.members[owner].device} has dealt shares of nothing for its {what}")
-    return {owner: secret for owner, secret in zip(owners, found, strict=True) if secret is not None}
-
-
-def _shares_of(state: ServerState, name: str) -> EncryptedShares:
-    return read(EncryptedShares, unwrap(state.shares[name]).body)  # its signature was verified when it came
-
-
-def _digests(shares: EncryptedShares) -> tuple[Sequence[bytes], Sequence[bytes]]:
-    return shares.mask_key_digests, shares.seed_digests
+def _read_shares(payload: bytes) -> EncryptedShares:
+    return read(EncryptedShares, unwrap(payload).body)  # its signature was verified when it came
 
 
 _CLOSINGS = {
