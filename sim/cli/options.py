@@ -27,18 +27,11 @@ from sim.networks.specs import chosen_networks, common_feature_dim
 from sim.run_options import OPTIONS, PLAN_OPTIONS, RunOptions
 
 SECTIONS = (
-    "task",
-    "method",
-    "model",
-    "data",
-    "pipeline",
-    "partition",
-    "holdout",
-    "training",
-    "rounds",
-    "secure",
+    *("task", "method", "model", "data", "pipeline", "partition", "holdout", "training", "rounds", "secure"),
     "rollout",
 )
+_FROM_OPTIONS = ("training", "rounds", "secure", "data")
+"""Sections of the plan some of whose keys are options."""
 _READ_APART = frozenset({"data", "partition", "holdout", "init"})
 """Options whose text is not the field's value."""
 
@@ -85,10 +78,7 @@ def build_experiment(
         len(labels),
         task.name,
     )
-    sections = {
-        name: {**base.get(name, {}), **_from_options(options, name)}
-        for name in ("training", "rounds", "secure", "data")
-    }
+    sections = {name: {**base.get(name, {}), **_from_options(options, name)} for name in _FROM_OPTIONS}
     if {**sections["secure"], **extra["secure"]}["mode"] != "off":
         # two rules that are on by default would judge single updates
         sections["rounds"] = {"norm_factor": None, "max_weight_ratio": None, **sections["rounds"]}
