@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from federation.methods import METHODS, method_from_json, method_to_json
 from federation.methods.fedali import GLOBAL, LOCAL
 from federation.records import Examples
+from federation.secure_sums.summation import check_secure
 from federation.tasks import task_from_json
 from federation.training.augmentation import check_images
 from federation.training.prediction import task_mismatch
@@ -43,6 +44,7 @@ from sim.results.segmented_images import FILE, images_of, write_images
 from sim.results.summary import write_json, write_results
 from sim.results.writing import CHECKPOINT, writing
 from sim.run_options import ENVIRONMENT
+from sim.secure_rounds import SecureRounds
 from sim.simulation import Simulation
 from sim.tracking.callback import RunCallback
 from sim.uplink import Uplink
@@ -175,9 +177,32 @@ def build_simulation(
         generalization_examples=settings.generalization_examples,
         compares_gradients=settings.gradient_dissimilarity,
         uplink=Uplink(settings.precision),
+        secure=_secure_rounds(settings, networks, len(data.clients)),
         client_store=client_store.MemoryStore() if store is None else store,
         on_client=on_client,
     )
+
+
+def _secure_rounds(settings: Experiment, networks: Sequence[Architecture], clients: int) -> SecureRounds | None:
+    """Return what adds the updates up, where the server is to see sums alone.
+
+    Raises:
+        SettingsError: if anything else would have to see single updates, or there are too few clients.
+    """
+    secure, setup = settings.secure, networks[0].setup
+    if not secure.is_on:
+        return None
+    check_secure(setup.method, settings.rounds, secure)
+    if settings.precision != "lossless":
+        raise SettingsError(
+            f"secure.mode={secure.mode}: whole numbers with masks travel as they are; set --precision lossless"
+        )
+    if (cohort := min(clients, settings.rounds.clients_per_round or clients)) < secure.min_devices:
+        raise SettingsError(
+            f"secure.mode={secure.mode}: a round has {cohort} clients, a sum {secure.min_devices} at least "
+            "(secure.min_devices)"
+        )
+    return SecureRounds.of(setup, networks[0].initial, secure)
 
 
 def _check_task(networks: Sequence[Architecture], data: FederatedData) -> None:
