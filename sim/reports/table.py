@@ -30,8 +30,10 @@ class ReportTable(NamedTuple):
 
 
 def table_of(head: Sequence[str], rows: Iterable[Iterable[object]]) -> ReportTable:
-    """Make a table of plain values."""
-    return ReportTable(head, [[Cell(str(value)) for value in row] for row in rows])
+    """Make a table of cells, or of plain values."""
+    return ReportTable(
+        head, [[value if isinstance(value, Cell) else Cell(str(value)) for value in row] for row in rows]
+    )
 
 
 def markdown_table(table: ReportTable) -> str:

@@ -18,7 +18,7 @@ from federation.records import ClassStats, Examples
 from federation.tasks.segmentation import Segmentation
 from federation.tree import total
 from models.model import Model
-from sim.reports.analysis.colours import NAMED_CLASSES, Groups, GroupStyle, bare, edged
+from sim.reports.analysis.colours import NAMED_CLASSES, Groups, GroupStyle, edged, name_map
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.analysis.tsne import subsample, tsne
@@ -126,6 +126,6 @@ def _figure(run: FinishedRun, cloud: Cloud) -> Figure:
     by_client.dots(right, dots, cloud.clients)
     edged(right, stars, ["white"] * len(stars))  # they belong to no client
     for half, axes, style in zip(halves, (left, right), (by_class, by_client), strict=True):
-        bare(axes, f"by {style.title}")
+        name_map(axes, f"by {style.title}")
         style.legend(half, [axes])
     return figure

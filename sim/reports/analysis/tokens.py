@@ -22,7 +22,7 @@ from federation.training.pixels import network_input
 from models.layers.alp import ALP
 from models.registry import alp_models
 from sim.errors import AnalysisError
-from sim.reports.analysis.colours import NAMED_CLASSES, Groups, GroupStyle, bare
+from sim.reports.analysis.colours import NAMED_CLASSES, Groups, GroupStyle, name_map
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.analysis.tsne import subsample, tsne
@@ -88,8 +88,8 @@ def _figure(run: FinishedRun, shown: list[str]) -> Figure:
         centres = _some(layers[name].global_prototypes, MAX_CENTRES, seed, name)[0]
         _map(above[column], by_class, entering[name], classes[name], centres, seed)
         _map(below[column], by_client, *local[name], centres, seed)
-        bare(above[column], f"{name}, G = {layers[name].num_prototypes}: tokens")
-        bare(below[column], f"{name}: local prototypes")
+        name_map(above[column], f"{name}, G = {layers[name].num_prototypes}: tokens")
+        name_map(below[column], f"{name}: local prototypes")
     by_class.legend(halves[0], above)
     by_client.legend(halves[1], below)
     return figure

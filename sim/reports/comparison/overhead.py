@@ -1,6 +1,6 @@
 """What a method costs a client against the baseline: local training time, memory and bytes.
 
-ReportTable 3 of Ek et al. 2024 is the model: the baseline's own figures, and every other row in multiples of them.
+Table 3 of Ek et al. 2024 is the model: the baseline's own figures, and every other row in multiples of them.
 """
 
 from __future__ import annotations

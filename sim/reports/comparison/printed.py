@@ -94,11 +94,9 @@ def _narrow_tables(group: Group, selection: str) -> Iterator[tuple[str, ReportTa
     """Yield a group's tables with what 80 columns have room for: the files have the rest."""
     metric = group.metrics[group.primary]
     shown = " over ".join(each.label for each in group.metrics.values()) + metric.unit
-    scored = [cells for row in group.rows for cells in _score_rows(group, row)]
-    yield (
-        f"{group.title}: {shown}, {selection}",
-        ReportTable(("method", "pers.", "worst 10 %", "gen.", "global"), scored),
-    )
+    head = ("method", "pers.", "worst 10 %", "gen.", "global")
+    scored = (cells for row in group.rows for cells in _score_rows(group, row))
+    yield f"{group.title}: {shown}, {selection}", table_of(head, scored)
     costs = [
         (row_name(row), *traffic(row), duration(row.seconds), spanned(row.chosen_rounds), row.rounds)
         for row in group.rows
@@ -113,7 +111,7 @@ def _narrow_tables(group: Group, selection: str) -> Iterator[tuple[str, ReportTa
     ]
     if tests:
         title = f"{metric.label} against the baseline, 95 % intervals over seeds"
-        yield title, ReportTable(("method", "pers.", "gen."), tests)
+        yield title, table_of(("method", "pers.", "gen."), tests)
     head = ("method", "chosen", "round", "pers.", "gen.", "global")
     yield f"{metric.label} in three rounds", table_of(head, _chosen_rows(group))
     if overhead := overhead_table(group):
