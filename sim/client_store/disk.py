@@ -35,7 +35,7 @@ class DiskStore:
         tree = {"client": result.client._asdict(), "upload": result.upload, "loss": result.loss}
         slot, layout = self.arena.write_tree(tree)
         laid = _ClientOnDisk(slot, self._layouts.setdefault(json.dumps(layout), layout), self.device)
-        return laid, laid
+        return (lambda: laid.client), laid
 
 
 class _ClientOnDisk:

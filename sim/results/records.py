@@ -181,7 +181,7 @@ class SelectedRound(Scored):
     global_per_client: Spread | None = None
 
 
-class Summary(Record):
+class Summary(Scored):
     """`summary.json`, which exists once the last round is done.
 
     The scores that stand by themselves are of the best round by test.

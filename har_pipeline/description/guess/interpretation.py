@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any
 
 MARGIN = 2.5
 """An interpretation whose score is lower by less than this is a rival."""
 
-K, V = TypeVar("K"), TypeVar("V")
 
-
-def choose(scored: Sequence[tuple[float, Mapping[K, V]]]) -> tuple[Mapping[K, V], set[K]]:
+def choose(scored: Sequence[tuple[float, Mapping[str, Any]]]) -> tuple[Mapping[str, Any], set[str]]:
     """Return the best of some interpretations, and those of its keys to which no rival gives another value."""
     total, best = max(scored, key=lambda each: each[0])
     rivals = [parts for score, parts in scored if score > total - MARGIN]

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from sim.diagnostics import Movement
 from sim.errors import AnalysisError
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.figures.style import by_round, explain, line_style, new_panels
+from sim.reports.page import CaptionedFigure, Section
 from sim.reports.table import table_of
 
 TEXT = """How far prototypes went in each round, ‖p(t+1) − p(t)‖, relative to their mean length, so that blocks and runs
@@ -19,7 +19,7 @@ CAPTION = "Mean (left) and largest (right) movement of a prototype in a round, i
 Curves = dict[str, list[tuple[int, Movement]]]
 
 
-def convergence(run: FinishedRun) -> AnalysisSection:
+def convergence(run: FinishedRun) -> Section:
     """Draw each block's movement by round.
 
     Raises:
@@ -35,8 +35,8 @@ def convergence(run: FinishedRun) -> AnalysisSection:
     last = {block: _relative(each[-1][1], "mean") for block, each in curves.items()}
     told = [(f"{block}, last round", f"{100 * value:.3g} % of the mean length") for block, value in last.items()]
     figures = {"rounds": CaptionedFigure(_figure(curves), CAPTION)}
-    values, table = {"last_relative": last}, table_of((), told)
-    return AnalysisSection("convergence", "Convergence of prototypes", TEXT, values, figures, table)
+    values, title = {"last_relative": last}, "Convergence of prototypes"
+    return Section("convergence", title, TEXT, values, figures, [table_of((), told)])
 
 
 def _relative(moved: Movement, which: str) -> float:
@@ -49,7 +49,7 @@ def _figure(curves: Curves) -> Figure:
         _lines(axes, curves, which)
         axes.set_title(which, fontsize=11)
     panels[1].set_ylabel("")
-    explain(figure, panels[0], "lower", 6)
+    explain(figure, panels[0], "outside lower center", 6)
     return figure
 
 

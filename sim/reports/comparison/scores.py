@@ -10,15 +10,8 @@ from itertools import accumulate
 from gaitway.tasks import Metric
 from sim.reports.comparison.comparability import Runs
 from sim.reports.comparison.records import NEW_CLIENTS, ROUND_SCORES, ComparedScore, Curve, SelectionScores, columns_of
-from sim.results.records import SELECTIONS, MeanStd, Selection, Summary
+from sim.results.records import SELECTIONS, MeanStd, Selection
 from sim.results.run_directory import RunDirectory
-
-
-def summary_of(run: RunDirectory) -> Summary:
-    """Return the summary of a finished run."""
-    if run.summary is None:
-        raise ValueError(f"{run.path} is not finished; only finished runs become rows")
-    return run.summary
 
 
 def client_scores(runs: Runs, score: str, measure: str, selection: Selection) -> dict[tuple[int, str], float]:
@@ -40,7 +33,7 @@ def selected(runs: Runs) -> dict[Selection, SelectionScores]:
     """Return every way of choosing a round that all of the runs have, with the rounds and their scores."""
     found: dict[Selection, SelectionScores] = {}
     for selection in SELECTIONS:
-        rounds = tuple(chosen.round for run in runs if (chosen := summary_of(run).selected(selection)))
+        rounds = tuple(chosen.round for run in runs if (chosen := run.final.selected(selection)))
         if len(rounds) == len(runs):
             found[selection] = SelectionScores(rounds, row_scores(runs, selection))
     return found
@@ -48,7 +41,7 @@ def selected(runs: Runs) -> dict[Selection, SelectionScores]:
 
 def row_scores(runs: Runs, selection: Selection) -> dict[str, ComparedScore | None]:
     """Return every column's score in the chosen round, None where the method or a run has none."""
-    shots = sorted({k for run in runs if (new := summary_of(run).new_clients) for k in new.shots})
+    shots = sorted({k for run in runs if (new := run.final.new_clients) for k in new.shots})
     config = runs[0].config
     columns = (*columns_of(config.metrics), *(f"{NEW_CLIENTS}{k}.{config.primary[0]}" for k in shots))
     split = {column: column.split(".") for column in columns}
@@ -70,14 +63,13 @@ def _score(runs: Runs, score: str, measure: str, selection: Selection) -> Compar
 
 
 def _value(run: RunDirectory, score: str, measure: str, selection: Selection) -> MeanStd | float | None:
-    summary = summary_of(run)
     if score == "worst":
         return run.worst_tenth(measure, selection)
     if score.startswith(NEW_CLIENTS):
-        shots = summary.new_clients.shots if summary.new_clients else {}
-        part = shots.get(int(score.removeprefix(NEW_CLIENTS)))
+        new = run.final.new_clients
+        part = new and new.shots.get(int(score.removeprefix(NEW_CLIENTS)))
         return part[measure] if part else None
-    chosen = summary.selected(selection)
+    chosen = run.final.selected(selection)
     value: MeanStd | float | None = ((chosen and chosen.score(score)) or {}).get(measure)
     return value
 

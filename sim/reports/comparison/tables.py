@@ -114,7 +114,7 @@ def paired_table(group: Group) -> ReportTable | None:
         ]
         for row in rows
     )
-    return table_of(["method", "baseline", *named, "seeds"], cells)
+    return table_of(["method", "baseline", *named, "seeds"], cells, "Against the baseline, seed by seed")
 
 
 def paired_cell(test: PairedTest | None, metric: Metric) -> Cell:
@@ -157,7 +157,7 @@ def selected_table(group: Group) -> ReportTable:
         for selection in SELECTIONS
         if (found := row.selected.get(selection))
     )
-    return table_of(head, rows)
+    return table_of(head, rows, "The same runs in three rounds")
 
 
 def plain_cell(score: ComparedScore | None, metric: Metric) -> Cell:
@@ -177,7 +177,7 @@ def p_text(p: float) -> str:
 def ranking_table(over: OverDatasets) -> ReportTable:
     """Return methods by their average rank."""
     rows = sorted(over.ranking.ranks.items(), key=lambda item: item[1])
-    return table_of(["method", "average rank"], [(name, f"{rank:.2f}") for name, rank in rows])
+    return table_of(["method", "average rank"], [(name, f"{rank:.2f}") for name, rank in rows], note=RANKING_NOTE)
 
 
 def ranking_title(over: OverDatasets) -> str:
@@ -197,5 +197,5 @@ def ranking_summary(over: OverDatasets) -> str:
 
 def group_notes(group: Group) -> list[str]:
     """Return every reason not to trust a rank of this group, the gravest first."""
-    refused = [f"NOT COMPARABLE, therefore not ranked: {reason}" for reason in group.refused]
+    refused = [f"Not comparable, therefore not ranked: {reason}" for reason in group.refused]
     return [*refused, *(f"Caution: {warning}" for warning in group.warnings)]

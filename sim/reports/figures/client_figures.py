@@ -42,7 +42,7 @@ def client_scores(run: RunDirectory) -> Figure | None:
     clean(axes, heading(kind))
     axis_of(axes, kind)
     name_clients(axes, names, "client, in the order of personalization; dotted: the means")
-    explain(figure, axes, "upper", 2)
+    explain(figure, axes, "outside upper center", 2)
     return figure
 
 

@@ -54,7 +54,7 @@ def _by_metric(run: RunDirectory, height_in: float, draw_scores: Callable[[Axes,
     for axes, (name, metric) in zip(panels, metrics.items(), strict=True):
         draw_scores(axes, name, metric)
         axis_of(axes, metric)
-    explain(figure, panels[0], "upper", 2)
+    explain(figure, panels[0], "outside upper center", 2)
     return figure
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
+from matplotlib.axis import Axis, XAxis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -35,6 +35,7 @@ BLUE, VERMILLION, GREEN, ORANGE, SKY, PURPLE, BLACK = (
 )
 COLOURS = (BLUE, VERMILLION, GREEN, ORANGE, SKY, PURPLE, BLACK)
 DASHES = ("-", "--", "-.", ":")
+LegendPlace = Literal["outside upper center", "outside lower center"]
 SCORE_STYLES = {"personalization": (BLUE, "o"), "generalization": (VERMILLION, "s"), "global": (GREEN, "^")}
 
 
@@ -63,9 +64,9 @@ def new_panels(
     return figure, list(figure.subplots(1, count, squeeze=False, sharey=sharey)[0])
 
 
-def explain(figure: Figure, axes: Axes, place: str, columns: int) -> None:
-    """Put what the panels' first one names above ("upper") or below ("lower") all of them."""
-    figure.legend(*axes.get_legend_handles_labels(), loc=f"outside {place} center", ncols=columns, frameon=False)
+def explain(figure: Figure, axes: Axes, place: LegendPlace, columns: int) -> None:
+    """Put what one panel names above or below all of them."""
+    figure.legend(*axes.get_legend_handles_labels(), loc=place, ncols=columns, frameon=False)
 
 
 def line_style(index: int, points: int) -> dict[str, Any]:
@@ -118,7 +119,7 @@ def name_ticks(axis: Axis, names: Sequence[str], most: int, size: float) -> None
     """Name the places of an axis, or evenly at most so many of them; below a figure names stand upright."""
     step = -(-len(names) // most)
     shown = [plain_text(name) for name in names[::step]]
-    axis.set_ticks(range(0, len(names), step), shown, rotation=90 if axis.axis_name == "x" else 0, fontsize=size)
+    axis.set_ticks(range(0, len(names), step), shown, rotation=90 if isinstance(axis, XAxis) else 0, fontsize=size)
 
 
 def client_dots(axes: Axes, values: Sequence[float], label: str, colour: str, marker: str) -> None:
