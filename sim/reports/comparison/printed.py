@@ -42,14 +42,14 @@ def _narrow_tables(group: Group, selection: str) -> Iterator[ReportTable]:
     """Yield a group's tables with what 80 columns have room for: the files have the rest."""
     metric = group.metrics[group.primary]
     shown = " over ".join(each.label for each in group.metrics.values()) + metric.unit
-    head = ("method", "pers.", "worst 10 %", "gen.", "global")
+    head = ["method", "pers.", "worst 10 %", "gen.", "global"]
     scored = (cells for row in group.rows for cells in _score_rows(group, row))
     yield table_of(head, scored, f"{group.title}: {shown}, {selection}")
     costs = [
         (row_name(row), *traffic(row), duration(row.seconds), spanned(row.chosen_rounds), row.rounds)
         for row in group.rows
     ]
-    head = ("method", "up", "down", "time", "round", "of")
+    head = ["method", "up", "down", "time", "round", "of"]
     yield table_of(head, costs, "per client and round; time of the run")
     columns = columns_of([group.primary], SERVED_BY_CLIENTS)
     tests = [
@@ -60,7 +60,7 @@ def _narrow_tables(group: Group, selection: str) -> Iterator[ReportTable]:
     if tests:
         title = f"{metric.label} against the baseline, 95 % intervals over seeds"
         yield table_of(("method", "pers.", "gen."), tests, title)
-    head = ("method", "chosen", "round", "pers.", "gen.", "global")
+    head = ["method", "chosen", "round", "pers.", "gen.", "global"]
     yield table_of(head, _chosen_rows(group), f"{metric.label} in three rounds")
     if overhead := overhead_table(group):
         yield overhead
