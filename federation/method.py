@@ -100,6 +100,11 @@ class Method:
         return False
 
     @property
+    def rotated_copies(self) -> int:
+        """How many copies of each window, turned at random, a client sums over besides the window itself."""
+        return 0
+
+    @property
     def mixes_architectures(self) -> bool:
         """Whether clients of one federation may have different networks, as long as their features agree."""
         return False

@@ -6,6 +6,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
@@ -17,12 +18,14 @@ from pydantic import ValidationError
 
 from federation.methods import METHODS, method_from_json, method_to_json
 from federation.methods.fedali import GLOBAL, LOCAL
+from federation.plan import rotation_incompatibility
 from federation.records import Examples
 from federation.tasks import task_from_json
 from federation.training.augmentation import check_images
 from federation.training.prediction import task_mismatch
 from gaitway.files import write_file
 from sim import checkpoint, client_store
+from sim.baselines import Baseline
 from sim.data.federated_data import FederatedData
 from sim.data.few_labels import with_few_labels
 from sim.data.holdout import leave_clients_out
@@ -34,7 +37,7 @@ from sim.engines.stacked import CHUNK
 from sim.errors import RunDirectoryError, SettingsError
 from sim.evaluation import Evaluator
 from sim.experiment import Experiment
-from sim.networks.architectures import Architecture, architectures, for_images
+from sim.networks.architectures import Architecture, architectures, for_data
 from sim.new_clients import score_new_clients
 from sim.results.saved_models import save_models
 from sim.results.segmented_images import FILE, images_of, write_images
@@ -97,11 +100,14 @@ def run(
     _play(simulation, out, checkpoint_every_s, report)
     extra: dict[str, Any] = {"clients": len(data.clients), "seconds": {"data": data_seconds}}
     if settings.holdout is not None:
-        extra["new_clients"] = score_new_clients(simulation, settings.holdout)
+        extra["new_clients"] = score_new_clients(
+            simulation, settings.holdout, by_own_statistics=settings.data.normalization == "client"
+        )
     with writing("the final scores (summary.json and its neighbours)", out):
         summary = write_results(simulation, settings, out, extra)
-    with writing("the models (models/*.safetensors)", out):
-        save_models(simulation, settings, out)
+    if settings.baseline == "none":  # whose models are no networks
+        with writing("the models (models/*.safetensors)", out):
+            save_models(simulation, settings, out)
     if images := images_of(simulation):
         with writing(f"a few segmented test images ({FILE})", out):
             write_images(out / FILE, images)
@@ -136,13 +142,19 @@ def build_simulation(
     if settings.gradient_dissimilarity and (method.pools_data or not method.has_global_model):
         why = "has one client" if method.pools_data else "sends no model that all clients start a round from"
         raise SettingsError(f"--gradient-dissimilarity: {method.name} {why}, so there is nothing to compare")
-    networks = for_images(architectures(settings) if networks is None else networks, data.moments)
+    if reason := rotation_incompatibility(settings):
+        raise SettingsError(reason)
+    networks = for_data(architectures(settings) if networks is None else networks, data.moments, data.channels)
     _check_task(networks, data)
     data = pooled(data) if method.pools_data else data
     choice = _engine(settings, data)
     # on CUDA many models at once fill the device; on the CPU one after the other is faster
     together = (settings.chunk or CHUNK) if choice.name == "stacked" and settings.device != "cpu" else 1
-    return Simulation(
+    kind = Simulation
+    if settings.baseline != "none":
+        _check_baseline(settings)
+        kind = partial(Baseline, baseline=settings.baseline)
+    return kind(
         networks=networks,
         rounds=settings.rounds,
         data=data,
@@ -156,6 +168,16 @@ def build_simulation(
         client_store=client_store.MemoryStore() if store is None else store,
         on_client=on_client,
     )
+
+
+def _check_baseline(settings: Experiment) -> None:
+    given = (settings.method["name"], settings.rounds.rounds, settings.data.normalization, settings.device)
+    if given[0] not in ("centralized", "local") or given[1:] != (1, "none", "cpu"):
+        raise SettingsError(
+            f"--baseline {settings.baseline}: expected --method centralized or local, --model har_features, --rounds 1 "
+            f"and --device cpu; came --method {given[0]}, --rounds {given[1]}, --normalization {given[2]} and --device "
+            f"{given[3]}"
+        )
 
 
 def _check_task(networks: Sequence[Architecture], data: FederatedData) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from sim.data.holdout import SHOTS
+from federation.methods import METHODS
+from sim.data.holdout import SHOTS, TURNED, TURNED_SHOTS
 from sim.results.records import SelectedRound, Spread, Summary
 from sim.results.run_directory import RunDirectory
 
@@ -53,11 +54,22 @@ def _new(shots: int) -> Callable[[RunDirectory], float | None]:
     return read
 
 
+def _turned(way: str, shots: int) -> Callable[[RunDirectory], float | None]:
+    def read(run: RunDirectory) -> float | None:
+        new = _summary(run).new_clients
+        return _mean(run, new.turned.get(way, {}).get(shots)) if new else None
+
+    return read
+
+
 def _worst_tenth(run: RunDirectory) -> float | None:
     return run.worst_tenth(run.config.primary[0], _summary(run).trusted)
 
 
-def _upload_mb(run: RunDirectory) -> float:
+def _upload_mb(run: RunDirectory) -> float | None:
+    """Return what clients sent; nothing that compares with it where their data were pooled."""
+    if METHODS[run.config.method_name].pools_data:
+        return None
     return _summary(run).bytes_up * len(run.rounds) / 1e6
 
 
@@ -68,8 +80,13 @@ MEASURES: Mapping[str, Measure] = {
     "worst_tenth": Measure("worst tenth", True, _worst_tenth),
     "new": Measure("new users", True, _new(0)),
     **{f"new_{k}": Measure(f"new, {k} windows", True, _new(k)) for k in SHOTS if k},
+    **{
+        f"new_{way}" + f"_{k}" * bool(k): Measure(f"new, {words}" + f", {k} windows" * bool(k), True, _turned(way, k))
+        for way, words in TURNED.items()
+        for k in TURNED_SHOTS
+    },
     "upload_mb": Measure("MB up", False, _upload_mb),
     "seconds": Measure("seconds", False, lambda run: _summary(run).seconds["total"]),
 }
-MEASURES_OF_NEW = tuple(name for name in MEASURES if name.startswith("new"))
+MEASURES_OF_NEW = tuple(f"new_{k}" if k else "new" for k in SHOTS)
 """Of clients that took no part: as they join, and with so many labelled windows of each class."""

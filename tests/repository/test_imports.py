@@ -296,6 +296,7 @@ ALSO_OUTSIDE = {
     "aggregator_api.runtime": {"torch": "threads of the aggregation"},
     "aggregator_api.rounds.aggregation_worker": {"torch": "threads of the aggregation"},
     "sim": {"numpy": ARRAYS, "pydantic": VALIDATES},
+    "sim.baselines": {"sklearn": "random forests and ridge regression"},
     "sim.reports.analysis.tsne": {"sklearn": "t-SNE of features and prototypes"},
     "sim.data.images.image_files": {"PIL": "JPEG and PNG files of CelebA and of folders of images"},
     "sim.reports.report": {"jinja2": "the HTML report"},

@@ -58,14 +58,15 @@ export const modelSpec = object({
 }, { others: true });
 
 /**
- * @typedef {object} Augmentation How images are changed at random each time they are trained on; as it is here, nothing
- *   is changed.
+ * @typedef {object} Augmentation How images or windows are changed at random each time they are trained on; as it is
+ *   here, nothing is changed.
  * @property {number} flip how likely an image is mirrored, left to right
  * @property {number} padding pixels that are added at each side before a crop of the old size
  * @property {[number, number]} scale an image is scaled by a factor between these, then cropped or padded
  * @property {number} brightness most that is added or taken, in the set's deviations
  * @property {number} contrast most by which differences from the set's mean grow or shrink
  * @property {number} saturation most by which differences between colours grow or shrink
+ * @property {number} rotation how likely a window of motion sensors is turned at random, as if the phone lay otherwise
  */
 /** @type {import("./checks.js").Check<Augmentation>} */
 export const augmentation = object({
@@ -75,6 +76,7 @@ export const augmentation = object({
   brightness: or(number({ least: 0, most: 1 }), 0),
   contrast: or(number({ least: 0, most: 1 }), 0),
   saturation: or(number({ least: 0, most: 1 }), 0),
+  rotation: or(number({ least: 0, most: 1 }), 0),
 }, { others: true });
 
 /**
@@ -90,7 +92,7 @@ export const augmentation = object({
  * @property {number} lr_power of the polynomial schedule
  * @property {number} momentum
  * @property {number} weight_decay
- * @property {Augmentation} augmentation of images; as text or by its keys
+ * @property {Augmentation} augmentation of images or windows; as text or by its keys
  * @property {number} seed
  */
 /** @type {import("./checks.js").Check<TrainingConfig>} */
