@@ -34,7 +34,12 @@ def settings_for(method: str = "fedavg", **options: Any) -> Experiment:
         "engine": "serial",
         "optimizer": "sgd" if method == "scaffold" else "adam",
         **options,
-        "set": [*DATA, *_network(options.get("model", "har_cnn_alp")), *_wide_enough(method, options.get("model", "har_cnn_alp")), *more],
+        "set": [
+            *DATA,
+            *_network(options.get("model", "har_cnn_alp")),
+            *_wide_enough(method, options.get("model", "har_cnn_alp")),
+            *more,
+        ],
     }
     return build_experiment(with_defaults(None, given), dataset_labels("synthetic", dataset_options(DATA)), None)
 
