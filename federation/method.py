@@ -105,6 +105,11 @@ class Method:
         return 0
 
     @property
+    def rotation_degrees(self) -> float:
+        """By how many degrees these copies are turned at most; 180: by any rotation."""
+        return 180.0
+
+    @property
     def mixes_architectures(self) -> bool:
         """Whether clients of one federation may have different networks, as long as their features agree."""
         return False

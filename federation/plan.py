@@ -50,6 +50,13 @@ class Augmentation(Strict):
         exclude_if=operator.not_,
         description="how likely a window of motion sensors is turned at random, as if the phone lay otherwise",
     )
+    degrees: float = Field(
+        default=180.0,
+        gt=0,
+        le=180,
+        exclude_if=lambda degrees: degrees == 180,
+        description="by how much it is turned at most; 180: by any rotation",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -75,7 +82,7 @@ class Augmentation(Strict):
     @property
     def is_of_images(self) -> bool:
         """Whether something is changed that only images have."""
-        return self.model_copy(update={"rotation": 0.0}) != Augmentation()
+        return self.model_copy(update={"rotation": 0.0, "degrees": 180.0}) != Augmentation()
 
     def __str__(self) -> str:
         """Write it as the command line takes it."""

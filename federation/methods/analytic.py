@@ -85,6 +85,7 @@ class Analytic(Method):
     clip: float = 4.0  # features are cut off beyond ±clip, 0 to 8: no example weighs more
     own_weight: float = 1.0  # of a client's own sums against all others' together; 0: the shared head
     rotations: int = 0  # copies of each window, turned at random, that a client's sums have besides it, 0 to 16
+    degrees: float = 180.0  # by how much these copies are turned at most, above 0; 180: by any rotation
 
     def __post_init__(self) -> None:
         """Refuse numbers that have no solution.
@@ -102,11 +103,18 @@ class Analytic(Method):
 
         if not 0 <= self.rotations <= 16:
             raise SettingsError(f"{self.name}: rotations={self.rotations}: expected 0 to 16 turned copies of a window")
+        if not 0 < self.degrees <= 180:
+            raise SettingsError(f"{self.name}: degrees={self.degrees}: expected an angle above 0 and up to 180")
 
     @property
     def rotated_copies(self) -> int:
         """Sum over so many turned copies of each window."""
         return self.rotations
+
+    @property
+    def rotation_degrees(self) -> float:
+        """Turn them by no more than that."""
+        return self.degrees
 
     def task_incompatibility(self, task: Task) -> str | None:
         """Want one class an example."""

@@ -193,9 +193,10 @@ def _statistics(when: str, setup: Setup, client: Client, work: ClientWork, stack
         output = setup.network.evaluate(client.params, client.buffers, batch.x, batch.mask)
         return method.add_sums(setup.task, setup.training, output, batch, before)
 
+    turned = Augmentation(rotation=1, degrees=method.rotation_degrees)
     with torch.no_grad():
         for epoch in range(work.stats_order.rows.shape[-3]):  # the second and those after it are of turned windows
-            for batch in _batches(setup, work.examples, work.stats_order, epoch, stacked, Augmentation(rotation=1)):
+            for batch in _batches(setup, work.examples, work.stats_order, epoch, stacked, turned):
                 stats = lift(one)(client, batch, stats)
     return stats
 
@@ -241,7 +242,7 @@ def _batches(
                 x, y = augmented(change, draws, x, y, setup.task.outside)
             if change.rotation:
                 check_windows(x)
-                x = rotated_at_random(change.rotation, draws, x, setup.channels)
+                x = rotated_at_random(change, draws, x, setup.channels)
         yield Batch(x, y, torch.as_tensor(real[..., :size]).to(x))
 
 

@@ -268,7 +268,16 @@ def _split(head: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    "options", [{"ridge": 0}, {"ridge": float("nan")}, {"clip": 0}, {"clip": 9}, {"own_weight": -1}, {"rotations": 17}]
+    "options",
+    [
+        {"ridge": 0},
+        {"ridge": float("nan")},
+        {"clip": 0},
+        {"clip": 9},
+        {"own_weight": -1},
+        {"rotations": 17},
+        {"degrees": 0},
+    ],
 )
 def test_impossible_numbers_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(SettingsError, match=next(iter(options))):

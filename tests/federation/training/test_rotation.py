@@ -24,6 +24,18 @@ def test_rotations_keep_lengths_and_hands_and_favour_no_direction() -> None:
     assert np.abs((found**2).mean(0) - 1 / 3).max() < 0.02
 
 
+def test_small_rotations_are_about_any_axis_by_no_more_than_the_angle() -> None:
+    found = rotations(draws(20_000), 30).astype(np.float64)
+    assert np.abs(found @ found.transpose(0, 2, 1) - np.eye(3)).max() < 1e-6
+    angles = np.rad2deg(np.arccos((np.trace(found, axis1=1, axis2=2) - 1).clip(-2, 2) / 2))
+    assert angles.max() < 30.1
+    assert angles.mean() == pytest.approx(15, abs=0.3)
+    axes = np.stack([found[:, 2, 1] - found[:, 1, 2], found[:, 0, 2] - found[:, 2, 0], found[:, 1, 0] - found[:, 0, 1]])
+    directions = axes / np.linalg.norm(axes, axis=0)
+    assert np.abs(directions.mean(1)).max() < 0.02
+    assert np.abs((directions**2).mean(1) - 1 / 3).max() < 0.02
+
+
 def test_a_window_is_turned_in_the_units_in_which_it_was_measured() -> None:
     """Against numpy: scaled back, both sensors by one matrix, scaled again."""
     raw = np.random.default_rng(1).normal(size=(4, 16, 6)).astype(np.float32)
@@ -38,9 +50,10 @@ def test_a_window_is_turned_in_the_units_in_which_it_was_measured() -> None:
 
 def test_stacked_windows_have_the_bits_of_single_ones_and_a_share_stays_as_it_was() -> None:
     x, drawn = torch.randn(3, 40, 128, 6), draws(120, 7).reshape(3, 40, 7)
-    together = rotated_at_random(0.5, drawn, x)
-    alone = torch.stack([rotated_at_random(0.5, drawn[k, :, :], x[k]) for k in range(3)])
-    one = rotated_at_random(0.5, drawn[1, 7:8], x[1, 7:8])
+    half = Augmentation(rotation=0.5)
+    together = rotated_at_random(half, drawn, x)
+    alone = torch.stack([rotated_at_random(half, drawn[k, :, :], x[k]) for k in range(3)])
+    one = rotated_at_random(half, drawn[1, 7:8], x[1, 7:8])
     assert torch.equal(together, alone)
     assert torch.equal(together[1, 7:8], one)
     kept = torch.from_numpy(drawn[..., 0] >= 0.5)
