@@ -67,6 +67,7 @@ export const modelSpec = object({
  * @property {number} contrast most by which differences from the set's mean grow or shrink
  * @property {number} saturation most by which differences between colours grow or shrink
  * @property {number} rotation how likely a window of motion sensors is turned at random, as if the phone lay otherwise
+ * @property {number} degrees by how much it is turned at most; 180: by any rotation
  */
 /** @type {import("./checks.js").Check<Augmentation>} */
 export const augmentation = object({
@@ -77,6 +78,7 @@ export const augmentation = object({
   contrast: or(number({ least: 0, most: 1 }), 0),
   saturation: or(number({ least: 0, most: 1 }), 0),
   rotation: or(number({ least: 0, most: 1 }), 0),
+  degrees: or(number({ most: 180, above: 0 }), 180),
 }, { others: true });
 
 /**
