@@ -106,6 +106,16 @@ class Method:
         return False
 
     @property
+    def rotated_copies(self) -> int:
+        """How many copies of each window, turned at random, a client sums over besides the window itself."""
+        return 0
+
+    @property
+    def rotation_degrees(self) -> float:
+        """By how many degrees these copies are turned at most; 180: by any rotation."""
+        return 180.0
+
+    @property
     def mixes_architectures(self) -> bool:
         """Whether clients of one federation may have different networks, as long as their features agree."""
         return False

@@ -6,6 +6,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
@@ -17,6 +18,7 @@ from pydantic import ValidationError
 
 from federation.methods import METHODS, method_from_json, method_to_json
 from federation.methods.fedali import GLOBAL, LOCAL
+from federation.plan import rotation_incompatibility
 from federation.records import Examples
 from federation.secure_sums.summation import check_secure
 from federation.tasks import task_from_json
@@ -24,6 +26,7 @@ from federation.training.augmentation import check_images
 from federation.training.prediction import task_mismatch
 from gaitway.files import write_file
 from sim import checkpoint, client_store
+from sim.baselines import Baseline
 from sim.data.federated_data import FederatedData
 from sim.data.few_labels import with_few_labels
 from sim.data.holdout import leave_clients_out
@@ -35,7 +38,7 @@ from sim.engines.stacked import CHUNK
 from sim.errors import RunDirectoryError, SettingsError
 from sim.evaluation import Evaluator
 from sim.experiment import Experiment
-from sim.networks.architectures import Architecture, architectures, for_images
+from sim.networks.architectures import Architecture, architectures, for_data
 from sim.new_clients import score_new_clients
 from sim.results.records import RoundRecord, Summary
 from sim.results.run_directory import RunDirectory
@@ -121,11 +124,14 @@ def run(
 def _write_results(simulation: Simulation, settings: Experiment, out: Path, extra: dict[str, Any]) -> dict[str, Any]:
     """Score what is scored at the end, and write the summary, its neighbours and the models."""
     if settings.holdout is not None:
-        extra["new_clients"] = score_new_clients(simulation, settings.holdout)
+        extra["new_clients"] = score_new_clients(
+            simulation, settings.holdout, by_own_statistics=settings.data.normalization == "client"
+        )
     with writing("the final scores (summary.json and its neighbours)", out):
         summary = write_results(simulation, settings, out, extra)
-    with writing("the models (models/*.safetensors)", out):
-        save_models(simulation, settings, out)
+    if settings.baseline == "none":  # whose models are no networks
+        with writing("the models (models/*.safetensors)", out):
+            save_models(simulation, settings, out)
     if images := images_of(simulation):
         with writing(f"a few segmented test images ({FILE})", out):
             write_images(out / FILE, images)
@@ -160,13 +166,19 @@ def build_simulation(
     if settings.gradient_dissimilarity and (method.pools_data or not method.has_global_model):
         why = "has one client" if method.pools_data else "sends no model that all clients start a round from"
         raise SettingsError(f"--gradient-dissimilarity: {method.name} {why}, so there is nothing to compare")
-    networks = for_images(architectures(settings) if networks is None else networks, data.moments)
+    if reason := rotation_incompatibility(settings):
+        raise SettingsError(reason)
+    networks = for_data(architectures(settings) if networks is None else networks, data.moments, data.channels)
     _check_task(networks, data)
     data = pooled(data) if method.pools_data else data
     choice = _engine(settings, data)
     # on CUDA many models at once fill the device; on the CPU one after the other is faster
     together = (settings.chunk or CHUNK) if choice.name == "stacked" and settings.device != "cpu" else 1
-    return Simulation(
+    kind = Simulation
+    if settings.baseline != "none":
+        _check_baseline(settings)
+        kind = partial(Baseline, baseline=settings.baseline)
+    return kind(
         networks=networks,
         rounds=settings.rounds,
         data=data,
@@ -203,6 +215,16 @@ def _secure_rounds(settings: Experiment, networks: Sequence[Architecture], clien
             "(secure.min_devices)"
         )
     return SecureRounds.of(setup, networks[0].initial, secure)
+
+
+def _check_baseline(settings: Experiment) -> None:
+    given = (settings.method["name"], settings.rounds.rounds, settings.data.normalization, settings.device)
+    if given[0] not in ("centralized", "local") or given[1:] != (1, "none", "cpu"):
+        raise SettingsError(
+            f"--baseline {settings.baseline}: expected --method centralized or local, --model har_features, --rounds 1 "
+            f"and --device cpu; came --method {given[0]}, --rounds {given[1]}, --normalization {given[2]} and --device "
+            f"{given[3]}"
+        )
 
 
 def _check_task(networks: Sequence[Architecture], data: FederatedData) -> None:

@@ -48,6 +48,12 @@ from federation.records import (
     Update,
     UploadGroup,
 )
+from federation.serving_heads import (
+    PERSONALIZED,
+    PERSONALIZED_ANY_ORIENTATION,
+    SHARED,
+    SHARED_ANY_ORIENTATION,
+)
 from federation.tasks.task import Task
 from federation.tree import where
 from gaitway.tasks import TargetKind
@@ -55,12 +61,7 @@ from gaitway.tasks import TargetKind
 SUMS = ("gram", "moment")
 ORIENTATION_FREE = "orientation_free"
 """The buffer of a network with 1 for each of its features (D,) that is the same however the phone is turned."""
-SHARED, PERSONALIZED = "shared", "personalized"
-ANY_ORIENTATION = SHARED_ANY_ORIENTATION, PERSONALIZED_ANY_ORIENTATION = (
-    "shared_any_orientation",
-    "personalized_any_orientation",
-)
-"""The heads that a device can serve with, by the names that `serving_models` gives them."""
+ANY_ORIENTATION = SHARED_ANY_ORIENTATION, PERSONALIZED_ANY_ORIENTATION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +91,8 @@ class Analytic(Method):
     ridge: float = 1e-2  # λ, of the mean of G's diagonal; above 0
     clip: float = 4.0  # features are cut off beyond ±clip, 0 to 8: no example weighs more
     own_weight: float = 1.0  # of a client's own sums against all others' together; 0: the shared head
+    rotations: int = 0  # copies of each window, turned at random, that a client's sums have besides it, 0 to 16
+    degrees: float = 180.0  # by how much these copies are turned at most, above 0; 180: by any rotation
 
     def __post_init__(self) -> None:
         """Refuse numbers that have no solution.
@@ -104,6 +107,21 @@ class Analytic(Method):
             raise SettingsError(f"{self.name}: clip={self.clip}: expected a number above 0, and 8 at the most")
         if not 0 <= self.own_weight <= 1e6:
             raise SettingsError(f"{self.name}: own_weight={self.own_weight}: expected 0 or more, such as 1")
+
+        if not 0 <= self.rotations <= 16:
+            raise SettingsError(f"{self.name}: rotations={self.rotations}: expected 0 to 16 turned copies of a window")
+        if not 0 < self.degrees <= 180:
+            raise SettingsError(f"{self.name}: degrees={self.degrees}: expected an angle above 0 and up to 180")
+
+    @property
+    def rotated_copies(self) -> int:
+        """Sum over so many turned copies of each window."""
+        return self.rotations
+
+    @property
+    def rotation_degrees(self) -> float:
+        """Turn them by no more than that."""
+        return self.degrees
 
     def task_incompatibility(self, task: Task) -> str | None:
         """Want one class an example."""
@@ -161,7 +179,7 @@ class Analytic(Method):
 
     def implausibility(self, upload: Tree, examples: int, training: TrainingConfig) -> str:
         """Hold sums against the bounds that the clip and the number of examples set."""
-        return ridge_bounds.implausibility(upload, examples, self.clip)
+        return ridge_bounds.implausibility(upload, examples * (1 + self.rotations), self.clip)
 
     def delta_reference(self, broadcast: Broadcast) -> Tree:
         """Take no sums over: they are measured in each round."""

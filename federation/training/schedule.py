@@ -14,6 +14,7 @@ import numpy.typing as npt
 from federation.errors import SettingsError
 from federation.plan import TrainingConfig
 from federation.seeds import generator
+from federation.training.rotation import AXES, ROTATION_DRAWS
 
 
 class Schedule(NamedTuple):
@@ -73,6 +74,22 @@ def in_order(examples: int, batch_size: int) -> Schedule:
     index[:examples] = np.arange(examples)
     mask = (np.arange(steps * batch_size) < examples).astype(np.float32)
     return Schedule(index.reshape(1, steps, batch_size), mask.reshape(1, steps, batch_size))
+
+
+def with_rotations(order: Schedule, copies: int, seed: int, client_id: str) -> Schedule:
+    """Let so many epochs follow the one of a schedule in which each example is turned at random.
+
+    A client draws the same in every round, for an example by its place: sums that it sends again are the same bits.
+    """
+    if not copies:
+        return order
+    _, steps, size = order.rows.shape
+    draws = np.zeros((1 + copies, steps * size, ROTATION_DRAWS), np.float32)
+    draws[0, :, 0] = 1  # above every share: as it was measured
+    for copy in range(1, 1 + copies):
+        draws[copy, :, 1:] = generator(seed, "rotations", client_id, copy).random((steps * size, AXES), np.float32)
+    rows, mask = (np.repeat(each, 1 + copies, axis=0) for each in (order.rows, order.mask))
+    return Schedule(rows, mask, draws.reshape(1 + copies, steps, size, ROTATION_DRAWS))
 
 
 def stack_schedules(schedules: list[Schedule]) -> Schedule:

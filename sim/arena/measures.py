@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from sim.results.records import SelectedRound
+from federation.methods import METHODS
+from sim.data.holdout import SHOTS, TURNED, TURNED_SHOTS
+from sim.results.records import SelectedRound, Spread
 from sim.results.run_directory import RunDirectory
 
 
@@ -32,11 +34,22 @@ def _score(name: str) -> Callable[[RunDirectory], float | None]:
     return lambda run: chosen(run).mean(name, run.config.primary[0])
 
 
+def _mean(run: RunDirectory, scores: Spread | None) -> float | None:
+    return scores[run.config.primary[0]].mean if scores else None
+
+
 def _new(shots: int) -> Callable[[RunDirectory], float | None]:
     def read(run: RunDirectory) -> float | None:
         new = run.final.new_clients
-        scores = new and new.shots.get(shots)
-        return scores[run.config.primary[0]].mean if scores else None
+        return _mean(run, new.shots.get(shots)) if new else None
+
+    return read
+
+
+def _turned(way: str, shots: int) -> Callable[[RunDirectory], float | None]:
+    def read(run: RunDirectory) -> float | None:
+        new = run.final.new_clients
+        return _mean(run, new.turned.get(way, {}).get(shots)) if new else None
 
     return read
 
@@ -45,7 +58,10 @@ def _worst_tenth(run: RunDirectory) -> float | None:
     return run.worst_tenth(run.config.primary[0], run.final.trusted)
 
 
-def _upload_mb(run: RunDirectory) -> float:
+def _upload_mb(run: RunDirectory) -> float | None:
+    """Return what clients sent; nothing that compares with it where their data were pooled."""
+    if METHODS[run.config.method_name].pools_data:
+        return None
     return run.final.bytes_up * len(run.rounds) / 1e6
 
 
@@ -55,7 +71,14 @@ MEASURES: Mapping[str, Measure] = {
     "server": Measure("server's model", True, _score("global")),
     "worst_tenth": Measure("worst tenth", True, _worst_tenth),
     "new": Measure("new users", True, _new(0)),
-    **{f"new_{k}": Measure(f"new, {k} windows", True, _new(k)) for k in (1, 2, 5, 10)},
+    **{f"new_{k}": Measure(f"new, {k} windows", True, _new(k)) for k in SHOTS if k},
+    **{
+        f"new_{way}" + f"_{k}" * bool(k): Measure(f"new, {words}" + f", {k} windows" * bool(k), True, _turned(way, k))
+        for way, words in TURNED.items()
+        for k in TURNED_SHOTS
+    },
     "upload_mb": Measure("MB up", False, _upload_mb),
     "seconds": Measure("seconds", False, lambda run: run.final.seconds["total"]),
 }
+MEASURES_OF_NEW = tuple(f"new_{k}" if k else "new" for k in SHOTS)
+"""Of clients that took no part: as they join, and with so many labelled windows of each class."""

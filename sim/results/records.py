@@ -154,15 +154,20 @@ class RoundRecord(Scored):
 
 
 class NewClients(Record):
-    """How a finished federation serves clients that took no part in it, after k labelled examples of each class.
+    """How a finished federation serves clients that took no part in it, after the first k examples of each class.
 
-    `client_models` is the mean over all clients' own models, in methods without a server model.
+    `client_models` is the mean over all clients' own models, in methods without a server model. `turned` has the scores
+    of phones that are carried otherwise, by the way and by k; `heads` those of each head that a device could take, and
+    `far` the share of clients that take the one without axes as they join.
     """
 
     clients: tuple[str, ...]
     epochs: int
     shots: dict[int, Spread | None]
     client_models: Spread | None = None
+    turned: dict[str, dict[int, Spread | None]] = {}
+    heads: dict[str, dict[int, dict[str, Spread | None]]] = {}
+    far: dict[str, float] = {}
 
 
 SELECTIONS: tuple[Selection, ...] = ("validation", "last", "best")

@@ -57,14 +57,16 @@ export const modelSpec = object({
 }, { others: true });
 
 /**
- * @typedef {object} Augmentation How images are changed at random each time they are trained on; as it is here, nothing
- *   is changed.
+ * @typedef {object} Augmentation How images or windows are changed at random each time they are trained on; as it is
+ *   here, nothing is changed.
  * @property {number} flip how likely an image is mirrored, left to right
  * @property {number} padding pixels that are added at each side before a crop of the old size
  * @property {[number, number]} scale an image is scaled by a factor between these, then cropped or padded
  * @property {number} brightness most that is added or taken, in the set's deviations
  * @property {number} contrast most by which differences from the set's mean grow or shrink
  * @property {number} saturation most by which differences between colours grow or shrink
+ * @property {number} rotation how likely a window of motion sensors is turned at random, as if the phone lay otherwise
+ * @property {number} degrees by how much it is turned at most; 180: by any rotation
  */
 /** @type {import("./checks.js").Check<Augmentation>} */
 export const augmentation = object({
@@ -74,6 +76,8 @@ export const augmentation = object({
   brightness: or(number({ min: 0, max: 1 }), 0),
   contrast: or(number({ min: 0, max: 1 }), 0),
   saturation: or(number({ min: 0, max: 1 }), 0),
+  rotation: or(number({ min: 0, max: 1 }), 0),
+  degrees: or(number({ max: 180, above: 0 }), 180),
 }, { others: true });
 
 /**
@@ -89,7 +93,7 @@ export const augmentation = object({
  * @property {number} lr_power of the polynomial schedule
  * @property {number} momentum
  * @property {number} weight_decay
- * @property {Augmentation} augmentation of images; as text or by its keys
+ * @property {Augmentation} augmentation of images or windows; as text or by its keys
  * @property {number} seed
  */
 /** @type {import("./checks.js").Check<TrainingConfig>} */
@@ -171,6 +175,31 @@ export const publicationSettings = object({
   min_changes: or(whole(1, 1_000_000_000), 1),
   max_wait_s: or(number({ min: 0, max: 31_622_400 }), 3_600),
   send_after_windows: or(whole(1, 1_000_000_000), 20),
+}, { others: true });
+
+/**
+ * @typedef {object} SecureSettings Whether the server learns the clients' updates one by one, or their sum alone
+ *   (`federation.secure_sums`).
+ * @property {"off" | "masked" | "clear"} mode masked: the server learns sums alone; clear: the same whole numbers
+ *   without masks, which a simulation compares with
+ * @property {number} min_devices no sum is of fewer
+ * @property {number} colluding_share of the devices may work for the server, and the others stay hidden
+ * @property {number} lost_share of the devices may be lost in a round, and it still has a sum
+ * @property {number} steps whole numbers to 1 of what is added up
+ * @property {number} max_change a parameter's change is cut off beyond
+ * @property {number} max_value a prototype's or variate's number is cut off beyond
+ * @property {number} max_weight a client weighs at most so many examples
+ */
+/** @type {import("./checks.js").Check<SecureSettings>} */
+export const secureSettings = object({
+  mode: or(oneOf("off", "masked", "clear"), "off"),
+  min_devices: or(whole(3, 16_384), 3),
+  colluding_share: or(number({ min: 0, max: 0.3333333333333333 }), 0.2),
+  lost_share: or(number({ min: 0, max: 0.3333333333333333 }), 0.2),
+  steps: or(whole(1, 1_048_576), 1_024),
+  max_change: or(number({ max: 1_000_000, above: 0 }), 4),
+  max_value: or(number({ max: 1_000_000, above: 0 }), 64),
+  max_weight: or(whole(1, 16_777_216), 4_096),
 }, { others: true });
 
 /**
@@ -283,6 +312,7 @@ export const dataSpec = object({
  * @property {RoundSettings} rounds
  * @property {PublicationSettings} publication of a continuous federation, which has no rounds with a cohort and a
  *   deadline
+ * @property {SecureSettings} secure what the server may see of single clients' updates
  * @property {RolloutSettings} rollout
  * @property {PromotionSettings} promotion
  * @property {DataSpec} data
@@ -299,6 +329,7 @@ export const plan = object({
   training: trainingConfig,
   rounds: or(roundSettings, {}),
   publication: or(publicationSettings, {}),
+  secure: or(secureSettings, {}),
   rollout: or(rolloutSettings, {}),
   promotion: or(promotionSettings, {}),
   data: or(dataSpec, {}),

@@ -33,7 +33,7 @@ RANKS = "Average ranks, each in the middle of a bar as long as the critical diff
 TERMS = {
     **DEFINITIONS,
     "global p. c.": "per client, the server's model on each client's own test set",
-    "new users": "clients that took no part in the federation, after k labelled examples of each class of their own",
+    "new users": "clients that took no part in the federation, after the first k examples of each class of their own",
     **{SELECTED[selection]: CHOICES[selection] for selection in SELECTIONS},
     "up, down": "bytes per client and round",
     "time": "of the whole run, all clients on one machine",
