@@ -19,7 +19,7 @@ from federation.tasks.task import Task
 from federation.training.augmentation import augmented, check_images
 from federation.training.callbacks import EpochCheckpoint, TrainingCallback
 from federation.training.forward import Network
-from federation.training.optimizers import Optimizer
+from federation.training.optimizers import Optimizer, sgd
 from federation.training.pixels import Moments, network_input
 from federation.training.schedule import Schedule
 from federation.tree import map_tree, merge, select, where
@@ -134,6 +134,8 @@ def _train(loop: _Loop, phase: Phase, state: _State, epochs: range, begun: Epoch
     """Run one phase with a fresh optimizer, at its rate times the round's; parameters outside it stay as they are."""
     setup, optimizer, round_state, work, stacked, callback, compiled = loop
     lift, differentiate = (_stacked, _transformed) if stacked else (_single, _recorded)
+    if phase.plain_sgd:
+        optimizer = sgd(setup.training.lr, in_place=not stacked)
     frozen = select(state.params, lambda name: not phase.trainable(name))
     trained = select(state.params, phase.trainable)
     momenta, buffers = lift(optimizer.init)(trained), state.buffers
@@ -155,6 +157,7 @@ def _train(loop: _Loop, phase: Phase, state: _State, epochs: range, begun: Epoch
 
         gradients, loss, moved = differentiate(objective, trained)
         new_momenta, new = optimizer.apply(gradients, momenta, trained, *rates or (phase.rate * work.rate,))
+        new = setup.method.project(new)
         count = batch.mask.sum()
         if stacked:  # a single client never runs an empty step; a stacked one waits for the longest
             new, moved, new_momenta = where(count > 0, (new, moved, new_momenta), (trained, buffers, momenta))
@@ -206,9 +209,10 @@ def _rates(training: TrainingConfig, phases: Sequence[Phase], order: Schedule, l
     if limit is not None:
         real &= np.cumsum(real).reshape(real.shape) <= limit
     ends = np.cumsum([phase.epochs for phase in phases], dtype=np.int64)[:-1]
-    m = training.momentum if training.optimizer == "sgd" else 0.0
+    momentum = training.momentum if training.optimizer == "sgd" else 0.0
+    momenta = [0.0 if phase.plain_sgd else momentum for phase in phases]
     counts = [part.sum((-1, -2)) for part in np.split(real, ends, axis=-2)] if phases else []
-    steps = [(count - m * (1 - m**count) / (1 - m)) / (1 - m) for count in counts]
+    steps = [(n - m * (1 - m**n) / (1 - m)) / (1 - m) for n, m in zip(counts, momenta, strict=True)]
     none = np.zeros(real.shape[:-2])
     return sum((phase.rate * taken for phase, taken in zip(phases, steps, strict=True)), start=none)
 
