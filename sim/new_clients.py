@@ -12,20 +12,18 @@ from federation.records import Client
 from federation.tasks.task import Statistics, Task
 from federation.training.client_round import train_one
 from sim.data.few_labels import few_shot
-from sim.data.holdout import Holdout
+from sim.data.holdout import SHOTS, Holdout
 from sim.evaluation import ClientModel, spread
 from sim.networks.architectures import Architecture, assign_networks
 from sim.simulation import Simulation
 
-SHOTS = (0, 5, 10)
-"""Labelled examples of each class that a new client personalizes with; fewer where it has fewer."""
-
 
 def score_new_clients(simulation: Simulation, holdout: Holdout) -> dict[str, Any]:
-    """Score the new clients' test sets: without personalization, and after a local round on k examples a class.
+    """Score the new clients' test sets: without personalization, and after a local round on the first k of each class.
 
     Without: with the server's model, or, in a method that has none, with what a new client starts from. For the latter
-    `client_models` says how the clients' own models do, each new client's mean over them.
+    `client_models` says how the clients' own models do, each new client's mean over them. Scored are the same examples
+    whatever k is, of recordings the last in time, of which no window shares a sample with those that are learnt from.
     """
     found = {
         "clients": sorted(simulation.data.new_clients),
@@ -55,7 +53,7 @@ def _model(simulation: Simulation, network: Architecture, name: str, holdout: Ho
         setup,
         network.initial,
         setup.method.broadcast(simulation.state, name),
-        few_shot(setup.task, simulation.data.new_clients[name], shots, name, training.seed),
+        few_shot(setup.task, simulation.data.new_clients[name], shots),
         client_id=name,
         round_number=simulation.round_number + 1,
     )

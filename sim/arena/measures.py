@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from sim.data.holdout import SHOTS
 from sim.results.records import SelectedRound, Spread, Summary
 from sim.results.run_directory import RunDirectory
 
@@ -66,7 +67,9 @@ MEASURES: Mapping[str, Measure] = {
     "server": Measure("server's model", True, _server),
     "worst_tenth": Measure("worst tenth", True, _worst_tenth),
     "new": Measure("new users", True, _new(0)),
-    **{f"new_{k}": Measure(f"new, {k} windows", True, _new(k)) for k in (1, 2, 5, 10)},
+    **{f"new_{k}": Measure(f"new, {k} windows", True, _new(k)) for k in SHOTS if k},
     "upload_mb": Measure("MB up", False, _upload_mb),
     "seconds": Measure("seconds", False, lambda run: _summary(run).seconds["total"]),
 }
+MEASURES_OF_NEW = tuple(name for name in MEASURES if name.startswith("new"))
+"""Of clients that took no part: as they join, and with so many labelled windows of each class."""

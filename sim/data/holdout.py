@@ -15,6 +15,8 @@ from sim.data.federated_data import FederatedData
 from sim.errors import SettingsError
 
 KINDS = ("leave-subjects-out", "leave-devices-out", "leave-clients-out")
+SHOTS = (0, 1, 2, 5, 10)
+"""Labelled examples of each class that a new client personalizes with, its first in time; fewer where it has fewer."""
 
 
 class Holdout(Strict):

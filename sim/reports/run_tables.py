@@ -108,7 +108,7 @@ def new_clients_table(run: RunDirectory) -> ReportTable | None:
     if not new:
         return None
     named = [
-        (f"after {shots} labelled examples of each class, {new.epochs} epochs" if shots else "as they join", scores)
+        (f"after the first {shots} examples of each class, {new.epochs} epochs" if shots else "as they join", scores)
         for shots, scores in sorted(new.shots.items())
     ]
     if new.client_models:

@@ -140,7 +140,7 @@ class RoundRecord(Record):
 
 
 class NewClients(Record):
-    """How a finished federation serves clients that took no part in it, after k labelled examples of each class.
+    """How a finished federation serves clients that took no part in it, after the first k examples of each class.
 
     `client_models` is the mean over all clients' own models, in methods without a server model.
     """

@@ -29,14 +29,22 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:
     return replace(both, clients={"ada": both.clients["ada"]}, new_clients={"bob": both.clients["bob"]})
 
 
-def test_few_are_so_many_of_each_class_and_the_five_are_among_the_ten() -> None:
-    y = torch.tensor([0] * 12 + [2] * 3 + [1] * 20)
-    examples = Examples(torch.arange(len(y)), y)
-    bob = ClientData(examples, examples)
-    ten, five = (few_shot(Classification(), bob, shots, "bob", 7) for shots in (10, 5))
-    assert torch.bincount(ten.y).tolist() == [10, 10, 3]
-    assert set(five.x.tolist()) < set(ten.x.tolist())
-    assert few_shot(Classification(), bob, 5, "eve", 7).x.tolist() != five.x.tolist()
+def test_few_are_the_first_of_each_class_in_time() -> None:
+    y = torch.tensor([0] * 12 + [2] * 3 + [1] * 20 + [0] * 5)
+    bob = ClientData(Examples(torch.arange(len(y)), y), Examples(y[:0], y[:0]))
+    found = few_shot(Classification(), bob, 5)
+    assert found.x.tolist() == [*range(5), *range(15, 20), *range(12, 15)]
+    assert found.y.tolist() == [0] * 5 + [1] * 5 + [2] * 3
+
+
+def test_what_a_new_client_shows_ends_before_the_windows_that_it_is_scored_on(tmp_path: Path) -> None:
+    """Windows overlap by half: a window that touches a tested one would have given half of it away."""
+    settings = settings_for(normalization="none", holdout="leave-subjects-out:1", model="har_cnn")
+    bob = next(iter(load_data(settings, None, tmp_path, None).new_clients.values()))
+    shown = few_shot(Classification(), bob, 10).x
+    tested = {tuple(sample) for sample in bob.test.x.flatten(0, 1).tolist()}
+    assert len(shown) > 20
+    assert not any(tuple(sample) in tested for sample in shown.flatten(0, 1).tolist())
 
 
 @pytest.mark.ci
@@ -45,7 +53,7 @@ def test_every_method_serves_new_clients(method: str, data: FederatedData, tmp_p
     summary = run(settings_for(method, rounds=1, **HOLDOUT), data, tmp_path)
     found = summary["new_clients"]
     assert found["clients"] == ["bob"]
-    assert list(found["shots"]) == ["0", "5", "10"]
+    assert list(found["shots"]) == ["0", "1", "2", "5", "10"]
     assert all(0 <= scores["macro_f1"]["mean"] <= 1 for scores in found["shots"].values())
     assert (found["client_models"] is None) == METHODS[method]().has_global_model
 
@@ -64,7 +72,7 @@ def test_scores_are_those_of_the_broadcast_and_of_a_local_round(data: FederatedD
         longer,
         simulation.initial,
         setup.method.broadcast(simulation.state, "bob"),
-        few_shot(setup.task, new_client, 5, "bob", setup.training.seed),
+        few_shot(setup.task, new_client, 5),
         client_id="bob",
         round_number=2,
     )
