@@ -11,6 +11,7 @@ import numpy as np
 from federation.records import Client
 from federation.tasks.task import Statistics, Task
 from federation.training.client_round import train_one
+from sim.adaptation import adapt_head
 from sim.data.few_labels import few_shot
 from sim.data.holdout import SHOTS, Holdout
 from sim.evaluation import ClientModel, spread
@@ -30,6 +31,7 @@ def score_new_clients(simulation: Simulation, holdout: Holdout) -> dict[str, Any
         "epochs": holdout.epochs,
         "shots": {str(k): spread(simulation.task, _statistics(simulation, holdout, k)) for k in SHOTS},
         "client_models": None,
+        "unlabelled": _unlabelled(simulation),
     }
     if not simulation.setup.method.has_global_model:
         found["client_models"] = _by_clients(simulation)
@@ -58,6 +60,20 @@ def _model(simulation: Simulation, network: Architecture, name: str, holdout: Ho
         round_number=simulation.round_number + 1,
     )
     return ClientModel(setup, result.client)
+
+
+def _unlabelled(simulation: Simulation) -> dict[str, Any] | None:
+    """Score models that have adapted to the new clients' training windows without a label of them."""
+    new_clients = simulation.data.new_clients
+    networks = assign_networks(new_clients, simulation.networks)
+    found: dict[str, Statistics] = {}
+    for name, mine in new_clients.items():
+        model = ClientModel(networks[name].setup, _served(simulation, networks[name], name))
+        adapted = adapt_head(model, mine.train.x, simulation.evaluator.batch)
+        if adapted is None:
+            return None
+        found[name] = simulation.evaluator.evaluate_client(adapted, mine.test)
+    return spread(simulation.task, found)
 
 
 def _served(simulation: Simulation, network: Architecture, name: str) -> Client:

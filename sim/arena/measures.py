@@ -53,6 +53,11 @@ def _new(shots: int) -> Callable[[RunDirectory], float | None]:
     return read
 
 
+def _new_unlabelled(run: RunDirectory) -> float | None:
+    new = _summary(run).new_clients
+    return _mean(run, new.unlabelled) if new else None
+
+
 def _worst_tenth(run: RunDirectory) -> float | None:
     return run.worst_tenth(run.config.primary[0], _summary(run).trusted)
 
@@ -68,6 +73,7 @@ MEASURES: Mapping[str, Measure] = {
     "worst_tenth": Measure("worst tenth", True, _worst_tenth),
     "new": Measure("new users", True, _new(0)),
     **{f"new_{k}": Measure(f"new, {k} windows", True, _new(k)) for k in SHOTS if k},
+    "new_unlabelled": Measure("new, no labels", True, _new_unlabelled),
     "upload_mb": Measure("MB up", False, _upload_mb),
     "seconds": Measure("seconds", False, lambda run: _summary(run).seconds["total"]),
 }

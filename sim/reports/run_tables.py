@@ -111,6 +111,8 @@ def new_clients_table(run: RunDirectory) -> ReportTable | None:
         (f"after the first {shots} examples of each class, {new.epochs} epochs" if shots else "as they join", scores)
         for shots, scores in sorted(new.shots.items())
     ]
+    if new.unlabelled:
+        named.insert(1, ("adapted to windows without labels", new.unlabelled))
     if new.client_models:
         named.append(("the other clients' models, each new client's mean over them", new.client_models))
     head = ["model", *(metric.label + metric.unit for metric in metrics.values())]

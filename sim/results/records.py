@@ -142,13 +142,15 @@ class RoundRecord(Record):
 class NewClients(Record):
     """How a finished federation serves clients that took no part in it, after the first k examples of each class.
 
-    `client_models` is the mean over all clients' own models, in methods without a server model.
+    `client_models` is the mean over all clients' own models, in methods without a server model; `unlabelled` is after
+    adaptation to windows without labels (`sim.adaptation`), where the network's head allows it.
     """
 
     clients: tuple[str, ...]
     epochs: int
     shots: dict[int, Spread | None]
     client_models: Spread | None = None
+    unlabelled: Spread | None = None
 
 
 SELECTIONS: tuple[Selection, ...] = ("validation", "last", "best")

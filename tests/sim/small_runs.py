@@ -47,7 +47,7 @@ def _network(model: str) -> list[str]:
 
 def _wide_enough(method: str) -> list[str]:
     """A head of two layers is made linear by two hidden units a class."""
-    return ["model.hidden=12"] if method == "analytic" else []
+    return ["model.hidden=12"] if method in ("analytic", "pfedfda") else []
 
 
 def in_double(data: FederatedData) -> FederatedData:
