@@ -185,6 +185,10 @@ class Method:
         output = network.train(params, buffers, batch.x, batch.mask)
         return task.mean_loss(output, batch), output.buffers
 
+    def project(self, params: Tensors) -> Tensors:
+        """Return what a step made of the trained parameters, moved back to where they may be."""
+        return params
+
     def empty_sums(self, training: TrainingConfig, like: Tensor, clients: tuple[int, ...] = ()) -> ExampleSums:
         """Return the sums of no example, where the tensor `like` is; with a first dimension where clients are stacked.
 

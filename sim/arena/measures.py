@@ -54,6 +54,11 @@ def _turned(way: str, shots: int) -> Callable[[RunDirectory], float | None]:
     return read
 
 
+def _new_unlabelled(run: RunDirectory) -> float | None:
+    new = run.final.new_clients
+    return _mean(run, new.unlabelled) if new else None
+
+
 def _worst_tenth(run: RunDirectory) -> float | None:
     return run.worst_tenth(run.config.primary[0], run.final.trusted)
 
@@ -77,6 +82,7 @@ MEASURES: Mapping[str, Measure] = {
         for way, words in TURNED.items()
         for k in TURNED_SHOTS
     },
+    "new_unlabelled": Measure("new, no labels", True, _new_unlabelled),
     "upload_mb": Measure("MB up", False, _upload_mb),
     "seconds": Measure("seconds", False, lambda run: run.final.seconds["total"]),
 }
