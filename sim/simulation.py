@@ -14,7 +14,9 @@ import torch
 
 from federation import wire
 from federation.aggregation.kept_contributions import KeptContributions
+from federation.aggregation.present_sums import combined, needs_all
 from federation.aggregation.screening import NormHistory, Screening, UpdateClaim, cap_examples, screen, shortfall
+from federation.errors import RoundError
 from federation.method import Method
 from federation.plan import RoundSettings
 from federation.privacy.differential_privacy import privatized
@@ -164,7 +166,8 @@ class Simulation:
         """Count the round, and whose updates it has left out or used, as a server does."""
         self.progress = self.progress.after(ended.round.phase)
         for name in ended.received:
-            is_left_out = name in self.screening.left_out
+            # of a continuous method what is left out still stands, and may be used next time
+            is_left_out = name in self.screening.left_out and not self.setup.method.is_continuous
             if is_left_out or ended.round.phase is RoundPhase.PUBLISHED:
                 self.refused[name] = refused_updates(self.refused.get(name, 0), used=not is_left_out)
 
@@ -237,6 +240,8 @@ class Simulation:
         )
         if self.attack is not None:
             came = self.attack.on_updates(came, broadcasts, self.setup.training.seed, self.round_number)
+        if self._needs_all():
+            return self._combine(call, came)
         claims = {update.client_id: self._claim(update, broadcasts) for update in came}
         self.screening = screen(self.rounds, claims, self.norms)
         if reason := shortfall(self.rounds, claims, self.screening):
@@ -251,6 +256,29 @@ class Simulation:
         if self.setup.method.is_continuous:
             self.contributions.note(updates)
         self.diagnostics = diagnose(self.setup.method, before, self.state, updates)
+        call.feed(Aggregated())
+        return call
+
+    def _needs_all(self) -> bool:
+        method = self.setup.method
+        return method.is_continuous and needs_all(method, self.rounds, self.state)
+
+    def _combine(self, call: InMemoryRound, came: Sequence[Update]) -> InMemoryRound:
+        """Make a continuous method's state of all that clients have in it, with what came in this round."""
+        method, sizes, seed = self.setup.method, self.data.train_sizes, self.setup.training.seed
+        trees = {**self.contributions.trees, **{update.client_id: update.tensors for update in came}}
+
+        def read(name: str) -> Update:
+            return Update(name, sizes[name], 0, trees[name])
+
+        try:
+            found = combined(method, self.rounds, seed, self.state, list(trees), read)
+        except RoundError as error:
+            call.feed(AggregationFailed(str(error)))
+            return call
+        before, self.state, self.screening = self.state, found.state, found.screening
+        self.contributions.note(came)
+        self.diagnostics = diagnose(method, before, self.state, came)
         call.feed(Aggregated())
         return call
 

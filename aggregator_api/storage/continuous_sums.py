@@ -14,9 +14,11 @@ from aggregator_api.errors import BlobError
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.fsck_result import FROM_BACKUP, FsckResult, Severity
 from federation import wire
+from federation.aggregation.present_sums import combined, settings_of
 from federation.methods import is_continuous, method_from_json
+from federation.plan import Plan
 from federation.records import Tree, Update
-from federation.tree import flatten, map_tree
+from federation.tree import flatten
 
 
 def check(session: Session, blobs: BlobStore) -> Iterator[FsckResult]:
@@ -38,13 +40,17 @@ def rebuilt(session: Session, blobs: BlobStore, federation: FederationRow) -> Tr
     Raises:
         BlobError: if a blob is missing or damaged.
     """
-    method, mine = method_from_json(federation.plan["method"]), ContributionRow.federation_id == federation.id
-    rows = session.scalars(select(ContributionRow.published_sha256).where(mine).order_by(ContributionRow.id))
-    names = [sha256 for sha256 in rows if sha256 is not None]
+    method, plan = method_from_json(federation.plan["method"]), Plan.model_validate(federation.plan)
+    query = select(ContributionRow).where(
+        ContributionRow.federation_id == federation.id, ContributionRow.published_sha256.is_not(None)
+    )
+    rows = {row.device.name if row.device else f"/{row.id}": row for row in session.scalars(query)}
     newest = _newest(session, blobs, federation)
-    nothing = {**newest, "sums": map_tree(torch.zeros_like, newest["sums"])}
-    updates = (Update(str(k), 1, 0, _tree(blobs, name)) for k, name in enumerate(names))
-    return method.aggregate(nothing, updates) if names else nothing
+
+    def read(client: str) -> Update:
+        return Update(client, rows[client].examples, 0, _tree(blobs, str(rows[client].published_sha256)))
+
+    return combined(method, settings_of(newest, plan.rounds), plan.training.seed, newest, list(rows), read).state
 
 
 def _compared(session: Session, blobs: BlobStore, federation: FederationRow) -> FsckResult:
