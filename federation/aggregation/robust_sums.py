@@ -13,7 +13,7 @@ MotionSense fell from 98 to 43, from 94 to 81): coordinate-wise medians of norma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import floor
 from typing import NamedTuple
 
@@ -68,20 +68,27 @@ def used(rule: Rule, sums: Sequence[Tensors], trim: float, damping: float) -> li
 
 def _concentrated(units: Units, keep: int, damping: float) -> set[int]:
     """Return the `keep` units whose own head has the least error on them, of those that several starts lead to."""
-    count = len(units.gram)
+    count, known = len(units.gram), dict[frozenset[int], Tensor]()
     blocks = [set(range(start, count, STARTS)) for start in range(min(STARTS, count))]
-    found = [_descended(units, start, keep, damping) for start in (set(range(count)), *blocks)]
+
+    def errors_of(rows: set[int]) -> Tensor:  # starts meet: what is known is not solved again
+        key = frozenset(rows)
+        if key not in known:
+            known[key] = _errors(units, rows, damping)
+        return known[key]
+
+    found = [_descended(errors_of, start, keep) for start in (set(range(count)), *blocks)]
     return min(found, key=lambda one: one[0])[1]
 
 
-def _descended(units: Units, start: set[int], keep: int, damping: float) -> tuple[float, set[int]]:
+def _descended(errors_of: Callable[[set[int]], Tensor], start: set[int], keep: int) -> tuple[float, set[int]]:
     """Fit, keep what fits best, fit anew: neither step raises the error of what is kept."""
-    kept, errors = start, _errors(units, start, damping)
+    kept, errors = start, errors_of(start)
     for _step in range(STEPS):
         best = set(errors.argsort(stable=True)[:keep].tolist())
         if best == kept:
             break
-        kept, errors = best, _errors(units, best, damping)
+        kept, errors = best, errors_of(best)
     return float(errors[sorted(kept)].sum()), kept
 
 

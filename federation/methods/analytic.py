@@ -87,7 +87,7 @@ class Analytic(Method):
 
     ridge: float = 1e-2  # λ, of the mean of G's diagonal; above 0
     clip: float = 4.0  # features are cut off beyond ±clip, 0 to 8: no example weighs more
-    groups: int = 64  # into so many a robust rule deals more clients, 3 to 256; it judges a group as one
+    groups: int = 32  # into so many a robust rule deals more clients, 3 to 256; it judges a group as one
     own_weight: float = 1.0  # of a client's own sums against all others' together; 0: the shared head
 
     def __post_init__(self) -> None:
