@@ -20,6 +20,8 @@ from federation.seeds import generator
 from federation.tasks.task import LabelledFeatures
 
 REPEATED = 900
+PADDING = 1000.0
+"""Steps on the diagonal, so that what was rounded before it was multiplied leaves no eigenvalue below 0."""
 NOISE = 2.0
 """Standard deviation of drawn features, in those of real ones."""
 _CLIP = 4.0
@@ -70,11 +72,18 @@ def _negated(sums: Tensors) -> Tensors:
 
 
 def _scaled(sums: Tensors) -> Tensors:
-    factor = REPEATED**0.5
-    return {
-        name: (value.double() * factor).round().clamp(-ridge.LIMIT, ridge.LIMIT).to(value.dtype)
-        for name, value in _flipped(sums).items()
-    }
+    """Return the sums of so many copies of each window, consistent in themselves although rounding grows with them."""
+    factor, size = REPEATED**0.5, len(sums["moment"])
+    flipped = _flipped(sums)
+    moment = (flipped["moment"].double() * factor).round()
+    counts = (flipped["moment"][-1].double() / ridge.SUM_STEPS).square().round()
+    moment[-1] = ((counts * REPEATED).sqrt() * ridge.SUM_STEPS).round()
+    gram = ridge.unpacked((flipped["gram"].double() * factor).round(), size)
+    gram.diagonal().add_(PADDING)
+    gram[:, -1] = moment.sum(1)
+    rows, columns = torch.triu_indices(size, size)
+    large = {"gram": gram[rows, columns], "moment": moment}
+    return {name: value.clamp(1 - ridge.LIMIT, ridge.LIMIT - 1).int() for name, value in large.items()}
 
 
 _ATTACKS: dict[str, Callable[[Tensors], Tensors]] = {

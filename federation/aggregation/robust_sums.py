@@ -108,7 +108,9 @@ def _errors(units: Units, kept: set[int], damping: float) -> Tensor:
     gram = gram.clone()
     gram.diagonal().add_(damping * gram.diagonal().mean())
     head = torch.cholesky_solve(moment, torch.linalg.cholesky(gram))
-    squares = ((units.gram @ head) * head).sum((1, 2))
+    # one product of a tall matrix: several times as fast as one for each unit
+    projected = (units.gram.flatten(0, 1) @ head).view_as(units.moment)
+    squares = (projected * head).sum((1, 2))
     return squares - 2 * (units.moment * head).sum((1, 2)) + units.moment[:, -1].sum(1)
 
 
