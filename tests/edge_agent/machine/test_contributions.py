@@ -186,6 +186,12 @@ def test_a_restored_server_is_asked_again() -> None:
     assert one.on(version(epoch=2)).asked(PrepareWithdrawal)
 
 
+def test_a_restored_server_is_asked_again_by_a_device_whose_windows_are_gone() -> None:
+    one = sent().on(windows(0, 0), WithdrawalReady("s2"), answer("accepted", "s2"))
+    assert not one.on(Tick(), at=LATER_S).asked(PrepareWithdrawal)
+    assert one.on(version(epoch=2)).asked(PrepareWithdrawal)
+
+
 def test_it_takes_part_again_when_it_is_told_to() -> None:
     one = sent().on(ParticipationRead(False), WithdrawalReady("s2"), answer("accepted", "s2"))
     assert one.on(ParticipationRead(True)).asked(FetchBlob)
