@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from federation.plan import Plan
 from federation.protocol.messages import BlobPointer
 from gaitway.threads import run_in_thread
 from har_pipeline import PipelineError
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,17 @@ class BackgroundTasks:
         """Return where a fetched blob lies."""
         return self._blobs.path(model.sha256)
 
-    def fetch(self, model: BlobPointer) -> None:
-        """Download a broadcast and verify it."""
+    def network(self, network: BlobPointer | None) -> Path | None:
+        """Return where the network's ONNX file lies; None if it was not announced, or could not be fetched."""
+        path = network and self._blobs.path(network.sha256)
+        return path if path and path.is_file() else None
+
+    def fetch(self, model: BlobPointer, network: BlobPointer | None = None) -> None:
+        """Download a broadcast and verify it, and before it the network's ONNX file."""
         run_in_thread(
-            "download", lambda: self._fetch(model), lambda failure: self.post(BlobFailed(model.sha256, failure.error))
+            "download",
+            lambda: self._fetch(model, network),
+            lambda failure: self.post(BlobFailed(model.sha256, failure.error)),
         )
 
     def evaluate(self, plan: Plan, memory: str, command: Evaluate) -> None:
@@ -66,7 +76,12 @@ class BackgroundTasks:
             lambda failure: self.post(_failed(memory, command, failure.error)),
         )
 
-    def _fetch(self, model: BlobPointer) -> None:
+    def _fetch(self, model: BlobPointer, network: BlobPointer | None) -> None:
+        if network is not None:
+            try:
+                self._blobs.fetch(network)
+            except (AgentError, OSError) as error:  # the device can export it, and does
+                log.warning("the network's ONNX file cannot be fetched: %s", error)
         try:
             self._blobs.fetch(model)
         except (AgentError, OSError) as error:

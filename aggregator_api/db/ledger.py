@@ -1,9 +1,10 @@
 """The ledger: what access has ended, in a file that no backup holds, so that no restore gives the access back.
 
 Triggers of the database note each key, token and device whose access ends, whichever statement ends it, in the table
-`ended_access`; who takes a device's sums out of a continuous federation notes that there as well. A transaction appends these notes to the file, and the file is on the disk before the transaction is
-committed. Each entry has a number, and the database keeps that of its newest one: what a restored database lacks are
-the entries above its own number.
+`ended_access`; what takes a device's sums out of a continuous federation notes that there as well. A transaction
+appends these notes to the file, and the file is on the disk before the transaction is committed. Each entry has a
+number, and the database keeps that of its newest one: what a restored database lacks are the entries above its own
+number.
 
 The first line of the file names the ledger, each other line is an entry (JSON). An entry names its subject by a sha256
 alone. A line that was cut off by a power cut is the last one; its transaction was not committed, and it is dropped.

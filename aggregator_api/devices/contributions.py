@@ -27,7 +27,7 @@ from aggregator_api.db.models import (
 from aggregator_api.db.repositories import Named
 from aggregator_api.errors import ConflictError
 from federation.protocol.messages import UpdateManifest
-from federation.rounds.publication import WaitingChanges
+from federation.rounds.publication import LastPublication, WaitingChanges
 from federation.rounds.server_round import ClientStatus
 
 _ADD, _ADD_PART = insert(repositories.table_of(ContributionRow)), repositories.ADD_PARTICIPATIONS
@@ -48,7 +48,7 @@ class ContributionCounts(NamedTuple):
     devices: int  # whose sums the newest version has
     waiting: int
     oldest_at: float
-    last_at: float | None  # when the last publication ended
+    last: LastPublication
 
 
 def replace(session: Session, federation: Named, device: Named, manifest: UpdateManifest, blob: Blob | None) -> None:
@@ -142,8 +142,9 @@ def counts(session: Session, federation: FederationRow) -> ContributionCounts:
     row = ContributionRow
     query = select(func.count(row.published_sha256), func.count(row.changed_at), func.min(row.changed_at))
     devices, changes, oldest_at = session.execute(query.where(row.federation_id == federation.id)).one()
-    ended = select(func.max(RoundRow.closed_at)).where(RoundRow.federation_id == federation.id)
-    return ContributionCounts(devices, changes, oldest_at or 0.0, session.scalar(ended))
+    ended = select(func.max(RoundRow.closed_at), func.max(RoundRow.number))
+    at, number = session.execute(ended.where(RoundRow.federation_id == federation.id)).one()
+    return ContributionCounts(devices, changes, oldest_at or 0.0, LastPublication(at, number or 0))
 
 
 def waiting(found: ContributionCounts) -> WaitingChanges:

@@ -111,6 +111,29 @@ def test_a_person_teaches_three_activities_and_one_of_their_own(
     assert "pushing the pram" not in marks(phone)
 
 
+def test_a_window_that_ends_after_its_activity_was_removed_has_no_label(
+    address: str, phone: Page, world: TeachingWorld
+) -> None:
+    """The last window of a lesson comes when the lesson is over: by then its activity may be gone, or taken back."""
+    mount(phone, address, world)
+    phone.get_by_label("Name", exact=True).fill("pushing the pram")
+    phone.get_by_role("button", name="Add it").click()
+    play(phone, world, "running", seconds=60)
+    tap(phone, "pushing the pram")
+    phone.wait_for_function(
+        "async () => (await taught.store.marks()).some((mark) => mark.label === 'pushing the pram')"
+    )
+    # within the half window after which the label of the next one is certain, and before it is whole
+    phone.evaluate(
+        "async () => { taught.lesson.doneMs = 20000; taught.tick(); await taught.remove('pushing the pram'); }"
+    )
+    last = phone.evaluate("async () => Math.max(...(await taught.store.marks()).map((mark) => mark.startMs))")
+    phone.wait_for_function(
+        f"async () => (await taught.store.marks()).filter((one) => one.startMs > {last}).length > 2"
+    )
+    assert "pushing the pram" not in marks(phone)
+
+
 def test_a_lesson_waits_for_motion_pauses_and_is_cancelled(address: str, phone: Page, world: TeachingWorld) -> None:
     mount(phone, address, world)
     tap(phone, "standing")

@@ -416,7 +416,7 @@ test("a phone without a label uses the shared head of what others have sent", as
   await stop();
 });
 
-test("a version follows another at once only where as many were published again, and is taken up later", async () => {
+test("a version follows another at once only where half as many were published again, and is taken up later", async () => {
   const server = await started();
   const store = Object.assign(new MemoryStore(), { stored: someWindows(20, [null]) });
   const { agent, stop } = await agentOf(server, { store });
