@@ -13,7 +13,7 @@ from edge_agent.machine.commands import Evaluate
 from edge_agent.machine.events import BlobFailed, BlobFetched
 from edge_agent.serving.acceptance import evaluate_job
 from edge_agent.serving.model_registry import Verdict
-from edge_agent.storage.data_folder import BLOBS
+from edge_agent.storage.data_folder import BLOBS, NETWORKS
 from edge_agent.transport.downloads import BlobDownloader
 from edge_agent.transport.renewal import CredentialRenewal
 from federation.plan import Plan
@@ -47,8 +47,9 @@ class BackgroundTasks:
     ) -> None:
         self.config, self.post = config, post
         server = config.server
-        self._blobs = BlobDownloader(
-            config.agent.data_dir / BLOBS, server.url, server.timeout_s, renewal, server.ca_file
+        self._blobs, self._networks = (
+            BlobDownloader(config.agent.data_dir / name, server.url, server.timeout_s, renewal, server.ca_file)
+            for name in (BLOBS, NETWORKS)
         )
 
     def blob(self, model: BlobPointer) -> Path:
@@ -57,7 +58,7 @@ class BackgroundTasks:
 
     def network(self, network: BlobPointer | None) -> Path | None:
         """Return where the network's ONNX file lies; None if it was not announced, or could not be fetched."""
-        path = network and self._blobs.path(network.sha256)
+        path = network and self._networks.path(network.sha256)
         return path if path and path.is_file() else None
 
     def fetch(self, model: BlobPointer, network: BlobPointer | None = None) -> None:
@@ -79,7 +80,7 @@ class BackgroundTasks:
     def _fetch(self, model: BlobPointer, network: BlobPointer | None) -> None:
         if network is not None:
             try:
-                self._blobs.fetch(network)
+                self._networks.fetch(network)
             except (AgentError, OSError) as error:  # the device can export it, and does
                 log.warning("the network's ONNX file cannot be fetched: %s", error)
         try:
