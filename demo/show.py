@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from exchange import Outcome
 from gaitway.terminal import Console
 from processes import DemoError
 from rest import Snapshot
@@ -78,6 +79,17 @@ def results(console: Console, rounds: Sequence[dict[str, Any]], summaries: dict[
     if known:
         windows = sum(int(np.sum(model["confusion"])) for model in known)
         _print(console, f"True class (row) and answer (column) on all {windows} held-out windows", _confusion(known))
+
+
+def beside(console: Console, outcomes: Sequence[Outcome]) -> None:
+    """Print what each federation came to, device by device, and what it took."""
+    table = Table()
+    for heading in ("", *outcomes[0].scores, "seconds", "MB sent", "MB of versions"):
+        table.add_column(heading, justify="left" if heading == "" else "right")
+    for found in outcomes:
+        sent, versions = (f"{count / 1e6:.2f}" for count in (found.sent_bytes, found.version_bytes))
+        table.add_row(found.title, *map(_percent, found.scores.values()), f"{found.seconds:.1f}", sent, versions)
+    _print(console, "Macro-F1 of the model that each device uses, in percent; MB sent by all devices", table)
 
 
 def _print(console: Console, title: str, table: Table) -> None:
