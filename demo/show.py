@@ -83,13 +83,17 @@ def results(console: Console, rounds: Sequence[dict[str, Any]], summaries: dict[
 
 def beside(console: Console, outcomes: Sequence[Outcome]) -> None:
     """Print what each federation came to, device by device, and what it took."""
-    table = Table()
-    for heading in ("", *outcomes[0].scores, "seconds", "MB sent", "MB of versions"):
-        table.add_column(heading, justify="left" if heading == "" else "right")
-    for found in outcomes:
-        sent, versions = (f"{count / 1e6:.2f}" for count in (found.sent_bytes, found.version_bytes))
-        table.add_row(found.title, *map(_percent, found.scores.values()), f"{found.seconds:.1f}", sent, versions)
-    _print(console, "Macro-F1 of the model that each device uses, in percent; MB sent by all devices", table)
+    table = Table("", *(found.title for found in outcomes))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    devices = list(outcomes[0].scores)
+    for device in devices:
+        scores = [_percent(found.scores.get(device)) for found in outcomes]
+        table.add_row(device, *scores, end_section=device == devices[-1])
+    table.add_row("seconds", *(f"{found.seconds:.1f}" for found in outcomes))
+    table.add_row("MB sent by all devices", *(f"{found.sent_bytes / 1e6:.2f}" for found in outcomes))
+    table.add_row("MB of versions, for each", *(f"{found.version_bytes / 1e6:.2f}" for found in outcomes))
+    _print(console, "Macro-F1 of the model that each device uses, in percent, and what it took", table)
 
 
 def _print(console: Console, title: str, table: Table) -> None:
