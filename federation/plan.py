@@ -195,7 +195,11 @@ class PublicationSettings(Strict):
     """When a continuous federation publishes a version, and when its devices send their sums again."""
 
     interval_s: float = Field(
-        default=60.0, ge=0, le=366 * 86_400, description="from one published version to the next, at least"
+        default=60.0,
+        ge=0,
+        le=366 * 86_400,
+        description="from one published version to the next, at least; before the twelfth a twelfth of it for each "
+        "version that there is",
     )
     min_changes: int = Field(
         default=1,
