@@ -214,6 +214,37 @@ class PublicationSettings(Strict):
     )
 
 
+class SecureSettings(Strict):
+    """Whether the server learns the clients' updates one by one, or their sum alone (`federation.secure_sums`).
+
+    What clients send to be added are whole numbers: `steps` to 1, cut off where a sum of all could leave its range.
+    """
+
+    mode: Literal["off", "masked", "clear"] = Field(
+        default="off",
+        description="masked: the server learns sums alone; clear: the same whole numbers without masks, which a "
+        "simulation compares with",
+    )
+    min_devices: int = Field(default=3, ge=3, le=1 << 14, description="no sum is of fewer")
+    colluding_share: float = Field(
+        default=0.2, ge=0, le=1 / 3, description="of the devices may work for the server, and the others stay hidden"
+    )
+    lost_share: float = Field(
+        default=0.2, ge=0, le=1 / 3, description="of the devices may be lost in a round, and it still has a sum"
+    )
+    steps: int = Field(default=1024, ge=1, le=1 << 20, description="whole numbers to 1 of what is added up")
+    max_change: float = Field(default=4.0, gt=0, le=1e6, description="a parameter's change is cut off beyond")
+    max_value: float = Field(
+        default=64.0, gt=0, le=1e6, description="a prototype's or variate's number is cut off beyond"
+    )
+    max_weight: int = Field(default=4096, ge=1, le=1 << 24, description="a client weighs at most so many examples")
+
+    @property
+    def is_on(self) -> bool:
+        """Whether updates are added as whole numbers."""
+        return self.mode != "off"
+
+
 class GroupWave(Strict):
     """A wave of a rollout that goes to groups of devices, besides those that have the model already."""
 
@@ -367,6 +398,12 @@ class Plan(Strict):
         exclude_if=lambda settings: settings == PublicationSettings(),
         description="of a continuous federation, which has no rounds with a cohort and a deadline",
     )
+    secure: SecureSettings = Field(
+        default=SecureSettings(),
+        # left out where it is as here, so that devices of a version without it go on
+        exclude_if=lambda settings: settings == SecureSettings(),
+        description="what the server may see of single clients' updates",
+    )
     rollout: RolloutSettings = RolloutSettings()
     promotion: PromotionSettings = PromotionSettings()
     data: DataSpec = DataSpec()
@@ -435,6 +472,11 @@ def live_incompatibility(plan: Plan) -> str | None:
         )
     if turned := rotation_incompatibility(plan):
         return turned
+    if plan.secure.is_on:
+        return (
+            f"secure.mode = {plan.secure.mode!r}: a server does not carry out secure sums yet, a simulation does; use "
+            "'off', and know that the server sees every update"
+        )
     if data.split != "temporal":
         return (
             f"data.split = {data.split!r} leaks between windows that overlap, so it is for simulations alone; "

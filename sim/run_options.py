@@ -157,6 +157,17 @@ class RunOptions(TypedDict, total=False):
             "Of uploads on the wire: lossless, float16, int8 (with error feedback) or int8_without_feedback.",
         ),
     ]
+    secure: Annotated[
+        Literal["off", "masked", "clear"],
+        Option(
+            "training",
+            TRAINING,
+            "masked: the server learns the sum of a round's updates alone, by secure sums among the clients, whose "
+            "whole numbers --set secure.KEY scales; clear: the same whole numbers, added without masks. With either "
+            "no rule judges single updates.",
+            ("secure", "mode"),
+        ),
+    ]
     autocast: Annotated[
         NumberFormat,
         Option(

@@ -171,5 +171,5 @@ def _used(stored: Mapping[str, UpdateRow], screening: Screening, number: int) ->
             UpdateManifest.model_validate(update.manifest), number - update.base_round, screening.capped.get(device)
         )
         for device, update in stored.items()
-        if device not in screening.left_out
+        if device not in screening.excluded
     ]

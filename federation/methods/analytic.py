@@ -21,7 +21,7 @@ Sums say much of a person's features: whoever may not see them needs secure sums
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -33,7 +33,7 @@ from federation.aggregation.averaging import Accumulator
 from federation.errors import SettingsError
 from federation.linear_head import check_dense, with_linear_head
 from federation.method import Method
-from federation.plan import TrainingConfig
+from federation.plan import SecureSettings, TrainingConfig
 from federation.records import (
     Batch,
     Broadcast,
@@ -41,6 +41,7 @@ from federation.records import (
     ExampleSums,
     Output,
     Phase,
+    SumKind,
     Tensors,
     TrainingStats,
     Tree,
@@ -80,6 +81,12 @@ class Analytic(Method):
     is_continuous: ClassVar[bool] = True
     sums_at: ClassVar[frozenset[str]] = frozenset({"after"})
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = {"gram": UploadGroup.VALUE, "moment": UploadGroup.VALUE}
+
+    sum_groups: ClassVar[Mapping[str, SumKind]] = {
+        "gram": SumKind.WHOLE,
+        "moment": SumKind.WHOLE,
+        "clients": SumKind.COUNT,
+    }
 
     ridge: float = 1e-2  # λ, of the mean of G's diagonal; above 0
     clip: float = 4.0  # features are cut off beyond ±clip, 0 to 8: no example weighs more
@@ -123,6 +130,14 @@ class Analytic(Method):
         return (
             f"the method {self.name} solves a head for one class an example, and the task {task.name} learns another "
             "target; use a method that trains, such as fedavg"
+        )
+
+    @property
+    def program_incompatibility(self) -> str | None:
+        """Devices need no program for sums; heads are solved, for which ONNX has no operator."""
+        return (
+            f"the method {self.name} solves linear equations on the device, for which ONNX has no operator; it "
+            "needs no program: phones and devices make its sums without torch as it is"
         )
 
     # ---- client half
@@ -235,6 +250,16 @@ class Analytic(Method):
             change |= {name: change.get(name, 0) + sign * value.long() for name, value in tree.items()}
         clients = before.clients + bool(update.tensors) - bool(update.replaces)
         return SumChanges(weight=before.weight + self.weight(update), change=change, clients=clients)
+
+    def summand(self, update: Update, broadcast: Broadcast, limits: SecureSettings) -> Tree:
+        """Add the client's sums, less those that they replace: a client that leaves adds a negative."""
+        alone = self.fold({}, None, update)
+        return {**alone.change, "clients": torch.tensor(alone.clients)}
+
+    def accumulated(self, state: Tree, total: Tree, clients: Sequence[str]) -> SumChanges:
+        """Return the change of all clients' sums."""
+        change = {name: total[name].long() for name in SUMS}
+        return SumChanges(weight=float(len(clients)), change=change, clients=int(total["clients"]))
 
     def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
         """Add the changes to the sums of all, and solve the head of these."""

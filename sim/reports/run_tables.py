@@ -62,7 +62,7 @@ def clients_table(run: RunDirectory) -> ReportTable:
 
     def order(name: str) -> tuple[bool, float]:
         scores = run.client_scores.get(name)
-        score = ((scores and scores.personalization) or {}).get(metric)
+        score = scores and scores.mean("personalization", metric)
         return score is None, sign * (score or 0.0)
 
     metric, kind = run.config.primary
