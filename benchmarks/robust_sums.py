@@ -172,7 +172,7 @@ def _score(cell: Mapping[str, Any], played: Played) -> dict[str, Any]:
         "score": round(100 * score, 2),
         "refused": len(refused),
         "used": int(found.state["sums"]["clients"]),
-        "left_out": len(found.screening.left_out),
+        "excluded": len(found.screening.excluded),
         "capped": len(found.screening.capped),
     }
 

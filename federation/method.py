@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, TypeVar
 
+import torch
 from torch import Tensor
 
 from federation.aggregation import robust
@@ -20,7 +21,7 @@ from federation.aggregation.averaging import Accumulator, MeanSums, add_weighted
 from federation.aggregation.class_statistics import class_stats, empty_class_stats
 from federation.aggregation.screening import UpdateClaim
 from federation.errors import RoundError, SettingsError
-from federation.plan import TrainingConfig
+from federation.plan import SecureSettings, TrainingConfig
 from federation.records import (
     Batch,
     Broadcast,
@@ -29,6 +30,7 @@ from federation.records import (
     Forward,
     Output,
     Phase,
+    SumKind,
     Tensors,
     TrainingStats,
     Tree,
@@ -67,6 +69,10 @@ class Method:
     """Whether a live federation has no cohorts and deadlines: a client's update replaces its last one at any time."""
     pools_data: ClassVar[bool] = False
     """Whether it trains on everybody's examples in one place, which only a simulation can."""
+    sum_groups: ClassVar[Mapping[str, SumKind]] = {"params": SumKind.WEIGHTED_CHANGE, "weight": SumKind.COUNT}
+    """What the clients' `summand`s consist of: the server half needs their sum, and no single one."""
+    needs_single_updates: ClassVar[str] = "combines updates in its own way, and does not say what of them adds up"
+    """Why there is no such sum, of a method that overrides `fold` or `aggregate` and no `summand` with them."""
     default_optimizer: ClassVar[Literal["adam", "sgd"] | None] = None
     """What a run starts with where nobody says anything else, if the method does not work with every optimizer."""
     default_lr: ClassVar[float | None] = None
@@ -106,6 +112,16 @@ class Method:
         return False
 
     @property
+    def rotated_copies(self) -> int:
+        """How many copies of each window, turned at random, a client sums over besides the window itself."""
+        return 0
+
+    @property
+    def rotation_degrees(self) -> float:
+        """By how many degrees these copies are turned at most; 180: by any rotation."""
+        return 180.0
+
+    @property
     def mixes_architectures(self) -> bool:
         """Whether clients of one federation may have different networks, as long as their features agree."""
         return False
@@ -121,6 +137,30 @@ class Method:
                 f"the method {self.name} takes prototypes of classes, and the task {task.name} has no classes; "
                 "use a method that shares parameters alone, such as fedavg"
             )
+        return None
+
+    @property
+    def program_incompatibility(self) -> str | None:
+        """Say in words why a device cannot run the client half as graphs of operators; None where it can.
+
+        It can where the client's hooks are pure functions of tensors by operators that ONNX has (`export.program`).
+        """
+        if self.pools_data:
+            return f"the method {self.name} trains on everybody's examples in one place, which no device has"
+        return None
+
+    @property
+    def sum_obstacle(self) -> str | None:
+        """Say in words why the server half needs more than a sum of the clients' `summand`s; None where it does not."""
+        if self.aggregation != "mean":
+            return f"aggregation={self.aggregation} must see every client's parameters, and a secure sum shows none"
+        order = type(self).__mro__
+
+        def place(name: str) -> int:
+            return next(at for at, kind in enumerate(order) if name in vars(kind))
+
+        if self.pools_data or place("summand") > min(place("fold"), place("aggregate")):
+            return f"the method {self.name} {self.needs_single_updates}"
         return None
 
     # ---- client half
@@ -151,6 +191,10 @@ class Method:
         output = network.train(params, buffers, batch.x, batch.mask)
         return task.mean_loss(output, batch), output.buffers
 
+    def project(self, params: Tensors) -> Tensors:
+        """Return what a step made of the trained parameters, moved back to where they may be."""
+        return params
+
     def empty_sums(self, training: TrainingConfig, like: Tensor, clients: tuple[int, ...] = ()) -> ExampleSums:
         """Return the sums of no example, where the tensor `like` is; with a first dimension where clients are stacked.
 
@@ -167,6 +211,19 @@ class Method:
     def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:
         """Return the client as it is kept, and the tree that travels."""
         return client, {"params": select(client.params, self.shared)}
+
+    def summand(self, update: Update, broadcast: Broadcast, limits: SecureSettings) -> Tree:
+        """Return what the client adds to the sum of all, in float64: n · (w_k − w), cut off at the limits, and n.
+
+        `update` is the client's own, with what it replaces; groups are those of `sum_groups`.
+        """
+        weight = min(round(self.weight(update)), limits.max_weight)
+        start = broadcast["params"]
+        changes = {
+            name: (value.double() - start[name].double()).clamp(-limits.max_change, limits.max_change) * weight
+            for name, value in update.tensors["params"].items()
+        }
+        return {"params": changes, "weight": torch.tensor(float(weight), dtype=torch.float64)}
 
     def implausibility(self, upload: Tree, examples: int, training: TrainingConfig) -> str:
         """Say why no client with so many examples can have made an upload that fits the schema; empty if one can."""
@@ -226,6 +283,16 @@ class Method:
     def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
         """Turn the running sum into the next state."""
         return {**state, "params": self.combined(MeanSums.of(accumulator), state["params"])}
+
+    def accumulated(self, state: Tree, total: Tree, clients: Sequence[str]) -> Accumulator:
+        """Return what `finish` takes, of the sum of these clients' summands alone."""
+        return self.accumulated_params(state, total)
+
+    def accumulated_params(self, state: Tree, total: Tree) -> MeanSums:
+        """Return the sums of parameters: W · w + Σ n_k · (w_k − w)."""
+        weight, start = float(total["weight"]), self.broadcast(state, "")["params"]
+        params = {name: start[name].double() * weight + value for name, value in total["params"].items()}
+        return MeanSums(weight=weight, params=params)
 
     def fold_params(self, before: Sums, update: Update) -> Sums:
         """Add an update's weight and parameters to any accumulator that has room for them."""

@@ -50,12 +50,12 @@ class Aggregate(NamedTuple):
     """Of the noise in it, where changes were clipped."""
     capped: Mapping[str, int] = MappingProxyType({})
     """Of a continuous federation: how many examples a device counts with that has more."""
-    left_out: Mapping[str, str] = MappingProxyType({})
+    excluded: Mapping[str, str] = MappingProxyType({})
     """Of a continuous federation: why nothing of a device is used."""
 
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` needs, in another process."""
-        return {**self._asdict(), "capped": dict(self.capped), "left_out": dict(self.left_out)}
+        return {**self._asdict(), "capped": dict(self.capped), "excluded": dict(self.excluded)}
 
     @classmethod
     def from_json(cls, made: Mapping[str, Any]) -> Aggregate:
@@ -100,7 +100,7 @@ def publish(contract: Contract, blobs: BlobStore, state_sha256: str, contributed
         return _stored(method, blobs, method.aggregate(state, prefetch(contributed.changes, read)))
     parts = {part.client: part for part in contributed.present}
     found = combined(method, plan.rounds, plan.training.seed, state, list(parts), lambda client: read(parts[client]))
-    judged = {"capped": dict(found.screening.capped), "left_out": dict(found.screening.left_out)}
+    judged = {"capped": dict(found.screening.capped), "excluded": dict(found.screening.excluded)}
     return _stored(method, blobs, found.state)._replace(**judged)
 
 

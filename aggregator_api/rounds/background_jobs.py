@@ -144,7 +144,7 @@ class BackgroundJobs:
             contract, state = owner.contract(federation), row.base_version.state_sha256
             contributed = contributions.contributed(session, row)
         result = self._executor.publish(contract, state, contributed)
-        owner.publish(name, number, result, Screening(result.capped, result.left_out), _observed_since(started))
+        owner.publish(name, number, result, Screening(result.capped, result.excluded), _observed_since(started))
 
 
 def _observed_since(started: float) -> float:
@@ -171,5 +171,5 @@ def _used(stored: Mapping[str, UpdateRow], screening: Screening, number: int) ->
             UpdateManifest.model_validate(update.manifest), number - update.base_round, screening.capped.get(device)
         )
         for device, update in stored.items()
-        if device not in screening.left_out
+        if device not in screening.excluded
     ]

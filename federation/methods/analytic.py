@@ -36,7 +36,7 @@ from federation.aggregation.screening import UpdateClaim
 from federation.errors import SettingsError
 from federation.linear_head import check_dense, with_linear_head
 from federation.method import Method
-from federation.plan import TrainingConfig
+from federation.plan import SecureSettings, TrainingConfig
 from federation.records import (
     Batch,
     Broadcast,
@@ -44,11 +44,18 @@ from federation.records import (
     ExampleSums,
     Output,
     Phase,
+    SumKind,
     Tensors,
     TrainingStats,
     Tree,
     Update,
     UploadGroup,
+)
+from federation.serving_heads import (
+    PERSONALIZED,
+    PERSONALIZED_ANY_ORIENTATION,
+    SHARED,
+    SHARED_ANY_ORIENTATION,
 )
 from federation.tasks.task import Task
 from federation.tree import map_tree, where
@@ -58,12 +65,7 @@ from gaitway.tasks import TargetKind
 SUMS = ("gram", "moment")
 ORIENTATION_FREE = "orientation_free"
 """The buffer of a network with 1 for each of its features (D,) that is the same however the phone is turned."""
-SHARED, PERSONALIZED = "shared", "personalized"
-ANY_ORIENTATION = SHARED_ANY_ORIENTATION, PERSONALIZED_ANY_ORIENTATION = (
-    "shared_any_orientation",
-    "personalized_any_orientation",
-)
-"""The heads that a device can serve with, by the names that `serving_models` gives them."""
+ANY_ORIENTATION = SHARED_ANY_ORIENTATION, PERSONALIZED_ANY_ORIENTATION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +87,18 @@ class Analytic(Method):
     sums_at: ClassVar[frozenset[str]] = frozenset({"after"})
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = {"gram": UploadGroup.VALUE, "moment": UploadGroup.VALUE}
 
+    sum_groups: ClassVar[Mapping[str, SumKind]] = {
+        "gram": SumKind.WHOLE,
+        "moment": SumKind.WHOLE,
+        "clients": SumKind.COUNT,
+    }
+
     ridge: float = 1e-2  # λ, of the mean of G's diagonal; above 0
     clip: float = 4.0  # features are cut off beyond ±clip, 0 to 8: no example weighs more
     groups: int = 32  # into so many a robust rule deals more clients, 3 to 256; it judges a group as one
     own_weight: float = 1.0  # of a client's own sums against all others' together; 0: the shared head
+    rotations: int = 0  # copies of each window, turned at random, that a client's sums have besides it, 0 to 16
+    degrees: float = 180.0  # by how much these copies are turned at most, above 0; 180: by any rotation
 
     def __post_init__(self) -> None:
         """Refuse numbers that have no solution.
@@ -106,6 +116,21 @@ class Analytic(Method):
         if not 0 <= self.own_weight <= 1e6:
             raise SettingsError(f"{self.name}: own_weight={self.own_weight}: expected 0 or more, such as 1")
 
+        if not 0 <= self.rotations <= 16:
+            raise SettingsError(f"{self.name}: rotations={self.rotations}: expected 0 to 16 turned copies of a window")
+        if not 0 < self.degrees <= 180:
+            raise SettingsError(f"{self.name}: degrees={self.degrees}: expected an angle above 0 and up to 180")
+
+    @property
+    def rotated_copies(self) -> int:
+        """Sum over so many turned copies of each window."""
+        return self.rotations
+
+    @property
+    def rotation_degrees(self) -> float:
+        """Turn them by no more than that."""
+        return self.degrees
+
     def task_incompatibility(self, task: Task) -> str | None:
         """Want one class an example."""
         if task.target is TargetKind.CLASS:
@@ -113,6 +138,14 @@ class Analytic(Method):
         return (
             f"the method {self.name} solves a head for one class an example, and the task {task.name} learns another "
             "target; use a method that trains, such as fedavg"
+        )
+
+    @property
+    def program_incompatibility(self) -> str | None:
+        """Devices need no program for sums; heads are solved, for which ONNX has no operator."""
+        return (
+            f"the method {self.name} solves linear equations on the device, for which ONNX has no operator; it "
+            "needs no program: phones and devices make its sums without torch as it is"
         )
 
     # ---- client half
@@ -154,7 +187,7 @@ class Analytic(Method):
 
     def implausibility(self, upload: Tree, examples: int, training: TrainingConfig) -> str:
         """Hold sums against the bounds that the clip and the number of examples set."""
-        return ridge_bounds.implausibility(upload, examples, self.clip)
+        return ridge_bounds.implausibility(upload, examples * (1 + self.rotations), self.clip)
 
     def delta_reference(self, broadcast: Broadcast) -> Tree:
         """Take no sums over: they are measured in each round."""
@@ -225,6 +258,16 @@ class Analytic(Method):
             change |= {name: change.get(name, 0) + sign * value.long() for name, value in tree.items()}
         clients = before.clients + bool(update.tensors) - bool(update.replaces)
         return SumChanges(weight=before.weight + self.weight(update), change=change, clients=clients)
+
+    def summand(self, update: Update, broadcast: Broadcast, limits: SecureSettings) -> Tree:
+        """Add the client's sums, less those that they replace: a client that leaves adds a negative."""
+        alone = self.fold({}, None, update)
+        return {**alone.change, "clients": torch.tensor(alone.clients)}
+
+    def accumulated(self, state: Tree, total: Tree, clients: Sequence[str]) -> SumChanges:
+        """Return the change of all clients' sums."""
+        change = {name: total[name].long() for name in SUMS}
+        return SumChanges(weight=float(len(clients)), change=change, clients=int(total["clients"]))
 
     def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
         """Add the changes to the sums of all, and solve the head of these."""
