@@ -16,8 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from export.gates import GateError
-from export.runtime import ModelMetadata
+from export.runtime import GateError, ModelMetadata
 from models.layers.alp import set_inference
 
 OPSET = 18

@@ -15,7 +15,6 @@ from torch import nn
 from export.gates import (
     BATCHES,
     Floats,
-    GateError,
     Int8Quality,
     Labels,
     Parity,
@@ -27,7 +26,7 @@ from export.gates import (
 )
 from export.graph import ExportModule, float32_graph, ready_graph, with_weights
 from export.int8 import int8_graph
-from export.runtime import InputError, ModelMetadata, Session
+from export.runtime import GateError, InputError, ModelMetadata, Session
 from federation.errors import SettingsError
 from federation.tasks import task_from_json
 from federation.tasks.task import Task

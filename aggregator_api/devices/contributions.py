@@ -26,6 +26,7 @@ from aggregator_api.db.models import (
 )
 from aggregator_api.db.repositories import Named
 from aggregator_api.errors import ConflictError
+from federation.aggregation.screening import Screening
 from federation.protocol.messages import UpdateManifest
 from federation.rounds.publication import LastPublication, WaitingChanges
 from federation.rounds.server_round import ClientStatus
@@ -40,6 +41,13 @@ class SumChange(NamedTuple):
     examples: int
     sha256: str | None
     replaces: str | None
+
+
+class Contributed(NamedTuple):
+    """What a publication is made of: what it changes, or all that devices have in it."""
+
+    changes: list[SumChange]
+    present: list[SumChange]
 
 
 class ContributionCounts(NamedTuple):
@@ -165,14 +173,34 @@ def take(session: Session, federation: FederationRow, publication: RoundRow) -> 
     return len(rows)
 
 
-def taken(session: Session, publication: RoundRow) -> list[SumChange]:
-    """Return what a publication has taken, by the names of its devices."""
+def contributed(session: Session, publication: RoundRow) -> Contributed:
+    """Return what a publication has taken, and what every device then has in the sums, by the names of the devices."""
+    mine = ContributionRow.federation_id == publication.federation_id
+    changes, present = [], []
+    for row in session.scalars(select(ContributionRow).where(mine)):
+        name = row.device.name if row.device else ""
+        is_taken = row.round_id == publication.id
+        if is_taken:
+            changes.append(SumChange(name, row.examples, row.taken_sha256, row.published_sha256))
+        if sha256 := row.taken_sha256 if is_taken else row.published_sha256:
+            present.append(SumChange(name, row.examples, sha256, None))
+    changes.sort(key=lambda change: (change.client, change.replaces or ""))
+    return Contributed(changes, sorted(present, key=lambda part: part.client))
+
+
+def note_screening(session: Session, federation: FederationRow, publication: RoundRow, found: Screening) -> None:
+    """Journal whose sums a version caps or leaves out, where they are new: those that stand were told of before."""
+    publication.capped, publication.excluded = len(found.capped), len(found.excluded)
     rows = session.scalars(select(ContributionRow).where(ContributionRow.round_id == publication.id))
-    changes = [
-        SumChange(row.device.name if row.device else "", row.examples, row.taken_sha256, row.published_sha256)
-        for row in rows
-    ]
-    return sorted(changes, key=lambda change: (change.client, change.replaces or ""))
+    for name in sorted(row.device.name for row in rows if row.device):
+        if name in found.excluded:
+            detail = found.excluded[name]
+            repositories.journal(
+                session, federation, "update.excluded", round_number=publication.number, device=name, detail=detail
+            )
+        if name in found.capped:
+            detail = f"{name} counts as with {found.capped[name]} examples (rounds.max_weight_ratio)"
+            repositories.journal(session, federation, "round.capped", round_number=publication.number, detail=detail)
 
 
 def settle(session: Session, publication: RoundRow, version: int) -> None:

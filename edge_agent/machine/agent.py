@@ -179,7 +179,7 @@ def _restored(transition: Transition, a: Announcement) -> None:
     transition.set(epoch=a.epoch, done=frozenset(), outbox=(), undecided="")
     contributions.restored(transition)
     transition.set(order=None, offered=None, using=0, report=None)
-    transition.issue(BeginEpoch(a.epoch, a.round, a.restored))
+    transition.issue(BeginEpoch(a.epoch, a.round, a.restored_at))
     transition.issue(Log(f"the server was restored: it is in epoch {a.epoch} now, and at round {a.round}"))
 
 

@@ -29,12 +29,12 @@ from edge_agent.training.comparison import PairedComparison, PairedGain
 from edge_agent.training.job import HEADS, MODEL, ORIENTATION, PARITY
 from edge_agent.training.local_data import SplitWindows
 from export.runtime import ExportError
+from federation.serving_heads import SHARED, head_without_labels
 from har_pipeline import ClientWindows
 
 MIN_CONTIGUOUS = 5
 """Labelled windows of one activity in one session: of fewer, a holdout says nothing."""
 MIN_CLASSES = 2
-SHARED, ANY_ORIENTATION = "shared", "shared_any_orientation"
 
 
 class Head(NamedTuple):
@@ -149,10 +149,10 @@ def choose(heads: Sequence[Head], windows: Windows, is_far: bool) -> Choice:
 def _without_labels(heads: Sequence[Head], is_far: bool) -> Choice:
     named = {head.name: head for head in heads}
     few = f"no head is scored: fewer than {MIN_CLASSES} activities have {MIN_CONTIGUOUS} labelled windows in a row"
-    if is_far and ANY_ORIENTATION in named:
-        why = f"{few}; this device seems to lie otherwise than most, and this head does not know how it lies"
-        return Choice(named[ANY_ORIENTATION], why, {})
-    return Choice(named.get(SHARED, heads[0]), few, {})
+    name = head_without_labels(named, is_far)
+    if name != SHARED:
+        few = f"{few}; this device seems to lie otherwise than most, and this head does not know how it lies"
+    return Choice(named.get(name, heads[0]), few, {})
 
 
 def _run_heads(folder: Path, version: int, windows: Windows, threads: int) -> tuple[list[Head], list[str]]:

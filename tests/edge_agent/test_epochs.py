@@ -43,7 +43,7 @@ BEGUN = BeginEpoch(EPOCH, round=2, at=1_800_000_000.0)
 
 
 def restored(number: int = 1, state: str = "collecting") -> Announced:
-    return Announced(announcement(number, state, epoch=EPOCH, restored=1.8e9))
+    return Announced(announcement(number, state, epoch=EPOCH, restored_at=1.8e9))
 
 
 def invited(number: int = 1) -> Invited:
