@@ -175,6 +175,31 @@ export const publicationSettings = object({
 }, { others: true });
 
 /**
+ * @typedef {object} SecureSettings Whether the server learns the clients' updates one by one, or their sum alone
+ *   (`federation.secure_sums`).
+ * @property {"off" | "masked" | "clear"} mode masked: the server learns sums alone; clear: the same whole numbers
+ *   without masks, which a simulation compares with
+ * @property {number} min_devices no sum is of fewer
+ * @property {number} colluding_share of the devices may work for the server, and the others stay hidden
+ * @property {number} lost_share of the devices may be lost in a round, and it still has a sum
+ * @property {number} steps whole numbers to 1 of what is added up
+ * @property {number} max_change a parameter's change is cut off beyond
+ * @property {number} max_value a prototype's or variate's number is cut off beyond
+ * @property {number} max_weight a client weighs at most so many examples
+ */
+/** @type {import("./checks.js").Check<SecureSettings>} */
+export const secureSettings = object({
+  mode: or(oneOf("off", "masked", "clear"), "off"),
+  min_devices: or(whole(3, 16_384), 3),
+  colluding_share: or(number({ least: 0, most: 0.3333333333333333 }), 0.2),
+  lost_share: or(number({ least: 0, most: 0.3333333333333333 }), 0.2),
+  steps: or(whole(1, 1_048_576), 1_024),
+  max_change: or(number({ most: 1_000_000, above: 0 }), 4),
+  max_value: or(number({ most: 1_000_000, above: 0 }), 64),
+  max_weight: or(whole(1, 16_777_216), 4_096),
+}, { others: true });
+
+/**
  * @typedef {object} GroupWave A wave of a rollout that goes to groups of devices, besides those that have the model
  *   already.
  * @property {string[]} tags devices in one of these groups
@@ -284,6 +309,7 @@ export const dataSpec = object({
  * @property {RoundSettings} rounds
  * @property {PublicationSettings} publication of a continuous federation, which has no rounds with a cohort and a
  *   deadline
+ * @property {SecureSettings} secure what the server may see of single clients' updates
  * @property {RolloutSettings} rollout
  * @property {PromotionSettings} promotion
  * @property {DataSpec} data
@@ -300,6 +326,7 @@ export const plan = object({
   training: trainingConfig,
   rounds: or(roundSettings, {}),
   publication: or(publicationSettings, {}),
+  secure: or(secureSettings, {}),
   rollout: or(rolloutSettings, {}),
   promotion: or(promotionSettings, {}),
   data: or(dataSpec, {}),
