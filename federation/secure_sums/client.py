@@ -266,9 +266,9 @@ def _included(device: Device, state: ClientState, body: bytes) -> ClientStep:
         return _early(state, "the list of those included")
     listed, found = membership(state.request, state.members), read(IncludedList, body)
     own, dealers = listed.places[device.name], read(DeliveredShares, state.delivered).dealers
-    _check_rising(found.included, dealers, "those included")
     if found.members != listed.digest or found.dealers != dealers:
         raise AbortError("the server shows two different lists of those who dealt shares in one sum")
+    _check_rising(found.included, dealers, "those included")
     if own not in found.included:
         raise AbortError("this device's vector did not come in time")
     if len(found.included) < max(listed.request.min_members, listed.degree.quorum):
