@@ -187,7 +187,7 @@ def test_pfedfda_keeps_the_last_features(monkeypatch: pytest.MonkeyPatch) -> Non
     features, classes = feature_sample.rows_of_classes(kept)
     assert features[:, 0].tolist() == [5.0, 2.0, 3.0, 4.0], "the fifth has taken the first one's place"
     assert classes.argmax(1).tolist() == [1, 1, 0, 1]
-    assert (int(kept.count), kept.class_counts.tolist()) == (5, [2.0, 3.0])
+    assert (int(kept.seen), kept.class_counts.tolist()) == (5, [2.0, 3.0])
 
 
 # ---- FedTGP
