@@ -140,7 +140,7 @@ def test_pfedfda_chooses_beta_by_two_folds(one_beta: bool) -> None:
         total = 0.0
         for mine, others in (halves, halves[::-1]):
             one_hot = classes * torch.tensor(mine)[:, None]
-            fit = [np.asarray(each) for each in estimate(x, one_hot, common.means, 1.0)]
+            fit = [np.asarray(each) for each in estimate(x, one_hot, common.means, 0.01)]
             means, covariance = (
                 b * a + (1 - b) * np.asarray(c) for a, c, b in zip(fit, common, (of_means, of_covariance), strict=True)
             )
