@@ -9,7 +9,7 @@ them over clients. The server half is pure functions of the server's state, a tr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, TypeVar
 
@@ -19,6 +19,7 @@ from torch import Tensor
 from federation.aggregation import robust
 from federation.aggregation.averaging import Accumulator, MeanSums, add_weighted, mean_of
 from federation.aggregation.class_statistics import class_stats, empty_class_stats
+from federation.aggregation.screening import UpdateClaim
 from federation.errors import RoundError, SettingsError
 from federation.plan import SecureSettings, TrainingConfig
 from federation.records import (
@@ -58,6 +59,8 @@ class Method:
     """Whether the model must have ALP layers, whose buffers the method shares."""
     averages_parameters: ClassVar[bool] = True
     """Whether the server takes one weighted mean of parameters, which `aggregation` may replace."""
+    robust_rules: ClassVar[frozenset[robust.Rule]] = frozenset({"median", "trimmed_mean", "krum"})
+    """What `aggregation` may be beside the mean, where there is one."""
     personal_broadcast: ClassVar[bool] = False
     """Whether clients receive different things, so that a broadcast must be asked for by the client's id."""
     uses_partial_work: ClassVar[bool] = False
@@ -86,10 +89,13 @@ class Method:
         Raises:
             SettingsError: naming the option.
         """
-        if self.aggregation != "mean" and not self.averages_parameters:
+        if self.aggregation != "mean" and not (self.averages_parameters or self.is_continuous):
             raise SettingsError(
                 f"{self.name} has no mean of parameters that aggregation={self.aggregation} could replace"
             )
+        if self.aggregation != "mean" and self.aggregation not in self.robust_rules:
+            known = ", ".join(sorted(self.robust_rules))
+            raise SettingsError(f"{self.name}: aggregation={self.aggregation}: expected mean, {known}")
         if not 0 <= self.trim < 0.5 or self.byzantine < 0:
             raise SettingsError(
                 f"trim={self.trim}, byzantine={self.byzantine}: expected 0 <= trim < 0.5 and byzantine >= 0"
@@ -184,6 +190,10 @@ class Method:
         """
         output = network.train(params, buffers, batch.x, batch.mask)
         return task.mean_loss(output, batch), output.buffers
+
+    def project(self, params: Tensors) -> Tensors:
+        """Return what a step made of the trained parameters, moved back to where they may be."""
+        return params
 
     def empty_sums(self, training: TrainingConfig, like: Tensor, clients: tuple[int, ...] = ()) -> ExampleSums:
         """Return the sums of no example, where the tensor `like` is; with a first dimension where clients are stacked.
@@ -310,6 +320,24 @@ class Method:
         if accumulator is None or not accumulator.weight > 0:
             raise RoundError("a round needs at least one update with examples to aggregate; none came")
         return self.finish(state, accumulator)
+
+    # ---- of a continuous method: what its clients have in the state (`federation.aggregation.present_sums`)
+
+    def without_contributions(self, state: Tree) -> Tree:
+        """Return the state as it is when nobody has anything in it."""
+        return state
+
+    def contribution_claim(self, update: Update) -> UpdateClaim:
+        """Return what a client's part is held against the others' by: its weight, as a whole number, and norms."""
+        return UpdateClaim(0, {})
+
+    def capped_contribution(self, update: Update, weight: int) -> Update:
+        """Return an update whose part has so much weight, where it has more."""
+        return update
+
+    def chosen_contributions(self, clients: Sequence[str], read: Callable[[str], Update], seed: int) -> Sequence[str]:
+        """Return the clients whose parts `aggregation` uses, in the same order; `seed` is the plan's."""
+        return clients
 
     def forget_clients(self, state: Tree, clients: Collection[str]) -> Tree:
         """Return the state without what it keeps of single clients under their names, as far as that can be taken out.

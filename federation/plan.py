@@ -195,7 +195,11 @@ class PublicationSettings(Strict):
     """When a continuous federation publishes a version, and when its devices send their sums again."""
 
     interval_s: float = Field(
-        default=60.0, ge=0, le=366 * 86_400, description="from one published version to the next, at least"
+        default=60.0,
+        ge=0,
+        le=366 * 86_400,
+        description="from one published version to the next, at least; before the twelfth a twelfth of it for each "
+        "version that there is",
     )
     min_changes: int = Field(
         default=1,
@@ -470,13 +474,13 @@ def live_incompatibility(plan: Plan) -> str | None:
             f"rollout.mode = {plan.rollout.mode!r}: devices have no use for a model of {task}, so there is nothing to "
             "release to them; use 'off', and begin a federation that has one from this one's model"
         )
-    if turned := rotation_incompatibility(plan):
-        return turned
     if plan.secure.is_on:
         return (
             f"secure.mode = {plan.secure.mode!r}: a server does not carry out secure sums yet, a simulation does; use "
             "'off', and know that the server sees every update"
         )
+    if turned := rotation_incompatibility(plan):
+        return turned
     if data.split != "temporal":
         return (
             f"data.split = {data.split!r} leaks between windows that overlap, so it is for simulations alone; "

@@ -51,6 +51,7 @@ class Phase(NamedTuple):
     trainable: Callable[[str], bool]
     epochs: int
     rate: float = 1.0  # what the plan's learning rate is multiplied by
+    plain_sgd: bool = False  # whether it takes plain gradient steps, whatever the plan's optimizer
 
 
 class ClassStats(NamedTuple):

@@ -17,6 +17,7 @@ from federation.serving_heads import SHARED, head_without_labels
 from federation.tasks.task import Statistics, Task
 from federation.training.client_round import train_one
 from models.orientation import FAR, gravity_distance
+from sim.adaptation import adapt_head
 from sim.baselines import Baseline
 from sim.data.federated_data import ClientData
 from sim.data.few_labels import few_shot
@@ -65,6 +66,7 @@ def score_new_clients(simulation: Simulation, holdout: Holdout, by_own_statistic
         "clients": sorted(data.new_clients),
         "epochs": holdout.epochs,
         "shots": taken.pop(AS_RECORDED),
+        "unlabelled": scorer.unlabelled(),
         "client_models": None if simulation.setup.method.has_global_model else _by_clients(simulation),
         "turned": taken,
         "heads": heads if any(each for by_shots in heads.values() for each in by_shots.values()) else {},
@@ -109,6 +111,18 @@ class _Scorer:
         self.far.setdefault(way, []).append(is_far)
         return {TAKEN: scores[head_without_labels(names, is_far)], **scores}
 
+    def unlabelled(self) -> dict[str, Any] | None:
+        """Score models that have adapted to the new clients' training windows without a label of them."""
+        found: dict[str, Statistics] = {}
+        for name, client in self.simulation.data.new_clients.items():
+            network = self._networks[name]
+            served = _served(network, network.setup.method.broadcast(self.simulation.state, name))
+            adapted = adapt_head(ClientModel(network.setup, served), client.train.x, self.simulation.evaluator.batch)
+            if adapted is None:
+                return None
+            found[name] = self._measured(adapted, client)
+        return spread(self.simulation.task, found)
+
     def _measured(self, model: ClientModel, client: ClientData) -> Statistics:
         return self.simulation.evaluator.evaluate_client(model, client.test)
 
@@ -144,6 +158,9 @@ class _Scorer:
 
 class _BaselineScorer(_Scorer):
     """Serves new clients with the pooled model, or fits one on the examples that each shows."""
+
+    def unlabelled(self) -> None:
+        """Return None: a forest and a ridge regression have no head that could adapt."""
 
     def _client(self, way: str, name: str, client: ClientData, shots: int) -> Scores:
         simulation = self.simulation

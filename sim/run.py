@@ -174,7 +174,7 @@ def build_simulation(
     choice = _engine(settings, data)
     # on CUDA many models at once fill the device; on the CPU one after the other is faster
     together = (settings.chunk or CHUNK) if choice.name == "stacked" and settings.device != "cpu" else 1
-    kind = Simulation
+    kind: Callable[..., Simulation] = Simulation
     if settings.baseline != "none":
         _check_baseline(settings)
         kind = partial(Baseline, baseline=settings.baseline)
@@ -193,16 +193,6 @@ def build_simulation(
         client_store=client_store.MemoryStore() if store is None else store,
         on_client=on_client,
     )
-
-
-def _check_baseline(settings: Experiment) -> None:
-    given = (settings.method["name"], settings.rounds.rounds, settings.data.normalization, settings.device)
-    if given[0] not in ("centralized", "local") or given[1:] != (1, "none", "cpu"):
-        raise SettingsError(
-            f"--baseline {settings.baseline}: expected --method centralized or local, --model har_features, --rounds 1 "
-            f"and --device cpu; came --method {given[0]}, --rounds {given[1]}, --normalization {given[2]} and --device "
-            f"{given[3]}"
-        )
 
 
 def _secure_rounds(settings: Experiment, networks: Sequence[Architecture], clients: int) -> SecureRounds | None:
@@ -225,6 +215,16 @@ def _secure_rounds(settings: Experiment, networks: Sequence[Architecture], clien
             "(secure.min_devices)"
         )
     return SecureRounds.of(setup, networks[0].initial, secure)
+
+
+def _check_baseline(settings: Experiment) -> None:
+    given = (settings.method["name"], settings.rounds.rounds, settings.data.normalization, settings.device)
+    if given[0] not in ("centralized", "local") or given[1:] != (1, "none", "cpu"):
+        raise SettingsError(
+            f"--baseline {settings.baseline}: expected --method centralized or local, --model har_features, --rounds 1 "
+            f"and --device cpu; came --method {given[0]}, --rounds {given[1]}, --normalization {given[2]} and --device "
+            f"{given[3]}"
+        )
 
 
 def _check_task(networks: Sequence[Architecture], data: FederatedData) -> None:

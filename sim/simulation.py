@@ -14,6 +14,7 @@ import torch
 
 from federation import wire
 from federation.aggregation.kept_contributions import KeptContributions
+from federation.aggregation.present_sums import combined, needs_all
 from federation.aggregation.screening import NormHistory, Screening, UpdateClaim, cap_examples, screen, shortfall
 from federation.errors import RoundError
 from federation.method import Method
@@ -168,7 +169,8 @@ class Simulation:
         """Count the round, and whose updates it has left out or used, as a server does."""
         self.progress = self.progress.after(ended.round.phase)
         for name in ended.received:
-            is_excluded = name in self.screening.excluded
+            # of a continuous method what is excluded still stands, and may be used next time
+            is_excluded = name in self.screening.excluded and not self.setup.method.is_continuous
             if is_excluded or ended.round.phase is RoundPhase.PUBLISHED:
                 self.refused[name] = refused_updates(self.refused.get(name, 0), used=not is_excluded)
 
@@ -243,6 +245,8 @@ class Simulation:
             came = self.attack.on_updates(came, broadcasts, self.setup.training.seed, self.round_number)
         if self.secure is not None:
             return self._collect_sum(self.secure, call, cohort, came, broadcasts)
+        if self._needs_all():
+            return self._combine(call, came)
         claims = {update.client_id: self._claim(update, broadcasts) for update in came}
         self.screening = screen(self.rounds, claims, self.norms)
         if reason := shortfall(self.rounds, claims, self.screening):
@@ -290,6 +294,29 @@ class Simulation:
             "bytes_up": self.uplink.mean_bytes(result.upload for result in results.values()),
             "bytes_down": down,
         }
+
+    def _needs_all(self) -> bool:
+        method = self.setup.method
+        return method.is_continuous and needs_all(method, self.rounds, self.state)
+
+    def _combine(self, call: InMemoryRound, came: Sequence[Update]) -> InMemoryRound:
+        """Make a continuous method's state of all that clients have in it, with what came in this round."""
+        method, sizes, seed = self.setup.method, self.data.train_sizes, self.setup.training.seed
+        trees = {**self.contributions.trees, **{update.client_id: update.tensors for update in came}}
+
+        def read(name: str) -> Update:
+            return Update(name, sizes[name], 0, trees[name])
+
+        try:
+            found = combined(method, self.rounds, seed, self.state, list(trees), read)
+        except RoundError as error:
+            call.feed(AggregationFailed(str(error)))
+            return call
+        before, self.state, self.screening = self.state, found.state, found.screening
+        self.contributions.note(came)
+        self.diagnostics = diagnose(method, before, self.state, came)
+        call.feed(Aggregated())
+        return call
 
     def _outcome(self, ended: Round) -> dict[str, Any]:
         """Say what came of a round, and why there is no other after it although some are left."""

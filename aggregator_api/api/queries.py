@@ -87,7 +87,7 @@ def _continuous(session: Session, row: FederationRow) -> resources.ContinuousSta
     if not is_continuous(row.plan["method"]):
         return None
     found, settings = contributions.counts(session, row), Plan.model_validate(row.plan).publication
-    at = publication.due_at(settings, contributions.waiting(found), found.last_at) if row.status == "running" else None
+    at = publication.due_at(settings, contributions.waiting(found), found.last) if row.status == "running" else None
     return resources.ContinuousState(devices=found.devices, changes_waiting=found.waiting, next_version_at=at)
 
 

@@ -419,7 +419,10 @@ class EnrolmentTokenRow(Base):
 
 
 class EndedAccessRow(Base):
-    """A key, token or device whose access the present transaction ends; triggers write it, see `db.ledger`."""
+    """A key, token or device whose access, or a device whose part in the sums, the present transaction ends.
+
+    See `db.ledger`; of accesses triggers write it.
+    """
 
     __tablename__ = "ended_access"
 

@@ -335,12 +335,15 @@ class Coordinator:
                 row = _at(session, federation, number, RoundPhase.AGGREGATING)
                 if federation is None or row is None:
                     return  # stopped while it was aggregated: the result is not used
-                write_screening(session, federation, row, screening)
                 settings = self.contract(federation).plan.rounds
                 version = repositories.add_version(session, federation, number, result.state, result.broadcast)
                 if self.contract(federation).is_continuous:
+                    contributions.note_screening(session, federation, row, screening)
                     contributions.settle(session, row, version)
-                judge_round(session, federation, row, settings, screening.excluded, is_published=True)
+                    judge_round(session, federation, row, settings, {}, is_published=True)
+                else:
+                    write_screening(session, federation, row, screening)
+                    judge_round(session, federation, row, settings, screening.excluded, is_published=True)
                 transitions.start_next(session, federation, self._clock())
                 published = self.transition(session, federation, Aggregated())
                 if result.noise_multiplier is not None:

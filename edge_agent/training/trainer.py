@@ -6,6 +6,7 @@ of a round is `federation.training.client_round`, the same code as in the simula
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import sys
@@ -56,6 +57,7 @@ from export.runtime import ExportError
 from federation import wire
 from federation.aggregation.ridge import LIMIT
 from federation.errors import FederationError
+from federation.head import with_placeholder_head
 from federation.methods import method_from_json
 from federation.protocol.messages import class_score_names
 from federation.records import Client, Examples, Tree
@@ -321,9 +323,11 @@ def update_heads(context: TrainingContext) -> None:
     if not heads:
         raise NonRetryableJobError("the federation's model is the one that it began with: nobody has trained it yet")
     version = max(0, job.round - 1) if job.kind == "train" else job.round
+    first, began = copy.deepcopy(context.module), method.serving_model(context.initial)
+    first.load_state_dict({**with_placeholder_head(began.params), **began.buffers})
     save_heads(job, context.settings, context.data, context.module, heads, version)
     write_file(job.out / HEADS / ORIENTATION, orientation_of(context.module, context.data).to_json())
-    export_heads(job, context.data)
+    export_heads(job, context.data, first)
 
 
 def _save(context: TrainingContext, client: Client, folder: Path, round_number: int) -> None:

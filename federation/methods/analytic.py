@@ -21,15 +21,18 @@ Sums say much of a person's features: whoever may not see them needs secure sums
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from federation.aggregation import ridge, ridge_bounds
+from federation.aggregation import ridge, ridge_bounds, robust_sums
 from federation.aggregation.averaging import Accumulator
+from federation.aggregation.present_sums import RULES
+from federation.aggregation.robust import Rule
+from federation.aggregation.screening import UpdateClaim
 from federation.errors import SettingsError
 from federation.linear_head import check_dense, with_linear_head
 from federation.method import Method
@@ -55,7 +58,8 @@ from federation.serving_heads import (
     SHARED_ANY_ORIENTATION,
 )
 from federation.tasks.task import Task
-from federation.tree import where
+from federation.tree import map_tree, where
+from federation.wire.update_norms import change_norms
 from gaitway.tasks import TargetKind
 
 SUMS = ("gram", "moment")
@@ -79,6 +83,7 @@ class Analytic(Method):
     name: ClassVar[str] = "analytic"
     averages_parameters: ClassVar[bool] = False
     is_continuous: ClassVar[bool] = True
+    robust_rules: ClassVar[frozenset[Rule]] = frozenset({"median", "trimmed_mean"})
     sums_at: ClassVar[frozenset[str]] = frozenset({"after"})
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = {"gram": UploadGroup.VALUE, "moment": UploadGroup.VALUE}
 
@@ -90,6 +95,7 @@ class Analytic(Method):
 
     ridge: float = 1e-2  # λ, of the mean of G's diagonal; above 0
     clip: float = 4.0  # features are cut off beyond ±clip, 0 to 8: no example weighs more
+    groups: int = 32  # into so many a robust rule deals more clients, 3 to 256; it judges a group as one
     own_weight: float = 1.0  # of a client's own sums against all others' together; 0: the shared head
     rotations: int = 0  # copies of each window, turned at random, that a client's sums have besides it, 0 to 16
     degrees: float = 180.0  # by how much these copies are turned at most, above 0; 180: by any rotation
@@ -105,6 +111,8 @@ class Analytic(Method):
             raise SettingsError(f"{self.name}: ridge={self.ridge}: expected a number above 0, such as 0.01")
         if not 0 < self.clip <= 8:
             raise SettingsError(f"{self.name}: clip={self.clip}: expected a number above 0, and 8 at the most")
+        if not 3 <= self.groups <= 256:
+            raise SettingsError(f"{self.name}: groups={self.groups}: expected 3 to 256")
         if not 0 <= self.own_weight <= 1e6:
             raise SettingsError(f"{self.name}: own_weight={self.own_weight}: expected 0 or more, such as 1")
 
@@ -270,6 +278,33 @@ class Analytic(Method):
         like = next(iter(state["params"].values()))
         params = with_linear_head(state["params"], weight.to(like), bias.to(like))
         return {"params": params, "sums": {**total, "clients": sums["clients"] + changes.clients}}
+
+    def broadcast(self, state: Tree, client_id: str) -> Tree:
+        """Return the network with the shared head, and the sums."""
+        return {name: value for name, value in state.items() if name != RULES}
+
+    def without_contributions(self, state: Tree) -> Tree:
+        """Return the state with sums of nobody."""
+        return {"params": state["params"], "sums": map_tree(torch.zeros_like, state["sums"])}
+
+    def contribution_claim(self, update: Update) -> UpdateClaim:
+        """Weigh a client's examples, Σ_c √n_c in steps, and measure its sums for one unit of that weight."""
+        weight = int(update.tensors["gram"][-1])
+        norms = change_norms(update.tensors, {}, self.upload_groups)
+        return UpdateClaim(weight, {name: norm / weight for name, norm in norms.items()} if weight else {})
+
+    def capped_contribution(self, update: Update, weight: int) -> Update:
+        """Return smaller sums of the same means."""
+        return update._replace(tensors=ridge.capped(update.tensors, weight))
+
+    def chosen_contributions(self, clients: Sequence[str], read: Callable[[str], Update], seed: int) -> Sequence[str]:
+        """Choose by least trimmed squares among clients, or among groups of many."""
+        if self.aggregation == "mean":
+            return clients
+        groups = robust_sums.deal(clients, self.groups, seed)
+        sums = [ridge.total_of(read(client).tensors for client in group) for group in groups]
+        used = robust_sums.used(self.aggregation, sums, self.trim, self.ridge)
+        return sorted(client for index in used for client in groups[index])
 
 
 def _nothing(training: TrainingConfig, like: Tensor) -> Tree:

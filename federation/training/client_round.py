@@ -17,14 +17,7 @@ from federation.training.callbacks import TrainingCallback
 from federation.training.forward import reseed
 from federation.training.local_round import ClientWork, Compile, LocalRound, Setup, local_round
 from federation.training.optimizers import optimizer_for
-from federation.training.schedule import (
-    Schedule,
-    in_order,
-    rate_of_round,
-    schedule,
-    stack_schedules,
-    with_rotations,
-)
+from federation.training.schedule import Schedule, in_order, rate_of_round, schedule, stack_schedules, with_rotations
 from federation.tree import expand, stack, unstack
 
 STATS_BATCH_SIZE = 64

@@ -19,7 +19,7 @@ from federation.tasks.task import Task
 from federation.training.augmentation import augmented, check_images
 from federation.training.callbacks import EpochCheckpoint, TrainingCallback
 from federation.training.forward import Network
-from federation.training.optimizers import Optimizer
+from federation.training.optimizers import Optimizer, sgd
 from federation.training.pixels import Moments, network_input
 from federation.training.rotation import ChannelScale, check_windows, rotated_at_random
 from federation.training.schedule import Schedule, rate_sum
@@ -142,6 +142,8 @@ def _train(loop: _Loop, phase: Phase, state: _State, epochs: range, begun: Epoch
     """Run one phase with a fresh optimizer, at its rate times the round's; parameters outside it stay as they are."""
     setup, optimizer, round_state, work, stacked, callback, compiled = loop
     lift, differentiate = (_stacked, transformed) if stacked else (_single, _recorded)
+    if phase.plain_sgd:
+        optimizer = sgd(setup.training.lr, in_place=not stacked)
     frozen = select(state.params, lambda name: not phase.trainable(name))
     trained = select(state.params, phase.trainable)
     momenta, buffers = lift(optimizer.init)(trained), state.buffers
@@ -192,6 +194,7 @@ def training_step(
 
         gradients, loss, moved = differentiate(objective, trained)
         new_momenta, new = optimizer.apply(gradients, momenta, trained, *rates if rate is None else (rate,))
+        new = setup.method.project(new)
         count = batch.mask.sum()
         if skips_empty:
             new, moved, new_momenta = where(count > 0, (new, moved, new_momenta), (trained, buffers, momenta))
@@ -206,7 +209,7 @@ def _statistics(when: str, setup: Setup, client: Client, work: ClientWork, stack
     stats = method.empty_sums(setup.training, like, work.examples.y.shape[:1] if stacked else ())
     if when not in method.sums_at:
         return stats
-    turned = Augmentation(rotation=1, degrees=method.rotation_degrees)
+    turned = Augmentation(rotation=1, degrees=setup.method.rotation_degrees)
     with torch.no_grad():
         for epoch in range(work.stats_order.rows.shape[-3]):  # the second and those after it are of turned windows
             for batch in _batches(setup, work.examples, work.stats_order, epoch, stacked, turned):

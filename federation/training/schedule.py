@@ -123,6 +123,11 @@ class PhaseLength(Protocol):
         """What the plan's learning rate is multiplied by."""
         ...
 
+    @property
+    def plain_sgd(self) -> bool:
+        """Whether it takes plain gradient steps, whatever the plan's optimizer."""
+        ...
+
 
 def rate_sum(training: TrainingConfig, phases: Sequence[PhaseLength], order: Schedule, limit: int | None) -> Any:
     """Sum the phases' rates over the steps that have examples, or the first `limit`: (), or (K,) where stacked.
@@ -134,9 +139,10 @@ def rate_sum(training: TrainingConfig, phases: Sequence[PhaseLength], order: Sch
     if limit is not None:
         real &= np.cumsum(real).reshape(real.shape) <= limit
     ends = np.cumsum([phase.epochs for phase in phases], dtype=np.int64)[:-1]
-    m = training.momentum if training.optimizer == "sgd" else 0.0
+    momentum = training.momentum if training.optimizer == "sgd" else 0.0
+    momenta = [0.0 if phase.plain_sgd else momentum for phase in phases]
     counts = [part.sum((-1, -2)) for part in np.split(real, ends, axis=-2)] if phases else []
-    steps = [(count - m * (1 - m**count) / (1 - m)) / (1 - m) for count in counts]
+    steps = [(n - m * (1 - m**n) / (1 - m)) / (1 - m) for n, m in zip(counts, momenta, strict=True)]
     none = np.zeros(real.shape[:-2])
     return sum((phase.rate * taken for phase, taken in zip(phases, steps, strict=True)), start=none)
 

@@ -34,15 +34,29 @@ def _score(name: str) -> Callable[[RunDirectory], float | None]:
     return lambda run: chosen(run).mean(name, run.config.primary[0])
 
 
-def _new(shots: int, way: str | None = None) -> Callable[[RunDirectory], float | None]:
+def _mean(run: RunDirectory, scores: Spread | None) -> float | None:
+    return scores[run.config.primary[0]].mean if scores else None
+
+
+def _new(shots: int) -> Callable[[RunDirectory], float | None]:
     def read(run: RunDirectory) -> float | None:
         new = run.final.new_clients
-        scores: Spread | None = None
-        if new is not None:
-            scores = (new.shots if way is None else new.turned.get(way, {})).get(shots)
-        return scores[run.config.primary[0]].mean if scores else None
+        return _mean(run, new.shots.get(shots)) if new else None
 
     return read
+
+
+def _turned(way: str, shots: int) -> Callable[[RunDirectory], float | None]:
+    def read(run: RunDirectory) -> float | None:
+        new = run.final.new_clients
+        return _mean(run, new.turned.get(way, {}).get(shots)) if new else None
+
+    return read
+
+
+def _new_unlabelled(run: RunDirectory) -> float | None:
+    new = run.final.new_clients
+    return _mean(run, new.unlabelled) if new else None
 
 
 def _worst_tenth(run: RunDirectory) -> float | None:
@@ -64,10 +78,11 @@ MEASURES: Mapping[str, Measure] = {
     "new": Measure("new users", True, _new(0)),
     **{f"new_{k}": Measure(f"new, {k} windows", True, _new(k)) for k in SHOTS if k},
     **{
-        f"new_{way}" + f"_{k}" * bool(k): Measure(f"new, {words}" + f", {k} windows" * bool(k), True, _new(k, way))
+        f"new_{way}" + f"_{k}" * bool(k): Measure(f"new, {words}" + f", {k} windows" * bool(k), True, _turned(way, k))
         for way, words in TURNED.items()
         for k in TURNED_SHOTS
     },
+    "new_unlabelled": Measure("new, no labels", True, _new_unlabelled),
     "upload_mb": Measure("MB up", False, _upload_mb),
     "seconds": Measure("seconds", False, lambda run: run.final.seconds["total"]),
 }

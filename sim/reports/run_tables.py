@@ -109,6 +109,8 @@ def new_clients_table(run: RunDirectory) -> ReportTable | None:
     if not new:
         return None
     named = [(_learnt_from(shots, new.epochs), scores) for shots, scores in sorted(new.shots.items())]
+    if new.unlabelled:
+        named.insert(1, ("adapted to windows without labels", new.unlabelled))
     for way, by_shots in new.turned.items():
         for shots, scores in sorted(by_shots.items()):
             named.append((f"phones {TURNED.get(way, way)}, {_learnt_from(shots, new.epochs)}", scores))

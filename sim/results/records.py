@@ -158,7 +158,8 @@ class NewClients(Record):
 
     `client_models` is the mean over all clients' own models, in methods without a server model. `turned` has the scores
     of phones that are carried otherwise, by the way and by k; `heads` those of each head that a device could take, and
-    `far` the share of clients that take the one without axes as they join.
+    `far` the share of clients that take the one without axes as they join. `unlabelled` is after adaptation
+    to windows without labels (`sim.adaptation`), where the network's head allows it.
     """
 
     clients: tuple[str, ...]
@@ -168,6 +169,7 @@ class NewClients(Record):
     turned: dict[str, dict[int, Spread | None]] = {}
     heads: dict[str, dict[int, dict[str, Spread | None]]] = {}
     far: dict[str, float] = {}
+    unlabelled: Spread | None = None
 
 
 SELECTIONS: tuple[Selection, ...] = ("validation", "last", "best")

@@ -52,7 +52,7 @@ def _network(model: str) -> list[str]:
 
 def _wide_enough(method: str, model: str) -> list[str]:
     """A head of two layers is made linear by two hidden units a class."""
-    return ["model.hidden=12"] if method == "analytic" and model != "har_features" else []
+    return ["model.hidden=12"] if method in ("analytic", "pfedfda") and model != "har_features" else []
 
 
 def in_double(data: FederatedData) -> FederatedData:

@@ -163,7 +163,8 @@ export const roundSettings = object({
 /**
  * @typedef {object} PublicationSettings When a continuous federation publishes a version, and when its devices send
  *   their sums again.
- * @property {number} interval_s from one published version to the next, at least
+ * @property {number} interval_s from one published version to the next, at least; before the twelfth a twelfth of it
+ *   for each version that there is
  * @property {number} min_changes devices whose sums came, changed or went before a version is published
  * @property {number} max_wait_s a change waits no longer, whatever min_changes says
  * @property {number} send_after_windows a device sends its sums again once so many of its training windows came or went
