@@ -3,7 +3,7 @@
 All people of MotionSense and UCI HAR, a tenth or three tenths of them hostile. For each set and seed the simulation
 makes every client's sums once; hostile ones are put in their place (`sim.attacks_on_sums`), combined by the function
 that live publications call (`federation.aggregation.present_sums`), and the simulation scores the head that comes out
-on the test windows of all people, in macro-F1. The seed draws the cosines and who is hostile. Every cell is a line of
+on the test windows of all people, in macro-F1. The seed draws who is hostile, and deals groups. Every cell is a line of
 `cells.jsonl`; the same command goes on with what is missing, and prints the tables from what is there:
 
     python benchmarks/robust_sums.py --data-root DATA --out runs/robust_sums
