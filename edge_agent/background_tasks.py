@@ -58,8 +58,10 @@ class BackgroundTasks:
 
     def network(self, network: BlobPointer | None) -> Path | None:
         """Return where the network's ONNX file lies; None if it was not announced, or could not be fetched."""
-        path = network and self._networks.path(network.sha256)
-        return path if path and path.is_file() else None
+        if network is None:
+            return None
+        path = self._networks.path(network.sha256)
+        return path if path.is_file() else None
 
     def fetch(self, model: BlobPointer, network: BlobPointer | None = None) -> None:
         """Download a broadcast and verify it, and before it the network's ONNX file."""

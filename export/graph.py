@@ -39,9 +39,7 @@ class ExportModule(nn.Module):
         self.module = copy.deepcopy(module).cpu().float()
         spec = metadata.input
         for name, numbers in (("mean", spec.mean), ("std", spec.std)):
-            # of a shape that no weight has: the exporter makes one of equal tensors, such as zeros and a head's bias
-            values = torch.tensor(numbers, dtype=torch.float32).reshape(1, *spec.along_channels)
-            self.register_buffer(name, values)
+            self.register_buffer(name, torch.tensor(numbers, dtype=torch.float32).reshape(spec.along_channels))
         self.rows = min(BATCH, metadata.answered.inference_batch)
         self.alp_layers = set_inference(self.module, "row")
         self.eval()

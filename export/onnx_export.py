@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -149,15 +150,16 @@ def export_variants(
     Every file passes the gates of `export_onnx`, whose arguments these are. Raises GateError or InputError, and then
     leaves no file behind.
     """
-    gates = {"metadata": metadata, "examples": examples, "examples_from": examples_from, "allow_few": allow_few}
-    if exported is not None:
-        graph = ready_graph(exported.path)
-        if graph is not None:
-            try:
-                return _variants(modules, **gates, first=(graph, exported.module))
-            except (GateError, InputError, RuntimeError) as error:
-                log.info("the network's ONNX file is not used, its graph is exported anew: %s", error)
-    return _variants(modules, **gates)
+    make = partial(
+        _variants, modules, metadata=metadata, examples=examples, examples_from=examples_from, allow_few=allow_few
+    )
+    graph = ready_graph(exported.path) if exported else None
+    if exported is not None and graph is not None:
+        try:
+            return make(first=(graph, exported.module))
+        except (GateError, InputError, RuntimeError) as error:
+            log.info("the network's ONNX file is not used, its graph is exported anew: %s", error)
+    return make()
 
 
 def _variants(

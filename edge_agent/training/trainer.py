@@ -57,6 +57,7 @@ from export.runtime import ExportError
 from federation import wire
 from federation.aggregation.ridge import LIMIT
 from federation.errors import FederationError
+from federation.head import with_placeholder_head
 from federation.methods import method_from_json
 from federation.protocol.messages import class_score_names
 from federation.records import Client, Examples, Tree
@@ -323,7 +324,7 @@ def update_heads(context: TrainingContext) -> None:
         raise NonRetryableJobError("the federation's model is the one that it began with: nobody has trained it yet")
     version = max(0, job.round - 1) if job.kind == "train" else job.round
     first, began = copy.deepcopy(context.module), method.serving_model(context.initial)
-    first.load_state_dict({**began.params, **began.buffers})
+    first.load_state_dict({**with_placeholder_head(began.params), **began.buffers})
     save_heads(job, context.settings, context.data, context.module, heads, version)
     write_file(job.out / HEADS / ORIENTATION, orientation_of(context.module, context.data).to_json())
     export_heads(job, context.data, first)

@@ -71,8 +71,8 @@ export class Teacher {
     if (this.lesson) await this.cancel();
     if (!this.recorder.running) await this.recorder.start();
     this.said = "";
+    this.lesson = new Lesson(activity, Date.now()); // first: what is taken back begins no later than the label
     this.recorder.setLabel(activity);
-    this.lesson = new Lesson(activity, Date.now());
     this.changed();
   }
 

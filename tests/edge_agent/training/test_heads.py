@@ -104,7 +104,9 @@ def test_heads_are_made_of_the_servers_export_without_another(
 ) -> None:
     initial = build_initial_state(plan, max_model_bytes=1 << 28)
     path = device / "network.onnx"
-    path.write_bytes(exports.onnx(exports.checkpoint(plan, "demo", 0, initial.sha256, initial.broadcast, {})))
+    path.write_bytes(
+        exports.onnx(exports.checkpoint(plan, "demo", 0, initial.sha256, initial.broadcast, {}, is_network=True))
+    )
     monkeypatch.setattr(onnx_export, "float32_graph", lambda *_: pytest.fail("torch's exporter ran"))
     job = a_job(device, plan, "train", 2, broadcast=broadcast, continuous=True)
     run(job.model_copy(update={"onnx_network": path}), capsys)
