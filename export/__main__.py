@@ -86,6 +86,33 @@ def onnx_command(
         report.write_text(json.dumps(result.to_json(), indent=2) + "\n")
 
 
+@app.command("program")
+def program_command(
+    plan: Annotated[Path, typer.Option(help="The federation's plan, TOML or JSON.")],
+    out: Annotated[Path, typer.Option(help="The file to write, such as har.program.zip.")],
+    examples: Annotated[
+        Path | None,
+        typer.Option(
+            help="Examples for the gate, as the network takes them: an .npz with x (n, …) and y (n,). Without it: "
+            "generated."
+        ),
+    ] = None,
+) -> None:
+    """Write the device's half of a federation as ONNX graphs, which train without torch.
+
+    The file appears only if a round with it ends where torch's does: each tensor at most ten times as far as rounding
+    takes it, and with the same score.
+
+    Example: python -m export program --plan plan.toml --out har.program.zip
+    """
+    from export.program.command import write_program_file
+
+    console = Console()
+    with _cli_errors("export"), console.status("exporting, and training a round with both"):
+        table = write_program_file(plan, out, examples)
+    console.print(table)
+
+
 @app.command()
 def recognize(
     context: typer.Context,

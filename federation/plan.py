@@ -452,8 +452,8 @@ def rotation_incompatibility(plan: Plan) -> str | None:
     if not turned or plan.data.normalization != "client":
         return None
     return (
-        "windows are to be turned at random, in m/s² and rad/s, and data.normalization = 'client' gives each client "
-        "units of its own, which take most of how the phone lies away; use 'federated' or 'none'"
+        "windows are to be turned at random, in the units in which they were measured, and data.normalization = "
+        "'client' gives each client units of its own; use 'federated' or 'none'"
     )
 
 

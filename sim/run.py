@@ -174,7 +174,7 @@ def build_simulation(
     choice = _engine(settings, data)
     # on CUDA many models at once fill the device; on the CPU one after the other is faster
     together = (settings.chunk or CHUNK) if choice.name == "stacked" and settings.device != "cpu" else 1
-    kind = Simulation
+    kind: Callable[..., Simulation] = Simulation
     if settings.baseline != "none":
         _check_baseline(settings)
         kind = partial(Baseline, baseline=settings.baseline)

@@ -100,8 +100,8 @@ def publish(contract: Contract, blobs: BlobStore, state_sha256: str, contributed
         return _stored(method, blobs, method.aggregate(state, prefetch(contributed.changes, read)))
     parts = {part.client: part for part in contributed.present}
     found = combined(method, plan.rounds, plan.training.seed, state, list(parts), lambda client: read(parts[client]))
-    judged = {"capped": dict(found.screening.capped), "excluded": dict(found.screening.excluded)}
-    return _stored(method, blobs, found.state)._replace(**judged)
+    capped, excluded = dict(found.screening.capped), dict(found.screening.excluded)
+    return _stored(method, blobs, found.state)._replace(capped=capped, excluded=excluded)
 
 
 def _update_of(contract: Contract, blobs: BlobStore, change: SumChange) -> Update:

@@ -125,7 +125,9 @@ def _check_exportable(setup: Setup) -> None:
     if setup.task.target not in TARGETS:
         raise ProgramError(f"programs are for one class or one number an example, which {setup.task.name} has not")
     if not setup.training.augmentation.is_off:
-        raise ProgramError("training.augmentation changes images, and programs do not: leave it out")
+        raise ProgramError("training.augmentation changes images or windows, and programs do not: leave it out")
+    if setup.method.rotated_copies:
+        raise ProgramError("method.rotations has sums over turned windows, and programs turn none: leave it out")
 
 
 def _traced(federation: Federation, received: Client, state: Tree) -> Iterable[tuple[str, TracedFunction]]:

@@ -62,7 +62,7 @@ def combined(
         weight = screening.capped.get(name)
         return read(name) if weight is None else method.capped_contribution(read(name), weight)
 
-    left = [name for name in names if name not in screening.left_out]
+    left = [name for name in names if name not in screening.excluded]
     chosen = method.chosen_contributions(left, bounded, seed)
     # nobody at all is an update with nothing in it
     updates = (bounded(name) for name in chosen) if chosen else iter([Update("", 0, 0, {})])

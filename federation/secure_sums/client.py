@@ -23,7 +23,7 @@ from federation.errors import WireError
 from federation.protocol.signing import Kind, to_sign, wrap
 from federation.secure_sums import masks, shamir
 from federation.secure_sums.events import Device, FromServer, ServerMessage, ToServer, VectorReady
-from federation.secure_sums.membership import Membership, membership, seed_commitment, share_digest, signed
+from federation.secure_sums.membership import Membership, membership, seed_commitment, share_digest, signed, verified
 from federation.secure_sums.messages import (
     Confirmation,
     ConfirmedList,
@@ -35,7 +35,9 @@ from federation.secure_sums.messages import (
     PublicKeys,
     RevealedShares,
     SecureMessage,
+    SignedHead,
     SumRequest,
+    dealers_digest,
     digest,
     read,
     written,
@@ -225,7 +227,8 @@ def _mask(device: Device, state: ClientState, event: VectorReady) -> ClientStep:
                 "the device has other numbers than those that it has sent: both would show their difference"
             )
         return ClientStep(state, ToServer(Kind.SUM_VECTOR, state.vector_sent, masked))
-    head = MaskedVector(members=listed.digest, sha256=digest(masked))
+    dealers = read(DeliveredShares, state.delivered).dealers
+    head = MaskedVector(members=listed.digest, dealers=dealers_digest(dealers), sha256=digest(masked))
     sent_head = wrap(Kind.SUM_VECTOR, listed.request.federation, device.name, written(head), device.sign)
     new = state.model_copy(update={"stage": ClientStage.VECTOR, "vector_sha256": head.sha256, "vector_sent": sent_head})
     return ClientStep(new, ToServer(Kind.SUM_VECTOR, sent_head, masked))
@@ -263,9 +266,9 @@ def _included(device: Device, state: ClientState, body: bytes) -> ClientStep:
         return _early(state, "the list of those included")
     listed, found = membership(state.request, state.members), read(IncludedList, body)
     own, dealers = listed.places[device.name], read(DeliveredShares, state.delivered).dealers
-    _check_rising(found.included, dealers, "those included")
     if found.members != listed.digest or found.dealers != dealers:
         raise AbortError("the server shows two different lists of those who dealt shares in one sum")
+    _check_rising(found.included, dealers, "those included")
     if own not in found.included:
         raise AbortError("this device's vector did not come in time")
     if len(found.included) < max(listed.request.min_members, listed.degree.quorum):
@@ -297,6 +300,7 @@ def _confirmed(device: Device, state: ClientState, body: bytes) -> ClientStep:
             break
     if valid < listed.degree.quorum:
         raise AbortError(f"{valid} members have signed the list of those included, {listed.degree.quorum} are needed")
+    _check_heads(listed, own=listed.places[device.name], included=included, heads=found.heads)
     sent = wrap(Kind.SUM_OPENED, listed.request.federation, device.name, written(_opened(state, included)), device.sign)
     left = ClientState(
         stage=ClientStage.OPENED,
@@ -309,6 +313,20 @@ def _confirmed(device: Device, state: ClientState, body: bytes) -> ClientStep:
         opened_sent=sent,
     )
     return ClientStep(left, ToServer(Kind.SUM_OPENED, sent))
+
+
+def _check_heads(listed: Membership, own: int, included: IncludedList, heads: tuple[SignedHead, ...]) -> None:
+    """See that every neighbour in the sum has masked its numbers with all dealers of the list."""
+    came, present = {one.member: one.head for one in heads}, set(included.included)
+    for member in listed.neighbours(own):
+        if member in present:
+            name, identity = listed.members[member].device, listed.members[member].identity
+            if member not in came:
+                raise AbortError(f"the server does not show what {name} has signed of its vector")
+            body = verified(Kind.SUM_VECTOR, listed.request.federation, name, identity, came[member])
+            head = read(MaskedVector, body)
+            if head.members != listed.digest or head.dealers != dealers_digest(included.dealers):
+                raise AbortError(f"the server has told {name} of other dealers than the list has: it lacks masks")
 
 
 def _opened(state: ClientState, included: IncludedList) -> RevealedShares:

@@ -119,6 +119,7 @@ class MaskedVector(SecureMessage):
     """The head of a device's masked vector, whose bytes come with it; signed."""
 
     members: Digest
+    dealers: Digest = Field(description="of those whom the device was told to have dealt shares: it masked with them")
     sha256: Digest = Field(description="of the vector's bytes")
 
 
@@ -144,11 +145,23 @@ class MemberSignature(SecureMessage):
     signature: Signature
 
 
+class SignedHead(SecureMessage):
+    """What a member has signed of its vector."""
+
+    member: Index
+    head: bytes = Field(max_length=MAX_SIGNED_BYTES, description="`MaskedVector`, signed")
+
+
 class ConfirmedList(SecureMessage):
-    """The signatures of enough members under one list."""
+    """The signatures of enough members under one list, and the heads of the receiver's neighbours in it.
+
+    A device opens the seed of a neighbour that has masked with the dealers of the list alone: one that was told of
+    fewer lacks masks, and its numbers would be seen.
+    """
 
     included: Digest
     signatures: tuple[MemberSignature, ...] = Field(max_length=MAX_MEMBERS)
+    heads: tuple[SignedHead, ...] = Field(max_length=MAX_MEMBERS)
 
 
 class OwnedShare(SecureMessage):
@@ -186,6 +199,11 @@ def read(kind: type[AnyMessage], body: bytes, limit: int = MAX_MESSAGE_BYTES) ->
         return kind.model_validate_json(body)
     except ValidationError as error:
         raise WireError(f"{kind.__name__}: {first_problem(error)}") from error
+
+
+def dealers_digest(dealers: tuple[int, ...]) -> bytes:
+    """Return the digest of those who dealt shares."""
+    return digest(b"dealers", *(index.to_bytes(4, "big") for index in dealers))
 
 
 def digest(*parts: bytes) -> bytes:

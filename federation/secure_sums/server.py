@@ -36,7 +36,9 @@ from federation.secure_sums.messages import (
     RevealedShares,
     SealedShare,
     SecureMessage,
+    SignedHead,
     SumRequest,
+    dealers_digest,
     digest,
     read,
     written,
@@ -188,8 +190,9 @@ def _take_vector(state: ServerState, event: FromDevice) -> ServerStep:
         return ServerStep(state)
     listed, own = _place(state, event.device)
     head = read(MaskedVector, _body(state, event))
-    if own not in state.dealers or head.members != listed.digest:
-        raise WireError(f"{event.device} has dealt no shares in time, or to another list of members")
+    known = head.members == listed.digest and head.dealers == dealers_digest(state.dealers)
+    if own not in state.dealers or not known:
+        raise WireError(f"{event.device} has dealt no shares in time, or masked for other lists")
     kind = masks.dtype_of(listed.request.bits)
     if len(event.vector) != listed.request.length * kind.itemsize or digest(event.vector) != head.sha256:
         raise WireError(f"the vector of {event.device} is not the one that it has signed")
@@ -310,9 +313,17 @@ def _close_lists(state: ServerState) -> ServerStep:
         MemberSignature(member=listed.places[name], signature=read(Confirmation, payload).signature)
         for name, payload in sorted(state.signatures.items())
     )[: listed.degree.quorum]
-    body = written(ConfirmedList(included=digest(state.included), signatures=signatures))
-    new = state.model_copy(update={"stage": ServerStage.OPENING})
-    return ServerStep(new, tuple(ToDevice(name, ServerMessage.CONFIRMED, body) for name in sorted(state.vectors)))
+    heads = {listed.places[name]: payload for name, payload in state.vectors.items()}
+    messages = []
+    for name in sorted(state.vectors):
+        near = [other for other in listed.neighbours(listed.places[name]) if other in heads]
+        confirmed = ConfirmedList(
+            included=digest(state.included),
+            signatures=signatures,
+            heads=tuple(SignedHead(member=other, head=heads[other]) for other in near),
+        )
+        messages.append(ToDevice(name, ServerMessage.CONFIRMED, written(confirmed)))
+    return ServerStep(state.model_copy(update={"stage": ServerStage.OPENING}), tuple(messages))
 
 
 def _close_opening(state: ServerState) -> ServerStep:

@@ -18,11 +18,10 @@ from torch import Tensor
 
 from federation.errors import SettingsError
 from federation.plan import Augmentation
+from federation.training.schedule import ROTATION_DRAWS
 
 AXES = 3
 CHANNELS = 2 * AXES
-ROTATION_DRAWS = 4
-"""Numbers from 0 to 1 that a window takes: whether it is turned, and three for the rotation."""
 ANY = 180.0
 """Degrees: by no more than these is by any rotation."""
 Numbers = npt.NDArray[np.float64]

@@ -14,7 +14,9 @@ import numpy.typing as npt
 from federation.errors import SettingsError
 from federation.plan import TrainingConfig
 from federation.seeds import generator
-from federation.training.rotation import AXES, ROTATION_DRAWS
+
+ROTATION_DRAWS = 4
+"""Numbers from 0 to 1 that a window takes: whether it is turned, and three for the rotation."""
 
 
 class Schedule(NamedTuple):
@@ -87,7 +89,9 @@ def with_rotations(order: Schedule, copies: int, seed: int, client_id: str) -> S
     draws = np.zeros((1 + copies, steps * size, ROTATION_DRAWS), np.float32)
     draws[0, :, 0] = 1  # above every share: as it was measured
     for copy in range(1, 1 + copies):
-        draws[copy, :, 1:] = generator(seed, "rotations", client_id, copy).random((steps * size, AXES), np.float32)
+        draws[copy, :, 1:] = generator(seed, "rotations", client_id, copy).random(
+            (steps * size, ROTATION_DRAWS - 1), np.float32
+        )
     rows, mask = (np.repeat(each, 1 + copies, axis=0) for each in (order.rows, order.mask))
     return Schedule(rows, mask, draws.reshape(1 + copies, steps, size, ROTATION_DRAWS))
 

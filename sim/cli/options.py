@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from federation import plan_file
+from federation.errors import FederationError
 from federation.methods import method_from_json, method_to_json
 from federation.plan import DataSpec, ModelSpec, Plan
 from federation.tasks import task_from_json, task_to_json
@@ -135,21 +136,15 @@ def _normalization(networks: Sequence[ModelSpec], data: Mapping[str, Any]) -> di
 
 
 def read_plan(path: Path) -> Plan:
-    """Read a plan of TOML (by its name, *.toml) or JSON; also out of an answer of the server, `{"plan": …}`.
+    """Read a plan.
 
     Raises:
         SettingsError: if the file is not there or not a plan, naming the key.
     """
     try:
-        text = path.read_text("utf-8")
-        found = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"--plan {path}: {error}; expected a plan in TOML or JSON") from error
-    inner = found.get("plan", found) if isinstance(found, dict) else found
-    try:
-        return Plan.model_validate(inner)
-    except ValidationError as error:
-        raise SettingsError(f"--plan {path}: {first_problem(error, input_shown=True)}") from error
+        return plan_file.read_plan(path)
+    except FederationError as error:
+        raise SettingsError(str(error)) from error
 
 
 def options_of(plan: Plan) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class CaptionedFigure(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Section:
+class ReportSection:
     """What is said of one thing; figures go by their files' names, which begin with the section's where it has one.
 
     `values` are the section's numbers for a program: JSON.
@@ -43,11 +43,11 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Page:
+class ReportPage:
     """Sections, below them a list of terms with their meanings; `starts` are the columns that begin a table's block."""
 
     title: str
-    sections: Sequence[Section]
+    sections: Sequence[ReportSection]
     terms_title: str
     terms: Mapping[str, str]
     warnings: Sequence[str] = ()
@@ -55,14 +55,14 @@ class Page:
     starts: frozenset[str] = frozenset()
 
 
-def html(page: Page, folder: Path) -> str:
+def html(page: ReportPage, folder: Path) -> str:
     """Draw the figures as PNG files into a folder, and return the page with all of them inside."""
     figures = {name: each.figure for section in page.sections for name, each in section.files.items()}
     uris = {path.stem: data_uri(path) for path in draw(figures, folder)}
     return render("page.html", page=page, uris=uris)
 
 
-def markdown(page: Page) -> str:
+def markdown(page: ReportPage) -> str:
     """Write a page without its figures."""
     parts = [f"# {escaped(page.title)}", *_quoted(page.warnings)]
     for section in page.sections:

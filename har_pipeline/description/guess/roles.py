@@ -26,7 +26,7 @@ PART = re.compile(r"([_\-. ]+)")
 PIECE = r"[^/_\-. ]+"
 MAX_WORDS, MAX_CHARS = 100, 50
 """Activities of more words, and persons of longer ones, are none."""
-LOOKS = {
+WORD_FORMS = {
     "activity": ACTIVITY_WORD.search,
     "client": CLIENT_WORD.fullmatch,
     "session": SESSION_WORD.fullmatch,
@@ -80,7 +80,9 @@ class WordLevel:
     @cached_property
     def shares(self) -> dict[str, float]:
         """How many of its words look like what, from 0 to 1."""
-        return {what: sum(map(bool, map(like, self.distinct))) / len(self.distinct) for what, like in LOOKS.items()}
+        return {
+            what: sum(map(bool, map(like, self.distinct))) / len(self.distinct) for what, like in WORD_FORMS.items()
+        }
 
     @property
     def is_session(self) -> bool:

@@ -17,9 +17,9 @@ from sim.reports.analysis.gradients import gradients
 from sim.reports.analysis.margin import margin
 from sim.reports.analysis.pixels import pixels
 from sim.reports.analysis.tokens import tokens
-from sim.reports.page import Page, Section, html
+from sim.reports.page import ReportPage, ReportSection, html
 
-Analysis = Callable[[FinishedRun], Section]
+Analysis = Callable[[FinishedRun], ReportSection]
 
 ALWAYS: Mapping[str, Analysis] = {
     "features": embedding,
@@ -56,7 +56,7 @@ def analyse(
     return write_page(run.directory.path / "analysis", title, [*sections, *asked], missing)
 
 
-def _possible(run: FinishedRun) -> tuple[list[Section], dict[str, str]]:
+def _possible(run: FinishedRun) -> tuple[list[ReportSection], dict[str, str]]:
     sections, missing = [], {}
     for number, (name, make) in enumerate(ALWAYS.items()):
         run.progress(name, number, len(ALWAYS))
@@ -67,12 +67,12 @@ def _possible(run: FinishedRun) -> tuple[list[Section], dict[str, str]]:
     return sections, missing
 
 
-def write_page(folder: Path, title: str, sections: Sequence[Section], missing: Mapping[str, str]) -> Path:
+def write_page(folder: Path, title: str, sections: Sequence[ReportSection], missing: Mapping[str, str]) -> Path:
     """Write `SECTION_FIGURE.png`, analysis.json and analysis.html into a folder, and return the page's path.
 
     `missing` says of each analysis that could not be made why; it is shown and written too.
     """
-    page = Page(title, sections, "What this run has no material for", missing)
+    page = ReportPage(title, sections, "What this run has no material for", missing)
     text = html(page, folder)
     values = {"schema": 1, "title": title, **{section.name: section.values for section in sections}}
     write_file(folder / "analysis.json", (json.dumps({**values, "missing": dict(missing)}, indent=1) + "\n").encode())

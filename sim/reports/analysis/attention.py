@@ -22,7 +22,7 @@ from sim.diagnostics import effective_clients
 from sim.errors import AnalysisError
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.figures.style import name_ticks, new_panels
-from sim.reports.page import CaptionedFigure, Section
+from sim.reports.page import CaptionedFigure, ReportSection
 from sim.reports.table import table_of
 
 Shares = npt.NDArray[np.float64]
@@ -40,7 +40,7 @@ TITLES = {
 }
 
 
-def attention(run: FinishedRun) -> Section:
+def attention(run: FinishedRun) -> ReportSection:
     """Draw clients' weights by round; of FedAtt also by parameter tensor.
 
     Raises:
@@ -64,7 +64,7 @@ def attention(run: FinishedRun) -> Section:
         caption = f"Weight of each client in each parameter tensor, round {last}."
         figures["last_round"] = CaptionedFigure(last_round_figure(weights), caption)
     told = [(f"{TITLES[kind]}: effective clients, last round", f"{each[-1]:.3g}") for kind, each in effective.items()]
-    return Section("attention", "Attention", TEXT, values, figures, [table_of((), told)])
+    return ReportSection("attention", "Attention", TEXT, values, figures, [table_of((), told)])
 
 
 def _by_kind(rounds: Mapping[int, Mapping[str, Mapping[str, float]]]) -> dict[str, Rounds]:

@@ -9,7 +9,7 @@ from sim.diagnostics import Movement
 from sim.errors import AnalysisError
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.figures.style import by_round, explain, line_style, new_panels
-from sim.reports.page import CaptionedFigure, Section
+from sim.reports.page import CaptionedFigure, ReportSection
 from sim.reports.table import table_of
 
 TEXT = """How far prototypes went in each round, ‖p(t+1) − p(t)‖, relative to their mean length, so that blocks and runs
@@ -19,7 +19,7 @@ CAPTION = "Mean (left) and largest (right) movement of a prototype in a round, i
 Curves = dict[str, list[tuple[int, Movement]]]
 
 
-def convergence(run: FinishedRun) -> Section:
+def convergence(run: FinishedRun) -> ReportSection:
     """Draw each block's movement by round.
 
     Raises:
@@ -36,7 +36,7 @@ def convergence(run: FinishedRun) -> Section:
     told = [(f"{block}, last round", f"{100 * value:.3g} % of the mean length") for block, value in last.items()]
     figures = {"rounds": CaptionedFigure(_figure(curves), CAPTION)}
     values, title = {"last_relative": last}, "Convergence of prototypes"
-    return Section("convergence", title, TEXT, values, figures, [table_of((), told)])
+    return ReportSection("convergence", title, TEXT, values, figures, [table_of((), told)])
 
 
 def _relative(moved: Movement, which: str) -> float:

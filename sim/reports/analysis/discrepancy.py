@@ -22,7 +22,7 @@ from sim.reports.analysis.finished import FinishedRun
 from sim.reports.analysis.tsne import subsample
 from sim.reports.comparison.comparability import tested_on
 from sim.reports.figures.style import BLUE, ORANGE, clean, client_dots, explain, name_clients, new_panels
-from sim.reports.page import CaptionedFigure, Section
+from sim.reports.page import CaptionedFigure, ReportSection
 from sim.reports.table import table_of
 
 TEXT = """Squared maximum mean discrepancy between the features of client k's test examples under its own model (best
@@ -34,7 +34,7 @@ MAX_VECTORS = 2000
 """So many features of either side at most: kernel matrices grow with the square."""
 
 
-def discrepancy(run: FinishedRun, centralized: FinishedRun, against: FinishedRun | None) -> Section:
+def discrepancy(run: FinishedRun, centralized: FinishedRun, against: FinishedRun | None) -> ReportSection:
     """Measure the run's MMD, and FFD if there is a run to compare with.
 
     Raises:
@@ -56,7 +56,7 @@ def discrepancy(run: FinishedRun, centralized: FinishedRun, against: FinishedRun
         told.append(("FFD(A, B)", f"{values['ffd']:.1f} %"))
     figures = {"clients": CaptionedFigure(_figure(found), "MMD² of each client, in the order of this run's.")}
     title = "Discrepancy from centralized features"
-    return Section("discrepancy", title, TEXT, values, figures, [table_of((), told)])
+    return ReportSection("discrepancy", title, TEXT, values, figures, [table_of((), told)])
 
 
 def _caution(models: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ from sim.reports.analysis.colours import NAMED_CLASSES, Groups, GroupStyle, edge
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.analysis.tsne import subsample, tsne
 from sim.reports.figures.style import new_figure
-from sim.reports.page import CaptionedFigure, Section
+from sim.reports.page import CaptionedFigure, ReportSection
 
 TEXT = """Each dot is a test example, in segmentation one of its pixels of the features' resolution that is not of the
 background; the same dots left and right. Stars are the aggregate prototypes
@@ -44,7 +44,7 @@ class Cloud(NamedTuple):
     shared_classes: Groups  # (C′,)
 
 
-def embedding(run: FinishedRun) -> Section:
+def embedding(run: FinishedRun) -> ReportSection:
     """Map the features under the clients' own models, and under the server's if there is one."""
     figures = {}
     if not run.pools_data:
@@ -54,7 +54,7 @@ def embedding(run: FinishedRun) -> Section:
     if run.has_server_model:
         caption = "Features of the same examples under the server's model, last round."
         figures["server"] = CaptionedFigure(_figure(run, _server(run)), caption)
-    return Section("features", "Features and prototypes", TEXT, figures=figures)
+    return ReportSection("features", "Features and prototypes", TEXT, figures=figures)
 
 
 def _own(run: FinishedRun) -> Cloud:

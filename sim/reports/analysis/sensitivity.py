@@ -18,7 +18,7 @@ from gaitway.tasks import Metric
 from sim.errors import AnalysisError
 from sim.reports.comparison.comparability import settings_of
 from sim.reports.figures.style import clean, explain, heading, line_style, new_panels, plain_text
-from sim.reports.page import CaptionedFigure, Section
+from sim.reports.page import CaptionedFigure, ReportSection
 from sim.reports.table import ReportTable, table_of
 from sim.results.records import Summary
 from sim.results.run_directory import RunDirectory
@@ -42,7 +42,7 @@ Line = dict[str, dict[str, Point]]
 """Score by the text of the option's value, then by the score's name."""
 
 
-def sensitivity(paths: Sequence[Path]) -> list[Section]:
+def sensitivity(paths: Sequence[Path]) -> list[ReportSection]:
     """Return one section for each option that the runs differ in.
 
     Raises:
@@ -108,7 +108,7 @@ def _points(summaries: Sequence[Summary], metric: str) -> dict[str, Point]:
     }
 
 
-def _section(key: str, lines: Mapping[str, Line], metric: Metric) -> Section:
+def _section(key: str, lines: Mapping[str, Line], metric: Metric) -> ReportSection:
     if len(lines) > MAX_LINES:
         raise AnalysisError(
             f"{key}: {len(lines)} combinations of the other options; give at most {MAX_LINES} at a time"
@@ -122,7 +122,7 @@ def _section(key: str, lines: Mapping[str, Line], metric: Metric) -> Section:
     name = key.replace(".", "_")
     text = TEXT.format(key=key, metric=metric.label[0].upper() + metric.label[1:])
     figures = {"scores": CaptionedFigure(_figure(key, lines, metric), CAPTION)}
-    return Section(name, f"Sensitivity to {key}", text, values, figures, [_table(lines, metric)])
+    return ReportSection(name, f"Sensitivity to {key}", text, values, figures, [_table(lines, metric)])
 
 
 def _table(lines: Mapping[str, Line], metric: Metric) -> ReportTable:

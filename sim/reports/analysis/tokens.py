@@ -26,7 +26,7 @@ from sim.reports.analysis.colours import NAMED_CLASSES, Groups, GroupStyle, name
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.analysis.tsne import subsample, tsne
 from sim.reports.figures.style import new_figure
-from sim.reports.page import CaptionedFigure, Section
+from sim.reports.page import CaptionedFigure, ReportSection
 
 TEXT = """What enters the ALP layers of the server's model, and the prototypes that they match it with, for up to three
 blocks. Above: tokens of test examples in the colours of their classes, crosses the server's centres P_g. Below: the
@@ -37,7 +37,7 @@ MAX_CENTRES = 150
 MAX_LOCAL = 600
 
 
-def tokens(run: FinishedRun) -> Section:
+def tokens(run: FinishedRun) -> ReportSection:
     """Map tokens and prototypes of the first, the middle and the last block.
 
     Raises:
@@ -51,7 +51,7 @@ def tokens(run: FinishedRun) -> Section:
     caption = f"ALP layers {', '.join(shown)}: tokens (above) and local prototypes (below) around the centres."
     figures = {"blocks": CaptionedFigure(_figure(run, shown), caption)}
     sizes = {name: list(layer.global_prototypes.shape) for name, layer in layers.items()}
-    return Section("tokens", "Tokens and prototypes of the ALP layers", TEXT, {"prototypes": sizes}, figures)
+    return ReportSection("tokens", "Tokens and prototypes of the ALP layers", TEXT, {"prototypes": sizes}, figures)
 
 
 def alp_layers(module: nn.Module) -> dict[str, ALP]:

@@ -15,7 +15,7 @@ from sim.reports.comparison import plots, tables
 from sim.reports.comparison.groups import compare_runs
 from sim.reports.comparison.overhead import overhead_table
 from sim.reports.comparison.records import Comparison, Group, OverDatasets
-from sim.reports.page import CaptionedFigure, Page, Section, html, markdown
+from sim.reports.page import CaptionedFigure, ReportPage, ReportSection, html, markdown
 from sim.results.records import SELECTIONS, Selection
 from sim.results.run_directory import RunDirectory
 from sim.results.tables import CHOICES, DEFINITIONS, SELECTED, choice
@@ -71,23 +71,23 @@ def _runs_of(paths: Sequence[Path]) -> Iterator[Path]:
             yield path
 
 
-def page_of(comparison: Comparison) -> Page:
+def page_of(comparison: Comparison) -> ReportPage:
     """Lay a comparison out: a section for each group, and one for each ranking over data sets."""
     sections = [_of_group(group, comparison.selection) for group in comparison.groups]
     sections += map(_of_ranking, comparison.over_datasets)
     metrics = {metric.short for group in comparison.groups for metric in group.metrics.values()}
     starts = frozenset({*(f"pers. {name}" for name in metrics), "up", "rounds", "seeds"})
-    return Page("Comparison of runs", sections, "What the columns say", TERMS, comparison.warnings, NOTES, starts)
+    return ReportPage("Comparison of runs", sections, "What the columns say", TERMS, comparison.warnings, NOTES, starts)
 
 
-def _of_group(group: Group, selection: Selection) -> Section:
+def _of_group(group: Group, selection: Selection) -> ReportSection:
     figures = {
         "curves": (plots.over_rounds(group), CURVES),
         "bytes": (plots.over_bytes(group), BYTES),
         "differences": (plots.differences(group), DIFFERENCES),
     }
     shown = (tables.scores_table, tables.paired_table, tables.selected_table, overhead_table)
-    return Section(
+    return ReportSection(
         "",
         group.title,
         choice(selection),
@@ -97,10 +97,10 @@ def _of_group(group: Group, selection: Selection) -> Section:
     )
 
 
-def _of_ranking(over: OverDatasets) -> Section:
+def _of_ranking(over: OverDatasets) -> ReportSection:
     figures = _captioned({"ranks": (plots.critical_difference(over), RANKS)}, f"{over.model} {over.column}")
     title, summary = tables.ranking_title(over), tables.ranking_summary(over)
-    return Section("", title, summary, figures=figures, tables=[tables.ranking_table(over)])
+    return ReportSection("", title, summary, figures=figures, tables=[tables.ranking_table(over)])
 
 
 def _captioned(figures: Mapping[str, tuple[Figure | None, str]], title: str) -> dict[str, CaptionedFigure]:

@@ -145,7 +145,7 @@ def test_a_device_that_claims_a_thousand_times_the_windows_weighs_as_two(make: C
         newest = session.scalars(select(RoundRow).order_by(RoundRow.number.desc())).first()
     assert said == ["g counts as with 40 examples (rounds.max_weight_ratio)"]
     assert newest is not None
-    assert (newest.capped, newest.left_out) == (1, 0)
+    assert (newest.capped, newest.excluded) == (1, 0)
 
 
 def test_rules_may_change_and_the_sums_are_still_those_of_the_rows(make: Callable[..., Bench]) -> None:

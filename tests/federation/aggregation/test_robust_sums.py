@@ -180,7 +180,7 @@ def test_sums_too_large_for_their_weight_are_left_out() -> None:
     rows = LabelledFeatures(torch.full((30, D), 4.0), torch.arange(30) % 3, torch.ones(30))
     lever = ridge.travelling(ridge.added(ridge.empty_ridge_sums(3, D, torch.zeros(())), rows, 4.0))
     found = made({**small, "lever": lever}, RoundSettings())
-    assert "over 10 times the median" in found.screening.left_out["lever"]
+    assert "over 10 times the median" in found.screening.excluded["lever"]
     assert is_sum_of(found.state, list(small.values()))
     with pytest.raises(RoundError, match="quorum not reached"):
         made({**small, "lever": lever}, RoundSettings(minimum_clients=6))

@@ -140,7 +140,7 @@ def test_pfedfda_chooses_beta_by_two_folds(one_beta: bool) -> None:
         total = 0.0
         for mine, others in (halves, halves[::-1]):
             one_hot = classes * torch.tensor(mine)[:, None]
-            fit = [np.asarray(each) for each in estimate(x, one_hot, common.means, 1.0)]
+            fit = [np.asarray(each) for each in estimate(x, one_hot, common.means, 0.01)]
             means, covariance = (
                 b * a + (1 - b) * np.asarray(c) for a, c, b in zip(fit, common, (of_means, of_covariance), strict=True)
             )
@@ -187,7 +187,7 @@ def test_pfedfda_keeps_the_last_features(monkeypatch: pytest.MonkeyPatch) -> Non
     features, classes = feature_sample.rows_of_classes(kept)
     assert features[:, 0].tolist() == [5.0, 2.0, 3.0, 4.0], "the fifth has taken the first one's place"
     assert classes.argmax(1).tolist() == [1, 1, 0, 1]
-    assert (int(kept.count), kept.class_counts.tolist()) == (5, [2.0, 3.0])
+    assert (int(kept.seen), kept.class_counts.tolist()) == (5, [2.0, 3.0])
 
 
 # ---- FedTGP

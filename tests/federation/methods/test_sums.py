@@ -21,7 +21,7 @@ SECURE = SecureSettings(mode="masked")
 UNSCREENED = RoundSettings(norm_factor=None, max_weight_ratio=None)
 SUMMED = {
     *("fedavg", "fedprox", "fedavgm", "fedadam", "fedyogi", "fedper", "fedrep", "ditto", "moon", "scaffold"),
-    *("fedproto", "fedpr", "analytic", "fedali"),
+    *("fedproto", "fedpr", "analytic", "fedali", "fedala", "fedbabu"),
 }
 REFUSED = {
     "local": "sends nothing",
@@ -29,6 +29,8 @@ REFUSED = {
     "fesem": "the centre that its own parameters are nearest to",
     "fedatt": "by how far its own parameters went",
     "fedpac": "the single heads of all",
+    "fedtgp": "the single prototypes of all",
+    "pfedfda": "does not say what of them adds up",
     "fedproto_margin": "the margins of its own prototypes",
 }
 OPTIONS: dict[str, dict[str, Any]] = {"fedali": {"clustering": "one_step"}}

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from federation.errors import WireError
-from federation.plan import ModelSpec, Plan, PublicationSettings, TrainingConfig
+from federation.plan import ModelSpec, Plan, PublicationSettings, SecureSettings, TrainingConfig, live_incompatibility
 from federation.protocol import topics
 from federation.protocol.chunks import ChunkAssembly, chunk_count, chunk_range
 from federation.protocol.messages import (
@@ -230,8 +230,16 @@ def test_what_a_continuous_federation_adds_is_left_out_of_other_messages() -> No
     announced = Announcement(federation="demo", instance=INSTANCE, state="waiting", round=1, plan=PLAN, created=1.0)
     said = json.loads(write(announced))
     assert not {"continuous", "feature_model"} & set(said)
-    assert "publication" not in said["plan"]
+    assert not {"publication", "secure"} & set(said["plan"])
     assert not {"sequence", "withdraw"} & set(json.loads(write(manifest())))
+
+
+def test_a_server_refuses_a_plan_whose_sums_it_cannot_keep_secret() -> None:
+    """Else an operator who asked for secure sums would be sent every update."""
+    assert live_incompatibility(PLAN) is None
+    for mode in ("masked", "clear"):
+        plan = PLAN.model_copy(update={"secure": SecureSettings(mode=mode)})
+        assert "does not carry out secure sums yet" in (live_incompatibility(plan) or "")
 
 
 def test_a_continuous_announcement_and_its_updates_survive_bytes() -> None:

@@ -27,6 +27,7 @@ from federation.secure_sums.messages import (
     PublicKeys,
     RevealedShares,
     SealedShare,
+    SignedHead,
     digest,
     read,
     written,
@@ -43,6 +44,7 @@ class LyingServer:
         own = self.network.states[NAMES[0]]
         self.listed = membership(own.request, own.members)
         self.everybody = tuple(range(len(NAMES)))
+        self.heads = [self.network.states[name].vector_sent for name in NAMES]
 
     def tell(self, name: str, kind: ServerMessage, body: bytes) -> ClientStep:
         step = client.step(self.network.devices[name], self.network.states[name], FromServer(kind, body))
@@ -55,7 +57,8 @@ class LyingServer:
 
     def opened(self, name: str, body: bytes, signatures: dict[int, bytes]) -> RevealedShares | None:
         signed = tuple(MemberSignature(member=m, signature=s) for m, s in sorted(signatures.items()))
-        confirmed = written(ConfirmedList(included=digest(body), signatures=signed))
+        heads = tuple(SignedHead(member=m, head=head) for m, head in enumerate(self.heads) if head)
+        confirmed = written(ConfirmedList(included=digest(body), signatures=signed, heads=heads))
         step = self.tell(name, ServerMessage.CONFIRMED, confirmed)
         return read(RevealedShares, unwrap(step.message.payload).body) if step.message else None
 
@@ -110,6 +113,46 @@ def test_two_lists_never_open_both_secrets_of_anybody(shown: list[bool], working
     assert min(shares["seed"], shares["key"]) < threshold
     reasons = {state.reason for state in server.network.states.values() if state.stage is ClientStage.ABORTED}
     assert all("members have signed the list" in reason for reason in reasons)
+
+
+def test_a_device_that_was_told_of_fewer_dealers_is_not_opened() -> None:
+    """Else the server would have the vector of device 0 without most masks, and the seed of the last one from others.
+
+    It tells device 0 that nobody but a few has dealt shares, and everybody else the truth, and lists device 0.
+    """
+    server = LyingServer()
+    own, listed = server.network.devices[NAMES[0]], server.listed
+    few = (0, *listed.neighbours(0)[:2])
+    begun = (
+        _with_vectors_sent()
+        .states[NAMES[0]]
+        .model_copy(
+            update={"stage": ClientStage.SHARES, "delivered": b"", "vector_sha256": b"", "vector_sent": b"", "held": {}}
+        )
+    )
+    told = written(DeliveredShares(members=listed.digest, dealers=few, shares=()))
+    ready = client.step(own, begun, FromServer(ServerMessage.SHARES, told))
+    masked = client.step(own, ready.state, server.network.vectors[NAMES[0]])
+    assert masked.message is not None, "the device cannot know yet"
+    server.network.states[NAMES[0]] = masked.state
+    server.heads[0] = masked.message.payload
+    body = server.included(set())
+    signatures = {m: signature(server.tell(NAMES[m], ServerMessage.INCLUDED, body)) for m in range(1, 12)}
+    for member in listed.neighbours(0):
+        assert server.opened(NAMES[member], body, signatures) is None
+        assert "it lacks masks" in server.network.states[NAMES[member]].reason
+    assert "two different lists of those who dealt" in server.tell(NAMES[0], ServerMessage.INCLUDED, body).reason
+
+
+@pytest.mark.parametrize(("head", "reason"), [(b"", "does not show what device3 has signed"), (b"x", "not signed")])
+def test_without_the_head_of_a_neighbour_nothing_is_opened(head: bytes, reason: str) -> None:
+    server = LyingServer()
+    body = server.included(set())
+    signatures = {m: signature(server.tell(NAMES[m], ServerMessage.INCLUDED, body)) for m in range(12)}
+    asks = next(m for m in range(12) if 3 in server.listed.neighbours(m))
+    server.heads[3] = head
+    assert server.opened(NAMES[asks], body, signatures) is None
+    assert reason in server.network.states[NAMES[asks]].reason
 
 
 def test_a_second_list_ends_it_for_the_device() -> None:
