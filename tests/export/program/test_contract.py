@@ -101,7 +101,6 @@ def test_a_number_is_learnt_too() -> None:
 
 def test_the_rate_of_a_later_round_is_the_schedules() -> None:
     federation = small_federation("fedavg", lr_schedule="polynomial")
-    federation = federation._replace(setup=type(federation.setup)(**{**vars(federation.setup), "rounds": 4}))
     program = Program.load(export_program(federation))
     pair = run_both(federation, program, generated_examples(federation, 11), round_number=4)
     assert max(differences(outcome_arrays(pair.torch), pair.ours.client | pair.ours.upload).values()) < 1e-3
