@@ -21,9 +21,10 @@ from rich.table import Table
 
 from export.recognizer import Recognizer
 from export.recording_files import described_columns, read_recordings
-from export.runtime import InputError, ModelMetadata, Session
+from export.runtime import GateError, InputError, ModelMetadata, Session
 from export.timeline import Timeline
 from gaitway.errors import GaitwayError
+from gaitway.exit_codes import ExitCode
 from gaitway.terminal import Console
 from har_pipeline import Recording
 from har_pipeline.description import read_description
@@ -83,6 +84,33 @@ def onnx_command(
     console.print(_table(result))
     if report is not None:
         report.write_text(json.dumps(result.to_json(), indent=2) + "\n")
+
+
+@app.command("program")
+def program_command(
+    plan: Annotated[Path, typer.Option(help="The federation's plan, TOML or JSON.")],
+    out: Annotated[Path, typer.Option(help="The file to write, such as har.program.zip.")],
+    examples: Annotated[
+        Path | None,
+        typer.Option(
+            help="Examples for the gate, as the network takes them: an .npz with x (n, …) and y (n,). Without it: "
+            "generated."
+        ),
+    ] = None,
+) -> None:
+    """Write the device's half of a federation as ONNX graphs, which train without torch.
+
+    The file appears only if a round with it ends where torch's does: each tensor at most ten times as far as rounding
+    takes it, and with the same score.
+
+    Example: python -m export program --plan plan.toml --out har.program.zip
+    """
+    from export.program.command import write_program_file
+
+    console = Console()
+    with _cli_errors("export"), console.status("exporting, and training a round with both"):
+        table = write_program_file(plan, out, examples)
+    console.print(table)
 
 
 @app.command()
@@ -259,12 +287,12 @@ def _refuse_beside_describe(context: typer.Context) -> None:
 
 @contextmanager
 def _cli_errors(command: str) -> Iterator[None]:
-    """Turn what our packages refuse into one red line and exit code 1."""
+    """Turn what our packages refuse into one red line: exit code 1 if a gate refuses the model, else 2."""
     try:
         yield
     except GaitwayError as error:
         Console(stderr=True).print(f"{command} refused: {error}", style="red", markup=False)
-        raise typer.Exit(1) from None
+        raise typer.Exit(ExitCode.FAILED if isinstance(error, GateError) else ExitCode.REFUSED) from None
 
 
 def _examples(path: Path | None, metadata: ModelMetadata) -> tuple[NDArray[np.float32], NDArray[np.int64] | None, str]:

@@ -31,7 +31,7 @@ _COLUMNS = ("orientation_free_columns", "gravity_columns")
 _OPTIONAL_FIELDS = frozenset({"task", *_COLUMNS})
 """What files of the first releases do not have; the default is what they meant."""
 _OUTPUTS = ("logits", "embedding")
-_LOAD_ERRORS = (
+LOAD_ERRORS = (
     ort_errors.Fail, ort_errors.InvalidArgument, ort_errors.InvalidGraph, ort_errors.InvalidProtobuf,
     ort_errors.NotImplemented, ort_errors.RuntimeException, ort_errors.NoSuchFile,
 )  # fmt: skip
@@ -45,6 +45,10 @@ class ExportError(GaitwayError):
 
 class ModelFileError(ExportError):
     """The file is not a model of this schema, or contradicts its own metadata."""
+
+
+class GateError(ExportError):
+    """The exported model did not pass a gate; no file was left."""
 
 
 class InputError(ExportError, ValueError):
@@ -183,7 +187,7 @@ class Session:
             model = source if isinstance(source, bytes) else str(source)
             session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
             properties = session.get_modelmeta().custom_metadata_map
-        except _LOAD_ERRORS as error:
+        except LOAD_ERRORS as error:
             raise ModelFileError(f"{name}: ONNX Runtime cannot load it: {error}") from None
         try:
             metadata = ModelMetadata.from_properties(properties)

@@ -102,6 +102,16 @@ class UploadGroup(Enum):
     OTHER = "other"  # of a size that says nothing, such as margins
 
 
+class SumKind(Enum):
+    """What a group of numbers that clients add up is, which says how large they can be (`SecureSettings`)."""
+
+    WEIGHTED_CHANGE = "weighted change"  # of parameters, times the client's weight
+    WEIGHTED_VALUE = "weighted value"
+    VALUE = "value"
+    COUNT = "count"  # a weight, or a number of examples
+    WHOLE = "whole numbers"  # differences of two of 32 bits
+
+
 Forward = Callable[[Tensors, Tensors, Tensor, "Tensor | None"], Output]
 """forward(params, buffers, x, mask) -> Output, a pure function; training or evaluation is bound before."""
 

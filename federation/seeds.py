@@ -16,3 +16,8 @@ def seed_for(seed: int, *names: str | int) -> int:
 def generator(seed: int, *names: str | int) -> np.random.Generator:
     """Return numpy's generator for the stream of that name."""
     return np.random.Generator(np.random.PCG64(seed_for(seed, *names)))
+
+
+def noise_seed(seed: int, client_id: str, round_number: int, name: str, bits: int) -> int:
+    """Return where the dropout counter of that name starts in a client's round, a number of so many bits."""
+    return seed_for(seed, "noise", client_id, round_number, name) % (1 << bits)

@@ -51,6 +51,7 @@ class FedTgp(FedProto):
     """CE + λ · mse(e, P[y]); P trained on the server with a margin between classes."""
 
     name: ClassVar[str] = "fedtgp"
+    needs_single_updates: ClassVar[str] = "trains its prototypes on the single prototypes of all"
 
     server_epochs: int = 100  # S
     server_lr: float = 0.01

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from federation.records import Client, Forward, Output, Tensors
-from federation.seeds import seed_for
+from federation.seeds import noise_seed, seed_for
 
 NOISE_STATE = "noise_state"
 """Buffers of this name hold the counter that a seeded dropout layer draws its masks from."""
@@ -110,5 +110,4 @@ def reseed(client: Client, seed: int, client_id: str, round_number: int) -> Clie
 
 
 def _noise(seed: int, client_id: str, round_number: int, name: str, like: Tensor) -> int:
-    bits = 31 if like.element_size() == 4 else 62
-    return seed_for(seed, "noise", client_id, round_number, name) % (1 << bits)
+    return noise_seed(seed, client_id, round_number, name, 31 if like.element_size() == 4 else 62)

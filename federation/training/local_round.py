@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from federation.method import Method
-from federation.plan import TrainingConfig
+from federation.plan import Augmentation, TrainingConfig
 from federation.records import Batch, Broadcast, Client, Examples, ExampleSums, Phase, Tensors, TrainingStats, Tree
 from federation.tasks.classification import Classification
 from federation.tasks.task import Task
@@ -21,13 +21,19 @@ from federation.training.callbacks import EpochCheckpoint, TrainingCallback
 from federation.training.forward import Network
 from federation.training.optimizers import Optimizer, sgd
 from federation.training.pixels import Moments, network_input
-from federation.training.schedule import Schedule
+from federation.training.rotation import ChannelScale, check_windows, rotated_at_random
+from federation.training.schedule import Schedule, rate_sum
 from federation.tree import map_tree, merge, select, where
 
 Step = Callable[..., Any]
 """One training step: a pure function of trees of tensors."""
 Compile = Callable[[float, Step], Step]
 """compile(rate, step) -> a faster step; steps of one rate and of tensors of the same shapes are the same."""
+
+
+Objective = Callable[[Tensors], tuple[Tensor, Tensors]]
+Differentiate = Callable[[Objective, Tensors], tuple[Tensors, Tensor, Tensors]]
+"""differentiate(objective, parameters) -> gradients, loss, moved buffers."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,8 @@ class Setup:
     """What images that are kept as bytes are normalized by."""
     rounds: int | None = None
     """Of the federation, for a schedule of learning rates."""
+    channels: ChannelScale | None = None
+    """What windows were normalized by, all clients' alike; None: they are in the units in which they were measured."""
 
     def inputs(self, x: Tensor) -> Tensor:
         """Return examples (n, ...) as the network takes them; raises SettingsError for bytes without moments."""
@@ -112,7 +120,7 @@ def local_round(
             state = _train(loop, phase, state, epochs, begun)
     client = client._replace(params=state.params, buffers=state.buffers)
     after = _statistics("after", setup, client, work, stacked)
-    rates = _rates(training, phases, work.order, None if stacked else state.steps)
+    rates = rate_sum(training, phases, work.order, None if stacked else state.steps)
     stats = TrainingStats(before, after, training.lr * work.rate * torch.as_tensor(rates).to(zero))
     client, upload = lift(method.upload)(client, round_state, stats)
     return LocalRound(client, upload, state.loss / state.examples.clamp(min=1))
@@ -133,7 +141,7 @@ class _Loop(NamedTuple):
 def _train(loop: _Loop, phase: Phase, state: _State, epochs: range, begun: EpochCheckpoint | None) -> _State:
     """Run one phase with a fresh optimizer, at its rate times the round's; parameters outside it stay as they are."""
     setup, optimizer, round_state, work, stacked, callback, compiled = loop
-    lift, differentiate = (_stacked, _transformed) if stacked else (_single, _recorded)
+    lift, differentiate = (_stacked, transformed) if stacked else (_single, _recorded)
     if phase.plain_sgd:
         optimizer = sgd(setup.training.lr, in_place=not stacked)
     frozen = select(state.params, lambda name: not phase.trainable(name))
@@ -147,27 +155,14 @@ def _train(loop: _Loop, phase: Phase, state: _State, epochs: range, begun: Epoch
 
     # a rate that changes by the round is a tensor to stacked steps: one compiled program serves all rounds
     scheduled = stacked and setup.training.lr_schedule != "constant"
-    rates = (torch.full_like(state.loss, phase.rate * work.rate),) if scheduled else ()
-
-    def step(
-        trained: Tensors, buffers: Tensors, momenta: Any, batch: Batch, frozen: Tensors, extra: Tree, *rates: Tensor
-    ) -> Any:
-        def objective(params: Tensors) -> tuple[Tensor, Tensors]:
-            return setup.method.loss(setup.task, setup.network, {**frozen, **params}, buffers, batch, extra)
-
-        gradients, loss, moved = differentiate(objective, trained)
-        new_momenta, new = optimizer.apply(gradients, momenta, trained, *rates or (phase.rate * work.rate,))
-        new = setup.method.project(new)
-        count = batch.mask.sum()
-        if stacked:  # a single client never runs an empty step; a stacked one waits for the longest
-            new, moved, new_momenta = where(count > 0, (new, moved, new_momenta), (trained, buffers, momenta))
-        return (new, moved, new_momenta), loss * count, count
-
+    rate = phase.rate * work.rate
+    rates = (torch.full_like(state.loss, rate),) if scheduled else ()
+    step = training_step(setup, optimizer, None if scheduled else rate, differentiate, skips_empty=stacked)
     run = compiled(phase.rate, lift(step)) if compiled and stacked else lift(step)
     loss, examples, steps, stopped = state.loss, state.examples, state.steps, state.stopped
     for epoch in epochs:
         epoch_loss = epoch_examples = torch.zeros_like(state.loss)
-        for batch in _batches(setup, work.examples, work.order, epoch, stacked):
+        for batch in _batches(setup, work.examples, work.order, epoch, stacked, setup.training.augmentation):
             if stopped := stopped or callback.should_stop(steps):
                 break
             (trained, buffers, momenta), part, count = run(
@@ -182,42 +177,55 @@ def _train(loop: _Loop, phase: Phase, state: _State, epochs: range, begun: Epoch
     return _State(merge(state.params, trained), buffers, loss, examples, steps, stopped)
 
 
+def training_step(
+    setup: Setup, optimizer: Optimizer, rate: float | None, differentiate: Differentiate, *, skips_empty: bool
+) -> Step:
+    """Make step(trained, buffers, momenta, batch, frozen, round state, *rates) -> ((moved state), loss sum, examples).
+
+    `rate` None: it comes as a tensor () with each step. A step that `skips_empty` leaves everything where a batch has
+    no example: a single client never runs such a step, a stacked one waits for the longest.
+    """
+
+    def step(
+        trained: Tensors, buffers: Tensors, momenta: Any, batch: Batch, frozen: Tensors, extra: Tree, *rates: Tensor
+    ) -> Any:
+        def objective(params: Tensors) -> tuple[Tensor, Tensors]:
+            return setup.method.loss(setup.task, setup.network, {**frozen, **params}, buffers, batch, extra)
+
+        gradients, loss, moved = differentiate(objective, trained)
+        new_momenta, new = optimizer.apply(gradients, momenta, trained, *rates if rate is None else (rate,))
+        new = setup.method.project(new)
+        count = batch.mask.sum()
+        if skips_empty:
+            new, moved, new_momenta = where(count > 0, (new, moved, new_momenta), (trained, buffers, momenta))
+        return (new, moved, new_momenta), loss * count, count
+
+    return step
+
+
 def _statistics(when: str, setup: Setup, client: Client, work: ClientWork, stacked: bool) -> ExampleSums:
     """Sum over all examples what the method sums, in evaluation mode, if it wants that now."""
     lift, like, method = _stacked if stacked else _single, setup.inputs(work.examples.x[:0]), setup.method
     stats = method.empty_sums(setup.training, like, work.examples.y.shape[:1] if stacked else ())
     if when not in method.sums_at:
         return stats
-
-    def one(client: Client, batch: Batch, before: ExampleSums) -> ExampleSums:
-        output = setup.network.evaluate(client.params, client.buffers, batch.x, batch.mask)
-        return method.add_sums(setup.task, setup.training, output, batch, before)
-
+    turned = Augmentation(rotation=1, degrees=setup.method.rotation_degrees)
     with torch.no_grad():
-        for batch in _batches(setup, work.examples, work.stats_order, 0, stacked):
-            stats = lift(one)(client, batch, stats)
+        for epoch in range(work.stats_order.rows.shape[-3]):  # the second and those after it are of turned windows
+            for batch in _batches(setup, work.examples, work.stats_order, epoch, stacked, turned):
+                stats = lift(partial(sums_with, setup))(client, batch, stats)
     return stats
 
 
-def _rates(training: TrainingConfig, phases: Sequence[Phase], order: Schedule, limit: int | None) -> Any:
-    """Sum the phases' rates over the steps that have examples, or the first `limit`: (), or (K,) where stacked.
-
-    SGD with momentum m takes a constant gradient Σ_{s≤t} m^(t−s) = (1 − m^t)/(1 − m) times in a phase's step t, which
-    is what counts then: times the learning rate, it is how far that gradient moves a parameter.
-    """
-    real = order.mask.sum(-1) > 0  # (..., epochs, steps)
-    if limit is not None:
-        real &= np.cumsum(real).reshape(real.shape) <= limit
-    ends = np.cumsum([phase.epochs for phase in phases], dtype=np.int64)[:-1]
-    momentum = training.momentum if training.optimizer == "sgd" else 0.0
-    momenta = [0.0 if phase.plain_sgd else momentum for phase in phases]
-    counts = [part.sum((-1, -2)) for part in np.split(real, ends, axis=-2)] if phases else []
-    steps = [(n - m * (1 - m**n) / (1 - m)) / (1 - m) for n, m in zip(counts, momenta, strict=True)]
-    none = np.zeros(real.shape[:-2])
-    return sum((phase.rate * taken for phase, taken in zip(phases, steps, strict=True)), start=none)
+def sums_with(setup: Setup, client: Client, batch: Batch, before: ExampleSums) -> ExampleSums:
+    """Add what the method sums of a batch, in evaluation mode."""
+    output = setup.network.evaluate(client.params, client.buffers, batch.x, batch.mask)
+    return setup.method.add_sums(setup.task, setup.training, output, batch, before)
 
 
-def _batches(setup: Setup, examples: Examples, order: Schedule, epoch: int, stacked: bool) -> Iterator[Batch]:
+def _batches(
+    setup: Setup, examples: Examples, order: Schedule, epoch: int, stacked: bool, change: Augmentation
+) -> Iterator[Batch]:
     """Gather an epoch's batches by index, normalized and augmented.
 
     Single batches come without their padding, empty ones not at all.
@@ -233,16 +241,17 @@ def _batches(setup: Setup, examples: Examples, order: Schedule, epoch: int, stac
         key = where_ if rows is None else (rows, where_)
         x, y = setup.inputs(examples.x[key]), examples.y[key]
         if order.draws is not None:
-            check_images(setup.training.augmentation, x[0] if stacked else x)
             draws = order.draws[..., epoch, step, :size, :]
-            x, y = augmented(setup.training.augmentation, draws, x, y, setup.task.outside)
+            if change.is_of_images:
+                check_images(change, x[0] if stacked else x)
+                x, y = augmented(change, draws, x, y, setup.task.outside)
+            if change.rotation:
+                check_windows(x)
+                x = rotated_at_random(change, draws, x, setup.channels)
         yield Batch(x, y, torch.as_tensor(real[..., :size]).to(x))
 
 
-Objective = Callable[[Tensors], tuple[Tensor, Tensors]]
-
-
-def _transformed(objective: Objective, params: Tensors) -> tuple[Tensors, Tensor, Tensors]:
+def transformed(objective: Objective, params: Tensors) -> tuple[Tensors, Tensor, Tensors]:
     """Return gradients, loss and moved buffers, by torch.func, which vmap can lift."""
     gradients, (loss, moved) = grad_and_value(objective, has_aux=True)(params)
     return gradients, loss.detach(), moved

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam as fused_adam
 
-from federation.errors import SettingsError, unknown_name
+from federation.errors import unknown_name
 from federation.plan import TrainingConfig
 from federation.records import Tensors
 
@@ -114,24 +114,6 @@ def optimizer_for(training: TrainingConfig, *, stacked: bool = False) -> Optimiz
     if training.optimizer == "sgd":
         return sgd(training.lr, training.momentum, training.weight_decay, in_place=not stacked)
     raise unknown_name("optimizer", training.optimizer, ["adam", "sgd"])
-
-
-def rate_of_round(training: TrainingConfig, round_number: int, rounds: int | None) -> float:
-    """Return what a round's learning rates are multiplied by; the first of `rounds` is number 1.
-
-    L.-C. Chen et al.: DeepLab, TPAMI 2018, arXiv 1606.00915 ("poly"), with a federation's rounds in the place of
-    iterations: every client of a round, and every step of it, has one rate, whatever number of steps each has.
-    A round after the last has the last one's.
-
-    Raises:
-        SettingsError: if a schedule needs the number of rounds, and nobody says it.
-    """
-    if training.lr_schedule == "constant":
-        return 1.0
-    if rounds is None:
-        raise SettingsError("lr_schedule = 'polynomial' ends with the federation's last round: say their number")
-    left = max(rounds - (round_number - 1), 1)
-    return float((min(left, rounds) / rounds) ** training.lr_power)
 
 
 def _check_contiguous(trees: dict[str, Tensors]) -> None:

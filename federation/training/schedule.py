@@ -1,14 +1,22 @@
-"""Which examples make up which mini-batch: drawn per client and round, the same on every engine."""
+"""Which examples make up which mini-batch, and at which rate: drawn per client and round, the same on every engine.
+
+Nothing here needs torch: whoever runs a local round without it takes the same batches (`export.program.host`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from federation.errors import SettingsError
+from federation.plan import TrainingConfig
 from federation.seeds import generator
+
+ROTATION_DRAWS = 4
+"""Numbers from 0 to 1 that a window takes: whether it is turned, and three for the rotation."""
 
 
 class Schedule(NamedTuple):
@@ -70,6 +78,24 @@ def in_order(examples: int, batch_size: int) -> Schedule:
     return Schedule(index.reshape(1, steps, batch_size), mask.reshape(1, steps, batch_size))
 
 
+def with_rotations(order: Schedule, copies: int, seed: int, client_id: str) -> Schedule:
+    """Let so many epochs follow the one of a schedule in which each example is turned at random.
+
+    A client draws the same in every round, for an example by its place: sums that it sends again are the same bits.
+    """
+    if not copies:
+        return order
+    _, steps, size = order.rows.shape
+    draws = np.zeros((1 + copies, steps * size, ROTATION_DRAWS), np.float32)
+    draws[0, :, 0] = 1  # above every share: as it was measured
+    for copy in range(1, 1 + copies):
+        draws[copy, :, 1:] = generator(seed, "rotations", client_id, copy).random(
+            (steps * size, ROTATION_DRAWS - 1), np.float32
+        )
+    rows, mask = (np.repeat(each, 1 + copies, axis=0) for each in (order.rows, order.mask))
+    return Schedule(rows, mask, draws.reshape(1 + copies, steps, size, ROTATION_DRAWS))
+
+
 def stack_schedules(schedules: list[Schedule]) -> Schedule:
     """Pad K clients' schedules to the same number of steps and stack them: (K, E, S, B)."""
     steps = max(one.rows.shape[1] for one in schedules)
@@ -82,3 +108,58 @@ def stack_schedules(schedules: list[Schedule]) -> Schedule:
     return Schedule(
         padded(one.rows for one in schedules), padded(one.mask for one in schedules), padded(draws) if draws else None
     )
+
+
+class PhaseLength(Protocol):
+    """What of a phase of local training counts here."""
+
+    @property
+    def epochs(self) -> int:
+        """How many it has."""
+        ...
+
+    @property
+    def rate(self) -> float:
+        """What the plan's learning rate is multiplied by."""
+        ...
+
+    @property
+    def plain_sgd(self) -> bool:
+        """Whether it takes plain gradient steps, whatever the plan's optimizer."""
+        ...
+
+
+def rate_sum(training: TrainingConfig, phases: Sequence[PhaseLength], order: Schedule, limit: int | None) -> Any:
+    """Sum the phases' rates over the steps that have examples, or the first `limit`: (), or (K,) where stacked.
+
+    SGD with momentum m takes a constant gradient Σ_{s≤t} m^(t−s) = (1 − m^t)/(1 − m) times in a phase's step t, which
+    is what counts then: times the learning rate, it is how far that gradient moves a parameter.
+    """
+    real = order.mask.sum(-1) > 0  # (..., epochs, steps)
+    if limit is not None:
+        real &= np.cumsum(real).reshape(real.shape) <= limit
+    ends = np.cumsum([phase.epochs for phase in phases], dtype=np.int64)[:-1]
+    momentum = training.momentum if training.optimizer == "sgd" else 0.0
+    momenta = [0.0 if phase.plain_sgd else momentum for phase in phases]
+    counts = [part.sum((-1, -2)) for part in np.split(real, ends, axis=-2)] if phases else []
+    steps = [(n - m * (1 - m**n) / (1 - m)) / (1 - m) for n, m in zip(counts, momenta, strict=True)]
+    none = np.zeros(real.shape[:-2])
+    return sum((phase.rate * taken for phase, taken in zip(phases, steps, strict=True)), start=none)
+
+
+def rate_of_round(training: TrainingConfig, round_number: int, rounds: int | None) -> float:
+    """Return what a round's learning rates are multiplied by; the first of `rounds` is number 1.
+
+    L.-C. Chen et al.: DeepLab, TPAMI 2018, arXiv 1606.00915 ("poly"), with a federation's rounds in the place of
+    iterations: every client of a round, and every step of it, has one rate, whatever number of steps each has.
+    A round after the last has the last one's.
+
+    Raises:
+        SettingsError: if a schedule needs the number of rounds, and nobody says it.
+    """
+    if training.lr_schedule == "constant":
+        return 1.0
+    if rounds is None:
+        raise SettingsError("lr_schedule = 'polynomial' ends with the federation's last round: say their number")
+    left = max(rounds - (round_number - 1), 1)
+    return float((min(left, rounds) / rounds) ** training.lr_power)

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from models.layers.exporting import leaves_layout_alone
+
 
 def channels_last(x: Tensor) -> Tensor:
     """Return x (B, C, …) with the channels innermost in memory; a copy only where they are not."""
-    return x if torch.compiler.is_compiling() else x.movedim(1, -1).contiguous().movedim(-1, 1)
+    return x if leaves_layout_alone() else x.movedim(1, -1).contiguous().movedim(-1, 1)
 
 
 def is_lifted(x: Tensor) -> bool:
@@ -43,7 +45,7 @@ class Conv1d(nn.Conv1d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x (B, C, T) to (B, out, T′)."""
-        if torch.compiler.is_compiling() or is_lifted(x):
+        if leaves_layout_alone() or is_lifted(x):
             return super().forward(x)
         (stride,), (dilation,) = self.stride, self.dilation
         image, weight = channels_last(x).unsqueeze(2), self.weight.unsqueeze(2)
@@ -56,6 +58,6 @@ class GroupNorm(nn.GroupNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x (B, C, T) to (B, C, T)."""
-        if torch.compiler.is_compiling() or is_lifted(x):
+        if leaves_layout_alone() or is_lifted(x):
             return super().forward(x)
         return super().forward(channels_last(x).unsqueeze(2)).squeeze(2)

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from models.layers.exporting import is_exporting
+
 KEYS = {True: 1 << 17, False: 1 << 22}
 """64-bit keys sorted at a time on the CPU, whose cache holds as many, and elsewhere, where launches cost more."""
 
@@ -82,6 +84,9 @@ def top_entries(scores: Tensor, largest: int) -> tuple[Tensor, Tensor]:
 
     In falling order, ties by the lowest row, on every device and stacked or not; `topk` leaves that open.
     """
+    if is_exporting():  # ONNX's TopK keeps this order
+        entries, index = scores.transpose(0, 1).topk(largest, dim=1)
+        return entries, index
     if scores.dtype != torch.float32:
         entries, index = scores.transpose(0, 1).sort(dim=1, descending=True, stable=True)
         return entries[:, :largest], index[:, :largest]

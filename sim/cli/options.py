@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from federation import plan_file
+from federation.errors import FederationError
 from federation.methods import method_from_json, method_to_json
 from federation.plan import DataSpec, ModelSpec, Plan
 from federation.tasks import task_from_json, task_to_json
@@ -26,7 +27,12 @@ from sim.networks.initialization import initialization
 from sim.networks.specs import chosen_networks, common_feature_dim
 from sim.run_options import OPTIONS, PLAN_OPTIONS, RunOptions
 
-SECTIONS = ("task", "method", "model", "data", "pipeline", "partition", "holdout", "training", "rounds", "rollout")
+SECTIONS = (
+    *("task", "method", "model", "data", "pipeline", "partition", "holdout", "training", "rounds", "secure"),
+    "rollout",
+)
+_FROM_OPTIONS = ("training", "rounds", "secure", "data")
+"""Sections of the plan some of whose keys are options."""
 _READ_APART = frozenset({"data", "partition", "holdout", "init"})
 """Options whose text is not the field's value."""
 
@@ -73,7 +79,10 @@ def build_experiment(
         len(labels),
         task.name,
     )
-    sections = {name: {**base.get(name, {}), **_from_options(options, name)} for name in ("training", "rounds", "data")}
+    sections = {name: {**base.get(name, {}), **_from_options(options, name)} for name in _FROM_OPTIONS}
+    if {**sections["secure"], **extra["secure"]}["mode"] != "off":
+        # two rules that are on by default would judge single updates
+        sections["rounds"] = {"norm_factor": None, "max_weight_ratio": None, **sections["rounds"]}
     sections["data"] = _normalization(networks, sections["data"])
     training = {"classes": len(labels), "feature_dim": common_feature_dim(networks, len(labels))}
     data = {key: value for key, value in extra["data"].items() if key in DataSpec.model_fields}
@@ -87,6 +96,7 @@ def build_experiment(
                 method=method_to_json(method),
                 training={**sections["training"], **extra["training"], **training},
                 rounds={**sections["rounds"], **extra["rounds"]},
+                secure={**sections["secure"], **extra["secure"]},
                 rollout={**base.get("rollout", {}), **extra["rollout"]},
                 data={**sections["data"], **data, "pipeline": pipeline},
                 dataset=options["data"],
@@ -126,21 +136,15 @@ def _normalization(networks: Sequence[ModelSpec], data: Mapping[str, Any]) -> di
 
 
 def read_plan(path: Path) -> Plan:
-    """Read a plan of TOML (by its name, *.toml) or JSON; also out of an answer of the server, `{"plan": …}`.
+    """Read a plan.
 
     Raises:
         SettingsError: if the file is not there or not a plan, naming the key.
     """
     try:
-        text = path.read_text("utf-8")
-        found = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"--plan {path}: {error}; expected a plan in TOML or JSON") from error
-    inner = found.get("plan", found) if isinstance(found, dict) else found
-    try:
-        return Plan.model_validate(inner)
-    except ValidationError as error:
-        raise SettingsError(f"--plan {path}: {first_problem(error, input_shown=True)}") from error
+        return plan_file.read_plan(path)
+    except FederationError as error:
+        raise SettingsError(str(error)) from error
 
 
 def options_of(plan: Plan) -> dict[str, Any]:

@@ -1,0 +1,253 @@
+"""The device's half of a federation as a program: traced from the code that a device with torch runs.
+
+The graphs are `Method.receive` and `Method.upload`, `federation.training.local_round`'s step for each set of parameters
+that a phase trains, and its sums, what `Method.predict` answers with the task's statistics of it, and what of a new
+client the server does not send.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from export.program.archive import write_program
+from export.program.errors import ProgramError
+from export.program.manifest import DTYPES, GraphEntry, Manifest, PhaseEntry, TensorType
+from export.program.recorder import UnsupportedOperatorError
+from export.program.tracing import TracedFunction, as_dicts, trace
+from federation.methods import method_from_json, method_to_json
+from federation.plan import Plan
+from federation.records import Batch, Client, Phase, Tree
+from federation.tasks import task_from_json, task_to_json
+from federation.training.client_round import STATS_BATCH_SIZE
+from federation.training.forward import NOISE_STATE, initial_client, initial_model, network
+from federation.training.local_round import Setup, sums_with, training_step, transformed
+from federation.training.optimizers import Optimizer, optimizer_for, sgd
+from federation.tree import flatten, select, unflatten
+from gaitway.tasks import TargetKind
+from models import build
+
+EVALUATION_BATCH = 256
+"""As devices with torch and the simulation score: ALP looks at the whole batch, so scores compare at equal sizes."""
+TARGETS = {TargetKind.CLASS: torch.int64, TargetKind.NUMBER: torch.float64}
+
+
+class Federation(NamedTuple):
+    """What a program is made of: all that a device with torch builds of a plan."""
+
+    setup: Setup
+    initial: Client
+    broadcast: Tree
+    """One as the server sends it: its names, types and shapes count."""
+    x: tuple[int, ...]
+    """The shape of one example."""
+    model: Mapping[str, Any]
+
+
+def federation_of(plan: Plan) -> Federation:
+    """Build a plan's network and method as a device does.
+
+    Raises:
+        ProgramError: for a plan whose client half no program can be.
+        SettingsError, ModelError: for names and values that do not fit.
+    """
+    method, task = method_from_json(plan.method), task_from_json(plan.task)
+    if task.decoder is not None:
+        raise ProgramError(f"programs are for classes and numbers; the task {task.name} restores its input")
+
+    def make() -> torch.nn.Module:
+        return build(plan.model.name, classes=len(plan.labels), **plan.model.options)
+
+    module = initial_model(make, plan.training.seed)
+    if module.feature_dim != plan.training.feature_dim:
+        raise ProgramError(
+            f"training.feature_dim = {plan.training.feature_dim}, and {plan.model.name} has features of length "
+            f"{module.feature_dim}: say that"
+        )
+    setup = Setup(method, plan.training, network(module), task, rounds=plan.rounds.rounds)
+    initial = method.init_client_state(initial_client(module), plan.training)
+    state = method.server_init(initial.params, initial.buffers, plan.training)
+    spec = {"name": plan.model.name, "options": module.options}
+    return Federation(setup, initial, method.broadcast(state, ""), module.input_shape, spec)
+
+
+def export_program(federation: Federation) -> bytes:
+    """Write a federation's program as the bytes of one file.
+
+    Raises:
+        ProgramError: saying what of the client half cannot be a graph.
+    """
+    setup, method = federation.setup, federation.setup.method
+    _check_exportable(setup)
+    received, state = method.receive(federation.initial, federation.broadcast)
+    examples = _examples(federation, setup.training.batch_size)
+    try:
+        traced = dict(_traced(federation, received, state))
+    except UnsupportedOperatorError as error:
+        raise ProgramError(
+            f"the method {method.name} on {federation.model['name']} cannot be a program: {error}"
+        ) from error
+    phases = [_phase_entry(setup, phase, received) for phase in method.phases(setup.training)]
+    client = _types({"client": federation.initial})
+    models = {name: one.model.SerializeToString() for name, one in traced.items() if one.model is not None}
+    _, upload = method.upload(received, state, method.empty_training_stats(setup.training, examples.x))
+    manifest = Manifest(
+        model=dict(federation.model),
+        method=method_to_json(method),
+        task=task_to_json(setup.task),
+        training=setup.training,
+        rounds=setup.rounds,
+        x=_type(examples.x),
+        y=_type(examples.y),
+        statistics_batch=_statistics_batch(setup),
+        evaluation_batch=EVALUATION_BATCH,
+        client=client,
+        noise=tuple(name for name in client if name.endswith(NOISE_STATE)),
+        broadcast=_types({"broadcast": federation.broadcast}),
+        upload=_types({"upload": upload}),
+        sums=_types(as_dicts(method.empty_sums(setup.training, examples.x))),
+        sums_at=tuple(sorted(method.sums_at, reverse=True)),
+        phases=tuple(phases),
+        graphs={name: _graph_entry(name, one, models.get(name)) for name, one in traced.items()},
+    )
+    return write_program(manifest, models)
+
+
+def _check_exportable(setup: Setup) -> None:
+    if reason := setup.method.program_incompatibility:
+        raise ProgramError(reason)
+    if reason := setup.method.task_incompatibility(setup.task):
+        raise ProgramError(reason)
+    if setup.task.target not in TARGETS:
+        raise ProgramError(f"programs are for one class or one number an example, which {setup.task.name} has not")
+    if not setup.training.augmentation.is_off:
+        raise ProgramError("training.augmentation changes images or windows, and programs do not: leave it out")
+    if setup.method.rotated_copies:
+        raise ProgramError("method.rotations has sums over turned windows, and programs turn none: leave it out")
+
+
+def _traced(federation: Federation, received: Client, state: Tree) -> Iterable[tuple[str, TracedFunction]]:
+    """Trace each graph, in the order in which a round runs them."""
+    setup, method = federation.setup, federation.setup.method
+    sums = method.empty_sums(setup.training, torch.empty(0))
+
+    def receive(client: Client, broadcast: Tree) -> Tree:
+        new, round_state = method.receive(client, broadcast)
+        return {"client": new, "state": round_state}
+
+    def statistics(client: Client, batch: Batch, sums: Any) -> Tree:
+        return {"sums": sums_with(setup, client, batch, sums)}
+
+    def evaluate(client: Client, batch: Batch) -> Tree:
+        output = method.predict(setup.network.evaluate, client, batch.x, batch.mask)
+        counted = setup.task.statistics(output, batch)
+        return {"features": output.features, "logits": output.logits, "statistics": counted}
+
+    def upload(client: Client, state: Tree, before: Any, after: Any, lr_sum: Tensor) -> Tree:
+        kept, tree = method.upload(client, state, method.empty_training_stats(
+            setup.training, lr_sum)._replace(before=before, after=after, lr_sum=lr_sum))  # fmt: skip
+        return {"client": kept, "upload": tree}
+
+    taken = trace(receive, {"client": federation.initial, "broadcast": federation.broadcast})
+    yield "initial", _initial(federation.initial, taken)
+    yield "receive", taken
+    for name, phase in _distinct_phases(setup, received).items():
+        yield name, trace(*_step(federation, phase, received, state))
+    batch = _examples(federation, _statistics_batch(setup))
+    nothing = TracedFunction(None, {}, {}, {})
+    yield (
+        "statistics",
+        trace(statistics, {"client": received, "batch": batch, "sums": sums}) if method.sums_at else nothing,
+    )
+    yield "evaluate", trace(evaluate, {"client": received, "batch": _examples(federation, EVALUATION_BATCH)})
+    kept = {"client": received, "state": state, "before": sums, "after": sums, "lr_sum": torch.zeros(())}
+    yield "upload", trace(upload, kept)
+
+
+def _step(federation: Federation, phase: Phase, client: Client, state: Tree) -> tuple[Callable[..., Tree], Tree]:
+    """Return a phase's step, at a learning rate that comes with each call, and arguments to trace it with."""
+    setup = federation.setup
+    optimizer = _optimizer(setup, phase)
+    one_step = training_step(setup, optimizer, None, transformed, skips_empty=False)
+
+    def step(client: Client, momenta: Any, batch: Batch, state: Tree, lr: Tensor) -> Tree:
+        frozen = select(client.params, lambda name: not phase.trainable(name))
+        trained = select(client.params, phase.trainable)
+        (new, moved, momenta), loss, _ = one_step(trained, client.buffers, momenta, batch, frozen, state, lr)
+        return {"client": {"params": new, "buffers": moved}, "momenta": momenta, "loss": loss}
+
+    momenta = optimizer.init(select(client.params, phase.trainable))
+    batch = _examples(federation, setup.training.batch_size)
+    kept = client._replace(memory={})
+    return step, {"client": kept, "momenta": momenta, "batch": batch, "state": state, "lr": torch.ones(())}
+
+
+def _optimizer(setup: Setup, phase: Phase) -> Optimizer:
+    """Return a phase's optimizer; a rate is what its own is multiplied by, which is one here."""
+    if phase.plain_sgd:
+        return sgd(1.0)
+    return optimizer_for(setup.training.model_copy(update={"lr": 1.0}), stacked=True)
+
+
+def _initial(client: Client, receive: TracedFunction) -> TracedFunction:
+    """Return a graph of what a new client has that `receive` neither brings nor leaves unread."""
+    brought = set(receive.outputs) | set(receive.passed)
+    read = set(receive.inputs) | set(receive.passed.values())
+    kept = {
+        name: value
+        for name, value in flatten(as_dicts({"client": client})).items()
+        if (name in read or name not in brought) and not name.endswith(NOISE_STATE)
+    }
+    return trace(lambda: unflatten(kept), {})
+
+
+def _distinct_phases(setup: Setup, client: Client) -> dict[str, Phase]:
+    """Return one phase for each set of parameters that is trained, and way to train it, by the name of its graph."""
+    return {_step_name(setup, phase, client): phase for phase in setup.method.phases(setup.training)}
+
+
+def _step_name(setup: Setup, phase: Phase, client: Client) -> str:
+    def trains(each: Phase) -> tuple[bool, frozenset[str]]:
+        return each.plain_sgd, frozenset(select(client.params, each.trainable))
+
+    sets = list(dict.fromkeys(map(trains, setup.method.phases(setup.training))))
+    place = sets.index(trains(phase))
+    return "step" if len(sets) == 1 else f"step_{place + 1}"
+
+
+def _phase_entry(setup: Setup, phase: Phase, client: Client) -> PhaseEntry:
+    momenta = _optimizer(setup, phase).init(select(client.params, phase.trainable))
+    return PhaseEntry(
+        step=_step_name(setup, phase, client),
+        epochs=phase.epochs,
+        rate=phase.rate,
+        plain_sgd=phase.plain_sgd,
+        momenta=_types({"momenta": momenta}),
+    )
+
+
+def _graph_entry(name: str, traced: TracedFunction, model: bytes | None) -> GraphEntry:
+    file = {} if model is None else {"file": f"{name}.onnx", "sha256": hashlib.sha256(model).hexdigest()}
+    nodes = 0 if traced.model is None else len(traced.model.graph.node)
+    return GraphEntry(**file, nodes=nodes, inputs=traced.inputs, outputs=traced.outputs, passed=traced.passed)
+
+
+def _statistics_batch(setup: Setup) -> int:
+    return max(STATS_BATCH_SIZE, setup.training.batch_size)
+
+
+def _examples(federation: Federation, rows: int) -> Batch:
+    kind = TARGETS[federation.setup.task.target]
+    return Batch(torch.zeros(rows, *federation.x), torch.zeros(rows, dtype=kind), torch.ones(rows))
+
+
+def _types(tree: Any) -> dict[str, TensorType]:
+    return {name: _type(value) for name, value in flatten(as_dicts(tree)).items()}
+
+
+def _type(value: Tensor) -> TensorType:
+    return TensorType(dtype=DTYPES[str(value.dtype).removeprefix("torch.")], shape=tuple(value.shape))

@@ -1,0 +1,201 @@
+"""What a program must show before its file appears: whole local rounds that end where torch's do.
+
+One step tells too little: where two of its inputs share memory, a graph can be right for one and wrong for a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from export.program.errors import ProgramError
+from export.program.exporter import EVALUATION_BATCH, Federation
+from export.program.host import DeviceExamples, DeviceRound, Identity, RoundOutcome, measure, train
+from export.program.runtime import Arrays, Program
+from export.program.tracing import as_dicts
+from federation.records import Client, Examples, Update
+from federation.tasks.task import arrays
+from federation.training.client_round import train_one, train_stacked
+from federation.training.local_round import LocalRound
+from federation.training.prediction import measure as measure_with_torch
+from federation.tree import flatten, map_tree
+
+ROUNDING_FACTOR = 10.0
+"""How many times as far as torch from itself a program may end from torch."""
+MAX_STEPS = 8
+"""Of a gate's round."""
+ONE_BIT = 2.0**-23
+DRAWS = 3
+"""Of numbers that are moved by their last bit: one alone may miss what rounding does."""
+DEVICE = "parity"
+
+
+class RoundParity(NamedTuple):
+    """Differences of a client and an upload after a round, and the scores of both models on its examples."""
+
+    difference: float
+    """The largest from torch."""
+    rounding: float
+    """The largest of torch from torch: stacked, and from parameters and examples that are moved by their last bit."""
+    ratio: float
+    """The largest of any tensor's, the former by the latter; what Adam makes of no gradient hides no other tensor."""
+    scores: Mapping[str, float]
+    torch_scores: Mapping[str, float]
+    steps: int
+
+
+class PairedRound(NamedTuple):
+    """The same round by both."""
+
+    ours: RoundOutcome
+    torch: LocalRound
+
+
+def generated_examples(federation: Federation, count: int, seed: int = 0) -> Examples:
+    """Return examples of the network's input, noise with the target in its mean: enough for a round to learn from."""
+    random, setup = np.random.default_rng(seed), federation.setup
+    y = random.integers(0, setup.training.classes, count)
+    shift = random.normal(size=(setup.training.classes, *federation.x))[y]
+    x = torch.from_numpy((random.normal(size=(count, *federation.x)) + 0.5 * shift).astype(np.float32))
+    numbers = setup.task.target.value == "number"
+    return Examples(x, torch.from_numpy(random.normal(size=count) if numbers else y))
+
+
+def after_one_round(federation: Federation, examples: Examples, max_steps: int | None = MAX_STEPS) -> Federation:
+    """Return a federation whose server has aggregated a round of one client: prototypes and variates are not zero."""
+    setup, method = federation.setup, federation.setup.method
+    state = method.server_init(federation.initial.params, federation.initial.buffers, setup.training)
+    broadcast = method.broadcast(state, DEVICE)
+    result = train_one(
+        setup, federation.initial, broadcast, examples, client_id=DEVICE, round_number=1, max_steps=max_steps
+    )
+    state = method.aggregate(state, [Update(DEVICE, len(examples.y), 1, result.upload)])
+    return federation._replace(broadcast=method.broadcast(state, DEVICE))
+
+
+def run_both(
+    federation: Federation,
+    program: Program,
+    examples: Examples,
+    *,
+    client: Client | None = None,
+    round_number: int = 2,
+    max_steps: int | None = None,
+) -> PairedRound:
+    """Run one client's round with torch and with the program, from a new client or the one given."""
+    start = federation.initial if client is None else client
+    theirs = train_one(
+        federation.setup,
+        start,
+        federation.broadcast,
+        examples,
+        client_id=DEVICE,
+        round_number=round_number,
+        max_steps=max_steps,
+    )
+    device_round = DeviceRound(
+        program,
+        {} if client is None else as_arrays({"client": client}),
+        as_arrays({"broadcast": federation.broadcast}),
+        DeviceExamples(examples.x.numpy(), examples.y.numpy()),
+        Identity(DEVICE, round_number),
+        max_steps=max_steps,
+    )
+    return PairedRound(train(device_round), theirs)
+
+
+def compare_round(
+    federation: Federation, program: Program, examples: Examples, max_steps: int | None = None
+) -> RoundParity:
+    """Run a round of a new client with both, and with torch twice more for what rounding alone does."""
+    setup = federation.setup
+    pair = run_both(federation, program, examples, max_steps=max_steps)
+    theirs = outcome_arrays(pair.torch)
+    (stacked,) = train_stacked(
+        setup,
+        [federation.initial],
+        [federation.broadcast],
+        [examples],
+        client_ids=[DEVICE],
+        round_number=2,
+        max_steps=[max_steps],
+    )
+    others = [stacked, *(_moved_round(federation, examples, max_steps, seed) for seed in range(DRAWS))]
+    apart = differences(theirs, pair.ours.client | pair.ours.upload)
+    itself = [differences(theirs, outcome_arrays(other)) for other in others]
+    rounding = {name: max(each[name] for each in itself) for name in apart}
+    bits = {name: ONE_BIT * max(1.0, float(np.abs(value).max(initial=0))) for name, value in theirs.items()}
+    scores = setup.task.scores(measure(program, pair.ours.client, _device_examples(examples)))
+    found = measure_with_torch(setup, pair.torch.client, examples, EVALUATION_BATCH)
+    return RoundParity(
+        max(apart.values()),
+        max(rounding.values()),
+        max(apart[name] / (rounding[name] + bits[name]) for name in apart),
+        scores,
+        setup.task.scores(arrays(found)),
+        pair.ours.steps,
+    )
+
+
+def _moved_round(federation: Federation, examples: Examples, max_steps: int | None, seed: int) -> LocalRound:
+    """Run torch's round from parameters and examples of which each number is moved by its last bit, or not."""
+    random = torch.Generator().manual_seed(seed)
+
+    def moved(value: Tensor) -> Tensor:
+        if value.dtype != torch.float32:
+            return value
+        return value * (1 + ONE_BIT * torch.randint(-1, 2, value.shape, generator=random))
+
+    broadcast = {**federation.broadcast, **map_tree(moved, {"params": federation.broadcast.get("params", {})})}
+    client = federation.initial._replace(params=map_tree(moved, federation.initial.params))
+    near = examples._replace(x=moved(examples.x))
+    return train_one(federation.setup, client, broadcast, near, client_id=DEVICE, round_number=2, max_steps=max_steps)
+
+
+def check_round(federation: Federation, program: Program, examples: Examples) -> RoundParity:
+    """Hold a program against torch for a second round of at most `MAX_STEPS` steps.
+
+    Raises:
+        ProgramError: if it ends further from torch than rounding explains, or with another score.
+    """
+    parity = compare_round(after_one_round(federation, examples), program, examples, MAX_STEPS)
+    # written so that a NaN fails
+    if not parity.ratio <= ROUNDING_FACTOR:
+        raise ProgramError(
+            f"after {parity.steps} steps a tensor of the program's is {parity.ratio:.0f} times as far from torch's as "
+            f"rounding takes it; expected at most {ROUNDING_FACTOR:.0f} times (the largest difference is "
+            f"{parity.difference:.1e}, of rounding {parity.rounding:.1e})"
+        )
+    primary, task = federation.setup.task.primary_metric, federation.setup.task
+    ours, theirs = parity.scores[primary], parity.torch_scores[primary]
+    if not abs(ours - theirs) <= task.max_score_loss:
+        raise ProgramError(
+            f"after {parity.steps} steps the program's {primary} is {ours:.4f}, and torch's {theirs:.4f}"
+        )
+    return parity
+
+
+def differences(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> dict[str, float]:
+    """Return the largest absolute difference of each of the arrays, which have the same names."""
+    if set(one) != set(other):
+        raise ProgramError(f"names differ: {sorted(set(one) ^ set(other))[:4]}")
+    return {name: float(np.abs(one[name].astype(np.float64) - other[name]).max(initial=0)) for name in one}
+
+
+def outcome_arrays(result: LocalRound) -> Arrays:
+    """Return what torch's round leaves, by a program's paths."""
+    return as_arrays({"client": result.client, "upload": result.upload})
+
+
+def as_arrays(tree: Any) -> Arrays:
+    """Return a tree's tensors as arrays by their paths."""
+    return {name: value.detach().numpy() for name, value in flatten(as_dicts(tree)).items()}
+
+
+def _device_examples(examples: Examples) -> DeviceExamples:
+    return DeviceExamples(examples.x.numpy(), examples.y.numpy())
