@@ -223,7 +223,7 @@ class Simulation:
 
         A round that fails, because too few updates came or were found fit, leaves the server's state as it was.
         """
-        self.screening = Screening()
+        self.screening, self.secure_facts = Screening(), {}
         call = InMemoryRound.of(self.rounds, self.round_number, cohort.clients)
         call.feed(Opened())
         events: list[Event] = [
@@ -273,7 +273,7 @@ class Simulation:
         broadcasts: Mapping[str, Tree],
     ) -> InMemoryRound:
         """Make the next state of the updates' sum; nobody judges a single one."""
-        self.diagnostics, self.secure_facts = {}, {}
+        self.diagnostics = {}
         try:
             self.state, summed = secure.next_state(self.state, cohort.clients, came, broadcasts, self.round_number)
         except RoundError as error:
