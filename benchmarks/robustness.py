@@ -122,18 +122,18 @@ def _play(cell: Mapping[str, Any], data: FederatedData) -> dict[str, Any]:
     attack = Attack(cell["attack"], attackers) if hostile else None
     simulation = build_simulation(_settings(int(cell["seed"]), rule), attack.on_data(data) if attack else data)
     simulation.attack = attack
-    left_out, failed, screening, score = 0, 0, Screening(), None
-    honest_left_out = 0
+    excluded, failed, screening, score = 0, 0, Screening(), None
+    honest_excluded = 0
     for record in simulation.run_rounds():
         screening = simulation.screening
-        left_out += len(screening.left_out)
-        honest_left_out += len(screening.left_out.keys() - attackers)
+        excluded += len(screening.excluded)
+        honest_excluded += len(screening.excluded.keys() - attackers)
         failed += "failed" in record
         score = record["global"]["macro_f1"] if record["global"] else None
     return {
         "score": None if score is None else round(100 * score, 2),
-        "left_out": left_out,
-        "honest_left_out": honest_left_out,
+        "excluded": excluded,
+        "honest_excluded": honest_excluded,
         "failed": failed,
     }
 

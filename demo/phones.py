@@ -17,11 +17,10 @@ from rich.text import Text
 
 from aggregator_api.mqtt.mosquitto.certificates import issue, make_authority
 from aggregator_api.web.phone import RUNTIME, files
-from federation.plan import DataSpec, ModelSpec, Plan, PublicationSettings, TrainingConfig
+from exchange import plan_of_sums
 from federation.protocol.enrolment_uri import EnrolmentUri
 from gaitway.files import write_file
 from gaitway.terminal import Console
-from models import build
 from processes import DemoError
 from rest import Operator
 
@@ -115,25 +114,12 @@ def write_https(folder: Path, address: str, port: int) -> Https:
     return Https(address, port, path, ca, ":".join(digest[at : at + 2] for at in range(0, len(digest), 2)))
 
 
-def plan_for_phones(labels: tuple[str, ...]) -> Plan:
-    """Describe the federation that phones and boards are in: exact sums of features, and no rounds."""
-    classes = len(labels)
-    return Plan(
-        labels=labels,
-        model=ModelSpec(name="har_features"),
-        method={"name": "analytic"},
-        training=TrainingConfig(classes=classes, feature_dim=build("har_features", classes=classes).feature_dim),
-        publication=PublicationSettings(interval_s=INTERVAL_S),
-        data=DataSpec(normalization="none"),
-    )
-
-
 def invite(console: Console, operator: Operator, labels: tuple[str, ...], https: Https, key: Path) -> None:
     """Create the federation of phones and boards, and show how a phone joins it."""
     console.rule("A phone in the same network")
     console.print("The operator's page from other machines, and the file with the key that it asks for:")
     say(console, f"  {https.url}/\n  {key}")
-    operator.create(plan_for_phones(labels), name=FEDERATION)
+    operator.create(plan_of_sums(labels, INTERVAL_S), name=FEDERATION)
     token = operator.enrolment_token(FEDERATION, DEVICE)
     console.print(
         f"A phone that scans this code, or opens the link below it, takes part in {FEDERATION} by its browser."

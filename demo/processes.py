@@ -80,35 +80,37 @@ class Children:
             if status is not None and (status != 0 or child not in may_end):
                 raise DemoError(f"{child.name} ended with status {status}. The end of {child.log}:\n{child.log_tail()}")
 
-    def end(self) -> None:
-        """Ask every group to end, last started first, and kill what is left after a grace period.
+    def end(self, chosen: Sequence[Child] = ()) -> None:
+        """Ask every group, or the chosen ones, to end, last started first, and kill what is left after a grace period.
 
         Who presses Ctrl-C once more, or closes the terminal, does not interrupt it: processes would be left behind.
         """
         deaf = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         before = [signal.signal(number, signal.SIG_IGN) for number in deaf]
         try:
-            self._end()
+            _end(list(chosen) or self.started)
+            self.started = [child for child in self.started if child not in chosen]
         finally:
             for number, handler in zip(deaf, before, strict=True):
                 signal.signal(number, handler)
 
-    def _end(self) -> None:
-        families = [_family(child.process.pid) for child in self.started]
-        for child in reversed(self.started):
-            signal_group(child.process.pid, signal.SIGTERM)
-        deadline = time.monotonic() + GRACE_S
-        for child in self.started:
-            try:
-                child.process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                signal_group(child.process.pid, signal.SIGKILL)
-                child.process.wait()
-        strays = [member for family in families for member in family if member.is_running()]
-        for stray in strays:
-            with suppress(psutil.NoSuchProcess):
-                stray.kill()
-        psutil.wait_procs(strays, timeout=STRAYS_S)
+
+def _end(started: Sequence[Child]) -> None:
+    families = [_family(child.process.pid) for child in started]
+    for child in reversed(started):
+        signal_group(child.process.pid, signal.SIGTERM)
+    deadline = time.monotonic() + GRACE_S
+    for child in started:
+        try:
+            child.process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            signal_group(child.process.pid, signal.SIGKILL)
+            child.process.wait()
+    strays = [member for family in families for member in family if member.is_running()]
+    for stray in strays:
+        with suppress(psutil.NoSuchProcess):
+            stray.kill()
+    psutil.wait_procs(strays, timeout=STRAYS_S)
 
 
 def free_port(host: str = "127.0.0.1") -> int:

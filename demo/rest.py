@@ -123,6 +123,15 @@ class Operator:
         listed = self._get(f"{self._path}/rounds")["items"]
         return [self._get(f"{self._path}/rounds/{one['number']}") for one in listed]
 
+    def described(self, federation: str) -> dict[str, Any]:
+        """Describe a federation as it is now."""
+        return self._get(f"/v1/federations/{federation}")
+
+    def listed(self, what: str, federation: str) -> list[dict[str, Any]]:
+        """List a federation's updates or models."""
+        items: list[dict[str, Any]] = self._get(f"/v1/federations/{federation}/{what}?limit=500")["items"]
+        return items
+
     def _get(self, path: str) -> dict[str, Any]:
         answer: dict[str, Any] = self._checked(self._http.get(path)).json()
         return answer

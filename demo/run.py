@@ -20,6 +20,7 @@ import show
 import verdict
 from aggregator_api.auth.api_keys import OPERATOR_FILE
 from aggregator_api.auth.server_identity import write_secret
+from exchange import Outcome, outcome, run_exchange
 from gaitway.terminal import Console
 from processes import Child, Children, DemoError, free_port, require_port, wait_for_port
 from rest import Operator, Snapshot, connect
@@ -50,6 +51,9 @@ def main(
         typer.Option(min=0, max=100, help=f"Fail if a device's model has less macro-F1; default: {BOUNDS}."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
+    exchange: Annotated[
+        bool, typer.Option("--exchange/--no-exchange", help="First run the analytic federation, for comparison.")
+    ] = True,
     http_port: Annotated[int, typer.Option(min=0, max=65535, help="The server's port; 0: any free one.")] = 18080,
     mqtt_port: Annotated[int, typer.Option(min=0, max=65535, help="The broker's port; 0: any free one.")] = 18883,
     out: Annotated[Path | None, typer.Option(help="Folder for the outcome; default: a new one below runs/.")] = None,
@@ -104,18 +108,24 @@ def main(
             addresses.opening(console, folder / "server", http_port, pages, stays=keep_running)
             operator.create(plan)
             write_secret(folder / "devices" / "server.key", operator.device_key().encode())
+            first = _exchange(console, children, operator, folder, chosen, (http_port, mqtt_port), timeout_s, exchange)
+            started = time.monotonic()
             configs = _start_agents(children, folder, chosen, http_port, mqtt_port, pages)
             folders = {device: config.parent for device, config in configs.items()}
             finished = _watch(children, operator, folders, console, timeout_s)
             if finished.status != "finished":
                 raise DemoError(f"the federation is {finished.status}; see {folder / 'logs'}")
             summaries = show.load_summaries(folders)
+            rounds_took = time.monotonic() - started
             show.results(console, operator.rounds(), summaries)
+            title = f"{method}, {rounds} rounds"
+            outcomes = [outcome(title, operator, FEDERATION, summaries, rounds_took), *first]
+            show.beside(console, outcomes)
             spent = f"{time.monotonic() - began:.0f} s in all."
             console.print(f"{spent} Everything is in {folder}", soft_wrap=True, highlight=False)
             short = rounds * epochs < ROUNDS * chosen.suited.epochs
             more = f"--rounds {ROUNDS} of --epochs {chosen.suited.epochs}" if short else ""
-            works = _judge(console, summaries, min_f1, folder / "logs", more)
+            works = _judge(console, summaries, min_f1, folder / "logs", more, first)
             if https is not None:
                 phones.invite(console, operator, chosen.labels, https, folder / "server" / OPERATOR_FILE)
                 configs = _beside_phones(operator, folder, chosen, http_port, mqtt_port, pages)
@@ -137,9 +147,36 @@ def _refuse_model(model: str) -> None:
         raise DemoError(f"--model {model}: expected one of {', '.join(MODELS)}")
 
 
-def _judge(console: Console, summaries: dict[str, dict[str, Any]], min_f1: float, logs: Path, more: str) -> bool:
-    """Say and return whether every device has a model that has learned."""
-    failures = verdict.shortfalls(summaries, min_f1, logs)
+def _exchange(
+    console: Console,
+    children: Children,
+    operator: Operator,
+    folder: Path,
+    chosen: Scenario,
+    ports: tuple[int, int],
+    timeout_s: float,
+    wanted: bool,
+) -> list[Outcome]:
+    """Run the analytic federation before the rounds, if it is wanted: what it came to."""
+    if not wanted:
+        return []
+    with console.status("one exchange of exact sums: the analytic federation"):
+        found = run_exchange(children, operator, folder / "analytic", chosen, ports, timeout_s)
+    said = f"{found.title}: every device has a model after {found.seconds:.1f} s; now the rounds"
+    console.print(said, soft_wrap=True, highlight=False)
+    return [found]
+
+
+def _judge(
+    console: Console,
+    summaries: dict[str, dict[str, Any]],
+    min_f1: float,
+    logs: Path,
+    more: str,
+    first: list[Outcome],
+) -> bool:
+    """Say and return whether every device has a model that has learned, of each federation."""
+    failures = [*verdict.shortfalls(summaries, min_f1, logs), *verdict.outcome_shortfalls(first, min_f1, logs)]
     if not failures:
         console.print(verdict.reached(summaries, min_f1), soft_wrap=True, highlight=False)
         return True

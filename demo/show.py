@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from exchange import Outcome
 from gaitway.terminal import Console
 from processes import DemoError
 from rest import Snapshot
@@ -78,6 +79,21 @@ def results(console: Console, rounds: Sequence[dict[str, Any]], summaries: dict[
     if known:
         windows = sum(int(np.sum(model["confusion"])) for model in known)
         _print(console, f"True class (row) and answer (column) on all {windows} held-out windows", _confusion(known))
+
+
+def beside(console: Console, outcomes: Sequence[Outcome]) -> None:
+    """Print what each federation came to, device by device, and what it took."""
+    table = Table("", *(found.title for found in outcomes))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    devices = list(outcomes[0].scores)
+    for device in devices:
+        scores = [_percent(found.scores.get(device)) for found in outcomes]
+        table.add_row(device, *scores, end_section=device == devices[-1])
+    table.add_row("seconds", *(f"{found.seconds:.1f}" for found in outcomes))
+    table.add_row("MB sent by all devices", *(f"{found.sent_bytes / 1e6:.2f}" for found in outcomes))
+    table.add_row("MB of versions, for each", *(f"{found.version_bytes / 1e6:.2f}" for found in outcomes))
+    _print(console, "Macro-F1 of the model that each device uses, in percent, and what it took", table)
 
 
 def _print(console: Console, title: str, table: Table) -> None:

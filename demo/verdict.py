@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from exchange import Outcome
 from gaitway.tasks.classification import f1_per_class
 
 
@@ -35,6 +37,17 @@ def shortfalls(summaries: dict[str, dict[str, Any]], min_f1: float, logs: Path) 
         f"{device}: {words}; see {logs / f'agent-{device}.log'}"
         for device, summary in summaries.items()
         if (words := _shortfall(summary, min_f1))
+    ]
+
+
+def outcome_shortfalls(outcomes: Sequence[Outcome], min_f1: float, logs: Path) -> list[str]:
+    """Say what is wrong of each device of the analytic federation, as `shortfalls` does of the rounds'."""
+    return [
+        f"{device}, {found.title}: macro-F1 {100 * (score or 0):.1f}, at least {min_f1:g} needed; "
+        f"see {logs / f'analytic-{device}.log'}"
+        for found in outcomes
+        for device, score in found.scores.items()
+        if 100 * (score or 0) < min_f1
     ]
 
 

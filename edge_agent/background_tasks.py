@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +13,15 @@ from edge_agent.machine.commands import Evaluate
 from edge_agent.machine.events import BlobFailed, BlobFetched
 from edge_agent.serving.acceptance import evaluate_job
 from edge_agent.serving.model_registry import Verdict
-from edge_agent.storage.data_folder import BLOBS
+from edge_agent.storage.data_folder import BLOBS, NETWORKS
 from edge_agent.transport.downloads import BlobDownloader
 from edge_agent.transport.renewal import CredentialRenewal
 from federation.plan import Plan
 from federation.protocol.messages import BlobPointer
 from gaitway.threads import run_in_thread
 from har_pipeline import PipelineError
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -44,18 +47,28 @@ class BackgroundTasks:
     ) -> None:
         self.config, self.post = config, post
         server = config.server
-        self._blobs = BlobDownloader(
-            config.agent.data_dir / BLOBS, server.url, server.timeout_s, renewal, server.ca_file
+        self._blobs, self._networks = (
+            BlobDownloader(config.agent.data_dir / name, server.url, server.timeout_s, renewal, server.ca_file)
+            for name in (BLOBS, NETWORKS)
         )
 
     def blob(self, model: BlobPointer) -> Path:
         """Return where a fetched blob lies."""
         return self._blobs.path(model.sha256)
 
-    def fetch(self, model: BlobPointer) -> None:
-        """Download a broadcast and verify it."""
+    def network(self, network: BlobPointer | None) -> Path | None:
+        """Return where the network's ONNX file lies; None if it was not announced, or could not be fetched."""
+        if network is None:
+            return None
+        path = self._networks.path(network.sha256)
+        return path if path.is_file() else None
+
+    def fetch(self, model: BlobPointer, network: BlobPointer | None = None) -> None:
+        """Download a broadcast and verify it, and before it the network's ONNX file."""
         run_in_thread(
-            "download", lambda: self._fetch(model), lambda failure: self.post(BlobFailed(model.sha256, failure.error))
+            "download",
+            lambda: self._fetch(model, network),
+            lambda failure: self.post(BlobFailed(model.sha256, failure.error)),
         )
 
     def evaluate(self, plan: Plan, memory: str, command: Evaluate) -> None:
@@ -66,7 +79,12 @@ class BackgroundTasks:
             lambda failure: self.post(_failed(memory, command, failure.error)),
         )
 
-    def _fetch(self, model: BlobPointer) -> None:
+    def _fetch(self, model: BlobPointer, network: BlobPointer | None) -> None:
+        if network is not None:
+            try:
+                self._networks.fetch(network)
+            except (AgentError, OSError) as error:  # the device can export it, and does
+                log.warning("the network's ONNX file cannot be fetched: %s", error)
         try:
             self._blobs.fetch(model)
         except (AgentError, OSError) as error:

@@ -239,13 +239,14 @@ def forget_update(store: StateStore, update_id: str, status: str, reason: str) -
 def begin_epoch(store: StateStore, begun: BeginEpoch) -> None:
     """Keep that the server was restored; rounds of earlier epochs stay as history and count no more."""
     trained = max((row.round for row in store.rounds() if row.update_id), default=0)
+    sent = _contribution_json(Contribution("unknown")) if load_contribution(store) else ""
     restored = {"epoch": begun.epoch, "at": begun.at, "round": begun.round, "trained": trained}
     reason = "the server was restored before it had answered"
     store.begin_epoch(
         begun.epoch,
         reason,
         restored=json.dumps(restored),
-        **{RELEASE_REPORT: "", RELEASE_ORDER: "", RELEASE_OFFER: "", CONTRIBUTION: ""},
+        **{RELEASE_REPORT: "", RELEASE_ORDER: "", RELEASE_OFFER: "", CONTRIBUTION: sent},
     )
     for name in (OUTBOX, CHECKPOINTS):
         shutil.rmtree(store.folder / name, ignore_errors=True)

@@ -235,7 +235,9 @@ def describe_release(store: StateStore, device: str) -> list[str]:
     if offered and offered.rollout != using:
         words.append(_about(offered, report, store.adoption_report()))
     if order.candidate and order.candidate != offered:
-        share = f"{order.millionths / 10_000:g} % of the devices" if order.millionths else "groups of devices"
+        share = (
+            f"{order.share_millionths / 10_000:g} % of the devices" if order.share_millionths else "groups of devices"
+        )
         words.append(f"{_named(order.candidate)} goes to {share} for now; this one waits for its wave.")
     return words
 

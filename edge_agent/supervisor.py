@@ -303,7 +303,7 @@ class Supervisor:
                 self._sensors.start(plan)
                 self.store.put(plan=plan.model_dump_json())
             case do.FetchBlob():
-                self._background.fetch(command.model)
+                self._background.fetch(command.model, command.network)
             case do.StartJob():
                 self._start_job(command)
             case do.StopJob(reason):
@@ -360,7 +360,8 @@ class Supervisor:
             what |= {"train": "sums of this device's windows", "adopt": "heads of all sums"}
         unit = "version" if command.continuous else "round"
         log.info("%s started %s=%d", what[command.kind], unit, command.round, extra=about(round=command.round))
-        job = make_job(self.config, command, self._background.blob(command.model), self.store.get("client_state"))
+        broadcast, network = self._background.blob(command.model), self._background.network(command.network)
+        job = make_job(self.config, command, broadcast, self.store.get("client_state"), network)
         self._jobs.start(job)
 
     def _evaluate(self, command: do.Evaluate) -> None:

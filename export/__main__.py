@@ -21,9 +21,10 @@ from rich.table import Table
 
 from export.recognizer import Recognizer
 from export.recording_files import described_columns, read_recordings
-from export.runtime import InputError, ModelMetadata, Session
+from export.runtime import GateError, InputError, ModelMetadata, Session
 from export.timeline import Timeline
 from gaitway.errors import GaitwayError
+from gaitway.exit_codes import ExitCode
 from gaitway.terminal import Console
 from har_pipeline import Recording
 from har_pipeline.description import read_description
@@ -286,12 +287,12 @@ def _refuse_beside_describe(context: typer.Context) -> None:
 
 @contextmanager
 def _cli_errors(command: str) -> Iterator[None]:
-    """Turn what our packages refuse into one red line and exit code 1."""
+    """Turn what our packages refuse into one red line: exit code 1 if a gate refuses the model, else 2."""
     try:
         yield
     except GaitwayError as error:
         Console(stderr=True).print(f"{command} refused: {error}", style="red", markup=False)
-        raise typer.Exit(1) from None
+        raise typer.Exit(ExitCode.FAILED if isinstance(error, GateError) else ExitCode.REFUSED) from None
 
 
 def _examples(path: Path | None, metadata: ModelMetadata) -> tuple[NDArray[np.float32], NDArray[np.int64] | None, str]:

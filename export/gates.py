@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from export.runtime import ExportError, Session
+from export.runtime import GateError, Session
 from federation.records import Batch, Output
 from federation.tasks.task import Task
 from gaitway.tasks import DEFAULT_TASK, TaskDefinition
@@ -20,10 +20,6 @@ BATCHES = (1, 2, 7)
 Floats = NDArray[np.float32]
 Labels = NDArray[Any]
 """True targets: class numbers int64, or numbers float64."""
-
-
-class GateError(ExportError):
-    """The exported model did not pass a gate; no file was left."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -15,12 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from export.gates import GateError
-from export.runtime import ModelMetadata
+from export.runtime import GateError, ModelMetadata
 from models.layers.alp import set_inference
 
 OPSET = 18
 MAX_IR = 10
+MAX_FILE_BYTES = 256 << 20
+_NESTED = {getattr(onnx.AttributeProto, f"{kind}{many}") for kind in ("GRAPH", "SPARSE_TENSOR") for many in ("", "S")}
+_NESTED.add(onnx.AttributeProto.TENSORS)
 BATCH = 64
 """Examples that torch computes together at the most."""
 
@@ -79,13 +82,41 @@ def float32_graph(deployed: ExportModule, metadata: ModelMetadata) -> onnx.Model
     # torch's notes on itself: stack traces with the folders of this machine, and three quarters of a small file
     for noted in (graph, graph.graph, *graph.graph.node, *graph.graph.value_info):
         del noted.metadata_props[:]
-    versions = {name: version(name) for name in ("torch", "onnx", "onnxscript", "onnxruntime")}
-    onnx.helper.set_model_props(graph, replace(metadata, versions=versions).to_properties())
+    _describe(graph, metadata)
     onnx.checker.check_model(graph, full_check=True)
     return graph
 
 
-def with_weights(graph: onnx.ModelProto, first: ExportModule, other: ExportModule) -> onnx.ModelProto:
+def _describe(graph: onnx.ModelProto, metadata: ModelMetadata) -> None:
+    versions = {name: version(name) for name in ("torch", "onnx", "onnxscript", "onnxruntime")}
+    onnx.helper.set_model_props(graph, replace(metadata, versions=versions).to_properties())
+
+
+def ready_graph(path: Path) -> onnx.ModelProto | None:
+    """Read a graph that may come from elsewhere; None if it is none, is too large, or needs more than it holds itself.
+
+    A file that names others has them read from this machine's disk, and operators of another domain are code.
+    """
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            return None
+        data = path.read_bytes()
+        onnx.checker.check_model(data, full_check=True)  # it parses them, too
+    except (OSError, ValueError, onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
+        return None
+    found = onnx.load_model_from_string(data)
+    tensors = [*found.graph.initializer, *(one.t for node in found.graph.node for one in node.attribute)]
+    outside = any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in tensors)
+    kinds = {one.type for node in found.graph.node for one in node.attribute}
+    others = found.functions or any(node.domain not in ("", "ai.onnx") for node in found.graph.node)
+    names = ([one.name for one in found.graph.input], [one.name for one in found.graph.output])
+    is_plain = not (outside or others or kinds & _NESTED or found.graph.sparse_initializer)
+    return found if is_plain and names == (["x"], ["logits", "embedding"]) else None
+
+
+def with_weights(
+    graph: onnx.ModelProto, first: ExportModule, other: ExportModule, metadata: ModelMetadata
+) -> onnx.ModelProto:
     """Return the graph that was exported of `first` with the weights of `other`, a network of the same shape.
 
     Raises:
@@ -101,6 +132,7 @@ def with_weights(graph: onnx.ModelProto, first: ExportModule, other: ExportModul
         if name not in places or not np.array_equal(onnx.numpy_helper.to_array(places[name]), mine[name].numpy()):
             raise GateError(f"{name} is not in the graph as the network has it; export each network by itself")
         places[name].CopyFrom(onnx.numpy_helper.from_array(its[name].numpy(), name))
+    _describe(found, metadata)
     return found
 
 

@@ -1,8 +1,10 @@
 """Export a trained model: graph, gates, and only then the file."""
 
+import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,6 @@ from torch import nn
 from export.gates import (
     BATCHES,
     Floats,
-    GateError,
     Int8Quality,
     Labels,
     Parity,
@@ -24,14 +25,16 @@ from export.gates import (
     latency_ms,
     score_of,
 )
-from export.graph import ExportModule, float32_graph, with_weights
+from export.graph import ExportModule, float32_graph, ready_graph, with_weights
 from export.int8 import int8_graph
-from export.runtime import InputError, ModelMetadata, Session
+from export.runtime import GateError, InputError, ModelMetadata, Session
 from federation.errors import SettingsError
 from federation.tasks import task_from_json
 from federation.tasks.task import Task
 from gaitway.files import written_whole
 from models.checkpoint import CheckpointInfo
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,14 @@ def export_onnx(
     return report
 
 
+@dataclass(frozen=True)
+class ExportedNetwork:
+    """An ONNX file that may come from elsewhere, and the network that it was exported of."""
+
+    path: Path
+    module: nn.Module
+
+
 def export_variants(
     modules: Mapping[Path, nn.Module],
     *,
@@ -131,23 +142,49 @@ def export_variants(
     examples: NDArray[Any],
     examples_from: str = "the caller",
     allow_few: bool = False,
+    exported: ExportedNetwork | None = None,
 ) -> dict[Path, ExportReport]:
     """Write a file for each of some networks that differ in weights alone, such as their heads: one graph is exported.
 
+    exported: an export of another such network, whose graph is used if it is one, and with it all gates are passed.
     Every file passes the gates of `export_onnx`, whose arguments these are. Raises GateError or InputError, and then
     leaves no file behind.
     """
+    make = partial(
+        _variants, modules, metadata=metadata, examples=examples, examples_from=examples_from, allow_few=allow_few
+    )
+    graph = ready_graph(exported.path) if exported else None
+    if exported is not None and graph is not None:
+        try:
+            return make(first=(graph, exported.module))
+        except (GateError, InputError, RuntimeError) as error:
+            log.info("the network's ONNX file is not used, its graph is exported anew: %s", error)
+    return make()
+
+
+def _variants(
+    modules: Mapping[Path, nn.Module],
+    *,
+    metadata: ModelMetadata,
+    examples: NDArray[Any],
+    examples_from: str,
+    allow_few: bool,
+    first: tuple[ModelProto, nn.Module] | None = None,
+) -> dict[Path, ExportReport]:
     metadata = with_columns(metadata, next(iter(modules.values())))
     metadata.check()
     task = _task_of(metadata)
     x, _ = _checked(examples, None, metadata, task)
     check_count(x, allow_few, metadata.answered.min_gate_examples)
     deployed = {path: ExportModule(module, metadata) for path, module in modules.items()}
-    first = next(iter(deployed.values()))
-    graph = float32_graph(first, metadata)
+    if first is None:
+        began = next(iter(deployed.values()))
+        graph, variant = float32_graph(began, metadata), _variant
+    else:
+        graph, began, variant = first[0], ExportModule(first[1], metadata), with_weights
     content, reports = {}, {}
     for path, one in deployed.items():
-        content[path] = _variant(graph, first, one, metadata).SerializeToString()
+        content[path] = variant(graph, began, one, metadata).SerializeToString()
         exact, reference = Session.load(content[path]), one.logits(x)
         reports[path] = ExportReport(
             float32=File(str(path), len(content[path]), latency_ms(exact, x)),
@@ -165,7 +202,7 @@ def export_variants(
 
 def _variant(graph: ModelProto, first: ExportModule, other: ExportModule, metadata: ModelMetadata) -> ModelProto:
     try:
-        return with_weights(graph, first, other)
+        return with_weights(graph, first, other, metadata)
     except GateError:  # the exporter has folded a weight into another: this one needs a graph of its own
         return float32_graph(other, metadata)
 
@@ -236,4 +273,13 @@ def _write_all(content: dict[Path, bytes]) -> None:
             file.flush()  # no room for one of them: none is renamed
 
 
-__all__ = ["BatchEvaluation", "ExportReport", "File", "GateError", "export_onnx", "export_variants", "metadata_of"]
+__all__ = [
+    "BatchEvaluation",
+    "ExportReport",
+    "ExportedNetwork",
+    "File",
+    "GateError",
+    "export_onnx",
+    "export_variants",
+    "metadata_of",
+]

@@ -47,6 +47,10 @@ class ModelFileError(ExportError):
     """The file is not a model of this schema, or contradicts its own metadata."""
 
 
+class GateError(ExportError):
+    """The exported model did not pass a gate; no file was left."""
+
+
 class InputError(ExportError, ValueError):
     """Examples have another shape than the model's, or are not finite."""
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import torch
+
 from federation.errors import SettingsError
+from federation.records import Tensors
 from gaitway.input_spec import HEAD
 
 
@@ -14,6 +17,19 @@ def is_head(name: str) -> bool:
 def is_base(name: str) -> bool:
     """Whether a parameter belongs to the feature extractor E."""
     return not is_head(name)
+
+
+def with_placeholder_head(params: Tensors) -> Tensors:
+    """Return parameters with a head of numbers that differ and are not 0, for an export in which others take its place.
+
+    An exporter leaves out a bias of zeros, and makes one of equal tensors. Small, so that rounding stays small too.
+    """
+    return {
+        name: torch.linspace(1e-3, 2e-3, value.numel(), dtype=value.dtype).reshape(value.shape)
+        if is_head(name)
+        else value
+        for name, value in params.items()
+    }
 
 
 def check_head_lr_factor(method: str, factor: float) -> None:

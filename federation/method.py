@@ -9,17 +9,19 @@ them over clients. The server half is pure functions of the server's state, a tr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, TypeVar
 
+import torch
 from torch import Tensor
 
 from federation.aggregation import robust
 from federation.aggregation.averaging import Accumulator, MeanSums, add_weighted, mean_of
 from federation.aggregation.class_statistics import class_stats, empty_class_stats
+from federation.aggregation.screening import UpdateClaim
 from federation.errors import RoundError, SettingsError
-from federation.plan import TrainingConfig
+from federation.plan import SecureSettings, TrainingConfig
 from federation.records import (
     Batch,
     Broadcast,
@@ -28,6 +30,7 @@ from federation.records import (
     Forward,
     Output,
     Phase,
+    SumKind,
     Tensors,
     TrainingStats,
     Tree,
@@ -56,6 +59,8 @@ class Method:
     """Whether the model must have ALP layers, whose buffers the method shares."""
     averages_parameters: ClassVar[bool] = True
     """Whether the server takes one weighted mean of parameters, which `aggregation` may replace."""
+    robust_rules: ClassVar[frozenset[robust.Rule]] = frozenset({"median", "trimmed_mean", "krum"})
+    """What `aggregation` may be beside the mean, where there is one."""
     personal_broadcast: ClassVar[bool] = False
     """Whether clients receive different things, so that a broadcast must be asked for by the client's id."""
     uses_partial_work: ClassVar[bool] = False
@@ -64,6 +69,10 @@ class Method:
     """Whether a live federation has no cohorts and deadlines: a client's update replaces its last one at any time."""
     pools_data: ClassVar[bool] = False
     """Whether it trains on everybody's examples in one place, which only a simulation can."""
+    sum_groups: ClassVar[Mapping[str, SumKind]] = {"params": SumKind.WEIGHTED_CHANGE, "weight": SumKind.COUNT}
+    """What the clients' `summand`s consist of: the server half needs their sum, and no single one."""
+    needs_single_updates: ClassVar[str] = "combines updates in its own way, and does not say what of them adds up"
+    """Why there is no such sum, of a method that overrides `fold` or `aggregate` and no `summand` with them."""
     default_optimizer: ClassVar[Literal["adam", "sgd"] | None] = None
     """What a run starts with where nobody says anything else, if the method does not work with every optimizer."""
     default_lr: ClassVar[float | None] = None
@@ -80,10 +89,13 @@ class Method:
         Raises:
             SettingsError: naming the option.
         """
-        if self.aggregation != "mean" and not self.averages_parameters:
+        if self.aggregation != "mean" and not (self.averages_parameters or self.is_continuous):
             raise SettingsError(
                 f"{self.name} has no mean of parameters that aggregation={self.aggregation} could replace"
             )
+        if self.aggregation != "mean" and self.aggregation not in self.robust_rules:
+            known = ", ".join(sorted(self.robust_rules))
+            raise SettingsError(f"{self.name}: aggregation={self.aggregation}: expected mean, {known}")
         if not 0 <= self.trim < 0.5 or self.byzantine < 0:
             raise SettingsError(
                 f"trim={self.trim}, byzantine={self.byzantine}: expected 0 <= trim < 0.5 and byzantine >= 0"
@@ -98,6 +110,16 @@ class Method:
     def keeps_uploads(self) -> bool:
         """Whether the server's state has what single clients sent last, under their names: see `forget_clients`."""
         return False
+
+    @property
+    def rotated_copies(self) -> int:
+        """How many copies of each window, turned at random, a client sums over besides the window itself."""
+        return 0
+
+    @property
+    def rotation_degrees(self) -> float:
+        """By how many degrees these copies are turned at most; 180: by any rotation."""
+        return 180.0
 
     @property
     def mixes_architectures(self) -> bool:
@@ -125,6 +147,20 @@ class Method:
         """
         if self.pools_data:
             return f"the method {self.name} trains on everybody's examples in one place, which no device has"
+        return None
+
+    @property
+    def sum_obstacle(self) -> str | None:
+        """Say in words why the server half needs more than a sum of the clients' `summand`s; None where it does not."""
+        if self.aggregation != "mean":
+            return f"aggregation={self.aggregation} must see every client's parameters, and a secure sum shows none"
+        order = type(self).__mro__
+
+        def place(name: str) -> int:
+            return next(at for at, kind in enumerate(order) if name in vars(kind))
+
+        if self.pools_data or place("summand") > min(place("fold"), place("aggregate")):
+            return f"the method {self.name} {self.needs_single_updates}"
         return None
 
     # ---- client half
@@ -155,6 +191,10 @@ class Method:
         output = network.train(params, buffers, batch.x, batch.mask)
         return task.mean_loss(output, batch), output.buffers
 
+    def project(self, params: Tensors) -> Tensors:
+        """Return what a step made of the trained parameters, moved back to where they may be."""
+        return params
+
     def empty_sums(self, training: TrainingConfig, like: Tensor, clients: tuple[int, ...] = ()) -> ExampleSums:
         """Return the sums of no example, where the tensor `like` is; with a first dimension where clients are stacked.
 
@@ -171,6 +211,19 @@ class Method:
     def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:
         """Return the client as it is kept, and the tree that travels."""
         return client, {"params": select(client.params, self.shared)}
+
+    def summand(self, update: Update, broadcast: Broadcast, limits: SecureSettings) -> Tree:
+        """Return what the client adds to the sum of all, in float64: n · (w_k − w), cut off at the limits, and n.
+
+        `update` is the client's own, with what it replaces; groups are those of `sum_groups`.
+        """
+        weight = min(round(self.weight(update)), limits.max_weight)
+        start = broadcast["params"]
+        changes = {
+            name: (value.double() - start[name].double()).clamp(-limits.max_change, limits.max_change) * weight
+            for name, value in update.tensors["params"].items()
+        }
+        return {"params": changes, "weight": torch.tensor(float(weight), dtype=torch.float64)}
 
     def implausibility(self, upload: Tree, examples: int, training: TrainingConfig) -> str:
         """Say why no client with so many examples can have made an upload that fits the schema; empty if one can."""
@@ -231,6 +284,16 @@ class Method:
         """Turn the running sum into the next state."""
         return {**state, "params": self.combined(MeanSums.of(accumulator), state["params"])}
 
+    def accumulated(self, state: Tree, total: Tree, clients: Sequence[str]) -> Accumulator:
+        """Return what `finish` takes, of the sum of these clients' summands alone."""
+        return self.accumulated_params(state, total)
+
+    def accumulated_params(self, state: Tree, total: Tree) -> MeanSums:
+        """Return the sums of parameters: W · w + Σ n_k · (w_k − w)."""
+        weight, start = float(total["weight"]), self.broadcast(state, "")["params"]
+        params = {name: start[name].double() * weight + value for name, value in total["params"].items()}
+        return MeanSums(weight=weight, params=params)
+
     def fold_params(self, before: Sums, update: Update) -> Sums:
         """Add an update's weight and parameters to any accumulator that has room for them."""
         weight, mine = self.weight(update), update.tensors["params"]
@@ -257,6 +320,24 @@ class Method:
         if accumulator is None or not accumulator.weight > 0:
             raise RoundError("a round needs at least one update with examples to aggregate; none came")
         return self.finish(state, accumulator)
+
+    # ---- of a continuous method: what its clients have in the state (`federation.aggregation.present_sums`)
+
+    def without_contributions(self, state: Tree) -> Tree:
+        """Return the state as it is when nobody has anything in it."""
+        return state
+
+    def contribution_claim(self, update: Update) -> UpdateClaim:
+        """Return what a client's part is held against the others' by: its weight, as a whole number, and norms."""
+        return UpdateClaim(0, {})
+
+    def capped_contribution(self, update: Update, weight: int) -> Update:
+        """Return an update whose part has so much weight, where it has more."""
+        return update
+
+    def chosen_contributions(self, clients: Sequence[str], read: Callable[[str], Update], seed: int) -> Sequence[str]:
+        """Return the clients whose parts `aggregation` uses, in the same order; `seed` is the plan's."""
+        return clients
 
     def forget_clients(self, state: Tree, clients: Collection[str]) -> Tree:
         """Return the state without what it keeps of single clients under their names, as far as that can be taken out.

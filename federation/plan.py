@@ -29,9 +29,9 @@ Change = Annotated[float, Field(ge=0, le=1)]
 
 
 class Augmentation(Strict):
-    """How images are changed at random each time they are trained on; as it is here, nothing is changed.
+    """How images or windows are changed at random each time they are trained on; as it is here, nothing is changed.
 
-    As text `flip=0.5,padding=4,scale=0.5:2`; `none` where nothing is changed.
+    As text `flip=0.5,padding=4,scale=0.5:2`, or `rotation=1` for windows; `none` where nothing is changed.
     """
 
     flip: float = Field(default=0.0, ge=0, le=1, description="how likely an image is mirrored, left to right")
@@ -44,6 +44,19 @@ class Augmentation(Strict):
     brightness: Change = Field(default=0.0, description="most that is added or taken, in the set's deviations")
     contrast: Change = Field(default=0.0, description="most by which differences from the set's mean grow or shrink")
     saturation: Change = Field(default=0.0, description="most by which differences between colours grow or shrink")
+    rotation: Change = Field(
+        default=0.0,
+        # left out where it is 0, so that devices of a version without it go on
+        exclude_if=operator.not_,
+        description="how likely a window of motion sensors is turned at random, as if the phone lay otherwise",
+    )
+    degrees: float = Field(
+        default=180.0,
+        gt=0,
+        le=180,
+        exclude_if=lambda degrees: degrees == 180,
+        description="by how much it is turned at most; 180: by any rotation",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -65,6 +78,11 @@ class Augmentation(Strict):
     def is_off(self) -> bool:
         """Whether nothing is changed."""
         return self == Augmentation()
+
+    @property
+    def is_of_images(self) -> bool:
+        """Whether something is changed that only images have."""
+        return self.model_copy(update={"rotation": 0.0, "degrees": 180.0}) != Augmentation()
 
     def __str__(self) -> str:
         """Write it as the command line takes it."""
@@ -96,7 +114,9 @@ class TrainingConfig(Strict):
     lr_power: float = Field(default=0.9, gt=0, le=10, description="of the polynomial schedule")
     momentum: float = Field(default=0.0, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0, le=10)
-    augmentation: Augmentation = Field(default=Augmentation(), description="of images; as text or by its keys")
+    augmentation: Augmentation = Field(
+        default=Augmentation(), description="of images or windows; as text or by its keys"
+    )
     seed: int = Field(default=0, ge=0, lt=2**63)
 
 
@@ -175,7 +195,11 @@ class PublicationSettings(Strict):
     """When a continuous federation publishes a version, and when its devices send their sums again."""
 
     interval_s: float = Field(
-        default=60.0, ge=0, le=366 * 86_400, description="from one published version to the next, at least"
+        default=60.0,
+        ge=0,
+        le=366 * 86_400,
+        description="from one published version to the next, at least; before the twelfth a twelfth of it for each "
+        "version that there is",
     )
     min_changes: int = Field(
         default=1,
@@ -192,6 +216,37 @@ class PublicationSettings(Strict):
         le=10**9,
         description="a device sends its sums again once so many of its training windows came or went since it last did",
     )
+
+
+class SecureSettings(Strict):
+    """Whether the server learns the clients' updates one by one, or their sum alone (`federation.secure_sums`).
+
+    What clients send to be added are whole numbers: `steps` to 1, cut off where a sum of all could leave its range.
+    """
+
+    mode: Literal["off", "masked", "clear"] = Field(
+        default="off",
+        description="masked: the server learns sums alone; clear: the same whole numbers without masks, which a "
+        "simulation compares with",
+    )
+    min_devices: int = Field(default=3, ge=3, le=1 << 14, description="no sum is of fewer")
+    colluding_share: float = Field(
+        default=0.2, ge=0, le=1 / 3, description="of the devices may work for the server, and the others stay hidden"
+    )
+    lost_share: float = Field(
+        default=0.2, ge=0, le=1 / 3, description="of the devices may be lost in a round, and it still has a sum"
+    )
+    steps: int = Field(default=1024, ge=1, le=1 << 20, description="whole numbers to 1 of what is added up")
+    max_change: float = Field(default=4.0, gt=0, le=1e6, description="a parameter's change is cut off beyond")
+    max_value: float = Field(
+        default=64.0, gt=0, le=1e6, description="a prototype's or variate's number is cut off beyond"
+    )
+    max_weight: int = Field(default=4096, ge=1, le=1 << 24, description="a client weighs at most so many examples")
+
+    @property
+    def is_on(self) -> bool:
+        """Whether updates are added as whole numbers."""
+        return self.mode != "off"
 
 
 class GroupWave(Strict):
@@ -347,6 +402,12 @@ class Plan(Strict):
         exclude_if=lambda settings: settings == PublicationSettings(),
         description="of a continuous federation, which has no rounds with a cohort and a deadline",
     )
+    secure: SecureSettings = Field(
+        default=SecureSettings(),
+        # left out where it is as here, so that devices of a version without it go on
+        exclude_if=lambda settings: settings == SecureSettings(),
+        description="what the server may see of single clients' updates",
+    )
     rollout: RolloutSettings = RolloutSettings()
     promotion: PromotionSettings = PromotionSettings()
     data: DataSpec = DataSpec()
@@ -385,6 +446,17 @@ def with_packages(plan: Plan) -> Plan:
     return plan.model_copy(update={"packages": found})
 
 
+def rotation_incompatibility(plan: Plan) -> str | None:
+    """Say in words why windows cannot be turned in training, and what to do about it; None where they can."""
+    turned = plan.training.augmentation.rotation or plan.method.get("rotations", 0)
+    if not turned or plan.data.normalization != "client":
+        return None
+    return (
+        "windows are to be turned at random, in the units in which they were measured, and data.normalization = "
+        "'client' gives each client units of its own; use 'federated' or 'none'"
+    )
+
+
 def live_incompatibility(plan: Plan) -> str | None:
     """Say in words what of a plan devices cannot do, and what to do about it; None where they can do all of it."""
     data, task = plan.data, plan.task.get("name")
@@ -402,6 +474,13 @@ def live_incompatibility(plan: Plan) -> str | None:
             f"rollout.mode = {plan.rollout.mode!r}: devices have no use for a model of {task}, so there is nothing to "
             "release to them; use 'off', and begin a federation that has one from this one's model"
         )
+    if plan.secure.is_on:
+        return (
+            f"secure.mode = {plan.secure.mode!r}: a server does not carry out secure sums yet, a simulation does; use "
+            "'off', and know that the server sees every update"
+        )
+    if turned := rotation_incompatibility(plan):
+        return turned
     if data.split != "temporal":
         return (
             f"data.split = {data.split!r} leaks between windows that overlap, so it is for simulations alone; "

@@ -51,6 +51,7 @@ class Phase(NamedTuple):
     trainable: Callable[[str], bool]
     epochs: int
     rate: float = 1.0  # what the plan's learning rate is multiplied by
+    plain_sgd: bool = False  # whether it takes plain gradient steps, whatever the plan's optimizer
 
 
 class ClassStats(NamedTuple):
@@ -99,6 +100,16 @@ class UploadGroup(Enum):
     VALUE = "value"  # measured anew in each round: its own norm is judged
     CLASS_COUNTS = "class counts"  # (C,) of examples, which sum to the update's, or of pixels; they shrink with them
     OTHER = "other"  # of a size that says nothing, such as margins
+
+
+class SumKind(Enum):
+    """What a group of numbers that clients add up is, which says how large they can be (`SecureSettings`)."""
+
+    WEIGHTED_CHANGE = "weighted change"  # of parameters, times the client's weight
+    WEIGHTED_VALUE = "weighted value"
+    VALUE = "value"
+    COUNT = "count"  # a weight, or a number of examples
+    WHOLE = "whole numbers"  # differences of two of 32 bits
 
 
 Forward = Callable[[Tensors, Tensors, Tensor, "Tensor | None"], Output]

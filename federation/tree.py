@@ -33,6 +33,21 @@ def select(tree: Tensors, keep: Callable[[str], bool]) -> Tensors:
     return {name: value for name, value in tree.items() if keep(name)}
 
 
+def prefixed(tree: Tensors, prefix: str) -> Tensors:
+    """Return the entries under names that begin with `prefix`."""
+    return {prefix + name: value for name, value in tree.items()}
+
+
+def with_prefix(tree: Tensors, prefix: str) -> Tensors:
+    """Return the entries whose name begins with `prefix`, under their names without it."""
+    return {name.removeprefix(prefix): value for name, value in tree.items() if name.startswith(prefix)}
+
+
+def without_prefix(tree: Tensors, prefix: str) -> Tensors:
+    """Return the entries whose name does not begin with `prefix`."""
+    return {name: value for name, value in tree.items() if not name.startswith(prefix)}
+
+
 def squared_distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:
     """Return Σ ‖a − b‖² over the names of `b`."""
     parts = [((a[name] - value) ** 2).sum() for name, value in b.items()]

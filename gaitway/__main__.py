@@ -5,14 +5,14 @@ So `gaitway --help` and `--version` answer at once, and a device needs nothing o
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import NamedTuple, NoReturn
 
 from gaitway.errors import closest
-
-FAILED = 2
+from gaitway.exit_codes import ExitCode
 
 
 class Program(NamedTuple):
@@ -41,7 +41,8 @@ Programs (each has --help, and so has each of its commands):
 
 Also:
   --version  Print the version.
-  plugins    List what installed packages add: methods, models, readers …
+  plugins    {plugins}
+  completion {completion}
   --help     Show this.
 
 A server and its first device, on one machine:
@@ -54,8 +55,16 @@ Each program also starts as a Python module: `gaitway server …` is `python -m 
 """
 
 
+OTHERS = {
+    "plugins": "List what installed packages add: methods, models, readers …",
+    "completion": "Print what makes bash, zsh or fish complete all of this.",
+}
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Run the program that the first word names with the others; `words` are those of the command line if None."""
+    if "_GAITWAY_COMPLETE" in os.environ and words is None:
+        _complete()
     first, *rest = list(sys.argv[1:] if words is None else words) or ["--help"]
     if first in ("--help", "-h", "help"):
         print(help_text(), end="")
@@ -65,6 +74,10 @@ def main(words: Sequence[str] | None = None) -> None:
         from gaitway.plugin_list import main as list_plugins  # some milliseconds, which only it needs
 
         raise SystemExit(list_plugins(rest))
+    elif first == "completion":
+        from gaitway.completion import main as print_completion
+
+        raise SystemExit(print_completion(rest))
     elif first in PROGRAMS:
         _run(first, rest)
     else:
@@ -75,7 +88,8 @@ def main(words: Sequence[str] | None = None) -> None:
 
 def help_text() -> str:
     """Return what `--help` shows."""
-    return HELP.format(programs="\n".join(f"  {name:<10} {program.purpose}" for name, program in PROGRAMS.items()))
+    programs = "\n".join(f"  {name:<10} {program.purpose}" for name, program in PROGRAMS.items())
+    return HELP.format(programs=programs, **OTHERS)
 
 
 def version() -> str:
@@ -98,9 +112,16 @@ def _run(name: str, words: list[str]) -> None:
     module.app(words, prog_name=f"gaitway {name}")
 
 
+def _complete() -> None:
+    """Answer a shell that asks what may come next, and end."""
+    from gaitway.completion import complete
+
+    complete({name: (program.module, program.purpose) for name, program in PROGRAMS.items()}, OTHERS)
+
+
 def _fail(words: str) -> NoReturn:
     print(f"gaitway: {words}", file=sys.stderr)
-    raise SystemExit(FAILED)
+    raise SystemExit(ExitCode.REFUSED)
 
 
 if __name__ == "__main__":

@@ -12,9 +12,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from gaitway.exit_codes import ExitCode
+from gaitway.progress import ProgressDisplay
 from gaitway.terminal import Console
 from har_pipeline import cache
 from har_pipeline.apps.cli import show_exports, show_found
@@ -165,7 +167,7 @@ def prepare_command(
         )
         began = time.perf_counter()
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        with Progress(*columns, console=console, transient=True) as bar:
+        with ProgressDisplay(*columns, console=console, transient=True) as bar:
             task = bar.add_task(f"{dataset}: looking for files")
 
             def report(done: int, name: str) -> None:
@@ -185,12 +187,12 @@ def prepare_command(
 
 @contextmanager
 def _cli_errors() -> Iterator[None]:
-    """Turn what the package refuses into one red line and exit code 1."""
+    """Turn what the package refuses into one red line and exit code 2."""
     try:
         yield
     except PipelineError as error:
         Console(stderr=True).print(f"[red]{type(error).__name__}[/]: {escape(str(error))}", highlight=False)
-        raise typer.Exit(1) from error
+        raise typer.Exit(ExitCode.REFUSED) from error
 
 
 def _refuse_other(dataset: str | None) -> None:

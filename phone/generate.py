@@ -151,8 +151,6 @@ def _check(name: str, schema: Schema) -> str:
         options.append(f"notAbove: {json.dumps(schema['notAbove'])}")
     more = f", {{ {', '.join(options)} }}" if options else ""
     made = f"object({{\n{fields}}}{more})"
-    if issubclass(getattr(messages, name, object), messages.ScoredMessage):
-        made = f'renamed({json.dumps(messages.NAMED_IN_0_2_0)}, "metric", {made})'
     return f'/** @type {{import("./checks.js").Check<{name}>}} */\nexport const {_variable(name)} = {made};\n\n'
 
 
@@ -187,7 +185,7 @@ def _expression(field: Schema) -> str:
         case {"prefixItems": [*items]}:
             return f"tuple({', '.join(map(_expression, items))})"
         case {"type": "array", "items": items}:
-            return f"list({_expression(items)}, {_number(field.get('maxItems', 'MESSAGE_BYTES'))}{_least(field)})"
+            return f"list({_expression(items)}, {_number(field.get('maxItems', 'MESSAGE_BYTES'))}{_min_items(field)})"
         case {"type": "object", "additionalProperties": dict(values)}:
             return f"record({_expression(values)}, {_number(field.get('maxProperties', 'MESSAGE_BYTES'))})"
         case {"type": "object"}:
@@ -201,7 +199,7 @@ def _expression(field: Schema) -> str:
     raise ValueError(f"no check for {dict(field)}")
 
 
-def _least(field: Schema) -> str:
+def _min_items(field: Schema) -> str:
     return f", {field['minItems']}" if field.get("minItems") else ""
 
 
@@ -222,7 +220,7 @@ def _bounded(field: Schema, *, whole: bool) -> str:
         least = above + 1 if above is not None else least
         most = below - 1 if below is not None else most
         return f"whole({_number(-MAX_SAFE if least is None else least)}, {_number(MAX_SAFE if most is None else most)})"
-    bounds = {"least": least, "most": most, "above": above, "below": below}
+    bounds = {"min": least, "max": most, "above": above, "below": below}
     written = ", ".join(f"{key}: {_number(value)}" for key, value in bounds.items() if value is not None)
     return f"number({{ {written} }})" if written else "number()"
 

@@ -2,31 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from sim.run_options import OPTIONS, RunOptions
 
+if TYPE_CHECKING:
+    from sim.reports.run_result import RunResult
+    from sim.tracking import RunCallback
+
 
 def simulate(
-    out: str | Path, *, data_root: str | Path | None = None, preset: str | None = None, **options: Unpack[RunOptions]
-) -> dict[str, Any]:
-    """Do what `python -m sim run` does, without its output, and return what `summary.json` says.
+    out: str | Path,
+    *,
+    data_root: str | Path | None = None,
+    preset: str | None = None,
+    log: Sequence[str] = (),
+    callbacks: Sequence[RunCallback] = (),
+    **options: Unpack[RunOptions],
+) -> RunResult:
+    """Do what `python -m sim run` does, without its output, and return the run's result: what `summary.json` says.
 
     `options` are those of the command line, `--gradient-dissimilarity` as `gradient_dissimilarity=True`, `--set` as
-    `set=["mu=0.1"]`. The same call resumes a run that was interrupted. Scores are between 0 and 1.
+    `set=["mu=0.1"]`. The same call resumes a run that was interrupted. Scores are between 0 and 1. `log` names
+    experiment trackers ("mlflow", "tensorboard"); `callbacks` are called after each round (`sim.tracking.RunCallback`).
 
     Raises:
-        SettingsError: for an option that is unknown or does not fit.
+        SettingsError: for an option that is unknown or does not fit, or a tracker that is not installed.
         RunDirectoryError: if `out` holds the run of another experiment.
     """
+    import warnings
+
     from sim.cli.options import describe  # `import sim` stays light
     from sim.errors import SettingsError
     from sim.presets import with_defaults
+    from sim.reports.run_result import RunResult
     from sim.run import load_data, run
+    from sim.tracking import trackers
 
     unknown = sorted(options.keys() - OPTIONS.keys() - {"set"})
     if unknown:
         raise SettingsError(f"unknown option {unknown[0]!r}; there are {', '.join(sorted([*OPTIONS, 'set']))}")
+    out = Path(out)
+    followers = [*trackers(log, out, lambda words: warnings.warn(words, stacklevel=2)), *callbacks]
     experiment = describe(with_defaults(preset, options), preset, None)
-    return run(experiment, load_data(experiment, Path(data_root) if data_root else None, None, None), Path(out))
+    data = load_data(experiment, Path(data_root) if data_root else None, None, None)
+    return RunResult(run(experiment, data, out, callbacks=followers), out)

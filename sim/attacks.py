@@ -8,7 +8,8 @@ V. Shmatikov: How To Backdoor Federated Learning, AISTATS 2020, arXiv 1807.00459
 from poisoned examples, so large that it survives the mean). little_is_enough: M. Baruch, G. Baruch, Y. Goldberg: A
 Little Is Enough, NeurIPS 2019, arXiv 1902.06156, algorithm 3. examples: sign_flip by a client that claims 10⁹ examples.
 
-Only parameters are attacked; what else a method sends is as it was trained.
+Of methods that send parameters only these are attacked; what else they send is as it was trained. Of sums
+(`sim.attacks_on_sums`) there are class_swap and collusion as well.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ import torch
 from federation.records import Examples, Tensors, Tree, Update
 from federation.seeds import generator
 from federation.tree import squared_distance
+from sim.attacks_on_sums import hostile_sums
 from sim.data.federated_data import ClientData, FederatedData
 
-Kind = Literal["noise", "sign_flip", "scaling", "label_flip", "little_is_enough", "examples"]
+Kind = Literal["noise", "sign_flip", "scaling", "label_flip", "little_is_enough", "examples", "class_swap", "collusion"]
 
 CLAIMED = 10**9
 STRENGTH: dict[Kind, float] = {"noise": 1000.0, "scaling": 10.0}
@@ -43,7 +45,7 @@ class Attack:
     def on_data(self, data: FederatedData) -> FederatedData:
         """Return the data that the clients train on: flipped classes, y ← C − 1 − y, where the attack is by them."""
         if self.kind not in ("label_flip", "scaling"):
-            return data
+            return data  # of sums all is done to the updates: flipped classes are other columns of them
         classes = len(data.labels)
         hostile = {name: _flipped(data.clients[name], classes) for name in sorted(self.attackers)}
         return replace(data, clients={name: hostile.get(name, own) for name, own in data.clients.items()})
@@ -52,6 +54,8 @@ class Attack:
         self, updates: Sequence[Update], broadcasts: Mapping[str, Tree], seed: int, round_number: int
     ) -> Sequence[Update]:
         """Return a round's updates with the hostile ones in the place of what those clients trained."""
+        if updates and "gram" in updates[0].tensors:
+            return hostile_sums(self.kind, updates, self.attackers, seed, round_number)
         if self.kind == "little_is_enough":
             return self._little_is_enough(updates)
         return [

@@ -15,7 +15,16 @@ from gaitway.tasks import DEFAULT_TASK
 from sim.data.federated_data import FederatedData
 from sim.data.holdout import Holdout
 from sim.networks.initialization import Initialization
-from sim.run_options import OPTIONS, ClientsBy, ClientStoreKind, EngineKind, NumberFormat, Option, UplinkPrecision
+from sim.run_options import (
+    OPTIONS,
+    BaselineKind,
+    ClientsBy,
+    ClientStoreKind,
+    EngineKind,
+    NumberFormat,
+    Option,
+    UplinkPrecision,
+)
 
 
 class Experiment(Plan):
@@ -32,6 +41,7 @@ class Experiment(Plan):
     labelled_per_class: int | None = Field(default=None, ge=1)
     labelled_clients: float = Field(default=1.0, gt=0, le=1)
     init: Initialization | None = None
+    baseline: BaselineKind = "none"
     stragglers: float = Field(default=0.0, ge=0, le=1)
     precision: UplinkPrecision = "lossless"
     autocast: NumberFormat = "float32"

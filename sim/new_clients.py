@@ -1,70 +1,178 @@
-"""New users: how a finished federation serves clients that took no part in it."""
+"""New users: how a finished federation serves clients that took no part in it, however they carry their phones."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from torch import nn
 
+import models
+from federation.methods.fedavg import FedAvg
 from federation.records import Client
+from federation.serving_heads import SHARED, head_without_labels
 from federation.tasks.task import Statistics, Task
 from federation.training.client_round import train_one
+from models.orientation import FAR, gravity_distance
+from sim.adaptation import adapt_head
+from sim.baselines import Baseline
+from sim.data.federated_data import ClientData
 from sim.data.few_labels import few_shot
-from sim.data.holdout import Holdout
+from sim.data.holdout import SHOTS, TURNED_SHOTS, Holdout
+from sim.data.turning import can_be_turned, raw_windows, turned, ways_to_turn
 from sim.evaluation import ClientModel, spread
 from sim.networks.architectures import Architecture, assign_networks
 from sim.simulation import Simulation
 
-SHOTS = (0, 5, 10)
-"""Labelled examples of each class that a new client personalizes with; fewer where it has fewer."""
+AS_RECORDED = "as_recorded"
+Scores = dict[str, Statistics]
+"""Of each client, by the name of the head that it served with; "" is the one that a device would take."""
+SERVED = ""
 
 
-def score_new_clients(simulation: Simulation, holdout: Holdout) -> dict[str, Any]:
-    """Score the new clients' test sets: without personalization, and after a local round on k examples a class.
+def score_new_clients(simulation: Simulation, holdout: Holdout, by_own_statistics: bool = False) -> dict[str, Any]:
+    """Score the new clients' test sets: without personalization, and after a local round on the first k of each class.
 
     Without: with the server's model, or, in a method that has none, with what a new client starts from. For the latter
-    `client_models` says how the clients' own models do, each new client's mean over them.
+    `client_models` says how the clients' own models do, each new client's mean over them. Scored are the same examples
+    whatever k is, of recordings the last in time, of which no window shares a sample with those that are learnt from.
+
+    Windows of motion sensors are scored again as of phones that are carried otherwise (`sim.data.turning`): `turned`.
+    `by_own_statistics`: each client's windows are normalized by its own. Where a method gives a device several heads,
+    `heads` has the scores of each, and `far` the share of clients that take the one without axes as they join.
     """
-    found = {
-        "clients": sorted(simulation.data.new_clients),
-        "epochs": holdout.epochs,
-        "shots": {str(k): spread(simulation.task, _statistics(simulation, holdout, k)) for k in SHOTS},
-        "client_models": None,
+    data = simulation.data
+    scorer = (_BaselineScorer if isinstance(simulation, Baseline) else _Scorer)(simulation, holdout)
+    ways = {AS_RECORDED: [data.new_clients]}
+    if can_be_turned(data):
+        for way, rotations in ways_to_turn(data.new_clients, simulation.setup.training.seed).items():
+            ways[way] = [
+                {
+                    name: turned(client, rotation[name], data.new_statistics[name], by_own_statistics)
+                    for name, client in data.new_clients.items()
+                }
+                for rotation in rotations
+            ]
+    found = {way: scorer.scores(way, carried) for way, carried in ways.items()}
+    taken = {way: {k: heads.get(SERVED) for k, heads in by_shots.items()} for way, by_shots in found.items()}
+    heads = {
+        way: {k: {name: each for name, each in heads.items() if name != SERVED} for k, heads in by_shots.items()}
+        for way, by_shots in found.items()
     }
-    if not simulation.setup.method.has_global_model:
-        found["client_models"] = _by_clients(simulation)
-    return found
+    return {
+        "clients": sorted(data.new_clients),
+        "epochs": holdout.epochs,
+        "shots": taken.pop(AS_RECORDED),
+        "unlabelled": scorer.unlabelled(),
+        "client_models": None if simulation.setup.method.has_global_model else _by_clients(simulation),
+        "turned": taken,
+        "heads": heads if any(each for by_shots in heads.values() for each in by_shots.values()) else {},
+        "far": {way: float(np.mean(flags)) for way, flags in scorer.far.items()},
+    }
 
 
-def _statistics(simulation: Simulation, holdout: Holdout, shots: int) -> dict[str, Statistics]:
-    new_clients = simulation.data.new_clients
-    networks = assign_networks(new_clients, simulation.networks)
-    models = {name: _model(simulation, networks[name], name, holdout, shots) for name in new_clients}
-    return {name: simulation.evaluator.evaluate_client(models[name], new_clients[name].test) for name in new_clients}
+@dataclass(frozen=True)
+class _Scorer:
+    """Personalizes new clients, and scores what they serve with."""
+
+    simulation: Simulation
+    holdout: Holdout
+    far: dict[str, list[bool]] = field(default_factory=dict)
+    """Of each way to carry a phone, whether gravity lies far from what is usual, of each client."""
+
+    def scores(self, way: str, carried: list[Mapping[str, ClientData]]) -> dict[str, dict[str, Any]]:
+        """Return by k, and by head, the mean and deviation over clients, and over the times that they are turned."""
+        result = {}
+        for shots in SHOTS if way == AS_RECORDED else TURNED_SHOTS:
+            by_head: dict[str, dict[str, Statistics]] = {}
+            for number, clients in enumerate(carried):
+                for name, client in clients.items():
+                    for head, statistics in self._client(way, name, client, shots).items():
+                        by_head.setdefault(head, {})[f"{name} {number}"] = statistics
+            result[str(shots)] = {head: spread(self.simulation.task, each) for head, each in by_head.items()}
+        return result
+
+    def _client(self, way: str, name: str, client: ClientData, shots: int) -> Scores:
+        network = self._networks[name]
+        setup, broadcast = network.setup, network.setup.method.broadcast(self.simulation.state, name)
+        served = self._personalized(network, name, client, shots) if shots else _served(network, broadcast)
+        heads = setup.method.serving_models(served if shots else setup.method.refresh(served, broadcast))
+        if SHARED not in heads:
+            return {SERVED: self._measured(ClientModel(setup, served), client)}
+        plain = replace(setup, method=FedAvg())  # each head is a network that predicts by itself
+        names = heads if shots else [each for each in heads if each.startswith(SHARED)]
+        scores = {each: self._measured(ClientModel(plain, heads[each]), client) for each in names}
+        if shots:
+            return {SERVED: self._measured(ClientModel(setup, served), client), **scores}
+        is_far = self._is_far(network, name, client)
+        self.far.setdefault(way, []).append(is_far)
+        return {SERVED: scores[head_without_labels(names, is_far)], **scores}
+
+    def unlabelled(self) -> dict[str, Any] | None:
+        """Score models that have adapted to the new clients' training windows without a label of them."""
+        found: dict[str, Statistics] = {}
+        for name, client in self.simulation.data.new_clients.items():
+            network = self._networks[name]
+            served = _served(network, network.setup.method.broadcast(self.simulation.state, name))
+            adapted = adapt_head(ClientModel(network.setup, served), client.train.x, self.simulation.evaluator.batch)
+            if adapted is None:
+                return None
+            found[name] = self._measured(adapted, client)
+        return spread(self.simulation.task, found)
+
+    def _measured(self, model: ClientModel, client: ClientData) -> Statistics:
+        return self.simulation.evaluator.evaluate_client(model, client.test)
+
+    def _personalized(self, network: Architecture, name: str, client: ClientData, shots: int) -> Client:
+        # the schedule of rates is the federation's, which is over
+        changed = {"epochs": self.holdout.epochs, "lr_schedule": "constant"}
+        setup = replace(network.setup, training=network.setup.training.model_copy(update=changed))
+        return train_one(
+            setup,
+            network.initial,
+            setup.method.broadcast(self.simulation.state, name),
+            few_shot(setup.task, client, shots),
+            client_id=name,
+            round_number=self.simulation.round_number + 1,
+        ).client
+
+    @cached_property
+    def _networks(self) -> dict[str, Architecture]:
+        return assign_networks(self.simulation.data.new_clients, self.simulation.networks)
+
+    @cached_property
+    def _module(self) -> nn.Module:
+        spec, classes = self.simulation.networks[0].model, self.simulation.setup.training.classes
+        return models.build(spec.name, classes=classes, **spec.options)
+
+    def _is_far(self, network: Architecture, name: str, client: ClientData) -> bool:
+        was = self.simulation.data.new_statistics.get(name)
+        if was is None or client.train.x.dim() != 3:
+            return False
+        distance = gravity_distance(self._module, raw_windows(client.train, was))
+        return distance is not None and distance > FAR
 
 
-def _model(simulation: Simulation, network: Architecture, name: str, holdout: Holdout, shots: int) -> ClientModel:
-    if not shots:
-        return ClientModel(network.setup, _served(simulation, network, name))
-    # the schedule of rates is the federation's, which is over
-    training = network.setup.training.model_copy(update={"epochs": holdout.epochs, "lr_schedule": "constant"})
-    setup = replace(network.setup, training=training)
-    result = train_one(
-        setup,
-        network.initial,
-        setup.method.broadcast(simulation.state, name),
-        few_shot(setup.task, simulation.data.new_clients[name], shots, name, training.seed),
-        client_id=name,
-        round_number=simulation.round_number + 1,
-    )
-    return ClientModel(setup, result.client)
+class _BaselineScorer(_Scorer):
+    """Serves new clients with the pooled model, or fits one on the examples that each shows."""
+
+    def unlabelled(self) -> None:
+        """Return None: a forest and a ridge regression have no head that could adapt."""
+
+    def _client(self, way: str, name: str, client: ClientData, shots: int) -> Scores:
+        simulation = self.simulation
+        if not isinstance(simulation, Baseline) or simulation.is_pooled == bool(shots):
+            return {}
+        model = next(iter(simulation.fitted.values())) if simulation.is_pooled else None
+        shown = model or simulation.fit(simulation.features(few_shot(simulation.task, client, shots)), name)
+        return {SERVED: simulation.measure(shown, simulation.features(client.test))}
 
 
-def _served(simulation: Simulation, network: Architecture, name: str) -> Client:
+def _served(network: Architecture, broadcast: Mapping[str, Any]) -> Client:
     method = network.setup.method
-    broadcast = method.broadcast(simulation.state, name)
     if method.has_global_model:
         return method.global_model(network.initial, broadcast)
     return method.receive(network.initial, broadcast)[0]
@@ -73,11 +181,11 @@ def _served(simulation: Simulation, network: Architecture, name: str) -> Client:
 def _by_clients(simulation: Simulation) -> dict[str, Any] | None:
     """Mean and deviation over new clients of each one's mean score under all clients' models."""
     tests = {name: client.test for name, client in simulation.data.new_clients.items() if len(client.test.y)}
-    models = simulation.models(simulation.clients, simulation.scored_clients())
-    if not tests or not models:
+    served = simulation.models(simulation.clients, simulation.scored_clients())
+    if not tests or not served:
         return None
     task = simulation.task
-    means = [_mean_scores(task, simulation.evaluator.evaluate_union(models, test)) for test in tests.values()]
+    means = [_mean_scores(task, simulation.evaluator.evaluate_union(served, test)) for test in tests.values()]
     return {
         name: {"mean": float(np.mean([mean[name] for mean in means])), "std": float(np.std([m[name] for m in means]))}
         for name in task.metric_kinds

@@ -6,6 +6,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
@@ -17,12 +18,15 @@ from pydantic import ValidationError
 
 from federation.methods import METHODS, method_from_json, method_to_json
 from federation.methods.fedali import GLOBAL, LOCAL
+from federation.plan import rotation_incompatibility
 from federation.records import Examples
+from federation.secure_sums.summation import check_secure
 from federation.tasks import task_from_json
 from federation.training.augmentation import check_images
 from federation.training.prediction import task_mismatch
 from gaitway.files import write_file
 from sim import checkpoint, client_store
+from sim.baselines import Baseline
 from sim.data.federated_data import FederatedData
 from sim.data.few_labels import with_few_labels
 from sim.data.holdout import leave_clients_out
@@ -34,14 +38,18 @@ from sim.engines.stacked import CHUNK
 from sim.errors import RunDirectoryError, SettingsError
 from sim.evaluation import Evaluator
 from sim.experiment import Experiment
-from sim.networks.architectures import Architecture, architectures, for_images
+from sim.networks.architectures import Architecture, architectures, for_data
 from sim.new_clients import score_new_clients
+from sim.results.records import RoundRecord, Summary
+from sim.results.run_directory import RunDirectory
 from sim.results.saved_models import save_models
 from sim.results.segmented_images import FILE, images_of, write_images
 from sim.results.summary import write_json, write_results
 from sim.results.writing import CHECKPOINT, writing
 from sim.run_options import ENVIRONMENT
+from sim.secure_rounds import SecureRounds
 from sim.simulation import Simulation
+from sim.tracking.callback import RunCallback
 from sim.uplink import Uplink
 
 Report = Callable[[str, dict[str, Any]], None]
@@ -60,10 +68,12 @@ def run(
     checkpoint_every_s: float = 60.0,
     client_store_dir: Path | None = None,
     report: Report = lambda _kind, _what: None,
+    callbacks: Sequence[RunCallback] = (),
 ) -> dict[str, Any]:
     """Run, or resume, the federation of `settings` in the directory `out`, and return the summary.
 
     `client_store_dir` is the folder of the clients' models where memory does not hold them; none: `out`.
+    `report` hears what is going on at once, `callbacks` what stands in the run's files.
 
     Raises:
         RunDirectoryError: if `out` holds another configuration's run or a damaged checkpoint, or cannot be written to.
@@ -94,14 +104,34 @@ def run(
         simulation.restore(saved)
     with writing("the rounds' scores (rounds.jsonl)", out):
         _truncate_lines(out / "rounds.jsonl", simulation.round_number)
-    _play(simulation, out, checkpoint_every_s, report)
-    extra: dict[str, Any] = {"clients": len(data.clients), "seconds": {"data": data_seconds}}
+    try:
+        directory = RunDirectory(out)
+        for callback in callbacks:
+            callback.on_start(directory, simulation.round_number)
+        _play(simulation, out, checkpoint_every_s, report, callbacks)
+        summary = _write_results(
+            simulation, settings, out, {"clients": len(data.clients), "seconds": {"data": data_seconds}}
+        )
+        for callback in callbacks:
+            callback.on_end(directory, Summary.model_validate(summary))
+    except BaseException as error:
+        for callback in callbacks:
+            callback.on_error(error)
+        raise
+    return summary
+
+
+def _write_results(simulation: Simulation, settings: Experiment, out: Path, extra: dict[str, Any]) -> dict[str, Any]:
+    """Score what is scored at the end, and write the summary, its neighbours and the models."""
     if settings.holdout is not None:
-        extra["new_clients"] = score_new_clients(simulation, settings.holdout)
+        extra["new_clients"] = score_new_clients(
+            simulation, settings.holdout, by_own_statistics=settings.data.normalization == "client"
+        )
     with writing("the final scores (summary.json and its neighbours)", out):
         summary = write_results(simulation, settings, out, extra)
-    with writing("the models (models/*.safetensors)", out):
-        save_models(simulation, settings, out)
+    if settings.baseline == "none":  # whose models are no networks
+        with writing("the models (models/*.safetensors)", out):
+            save_models(simulation, settings, out)
     if images := images_of(simulation):
         with writing(f"a few segmented test images ({FILE})", out):
             write_images(out / FILE, images)
@@ -136,13 +166,19 @@ def build_simulation(
     if settings.gradient_dissimilarity and (method.pools_data or not method.has_global_model):
         why = "has one client" if method.pools_data else "sends no model that all clients start a round from"
         raise SettingsError(f"--gradient-dissimilarity: {method.name} {why}, so there is nothing to compare")
-    networks = for_images(architectures(settings) if networks is None else networks, data.moments)
+    if reason := rotation_incompatibility(settings):
+        raise SettingsError(reason)
+    networks = for_data(architectures(settings) if networks is None else networks, data.moments, data.channels)
     _check_task(networks, data)
     data = pooled(data) if method.pools_data else data
     choice = _engine(settings, data)
     # on CUDA many models at once fill the device; on the CPU one after the other is faster
     together = (settings.chunk or CHUNK) if choice.name == "stacked" and settings.device != "cpu" else 1
-    return Simulation(
+    kind: Callable[..., Simulation] = Simulation
+    if settings.baseline != "none":
+        _check_baseline(settings)
+        kind = partial(Baseline, baseline=settings.baseline)
+    return kind(
         networks=networks,
         rounds=settings.rounds,
         data=data,
@@ -153,9 +189,42 @@ def build_simulation(
         generalization_examples=settings.generalization_examples,
         compares_gradients=settings.gradient_dissimilarity,
         uplink=Uplink(settings.precision),
+        secure=_secure_rounds(settings, networks, len(data.clients)),
         client_store=client_store.MemoryStore() if store is None else store,
         on_client=on_client,
     )
+
+
+def _secure_rounds(settings: Experiment, networks: Sequence[Architecture], clients: int) -> SecureRounds | None:
+    """Return what adds the updates up, where the server is to see sums alone.
+
+    Raises:
+        SettingsError: if anything else would have to see single updates, or there are too few clients.
+    """
+    secure, setup = settings.secure, networks[0].setup
+    if not secure.is_on:
+        return None
+    check_secure(setup.method, settings.rounds, secure)
+    if settings.precision != "lossless":
+        raise SettingsError(
+            f"secure.mode={secure.mode}: whole numbers with masks travel as they are; set --precision lossless"
+        )
+    if (cohort := min(clients, settings.rounds.clients_per_round or clients)) < secure.min_devices:
+        raise SettingsError(
+            f"secure.mode={secure.mode}: a round has {cohort} clients, a sum {secure.min_devices} at least "
+            "(secure.min_devices)"
+        )
+    return SecureRounds.of(setup, networks[0].initial, secure)
+
+
+def _check_baseline(settings: Experiment) -> None:
+    given = (settings.method["name"], settings.rounds.rounds, settings.data.normalization, settings.device)
+    if given[0] not in ("centralized", "local") or given[1:] != (1, "none", "cpu"):
+        raise SettingsError(
+            f"--baseline {settings.baseline}: expected --method centralized or local, --model har_features, --rounds 1 "
+            f"and --device cpu; came --method {given[0]}, --rounds {given[1]}, --normalization {given[2]} and --device "
+            f"{given[3]}"
+        )
 
 
 def _check_task(networks: Sequence[Architecture], data: FederatedData) -> None:
@@ -203,13 +272,17 @@ def _can_forget(settings: Experiment, simulation: Simulation) -> None:
             )
 
 
-def _play(simulation: Simulation, out: Path, checkpoint_every_s: float, report: Report) -> None:
+def _play(
+    simulation: Simulation, out: Path, checkpoint_every_s: float, report: Report, callbacks: Sequence[RunCallback]
+) -> None:
     written, pause = time.monotonic(), checkpoint_every_s
     lines = out / "rounds.jsonl"
     for record in simulation.run_rounds():
         with writing(f"the scores of round {record['round']} (rounds.jsonl)", out), lines.open("a") as file:
             file.write(json.dumps(record) + "\n")
         report("round", record)
+        for callback in callbacks:
+            callback.on_round(RoundRecord.model_validate(record))
         begun = time.monotonic()
         if simulation.is_over or begun - written >= pause:
             with writing(f"the checkpoint of round {record['round']} ({CHECKPOINT})", out):

@@ -18,6 +18,7 @@ recorded beside it; environment: where and how fast it is computed, up to float 
 ClientsBy = Literal["client", "dataset", "user", "device", "place"]
 ClientStoreKind = Literal["auto", "memory", "disk", "none"]
 """Where client models are stored between rounds; none: a client's ends with its round."""
+BaselineKind = Literal["none", "random_forest", "ridge"]
 EngineKind = Literal["auto", "serial", "processes", "stacked", "ray"]
 NumberFormat = Literal["float32", "bfloat16"]
 UplinkPrecision = Literal["lossless", "float16", "int8", "int8_without_feedback"]
@@ -61,7 +62,8 @@ class RunOptions(TypedDict, total=False):
             "data",
             DATA,
             "leave-subjects-out:K, leave-devices-out:K or leave-clients-out:K (or names for K): new users, scored "
-            "at the end without and with 5 and 10 labelled examples a class.",
+            "at the end without and with their first 1, 2, 5 and 10 examples of each class, also with the phone "
+            "upside down and turned at random.",
         ),
     ]
     scale: Annotated[
@@ -128,6 +130,16 @@ class RunOptions(TypedDict, total=False):
         ),
     ]
     method: Annotated[str, Option("training", METHOD, "Name of the method, such as fedavg.", ("method", "name"))]
+    baseline: Annotated[
+        BaselineKind,
+        Option(
+            "training",
+            METHOD,
+            "Instead of training the network, fit random_forest or ridge (scikit-learn) on the features of --model "
+            "har_features, in one round: with --method centralized on everybody's windows, with local on each "
+            "client's own.",
+        ),
+    ]
     stragglers: Annotated[
         float,
         Option(
@@ -143,6 +155,17 @@ class RunOptions(TypedDict, total=False):
             "training",
             TRAINING,
             "Of uploads on the wire: lossless, float16, int8 (with error feedback) or int8_without_feedback.",
+        ),
+    ]
+    secure: Annotated[
+        Literal["off", "masked", "clear"],
+        Option(
+            "training",
+            TRAINING,
+            "masked: the server learns the sum of a round's updates alone, by secure sums among the clients, whose "
+            "whole numbers --set secure.KEY scales; clear: the same whole numbers, added without masks. With either "
+            "no rule judges single updates.",
+            ("secure", "mode"),
         ),
     ]
     autocast: Annotated[

@@ -14,7 +14,9 @@ import torch
 
 from federation import wire
 from federation.aggregation.kept_contributions import KeptContributions
+from federation.aggregation.present_sums import combined, needs_all
 from federation.aggregation.screening import NormHistory, Screening, UpdateClaim, cap_examples, screen, shortfall
+from federation.errors import RoundError
 from federation.method import Method
 from federation.plan import RoundSettings
 from federation.privacy.differential_privacy import privatized
@@ -62,6 +64,7 @@ from sim.evaluation import (
     total,
 )
 from sim.networks.architectures import Architecture, assign_networks
+from sim.secure_rounds import SecureRounds
 from sim.uplink import Uplink
 
 
@@ -79,6 +82,7 @@ class Simulation:
     generalization_examples: int | None = None
     compares_gradients: bool = False
     uplink: Uplink = field(default_factory=Uplink)
+    secure: SecureRounds | None = None  # where the server sees sums alone
     attack: Attack | None = None
     state: Tree = field(default_factory=dict)
     contributions: KeptContributions = field(default_factory=KeptContributions)  # of a continuous method
@@ -90,6 +94,7 @@ class Simulation:
     norms: NormHistory = field(default_factory=NormHistory)
     screening: Screening = field(default_factory=Screening)  # of the last round
     seconds: dict[str, float] = field(default_factory=dict)
+    secure_facts: dict[str, Any] = field(default_factory=dict)  # of the last round's sum
     diagnostics: dict[str, Any] = field(default_factory=dict)  # what the last round's aggregation did
     on_client: Callable[[str], None] = lambda _client_id: None
 
@@ -143,11 +148,11 @@ class Simulation:
             "train_loss": self._mean_loss(results),
             **gradients,
             **scores,
-            "bytes_up": self.uplink.mean_bytes(result.upload for result in results.values()),
-            "bytes_down": _mean_bytes(broadcasts.values()),
+            **self._traffic(broadcasts, results),
             "steps": dict(cohort.steps),
             "lost": list(cohort.lost),
             **_screened(self.screening),
+            **({"secure": self.secure_facts} if self.secure is not None else {}),
             **self._outcome(ended.round),
             "seconds": {name: round(self.seconds[name] - before[name], 4) for name in self.seconds},
         }
@@ -164,9 +169,10 @@ class Simulation:
         """Count the round, and whose updates it has left out or used, as a server does."""
         self.progress = self.progress.after(ended.round.phase)
         for name in ended.received:
-            is_left_out = name in self.screening.left_out
-            if is_left_out or ended.round.phase is RoundPhase.PUBLISHED:
-                self.refused[name] = refused_updates(self.refused.get(name, 0), used=not is_left_out)
+            # of a continuous method what is excluded still stands, and may be used next time
+            is_excluded = name in self.screening.excluded and not self.setup.method.is_continuous
+            if is_excluded or ended.round.phase is RoundPhase.PUBLISHED:
+                self.refused[name] = refused_updates(self.refused.get(name, 0), used=not is_excluded)
 
     def broadcasts_for(self, cohort: Sequence[str]) -> dict[str, Tree]:
         """Ask for what each client gets; where that is the same for all it is one tree, which engines need not copy."""
@@ -217,7 +223,7 @@ class Simulation:
 
         A round that fails, because too few updates came or were found fit, leaves the server's state as it was.
         """
-        self.screening = Screening()
+        self.screening, self.secure_facts = Screening(), {}
         call = InMemoryRound.of(self.rounds, self.round_number, cohort.clients)
         call.feed(Opened())
         events: list[Event] = [
@@ -237,6 +243,10 @@ class Simulation:
         )
         if self.attack is not None:
             came = self.attack.on_updates(came, broadcasts, self.setup.training.seed, self.round_number)
+        if self.secure is not None:
+            return self._collect_sum(self.secure, call, cohort, came, broadcasts)
+        if self._needs_all():
+            return self._combine(call, came)
         claims = {update.client_id: self._claim(update, broadcasts) for update in came}
         self.screening = screen(self.rounds, claims, self.norms)
         if reason := shortfall(self.rounds, claims, self.screening):
@@ -251,6 +261,60 @@ class Simulation:
         if self.setup.method.is_continuous:
             self.contributions.note(updates)
         self.diagnostics = diagnose(self.setup.method, before, self.state, updates)
+        call.feed(Aggregated())
+        return call
+
+    def _collect_sum(
+        self,
+        secure: SecureRounds,
+        call: InMemoryRound,
+        cohort: RoundCohort,
+        came: Sequence[Update],
+        broadcasts: Mapping[str, Tree],
+    ) -> InMemoryRound:
+        """Make the next state of the updates' sum; nobody judges a single one."""
+        self.diagnostics = {}
+        try:
+            self.state, summed = secure.next_state(self.state, cohort.clients, came, broadcasts, self.round_number)
+        except RoundError as error:
+            call.feed(AggregationFailed(str(error)))
+            return call
+        self.secure_facts = summed.facts
+        if self.setup.method.is_continuous:  # each client notes for itself what of it is in the sums
+            self.contributions.note(update for update in came if update.client_id in summed.clients)
+        call.feed(Aggregated())
+        return call
+
+    def _traffic(self, broadcasts: Mapping[str, Tree], results: Mapping[str, Result]) -> dict[str, int]:
+        """Return the mean bytes of a client; with masks in the place of an upload all that the protocol sends."""
+        down, masked = _mean_bytes(broadcasts.values()), self.secure_facts
+        if "bytes_up" in masked:
+            return {"bytes_up": masked["bytes_up"], "bytes_down": down + masked["bytes_down"]}
+        return {
+            "bytes_up": self.uplink.mean_bytes(result.upload for result in results.values()),
+            "bytes_down": down,
+        }
+
+    def _needs_all(self) -> bool:
+        method = self.setup.method
+        return method.is_continuous and needs_all(method, self.rounds, self.state)
+
+    def _combine(self, call: InMemoryRound, came: Sequence[Update]) -> InMemoryRound:
+        """Make a continuous method's state of all that clients have in it, with what came in this round."""
+        method, sizes, seed = self.setup.method, self.data.train_sizes, self.setup.training.seed
+        trees = {**self.contributions.trees, **{update.client_id: update.tensors for update in came}}
+
+        def read(name: str) -> Update:
+            return Update(name, sizes[name], 0, trees[name])
+
+        try:
+            found = combined(method, self.rounds, seed, self.state, list(trees), read)
+        except RoundError as error:
+            call.feed(AggregationFailed(str(error)))
+            return call
+        before, self.state, self.screening = self.state, found.state, found.screening
+        self.contributions.note(came)
+        self.diagnostics = diagnose(method, before, self.state, came)
         call.feed(Aggregated())
         return call
 
@@ -432,7 +496,7 @@ def _mean_bytes(trees: Iterable[Tree]) -> int:
 
 def _used(method: Method, came: Sequence[Update], screening: Screening) -> Sequence[Update]:
     """Return the updates that are aggregated, each with the examples that it counts with."""
-    kept = [update.client_id not in screening.left_out for update in came]
+    kept = [update.client_id not in screening.excluded for update in came]
     return LazySequence(
         [index for index, used in enumerate(kept) if used],
         lambda index: cap_examples(came[index], screening.capped.get(came[index].client_id), method.upload_groups),
@@ -441,5 +505,5 @@ def _used(method: Method, came: Sequence[Update], screening: Screening) -> Seque
 
 def _screened(found: Screening) -> dict[str, Any]:
     """What a round's record says of whose weight was capped, and whose update was left out."""
-    said = {"capped": dict(found.capped), "left_out": dict(found.left_out)}
+    said = {"capped": dict(found.capped), "excluded": dict(found.excluded)}
     return {name: by_client for name, by_client in said.items() if by_client}

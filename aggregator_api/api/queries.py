@@ -31,7 +31,7 @@ from aggregator_api.db.models import (
 from aggregator_api.devices import contributions
 from aggregator_api.errors import NotFoundError
 from aggregator_api.rollouts import adoptions
-from aggregator_api.updates.screening import LEFT_OUT
+from aggregator_api.updates.screening import EXCLUDED
 from federation.methods import is_continuous
 from federation.plan import Plan
 from federation.protocol.messages import DEFAULT_METRIC, UpdateManifest, VersionScore
@@ -87,7 +87,7 @@ def _continuous(session: Session, row: FederationRow) -> resources.ContinuousSta
     if not is_continuous(row.plan["method"]):
         return None
     found, settings = contributions.counts(session, row), Plan.model_validate(row.plan).publication
-    at = publication.due_at(settings, contributions.waiting(found), found.last_at) if row.status == "running" else None
+    at = publication.due_at(settings, contributions.waiting(found), found.last) if row.status == "running" else None
     return resources.ContinuousState(devices=found.devices, changes_waiting=found.waiting, next_version_at=at)
 
 
@@ -383,14 +383,14 @@ def _participant(part: ParticipationRow, update: UpdateRow | None) -> resources.
             "counted_examples": _counted(update, manifest.examples, part.round.norms is not None),
             "steps": manifest.steps,
             "norms": update.norms,
-            "left_out": update.reason if update.status == LEFT_OUT else None,
+            "excluded": update.reason if update.status == EXCLUDED else None,
             "received_at": update.received_at,
         }
     return resources.Participant.model_validate(known)
 
 
 def _counted(update: UpdateRow, claimed: int, judged: bool) -> int | None:
-    if update.status == LEFT_OUT or not judged:
+    if update.status == EXCLUDED or not judged:
         return None
     return claimed if update.counted_examples is None else update.counted_examples
 

@@ -33,7 +33,7 @@ MAX_ROUNDS = 200
 CELLS = {
     "trained": "trained",
     "late": "came late",
-    "refused": "refused or left out",
+    "refused": "refused or excluded",
     "lost": "lost",
     "waiting": "is awaited",
     "absent": "not invited",
@@ -220,10 +220,10 @@ def _words(session: Session, numbers: dict[int, int], devices: list[int]) -> def
     unused = select(UpdateRow.device_id, UpdateRow.base_round, UpdateRow.status).where(
         UpdateRow.device_id.in_(devices),
         UpdateRow.base_round.in_(list(numbers.values())),
-        UpdateRow.status.in_(("quarantined", "refused", "left_out")),
+        UpdateRow.status.in_(("quarantined", "refused", "excluded")),
     )
     for device, number, status in session.execute(unused):
-        if status == "left_out" or words[device].get(number) not in ("trained", "late"):
+        if status == "excluded" or words[device].get(number) not in ("trained", "late"):
             words[device][number] = "refused"
     return words
 

@@ -13,9 +13,9 @@ from aggregator_api.cli.session import ConfigOption, DataOption, date, fail, mom
 from aggregator_api.db import audit
 from aggregator_api.db.audit import Filters
 from aggregator_api.db.models import AuditRow
+from gaitway.exit_codes import ExitCode
 
 app = new_app("Who did what, from where and when: entries that are only ever added.")
-BROKEN = 1
 
 SinceOption = Annotated[
     str | None,
@@ -107,7 +107,7 @@ def verify(
         found = audit.verify(session, expect)
     if found.error:
         fail(f"{found.error}; the {found.entries} entries before it hold. Compare with an export or a backup")
-        raise typer.Exit(BROKEN)
+        raise typer.Exit(ExitCode.FAILED)
     typer.echo(f"{found.entries} entries hold; the last is {found.last_id} with the digest {found.digest}")
 
 

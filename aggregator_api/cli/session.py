@@ -22,10 +22,10 @@ from aggregator_api.db.models import FederationRow
 from aggregator_api.errors import AggregatorError, BrokerError, ConfigError, NotFoundError, UnavailableError
 from aggregator_api.settings import Settings, load
 from gaitway.errors import first_problem
+from gaitway.exit_codes import ExitCode
 from gaitway.terminal import Console
 
 DAY_S = 24 * 3600
-FAILED = 2
 
 FederationOption = Annotated[str, typer.Option("--federation", help="The federation that is meant.")]
 ConfigOption = Annotated[
@@ -122,7 +122,7 @@ def revoke_accounts(settings: Settings, federation: str, devices: Iterable[str],
 def fail(words: str) -> typer.Exit:
     """Say what is wrong, and return what ends the program."""
     errors.print(f"[red]error:[/] {escape(words)}")
-    return typer.Exit(FAILED)
+    return typer.Exit(ExitCode.REFUSED)
 
 
 def warn(words: str) -> None:

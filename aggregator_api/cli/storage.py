@@ -10,11 +10,11 @@ import typer
 from aggregator_api.cli.session import ConfigOption, DataOption, cli_errors, database_of, revoke_accounts
 from aggregator_api.errors import UnavailableError
 from aggregator_api.settings import Settings, load
+from gaitway.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from aggregator_api.storage.revocations import ReplayResult
 
-PROBLEMS = 1
 EpochOption = Annotated[
     int | None,
     typer.Option("--epoch", min=2, help="The epoch to begin, where this machine's clock is wrong; else by the clock."),
@@ -149,4 +149,4 @@ def fsck(
             typer.echo(f"{finding.level:<8} {finding.message}{todo}")
     if problems:
         typer.echo(f"{problems} problems were found", err=True)
-        raise typer.Exit(PROBLEMS)
+        raise typer.Exit(ExitCode.FAILED)

@@ -192,13 +192,14 @@ def _parsed(url: str) -> URL:
 
 _ENDS = "may have ended an access"
 _TABLES = ("UPDATE credentials SET ", "UPDATE enrolment_tokens SET ", "UPDATE devices SET ")
+_NOTES = ("INSERT INTO ended_access",)
 _DELETES = ("DELETE FROM credentials", "DELETE FROM enrolment_tokens", "DELETE FROM devices")
 _COLUMNS = ("revoked_at=", "used_at=", "enrolment=", "public_key=")
 
 
 def _note_ends(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
-    """Notice what may fire a trigger of the ledger, so that the other transactions need not ask whether one did."""
-    if statement.startswith(_DELETES) or (
+    """Notice what is for the ledger, or may fire a trigger of it, so that other transactions need not ask for it."""
+    if statement.startswith(_DELETES + _NOTES) or (
         statement.startswith(_TABLES) and any(column in statement for column in _COLUMNS)
     ):
         connection.info[_ENDS] = True

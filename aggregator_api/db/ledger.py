@@ -1,9 +1,10 @@
 """The ledger: what access has ended, in a file that no backup holds, so that no restore gives the access back.
 
 Triggers of the database note each key, token and device whose access ends, whichever statement ends it, in the table
-`ended_access`. A transaction appends these notes to the file, and the file is on the disk before the transaction is
-committed. Each entry has a number, and the database keeps that of its newest one: what a restored database lacks are
-the entries above its own number.
+`ended_access`; what takes a device's sums out of a continuous federation notes that there as well. A transaction
+appends these notes to the file, and the file is on the disk before the transaction is committed. Each entry has a
+number, and the database keeps that of its newest one: what a restored database lacks are the entries above its own
+number.
 
 The first line of the file names the ledger, each other line is an entry (JSON). An entry names its subject by a sha256
 alone. A line that was cut off by a power cut is the last one; its transaction was not committed, and it is dropped.
@@ -41,8 +42,9 @@ COMPACT_BYTES = 1 << 20
 EXPIRED_S = 86_400.0
 """An entry about what has expired is kept for so long, for clocks that differ."""
 
-Kind = Literal["key", "token", "device", "device-deleted"]
-"""device: its keys, its tokens and its key pair open nothing any more; device-deleted: its rows are gone as well."""
+Kind = Literal["key", "token", "device", "device-deleted", "withdrawn"]
+"""device: its keys, its tokens and its key pair open nothing any more; device-deleted: its rows are gone as well;
+withdrawn: its sums were taken out of a continuous federation."""
 _SHA256 = r"^[0-9a-f]{64}$"
 Line = TypeVar("Line", bound=BaseModel)
 
@@ -80,7 +82,7 @@ class LedgerContents(NamedTuple):
 
 def subject_of(kind: Kind, name: str, federation: str = "") -> str:
     """Return what stands for a key (its prefix), a token (its sha256) or a device (its name) in the ledger."""
-    table = "device" if kind == "device-deleted" else kind
+    table = "device" if kind in ("device-deleted", "withdrawn") else kind
     return hashlib.sha256(json.dumps([table, federation, name]).encode()).hexdigest()
 
 

@@ -168,7 +168,7 @@ class RoundRow(Base):
     noise_multiplier: Mapped[float | None]  # of what was published, where changes were clipped
     epsilon: Mapped[float | None]  # of the client that took part most, with this round; null if there is no bound
     capped: Mapped[int] = mapped_column(default=0, server_default="0")  # updates that count with fewer examples
-    left_out: Mapped[int] = mapped_column(default=0, server_default="0")  # updates that were not used in the end
+    excluded: Mapped[int] = mapped_column(default=0, server_default="0")  # updates that were not used in the end
     # by group of tensors the median of the used updates' norms, and how many there were; null: not judged yet
     norms: Mapped[dict[str, Any] | None] = mapped_column(JSON)
     base_version_id: Mapped[int] = mapped_column(ForeignKey("model_versions.id"))
@@ -199,7 +199,7 @@ class ParticipationRow(Base):
 
 
 class UpdateRow(Base):
-    """An update that a round has accepted, that is held for the next round, or that will not be used for a reason."""
+    """An update that a round has accepted, is deferred to the next round, or will not be used for a reason."""
 
     __tablename__ = "updates"
     __table_args__ = (
@@ -213,7 +213,7 @@ class UpdateRow(Base):
     round_id: Mapped[int | None] = mapped_column(ForeignKey("rounds.id"))
     update_id: Mapped[str] = mapped_column(NAME)
     base_round: Mapped[int]
-    status: Mapped[str] = mapped_column(String(16))  # accepted, held, left_out, refused, quarantined
+    status: Mapped[str] = mapped_column(String(16))  # accepted, deferred, excluded, refused, quarantined
     reason: Mapped[str] = mapped_column(Text)
     sha256: Mapped[str] = mapped_column(SHA256)
     size: Mapped[int] = mapped_column(SIZE)
@@ -419,7 +419,10 @@ class EnrolmentTokenRow(Base):
 
 
 class EndedAccessRow(Base):
-    """A key, token or device whose access the present transaction ends; triggers write it, see `db.ledger`."""
+    """A key, token or device whose access, or a device whose part in the sums, the present transaction ends.
+
+    See `db.ledger`; of accesses triggers write it.
+    """
 
     __tablename__ = "ended_access"
 

@@ -8,17 +8,27 @@ A change is a row whose `sha256` differs from `published_sha256`. A publication 
 from __future__ import annotations
 
 import time
+from collections.abc import Container
 from typing import NamedTuple
 
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import repositories
-from aggregator_api.db.models import Blob, ContributionRow, DeviceRow, FederationRow, RoundRow, UpdateRow
+from aggregator_api.db import ledger, repositories
+from aggregator_api.db.models import (
+    Blob,
+    ContributionRow,
+    DeviceRow,
+    EndedAccessRow,
+    FederationRow,
+    RoundRow,
+    UpdateRow,
+)
 from aggregator_api.db.repositories import Named
 from aggregator_api.errors import ConflictError
+from federation.aggregation.screening import Screening
 from federation.protocol.messages import UpdateManifest
-from federation.rounds.publication import WaitingChanges
+from federation.rounds.publication import LastPublication, WaitingChanges
 from federation.rounds.server_round import ClientStatus
 
 _ADD, _ADD_PART = insert(repositories.table_of(ContributionRow)), repositories.ADD_PARTICIPATIONS
@@ -33,13 +43,20 @@ class SumChange(NamedTuple):
     replaces: str | None
 
 
+class Contributed(NamedTuple):
+    """What a publication is made of: what it changes, or all that devices have in it."""
+
+    changes: list[SumChange]
+    present: list[SumChange]
+
+
 class ContributionCounts(NamedTuple):
     """Where a continuous federation stands."""
 
     devices: int  # whose sums the newest version has
     waiting: int
     oldest_at: float
-    last_at: float | None  # when the last publication ended
+    last: LastPublication
 
 
 def replace(session: Session, federation: Named, device: Named, manifest: UpdateManifest, blob: Blob | None) -> None:
@@ -59,6 +76,8 @@ def replace(session: Session, federation: Named, device: Named, manifest: Update
         owner = {"federation_id": federation.id, "device_id": device.id, "changed_at": now if blob else None}
         repositories.put(session, _ADD, {**values, **owner})
         return
+    if blob is None:
+        _note_end(session, federation, device, row)
     for name, value in values.items():
         setattr(row, name, value)
     _note_change(row, now)
@@ -77,8 +96,28 @@ def withdraw(session: Session, federation: FederationRow, device: DeviceRow) -> 
             "have sent some have"
         )
     if row.sha256 is not None:
+        _note_end(session, federation, device, row)
         _take_out(row)
         repositories.journal(session, federation, "device.withdrawn", device=device.name, detail="by the operator")
+
+
+def withdraw_again(session: Session, subjects: Container[str]) -> int:
+    """Take out what a backup has of devices that were taken out since; returns of how many.
+
+    subjects: what stands for them in the ledger. Those that take part again by now send anew in the new epoch.
+    """
+    query = select(FederationRow.name, ContributionRow).join(
+        ContributionRow, ContributionRow.federation_id == FederationRow.id
+    )
+    found = [
+        row
+        for federation, row in session.execute(query.where(ContributionRow.sha256.is_not(None)))
+        if row.device is not None and ledger.subject_of("withdrawn", row.device.name, federation) in subjects
+    ]
+    for row in found:
+        _take_out(row)
+    session.flush()
+    return len(found)
 
 
 def leave(session: Session, device: DeviceRow) -> None:
@@ -111,8 +150,9 @@ def counts(session: Session, federation: FederationRow) -> ContributionCounts:
     row = ContributionRow
     query = select(func.count(row.published_sha256), func.count(row.changed_at), func.min(row.changed_at))
     devices, changes, oldest_at = session.execute(query.where(row.federation_id == federation.id)).one()
-    ended = select(func.max(RoundRow.closed_at)).where(RoundRow.federation_id == federation.id)
-    return ContributionCounts(devices, changes, oldest_at or 0.0, session.scalar(ended))
+    ended = select(func.max(RoundRow.closed_at), func.max(RoundRow.number))
+    at, number = session.execute(ended.where(RoundRow.federation_id == federation.id)).one()
+    return ContributionCounts(devices, changes, oldest_at or 0.0, LastPublication(at, number or 0))
 
 
 def waiting(found: ContributionCounts) -> WaitingChanges:
@@ -133,14 +173,34 @@ def take(session: Session, federation: FederationRow, publication: RoundRow) -> 
     return len(rows)
 
 
-def taken(session: Session, publication: RoundRow) -> list[SumChange]:
-    """Return what a publication has taken, by the names of its devices."""
+def contributed(session: Session, publication: RoundRow) -> Contributed:
+    """Return what a publication has taken, and what every device then has in the sums, by the names of the devices."""
+    mine = ContributionRow.federation_id == publication.federation_id
+    changes, present = [], []
+    for row in session.scalars(select(ContributionRow).where(mine)):
+        name = row.device.name if row.device else ""
+        is_taken = row.round_id == publication.id
+        if is_taken:
+            changes.append(SumChange(name, row.examples, row.taken_sha256, row.published_sha256))
+        if sha256 := row.taken_sha256 if is_taken else row.published_sha256:
+            present.append(SumChange(name, row.examples, sha256, None))
+    changes.sort(key=lambda change: (change.client, change.replaces or ""))
+    return Contributed(changes, sorted(present, key=lambda part: part.client))
+
+
+def note_screening(session: Session, federation: FederationRow, publication: RoundRow, found: Screening) -> None:
+    """Journal whose sums a version caps or leaves out, where they are new: those that stand were told of before."""
+    publication.capped, publication.excluded = len(found.capped), len(found.excluded)
     rows = session.scalars(select(ContributionRow).where(ContributionRow.round_id == publication.id))
-    changes = [
-        SumChange(row.device.name if row.device else "", row.examples, row.taken_sha256, row.published_sha256)
-        for row in rows
-    ]
-    return sorted(changes, key=lambda change: (change.client, change.replaces or ""))
+    for name in sorted(row.device.name for row in rows if row.device):
+        if name in found.excluded:
+            detail = found.excluded[name]
+            repositories.journal(
+                session, federation, "update.excluded", round_number=publication.number, device=name, detail=detail
+            )
+        if name in found.capped:
+            detail = f"{name} counts as with {found.capped[name]} examples (rounds.max_weight_ratio)"
+            repositories.journal(session, federation, "round.capped", round_number=publication.number, detail=detail)
 
 
 def settle(session: Session, publication: RoundRow, version: int) -> None:
@@ -173,6 +233,12 @@ def _take_out(row: ContributionRow) -> None:
     row.sha256 = row.size = None
     row.update_id, row.examples, row.class_counts, row.received_at = "", 0, None, time.time()
     _note_change(row, row.received_at)
+
+
+def _note_end(session: Session, federation: Named, device: Named, row: ContributionRow) -> None:
+    """Have the ledger say that a device's sums are going, so that no backup brings them back for good."""
+    if row.sha256 is not None:
+        session.add(EndedAccessRow(kind="withdrawn", subject=device.name, federation=federation.name))
 
 
 def _note_change(row: ContributionRow, now: float) -> None:

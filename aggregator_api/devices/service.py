@@ -142,6 +142,6 @@ def revoke_device_credentials(session: Session, federation: FederationRow, row: 
     row.enrolment, row.state = "revoked", "offline"
     api_keys.revoke_of_device(session, row)
     enrolment_tokens.revoke_for(session, federation, row.name, time.time())
-    held = update(UpdateRow).where(UpdateRow.device_id == row.id, UpdateRow.status == "held")
-    session.execute(held.values(status="refused", reason="the device was revoked"))
+    deferred = update(UpdateRow).where(UpdateRow.device_id == row.id, UpdateRow.status == "deferred")
+    session.execute(deferred.values(status="refused", reason="the device was revoked"))
     repositories.journal(session, federation, "device.revoked", device=row.name, detail="by the operator")

@@ -30,8 +30,8 @@ def count_refused(
     count = "1 update was" if device.refused_updates == 1 else f"{device.refused_updates} updates in a row were"
     device.suspended_at = time.time()
     device.suspension_reason = f"{count} refused, the last one because: {reason}"[:2000]
-    held = update(UpdateRow).where(UpdateRow.device_id == device.id, UpdateRow.status == "held")
-    session.execute(held.values(status="refused", reason="the device was suspended"))
+    deferred = update(UpdateRow).where(UpdateRow.device_id == device.id, UpdateRow.status == "deferred")
+    session.execute(deferred.values(status="refused", reason="the device was suspended"))
     repositories.journal(
         session,
         federation,
@@ -47,12 +47,12 @@ def judge_round(
     federation: FederationRow,
     row: RoundRow,
     settings: RoundSettings,
-    left_out: Mapping[str, str],
+    excluded: Mapping[str, str],
     *,
     is_published: bool,
 ) -> None:
     """Count what a round has left out (device to reason), and begin anew with those whose updates it has used."""
-    for name, reason in sorted(left_out.items()):
+    for name, reason in sorted(excluded.items()):
         if device := repositories.find_device(session, federation, name):
             count_refused(session, federation, device, settings, row.number, reason)
     if is_published:

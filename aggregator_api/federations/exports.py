@@ -14,6 +14,7 @@ from typing import cast
 from aggregator_api.errors import ConflictError, UnavailableError, UnprocessableError
 from aggregator_api.federations.initial_state import initial_client_of
 from federation import wire
+from federation.head import with_placeholder_head
 from federation.methods import method_from_json
 from federation.plan import Plan
 from federation.training.forward import initial_model
@@ -27,12 +28,20 @@ _one_at_a_time = Lock()
 
 
 def checkpoint(
-    plan: Plan, federation: str, round_number: int, sha256: str, broadcast: bytes, scores: dict[str, float]
+    plan: Plan,
+    federation: str,
+    round_number: int,
+    sha256: str,
+    broadcast: bytes,
+    scores: dict[str, float],
+    *,
+    is_network: bool = False,
 ) -> bytes:
     """Return a version as a checkpoint, with its origin and scores.
 
     Where each device normalizes by its own statistics, the model has none: it then takes normalized windows. Of a
-    federation that pretrains without labels it is the encoder, with a fresh head, for `sim run --init`.
+    federation that pretrains without labels it is the encoder, with a fresh head, for `sim run --init`. With
+    `is_network` only what is below the head matters, and any head may take the place of its own.
 
     Raises:
         ConflictError: if the method has no model for all.
@@ -47,7 +56,7 @@ def checkpoint(
         raise ConflictError(f"{method.name} has no global model: every device has its own, and exports that")
     initial = method.init_client_state(initial_client_of(plan, plan.model, sys.maxsize), plan.training)
     client = method.serving_model(method.global_model(initial, wire.decode(broadcast, limit_bytes=len(broadcast))))
-    state = {**client.params, **client.buffers}
+    state = {**(with_placeholder_head(client.params) if is_network else client.params), **client.buffers}
     if pretrained := is_autoencoder_state(state):
         fresh = initial_model(
             lambda: build(plan.model.name, classes=len(plan.labels), **plan.model.options), plan.training.seed

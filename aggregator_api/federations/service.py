@@ -162,7 +162,8 @@ def _has_feature_model(plan: Plan) -> bool:
 
 def _feature_model(new: NewFederation, initial: InitialState) -> bytes:
     """Make the ONNX file that ends without torch compute embeddings with."""
-    return exports.onnx(exports.checkpoint(new.plan, new.name, 0, initial.sha256, initial.broadcast, {}))
+    made = exports.checkpoint(new.plan, new.name, 0, initial.sha256, initial.broadcast, {}, is_network=True)
+    return exports.onnx(made)
 
 
 def _write(

@@ -53,7 +53,7 @@ HTTP_SECONDS = Histogram(
     registry=None,
 )
 
-COUNTED_STATUSES = ("accepted", "held", "left_out")
+COUNTED_STATUSES = ("accepted", "deferred", "excluded")
 
 
 class HttpTimer:

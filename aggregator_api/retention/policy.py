@@ -46,7 +46,9 @@ def apply(session: Session, settings: Settings, *, actor: str, dry_run: bool = F
     updates = events = 0
     if settings.update_retention_days is not None:
         open_rounds = select(RoundRow.id).where(RoundRow.phase.not_in(ENDED))
-        settled = (UpdateRow.status != "held") & (UpdateRow.round_id.is_(None) | UpdateRow.round_id.not_in(open_rounds))
+        settled = (UpdateRow.status != "deferred") & (
+            UpdateRow.round_id.is_(None) | UpdateRow.round_id.not_in(open_rounds)
+        )
         past = settled & (UpdateRow.received_at < now - settings.update_retention_days * DAY_S)
         updates = sum(remove_rows(session, [(table_of(UpdateRow), past)], dry_run=dry_run).values())
     if settings.event_retention_days is not None:

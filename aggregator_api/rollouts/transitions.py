@@ -240,7 +240,7 @@ def order(session: Session, federation: FederationRow) -> ReleaseOrder | None:
         serial=newest_serial(session, federation),
         released=_release(session, federation, latest(session, federation, RolloutPhase.COMPLETED)),
         candidate=_release(session, federation, candidate),
-        millionths=candidate.reach if candidate else 0,
+        share_millionths=candidate.reach if candidate else 0,
         withdrawn=tuple(session.scalars(halted.order_by(RolloutRow.number.desc()).limit(MAX_WITHDRAWN))),
     )
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from aggregator_api.db.models import Blob
-from aggregator_api.devices.contributions import SumChange
+from aggregator_api.devices.contributions import Contributed, SumChange
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import Broadcasts
 from aggregator_api.updates.contract import Contract
 from federation import wire
+from federation.aggregation.present_sums import combined, needs_all
 from federation.aggregation.screening import cap_examples
+from federation.method import Method
 from federation.privacy.differential_privacy import privatized
 from federation.protocol.messages import UpdateManifest
 from federation.records import Tree, Update
@@ -45,6 +48,19 @@ class Aggregate(NamedTuple):
     broadcast: Blob
     noise_multiplier: float | None = None
     """Of the noise in it, where changes were clipped."""
+    capped: Mapping[str, int] = MappingProxyType({})
+    """Of a continuous federation: how many examples a device counts with that has more."""
+    excluded: Mapping[str, str] = MappingProxyType({})
+    """Of a continuous federation: why nothing of a device is used."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `from_json` needs, in another process."""
+        return {**self._asdict(), "capped": dict(self.capped), "excluded": dict(self.excluded)}
+
+    @classmethod
+    def from_json(cls, made: Mapping[str, Any]) -> Aggregate:
+        """Read what another process has made."""
+        return cls(**{**made, "state": Blob(*made["state"]), "broadcast": Blob(*made["broadcast"])})
 
 
 def aggregate(contract: Contract, blobs: BlobStore, state_sha256: str, updates: Iterable[StoredUpdate]) -> Aggregate:
@@ -68,23 +84,35 @@ def aggregate(contract: Contract, blobs: BlobStore, state_sha256: str, updates: 
     return Aggregate(blobs.put(wire.encode(new)), blobs.put(wire.encode(method.broadcast(new, ""))), multiplier)
 
 
-def publish(contract: Contract, blobs: BlobStore, state_sha256: str, changes: Iterable[SumChange]) -> Aggregate:
-    """Bring the changes of a continuous federation into the newest state; a few are in memory at a time.
+def publish(contract: Contract, blobs: BlobStore, state_sha256: str, contributed: Contributed) -> Aggregate:
+    """Make the next state of a continuous federation, of the changes alone where that is enough; a few are in memory.
 
     Raises:
         BlobError: if a blob is missing or damaged.
-        FederationError: if the method cannot combine them.
+        FederationError: if the method cannot combine them, or the rules leave too few.
     """
+    method, plan, state = contract.method, contract.plan, read_state(blobs, state_sha256)
 
+    def read(change: SumChange) -> Update:
+        return _update_of(contract, blobs, change)
+
+    if not needs_all(method, plan.rounds, state):
+        return _stored(method, blobs, method.aggregate(state, prefetch(contributed.changes, read)))
+    parts = {part.client: part for part in contributed.present}
+    found = combined(method, plan.rounds, plan.training.seed, state, list(parts), lambda client: read(parts[client]))
+    capped, excluded = dict(found.screening.capped), dict(found.screening.excluded)
+    return _stored(method, blobs, found.state)._replace(capped=capped, excluded=excluded)
+
+
+def _update_of(contract: Contract, blobs: BlobStore, change: SumChange) -> Update:
     def tree(sha256: str | None) -> Tree | None:
         return None if sha256 is None else contract.decode_stored(blobs.read(sha256))
 
-    def read(change: SumChange) -> Update:
-        return Update(change.client, change.examples, 0, tree(change.sha256) or {}, replaces=tree(change.replaces))
+    return Update(change.client, change.examples, 0, tree(change.sha256) or {}, replaces=tree(change.replaces))
 
-    method = contract.method
-    new = method.aggregate(read_state(blobs, state_sha256), prefetch(changes, read))
-    return Aggregate(blobs.put(wire.encode(new)), blobs.put(wire.encode(method.broadcast(new, ""))))
+
+def _stored(method: Method, blobs: BlobStore, state: Tree) -> Aggregate:
+    return Aggregate(blobs.put(wire.encode(state)), blobs.put(wire.encode(method.broadcast(state, ""))))
 
 
 def read_state(blobs: BlobStore, sha256: str) -> Tree:

@@ -11,11 +11,11 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from aggregator_api.db.models import Blob
-from aggregator_api.devices.contributions import SumChange
+from aggregator_api.devices.contributions import Contributed
 from aggregator_api.errors import WorkerDiedError, WorkFailedError
 from aggregator_api.rounds.aggregation import Aggregate, StoredUpdate, aggregate, publish, read_state
 from aggregator_api.storage.blobs import BlobStore
@@ -32,8 +32,8 @@ class AggregationExecutor(Protocol):
     def aggregate(self, contract: Contract, state: str, updates: Sequence[StoredUpdate]) -> Aggregate:
         """Combine updates with the state in the blob `state`."""
 
-    def publish(self, contract: Contract, state: str, changes: Sequence[SumChange]) -> Aggregate:
-        """Bring the changes of a continuous federation into the state in the blob `state`."""
+    def publish(self, contract: Contract, state: str, contributed: Contributed) -> Aggregate:
+        """Make the state of a continuous federation after that in the blob `state`."""
 
     def broadcasts(self, contract: Contract, state: str, cohort: Sequence[str]) -> dict[str, Blob]:
         """Write what each client of a cohort gets."""
@@ -52,9 +52,9 @@ class InProcessExecutor:
         """Combine updates with the state in the blob `state`."""
         return aggregate(contract, self._blobs, state, updates)
 
-    def publish(self, contract: Contract, state: str, changes: Sequence[SumChange]) -> Aggregate:
-        """Bring the changes of a continuous federation into the state in the blob `state`."""
-        return publish(contract, self._blobs, state, changes)
+    def publish(self, contract: Contract, state: str, contributed: Contributed) -> Aggregate:
+        """Make the state of a continuous federation after that in the blob `state`."""
+        return publish(contract, self._blobs, state, contributed)
 
     def broadcasts(self, contract: Contract, state: str, cohort: Sequence[str]) -> dict[str, Blob]:
         """Write what each client of a cohort gets."""
@@ -86,11 +86,11 @@ class WorkerProcessExecutor:
             WorkerDiedError: if the worker has died over the job too often.
         """
         stored = [{**one._asdict(), "manifest": one.manifest.model_dump(mode="json")} for one in updates]
-        return _aggregate_of(self._ask("aggregate", contract, state, {"updates": stored}))
+        return Aggregate.from_json(self._ask("aggregate", contract, state, {"updates": stored}))
 
-    def publish(self, contract: Contract, state: str, changes: Sequence[SumChange]) -> Aggregate:
-        """Bring the changes of a continuous federation into the state in the blob `state`; raises as `aggregate`."""
-        return _aggregate_of(self._ask("publish", contract, state, {"changes": list(changes)}))
+    def publish(self, contract: Contract, state: str, contributed: Contributed) -> Aggregate:
+        """Make the state of a continuous federation after that in the blob `state`; raises as `aggregate`."""
+        return Aggregate.from_json(self._ask("publish", contract, state, {"contributed": contributed}))
 
     def broadcasts(self, contract: Contract, state: str, cohort: Sequence[str]) -> dict[str, Blob]:
         """Write what each client of a cohort gets; raises as `aggregate` does."""
@@ -128,10 +128,6 @@ class WorkerProcessExecutor:
         process.kill()
         _reap(process)
         return None
-
-
-def _aggregate_of(done: Mapping[str, Any]) -> Aggregate:
-    return Aggregate(Blob(*done["state"]), Blob(*done["broadcast"]), done["noise_multiplier"])
 
 
 def _asked(process: subprocess.Popen[bytes], line: bytes) -> bytes:

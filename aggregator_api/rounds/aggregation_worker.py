@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import torch
 
-from aggregator_api.devices.contributions import SumChange
+from aggregator_api.devices.contributions import Contributed, SumChange
 from aggregator_api.rounds.aggregation import StoredUpdate, aggregate, publish, read_state
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import write_broadcasts
@@ -58,12 +58,12 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
         state = read_state(blobs, job["state"])
         return {"broadcasts": write_broadcasts(contract.method, blobs, state, job["cohort"])}
     if job["kind"] == "publish":
-        changes = [SumChange(*change) for change in job["changes"]]
-        return publish(contract, blobs, job["state"], changes)._asdict()
+        contributed = Contributed(*([SumChange(*part) for part in parts] for parts in job["contributed"]))
+        return publish(contract, blobs, job["state"], contributed).to_json()
     updates = [
         StoredUpdate(**{**one, "manifest": UpdateManifest.model_validate(one["manifest"])}) for one in job["updates"]
     ]
-    return aggregate(contract, blobs, job["state"], updates)._asdict()
+    return aggregate(contract, blobs, job["state"], updates).to_json()
 
 
 if __name__ == "__main__":

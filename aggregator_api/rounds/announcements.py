@@ -118,7 +118,7 @@ def announcement(
             "federation": federation.name,
             "instance": federation.instance,
             "epoch": epoch.epoch,
-            "restored": epoch.restored_at,
+            "restored_at": epoch.restored_at,
             "serial": last_event(session, federation),
             "state": _state(federation, row, continuous),
             "round": _number(session, federation, row, continuous),

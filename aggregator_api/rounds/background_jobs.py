@@ -79,7 +79,7 @@ class BackgroundJobs:
         self._pool.submit(self._guard, owner, name, number, "aggregation failed", self._aggregate)
 
     def publish(self, owner: Owner, name: str, number: int) -> None:
-        """Bring the changes that a publication has taken into the sums, then have its owner publish the result."""
+        """Make the version of a publication, then have its owner publish the result."""
         self._pool.submit(self._guard, owner, name, number, "publication failed", self._publish)
 
     def collect_garbage(self) -> None:
@@ -142,9 +142,9 @@ class BackgroundJobs:
             if row is None:
                 return
             contract, state = owner.contract(federation), row.base_version.state_sha256
-            changes = contributions.taken(session, row)
-        result = self._executor.publish(contract, state, changes)
-        owner.publish(name, number, result, Screening(), _observed_since(started))
+            contributed = contributions.contributed(session, row)
+        result = self._executor.publish(contract, state, contributed)
+        owner.publish(name, number, result, Screening(result.capped, result.excluded), _observed_since(started))
 
 
 def _observed_since(started: float) -> float:
@@ -171,5 +171,5 @@ def _used(stored: Mapping[str, UpdateRow], screening: Screening, number: int) ->
             UpdateManifest.model_validate(update.manifest), number - update.base_round, screening.capped.get(device)
         )
         for device, update in stored.items()
-        if device not in screening.left_out
+        if device not in screening.excluded
     ]

@@ -288,7 +288,7 @@ class Coordinator:
             self._clock.follow(leap_s)
             self.listening_since = self._last_offline_check = self._clock()
             self._presence.drop()  # who was heard since then cannot be told
-            log.warning("clock stepped step_s=%+.0f; deadlines shifted", leap_s)
+            log.warning("clock stepped step_s=%+.0f federations=%d", leap_s, len(names))
             for name in names:
                 self.announce(name)
 
@@ -297,8 +297,7 @@ class Coordinator:
             federation = _row(session, name)
             moved_s = deadlines.cap_deadline(session, federation, self.contract(federation).plan.rounds, self._clock())
         if moved_s:
-            what = "deadline capped by_s=%.0f; the clock was set back"
-            log.warning(what, moved_s, extra=about(federation=name))
+            log.warning("deadline capped by_s=%.0f", moved_s, extra=about(federation=name))
 
     def _is_offline_check_due(self, now: float) -> bool:
         """Look seldom, since it costs a look at every awaited device, and not before all had time to say hello."""
@@ -336,12 +335,15 @@ class Coordinator:
                 row = _at(session, federation, number, RoundPhase.AGGREGATING)
                 if federation is None or row is None:
                     return  # stopped while it was aggregated: the result is not used
-                write_screening(session, federation, row, screening)
                 settings = self.contract(federation).plan.rounds
                 version = repositories.add_version(session, federation, number, result.state, result.broadcast)
                 if self.contract(federation).is_continuous:
+                    contributions.note_screening(session, federation, row, screening)
                     contributions.settle(session, row, version)
-                judge_round(session, federation, row, settings, screening.left_out, is_published=True)
+                    judge_round(session, federation, row, settings, {}, is_published=True)
+                else:
+                    write_screening(session, federation, row, screening)
+                    judge_round(session, federation, row, settings, screening.excluded, is_published=True)
                 transitions.start_next(session, federation, self._clock())
                 published = self.transition(session, federation, Aggregated())
                 if result.noise_multiplier is not None:
@@ -363,7 +365,7 @@ class Coordinator:
                     if screening is not None:
                         write_screening(session, federation, row, screening)
                         settings = self.contract(federation).plan.rounds
-                        judge_round(session, federation, row, settings, screening.left_out, is_published=False)
+                        judge_round(session, federation, row, settings, screening.excluded, is_published=False)
                     ended = self.transition(session, federation, AggregationFailed(reason))
                 elif _at(session, federation, number, RoundPhase.ANNOUNCED):
                     ended = self.transition(session, federation, Stopped(reason))

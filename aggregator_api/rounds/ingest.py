@@ -206,7 +206,7 @@ class Ingest:
             upload = self._uploads.get(key)
             if upload is None or not upload.continues(manifest):
                 if reason := disk.shortage(self._uploads.root, self._min_free_bytes + manifest.size):
-                    log.warning("update deferred: %s", reason, extra=_about(key))
+                    log.warning("update postponed: %s", reason, extra=_about(key))
                     self._answer(key, "retry", nonce=manifest.nonce, reason=reason)
                     return
                 self._make_room(key)
@@ -278,7 +278,7 @@ class Ingest:
             round_id, actions = self._into_round(session, context, manifest)
             kept = "" if round_id else "kept for the next round"
             reason = "; ".join(filter(None, (contract.partial_work(manifest), kept)))
-            place = receipts.Destination("accepted" if round_id else "held", manifest.round, round_id)
+            place = receipts.Destination("accepted" if round_id else "deferred", manifest.round, round_id)
             receipts.note_update(session, federation, device, manifest, place, reason, norms)
             return AcceptedUpdate(actions, reason)
 

@@ -78,13 +78,13 @@ def record_broadcasts(row: RoundRow, broadcasts: Mapping[str, Blob]) -> None:
 
 
 def begin(session: Session, federation: FederationRow, apply: Transition) -> tuple[Action, ...]:
-    """Open the written round, and hand it the updates that are held for it; a device's newest one first."""
+    """Open the written round, and hand it the updates that were deferred to it; a device's newest one first."""
     opened = apply(Opened())
     row = repositories.open_round(session, federation)
     if opened is None or row is None:
         return ()
     actions = list(opened.actions)
-    for update in _held(session, federation):
+    for update in _deferred(session, federation):
         if row.phase != RoundPhase.COLLECTING:
             break  # this round has enough: the rest waits for another
         result = apply(UpdateArrived(update.device.name, update.base_round))
@@ -107,8 +107,8 @@ def _settle(
     return ()
 
 
-def _held(session: Session, federation: FederationRow) -> list[UpdateRow]:
-    query = select(UpdateRow).where(UpdateRow.federation_id == federation.id, UpdateRow.status == "held")
+def _deferred(session: Session, federation: FederationRow) -> list[UpdateRow]:
+    query = select(UpdateRow).where(UpdateRow.federation_id == federation.id, UpdateRow.status == "deferred")
     return list(session.scalars(query.order_by(UpdateRow.base_round.desc(), UpdateRow.id)))
 
 

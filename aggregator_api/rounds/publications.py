@@ -38,4 +38,4 @@ def _is_due(session: Session, federation: FederationRow, plan: Plan, now: float)
     if repositories.open_round(session, federation) is not None:
         return False
     found = contributions.counts(session, federation)
-    return publication.is_due(plan.publication, contributions.waiting(found), found.last_at, now)
+    return publication.is_due(plan.publication, contributions.waiting(found), found.last, now)

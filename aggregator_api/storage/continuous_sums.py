@@ -14,9 +14,11 @@ from aggregator_api.errors import BlobError
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.fsck_result import FROM_BACKUP, FsckResult, Severity
 from federation import wire
+from federation.aggregation.present_sums import combined, settings_of
 from federation.methods import is_continuous, method_from_json
+from federation.plan import Plan
 from federation.records import Tree, Update
-from federation.tree import flatten, map_tree
+from federation.tree import flatten
 
 
 def check(session: Session, blobs: BlobStore) -> Iterator[FsckResult]:
@@ -38,16 +40,23 @@ def rebuilt(session: Session, blobs: BlobStore, federation: FederationRow) -> Tr
     Raises:
         BlobError: if a blob is missing or damaged.
     """
-    method, mine = method_from_json(federation.plan["method"]), ContributionRow.federation_id == federation.id
-    rows = session.scalars(select(ContributionRow.published_sha256).where(mine).order_by(ContributionRow.id))
-    names = [sha256 for sha256 in rows if sha256 is not None]
+    method, plan = method_from_json(federation.plan["method"]), Plan.model_validate(federation.plan)
+    query = select(ContributionRow).where(
+        ContributionRow.federation_id == federation.id, ContributionRow.published_sha256.is_not(None)
+    )
+    rows = {row.device.name if row.device else f"/{row.id}": row for row in session.scalars(query)}
     newest = _newest(session, blobs, federation)
-    nothing = {**newest, "sums": map_tree(torch.zeros_like, newest["sums"])}
-    updates = (Update(str(k), 1, 0, _tree(blobs, name)) for k, name in enumerate(names))
-    return method.aggregate(nothing, updates) if names else nothing
+
+    def read(client: str) -> Update:
+        return Update(client, rows[client].examples, 0, _tree(blobs, str(rows[client].published_sha256)))
+
+    return combined(method, settings_of(newest, plan.rounds), plan.training.seed, newest, list(rows), read).state
 
 
 def _compared(session: Session, blobs: BlobStore, federation: FederationRow) -> FsckResult:
+    if _has_nameless(session, federation) and federation.plan["method"].get("aggregation", "mean") != "mean":
+        message = f"federation {federation.name}: a device was deleted, and its sums go with the next version"
+        return FsckResult(Severity.OK, f"{message}; a robust rule goes by names, so that one is compared again")
     kept, again = flatten(_newest(session, blobs, federation)), flatten(rebuilt(session, blobs, federation))
     number, clients = repositories.newest_version(session, federation).version, int(again["sums/clients"])
     words = f"federation {federation.name}: the sums of version {number}"
@@ -59,6 +68,12 @@ def _compared(session: Session, blobs: BlobStore, federation: FederationRow) -> 
         message = f"{words} are not those of its {clients} devices: {', '.join(differing)} differ"
         return FsckResult(Severity.PROBLEM, message, FROM_BACKUP)
     return FsckResult(Severity.OK, f"{words} are those of its {clients} devices, bit for bit")
+
+
+def _has_nameless(session: Session, federation: FederationRow) -> bool:
+    row = ContributionRow
+    gone = (row.federation_id == federation.id, row.device_id.is_(None), row.published_sha256.is_not(None))
+    return session.scalar(select(row.id).where(*gone).limit(1)) is not None
 
 
 def _newest(session: Session, blobs: BlobStore, federation: FederationRow) -> Tree:

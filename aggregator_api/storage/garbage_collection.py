@@ -1,10 +1,10 @@
 """Removing blobs that no row refers to any more.
 
 Kept are: the state and the broadcast of every model version that was not deleted, the network of a federation below the
-head, what the devices of open rounds get, and every update that is held or accepted into a round that has not ended,
-with what its device got to start from; in a continuous federation what each device has sent last, what of it the newest
-version has, and what the next one takes. What is younger than the grace period is kept too, since a blob is written
-before its row.
+head, what the devices of open rounds get, and every update that is deferred, or accepted into a round that has not
+ended, with what its device got to start from; in a continuous federation what each device has sent last, what of it the
+newest version has, and what the next one takes. What is younger than the grace period is kept too, since a blob is
+written before its row.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ def _remove(database: Database, blobs: BlobStore, sha256: str, grace_s: float) -
 def _queries(sha256: str | None = None) -> Iterator[Select[Any]]:
     """Yield what reads the names in use: all, or one."""
     open_rounds = select(RoundRow.id).where(RoundRow.phase.not_in(ENDED))
-    waiting = or_(UpdateRow.status == "held", and_(UpdateRow.status == "accepted", UpdateRow.round_id.in_(open_rounds)))
+    waiting = or_(
+        UpdateRow.status == "deferred", and_(UpdateRow.status == "accepted", UpdateRow.round_id.in_(open_rounds))
+    )
     kept = ModelVersionRow.deleted_at.is_(None)
     started_from = (
         select(ParticipationRow.broadcast_sha256)

@@ -19,6 +19,7 @@ from aggregator_api.db import ledger as ledgers
 from aggregator_api.db.database import Database
 from aggregator_api.db.ledger import Ledger, LedgerContents, LedgerEntry, subject_of
 from aggregator_api.db.models import CredentialRow, DeviceRow, EnrolmentTokenRow, FederationRow, WebSessionRow
+from aggregator_api.devices import contributions
 from aggregator_api.devices.service import revoke_device_credentials
 from aggregator_api.errors import ConfigError, ConflictError, LedgerError
 from aggregator_api.retention import rows
@@ -27,17 +28,24 @@ log = logging.getLogger(__name__)
 
 
 class ReplayResult(NamedTuple):
-    """What was ended again, or (`reason`: why) held; `devices` are those whose account the broker must not keep."""
+    """What was ended again, or (`reason`: why) held.
+
+    devices: those whose account the broker must not keep; withdrawn: devices whose sums were taken out again.
+    """
 
     keys: int = 0
     tokens: int = 0
     devices: tuple[tuple[str, str], ...] = ()
     reason: str = ""
+    withdrawn: int = 0
 
     def __str__(self) -> str:
         """Say it in words."""
         counted = f"{self.keys} keys, {self.tokens} tokens and {len(self.devices)} devices"
-        return f"{counted} wait to be confirmed, as {self.reason}" if self.reason else f"{counted} are void since"
+        if self.reason:
+            return f"{counted} wait to be confirmed, as {self.reason}"
+        sums = f"; the sums of {self.withdrawn} devices were taken out again" if self.withdrawn else ""
+        return f"{counted} are void since{sums}"
 
 
 def catch_up(database: Database, ledger: Ledger) -> None:
@@ -108,10 +116,12 @@ def contents(session: Session, ledger: Ledger) -> LedgerContents:
 def _apply(session: Session, found: LedgerContents) -> ReplayResult:
     state = ledgers.position(session)
     ended = [entry for entry in found.entries if entry.number > state.number]
+    withdrawn = contributions.withdraw_again(session, _subjects(ended, "withdrawn"))
     result = ReplayResult(
         _void(session, CredentialRow, _subjects(ended, "key")),
         _void(session, EnrolmentTokenRow, _subjects(ended, "token")),
         tuple(_end_devices(session, _subjects(ended, "device"), _subjects(ended, "device-deleted"))),
+        withdrawn=withdrawn,
     )
     state.number = found.number
     return result

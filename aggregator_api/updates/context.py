@@ -19,11 +19,11 @@ from aggregator_api.db.models import (
 from aggregator_api.db.repositories import ENDED, machine_round
 from federation.rounds.server_round import ClientStatus, Round
 
-ACCEPTED_STATUSES = ("accepted", "held")
+ACCEPTED_STATUSES = ("accepted", "deferred")
 """Statuses of updates that are safe here, as their device is told."""
 
 
-REPORTED = (*ACCEPTED_STATUSES, "left_out")
+REPORTED = (*ACCEPTED_STATUSES, "excluded")
 """Statuses of updates beside which no other of their device for the same round is taken."""
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from aggregator_api.db.models import DeviceRow, FederationRow, MetricRow, UpdateRow
 from aggregator_api.db.repositories import Named, journal, put, table_of
 from aggregator_api.errors import UpdateRefusedError
-from federation.protocol.messages import DeviceStatus, UpdateManifest, metrics_today, write
+from federation.protocol.messages import DeviceStatus, UpdateManifest, write
 
 METRIC_NAME_LENGTH = 64
 _ADD_UPDATE, _ADD_METRICS = insert(table_of(UpdateRow)), insert(table_of(MetricRow))
@@ -61,7 +61,7 @@ def note_clone(session: Session, federation: FederationRow, name: str) -> None:
 
 
 class Destination(NamedTuple):
-    """Where an update has gone: `accepted` into a round or into the next version, or `held` for the next round."""
+    """Where an update has gone: `accepted` into a round or into the next version, or `deferred` to the next round."""
 
     status: str
     number: int
@@ -96,8 +96,7 @@ def note_update(
         "received_at": now,
     }
     put(session, _ADD_UPDATE, columns)
-    today = metrics_today(manifest.metrics)
-    measured = {name: value for name, value in today.items() if 0 < len(name) <= METRIC_NAME_LENGTH}
+    measured = {name: value for name, value in manifest.metrics.items() if 0 < len(name) <= METRIC_NAME_LENGTH}
     common = {"federation_id": federation.id, "device_id": device.id, "round_number": number}
     if manifest.sequence is not None:  # of a continuous federation, where a device may send several for one version
         before = (MetricRow.device_id == device.id, MetricRow.round_number == number)

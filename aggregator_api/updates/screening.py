@@ -13,7 +13,7 @@ from aggregator_api.db.repositories import ENDED, Named, journal
 from federation.aggregation.screening import HISTORY_ROUNDS, NormHistory, RoundNorms, Screening, Typical, UpdateClaim
 from federation.rounds.server_round import RoundPhase
 
-LEFT_OUT = "left_out"
+EXCLUDED = "excluded"
 """Status of an update that a round has accepted, and not used in the end."""
 
 _LOOKED_AT = 10 * HISTORY_ROUNDS
@@ -38,18 +38,18 @@ def claim_of(row: UpdateRow) -> UpdateClaim:
 
 def write_screening(session: Session, federation: Named, row: RoundRow, found: Screening) -> None:
     """Write what was found about the updates of a round: into their rows, the round's, and the journal."""
-    judged = found.capped.keys() | found.left_out.keys()
+    judged = found.capped.keys() | found.excluded.keys()
     rows = session.scalars(select(UpdateRow).where(UpdateRow.round_id == row.id)) if judged else ()
     updates = {one.device.name: one for one in rows if one.device.name in judged}
-    for name, why in sorted(found.left_out.items()):
-        updates[name].status, updates[name].reason = LEFT_OUT, why
-        journal(session, federation, "update.left_out", round_number=row.number, device=name, detail=why)
+    for name, why in sorted(found.excluded.items()):
+        updates[name].status, updates[name].reason = EXCLUDED, why
+        journal(session, federation, "update.excluded", round_number=row.number, device=name, detail=why)
     for name, examples in found.capped.items():
         updates[name].counted_examples = examples
     if found.capped:
         detail = _in_words({name: claim_of(updates[name]).examples for name in found.capped}, found.capped)
         journal(session, federation, "round.capped", round_number=row.number, detail=detail)
-    row.capped, row.left_out = len(found.capped), len(found.left_out)
+    row.capped, row.excluded = len(found.capped), len(found.excluded)
     row.norms = {group: typical._asdict() for group, typical in found.norms.items()}
     session.flush()  # the round is also written beside the session
 

@@ -14,6 +14,7 @@ import typer
 from edge_agent.config.settings import load
 from edge_agent.errors import AgentError, ConfigError, LabelError
 from edge_agent.storage.window_store import FILE_NAME, WindowStore
+from gaitway.exit_codes import ExitCode
 from gaitway.terminal import Console
 
 ConfigOption = Annotated[Path, typer.Option(help="The device's TOML file; write one with example-config.")]
@@ -31,7 +32,7 @@ def cli_errors() -> Iterator[None]:
 def refused(error: AgentError | OSError) -> typer.Exit:
     """Say why the program ends; the exit code is 2 where a setting or a file of the operator's is wrong, else 1."""
     Console(stderr=True).print(f"edge_agent: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-    return typer.Exit(2 if isinstance(error, ConfigError) else 1)
+    return typer.Exit(ExitCode.REFUSED if isinstance(error, ConfigError) else ExitCode.FAILED)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import typer
 
 from edge_agent.cli.command import ConfigOption
 from edge_agent.doctor import Level, examine
+from gaitway.exit_codes import ExitCode
 from gaitway.terminal import Console
 
 STYLE = {Level.OK: "green", Level.WARNING: "yellow", Level.FAILURE: "red"}
@@ -34,4 +35,4 @@ def doctor(
     failed = any(finding.level is Level.FAILURE for finding in found)
     if as_json:
         typer.echo(json.dumps({"ok": not failed, "findings": [finding._asdict() for finding in found]}, indent=2))
-    raise typer.Exit(1 if failed else 0)
+    raise typer.Exit(ExitCode.FAILED if failed else ExitCode.DONE)

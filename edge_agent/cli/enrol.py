@@ -22,6 +22,7 @@ from edge_agent.transport.enrolment import (
     warning_about,
 )
 from edge_agent.transport.enrolment import enrol as enrol_with
+from gaitway.exit_codes import ExitCode
 from gaitway.terminal import Console
 
 
@@ -68,5 +69,5 @@ def enrol(
         raise refused(error) from None
     if answer.credentials is None:
         typer.echo(f"{who.device} is known to the server, and waits for the operator's approval")
-        raise typer.Exit(3)
+        raise typer.Exit(ExitCode.PENDING)
     typer.echo(f"{who.device} is enrolled in {who.federation}; its credentials are in {who.folder}")

@@ -94,7 +94,13 @@ class ModelSection(Section):
     refresh_s: float = Field(
         default=900.0,
         ge=0,
-        description="a continuous federation's newer version is taken up after so long, or when its number has doubled",
+        description="a continuous federation's newer version is taken up after so long, or when its number is half as "
+        "much again",
+    )
+    network_dir: Path | None = Field(
+        default=None,
+        description="in a continuous federation: data folder of another agent of this device, whose federation trains "
+        "a network; its model in use is compared with the heads",
     )
     holdout_windows: int = Field(default=1024, ge=MIN_EXAMPLES, description="at most so many windows judge a model")
 

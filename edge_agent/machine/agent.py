@@ -177,9 +177,9 @@ def _restored(transition: Transition, a: Announcement) -> None:
     rounds.drop(transition, "the server was restored from a backup")
     uploads.stop(transition)
     transition.set(epoch=a.epoch, done=frozenset(), outbox=(), undecided="")
-    transition.set(contribution=None, contribute_at=None, withdrawing=False)  # the backup may have other sums of it
+    contributions.restored(transition)
     transition.set(order=None, offered=None, using=0, report=None)
-    transition.issue(BeginEpoch(a.epoch, a.round, a.restored))
+    transition.issue(BeginEpoch(a.epoch, a.round, a.restored_at))
     transition.issue(Log(f"the server was restored: it is in epoch {a.epoch} now, and at round {a.round}"))
 
 

@@ -43,9 +43,10 @@ class Collect:
 
 @dataclass(frozen=True)
 class FetchBlob:
-    """Download a broadcast."""
+    """Download a broadcast, and before it the network's ONNX file, if the server has one; without it, it does too."""
 
     model: BlobPointer
+    network: BlobPointer | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class StartJob:
     plan: Plan
     chunk_bytes: int
     continuous: bool = False
+    network: BlobPointer | None = None  # its ONNX file, if it was announced
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,16 @@ def acknowledged(transition: Transition, ack: Acknowledgement) -> None:
         transition.issue(ForgetContribution())
 
 
+def restored(transition: Transition) -> None:
+    """Hold what the server has of this device for unknown, if it ever had any: the backup may have other sums of it.
+
+    So sums are sent anew, and a withdrawal is repeated, whoever or whatever it was made by.
+    """
+    sent = transition.agent.contribution
+    unknown = Contribution("unknown") if sent else None
+    transition.set(contribution=unknown, contribute_at=None, withdrawing=False)
+
+
 def failed(transition: Transition, reason: str) -> None:
     """Leave sums that cannot be made for now; there may be other windows by then, or another version."""
     _pause(transition, reason)

@@ -22,7 +22,7 @@ def offered_to(device: str, order: ReleaseOrder, offer: Offer | None = None) -> 
     if candidate is None:
         return order.released
     named = offer is not None and offer.rollout == candidate.rollout
-    return candidate if named or is_within(device, candidate.version, order.millionths) else order.released
+    return candidate if named or is_within(device, candidate.version, order.share_millionths) else order.released
 
 
 def valid_offer(offer: Offer | None, instance: str, epoch: int) -> Offer | None:

@@ -28,7 +28,7 @@ from edge_agent.machine.events import (
 )
 from edge_agent.machine.state import Candidate, PendingWork, Stage, leaves_model, next_work
 from edge_agent.machine.transition import Transition
-from federation.protocol.messages import DEFAULT_METRIC, AdoptionReport
+from federation.protocol.messages import DEFAULT_METRIC, AdoptionReport, BlobPointer
 from federation.seeds import seed_for
 
 MAX_BACKOFF_S = 60.0
@@ -79,7 +79,7 @@ def _fetch(transition: Transition, work: PendingWork) -> None:
         _start_job(transition, work)
         return
     transition.set(work=replace(work, stage=Stage.FETCHING))
-    transition.issue(FetchBlob(work.model))
+    transition.issue(FetchBlob(work.model, _network(transition, work)))
 
 
 def _block(transition: Transition, work: PendingWork) -> None:
@@ -132,7 +132,14 @@ def _start_job(transition: Transition, work: PendingWork) -> None:
         _block(transition, work)
         return
     transition.stage(Stage.TRAINING if work.kind == "train" else Stage.EXPORTING)
-    transition.issue(StartJob(work.kind, work.round, work.model, a.plan, a.chunk_bytes, work.continuous))
+    network = _network(transition, work)
+    transition.issue(StartJob(work.kind, work.round, work.model, a.plan, a.chunk_bytes, work.continuous, network))
+
+
+def _network(transition: Transition, work: PendingWork) -> BlobPointer | None:
+    """Return the ONNX file of which a continuous federation's heads are made: torch's exporter costs far more."""
+    a = transition.agent.announcement
+    return a.feature_model if a and work.continuous and leaves_model(a.plan) else None
 
 
 def _candidate(transition: Transition, work: PendingWork) -> None:

@@ -140,7 +140,7 @@ class Agent:
     contribute_at: float | None = None  # not before: the last try has failed
     withdrawing: bool = False  # the message is being written
     refresh_at: float | None = None  # a continuous federation's next version is taken up then, or when its number
-    refreshed: int = 0  # is twice this one, which was taken up last
+    refreshed: int = 0  # is half as much again as this one, which was taken up last
     candidates: tuple[Candidate, ...] = ()  # what was trained here and is not judged yet, oldest first
     blockers: tuple[str, ...] = ()  # what blocks the beginning of training now, in words
     work: PendingWork | None = None
@@ -267,7 +267,7 @@ def _to_adopt(agent: Agent, a: Announcement) -> PendingWork | None:
         return None
     if a.model.sha256 == agent.judged_global:
         return None
-    if a.continuous and agent.refresh_at is not None and made_by < 2 * agent.refreshed:
+    if a.continuous and agent.refresh_at is not None and made_by < agent.refreshed + max(1, agent.refreshed // 2):
         return None
     score = a.model.score
     if score is None and (made_by == 0 or a.model.sha256 == agent.undecided):

@@ -188,8 +188,8 @@ class Poll:
         """Begin a new session where the clock was set, as after a start without a network: labels come by its time."""
         ahead_s = time.time() - (self._wall_s + time.monotonic() - self._began_s)
         if abs(ahead_s) > MIN_CLOCK_STEP_S:
-            log.info("clock stepped step_s=%+.0f; a new session begins", ahead_s)
             self._begin()
+            log.info("clock stepped step_s=%+.0f session=%s", ahead_s, self._session)
 
     def run(self) -> None:
         """Read until stopped; raises SensorError if the sensor is gone."""

@@ -28,11 +28,12 @@ from edge_agent.machine.events import AdoptionOutcome
 from edge_agent.serving.heads import evaluate_heads, has_heads
 from edge_agent.serving.model_registry import SOURCES, ModelRegistry, Verdict, name_of
 from edge_agent.serving.model_runs import Evidence, ExampleKind, Model, ModelEvaluation, Windows, run_again, run_model
+from edge_agent.serving.other_network import add_network
 from edge_agent.storage.files import sha256_of
 from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.training.cross_validation import MAX_WINDOWS
-from edge_agent.training.job import GLOBAL, MODEL, PARITY, RESULT, job_folder
+from edge_agent.training.job import GLOBAL, HEADS, MODEL, PARITY, RESULT, job_folder
 from edge_agent.training.local_data import noun, preparation, read_split
 from export.runtime import ExportError
 from federation.plan import Plan
@@ -68,8 +69,11 @@ def evaluate_job(config: Config, plan: Plan, asked: Evaluate) -> Verdict:
     every = data.labelled if len(data.labelled) <= MAX_WINDOWS else None
     holdout, judged = evenly(data.holdout, config.model.holdout_windows), ExampleKind.of(plan, noun(settings))
     if has_heads(folder):
-        split = data._replace(holdout=holdout)
-        return evaluate_heads(folder, asked, split, judged, present, threads=config.training.threads)
+        split, threads = data._replace(holdout=holdout), config.training.threads
+        beside, missing = config.model.network_dir, ""
+        if beside is not None:
+            missing = add_network(folder / HEADS, beside, plan.labels, threads)
+        return evaluate_heads(folder, asked, split, judged, present, threads=threads, missing=missing)
     windows = Windows.of(holdout, every, judged)
     margin, threads = config.model.adopt_margin, config.training.threads
 

@@ -1,11 +1,12 @@
 """Which of a network's heads a device serves with: the shared one, its own, and both without the phone's axes.
 
-All of them come out of one exchange of sums. Where at least two activities have five contiguous labelled windows each,
-the heads are scored on those of these windows that are the holdout, the last in time of each activity, of which no head
-was made. The simplest is used unless another is right more often by more than a standard error of the paired
-difference over stretches of time (`training.comparison`). Without such windows it is the shared head, or the one that
-knows no axes where gravity lies far from what is usual (`training.orientation`), which is a warning sign and no proof.
-The winner then takes the place of the present model, unless that one is shown to be better on the same windows.
+All of them come out of one exchange of sums; a network of the device's own may be among them (`other_network`). Where
+at least two activities have five contiguous labelled windows each, the heads are scored on those of these windows that
+are the holdout, the last in time of each activity, of which no head was made. The simplest is used unless another is
+right more often by more than a standard error of the paired difference over stretches of time (`training.comparison`).
+Without such windows it is the shared head, or the one that knows no axes where gravity lies far from what is usual
+(`training.orientation`), which is a warning sign and no proof. The winner then takes the place of the present model,
+unless that one is shown to be better on the same windows.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ import numpy as np
 from edge_agent.errors import AgentError
 from edge_agent.machine.commands import Evaluate
 from edge_agent.machine.events import AdoptionOutcome
-from edge_agent.serving.model_registry import HEADS_IN_WORDS, Verdict, name_of
+from edge_agent.serving.model_registry import HEADS_IN_WORDS, NETWORK, Verdict, name_of
 from edge_agent.serving.model_runs import ExampleKind, Model, ModelEvaluation, Windows, run_again, run_model
 from edge_agent.storage.files import sha256_of
 from edge_agent.training.comparison import PairedComparison, PairedGain
 from edge_agent.training.job import HEADS, MODEL, ORIENTATION, PARITY
 from edge_agent.training.local_data import SplitWindows
 from export.runtime import ExportError
+from federation.serving_heads import SHARED, head_without_labels
 from har_pipeline import ClientWindows
 
 MIN_CONTIGUOUS = 5
 """Labelled windows of one activity in one session: of fewer, a holdout says nothing."""
 MIN_CLASSES = 2
-SHARED, ANY_ORIENTATION = "shared", "shared_any_orientation"
 
 
 class Head(NamedTuple):
@@ -62,13 +63,24 @@ def has_heads(folder: Path) -> bool:
 
 
 def evaluate_heads(
-    folder: Path, asked: Evaluate, data: SplitWindows, judged: ExampleKind, present: Model | None, *, threads: int = 1
+    folder: Path,
+    asked: Evaluate,
+    data: SplitWindows,
+    judged: ExampleKind,
+    present: Model | None,
+    *,
+    threads: int = 1,
+    missing: str = "",
 ) -> Verdict:
-    """Run each head that a job left in `folder` on the holdout, and say which one is used from now on."""
+    """Run each head that a job left in `folder` on the holdout, and say which one is used from now on.
+
+    missing: why a candidate that was asked for is not among them.
+    """
     against = present["sha256"] if present else ""
     windows = Windows.of(comparable(data), None, judged)
     version = max(0, asked.round - 1) if asked.kind == "train" else asked.round
     heads, failures = _run_heads(folder / HEADS, version, windows, threads)
+    failures += [missing] if missing else []
     if not heads:
         reason = f"no head of version {version} works: {'; '.join(failures)}"
         return Verdict(asked.round, asked.kind, "failed", reason, release=asked.release, against=against)
@@ -137,10 +149,10 @@ def choose(heads: Sequence[Head], windows: Windows, is_far: bool) -> Choice:
 def _without_labels(heads: Sequence[Head], is_far: bool) -> Choice:
     named = {head.name: head for head in heads}
     few = f"no head is scored: fewer than {MIN_CLASSES} activities have {MIN_CONTIGUOUS} labelled windows in a row"
-    if is_far and ANY_ORIENTATION in named:
-        why = f"{few}; this device seems to lie otherwise than most, and this head does not know how it lies"
-        return Choice(named[ANY_ORIENTATION], why, {})
-    return Choice(named.get(SHARED, heads[0]), few, {})
+    name = head_without_labels(named, is_far)
+    if name != SHARED:
+        few = f"{few}; this device seems to lie otherwise than most, and this head does not know how it lies"
+    return Choice(named.get(name, heads[0]), few, {})
 
 
 def _run_heads(folder: Path, version: int, windows: Windows, threads: int) -> tuple[list[Head], list[str]]:
@@ -150,10 +162,11 @@ def _run_heads(folder: Path, version: int, windows: Windows, threads: int) -> tu
     heads, failures = [], []
     for name in names:
         place = folder / name
-        source = "global" if name.startswith(SHARED) else "personalized"
+        source = NETWORK if name == NETWORK else "global" if name.startswith(SHARED) else "personalized"
         try:
             parity = json.loads((place / PARITY).read_bytes())
-            noted = {"source": source, "head": name, "round": version, "sha256": sha256_of(place / MODEL)}
+            made_by = parity.pop("round", version)
+            noted = {"source": source, "head": name, "round": made_by, "sha256": sha256_of(place / MODEL)}
             noted["parity"] = parity
             heads.append(Head(place, run_model(place / MODEL, noted, windows, threads)))
         except (AgentError, ExportError, OSError, ValueError) as error:

@@ -21,15 +21,17 @@ from edge_agent.training.job import CHECKPOINT, CROSS_VALIDATION, MODEL, validat
 MODEL_KEYS = ("model", "previous")
 """Names in the store under which the last two good models are noted, the present one first."""
 SOURCES: Mapping[Kind, str] = {"train": "personalized", "export": "personalized", "adopt": "global"}
-LAST_JUDGED = ("personalized", "global")
+NETWORK = "network"
+LAST_JUDGED = ("personalized", "global", NETWORK)
 """Names in the store under which the model of each source is noted that was judged last and works."""
 HEADS_IN_WORDS = {
     "shared": "shared head",
     "shared_any_orientation": "shared head for any orientation",
     "personalized": "personal head",
     "personalized_any_orientation": "personal head for any orientation",
+    NETWORK: "network of its own",
 }
-"""What the heads of a network are called that a device chooses among, the simplest first."""
+"""What the heads are called that a device chooses among, the simplest first, and the network of another federation."""
 COMPARED = "compared"
 """Name in the store of what the last judgement found about all models, on the same windows."""
 
@@ -91,6 +93,11 @@ class ModelRegistry:
     def present(self) -> dict[str, Any] | None:
         """Describe the newest good model whose file is whole; None if there is none."""
         return next((model for name in MODEL_KEYS if (model := self._read(name)) and _is_whole(model)), None)
+
+    def newest_head(self) -> dict[str, Any] | None:
+        """Describe the newest good model that is a head of the federation's network; None if there is none."""
+        noted = [model for name in (*MODEL_KEYS, *LAST_JUDGED) if (model := self._read(name)) and _is_whole(model)]
+        return next((model for model in noted if model.get("head", NETWORK) != NETWORK), None)
 
     def good_models(self) -> list[dict[str, Any]]:
         """Describe the last two good models, the present one first, and whether each one's file is there."""
@@ -220,6 +227,8 @@ def described_today(model: dict[str, Any]) -> dict[str, Any]:
 def name_of(model: Mapping[str, Any]) -> str:
     """Name a model in words."""
     if head := model.get("head"):
+        if head == NETWORK:
+            return f"{HEADS_IN_WORDS[NETWORK]}, of round {model['round']}"
         return f"{HEADS_IN_WORDS.get(head, head)} of version {model['round']}"
     return f"{model['source']} model of round {model['round']}"
 

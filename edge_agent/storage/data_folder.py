@@ -16,9 +16,24 @@ from federation.private_files import make_private, opener, private_file, private
 log = logging.getLogger(__name__)
 
 OUTBOX, CLIENTS, MODELS, JOBS, CHECKPOINTS, BLOBS = "outbox", "clients", "models", "jobs", "checkpoints", "blobs"
+NETWORKS = "networks"
+"""ONNX files of continuous federations' networks, as the server exported them."""
 CANDIDATES = "candidates"
 """Models that were trained and are not exported and judged yet."""
-AGENT_FILES = (OUTBOX, CLIENTS, MODELS, JOBS, CHECKPOINTS, CANDIDATES, BLOBS, "lock", "*.sqlite*", "*.json", "*.key")
+AGENT_FILES = (
+    OUTBOX,
+    CLIENTS,
+    MODELS,
+    JOBS,
+    CHECKPOINTS,
+    CANDIDATES,
+    BLOBS,
+    NETWORKS,
+    "lock",
+    "*.sqlite*",
+    "*.json",
+    "*.key",
+)
 """What an agent makes in its data folder."""
 
 

@@ -15,14 +15,14 @@ from edge_agent.errors import DamagedError, DiskFullError, StoreError
 from federation.private_files import private_file, private_folder
 
 BUSY_S = 30.0
-VERSION = 1
-"""Of the tables, in the file's `user_version`; raised when a program that knows only the earlier ones cannot go on."""
+VERSION = 2
+"""In the file's `user_version`; raised when a program of an earlier one could not read what this one writes. 1: 0.2."""
 FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 NOT_DAMAGED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 
 
-def open_database(path: Path, schema: str) -> sqlite3.Connection:
-    """Open a database, or begin one with this schema.
+def open_database(path: Path, schema: str, upgrade: str = "") -> sqlite3.Connection:
+    """Open a database, or begin one with this schema; `upgrade` is the statement that makes today's rows of 0.2's.
 
     Raises:
         DiskFullError: if there is no room to begin one.
@@ -38,7 +38,7 @@ def open_database(path: Path, schema: str) -> sqlite3.Connection:
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=FULL")
             db.execute("PRAGMA foreign_keys=ON")
-            _check_version(db, path)
+            _check_version(db, path, upgrade)
             with db:
                 db.executescript(schema)
         except (sqlite3.Error, StoreError):
@@ -47,17 +47,22 @@ def open_database(path: Path, schema: str) -> sqlite3.Connection:
     return db
 
 
-def _check_version(db: sqlite3.Connection, path: Path) -> None:
+def _check_version(db: sqlite3.Connection, path: Path, upgrade: str) -> None:
     # in one statement: another process may begin the file meanwhile
     query = "SELECT user_version, EXISTS (SELECT 1 FROM sqlite_master) FROM pragma_user_version"
     version, begun = db.execute(query).fetchone()
     if version > VERSION:
         raise StoreError(f"{path} is of a later version of this program; install that one again")
-    if version < VERSION and begun:
+    if version == 0 and begun:
         raise StoreError(f"{path} is of a version before 0.2.0, which is not read; move it away to start anew")
-    if version < VERSION:
+    if version == 0:
         # before the tables: whoever opens the file in between, or after a crash, finds no tables without a version
         db.execute(f"PRAGMA user_version={VERSION}")
+    elif version < VERSION:
+        with db:  # both or neither; a second process repeats it, which changes nothing
+            db.execute("BEGIN IMMEDIATE")
+            db.execute(upgrade)
+            db.execute(f"PRAGMA user_version={VERSION}")
 
 
 def check(db: sqlite3.Connection, path: Path) -> None:

@@ -40,6 +40,11 @@ CREATE TABLE IF NOT EXISTS adoptions (
 );
 CREATE TABLE IF NOT EXISTS pairs (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
+_UPGRADE = """
+UPDATE pairs SET value = replace(replace(replace(value,
+    '"millionths":', '"share_millionths":'), '"macro_f1":', '"value":'), '"most_frequent":', '"trivial":')
+WHERE name IN ('order', 'offer', 'release', 'adoption', 'candidates')
+"""
 _TABLES = ("outbox", "rounds", "adoptions", "pairs")
 
 
@@ -76,7 +81,7 @@ class StateStore:
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / FILE_NAME
         with _not_replaced(folder):
-            self._db = open_database(self.path, _SCHEMA)
+            self._db = open_database(self.path, _SCHEMA, _UPGRADE)
 
     def check(self) -> None:
         """Read the file once; raises DamagedError, with what to do, if a page is broken."""

@@ -264,9 +264,9 @@ class Teacher:
         return len(self._shared.sums.moment) - 1 if self._shared else 0
 
     def _loaded(self) -> _Network:
-        """Return the network of the model in use."""
+        """Return the network of the newest head, which need not be the model in use."""
         with closing(StateStore(self._config.agent.data_dir)) as store:
-            model = ModelRegistry(store).present()
+            model = ModelRegistry(store).newest_head()
         if model is None:
             raise StoreError("no model has come yet: it comes once the server was heard and half a minute was recorded")
         if self._network is None or self._network.sha256 != model["sha256"]:

@@ -18,7 +18,7 @@ from edge_agent.storage.files import write_file
 from edge_agent.storage.images import Preparation, preparation_from_json
 from edge_agent.training.job import CHECKPOINT, HEADS, MODEL, PARITY, Job
 from edge_agent.training.local_data import LocalData, noun
-from export.onnx_export import ExportReport, export_onnx, export_variants, metadata_of
+from export.onnx_export import ExportedNetwork, ExportReport, export_onnx, export_variants, metadata_of
 from federation.records import Client
 from models.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint
 
@@ -67,8 +67,11 @@ def save_heads(
         save_candidate(job, settings, data, module, client, job.out / HEADS / name, version)
 
 
-def export_heads(job: Job, data: LocalData) -> None:
-    """Write ONNX model and parity report beside each head's checkpoint; the graph is exported once.
+def export_heads(job: Job, data: LocalData, network: nn.Module) -> None:
+    """Write ONNX model and parity report beside each head's checkpoint.
+
+    The graph is the server's export of `network`, as the federation began with it, or else exported here, once: torch's
+    exporter takes a hundred times as long as all the rest.
 
     Raises:
         GateError: if ONNX Runtime does not agree with torch on the device's own windows.
@@ -83,6 +86,7 @@ def export_heads(job: Job, data: LocalData) -> None:
         examples=examples,
         examples_from=origin,
         allow_few=True,
+        exported=ExportedNetwork(job.onnx_network, network) if job.onnx_network else None,
     )
     for path, report in reports.items():
         _write_parity(path.parent, report)

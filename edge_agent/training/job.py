@@ -70,6 +70,7 @@ class Job(BaseModel):
     model: BlobPointer  # that broadcast, as it was announced
     chunk_bytes: int
     client_state: Path | None
+    onnx_network: Path | None = None  # an export of the network as the federation began with it
     candidate: Path | None = None  # export: the checkpoint that an earlier round left
     out: Path
     checkpoints: Path  # folder of the epochs' checkpoints
@@ -83,7 +84,9 @@ class Job(BaseModel):
     plugins: tuple[str, ...] = ()  # packages whose entries the process may import
 
 
-def make_job(config: Config, command: StartJob, broadcast: Path, client_state: str) -> Job:
+def make_job(
+    config: Config, command: StartJob, broadcast: Path, client_state: str, onnx_network: Path | None = None
+) -> Job:
     """Describe a command's work; `client_state` is relative to the data folder, or empty before the first round.
 
     Raises:
@@ -108,6 +111,7 @@ def make_job(config: Config, command: StartJob, broadcast: Path, client_state: s
         broadcast=broadcast.resolve(),
         model=command.model,
         client_state=folder / client_state if client_state else None,
+        onnx_network=onnx_network and onnx_network.resolve(),
         candidate=candidate_path(folder, command.round) if command.kind == "export" else None,
         out=job_folder(folder, command.round, command.kind),
         checkpoints=folder / CHECKPOINTS,

@@ -6,12 +6,14 @@ of a round is `federation.training.client_round`, the same code as in the simula
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,17 +57,19 @@ from export.runtime import ExportError
 from federation import wire
 from federation.aggregation.ridge import LIMIT
 from federation.errors import FederationError
+from federation.head import with_placeholder_head
 from federation.methods import method_from_json
-from federation.methods.analytic import SHARED
 from federation.protocol.messages import class_score_names
 from federation.records import Client, Examples, Tree
 from federation.rounds.server_round import keeps_partial_work
+from federation.serving_heads import SHARED
 from federation.tasks import task_from_json
 from federation.tasks.task import arrays
 from federation.training.client_round import steps_of, train_one
 from federation.training.forward import initial_client, initial_model, network
 from federation.training.local_round import Setup
 from federation.training.prediction import measure, task_mismatch
+from federation.training.rotation import ChannelScale
 from federation.wire import uploads
 from federation.wire.schema import check_tree, schema_of, size_limit, upload_schema
 from gaitway.tasks import TRIVIAL, Soundness, task_of
@@ -179,10 +183,10 @@ def build_context(job: Job) -> TrainingContext:
         return with_decoder(build(spec.name, classes=len(plan.labels), **spec.options), task.decoder)
 
     module = initial_model(make, plan.training.seed)
-    initial, setup = (
-        method.init_client_state(initial_client(module), plan.training),
-        Setup(method, plan.training, network(module), task, rounds=plan.rounds.rounds),
-    )
+    initial = method.init_client_state(initial_client(module), plan.training)
+    setup = Setup(method, plan.training, network(module), task, rounds=plan.rounds.rounds)
+    if (statistics := data.statistics) is not None and data.channel_axis == -1:
+        setup = replace(setup, channels=ChannelScale.of(statistics.mean, statistics.std))
     _check_input(setup, initial, spec.name, data, settings)
     return TrainingContext(job, settings, data, module, setup, initial, _broadcast(job, setup, initial))
 
@@ -319,9 +323,11 @@ def update_heads(context: TrainingContext) -> None:
     if not heads:
         raise NonRetryableJobError("the federation's model is the one that it began with: nobody has trained it yet")
     version = max(0, job.round - 1) if job.kind == "train" else job.round
+    first, began = copy.deepcopy(context.module), method.serving_model(context.initial)
+    first.load_state_dict({**with_placeholder_head(began.params), **began.buffers})
     save_heads(job, context.settings, context.data, context.module, heads, version)
     write_file(job.out / HEADS / ORIENTATION, orientation_of(context.module, context.data).to_json())
-    export_heads(job, context.data)
+    export_heads(job, context.data, first)
 
 
 def _save(context: TrainingContext, client: Client, folder: Path, round_number: int) -> None:

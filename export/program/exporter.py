@@ -26,7 +26,7 @@ from federation.tasks import task_from_json, task_to_json
 from federation.training.client_round import STATS_BATCH_SIZE
 from federation.training.forward import NOISE_STATE, initial_client, initial_model, network
 from federation.training.local_round import Setup, sums_with, training_step, transformed
-from federation.training.optimizers import optimizer_for
+from federation.training.optimizers import Optimizer, optimizer_for, sgd
 from federation.tree import flatten, select, unflatten
 from gaitway.tasks import TargetKind
 from models import build
@@ -128,7 +128,9 @@ def _check_exportable(setup: Setup) -> None:
     if setup.task.target not in TARGETS:
         raise ProgramError(f"programs are for one class or one number an example, which {setup.task.name} has not")
     if not setup.training.augmentation.is_off:
-        raise ProgramError("training.augmentation changes images, and programs do not: leave it out")
+        raise ProgramError("training.augmentation changes images or windows, and programs do not: leave it out")
+    if setup.method.rotated_copies:
+        raise ProgramError("method.rotations has sums over turned windows, and programs turn none: leave it out")
 
 
 def _traced(federation: Federation, received: Client, state: Tree) -> Iterable[tuple[str, TracedFunction]]:
@@ -172,8 +174,7 @@ def _traced(federation: Federation, received: Client, state: Tree) -> Iterable[t
 def _step(federation: Federation, phase: Phase, client: Client, state: Tree) -> tuple[Callable[..., Tree], Tree]:
     """Return a phase's step, at a learning rate that comes with each call, and arguments to trace it with."""
     setup = federation.setup
-    # a rate is what the optimizer's is multiplied by, which is one here
-    optimizer = optimizer_for(setup.training.model_copy(update={"lr": 1.0}), stacked=True)
+    optimizer = _optimizer(setup, phase)
     one_step = training_step(setup, optimizer, None, transformed, skips_empty=False)
 
     def step(client: Client, momenta: Any, batch: Batch, state: Tree, lr: Tensor) -> Tree:
@@ -186,6 +187,13 @@ def _step(federation: Federation, phase: Phase, client: Client, state: Tree) -> 
     batch = _examples(federation, setup.training.batch_size)
     kept = client._replace(memory={})
     return step, {"client": kept, "momenta": momenta, "batch": batch, "state": state, "lr": torch.ones(())}
+
+
+def _optimizer(setup: Setup, phase: Phase) -> Optimizer:
+    """Return a phase's optimizer; a rate is what its own is multiplied by, which is one here."""
+    if phase.plain_sgd:
+        return sgd(1.0)
+    return optimizer_for(setup.training.model_copy(update={"lr": 1.0}), stacked=True)
 
 
 def _initial(client: Client, receive: TracedFunction) -> TracedFunction:
@@ -201,24 +209,26 @@ def _initial(client: Client, receive: TracedFunction) -> TracedFunction:
 
 
 def _distinct_phases(setup: Setup, client: Client) -> dict[str, Phase]:
-    """Return one phase for each set of parameters that is trained, by the name of its graph."""
+    """Return one phase for each set of parameters that is trained, and way to train it, by the name of its graph."""
     return {_step_name(setup, phase, client): phase for phase in setup.method.phases(setup.training)}
 
 
 def _step_name(setup: Setup, phase: Phase, client: Client) -> str:
-    sets = list(
-        dict.fromkeys(frozenset(select(client.params, each.trainable)) for each in setup.method.phases(setup.training))
-    )
-    place = sets.index(frozenset(select(client.params, phase.trainable)))
+    def trains(each: Phase) -> tuple[bool, frozenset[str]]:
+        return each.plain_sgd, frozenset(select(client.params, each.trainable))
+
+    sets = list(dict.fromkeys(map(trains, setup.method.phases(setup.training))))
+    place = sets.index(trains(phase))
     return "step" if len(sets) == 1 else f"step_{place + 1}"
 
 
 def _phase_entry(setup: Setup, phase: Phase, client: Client) -> PhaseEntry:
-    momenta = optimizer_for(setup.training, stacked=True).init(select(client.params, phase.trainable))
+    momenta = _optimizer(setup, phase).init(select(client.params, phase.trainable))
     return PhaseEntry(
         step=_step_name(setup, phase, client),
         epochs=phase.epochs,
         rate=phase.rate,
+        plain_sgd=phase.plain_sgd,
         momenta=_types({"momenta": momenta}),
     )
 

@@ -87,6 +87,8 @@ class PhaseEntry(Record):
     step: Name
     epochs: int = Field(ge=0, le=10_000)
     rate: float = Field(ge=0, le=1e6, allow_inf_nan=False)
+    plain_sgd: bool = False
+    """Whether its steps are plain gradient steps, whatever the plan's optimizer."""
     momenta: dict[Name, TensorType]
     """All of them begin at zero."""
 

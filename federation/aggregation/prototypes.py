@@ -19,8 +19,19 @@ from federation.aggregation.averaging import Accumulator, MeanSums
 from federation.aggregation.class_statistics import class_prototypes
 from federation.errors import SettingsError
 from federation.linear_head import with_linear_head
-from federation.plan import TrainingConfig
-from federation.records import Broadcast, ClassStats, Client, Output, Tensors, TrainingStats, Tree, Update, UploadGroup
+from federation.plan import SecureSettings, TrainingConfig
+from federation.records import (
+    Broadcast,
+    ClassStats,
+    Client,
+    Output,
+    SumKind,
+    Tensors,
+    TrainingStats,
+    Tree,
+    Update,
+    UploadGroup,
+)
 from federation.tasks.task import LabelledFeatures, masked_mean
 from federation.tree import where
 
@@ -32,6 +43,10 @@ ABSENT_LOGIT = -1e30
 
 UPLOAD_GROUPS: Mapping[str, UploadGroup] = {"prototypes": UploadGroup.VALUE, "counts": UploadGroup.CLASS_COUNTS}
 """What `uploaded` sends."""
+
+
+SUM_GROUPS: Mapping[str, SumKind] = {"prototypes": SumKind.WEIGHTED_VALUE, "counts": SumKind.COUNT}
+"""What `summand` adds up."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +193,20 @@ def fold(before: ClassSums | None, update: Update, *, by_examples: bool) -> Clas
     # a class without examples adds nothing, whatever its row holds
     sums = torch.where(present[:, None] > 0, tensors["prototypes"].double(), 0.0) * weight[:, None]
     return ClassSums(sums, weight) if before is None else ClassSums(before.total + sums, before.weight + weight)
+
+
+def summand(update: Update, limits: SecureSettings, *, by_examples: bool) -> Tree:
+    """Return what a client adds: weight[c] · p[c] (C, D) and weight[c] (C,), as `fold` weighs classes, cut off."""
+    counts = update.tensors["counts"].double()
+    weight = counts.round().clamp(max=limits.max_weight) if by_examples else (counts > 0).double()
+    cut = update.tensors["prototypes"].double().clamp(-limits.max_value, limits.max_value)
+    # a class without examples adds nothing, whatever its row holds
+    return {"prototypes": torch.where(weight[:, None] > 0, cut, 0.0) * weight[:, None], "counts": weight}
+
+
+def class_sums(total: Tree) -> ClassSums:
+    """Return the running sums of the sum of all clients' summands."""
+    return ClassSums(total["prototypes"], total["counts"])
 
 
 def finish(state: Tree, sums: ClassSums | None) -> Tree:

@@ -8,6 +8,7 @@ What travels are 32-bit whole numbers of 2⁻¹⁵, which int64 adds without err
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import reduce
 from typing import NamedTuple
 
@@ -74,9 +75,27 @@ def _fixed(values: Tensor) -> Tensor:
     return torch.round(values * SUM_STEPS).clamp(-LIMIT, LIMIT).to(torch.int32)
 
 
-def total_of(parts: list[Tensors]) -> Tensors:
+def total_of(parts: Iterable[Tensors]) -> Tensors:
     """Add what clients have sent: int64, the same whatever the order."""
-    return {name: torch.stack([part[name].long() for part in parts]).sum(0) for name in ("gram", "moment")}
+    total: Tensors = {}
+    for part in parts:
+        total = {name: part[name].long() + total.get(name, 0) for name in ("gram", "moment")}
+    return total
+
+
+def unpacked(upper: Tensor, size: int) -> Tensor:
+    """Return G (d, d) of its upper triangle (d (d + 1) / 2,)."""
+    rows, columns = torch.triu_indices(size, size, device=upper.device)
+    half = torch.zeros_like(upper[:1]).expand(size, size).index_put((rows, columns), upper)
+    return half + half.triu(1).T
+
+
+def capped(sums: Tensors, steps: int) -> Tensors:
+    """Return a client's sums with so much weight of its examples, in SUM_STEPS, if they have more."""
+    weight = int(sums["gram"][-1])
+    if weight <= steps:
+        return sums
+    return {name: torch.round(value.double() * (steps / weight)).to(value.dtype) for name, value in sums.items()}
 
 
 def solve(
@@ -93,9 +112,7 @@ def solve(
         (shared[name].double() + clients.double() * own[name].double()) / SUM_STEPS for name in ("gram", "moment")
     )
     size = moment.shape[0]
-    rows, others = torch.triu_indices(size, size, device=upper.device)
-    half = torch.zeros_like(moment[:, :1]).expand(size, size).index_put((rows, others), upper)
-    gram = half + half.triu(1).T
+    gram = unpacked(upper, size)
     used = torch.ones_like(moment[:, 0])
     if columns is not None:
         used = torch.cat([columns.to(used), used[:1]])  # and the bias

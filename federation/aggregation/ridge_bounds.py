@@ -3,7 +3,8 @@
 Of n_c examples of class c with features a, |a_j| ≤ clip and a 1 at the end, a client sends G = Σ_c n_c^(−1/2) Σ a aᵀ
 and B = Σ_c n_c^(−1/2) Σ a y_cᵀ (`federation.aggregation.ridge`). So B's last row is √n_c, their squares sum to n, G's
 last entry is Σ_c √n_c, and no entry is larger than that times clip². All of it is one sum of products of (a, y): the
-matrix [[G, B], [Bᵀ, diag √n_c]] is positive semidefinite, up to what fixed point has rounded off. Whoever claims n
+matrix [[G, B], [Bᵀ, diag √n_c]] is positive semidefinite, up to what fixed point has rounded off; n_c are whole
+numbers, and G's last column, of all examples' features, is the sum of B's, which are by class. Whoever claims n
 examples weighs no more than n examples can.
 """
 
@@ -33,7 +34,17 @@ def implausibility(upload: Tree, examples: int, clip: float) -> str:
     claimed = float(((roots - ROUNDING).clamp(min=0) ** 2).sum())
     if claimed > examples:
         return f"the sums hold at least {claimed:.1f} examples, and {examples} are claimed"
+    if (problem := _not_whole(roots)) is not None:
+        return f"a class has {problem:g} examples: expected a whole number"
     return _entries(upper, moment, roots, clip + 0.5 / FEATURE_STEPS) or _indefinite(upper, moment, roots)
+
+
+def _not_whole(roots: Tensor) -> float | None:
+    """Return a number of examples that none can be; what fixed point rounds off a root counts twice its root."""
+    counts = roots.square()
+    beside = (counts - counts.round()).abs() - ROUNDING * (roots + ROUNDING)
+    worst = int(beside.argmax())
+    return float(counts[worst]) if float(beside[worst]) > 0 else None
 
 
 def _entries(upper: Tensor, moment: Tensor, roots: Tensor, clip: float) -> str:
@@ -46,6 +57,10 @@ def _entries(upper: Tensor, moment: Tensor, roots: Tensor, clip: float) -> str:
         return f"a sum of squares is {float(diagonal.min()):g}, below 0"
     if abs(float(diagonal[-1]) - total) > slack:
         return f"the examples' weight is {float(diagonal[-1]):g} in one place and {total:g} in another"
+    apart = (upper[_last_column(size)] - moment.sum(1)).abs()
+    if (most := float(apart.max())) > slack:
+        at = int(apart.argmax())
+        return f"feature {at} sums up to {most:g} more or less over all examples than over those of each class"
     if (most := float(upper.abs().max())) > max(clip, 1.0) ** 2 * total + slack * max(clip, 1.0) ** 2:
         return f"a sum of products is {most:g}; features of up to {clip:g} reach {clip**2 * total:g} at the most"
     return ""
@@ -65,6 +80,12 @@ def _indefinite(upper: Tensor, moment: Tensor, roots: Tensor) -> str:
     if int(torch.linalg.cholesky_ex(joint).info):
         return "the sums are not positive semidefinite: no examples have such sums of products"
     return ""
+
+
+def _last_column(size: int) -> Tensor:
+    """Where the last column lies in the upper triangle: at the end of each row."""
+    row = torch.arange(1, size + 1)
+    return row * size - row * (row - 1) // 2 - 1
 
 
 def _diagonal(size: int) -> Tensor:

@@ -94,7 +94,7 @@ class Screening:
 
     capped: Mapping[str, int] = field(default_factory=dict)
     """The examples that an update counts with, of those that claim more."""
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    excluded: Mapping[str, str] = field(default_factory=dict)
     """Why an update is not used."""
     norms: RoundNorms = field(default_factory=dict)
     """Of the updates that are used, for the history."""
@@ -104,11 +104,11 @@ def screen(settings: RoundSettings, claims: Mapping[str, UpdateClaim], history: 
     """Judge all updates of a round, once no more will come."""
     if settings.clip_norm is not None:
         return Screening()
-    left_out = _outliers(settings, claims, history)
-    used = {client: claim for client, claim in claims.items() if client not in left_out}
+    excluded = _outliers(settings, claims, history)
+    used = {client: claim for client, claim in claims.items() if client not in excluded}
     limit = examples_limit(settings, (claim.examples for claim in used.values()))
     capped = {client: limit for client, claim in used.items() if limit is not None and claim.examples > limit}
-    return Screening(capped, left_out, typical_norms(used.values()))
+    return Screening(capped, excluded, typical_norms(used.values()))
 
 
 def examples_limit(settings: RoundSettings, examples: Iterable[int]) -> int | None:
@@ -154,10 +154,10 @@ def refusal(settings: RoundSettings, norms: Mapping[str, float], history: NormHi
 
 def shortfall(settings: RoundSettings, claims: Mapping[str, UpdateClaim], screening: Screening) -> str:
     """Say why a round cannot be aggregated, because too few of its updates are left; empty if it can."""
-    left = len(claims) - len(screening.left_out)
-    if not screening.left_out or left >= settings.minimum_clients:
+    left = len(claims) - len(screening.excluded)
+    if not screening.excluded or left >= settings.minimum_clients:
         return ""
-    names = sorted(screening.left_out)
+    names = sorted(screening.excluded)
     named = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
     return (
         f"quorum not reached: {len(names)} of {len(claims)} updates were left out for their norm ({named}), "

@@ -11,10 +11,12 @@ from federation.methods.analytic import Analytic
 from federation.methods.centralized import Centralized
 from federation.methods.ditto import Ditto
 from federation.methods.fedadam import FedAdam
+from federation.methods.fedala import FedAla
 from federation.methods.fedali import FedAli
 from federation.methods.fedatt import FedAtt
 from federation.methods.fedavg import FedAvg
 from federation.methods.fedavgm import FedAvgM
+from federation.methods.fedbabu import FedBabu
 from federation.methods.fedpac import FedPac
 from federation.methods.fedper import FedPer
 from federation.methods.fedpr import FedPr
@@ -22,10 +24,12 @@ from federation.methods.fedproto import FedProto
 from federation.methods.fedproto_margin import FedProtoMargin
 from federation.methods.fedprox import FedProx
 from federation.methods.fedrep import FedRep
+from federation.methods.fedtgp import FedTgp
 from federation.methods.fedyogi import FedYogi
 from federation.methods.fesem import FeSem
 from federation.methods.local import Local
 from federation.methods.moon import Moon
+from federation.methods.pfedfda import PFedFda
 from federation.methods.scaffold import Scaffold
 from gaitway.plugins import EntryTable, named_subclass
 
@@ -45,12 +49,16 @@ METHODS: EntryTable[type[Method]] = EntryTable(
             Scaffold,
             FedPer,
             FedRep,
+            FedBabu,
+            FedAla,
+            PFedFda,
             Ditto,
             FeSem,
             Moon,
             FedAtt,
             FedPac,
             FedProto,
+            FedTgp,
             FedPr,
             FedProtoMargin,
             FedAli,

@@ -21,19 +21,22 @@ Sums say much of a person's features: whoever may not see them needs secure sums
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from federation.aggregation import ridge, ridge_bounds
+from federation.aggregation import ridge, ridge_bounds, robust_sums
 from federation.aggregation.averaging import Accumulator
+from federation.aggregation.present_sums import RULES
+from federation.aggregation.robust import Rule
+from federation.aggregation.screening import UpdateClaim
 from federation.errors import SettingsError
 from federation.linear_head import check_dense, with_linear_head
 from federation.method import Method
-from federation.plan import TrainingConfig
+from federation.plan import SecureSettings, TrainingConfig
 from federation.records import (
     Batch,
     Broadcast,
@@ -41,25 +44,28 @@ from federation.records import (
     ExampleSums,
     Output,
     Phase,
+    SumKind,
     Tensors,
     TrainingStats,
     Tree,
     Update,
     UploadGroup,
 )
+from federation.serving_heads import (
+    PERSONALIZED,
+    PERSONALIZED_ANY_ORIENTATION,
+    SHARED,
+    SHARED_ANY_ORIENTATION,
+)
 from federation.tasks.task import Task
-from federation.tree import where
+from federation.tree import map_tree, where
+from federation.wire.update_norms import change_norms
 from gaitway.tasks import TargetKind
 
 SUMS = ("gram", "moment")
 ORIENTATION_FREE = "orientation_free"
 """The buffer of a network with 1 for each of its features (D,) that is the same however the phone is turned."""
-SHARED, PERSONALIZED = "shared", "personalized"
-ANY_ORIENTATION = SHARED_ANY_ORIENTATION, PERSONALIZED_ANY_ORIENTATION = (
-    "shared_any_orientation",
-    "personalized_any_orientation",
-)
-"""The heads that a device can serve with, by the names that `serving_models` gives them."""
+ANY_ORIENTATION = SHARED_ANY_ORIENTATION, PERSONALIZED_ANY_ORIENTATION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,12 +83,22 @@ class Analytic(Method):
     name: ClassVar[str] = "analytic"
     averages_parameters: ClassVar[bool] = False
     is_continuous: ClassVar[bool] = True
+    robust_rules: ClassVar[frozenset[Rule]] = frozenset({"median", "trimmed_mean"})
     sums_at: ClassVar[frozenset[str]] = frozenset({"after"})
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = {"gram": UploadGroup.VALUE, "moment": UploadGroup.VALUE}
 
+    sum_groups: ClassVar[Mapping[str, SumKind]] = {
+        "gram": SumKind.WHOLE,
+        "moment": SumKind.WHOLE,
+        "clients": SumKind.COUNT,
+    }
+
     ridge: float = 1e-2  # λ, of the mean of G's diagonal; above 0
     clip: float = 4.0  # features are cut off beyond ±clip, 0 to 8: no example weighs more
+    groups: int = 32  # into so many a robust rule deals more clients, 3 to 256; it judges a group as one
     own_weight: float = 1.0  # of a client's own sums against all others' together; 0: the shared head
+    rotations: int = 0  # copies of each window, turned at random, that a client's sums have besides it, 0 to 16
+    degrees: float = 180.0  # by how much these copies are turned at most, above 0; 180: by any rotation
 
     def __post_init__(self) -> None:
         """Refuse numbers that have no solution.
@@ -95,8 +111,25 @@ class Analytic(Method):
             raise SettingsError(f"{self.name}: ridge={self.ridge}: expected a number above 0, such as 0.01")
         if not 0 < self.clip <= 8:
             raise SettingsError(f"{self.name}: clip={self.clip}: expected a number above 0, and 8 at the most")
+        if not 3 <= self.groups <= 256:
+            raise SettingsError(f"{self.name}: groups={self.groups}: expected 3 to 256")
         if not 0 <= self.own_weight <= 1e6:
             raise SettingsError(f"{self.name}: own_weight={self.own_weight}: expected 0 or more, such as 1")
+
+        if not 0 <= self.rotations <= 16:
+            raise SettingsError(f"{self.name}: rotations={self.rotations}: expected 0 to 16 turned copies of a window")
+        if not 0 < self.degrees <= 180:
+            raise SettingsError(f"{self.name}: degrees={self.degrees}: expected an angle above 0 and up to 180")
+
+    @property
+    def rotated_copies(self) -> int:
+        """Sum over so many turned copies of each window."""
+        return self.rotations
+
+    @property
+    def rotation_degrees(self) -> float:
+        """Turn them by no more than that."""
+        return self.degrees
 
     def task_incompatibility(self, task: Task) -> str | None:
         """Want one class an example."""
@@ -154,7 +187,7 @@ class Analytic(Method):
 
     def implausibility(self, upload: Tree, examples: int, training: TrainingConfig) -> str:
         """Hold sums against the bounds that the clip and the number of examples set."""
-        return ridge_bounds.implausibility(upload, examples, self.clip)
+        return ridge_bounds.implausibility(upload, examples * (1 + self.rotations), self.clip)
 
     def delta_reference(self, broadcast: Broadcast) -> Tree:
         """Take no sums over: they are measured in each round."""
@@ -226,6 +259,16 @@ class Analytic(Method):
         clients = before.clients + bool(update.tensors) - bool(update.replaces)
         return SumChanges(weight=before.weight + self.weight(update), change=change, clients=clients)
 
+    def summand(self, update: Update, broadcast: Broadcast, limits: SecureSettings) -> Tree:
+        """Add the client's sums, less those that they replace: a client that leaves adds a negative."""
+        alone = self.fold({}, None, update)
+        return {**alone.change, "clients": torch.tensor(alone.clients)}
+
+    def accumulated(self, state: Tree, total: Tree, clients: Sequence[str]) -> SumChanges:
+        """Return the change of all clients' sums."""
+        change = {name: total[name].long() for name in SUMS}
+        return SumChanges(weight=float(len(clients)), change=change, clients=int(total["clients"]))
+
     def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
         """Add the changes to the sums of all, and solve the head of these."""
         changes, sums = SumChanges.of(accumulator), state["sums"]
@@ -235,6 +278,33 @@ class Analytic(Method):
         like = next(iter(state["params"].values()))
         params = with_linear_head(state["params"], weight.to(like), bias.to(like))
         return {"params": params, "sums": {**total, "clients": sums["clients"] + changes.clients}}
+
+    def broadcast(self, state: Tree, client_id: str) -> Tree:
+        """Return the network with the shared head, and the sums."""
+        return {name: value for name, value in state.items() if name != RULES}
+
+    def without_contributions(self, state: Tree) -> Tree:
+        """Return the state with sums of nobody."""
+        return {"params": state["params"], "sums": map_tree(torch.zeros_like, state["sums"])}
+
+    def contribution_claim(self, update: Update) -> UpdateClaim:
+        """Weigh a client's examples, Σ_c √n_c in steps, and measure its sums for one unit of that weight."""
+        weight = int(update.tensors["gram"][-1])
+        norms = change_norms(update.tensors, {}, self.upload_groups)
+        return UpdateClaim(weight, {name: norm / weight for name, norm in norms.items()} if weight else {})
+
+    def capped_contribution(self, update: Update, weight: int) -> Update:
+        """Return smaller sums of the same means."""
+        return update._replace(tensors=ridge.capped(update.tensors, weight))
+
+    def chosen_contributions(self, clients: Sequence[str], read: Callable[[str], Update], seed: int) -> Sequence[str]:
+        """Choose by least trimmed squares among clients, or among groups of many."""
+        if self.aggregation == "mean":
+            return clients
+        groups = robust_sums.deal(clients, self.groups, seed)
+        sums = [ridge.total_of(read(client).tensors for client in group) for group in groups]
+        used = robust_sums.used(self.aggregation, sums, self.trim, self.ridge)
+        return sorted(client for index in used for client in groups[index])
 
 
 def _nothing(training: TrainingConfig, like: Tensor) -> Tree:

@@ -18,3 +18,4 @@ class Centralized(Method):
 
     name: ClassVar[str] = "centralized"
     pools_data: ClassVar[bool] = True
+    needs_single_updates: ClassVar[str] = "has all examples in one place: there is nothing to hide"

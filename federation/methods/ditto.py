@@ -20,7 +20,7 @@ from federation.plan import TrainingConfig
 from federation.records import Batch, Broadcast, Client, Tensors, Tree
 from federation.tasks.task import Task
 from federation.training.forward import Network
-from federation.tree import squared_distance
+from federation.tree import prefixed, squared_distance, with_prefix, without_prefix
 
 _PERSONAL = "personal:"
 
@@ -39,8 +39,7 @@ class Ditto(Method):
 
     def init_client_state(self, client: Client, training: TrainingConfig) -> Client:
         """Start the personal model where the global one starts."""
-        personal = {_PERSONAL + name: value for name, value in client.params.items()}
-        return client._replace(params={**client.params, **personal})
+        return client._replace(params={**client.params, **prefixed(client.params, _PERSONAL)})
 
     def receive(self, client: Client, broadcast: Broadcast) -> tuple[Client, Tree]:
         """Lay the global model over the client's copy of it, and keep it as the anchor."""
@@ -51,29 +50,20 @@ class Ditto(Method):
         self, task: Task, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
     ) -> tuple[Tensor, Tensors]:
         """Return CE(w) + CE(v) + λ/2 ‖v − w_t‖²."""
-        loss, moved = super().loss(task, network, _global(params), buffers, batch, round_state)
-        personal = _personal(params)
+        loss, moved = super().loss(task, network, without_prefix(params, _PERSONAL), buffers, batch, round_state)
+        personal = with_prefix(params, _PERSONAL)
         own = task.mean_loss(network.train(personal, buffers, batch.x, batch.mask), batch)
         return loss + own + self.lam / 2 * squared_distance(personal, round_state["anchor"]), moved
 
     def serving_model(self, client: Client) -> Client:
         """Serve with the personal model."""
-        return client._replace(params=_personal(client.params))
+        return client._replace(params=with_prefix(client.params, _PERSONAL))
 
     def server_init(self, params: Tensors, buffers: Tensors, training: TrainingConfig) -> Tree:
         """Start from the initial model."""
-        return {"params": _global(params)}
+        return {"params": without_prefix(params, _PERSONAL)}
 
     def global_model(self, client: Client, broadcast: Broadcast) -> Client:
         """Put the global model where the personal one is."""
         received, _ = super().receive(client, broadcast)
-        personal = {_PERSONAL + name: value for name, value in broadcast["params"].items()}
-        return received._replace(params={**received.params, **personal})
-
-
-def _global(params: Tensors) -> Tensors:
-    return {name: value for name, value in params.items() if not name.startswith(_PERSONAL)}
-
-
-def _personal(params: Tensors) -> Tensors:
-    return {name.removeprefix(_PERSONAL): value for name, value in params.items() if name.startswith(_PERSONAL)}
+        return received._replace(params={**received.params, **prefixed(broadcast["params"], _PERSONAL)})

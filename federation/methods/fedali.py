@@ -7,29 +7,37 @@ Differs from the paper: a cluster that k-means empties keeps its previous centre
 number of prototypes never shrinks. As in the authors' code, of which the paper says nothing, the first round trains
 with β = 0 (`beta_warmup_rounds`): ALP only normalizes tokens, while the local prototypes already move.
 `clustering="streaming"` is ours: k-means in one pass from the last round's centres, which holds one client's prototypes
-at a time instead of all K·G.
+at a time instead of all K·G. So is `one_step`: one step of Lloyd's a round, from the last round's centres, for which
+sums and counts by centre are enough; each client finds the nearest centres of its prototypes itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from federation.aggregation import kmeans_streaming
 from federation.aggregation.averaging import Accumulator, MeanSums, add_weighted, mean_of
-from federation.aggregation.kmeans import kmeans
+from federation.aggregation.kmeans import kmeans, nearest
 from federation.aggregation.kmeans_streaming import Stream
 from federation.errors import RoundError, SettingsError
 from federation.method import Method
-from federation.plan import TrainingConfig
-from federation.records import Broadcast, Client, Tensors, TrainingStats, Tree, Update, UploadGroup
-from federation.tree import merge
+from federation.plan import SecureSettings, TrainingConfig
+from federation.records import Broadcast, Client, SumKind, Tensors, TrainingStats, Tree, Update, UploadGroup
+from federation.tree import map_tree, merge
 
 LOCAL, GLOBAL, BETA = "local_prototypes", "global_prototypes", "beta_scale"
+
+
+class CentreSums(NamedTuple):
+    """What one step of Lloyd's needs of each block: Σ of the prototypes nearest to each centre, and their number."""
+
+    totals: Tensors  # (G, d), float64
+    counts: Tensors  # (G,), float64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +47,7 @@ class FedAliSums(MeanSums):
     pool: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)
     prototype_sum: Tensors | None = None
     streams: Mapping[str, Stream] | None = None
+    step: CentreSums | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +56,16 @@ class FedAli(Method):
 
     name: ClassVar[str] = "fedali"
     requires_alp: ClassVar[bool] = True
+    sum_groups: ClassVar[Mapping[str, SumKind]] = {
+        **Method.sum_groups,
+        "centre_sums": SumKind.WEIGHTED_VALUE,
+        "centre_counts": SumKind.COUNT,
+    }
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = {**Method.upload_groups, "prototypes": UploadGroup.VALUE}
 
     kmeans_iterations: int = 300
     kmeans_tolerance: float = 1e-4
-    clustering: Literal["lloyd", "streaming"] = "lloyd"
+    clustering: Literal["lloyd", "streaming", "one_step"] = "lloyd"
     beta_warmup_rounds: int = 1
     """So many rounds begin with β = 0; 0: none."""
 
@@ -118,15 +132,47 @@ class FedAli(Method):
             return replace(
                 folded, streams={block: kmeans_streaming.take(streams[block], v) for block, v in mine.items()}
             )
+        if self.clustering == "one_step":
+            own = _centre_sums(mine, state["prototypes"])
+            return replace(folded, step=own if before.step is None else map_tree(torch.add, before.step, own))
         pool = {block: (*before.pool.get(block, ()), value) for block, value in mine.items()}
         total = add_weighted(before.prototype_sum, mine, self.weight(update))
         return replace(folded, pool=pool, prototype_sum=total)
+
+    @property
+    def sum_obstacle(self) -> str | None:
+        """Refuse to pool single clients' prototypes, too."""
+        if self.clustering != "one_step":
+            return (
+                f"the method {self.name} with clustering={self.clustering} clusters the single prototypes of all "
+                "clients: set clustering=one_step, one step of Lloyd's a round, for which sums are enough"
+            )
+        return super().sum_obstacle
+
+    def summand(self, update: Update, broadcast: Broadcast, limits: SecureSettings) -> Tree:
+        """Add, of the prototypes nearest to each centre, their sum and number."""
+        limit = limits.max_value
+        cut = {block: value.double().clamp(-limit, limit) for block, value in update.tensors["prototypes"].items()}
+        own = _centre_sums(cut, broadcast["prototypes"])
+        return {
+            **super().summand(update, broadcast, limits),
+            "centre_sums": own.totals,
+            "centre_counts": own.counts,
+        }
+
+    def accumulated(self, state: Tree, total: Tree, clients: Sequence[str]) -> FedAliSums:
+        """Return the sums of parameters, and those by centre."""
+        sums = self.accumulated_params(state, total)
+        step = CentreSums(total["centre_sums"], total["centre_counts"])
+        return FedAliSums(weight=sums.weight, params=sums.params, step=step)
 
     def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
         """Set P_g to k-means of the pool (K·G, d) with G clusters, from the weighted mean (algorithm 1, line 11)."""
         before, sums = state["prototypes"], FedAliSums.of(accumulator)
         if sums.streams is not None:
             centres = {block: stream.centres.to(before[block]) for block, stream in sums.streams.items()}
+        elif sums.step is not None:
+            centres = {block: _moved_centres(value, sums.step, block) for block, value in before.items()}
         else:
             start = mean_of(sums.prototype_sum, sums.weight, before)
             centres = {block: self._centres(sums.pool[block], start[block]) for block in start}
@@ -138,6 +184,22 @@ class FedAli(Method):
         return kmeans(
             pool, start, hint=hint, max_iterations=self.kmeans_iterations, tolerance=self.kmeans_tolerance
         ).centres
+
+
+def _centre_sums(prototypes: Tensors, centres: Tensors) -> CentreSums:
+    totals, counts = {}, {}
+    for block, own in prototypes.items():
+        like = centres[block]
+        labels = nearest(own.to(like), like)
+        totals[block] = torch.zeros_like(like, dtype=torch.float64).index_add(0, labels, own.double())
+        counts[block] = torch.bincount(labels, minlength=len(like)).double()
+    return CentreSums(totals, counts)
+
+
+def _moved_centres(centres: Tensor, step: CentreSums, block: str) -> Tensor:
+    """Return the mean of what is nearest to each centre (G, d); a centre that nothing is nearest to stays."""
+    counts = step.counts[block][:, None].double()
+    return torch.where(counts > 0, (step.totals[block] / counts.clamp(min=1)).to(centres), centres)
 
 
 def _rounds(state: Tree) -> Tensor:

@@ -40,6 +40,7 @@ class FedAtt(Method):
 
     name: ClassVar[str] = "fedatt"
     averages_parameters: ClassVar[bool] = False
+    needs_single_updates: ClassVar[str] = "weighs each client by how far its own parameters went"
 
     epsilon: float = 1.2
 

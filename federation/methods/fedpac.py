@@ -67,6 +67,7 @@ class FedPac(Method):
 
     name: ClassVar[str] = "fedpac"
     personal_broadcast: ClassVar[bool] = True
+    needs_single_updates: ClassVar[str] = "combines a head for each client from the single heads of all"
     sums_at: ClassVar[frozenset[str]] = frozenset({"before", "after"})
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = {
         **Method.upload_groups,

@@ -11,7 +11,7 @@ here, it weakens as features come near.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -22,13 +22,14 @@ from federation.aggregation import prototypes
 from federation.aggregation.averaging import Accumulator
 from federation.aggregation.prototypes import ModelAndPrototypeSums, PredictBy, PredictClasses
 from federation.method import Method
-from federation.plan import TrainingConfig
+from federation.plan import SecureSettings, TrainingConfig
 from federation.records import (
     Batch,
     Broadcast,
     Client,
     Forward,
     Output,
+    SumKind,
     Tensors,
     TrainingStats,
     Tree,
@@ -46,6 +47,8 @@ class FedPr(Method):
     name: ClassVar[str] = "fedpr"
     sums_at: ClassVar[frozenset[str]] = frozenset({"after"})
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = {**Method.upload_groups, **prototypes.UPLOAD_GROUPS}
+
+    sum_groups: ClassVar[Mapping[str, SumKind]] = {**Method.sum_groups, **prototypes.SUM_GROUPS}
 
     lam: float = 1.0  # λ
     distance: Literal["squared", "norm"] = "squared"
@@ -102,6 +105,18 @@ class FedPr(Method):
         before = ModelAndPrototypeSums.of(accumulator)
         sums = prototypes.fold(before.prototypes, update, by_examples=False)
         return replace(self.fold_params(before, update), prototypes=sums)
+
+    def summand(self, update: Update, broadcast: Broadcast, limits: SecureSettings) -> Tree:
+        """Add p_k[c] of the classes that the client has, and 1 for each of these."""
+        return {
+            **super().summand(update, broadcast, limits),
+            **prototypes.summand(update, limits, by_examples=False),
+        }
+
+    def accumulated(self, state: Tree, total: Tree, clients: Sequence[str]) -> ModelAndPrototypeSums:
+        """Return the sums of parameters and prototypes."""
+        sums = self.accumulated_params(state, total)
+        return ModelAndPrototypeSums(weight=sums.weight, params=sums.params, prototypes=prototypes.class_sums(total))
 
     def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
         """Average both (eq. 3)."""

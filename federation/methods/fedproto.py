@@ -25,7 +25,7 @@ what each client has sent last on the server: a round of one client does not rep
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -38,7 +38,7 @@ from federation.aggregation.prototypes import PredictBy, PredictClasses, Prototy
 from federation.errors import SettingsError
 from federation.linear_head import check_dense
 from federation.method import Method
-from federation.plan import TrainingConfig
+from federation.plan import SecureSettings, TrainingConfig
 from federation.records import (
     Batch,
     Broadcast,
@@ -46,6 +46,7 @@ from federation.records import (
     Forward,
     Output,
     Phase,
+    SumKind,
     Tensors,
     TrainingStats,
     Tree,
@@ -66,6 +67,7 @@ class FedProto(Method):
     averages_parameters: ClassVar[bool] = False
     sums_at: ClassVar[frozenset[str]] = frozenset({"after"})
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = prototypes.UPLOAD_GROUPS
+    sum_groups: ClassVar[Mapping[str, SumKind]] = prototypes.SUM_GROUPS
 
     lam: float = _LAM  # λ
     predict_by: PredictBy = "prototype"
@@ -180,6 +182,24 @@ class FedProto(Method):
         before = PrototypeSums.of(accumulator)
         sums = prototypes.fold(before.prototypes, update, by_examples=self.weighting == "examples")
         return PrototypeSums(weight=before.weight + self.weight(update), prototypes=sums)
+
+    @property
+    def sum_obstacle(self) -> str | None:
+        """Refuse to keep what single clients have sent, too."""
+        if self.keeps_uploads:
+            return (
+                f"the method {self.name} keeps what each client has sent last: set average_over=round, with which a "
+                "round's sum is enough"
+            )
+        return super().sum_obstacle
+
+    def summand(self, update: Update, broadcast: Broadcast, limits: SecureSettings) -> Tree:
+        """Return n_k[c] · p_k[c] and n_k[c], or 1 for each class that the client has."""
+        return prototypes.summand(update, limits, by_examples=self.weighting == "examples")
+
+    def accumulated(self, state: Tree, total: Tree, clients: Sequence[str]) -> PrototypeSums:
+        """Return the sums of prototypes."""
+        return PrototypeSums(weight=float(len(clients)), prototypes=prototypes.class_sums(total))
 
     def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
         """Average them class by class (eq. 6); a frozen network stays."""

@@ -40,6 +40,7 @@ class FedProtoMargin(Method):
     name: ClassVar[str] = "fedproto_margin"
     averages_parameters: ClassVar[bool] = False
     uses_partial_work: ClassVar[bool] = True
+    needs_single_updates: ClassVar[str] = "weighs each client by the margins of its own prototypes"
     sums_at: ClassVar[frozenset[str]] = frozenset({"before", "after"})
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = {
         **Method.upload_groups,

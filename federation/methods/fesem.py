@@ -34,6 +34,7 @@ class FeSem(Method):
     name: ClassVar[str] = "fesem"
     averages_parameters: ClassVar[bool] = False
     personal_broadcast: ClassVar[bool] = True
+    needs_single_updates: ClassVar[str] = "gives each client the centre that its own parameters are nearest to"
 
     centres: int = 2
     mu: float = 0.0  # λ of the paper: weight of ½‖w − centre‖² in the local loss

@@ -18,6 +18,7 @@ class Local(Method):
 
     name: ClassVar[str] = "local"
     averages_parameters: ClassVar[bool] = False
+    needs_single_updates: ClassVar[str] = "sends nothing that could be added up"
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = {}
 
     @property

@@ -11,7 +11,7 @@ a mean of the client's gradients; with K η_l it is up to 1/(1 − m) times as l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -21,8 +21,8 @@ from torch import Tensor
 from federation.aggregation.averaging import Accumulator, MeanSums, add_weighted
 from federation.errors import SettingsError
 from federation.method import Method
-from federation.plan import TrainingConfig
-from federation.records import Batch, Broadcast, Client, Tensors, TrainingStats, Tree, Update, UploadGroup
+from federation.plan import SecureSettings, TrainingConfig
+from federation.records import Batch, Broadcast, Client, SumKind, Tensors, TrainingStats, Tree, Update, UploadGroup
 from federation.tasks.task import Task
 from federation.training.forward import Network
 from federation.tree import map_tree
@@ -44,6 +44,8 @@ class Scaffold(Method):
     default_optimizer: ClassVar[Literal["adam", "sgd"] | None] = "sgd"
     default_lr: ClassVar[float | None] = 0.1
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = {**Method.upload_groups, "variate": UploadGroup.VALUE}
+
+    sum_groups: ClassVar[Mapping[str, SumKind]] = {**Method.sum_groups, "variate": SumKind.VALUE}
 
     server_lr: float = 1.0
 
@@ -99,6 +101,19 @@ class Scaffold(Method):
         changes = add_weighted(before.changes, update.tensors["variate"], 1.0)
         seen = (*before.clients_seen, update.client_id)
         return replace(self.fold_params(before, update), changes=changes, clients_seen=seen)
+
+    def summand(self, update: Update, broadcast: Broadcast, limits: SecureSettings) -> Tree:
+        """Add the change of the variate."""
+        limit = limits.max_value
+        variate = {name: value.double().clamp(-limit, limit) for name, value in update.tensors["variate"].items()}
+        return {**super().summand(update, broadcast, limits), "variate": variate}
+
+    def accumulated(self, state: Tree, total: Tree, clients: Sequence[str]) -> ScaffoldSums:
+        """Return the sums of parameters and of variates' changes; who has taken part, the server knows."""
+        sums = self.accumulated_params(state, total)
+        return ScaffoldSums(
+            weight=sums.weight, params=sums.params, changes=total["variate"], clients_seen=tuple(clients)
+        )
 
     def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
         """Step towards the mean of the clients, and move c by the mean change (eq. 5)."""

@@ -5,23 +5,20 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
     ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
     ValidationError,
-    model_serializer,
     model_validator,
 )
 
 from federation.errors import WireError
 from federation.plan import Name, Plan, Strict
 from gaitway.errors import first_problem
-from gaitway.tasks import DEFAULT_TASK, TRIVIAL, metric_of, trivial_answer
+from gaitway.tasks import DEFAULT_TASK, metric_of, trivial_answer
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 UpdateId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -66,27 +63,9 @@ def class_score_names(classes: int) -> list[str]:
 
 
 DEFAULT_METRIC = DEFAULT_TASK.primary_metric
-"""What a score is where no metric is named: 0.2.0 had no other, and its name in fields."""
+"""What a score is where no metric is named."""
 
 MetricName = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,64}$")]
-
-NAMED_IN_0_2_0 = {"macro_f1": "value", "most_frequent": "trivial"}
-"""Fields of messages about the default metric, which are read and written as 0.2.0 does, and today's names of them."""
-
-
-def _today(values: Any) -> Any:
-    """Give a message's fields today's names; with a metric it has them."""
-    if not isinstance(values, dict) or "metric" in values:
-        return values
-    return {NAMED_IN_0_2_0.get(name, name): value for name, value in values.items()}
-
-
-def _as_0_2_0(values: dict[str, Any]) -> dict[str, Any]:
-    """Write the default metric's fields as devices and servers of 0.2.0 read them; others have no such form."""
-    if values.get("metric") != DEFAULT_METRIC:
-        return values
-    back = {today: name for name, today in NAMED_IN_0_2_0.items()}
-    return {back.get(name, name): value for name, value in values.items() if name != "metric"}
 
 
 def _require_plausible(metric: str, *values: float | None) -> None:
@@ -95,25 +74,10 @@ def _require_plausible(metric: str, *values: float | None) -> None:
         raise ValueError(f"a {metric} above {largest:g} is none")
 
 
-def metrics_today(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return what a device measured under today's names; 0.2.0 named the trivial answer after classification's."""
-    before, today = f"{DEFAULT_METRIC}_most_frequent", f"{DEFAULT_METRIC}_{TRIVIAL}"
-    return {today if name == before and today not in metrics else name: value for name, value in metrics.items()}
-
-
 class ScoredMessage(Strict):
     """A message that says a score, and in which metric; without one it is the default's."""
 
     metric: MetricName = Field(default=DEFAULT_METRIC, description="the primary metric of the plan's task")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read(cls, values: Any) -> Any:
-        return _today(values)
-
-    @model_serializer(mode="wrap")
-    def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _as_0_2_0(handler(self))
 
 
 class VersionScore(ScoredMessage):
@@ -183,7 +147,9 @@ class ReleaseOrder(Strict):
     serial: int = Field(ge=0, lt=1 << 53, description="rises with every change")
     released: Release | None = Field(default=None, description="of the last completed rollout; none: none was")
     candidate: Release | None = Field(default=None, description="of the rollout that is under way")
-    millionths: int = Field(default=0, ge=0, le=1_000_000, description="share of the devices that get the candidate")
+    share_millionths: int = Field(
+        default=0, ge=0, le=1_000_000, description="share of the devices that get the candidate"
+    )
     withdrawn: tuple[Annotated[int, Field(ge=0, le=MAX_ROUNDS)], ...] = Field(
         default=(), max_length=MAX_WITHDRAWN, description="rollouts that were halted"
     )
@@ -202,7 +168,9 @@ class Announcement(Strict):
     federation: Name
     instance: Instance
     epoch: Epoch = 1
-    restored: float | None = Field(default=None, description="when the epoch began, in Unix time; none: the first one")
+    restored_at: float | None = Field(
+        default=None, description="when the epoch began, in Unix time; none: the first one"
+    )
     serial: int = Field(default=0, ge=0, lt=1 << 53, description="never falls within an epoch")
     state: Literal["waiting", "collecting", "aggregating", "paused", "finished", "stopped"]
     round: int = Field(ge=0, le=MAX_ROUNDS)

@@ -42,6 +42,11 @@ class Kind(StrEnum):
     ENROL = "enrol"  # over REST; the body is the token
     CLAIM = "claim"  # over REST; the body is the time
     TOKEN = "token"  # over REST; the body is the time in milliseconds
+    SUM_KEYS = "sum-keys"  # of a secure sum (`federation.secure_sums`), and so on
+    SUM_SHARES = "sum-shares"
+    SUM_VECTOR = "sum-vector"
+    SUM_LIST = "sum-list"  # the body is the server's list of those included
+    SUM_OPENED = "sum-opened"
 
 
 class Envelope(NamedTuple):

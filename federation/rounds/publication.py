@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from federation.plan import PublicationSettings
 from federation.rounds.server_round import Action, Round, RoundPhase, Step
 
+RAMP_VERSIONS = 12
+"""The interval is whole from this version on; before, a twelfth of it for each: who comes first waits for seconds."""
+
 
 @dataclass(frozen=True)
 class WaitingChanges:
@@ -22,27 +25,35 @@ class WaitingChanges:
     oldest_at: float = 0.0  # Unix time of the change that waits longest
 
 
-def due_at(settings: PublicationSettings, waiting: WaitingChanges, last_at: float | None) -> float | None:
+@dataclass(frozen=True)
+class LastPublication:
+    """When the last publication ended, with whatever result, in Unix time, and how many there were; None: none yet."""
+
+    at: float | None = None
+    number: int = 0
+
+
+def due_at(settings: PublicationSettings, waiting: WaitingChanges, last: LastPublication) -> float | None:
     """Return when the next version is to be published, in Unix time; None while nothing, or too little, has changed.
 
-    `last_at` is when the last publication ended, with whatever result; None before the first. With too few changes it
-    is when the oldest of them has waited for long enough.
+    With too few changes it is when the oldest of them has waited for long enough.
     """
     if not waiting.count:
         return None
-    rested_at = waiting.oldest_at if last_at is None else last_at + settings.interval_s
+    interval_s = settings.interval_s * min(1.0, last.number / RAMP_VERSIONS)
+    rested_at = waiting.oldest_at if last.at is None else last.at + interval_s
     if waiting.count >= settings.min_changes:
         return rested_at
     return max(rested_at, waiting.oldest_at + settings.max_wait_s)
 
 
-def is_due(settings: PublicationSettings, waiting: WaitingChanges, last_at: float | None, now: float) -> bool:
+def is_due(settings: PublicationSettings, waiting: WaitingChanges, last: LastPublication, now: float) -> bool:
     """Whether a version is to be published now.
 
     Times of a day to come were written before the clock was set back: they tell nothing, and nobody waits for them.
     """
     waiting = WaitingChanges(waiting.count, min(waiting.oldest_at, now))
-    known = last_at if last_at is not None and last_at <= now else None
+    known = last if last.at is not None and last.at <= now else LastPublication()
     at = due_at(settings, waiting, known)
     return at is not None and at <= now
 

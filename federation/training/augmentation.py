@@ -54,7 +54,7 @@ def check_images(augmentation: Augmentation, x: Tensor) -> None:
     Raises:
         SettingsError: if anything would have to be augmented.
     """
-    if not augmentation.is_off and x.dim() < 4:
+    if augmentation.is_of_images and x.dim() < 4:
         raise SettingsError(
             f"augmentation = {augmentation}: it is for images (channels, height, width), the examples here are of "
             f"shape {tuple(x.shape[1:])}; leave it out"

@@ -17,7 +17,7 @@ from federation.training.callbacks import TrainingCallback
 from federation.training.forward import reseed
 from federation.training.local_round import ClientWork, Compile, LocalRound, Setup, local_round
 from federation.training.optimizers import optimizer_for
-from federation.training.schedule import Schedule, in_order, rate_of_round, schedule, stack_schedules
+from federation.training.schedule import Schedule, in_order, rate_of_round, schedule, stack_schedules, with_rotations
 from federation.tree import expand, stack, unstack
 
 STATS_BATCH_SIZE = 64
@@ -41,7 +41,7 @@ def train_one(
     client = reseed(client, setup.training.seed, client_id, round_number)
     order = _order(setup, len(examples.y), client_id, round_number, max_steps)
     rate = rate_of_round(setup.training, round_number, setup.rounds)
-    work = ClientWork(examples, order, _stats_order(setup, examples), rate)
+    work = ClientWork(examples, order, _stats_order(setup, examples, client_id), rate)
     return local_round(setup, optimizer_for(setup.training), client, broadcast, work, callback=callback)
 
 
@@ -65,7 +65,7 @@ def train_stacked(
         _order(setup, len(mine.y), name, round_number, limit)
         for mine, name, limit in zip(examples, client_ids, limits, strict=True)
     ]
-    stats_orders = [_stats_order(setup, mine) for mine in examples]
+    stats_orders = [_stats_order(setup, mine, name) for mine, name in zip(examples, client_ids, strict=True)]
     rate = rate_of_round(setup.training, round_number, setup.rounds)
     work = ClientWork(pad_examples(examples), stack_schedules(orders), stack_schedules(stats_orders), rate)
     seeded = [
@@ -104,9 +104,10 @@ def pad_examples(examples: Sequence[Examples]) -> Examples:
     )
 
 
-def _stats_order(setup: Setup, examples: Examples) -> Schedule:
+def _stats_order(setup: Setup, examples: Examples, client_id: str) -> Schedule:
     together = STATS_NUMBERS // max(1, math.prod(examples.x.shape[1:]))
-    return in_order(len(examples.y), max(min(STATS_BATCH_SIZE, together), setup.training.batch_size))
+    size, copies = max(min(STATS_BATCH_SIZE, together), setup.training.batch_size), setup.method.rotated_copies
+    return with_rotations(in_order(len(examples.y), size), copies, setup.training.seed, client_id)
 
 
 def _order(setup: Setup, count: int, client_id: str, round_number: int, max_steps: int | None) -> Schedule:

@@ -12,15 +12,16 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from federation.method import Method
-from federation.plan import TrainingConfig
+from federation.plan import Augmentation, TrainingConfig
 from federation.records import Batch, Broadcast, Client, Examples, ExampleSums, Phase, Tensors, TrainingStats, Tree
 from federation.tasks.classification import Classification
 from federation.tasks.task import Task
 from federation.training.augmentation import augmented, check_images
 from federation.training.callbacks import EpochCheckpoint, TrainingCallback
 from federation.training.forward import Network
-from federation.training.optimizers import Optimizer
+from federation.training.optimizers import Optimizer, sgd
 from federation.training.pixels import Moments, network_input
+from federation.training.rotation import ChannelScale, check_windows, rotated_at_random
 from federation.training.schedule import Schedule, rate_sum
 from federation.tree import map_tree, merge, select, where
 
@@ -47,6 +48,8 @@ class Setup:
     """What images that are kept as bytes are normalized by."""
     rounds: int | None = None
     """Of the federation, for a schedule of learning rates."""
+    channels: ChannelScale | None = None
+    """What windows were normalized by, all clients' alike; None: they are in the units in which they were measured."""
 
     def inputs(self, x: Tensor) -> Tensor:
         """Return examples (n, ...) as the network takes them; raises SettingsError for bytes without moments."""
@@ -139,6 +142,8 @@ def _train(loop: _Loop, phase: Phase, state: _State, epochs: range, begun: Epoch
     """Run one phase with a fresh optimizer, at its rate times the round's; parameters outside it stay as they are."""
     setup, optimizer, round_state, work, stacked, callback, compiled = loop
     lift, differentiate = (_stacked, transformed) if stacked else (_single, _recorded)
+    if phase.plain_sgd:
+        optimizer = sgd(setup.training.lr, in_place=not stacked)
     frozen = select(state.params, lambda name: not phase.trainable(name))
     trained = select(state.params, phase.trainable)
     momenta, buffers = lift(optimizer.init)(trained), state.buffers
@@ -157,7 +162,7 @@ def _train(loop: _Loop, phase: Phase, state: _State, epochs: range, begun: Epoch
     loss, examples, steps, stopped = state.loss, state.examples, state.steps, state.stopped
     for epoch in epochs:
         epoch_loss = epoch_examples = torch.zeros_like(state.loss)
-        for batch in _batches(setup, work.examples, work.order, epoch, stacked):
+        for batch in _batches(setup, work.examples, work.order, epoch, stacked, setup.training.augmentation):
             if stopped := stopped or callback.should_stop(steps):
                 break
             (trained, buffers, momenta), part, count = run(
@@ -189,6 +194,7 @@ def training_step(
 
         gradients, loss, moved = differentiate(objective, trained)
         new_momenta, new = optimizer.apply(gradients, momenta, trained, *rates if rate is None else (rate,))
+        new = setup.method.project(new)
         count = batch.mask.sum()
         if skips_empty:
             new, moved, new_momenta = where(count > 0, (new, moved, new_momenta), (trained, buffers, momenta))
@@ -203,9 +209,11 @@ def _statistics(when: str, setup: Setup, client: Client, work: ClientWork, stack
     stats = method.empty_sums(setup.training, like, work.examples.y.shape[:1] if stacked else ())
     if when not in method.sums_at:
         return stats
+    turned = Augmentation(rotation=1, degrees=setup.method.rotation_degrees)
     with torch.no_grad():
-        for batch in _batches(setup, work.examples, work.stats_order, 0, stacked):
-            stats = lift(partial(sums_with, setup))(client, batch, stats)
+        for epoch in range(work.stats_order.rows.shape[-3]):  # the second and those after it are of turned windows
+            for batch in _batches(setup, work.examples, work.stats_order, epoch, stacked, turned):
+                stats = lift(partial(sums_with, setup))(client, batch, stats)
     return stats
 
 
@@ -215,7 +223,9 @@ def sums_with(setup: Setup, client: Client, batch: Batch, before: ExampleSums) -
     return setup.method.add_sums(setup.task, setup.training, output, batch, before)
 
 
-def _batches(setup: Setup, examples: Examples, order: Schedule, epoch: int, stacked: bool) -> Iterator[Batch]:
+def _batches(
+    setup: Setup, examples: Examples, order: Schedule, epoch: int, stacked: bool, change: Augmentation
+) -> Iterator[Batch]:
     """Gather an epoch's batches by index, normalized and augmented.
 
     Single batches come without their padding, empty ones not at all.
@@ -231,9 +241,13 @@ def _batches(setup: Setup, examples: Examples, order: Schedule, epoch: int, stac
         key = where_ if rows is None else (rows, where_)
         x, y = setup.inputs(examples.x[key]), examples.y[key]
         if order.draws is not None:
-            check_images(setup.training.augmentation, x[0] if stacked else x)
             draws = order.draws[..., epoch, step, :size, :]
-            x, y = augmented(setup.training.augmentation, draws, x, y, setup.task.outside)
+            if change.is_of_images:
+                check_images(change, x[0] if stacked else x)
+                x, y = augmented(change, draws, x, y, setup.task.outside)
+            if change.rotation:
+                check_windows(x)
+                x = rotated_at_random(change, draws, x, setup.channels)
         yield Batch(x, y, torch.as_tensor(real[..., :size]).to(x))
 
 

@@ -15,6 +15,9 @@ from federation.errors import SettingsError
 from federation.plan import TrainingConfig
 from federation.seeds import generator
 
+ROTATION_DRAWS = 4
+"""Numbers from 0 to 1 that a window takes: whether it is turned, and three for the rotation."""
+
 
 class Schedule(NamedTuple):
     """The batches of a local round: rows (E, S, B) of the examples, mask (E, S, B) of 0 and 1.
@@ -75,6 +78,24 @@ def in_order(examples: int, batch_size: int) -> Schedule:
     return Schedule(index.reshape(1, steps, batch_size), mask.reshape(1, steps, batch_size))
 
 
+def with_rotations(order: Schedule, copies: int, seed: int, client_id: str) -> Schedule:
+    """Let so many epochs follow the one of a schedule in which each example is turned at random.
+
+    A client draws the same in every round, for an example by its place: sums that it sends again are the same bits.
+    """
+    if not copies:
+        return order
+    _, steps, size = order.rows.shape
+    draws = np.zeros((1 + copies, steps * size, ROTATION_DRAWS), np.float32)
+    draws[0, :, 0] = 1  # above every share: as it was measured
+    for copy in range(1, 1 + copies):
+        draws[copy, :, 1:] = generator(seed, "rotations", client_id, copy).random(
+            (steps * size, ROTATION_DRAWS - 1), np.float32
+        )
+    rows, mask = np.repeat(order.rows, 1 + copies, axis=0), np.repeat(order.mask, 1 + copies, axis=0)
+    return Schedule(rows, mask, draws.reshape(1 + copies, steps, size, ROTATION_DRAWS))
+
+
 def stack_schedules(schedules: list[Schedule]) -> Schedule:
     """Pad K clients' schedules to the same number of steps and stack them: (K, E, S, B)."""
     steps = max(one.rows.shape[1] for one in schedules)
@@ -102,6 +123,11 @@ class PhaseLength(Protocol):
         """What the plan's learning rate is multiplied by."""
         ...
 
+    @property
+    def plain_sgd(self) -> bool:
+        """Whether it takes plain gradient steps, whatever the plan's optimizer."""
+        ...
+
 
 def rate_sum(training: TrainingConfig, phases: Sequence[PhaseLength], order: Schedule, limit: int | None) -> Any:
     """Sum the phases' rates over the steps that have examples, or the first `limit`: (), or (K,) where stacked.
@@ -113,9 +139,10 @@ def rate_sum(training: TrainingConfig, phases: Sequence[PhaseLength], order: Sch
     if limit is not None:
         real &= np.cumsum(real).reshape(real.shape) <= limit
     ends = np.cumsum([phase.epochs for phase in phases], dtype=np.int64)[:-1]
-    m = training.momentum if training.optimizer == "sgd" else 0.0
+    momentum = training.momentum if training.optimizer == "sgd" else 0.0
+    momenta = [0.0 if phase.plain_sgd else momentum for phase in phases]
     counts = [part.sum((-1, -2)) for part in np.split(real, ends, axis=-2)] if phases else []
-    steps = [(count - m * (1 - m**count) / (1 - m)) / (1 - m) for count in counts]
+    steps = [(n - m * (1 - m**n) / (1 - m)) / (1 - m) for n, m in zip(counts, momenta, strict=True)]
     none = np.zeros(real.shape[:-2])
     return sum((phase.rate * taken for phase, taken in zip(phases, steps, strict=True)), start=none)
 

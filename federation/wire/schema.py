@@ -29,12 +29,15 @@ HEADER_BYTES = 1 << 20
 
 def upload_schema(method: Method, training: TrainingConfig, client: Client) -> Schema:
     """Ask the method what a client of this shape uploads, without training it."""
-    state = method.server_init(client.params, client.buffers, training)
-    received, round_state = method.receive(method.init_client_state(client, training), method.broadcast(state, ""))
-    _, tree = method.upload(
-        received, round_state, method.empty_training_stats(training, next(iter(client.params.values())))
-    )
-    return schema_of(tree)
+    return schema_of(empty_upload(method, training, client)[0])
+
+
+def empty_upload(method: Method, training: TrainingConfig, client: Client) -> tuple[Tree, Tree]:
+    """Return what a client of this shape uploads that has no examples and has not trained, and what it received."""
+    broadcast = method.broadcast(method.server_init(client.params, client.buffers, training), "")
+    received, round_state = method.receive(method.init_client_state(client, training), broadcast)
+    stats = method.empty_training_stats(training, next(iter(client.params.values())))
+    return method.upload(received, round_state, stats)[1], broadcast
 
 
 def schema_of(tree: Tree) -> Schema:

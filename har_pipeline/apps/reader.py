@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ from har_pipeline.description.sessions import SessionStore
 from har_pipeline.errors import SettingsError, SourceError
 from har_pipeline.origin import Origin
 from har_pipeline.readers.archive import Layout, Source, printable
-from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen
+from har_pipeline.readers.reader import Clients, Options, ReadRecordings, RecordingReader, chosen
 from har_pipeline.recording import Categorical, Recording, device_of, subject_of
 
 log = logging.getLogger(__name__)
@@ -56,15 +57,26 @@ class AppReader(RecordingReader):
     """A set whose files are what an app wrote, in any folders and archives; accelerations come as specific force.
 
     `looks_like` says of a file whether the app wrote it, `find` puts such files together to exports, and `inspect`
-    looks into whole files where their beginning does not tell enough.
+    looks into whole files where their beginning does not tell enough. Labels are those of the options.
     """
 
     app: str
     expects: str
+    labels: Callable[[Options], tuple[str, ...]] = field(init=False, repr=False)
+    layouts: Callable[[Options], tuple[Layout, ...]] = field(default=lambda options: (), init=False, repr=False)
+    defaults: Options = field(default_factory=lambda: LABEL_OPTIONS)
+    recordings: ReadRecordings = field(init=False, repr=False)
+    origin: Callable[[str], Origin] = field(init=False, repr=False)
     looks_like: Callable[[FileHead], bool] = field(repr=False)
     find: FindExports = field(repr=False)
     inspect: Inspect | None = field(default=None, repr=False)
     acceleration: Literal["specific force"] = "specific force"
+
+    def __post_init__(self) -> None:
+        """Read labels, recordings and origins as every app's reader does."""
+        object.__setattr__(self, "labels", self._labels)
+        object.__setattr__(self, "recordings", partial(app_recordings, self))
+        object.__setattr__(self, "origin", lambda client: Origin(self.name, subject_of(client), device_of(client)))
 
     def options(self, given: Options | None) -> dict[str, Any]:
         """Lay the given options over the defaults; raises SettingsError for one that is unknown or of another type."""
@@ -130,25 +142,14 @@ class AppReader(RecordingReader):
             )
         return vocabulary
 
-
-def label_names(name: str) -> Callable[[Options], tuple[str, ...]]:
-    """Return what reads the labels of a reader's options, () of its defaults; it raises SettingsError without any."""
-
-    def labels(options: Options) -> tuple[str, ...]:
+    def _labels(self, options: Options) -> tuple[str, ...]:
         if not options["labels"]:
             raise SettingsError(
-                f"{name}: it needs labels, the activities in the order of their indices; give labels, as in --options "
-                """'{"labels": ["sitting", "walking"]}' or --set 'data.labels=["sitting", "walking"]'; """
+                f"{self.name}: it needs labels, the activities in the order of their indices; give labels, as in "
+                """--options '{"labels": ["sitting", "walking"]}' or --set 'data.labels=["sitting", "walking"]'; """
                 "`python -m har_pipeline describe PATH` lists the words that the recordings have"
             )
         return tuple(options["labels"])
-
-    return labels
-
-
-def origin_of(name: str) -> Callable[[str], Origin]:
-    """Return what says of a client's id whose it is, and whether phone or watch."""
-    return lambda client: Origin(name, subject_of(client), device_of(client))
 
 
 def app_recordings(

@@ -21,12 +21,11 @@ import numpy as np
 
 from har_pipeline.apps.export import AppExport, AppTable, PartSamples
 from har_pipeline.apps.files import FileHead
-from har_pipeline.apps.reader import LABEL_OPTIONS, AppReader, app_recordings, label_names, origin_of
+from har_pipeline.apps.reader import AppReader
 from har_pipeline.apps.tables import FirstReadings, TableHead, samples_of, table_head
 from har_pipeline.description.files import DescribedFile
-from har_pipeline.readers.archive import Source
-from har_pipeline.readers.reader import Clients, Options
-from har_pipeline.recording import Recording, Sensor
+from har_pipeline.readers.reader import Options
+from har_pipeline.recording import Sensor
 from har_pipeline.units import ACC_UNITS, GYRO_UNITS
 
 NAME = "androsensor"
@@ -125,20 +124,11 @@ def _read(file: DescribedFile, *, head: TableHead, sensors: list[_Sensor]) -> It
     return samples_of(file, head.text, columns, convert)
 
 
-def _recordings(source: Source | None, clients: Clients, options: Options) -> Iterator[Recording]:
-    yield from app_recordings(READER, source, clients, options)
-
-
 READER = AppReader(
     name=NAME,
     summary="exports of AndroSensor (CSV)",
     app="AndroSensor",
     expects="AndroSensor's CSV, with 'ACCELEROMETER X (m/s²)', 'GYROSCOPE X (rad/s)' and 'Time since start in ms'",
-    labels=label_names(NAME),
-    layouts=lambda options: (),
-    recordings=_recordings,
-    origin=origin_of(NAME),
-    defaults=LABEL_OPTIONS,
     looks_like=_looks_like,
     find=_find,
 )

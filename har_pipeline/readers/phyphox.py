@@ -22,13 +22,11 @@ import numpy as np
 
 from har_pipeline.apps.export import AppExport, AppTable, PartSamples
 from har_pipeline.apps.files import FileHead
-from har_pipeline.apps.reader import LABEL_OPTIONS, AppReader, app_recordings, label_names, origin_of
+from har_pipeline.apps.reader import AppReader
 from har_pipeline.apps.tables import TableHead, refuse_size, rows_of_words, samples_of, table_head
 from har_pipeline.description.files import DescribedFile
 from har_pipeline.description.samples import Part
-from har_pipeline.readers.archive import Source
-from har_pipeline.readers.reader import Clients, Options
-from har_pipeline.recording import Recording
+from har_pipeline.readers.reader import Options
 
 NAME = "phyphox"
 TIME = "Time (s)"
@@ -171,20 +169,11 @@ def _system_times(times_s: np.ndarray, starts: list[tuple[float, float]]) -> np.
     return moved
 
 
-def _recordings(source: Source | None, clients: Clients, options: Options) -> Iterator[Recording]:
-    yield from app_recordings(READER, source, clients, options)
-
-
 READER = AppReader(
     name=NAME,
     summary="exports of phyphox (zip of CSV, any number format)",
     app="phyphox",
     expects="phyphox's CSV export: a zip, or a folder, with Accelerometer.csv and Gyroscope.csv, or Raw Data.csv",
-    labels=label_names(NAME),
-    layouts=lambda options: (),
-    recordings=_recordings,
-    origin=origin_of(NAME),
-    defaults=LABEL_OPTIONS,
     looks_like=_looks_like,
     find=_find,
 )

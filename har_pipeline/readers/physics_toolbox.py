@@ -18,13 +18,12 @@ import numpy as np
 
 from har_pipeline.apps.export import AppExport, AppTable, PartSamples
 from har_pipeline.apps.files import FileHead
-from har_pipeline.apps.reader import LABEL_OPTIONS, AppReader, app_recordings, label_names, origin_of
+from har_pipeline.apps.reader import LABEL_OPTIONS, AppReader
 from har_pipeline.apps.tables import CLOCK, FirstReadings, TableHead, refuse_size, samples_of, table_head
 from har_pipeline.description.files import DescribedFile
 from har_pipeline.errors import SettingsError
-from har_pipeline.readers.archive import Source
-from har_pipeline.readers.reader import Clients, Options
-from har_pipeline.recording import STANDARD_GRAVITY, Recording
+from har_pipeline.readers.reader import Options
+from har_pipeline.recording import STANDARD_GRAVITY
 
 NAME = "physics_toolbox"
 TIME = "time"
@@ -90,19 +89,11 @@ def _read(file: DescribedFile, *, head: TableHead, sign: float) -> Iterator[Part
     return samples_of(file, head.text, (TIME, *columns), convert)
 
 
-def _recordings(source: Source | None, clients: Clients, options: Options) -> Iterator[Recording]:
-    yield from app_recordings(READER, source, clients, options)
-
-
 READER = AppReader(
     name=NAME,
     summary="exports of Physics Toolbox Sensor Suite (CSV of Multi Record)",
     app="Physics Toolbox",
     expects="Physics Toolbox's CSV of 'Multi Record', with time, gFx, gFy, gFz, wx, wy, wz",
-    labels=label_names(NAME),
-    layouts=lambda options: (),
-    recordings=_recordings,
-    origin=origin_of(NAME),
     defaults={**LABEL_OPTIONS, "acceleration": ""},
     looks_like=_looks_like,
     find=_find,

@@ -26,15 +26,15 @@ import numpy as np
 from har_pipeline.apps.export import AnnotationText, AppExport, AppTable, PartSamples
 from har_pipeline.apps.files import MAX_META_BYTES, FileHead
 from har_pipeline.apps.json_records import json_records
-from har_pipeline.apps.reader import LABEL_OPTIONS, AppReader, app_recordings, label_names, origin_of
+from har_pipeline.apps.reader import LABEL_OPTIONS, AppReader
 from har_pipeline.apps.tables import refuse_size, rows_of_words, samples_of, table_head
 from har_pipeline.description.files import DescribedFile
 from har_pipeline.description.samples import ROWS, Part
 from har_pipeline.description.text import PlainText
 from har_pipeline.errors import SettingsError, SourceError
-from har_pipeline.readers.archive import Member, Source
-from har_pipeline.readers.reader import Clients, Options
-from har_pipeline.recording import STANDARD_GRAVITY, Recording
+from har_pipeline.readers.archive import Member
+from har_pipeline.readers.reader import Options
+from har_pipeline.recording import STANDARD_GRAVITY
 
 NAME = "sensor_logger"
 AXES = ("x", "y", "z")
@@ -288,19 +288,11 @@ def _wrist(numbers: np.ndarray, name: str, *, platform: str) -> Iterator[PartSam
     yield PartSamples("gyro", times_s, turning)
 
 
-def _recordings(source: Source | None, clients: Clients, options: Options) -> Iterator[Recording]:
-    yield from app_recordings(READER, source, clients, options)
-
-
 READER = AppReader(
     name=NAME,
     summary="exports of Sensor Logger (zip, folder, JSON), phones and watches of both platforms",
     app="Sensor Logger",
     expects="Sensor Logger's export: a zip or folder with Accelerometer.csv, Gravity.csv, Gyroscope.csv, or a JSON",
-    labels=label_names(NAME),
-    layouts=lambda options: (),
-    recordings=_recordings,
-    origin=origin_of(NAME),
     defaults={**LABEL_OPTIONS, "platform": ""},
     looks_like=_looks_like,
     find=_find,

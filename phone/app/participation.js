@@ -15,7 +15,7 @@ const OF_A_FEDERATION = [ENROLMENT, MEMORY, MODEL, FEATURE_MODEL, BROADCAST, OUT
 /** @typedef {import("./types.js").AgentState} AgentState */
 
 /** @type {AgentState["name"][]} of which none tells that the phone was approved */
-const WAITING = ["waiting_for_approval", "elsewhere"];
+const WAITING_STATES = ["waiting_for_approval", "elsewhere"];
 
 export class Participation {
   /**
@@ -183,7 +183,7 @@ export class Participation {
   /** @param {AgentState} state */
   heard(state) {
     this.state = state;
-    if (this.membership && !this.membership.approved && !WAITING.includes(state.name)) {
+    if (this.membership && !this.membership.approved && !WAITING_STATES.includes(state.name)) {
       this.membership.approved = true;
       this.tabs.postMessage("changed");
     }

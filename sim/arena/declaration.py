@@ -37,12 +37,12 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gaitway.errors import closest, first_problem
-from sim.arena.measures import MEASURES
+from sim.arena.measures import MEASURES, MEASURES_OF_NEW
 from sim.errors import SettingsError
 
 FOLDER = Path("experiments")
 """Where declarations lie, from the root of a checkout."""
-DEFAULT_MEASURES = ("own", "others", "server", "new", "new_5", "worst_tenth", "upload_mb", "seconds")
+DEFAULT_MEASURES = ("own", "others", "server", *MEASURES_OF_NEW, "worst_tenth", "upload_mb", "seconds")
 
 Value = str | int | float | bool | None | list[Any]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]

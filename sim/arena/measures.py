@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from sim.results.records import SelectedRound, Spread, Summary
+from federation.methods import METHODS
+from sim.data.holdout import SHOTS, TURNED, TURNED_SHOTS
+from sim.results.records import SelectedRound, Spread
 from sim.results.run_directory import RunDirectory
 
 
@@ -24,49 +26,65 @@ class Measure(NamedTuple):
 
 def chosen(run: RunDirectory) -> SelectedRound:
     """Return the scores of the round that claims may rest on."""
-    summary = _summary(run)
-    found = summary.selected(summary.trusted)
-    return found if found is not None else summary.last
+    found = run.final.selected(run.final.trusted)
+    return found if found is not None else run.final.last
 
 
-def _summary(run: RunDirectory) -> Summary:
-    if run.summary is None:
-        raise ValueError(f"{run.path} is not finished")
-    return run.summary
+def _score(name: str) -> Callable[[RunDirectory], float | None]:
+    return lambda run: chosen(run).mean(name, run.config.primary[0])
 
 
 def _mean(run: RunDirectory, scores: Spread | None) -> float | None:
     return scores[run.config.primary[0]].mean if scores else None
 
 
-def _server(run: RunDirectory) -> float | None:
-    scores = chosen(run).global_
-    return scores.get(run.config.primary[0]) if scores else None
-
-
 def _new(shots: int) -> Callable[[RunDirectory], float | None]:
     def read(run: RunDirectory) -> float | None:
-        new = _summary(run).new_clients
+        new = run.final.new_clients
         return _mean(run, new.shots.get(shots)) if new else None
 
     return read
 
 
+def _turned(way: str, shots: int) -> Callable[[RunDirectory], float | None]:
+    def read(run: RunDirectory) -> float | None:
+        new = run.final.new_clients
+        return _mean(run, new.turned.get(way, {}).get(shots)) if new else None
+
+    return read
+
+
+def _new_unlabelled(run: RunDirectory) -> float | None:
+    new = run.final.new_clients
+    return _mean(run, new.unlabelled) if new else None
+
+
 def _worst_tenth(run: RunDirectory) -> float | None:
-    return run.worst_tenth(run.config.primary[0], _summary(run).trusted)
+    return run.worst_tenth(run.config.primary[0], run.final.trusted)
 
 
-def _upload_mb(run: RunDirectory) -> float:
-    return _summary(run).bytes_up * len(run.rounds) / 1e6
+def _upload_mb(run: RunDirectory) -> float | None:
+    """Return what clients sent; nothing that compares with it where their data were pooled."""
+    if METHODS[run.config.method_name].pools_data:
+        return None
+    return run.final.bytes_up * len(run.rounds) / 1e6
 
 
 MEASURES: Mapping[str, Measure] = {
-    "own": Measure("own later windows", True, lambda run: _mean(run, chosen(run).personalization)),
-    "others": Measure("others' windows", True, lambda run: _mean(run, chosen(run).generalization)),
-    "server": Measure("server's model", True, _server),
+    "own": Measure("own later windows", True, _score("personalization")),
+    "others": Measure("others' windows", True, _score("generalization")),
+    "server": Measure("server's model", True, _score("global")),
     "worst_tenth": Measure("worst tenth", True, _worst_tenth),
     "new": Measure("new users", True, _new(0)),
-    **{f"new_{k}": Measure(f"new, {k} windows", True, _new(k)) for k in (1, 2, 5, 10)},
+    **{f"new_{k}": Measure(f"new, {k} windows", True, _new(k)) for k in SHOTS if k},
+    **{
+        f"new_{way}" + f"_{k}" * bool(k): Measure(f"new, {words}" + f", {k} windows" * bool(k), True, _turned(way, k))
+        for way, words in TURNED.items()
+        for k in TURNED_SHOTS
+    },
+    "new_unlabelled": Measure("new, no labels", True, _new_unlabelled),
     "upload_mb": Measure("MB up", False, _upload_mb),
-    "seconds": Measure("seconds", False, lambda run: _summary(run).seconds["total"]),
+    "seconds": Measure("seconds", False, lambda run: run.final.seconds["total"]),
 }
+MEASURES_OF_NEW = tuple(f"new_{k}" if k else "new" for k in SHOTS)
+"""Of clients that took no part: as they join, and with so many labelled windows of each class."""

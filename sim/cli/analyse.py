@@ -52,7 +52,7 @@ def analyse(
 
 
 def _sensitivity(runs: Sequence[Path], folder: Path) -> Path:
-    from sim.reports.analysis.page import write_page
+    from sim.reports.analysis.analyse import write_page
     from sim.reports.analysis.sensitivity import sensitivity
 
     return write_page(folder, f"Sensitivity over {len(runs)} runs", sensitivity(runs), {})

@@ -11,9 +11,11 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
+from gaitway.exit_codes import ExitCode
 from gaitway.files import write_file
+from gaitway.progress import ProgressDisplay
 from sim.arena.cells import ArenaCell
 from sim.arena.declaration import FOLDER as TABLES
 from sim.arena.declaration import read_declaration
@@ -65,7 +67,7 @@ def run_command(
             return (not only_set or cell.group in only_set) and (not arm or cell.arm in arm)
 
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=console) as bars:
+        with ProgressDisplay(*columns, console=console) as bars:
             display = CellDisplay(bars, None)
             failed = run_table(
                 declaration, Folders(runs, SUMMARIES, data_root, cache), jobs, only=wanted, show=display.show
@@ -73,7 +75,7 @@ def run_command(
     for key, reason in failed.items():
         console.print(f"[bold red]{escape(key)} failed:[/bold red] {escape(reason)}", soft_wrap=True)
     if failed:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
     console.print("All cells are there; `python -m sim arena render` writes the tables.")
 
 
@@ -134,7 +136,7 @@ def replay_command(
     if before.data_sha256 != now.data_sha256:
         console.print("The data is not that of the summary: another version of the files, or of the pipeline.")
     if found:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
     console.print(f"{chosen}: the same scores.")
 
 

@@ -27,7 +27,12 @@ from sim.networks.initialization import initialization
 from sim.networks.specs import chosen_networks, common_feature_dim
 from sim.run_options import OPTIONS, PLAN_OPTIONS, RunOptions
 
-SECTIONS = ("task", "method", "model", "data", "pipeline", "partition", "holdout", "training", "rounds", "rollout")
+SECTIONS = (
+    *("task", "method", "model", "data", "pipeline", "partition", "holdout", "training", "rounds", "secure"),
+    "rollout",
+)
+_FROM_OPTIONS = ("training", "rounds", "secure", "data")
+"""Sections of the plan some of whose keys are options."""
 _READ_APART = frozenset({"data", "partition", "holdout", "init"})
 """Options whose text is not the field's value."""
 
@@ -74,7 +79,10 @@ def build_experiment(
         len(labels),
         task.name,
     )
-    sections = {name: {**base.get(name, {}), **_from_options(options, name)} for name in ("training", "rounds", "data")}
+    sections = {name: {**base.get(name, {}), **_from_options(options, name)} for name in _FROM_OPTIONS}
+    if {**sections["secure"], **extra["secure"]}["mode"] != "off":
+        # two rules that are on by default would judge single updates
+        sections["rounds"] = {"norm_factor": None, "max_weight_ratio": None, **sections["rounds"]}
     sections["data"] = _normalization(networks, sections["data"])
     training = {"classes": len(labels), "feature_dim": common_feature_dim(networks, len(labels))}
     data = {key: value for key, value in extra["data"].items() if key in DataSpec.model_fields}
@@ -88,6 +96,7 @@ def build_experiment(
                 method=method_to_json(method),
                 training={**sections["training"], **extra["training"], **training},
                 rounds={**sections["rounds"], **extra["rounds"]},
+                secure={**sections["secure"], **extra["secure"]},
                 rollout={**base.get("rollout", {}), **extra["rollout"]},
                 data={**sections["data"], **data, "pipeline": pipeline},
                 dataset=options["data"],

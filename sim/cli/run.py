@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Unpack, get_args, get_type_hints
 
@@ -22,6 +23,7 @@ from sim.data.sources import source_names
 from sim.experiment import DEFAULTS, Experiment, field_of
 from sim.presets import with_defaults
 from sim.run_options import DATA, METHOD, OPTIONS, RUNNING, Option, RunOptions, option_words
+from sim.tracking import TRACKERS, RunCallback, trackers
 
 _TYPES = get_type_hints(RunOptions)
 _LISTED = {
@@ -117,6 +119,20 @@ def run(
     checkpoint_every: Annotated[
         float, typer.Option(help="Seconds between checkpoints.", rich_help_panel=RUNNING)
     ] = 60.0,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"Also write the scores to {' or '.join(TRACKERS)}, if it is installed; repeatable. MLflow's server "
+            "is that of MLFLOW_TRACKING_URI; TensorBoard's files are in the run's directory.",
+            rich_help_panel=RUNNING,
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="Print the summary as JSON at the end, and all else to stderr.", rich_help_panel=RUNNING
+        ),
+    ] = False,
     **options: Unpack[RunOptions],
 ) -> None:
     """Simulate a federation, and leave its scores, checkpoints, plots, models and report in a directory.
@@ -125,17 +141,24 @@ def run(
     --rounds 20 --out runs/motionsense-fedali
     """
     paths = Paths(out, data_root, cache, client_store_dir)
+    console.stderr = as_json
     with cli_errors():
         federation = read_plan(plan) if plan else None
         options["set"] = set_ or []
         if describe_:
             options = described_by(describe_, options)
         chosen = with_defaults(preset, options, options_of(federation) if federation else None)
-        simulate(describe(chosen, preset, federation), paths, checkpoint_every)
+        experiment = describe(chosen, preset, federation)
+        followers = trackers(log or [], out, lambda words: console.print(Text(words, style="yellow"), soft_wrap=True))
+        summary = simulate(experiment, paths, checkpoint_every, followers)
+    if as_json:
+        print(json.dumps(summary, indent=1))
 
 
-def simulate(experiment: Experiment, paths: Paths, checkpoint_s: float) -> None:
-    """Read the data, run the rounds under a progress bar, and write the report."""
+def simulate(
+    experiment: Experiment, paths: Paths, checkpoint_s: float, callbacks: Sequence[RunCallback] = ()
+) -> dict[str, Any]:
+    """Read the data, run the rounds under a progress bar, write the report, and return the summary."""
     from federation.tasks import task_from_json
     from sim.reports.figures.run_figures import draw_run
     from sim.reports.report import write_report
@@ -167,17 +190,18 @@ def simulate(experiment: Experiment, paths: Paths, checkpoint_s: float) -> None:
                     task, completed=min(what["round"], experiment.rounds.rounds), description=round_line(what, learnt)
                 )
 
-        run_experiment(
+        summary = run_experiment(
             experiment, data, paths.out,
             data_seconds=seconds, checkpoint_every_s=checkpoint_s, client_store_dir=paths.client_store_dir,
-            report=progress,
+            report=progress, callbacks=callbacks,
         )  # fmt: skip
     directory = RunDirectory(paths.out)
     with writing("the figures and the report (report.html)", paths.out):
         draw_run(directory)
         path = write_report(directory)
-    print_summary(directory)
+    print_summary(directory, console)
     console.print(f"Report: [bold]{path}[/bold]")
+    return summary
 
 
 def _read(experiment: Experiment, paths: Paths) -> FederatedData:

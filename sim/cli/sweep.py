@@ -12,8 +12,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 
+from gaitway.exit_codes import ExitCode
+from gaitway.progress import ProgressDisplay
 from gaitway.terminal import Console
 from sim.errors import SettingsError, SimError
 from sim.results.records import Selection
@@ -77,9 +79,9 @@ def sweep(
         _compare(record, baseline, select)
     except (SimError, OSError) as error:
         console.print(f"[bold red]error:[/bold red] {escape(str(error))}", soft_wrap=True)
-        raise typer.Exit(2) from error
+        raise typer.Exit(ExitCode.REFUSED) from error
     if _print_failures(record):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 class _RunOptions:
@@ -132,7 +134,10 @@ def _play(record: SweepRecord, jobs: int) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     record.write()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as bars, closing(run_cells(record.cells, record.folder, jobs)) as changes:
+    with (
+        ProgressDisplay(*columns, console=console) as bars,
+        closing(run_cells(record.cells, record.folder, jobs)) as changes,
+    ):
         display = CellDisplay(bars, len(record.cells))
         for cell, status in changes:
             record.note(cell, status)
@@ -142,7 +147,7 @@ def _play(record: SweepRecord, jobs: int) -> None:
 class CellDisplay:
     """One bar for the sweep and one for each cell that is at work."""
 
-    def __init__(self, bars: Progress, total: int | None) -> None:
+    def __init__(self, bars: ProgressDisplay, total: int | None) -> None:
         self._bars = bars
         self._all = bars.add_task("cells", total=total)
         self._tasks: dict[str, TaskID] = {}

@@ -7,11 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import TimeRemainingColumn as TimeRemaining
 
 from federation.errors import FederationError
 from federation.tasks.task import Task
+from gaitway.exit_codes import ExitCode
+from gaitway.progress import ProgressDisplay
 from gaitway.terminal import Console
 from har_pipeline import PipelineError
 from models.errors import ModelError
@@ -21,10 +23,10 @@ console = Console()
 
 
 @contextmanager
-def bar(title: str, total: int | None = None) -> Iterator[tuple[Progress, TaskID]]:
+def bar(title: str, total: int | None = None) -> Iterator[tuple[ProgressDisplay, TaskID]]:
     """Show one progress bar as long as the block runs."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemaining(), console=console) as progress:
+    with ProgressDisplay(*columns, TimeRemaining(), console=console) as progress:
         yield progress, progress.add_task(title, total=total)
 
 
@@ -43,4 +45,4 @@ def cli_errors() -> Iterator[None]:
         yield
     except (SimError, FederationError, PipelineError, ModelError, OSError) as error:
         console.print(f"[bold red]error:[/bold red] {escape(str(error))}", soft_wrap=True)
-        raise SystemExit(2) from error
+        raise SystemExit(ExitCode.REFUSED) from error

@@ -13,7 +13,7 @@ from federation.records import Client
 from sim.client_store.disk import DiskStore
 from sim.client_store.memory import ClientStore, MemoryStore
 from sim.client_store.null import NullStore
-from sim.memory.shared_memory import pack
+from sim.memory.shared_memory import Packing
 from sim.run_options import ClientStoreKind
 
 SHARE = 0.5
@@ -53,7 +53,7 @@ class StoreDemand(NamedTuple):
 
 def client_bytes(client: Client) -> int:
     """Return the bytes of a client's model and memory."""
-    return pack(client._asdict()).size
+    return Packing(client._asdict()).size
 
 
 def choose(where: ClientStoreKind, device: str, federation: StoreDemand, folder: Path) -> StoreChoice:

@@ -12,8 +12,8 @@ from federation.records import Client, Tree
 from federation.training.local_round import LocalRound
 from federation.tree import map_tree
 from sim.client_store.memory import Result, StoredClient
-from sim.memory.mmap_arena import Layout, MmapArena, Slot
-from sim.memory.shared_memory import read
+from sim.memory.mmap_arena import MmapArena, Slot
+from sim.memory.shared_memory import Layout, read
 
 
 class DiskStore:
@@ -35,7 +35,7 @@ class DiskStore:
         tree = {"client": result.client._asdict(), "upload": result.upload, "loss": result.loss}
         slot, layout = self.arena.write_tree(tree)
         laid = _ClientOnDisk(slot, self._layouts.setdefault(json.dumps(layout), layout), self.device)
-        return laid, laid
+        return (lambda: laid.client), laid
 
 
 class _ClientOnDisk:
@@ -64,5 +64,5 @@ class _ClientOnDisk:
         return loss
 
     def _read(self, part: str) -> Any:
-        found = read({part: self._layout[part]}, self._slot.memory)[part]
+        found = read(self._layout[part], self._slot.memory)
         return found if self._device == "cpu" else map_tree(lambda value: value.to(self._device), found)

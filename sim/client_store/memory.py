@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
 from federation.records import Client, Tree
 from federation.training.local_round import LocalRound
 
+StoredClient = Callable[[], Client]
+"""Returns a client; its tensors may be views that are made then."""
 
-class StoredClient(Protocol):
-    """A client; its tensors may be views that are made when they are asked for."""
+
+class Result(Protocol):
+    """A client's round, of which `LocalRound` is the plain one; needed until the round is over."""
 
     @property
     def client(self) -> Client:
         """The client's model and memory."""
         ...
-
-
-class Result(StoredClient, Protocol):
-    """A client's round, of which `LocalRound` is the plain one; needed until the round is over."""
 
     @property
     def upload(self) -> Tree:
@@ -47,25 +46,8 @@ class MemoryStore:
 
     def put(self, result: LocalRound) -> tuple[StoredClient, Result]:
         """Return the client without its upload, which ends with the round, and the result."""
-        return _ClientInMemory(result.client), result
-
-
-class _ClientInMemory(NamedTuple):
-    client: Client
-
-
-class _ClientView:
-    """A client as a view makes it."""
-
-    __slots__ = ("_kept", "_name", "_view")
-
-    def __init__(self, name: str, kept: StoredClient, view: Callable[[str, Client], Client]) -> None:
-        self._name, self._kept, self._view = name, kept, view
-
-    @property
-    def client(self) -> Client:
-        """The view."""
-        return self._view(self._name, self._kept.client)
+        client = result.client
+        return (lambda: client), result
 
 
 class Clients(Mapping[str, Client]):
@@ -75,7 +57,7 @@ class Clients(Mapping[str, Client]):
         self.stored: dict[str, StoredClient] = dict(stored or {})
 
     def __getitem__(self, name: str) -> Client:
-        return self.stored[name].client
+        return self.stored[name]()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.stored)
@@ -85,7 +67,11 @@ class Clients(Mapping[str, Client]):
 
     def with_view(self, view: Callable[[str, Client], Client]) -> Clients:
         """Return the same clients, each as `view` makes it of its name and what is kept, when it is asked for."""
-        return Clients({name: _ClientView(name, kept, view) for name, kept in self.stored.items()})
+
+        def seen(name: str, stored: StoredClient) -> StoredClient:
+            return lambda: view(name, stored())
+
+        return Clients({name: seen(name, stored) for name, stored in self.stored.items()})
 
 
 def shared(client_sets: Mapping[str, Clients]) -> dict[str, dict[str, str]]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from federation.records import Examples
 from federation.tasks.task import Task
 from federation.training.pixels import Moments
+from federation.training.rotation import ChannelScale
 from gaitway.input_spec import Fit
 from har_pipeline import ChannelStatistics
 
@@ -78,6 +79,7 @@ class FederatedData:
     statistics: Mapping[str, ChannelStatistics]  # what each client was normalized with
     split_leaks: bool
     new_clients: Mapping[str, ClientData] = field(default_factory=dict)
+    new_statistics: Mapping[str, ChannelStatistics] = field(default_factory=dict)  # as `statistics`, of new clients
     findings: tuple[str, ...] = ()
     moments: Moments | None = None
     partition_class_names: tuple[str, ...] | None = None
@@ -93,6 +95,12 @@ class FederatedData:
         """Channels, height and width, where the examples are images."""
         clients = list(self.clients.values())
         return tuple(clients[0].train.x.shape[1:]) if self.moments is not None and clients else None
+
+    @property
+    def channels(self) -> ChannelScale | None:
+        """What all clients' windows were normalized by; None where each client has its own, or nothing was."""
+        found = {id(each): each for each in self.statistics.values()}
+        return ChannelScale.of(one.mean, one.std) if len(found) == 1 and (one := found.popitem()[1]).count else None
 
     @cached_property
     def train_sizes(self) -> dict[str, int]:

@@ -55,17 +55,22 @@ def _labelled(client: ClientData, task: Task, per_class: int | None, name: str, 
     return ClientData(train, client.test, partition_classes=dealt)
 
 
-def few_shot(task: Task, client: ClientData, shots: int, client_id: str, seed: int) -> Examples:
-    """Draw k training examples of each class that partitions deal by; the five are among the ten."""
-    rows = drawn_rows(task, client, shots, client_id, seed)
+def few_shot(task: Task, client: ClientData, shots: int) -> Examples:
+    """Take the first k training examples of each class that partitions deal by, in the order in which they came.
+
+    Of recordings that is their order in time: what a new user shows first, before all that is tested.
+    """
+    classes = client.classes("train", task)
+    members = [(classes == label).nonzero().flatten()[:shots] for label in sorted(set(classes.tolist()))]
+    rows = torch.cat(members) if members else torch.arange(0)
     return Examples(client.train.x[rows], client.train.y[rows])
 
 
-def drawn_rows(task: Task, client: ClientData, shots: int, client_id: str, seed: int) -> Tensor:
-    """Return which training examples `few_shot` draws."""
+def drawn_rows(task: Task, client: ClientData, per_class: int, client_id: str, seed: int) -> Tensor:
+    """Draw so many training examples of each class; with more, those that there are with fewer are among them."""
     kept, classes = [], client.classes("train", task)
     for label in sorted(set(classes.tolist())):
         members = (classes == label).nonzero().flatten()
-        order = generator(seed, "labelled", client_id, label).permutation(len(members))[:shots]
+        order = generator(seed, "labelled", client_id, label).permutation(len(members))[:per_class]
         kept.append(members[torch.from_numpy(order).to(members.device)])
     return torch.cat(kept)

@@ -15,6 +15,13 @@ from sim.data.federated_data import FederatedData
 from sim.errors import SettingsError
 
 KINDS = ("leave-subjects-out", "leave-devices-out", "leave-clients-out")
+SHOTS = (0, 1, 2, 5, 10)
+"""Labelled examples of each class that a new client personalizes with, its first in time; fewer where it has fewer."""
+
+TURNED_SHOTS = (0, 5)
+"""The same of new clients whose phones are carried otherwise (`sim.data.turning`)."""
+TURNED = {"upside_down": "upside down", "rotated": "rotated"}
+"""In which ways, and how tables call them."""
 
 
 class Holdout(Strict):
@@ -64,7 +71,11 @@ def leave_clients_out(data: FederatedData, holdout: Holdout | None, seed: int) -
     if not staying:
         raise SettingsError("leave-clients-out: nobody is left to train; hold out fewer clients")
     new_clients = {name: data.clients[name] for name in sorted(out)}
-    return replace(data, clients=staying, new_clients=new_clients, statistics={n: data.statistics[n] for n in staying})
+    known = data.statistics
+    staying_statistics = {name: known[name] for name in staying}
+    new_statistics = {name: known[name] for name in new_clients}
+    found = replace(data, clients=staying, statistics=staying_statistics)
+    return replace(found, new_clients=new_clients, new_statistics=new_statistics)
 
 
 def _drawn(data: FederatedData, count: int, seed: int) -> list[str]:

@@ -24,7 +24,7 @@ import torch
 from federation.records import Tree
 from sim.errors import ClientStoreError, EngineError
 from sim.memory.mmap_arena import MmapArena, Slot
-from sim.memory.shared_memory import pack, read
+from sim.memory.shared_memory import Layout, Packing, read
 
 ATTEMPTS = 3
 EXIT_TIMEOUT_S = 5.0
@@ -102,7 +102,7 @@ class _Worker:
     process: BaseProcess
     connection: Connection
     number: int = -1
-    result: tuple[dict[str, Any], Slot] | None = None  # its layout, and where it is being written
+    result: tuple[Layout, Slot] | None = None  # its layout, and where it is being written
 
     def begin(self, number: int) -> None:
         self.number, self.result = number, None
@@ -118,7 +118,8 @@ class _Worker:
             self._say(self.result[1].position)
             return None
         layout, slot = self.result
-        return read(layout, slot.memory)
+        tree: Tree = read(layout, slot.memory)
+        return tree
 
     def stop(self) -> None:
         """Let an idle worker go; nobody waits until the kernel has taken its memory back."""
@@ -162,7 +163,7 @@ def _serve(connection: Connection, inherited: Sequence[Connection], work: Work, 
 def _answer(number: int, connection: Connection, work: Work, arena: MmapArena) -> dict[str, Any]:
     """Do one piece of work, ask the parent where its result goes, and write it there; return the last word on it."""
     try:
-        packing = pack(work(number))
+        packing = Packing(work(number))
     except Exception as error:  # it is the parent's to raise
         return {"error": f"{type(error).__name__}: {error}"}
     _send(connection, {"layout": packing.layout, "size": packing.size})

@@ -25,15 +25,13 @@ from torch import Tensor
 
 from federation.records import Tree
 from sim.errors import ClientStoreError
-from sim.memory.shared_memory import Packing, buffers, pack
+from sim.memory.shared_memory import Layout, Packing
 
 SEGMENT = 1 << 30
 """Bytes that are mapped at a time; address space, not memory. A larger tree gets a larger segment."""
 PAGE = mmap.PAGESIZE
 AT_ONCE = 1024
 """Buffers that the kernel gathers in one call: IOV_MAX."""
-
-Layout = dict[str, Any]
 
 
 class Slot:
@@ -84,7 +82,7 @@ class MmapArena:
         Raises:
             ClientStoreError: if the disk is full.
         """
-        packing = pack(tree)
+        packing = Packing(tree)
         slot = self.reserve(packing.size)
         self.store(packing, slot.position)
         return slot, packing.layout
@@ -95,11 +93,20 @@ class MmapArena:
         Raises:
             ClientStoreError: if the disk is full.
         """
-        pages = _in_pages(size)
+        size = _in_pages(size)
+        if self._free[size]:
+            return Slot(self, *self._free[size].pop(), size)
         try:
-            return self._slot(pages)
+            if self._end + size > self._begin + len(self._segment):
+                self._map(max(SEGMENT, size))
+            if self.folder and hasattr(os, "posix_fallocate"):
+                # blocks before bytes: some file systems promise what they do not have
+                os.posix_fallocate(self._file, self._end, size)
         except OSError as error:
-            raise ClientStoreError(self._full(pages, error)) from error
+            raise ClientStoreError(self._full(size, error)) from error
+        slot = Slot(self, self._end, self._segment.ctypes.data + self._end - self._begin, size)
+        self._end += size
+        return slot
 
     def store(self, packing: Packing, position: int) -> None:
         """Write a tree's bytes to a slot's position: in this process, or in a fork of the one that reserved it.
@@ -108,25 +115,13 @@ class MmapArena:
             ClientStoreError: if the disk or the memory is full.
         """
         try:
-            _write(self._file, buffers(packing), position)
+            _write(self._file, packing.buffers(), position)
         except OSError as error:
             raise ClientStoreError(self._full(_in_pages(packing.size), error)) from error
 
     def free(self, position: int, address: int, size: int) -> None:
         """Give a slot's place to the next tree of its size; the file is not shortened."""
         self._free[size].append((position, address))
-
-    def _slot(self, size: int) -> Slot:
-        if self._free[size]:
-            return Slot(self, *self._free[size].pop(), size)
-        if self._end + size > self._begin + len(self._segment):
-            self._map(max(SEGMENT, size))
-        if self.folder and hasattr(os, "posix_fallocate"):
-            # blocks before bytes: some file systems promise what they do not have
-            os.posix_fallocate(self._file, self._end, size)
-        slot = Slot(self, self._end, self._segment.ctypes.data + self._end - self._begin, size)
-        self._end += size
-        return slot
 
     def _map(self, length: int) -> None:
         start = self._begin + len(self._segment)

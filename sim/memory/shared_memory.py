@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,69 +16,44 @@ ALIGNMENT = 64
 _GAP = memoryview(bytes(ALIGNMENT))
 
 
-class Packing(NamedTuple):
-    """Where each tensor goes: `layout` is the tree with [dtype, shape, offset] for tensors, as JSON can hold it."""
-
-    layout: dict[str, Any]
-    parts: list[tuple[int, Tensor]]
-    size: int  # bytes
+Layout = dict[str, Any]
+"""A tree with [dtype, shape, offset] for tensors, as JSON can hold it."""
 
 
-def pack(tree: Tree) -> Packing:
-    """Give every tensor a place; one that the tree holds twice gets one."""
-    plan = _Plan()
-    return Packing({name: plan.place(below) for name, below in tree.items()}, plan.parts, plan.size)
+class Packing:
+    """Gives every tensor of a tree a place, one that the tree holds twice but one."""
 
-
-class _Plan:
-    """What has a place so far."""
-
-    def __init__(self) -> None:
-        self.places: dict[tuple[Any, ...], int] = {}
+    def __init__(self, tree: Tree) -> None:
         self.parts: list[tuple[int, Tensor]] = []
-        self.size = 0
+        self.size = 0  # bytes
+        self._places: dict[tuple[Any, ...], int] = {}
+        self.layout: Layout = self._place(tree)
 
-    def place(self, value: Any) -> Any:
+    def _place(self, value: Any) -> Any:
         # no recursive closure: it would refer to itself, and tensors would wait for the garbage collector
         if isinstance(value, dict):
-            return {name: self.place(below) for name, below in value.items()}
+            return {name: self._place(below) for name, below in value.items()}
         if not isinstance(value, Tensor):
             raise TypeError(f"a tree holds tensors and dicts of them, not {type(value).__name__}")
         key = (value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
-        if key not in self.places:
-            self.places[key] = self.size
+        if key not in self._places:
+            self._places[key] = self.size
             self.parts.append((self.size, value))
             self.size += -(-value.nbytes // ALIGNMENT) * ALIGNMENT
-        return [str(value.dtype).removeprefix("torch."), list(value.shape), self.places[key]]
+        return [str(value.dtype).removeprefix("torch."), list(value.shape), self._places[key]]
+
+    def buffers(self) -> Iterator[memoryview]:
+        """Yield the block's bytes in order, for a gathering write: the tensors' own memory, and what fills the gaps."""
+        for offset, value in self.parts:
+            # in order of its elements, without a copy where they lie so on the CPU
+            yield value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
+            yield _GAP[: -(offset + value.nbytes) % ALIGNMENT]
 
 
-def buffers(packing: Packing) -> Iterator[memoryview]:
-    """Yield the block's bytes in order, for a gathering write: the tensors' own memory, and what fills the gaps."""
-    end = 0
-    for offset, value in packing.parts:
-        yield bytes_of(value)
-        end = offset + value.nbytes
-        yield _GAP[: -end % ALIGNMENT]
-
-
-def bytes_of(value: Tensor) -> memoryview:
-    """Return a tensor's bytes in order of its elements, without a copy where they lie so on the CPU."""
-    data: memoryview = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
-    return data
-
-
-def read(layout: dict[str, Any], memory: Tensor) -> Tree:
-    """Return the tree as views of `memory`."""
-    return {name: _found(below, memory) for name, below in layout.items()}
-
-
-def _found(place: Any, memory: Tensor) -> Any:
+def read(place: Any, memory: Tensor) -> Any:
+    """Return a layout's tree as views of `memory`, or what lies at one of its places."""
     if isinstance(place, dict):
-        return {name: _found(below, memory) for name, below in place.items()}
-    dtype, shape, offset = place
-    return _view(memory, getattr(torch, dtype), shape, offset)
-
-
-def _view(memory: Tensor, dtype: torch.dtype, shape: list[int], offset: int) -> Tensor:
-    count = torch.Size(shape).numel()
-    return memory[offset : offset + count * dtype.itemsize].view(dtype).view(shape)
+        return {name: read(below, memory) for name, below in place.items()}
+    name, shape, offset = place
+    dtype: torch.dtype = getattr(torch, name)
+    return memory[offset : offset + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)

@@ -19,6 +19,7 @@ from federation.tasks.task import Task
 from federation.training.forward import initial_client, initial_model, network
 from federation.training.local_round import Setup
 from federation.training.pixels import Moments
+from federation.training.rotation import ChannelScale
 from models.mae import with_decoder
 from sim.errors import SettingsError
 from sim.experiment import Experiment
@@ -61,9 +62,11 @@ def _built(spec: ModelSpec, settings: Experiment, task: Task) -> nn.Module:
     return with_decoder(module, task.decoder)
 
 
-def for_images(choices: Sequence[Architecture], moments: Moments | None) -> tuple[Architecture, ...]:
-    """Have the networks normalize images that are kept as bytes by these moments."""
-    return tuple(each._replace(setup=replace(each.setup, moments=moments)) for each in choices)
+def for_data(
+    choices: Sequence[Architecture], moments: Moments | None, channels: ChannelScale | None
+) -> tuple[Architecture, ...]:
+    """Have the networks normalize images that are kept as bytes, and know by what all windows were normalized."""
+    return tuple(each._replace(setup=replace(each.setup, moments=moments, channels=channels)) for each in choices)
 
 
 def assign_networks(names: Collection[str], choices: Sequence[Architecture]) -> dict[str, Architecture]:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from federation.plan import DataSpec, RoundSettings, TrainingConfig
+from federation.plan import DataSpec, RoundSettings, SecureSettings, TrainingConfig
 from sim.experiment import DEFAULTS, Experiment
 from sim.run_options import OPTIONS, PLAN_OPTIONS, option_words
 
@@ -47,7 +47,7 @@ def _assignments(experiment: Experiment) -> Iterator[str]:
     """Yield what `--set` takes: every hyper-parameter, and of the plan's sections what is not the default."""
     of_options = {
         section: {o.path[1] for o in PLAN_OPTIONS.values() if o.path[0] == section}
-        for section in ("data", "rounds", "training")
+        for section in ("data", "rounds", "secure", "training")
     }
     plain = experiment.model_dump(mode="json")
     sections = {
@@ -62,6 +62,7 @@ def _assignments(experiment: Experiment) -> Iterator[str]:
             plain["training"], TrainingConfig(classes=2), *of_options["training"], "classes", "feature_dim"
         ),
         "rounds": _changed(plain["rounds"], RoundSettings(), *of_options["rounds"]),
+        "secure": _changed(plain.get("secure", {}), SecureSettings(), *of_options["secure"]),
         "rollout": _changed(plain["rollout"], type(experiment.rollout)()),
     }
     for section, values in sections.items():

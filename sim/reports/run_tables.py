@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from sim.data.holdout import TURNED
 from sim.experiment import DEFAULTS
 from sim.reports.table import ReportTable, table_of
 from sim.results.records import Plain, RunConfig
@@ -61,7 +62,7 @@ def clients_table(run: RunDirectory) -> ReportTable:
 
     def order(name: str) -> tuple[bool, float]:
         scores = run.client_scores.get(name)
-        score = ((scores and scores.personalization) or {}).get(metric)
+        score = scores and scores.mean("personalization", metric)
         return score is None, sign * (score or 0.0)
 
     metric, kind = run.config.primary
@@ -107,14 +108,24 @@ def new_clients_table(run: RunDirectory) -> ReportTable | None:
     new, metrics = run.summary and run.summary.new_clients, run.config.metrics
     if not new:
         return None
-    named = [
-        (f"after {shots} labelled examples of each class, {new.epochs} epochs" if shots else "as they join", scores)
-        for shots, scores in sorted(new.shots.items())
-    ]
+    named = [(_learnt_from(shots, new.epochs), scores) for shots, scores in sorted(new.shots.items())]
+    if new.unlabelled:
+        named.insert(1, ("adapted to windows without labels", new.unlabelled))
+    for way, by_shots in new.turned.items():
+        for shots, scores in sorted(by_shots.items()):
+            named.append((f"phones {TURNED.get(way, way)}, {_learnt_from(shots, new.epochs)}", scores))
+    for way, by_heads in new.heads.items():
+        for shots, heads in sorted(by_heads.items()):
+            where = f"phones {TURNED.get(way, 'as recorded')}, {_learnt_from(shots, new.epochs)}: the head "
+            named += [(where + name.replace("_", " "), scores) for name, scores in heads.items()]
     if new.client_models:
         named.append(("the other clients' models, each new client's mean over them", new.client_models))
     head = ["model", *(metric.label + metric.unit for metric in metrics.values())]
     return table_of(head, [(name, *spread_texts(scores, metrics)) for name, scores in named])
+
+
+def _learnt_from(shots: int, epochs: int) -> str:
+    return f"after the first {shots} examples of each class, {epochs} epochs" if shots else "as they join"
 
 
 def settings_tables(run: RunDirectory) -> dict[str, ReportTable]:

@@ -23,15 +23,18 @@ class Cell(NamedTuple):
 
 
 class ReportTable(NamedTuple):
-    """Rows of cells, the first of which names its row; `head` may be empty."""
+    """Rows of cells, the first of which names its row; `head` may be empty, and so what stands above and below."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[Cell]]
+    title: str = ""
+    note: str = ""
 
 
-def table_of(head: Sequence[str], rows: Iterable[Iterable[object]]) -> ReportTable:
-    """Make a table of plain values."""
-    return ReportTable(head, [[Cell(str(value)) for value in row] for row in rows])
+def table_of(head: Sequence[str], rows: Iterable[Iterable[object]], title: str = "", note: str = "") -> ReportTable:
+    """Make a table of cells, or of plain values."""
+    cells = [[each if isinstance(each, Cell) else Cell(str(each)) for each in row] for row in rows]
+    return ReportTable(head, cells, title, note)
 
 
 def markdown_table(table: ReportTable) -> str:
@@ -52,9 +55,9 @@ def escaped(text: str) -> str:
     return re.sub(r"([\\|<*_`[])", r"\\\1", text).replace("\n", " ")
 
 
-def printed_table(title: str, table: ReportTable) -> rich.table.Table:
+def printed_table(table: ReportTable) -> rich.table.Table:
     """Lay a table out for the terminal: names to the left, numbers, never cut, to the right, notes below, in lines."""
-    printed = rich.table.Table(title=title, box=box.SIMPLE, title_style="bold", title_justify="left")
+    printed = rich.table.Table(title=table.title, box=box.SIMPLE, title_style="bold", title_justify="left")
     printed.add_column(table.head[0])
     for name in table.head[1:]:
         printed.add_column(name, justify="right", no_wrap=True)

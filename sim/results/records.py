@@ -41,6 +41,19 @@ Plain = dict[str, Annotated[float | None, BeforeValidator(_none_for_nan)]]
 """Each of the task's metrics of one model on one set; None where the set was empty."""
 
 
+class Scored(Record):
+    """What has scores by name, of which `global` is a word of Python's."""
+
+    def score(self, name: str) -> Any:
+        """Return one score: of one model, or of all clients' own, or its confusions; None where it has none."""
+        return getattr(self, "global_" if name == "global" else name)
+
+    def mean(self, name: str, metric: str) -> float | None:
+        """Return one metric of a score, its mean where it is of many clients."""
+        value: MeanStd | float | None = (self.score(name) or {}).get(metric)
+        return value.mean if isinstance(value, MeanStd) else value
+
+
 class RunConfig(Experiment):
     """`config.json`: the experiment, and where it was made; keys that a later version adds are ignored."""
 
@@ -113,7 +126,7 @@ class GradientDissimilarity(Record):
     overall: float
 
 
-class RoundRecord(Record):
+class RoundRecord(Scored):
     """One line of `rounds.jsonl`; `bytes_*` are means over the round's clients."""
 
     round: int
@@ -129,7 +142,8 @@ class RoundRecord(Record):
     gradient_dissimilarity: GradientDissimilarity | None = None  # where the run was asked for it
     lost: tuple[str, ...] = ()  # of the cohort, those whose update never came
     capped: dict[str, int] = {}  # the examples that a client counted with, of those that have more
-    left_out: dict[str, str] = {}  # why a client's update was not used
+    excluded: dict[str, str] = {}  # why a client's update was not used
+    secure: dict[str, float] = {}  # of the round's secure sum: its size, graph and cost
     seconds: dict[str, float]
     diagnostics: dict[str, Any] = {}  # `sim.diagnostics` knows what is inside
 
@@ -140,22 +154,29 @@ class RoundRecord(Record):
 
 
 class NewClients(Record):
-    """How a finished federation serves clients that took no part in it, after k labelled examples of each class.
+    """How a finished federation serves clients that took no part in it, after the first k examples of each class.
 
-    `client_models` is the mean over all clients' own models, in methods without a server model.
+    `client_models` is the mean over all clients' own models, in methods without a server model. `turned` has the scores
+    of phones that are carried otherwise, by the way and by k; `heads` those of each head that a device could take, and
+    `far` the share of clients that take the one without axes as they join. `unlabelled` is after adaptation
+    to windows without labels (`sim.adaptation`), where the network's head allows it.
     """
 
     clients: tuple[str, ...]
     epochs: int
     shots: dict[int, Spread | None]
     client_models: Spread | None = None
+    turned: dict[str, dict[int, Spread | None]] = {}
+    heads: dict[str, dict[int, dict[str, Spread | None]]] = {}
+    far: dict[str, float] = {}
+    unlabelled: Spread | None = None
 
 
 SELECTIONS: tuple[Selection, ...] = ("validation", "last", "best")
 """The ways of choosing the round whose scores are reported, the one to trust first."""
 
 
-class SelectedRound(Record):
+class SelectedRound(Scored):
     """The scores of one round.
 
     Both client scores are None where no client has a model and a test set of its own: the method pooled their data.
@@ -168,7 +189,7 @@ class SelectedRound(Record):
     global_per_client: Spread | None = None
 
 
-class Summary(Record):
+class Summary(Scored):
     """`summary.json`, which exists once the last round is done.
 
     The scores that stand by themselves are of the best round by test.
@@ -204,7 +225,7 @@ class Summary(Record):
         return "validation" if self.validation else "last"
 
 
-class ClientRound(Record):
+class ClientRound(Scored):
     """One client in one round: its own model's scores, and the server's model's on its test set."""
 
     personalization: Plain | None = None
@@ -229,7 +250,7 @@ class ClientScore(ClientRound):
 Counts = tuple[tuple[int, ...], ...]
 
 
-class Confusions(Record):
+class Confusions(Scored):
     """Counts (C, C) summed over clients: rows true, columns predicted."""
 
     personalization: Counts | None = None

@@ -73,6 +73,13 @@ class RunDirectory:
         return self._read("confusion.json", Confusions) or Confusions()
 
     @property
+    def final(self) -> Summary:
+        """The summary of a finished run; raises ValueError for another."""
+        if self.summary is None:
+            raise ValueError(f"{self.path} is not finished")
+        return self.summary
+
+    @property
     def finished(self) -> bool:
         """Whether the last round is done and summarized."""
         return self.summary is not None
@@ -80,7 +87,7 @@ class RunDirectory:
     def worst_tenth(self, metric: str, selection: Selection = "best") -> float | None:
         """Return mean personalization of the worst tenth of the clients by that metric, one client at least."""
         rounds = [each for s in self.client_scores.values() if (each := s.selected(selection))]
-        scores = [each.personalization.get(metric) for each in rounds if each.personalization]
+        scores = [each.mean("personalization", metric) for each in rounds]
         sign = 1 if self.config.metrics[metric].higher_is_better else -1
         known = [sign * score for score in scores if score is not None]
         return sign * lowest_tenth(known) if known else None

@@ -97,6 +97,23 @@ def test_scores_of_0_2_0_count_after_the_upgrade(database: Database) -> None:
     assert found == {"macro_f1_trivial", "macro_f1_after"}
 
 
+@pytest.mark.parametrize(("old", "new"), [("held", "deferred"), ("left_out", "excluded"), ("accepted", "accepted")])
+def test_an_update_of_an_earlier_version_has_todays_status(database: Database, old: str, new: str) -> None:
+    database.migrate("0009")
+    rows = fill(database)
+    with database.write() as session:
+        session.execute(text("UPDATE updates SET status = :old WHERE id = 1"), {"old": old})
+        session.execute(text("UPDATE events SET kind = :old WHERE id = 1"), {"old": f"update.{old}"})
+        session.execute(text("UPDATE events SET kind = 'model.held' WHERE id = 2"))
+    database.migrate()
+    with database.read() as session:
+        assert session.execute(text("SELECT status FROM updates ORDER BY id")).scalars().first() == new
+        kinds = session.execute(text("SELECT kind FROM events ORDER BY id")).scalars().all()
+        assert kinds == [f"update.{new}", "model.held"]
+        kept = session.execute(text("SELECT excluded FROM rounds ORDER BY id")).scalars().all()
+    assert kept == [row["left_out"] for row in rows["rounds"]]
+
+
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_the_database_is_durable_and_checks_its_references(database: Database) -> None:
     database.migrate()

@@ -26,10 +26,12 @@ from edge_agent.machine.events import (
     Invited,
     MessageRejected,
 )
+from edge_agent.machine.state import Contribution
 from edge_agent.persistence import begin_epoch, load_agent, save_round
 from edge_agent.serving.model_registry import ModelRegistry
 from edge_agent.status import describe_device
 from edge_agent.storage.files import sha256_of
+from edge_agent.storage.participation import CONTRIBUTION
 from edge_agent.storage.state_store import RELEASE_REPORT, StateStore
 from federation.protocol.messages import ReleaseReport, write
 from tests.edge_agent.factories import DEVICE, INSTANCE, announcement, invitation, make_config, pointer
@@ -41,7 +43,7 @@ BEGUN = BeginEpoch(EPOCH, round=2, at=1_800_000_000.0)
 
 
 def restored(number: int = 1, state: str = "collecting") -> Announced:
-    return Announced(announcement(number, state, epoch=EPOCH, restored=1.8e9))
+    return Announced(announcement(number, state, epoch=EPOCH, restored_at=1.8e9))
 
 
 def invited(number: int = 1) -> Invited:
@@ -130,6 +132,15 @@ def test_a_new_epoch_is_durable_and_says_what_happened(store: StateStore, tmp_pa
     save_round(store, make_job(make_config(tmp_path), 2))
     assert load_agent(store).done == {(2, "a" * 64)}
     assert len(store.rounds()) == 3
+
+
+@pytest.mark.parametrize("sent", ["sums", "withdrawn"])
+def test_what_a_restored_server_has_of_a_device_is_unknown_also_after_a_restart(sent: str, store: StateStore) -> None:
+    begin_epoch(store, BEGUN)
+    assert load_agent(store).contribution is None, "it never sent anything"
+    store.put(**{CONTRIBUTION: json.dumps({"kind": sent, "update_id": "s1", "keys": ""})})
+    begin_epoch(store, BEGUN)
+    assert load_agent(store).contribution == Contribution("unknown")
 
 
 def _report() -> ReleaseReport:

@@ -66,12 +66,12 @@ def test_prepare_counts_windows_and_the_second_run_is_the_same(call, tmp_path):
     assert "1 clients" in fewer.output
 
 
-def test_refusals_are_one_line_and_exit_with_1(call, tmp_path):
+def test_refusals_are_one_line_and_exit_with_2(call, tmp_path):
     result = call("prepare", "motionsens")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "did you mean 'motionsense'" in result.output
     result = call("info", "spsw", "--root", str(tmp_path))
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "DATA/sXX/sXX_YY" in result.output.replace("\n", "")
     assert call("prepare", "synthetic", "--options", "{").exit_code == 2
     assert call("prepare", "synthetic", "--options", "[]").exit_code == 2

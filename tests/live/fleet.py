@@ -199,7 +199,7 @@ class Fleet:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", **self.bearer}
         request = urllib.request.Request(self.url + path, data, headers)
-        with urllib.request.urlopen(request, timeout=120) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             return json.loads(answer.read())
 
     def listing(self, path: str) -> list[dict[str, Any]]:
@@ -215,7 +215,7 @@ class Fleet:
     def blob(self, sha256: str) -> bytes:
         """Download a blob."""
         request = urllib.request.Request(f"{self.url}/v1/blobs/{sha256}", headers=self.bearer)
-        with urllib.request.urlopen(request, timeout=120) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             return bytes(answer.read())
 
     def last_broadcast(self) -> Tree:

@@ -6,7 +6,6 @@ Each version is bit for bit the simulation's one round with the devices that are
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sqlite3
 import subprocess
@@ -93,13 +92,10 @@ def test_devices_join_are_killed_and_leave_and_every_version_is_the_simulations(
 @pytest.mark.data
 @pytest.mark.slow
 @pytest.mark.service
-def test_the_same_with_four_persons_of_motionsense(tmp_path: Path) -> None:
-    root = Path(os.environ.get("GAITWAY_DATA", "data")) / "motionsense"
-    if not root.is_dir():
-        pytest.skip(f"{root} is not there; set GAITWAY_DATA")
+def test_the_same_with_four_persons_of_motionsense(gaitway_data: Path, tmp_path: Path) -> None:
     settings = experiment_for("analytic")
     own = {"dataset": "motionsense", "dataset_options": {}, "labels": dataset_labels("motionsense")}
-    episode(world_of(MOTIONSENSE, settings.model_copy(update=own), root, 600), tmp_path)
+    episode(world_of(MOTIONSENSE, settings.model_copy(update=own), gaitway_data, 600), tmp_path)
 
 
 def episode(world: World, folder: Path) -> None:

@@ -111,8 +111,8 @@ def test_noise_with_a_thousand_million_examples_does_not_move_the_model(tmp_path
     for name, value in model.items():
         expected = np.mean([sent[device][name].double().numpy() for device in HONEST], axis=0)
         np.testing.assert_allclose(value.numpy(), expected, rtol=1e-5, atol=1e-7)
-    assert (left["device"], left["status"]) == (HOSTILE, "left_out")
-    assert detail["left_out"] == 1
+    assert (left["device"], left["status"]) == (HOSTILE, "excluded")
+    assert detail["excluded"] == 1
 
 
 @pytest.mark.service

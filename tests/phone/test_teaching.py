@@ -16,7 +16,7 @@ from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.sockets import served
 from tests.browser import NEEDS_BROWSER, barriers, excess_width, listen
 from tests.phone.taught_phone import mount, play
-from tests.teaching_world import TeachingWorld, synthetic_world
+from tests.teaching_world import TeachingWorld, synthetic_world, teaching_world
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -26,6 +26,7 @@ pytestmark = [
     pytest.mark.skipif(RUNTIME not in files(), reason="no ONNX Runtime for the phone's client: make phone"),
 ]
 PATIENCE_MS = 60_000
+SPOKEN = {"climbingdown": "climbing down", "std": "standing", "wlk": "walking", "jog": "jogging"}
 
 
 @pytest.fixture(scope="module")
@@ -80,12 +81,31 @@ def marks(page: Page) -> dict[str, int]:
 def test_a_person_teaches_three_activities_and_one_of_their_own(
     address: str, phone: Page, world: TeachingWorld, tmp_path: Path
 ) -> None:
+    activities = ("standing", "running", "climbingdown")
+    assert_taught_and_forgotten(address, phone, world, activities, "sitting", tmp_path)
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_the_same_from_the_recordings_of_a_person_of_motionsense(
+    address: str, phone: Page, gaitway_data: Path, tmp_path: Path
+) -> None:
+    """Four others' sums; stairs count as the activity of the person's own."""
+    others = [f"s{number:02d}" for number in range(2, 6)]
+    world = teaching_world("motionsense", gaitway_data, "s01", others, cosines=600, options={})
+    assert_taught_and_forgotten(address, phone, world, ("std", "wlk", "jog"), "ups", tmp_path)
+
+
+def assert_taught_and_forgotten(
+    address: str, phone: Page, world: TeachingWorld, activities: tuple[str, ...], own: str, folder: Path
+) -> None:
+    """Teach these and, as 'pushing the pram', the own one; look at the matrix, at what may be sent, and remove it."""
     mount(phone, address, world)
-    for count, activity in enumerate(("standing", "running", "climbingdown"), 1):
-        teach(phone, world, activity.replace("climbing", "climbing "), activity, count)
+    for count, activity in enumerate(activities, 1):
+        teach(phone, world, SPOKEN.get(activity, activity), activity, count)
     phone.get_by_label("Name", exact=True).fill("pushing the pram")
     phone.get_by_role("button", name="Add it").click()
-    teach(phone, world, "pushing the pram", "sitting", 4)
+    teach(phone, world, "pushing the pram", own, 4)
     matrix = counts(phone)
     right = sum(row[i] for i, row in enumerate(matrix))
     assert all(sum(row) >= 3 for row in matrix)
@@ -95,19 +115,42 @@ def test_a_person_teaches_three_activities_and_one_of_their_own(
     assert solved
     assert float(solved[1]) < 1
     labelled = marks(phone)
-    assert {"standing", "running", "climbingdown", "pushing the pram"} <= labelled.keys()
+    assert {*activities, "pushing the pram"} <= labelled.keys()
     assert barriers(phone) == []
     assert excess_width(phone) == 0
-    phone.screenshot(path=tmp_path / "teach-phone.png", full_page=True)
+    phone.screenshot(path=folder / "teach-phone.png", full_page=True)
 
     federated = "async () => (await taught.store.windows()).filter((one) => one.personal).map((one) => one.label)"
     assert phone.evaluate(federated) == []
-    phone.get_by_label("Sent to the federation").select_option("running")
-    phone.wait_for_function("() => taught.personal[0].countsAs === 'running'")
-    assert phone.evaluate(federated) == ["running"] * labelled["pushing the pram"]
+    phone.get_by_label("Sent to the federation").select_option(activities[1])
+    phone.wait_for_function(f"() => taught.personal[0].countsAs === '{activities[1]}'")
+    assert phone.evaluate(federated) == [activities[1]] * labelled["pushing the pram"]
     phone.get_by_text("Remove pushing the pram …").click()
     phone.get_by_role("button", name="Remove", exact=True).click()
     phone.get_by_label("Sent to the federation").wait_for(state="detached")
+    assert "pushing the pram" not in marks(phone)
+
+
+def test_a_window_that_ends_after_its_activity_was_removed_has_no_label(
+    address: str, phone: Page, world: TeachingWorld
+) -> None:
+    """The last window of a lesson comes when the lesson is over: by then its activity may be gone, or taken back."""
+    mount(phone, address, world)
+    phone.get_by_label("Name", exact=True).fill("pushing the pram")
+    phone.get_by_role("button", name="Add it").click()
+    play(phone, world, "running", seconds=60)
+    tap(phone, "pushing the pram")
+    phone.wait_for_function(
+        "async () => (await taught.store.marks()).some((mark) => mark.label === 'pushing the pram')"
+    )
+    # within the half window after which the label of the next one is certain, and before it is whole
+    phone.evaluate(
+        "async () => { taught.lesson.doneMs = 20000; taught.tick(); await taught.remove('pushing the pram'); }"
+    )
+    last = phone.evaluate("async () => Math.max(...(await taught.store.marks()).map((mark) => mark.startMs))")
+    phone.wait_for_function(
+        f"async () => (await taught.store.marks()).filter((one) => one.startMs > {last}).length > 2"
+    )
     assert "pushing the pram" not in marks(phone)
 
 

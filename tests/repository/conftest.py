@@ -43,3 +43,10 @@ def verdict(processes: ModuleType) -> ModuleType:
     import verdict
 
     return verdict
+
+
+@pytest.fixture
+def exchange(processes: ModuleType) -> ModuleType:
+    import exchange
+
+    return exchange

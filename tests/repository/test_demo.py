@@ -25,6 +25,7 @@ from tests.repository.imports import REPOSITORY
 
 MARK = "GAITWAY_TEST_MARK"
 SMALLEST = ("--devices", "2", "--rounds", "1", "--epochs", "1", "--model", "har_cnn_alp", "--minutes", "1.5")
+SMALLEST += ("--no-exchange",)
 ENOUGH = ("--epochs", "20")
 """Passes over so few windows that the smallest demo ends with a model worth adopting."""
 PATIENCE_S = 600.0
@@ -71,11 +72,12 @@ def mark() -> Iterator[str]:
 @pytest.mark.service
 def test_the_smallest_demo(tmp_path: Path, mark: str) -> None:
     learning = (*SMALLEST, *ENOUGH, "--min-f1", "40")
-    process = demo(mark, *learning, *ANY_PORTS, "--out", str(tmp_path / "out"))
+    process = demo(mark, *learning, "--exchange", *ANY_PORTS, "--out", str(tmp_path / "out"))
     output, _ = process.communicate()
     assert process.returncode == 0, output
     assert alive(mark) == []
     assert "published" in output
+    assert re.search(r"MB sent by all devices *│ *\d\.\d\d │ *\d\.\d\d │", output), output
     assert str(tmp_path / "out") in output
     summaries = sorted((tmp_path / "out" / "devices").glob("*/summary.json"))
     assert len(summaries) == 2

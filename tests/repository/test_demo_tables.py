@@ -96,3 +96,23 @@ def test_without_confusion_matrices_there_is_no_table_of_them(show: ModuleType) 
     show.results(Console(file=output, width=80), [], {"a": summary(None, 0.7)})
     assert "True class" not in output.getvalue()
     assert "70.0" in output.getvalue()
+
+
+def test_both_federations_stand_side_by_side_and_a_device_that_learnt_nothing_is_named(
+    show: ModuleType, verdict: ModuleType, exchange: ModuleType
+) -> None:
+    names = ["s00_phone100-waist", "s00_phone200-waist"]
+    rounds = exchange.Outcome("fedali, 3 rounds", dict(zip(names, (0.912, None), strict=True)), 91.24, 2_345_678, 9)
+    sums = exchange.Outcome("analytic, one exchange", dict(zip(names, (0.98, 0.74), strict=True)), 9.96, 5_000_000, 1e7)
+    output = io.StringIO()
+    show.beside(Console(file=output, width=80), [rounds, sums])
+    lines = [[part.strip() for part in line.strip("│").split("│")] for line in output.getvalue().splitlines()]
+    assert ["s00_phone100-waist", "91.2", "98.0"] in lines
+    assert ["s00_phone200-waist", "–", "74.0"] in lines
+    assert ["seconds", "91.2", "10.0"] in lines
+    assert ["MB sent by all devices", "2.35", "5.00"] in lines
+    assert verdict.outcome_shortfalls([], 75.0, Path("logs")) == []
+    assert verdict.outcome_shortfalls([sums], 75.0, Path("logs")) == [
+        "s00_phone200-waist, analytic, one exchange: macro-F1 74.0, at least 75 needed; "
+        "see logs/analytic-s00_phone200-waist.log"
+    ]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,3 +87,25 @@ def test_a_missing_extra_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: 
         main(["sim", "run"])
     words = "`gaitway sim` needs matplotlib, which is not installed: pip install 'gaitway[sim]'"
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("line", "expected"), [("gaitway se", "server"), ("gaitway pipeline prep", "prepare")])
+def test_bash_completes_programs_and_their_commands(line: str, expected: str, tmp_path: Path) -> None:
+    """As bash does it: it reads the script, sets the words of the line, and calls the function."""
+    script = run("completion", "bash").stdout
+    program = tmp_path / "gaitway"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gaitway "$@"\n')
+    program.chmod(0o755)
+    words = line.split()
+    lines = f'COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _gaitway_completion "$1"; echo "${{COMPREPLY[*]}}"'
+    done = subprocess.run(
+        ["bash", "-c", script + lines, "bash", program], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [expected]
+
+
+def test_a_shell_that_is_unknown_is_told_which_there_are() -> None:
+    done = run("completion", "tcsh")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "bash" in done.stderr
+    assert "fish" in done.stderr

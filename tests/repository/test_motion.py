@@ -19,6 +19,8 @@ MAY_SAY_IT = {
     "edge_agent.teaching": "lessons of motion",
     "edge_agent.serving.heads": "heads that know no axes",
     "edge_agent.training.orientation": "how the device lies",
+    "federation.serving_heads": "heads that know no axes",
+    "federation.training.rotation": "turns windows of motion",
 }
 AGNOSTIC = ("aggregator_api", "federation", "edge_agent")
 WINDOWS_OF_MOTION = {

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from aggregator_api.db.event_kinds import EVENT_KINDS
+from aggregator_api.db.models import Base
+from federation.protocol.messages import Acknowledgement, Announcement
 from tests.repository.imports import PACKAGES, REPOSITORY, modules
 
 FORBIDDEN_NAMES = frozenset({"util", "utils", "helper", "helpers", "common", "misc", "types", "manager"})
@@ -140,6 +145,93 @@ def test_a_module_named_by_a_private_word_is_found() -> None:
 )
 def test_other_words_and_an_enums_members_raise_no_alarm(source: str) -> None:
     assert private_words("a.module", source) == []
+
+
+SCRIPT_WORDS = {
+    "constant": re.compile(PRIVATE_WORDS["constant"].pattern + r"|^_?(LATEST|SLOWEST|FASTEST|GONE|AGAIN)(_|$)"),
+    "function": re.compile(r"^(inWords|wordsOf|obstacleOf|parcelOf|stretchInputs|tellTimes|pause)$"),
+    "class": re.compile(r"[Pp]icture|^(Bell|Patience|Speaker|Recollection|Work|Parcel)$"),
+    "parameter": re.compile(r"^(most|least)([A-Z]|$)"),
+}
+"""The same of JavaScript, which has no parser here: of what stands at a line's beginning, and of parameters."""
+SCRIPT_DECLARATION = re.compile(
+    r"^(?:export )?(?:const (?P<constant>[A-Z_]+)\b|(?:async )?function\*? (?P<function>\w+)|class (?P<class>\w+))"
+    r"|@param \{[^}]*\} \[?(?P<parameter>\w+)",
+    re.MULTILINE,
+)
+
+
+def script_words(name: str, source: str) -> list[str]:
+    """Return what a script defines under a word of our own."""
+    found = ((kind, word) for each in SCRIPT_DECLARATION.finditer(source) for kind, word in each.groupdict().items())
+    return [f"{name}: {kind} {word}" for kind, word in found if word and SCRIPT_WORDS[kind].search(word)]
+
+
+def scripts() -> list[Path]:
+    """Every script of ours; what others wrote lies in folders `vendor`, `swagger` and `node_modules`."""
+    files = (file for package in PACKAGES for file in (REPOSITORY / package).rglob("*.js"))
+    return [file for file in files if not {"vendor", "swagger", "node_modules"} & set(file.parts)]
+
+
+def test_no_script_names_anything_by_a_private_word() -> None:
+    found = [word for file in scripts() for word in script_words(file.name, file.read_text())]
+    assert len(scripts()) > 40
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "const LATEST_MS = 8.64e15;",
+        "export const MOST = 3;",
+        "async function inWords(error) {",
+        "export class Patience {",
+        "/** @param {number} [leastMs] */",
+    ],
+)
+def test_a_scripts_private_word_is_found(source: str) -> None:
+    assert len(script_words("a.js", source)) == 1
+
+
+OLD_OUTSIDE = re.compile(r"(update\.)?(held|left_out)|later|millionths|restored|awaited")
+"""What columns, fields, statuses and events were called, on the wire, over REST and in the database."""
+OLD_IN_TEXT = re.compile(
+    r"gaitway_(open_round_awaited|led_federations|device_answered_updates)\b|--(broker|server)-place\b"
+    r"|\bupdate\.(held|left_out)\b|\b(outcome|status)=\\?[\"~]*(\w+\|)*(held|left_out)\b"
+)
+"""Names of metrics, options, events and statuses that nothing may use or tell of any more."""
+
+
+def words_outside(schema: object) -> Iterator[str]:
+    """Yield the names of fields, and the words that a field may be, of a JSON Schema or an OpenAPI document."""
+    if isinstance(schema, dict):
+        yield from schema.get("properties", {})
+        yield from (word for word in schema.get("enum", ()) if isinstance(word, str))
+    for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from words_outside(part)
+
+
+def test_nothing_outside_has_its_old_name() -> None:
+    """Columns, REST and messages: where a rename that is done by half would still pass the tests of either half."""
+    columns = {column.name for table in Base.metadata.tables.values() for column in table.columns}
+    rest = set(words_outside(json.loads((REPOSITORY / "docs" / "openapi.json").read_text())))
+    wire = {word for message in (Announcement, Acknowledgement) for word in words_outside(message.model_json_schema())}
+    assert {"excluded"} < columns & rest
+    assert {"deferred", "update.deferred"} < rest | set(EVENT_KINDS)
+    assert {"share_millionths", "restored_at", "retry"} < wire
+    everything = columns | rest | wire | set(EVENT_KINDS)
+    assert sorted(word for word in everything if OLD_OUTSIDE.fullmatch(word)) == []
+
+
+def test_no_text_tells_of_an_old_metric_option_or_status() -> None:
+    kinds = {".py", ".js", ".html", ".yaml", ".md", ".json"}
+    folders = [REPOSITORY / name for name in (*PACKAGES, "deploy", "docs")]
+    files = [file for folder in folders for file in folder.rglob("*") if file.suffix in kinds]
+    files = [file for file in files if not {"versions", "vendor", "node_modules", "results"} & set(file.parts)]
+    assert len(files) > 500
+    assert [(file.name, found[0]) for file in files for found in OLD_IN_TEXT.finditer(file.read_text())] == []
+    for text in ("?status=left_out", 'outcome="held"', 'outcome=~"accepted|held|refused"', "`update.held`"):
+        assert OLD_IN_TEXT.search(text), "it can fail"
 
 
 NO_VERBS = re.compile(

@@ -9,12 +9,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from federation.plan import (
+    Augmentation,
     DataSpec,
     DataStatistics,
     GroupWave,
     ImageInput,
     ModelSpec,
     Plan,
+    PromotionSettings,
     PublicationSettings,
     RolloutSettings,
     RoundSettings,
@@ -72,20 +74,27 @@ def plan() -> Plan:
         method={"name": "fedali", "lambda": 0.25},
         training=TrainingConfig(
             classes=3, feature_dim=16, epochs=2, batch_size=8, optimizer="sgd", lr=0.05, momentum=0.5,
-            weight_decay=0.001, seed=7,
+            weight_decay=0.001, seed=7, lr_schedule="polynomial", lr_power=0.8,
+            augmentation=Augmentation(
+                flip=0.5, padding=4, scale=(0.5, 2.0), brightness=0.1, contrast=0.2, saturation=0.3
+            ),
         ),
         rounds=RoundSettings(
             rounds=5, clients_per_round=4, sampling="examples", cohort_tags=("pilot",), over_selection=1.5,
             minimum_clients=2, deadline_s=600.0, late="next", partial_work="use", staleness_exponent=0.75,
             max_weight_ratio=3.0, norm_factor=4.0, clip_norm=1.5, noise_multiplier=0.5, delta=1e-6, norm_after=9,
+            interval_s=30.0, max_refused_updates=4, max_failed_rounds=6,
         ),
         publication=PublicationSettings(interval_s=5.0, min_changes=3, max_wait_s=60.0, send_after_windows=7),
+        promotion=PromotionSettings(min_devices=2, margin=0.03),
+        packages={"methods:fedali": "gaitway-fedali 0.1"},
         rollout=RolloutSettings(
             mode="manual", waves=(GroupWave(tags=("pilot",)), 0.25, 1.0), success_threshold=0.7, soak_s=60.0,
             wave_timeout_s=3600.0, halt_share=0.2, halt_devices=3,
         ),
         data=DataSpec(
-            pipeline=PipelineSettings().to_json(), input=ImageInput(shape=(3, 32, 48)), normalization="federated",
+            pipeline=PipelineSettings().to_json(), input=ImageInput(kind="image", shape=(3, 32, 48), fit="pad"),
+            normalization="federated",
             statistics=DataStatistics(count=640, total=(1.0, 2.0, 3.0, 0.1, 0.2, 0.3), square=(9.0,) * 6),
             split="temporal", test_share=0.25,
         ),
@@ -94,17 +103,17 @@ def plan() -> Plan:
 
 def samples() -> dict[str, Sample]:
     """Return the messages by the name of their file."""
-    score = VersionScore(value=810_000, trivial=210_000, devices=4, working=3, measured="updates")
+    score = VersionScore(metric="macro_f1", value=810_000, trivial=210_000, devices=4, working=3, measured="updates")
     pointer = BlobPointer(sha256="ab" * 32, size=10, url="/v1/blobs/" + "ab" * 32, score=score)
     release = Release(rollout=2, version=3, round=3, model=pointer)
-    order = ReleaseOrder(serial=41, released=release, candidate=release, millionths=250_000, withdrawn=(1,))
+    order = ReleaseOrder(serial=41, released=release, candidate=release, share_millionths=250_000, withdrawn=(1,))
     place: dict[str, Any] = {"instance": INSTANCE, "epoch": 2}
-    report = ReleaseReport(**place, rollout=2, answer="rolled_back", score=0.5, reason="worse")
+    report = ReleaseReport(**place, rollout=2, answer="rolled_back", metric="macro_f1", score=0.5, reason="worse")
     adoption = AdoptionReport(
-        **place, round=3, source="global", answer="refused", score=0.6, trivial=0.2, reason="worse"
+        **place, round=3, source="global", answer="refused", metric="macro_f1", score=0.6, trivial=0.2, reason="worse"
     )
     announcement = Announcement(
-        schema_version=1, federation=FEDERATION, **place, restored=NOW - 60, serial=40, state="collecting", round=3,
+        schema_version=1, federation=FEDERATION, **place, restored_at=NOW - 60, serial=40, state="collecting", round=3,
         invited=4, deadline=NOW + 600, plan=plan(), model=pointer, release=order, chunk_bytes=4096,
         presence_check="a1b2", created=NOW, expires=1_795_086_401, continuous=True, feature_model=pointer,
     )  # fmt: skip

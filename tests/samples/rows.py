@@ -16,10 +16,14 @@ RENAMED = {
     ("rollouts", "bad"): "failures",
     ("rollouts", "enlisted_to"): "last_checked_device_id",
     ("rollout_devices", "told_at"): "notified_at",
+    ("rounds", "left_out"): "excluded",
     ("federations", "light_model_sha256"): "feature_model_sha256",
     ("federations", "light_model_size"): "feature_model_size",
 }
-"""Table and column of an earlier version, and the column's name today (migrations 0008 and 0009)."""
+"""Table and column of an earlier version, and the column's name today (migrations 0008, 0009 and 0010)."""
+
+HAVE_THEIR_ROW = frozenset({"server_epoch", "ledger"})
+"""Tables of one row, which the migrations write."""
 
 
 def tables_of(database: Database) -> list[Table]:
@@ -34,8 +38,8 @@ def fill(database: Database) -> dict[str, list[dict[str, Any]]]:
     """Write two rows into every table of the present version; what may be null is null in the second."""
     with database.write() as session:
         for table in tables_of(database):
-            if table.name in ("server_epoch", "ledger"):
-                continue  # it has its one row
+            if table.name in HAVE_THEIR_ROW:
+                continue
             for k in (1, 2):
                 session.execute(table.insert().values({column.name: value(column, k) for column in table.columns}))
     return contents(database)

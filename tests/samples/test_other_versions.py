@@ -16,6 +16,7 @@ from sqlalchemy import text
 from aggregator_api.db.database import Database
 from aggregator_api.errors import ConfigError
 from edge_agent.errors import DamagedError, StoreError
+from edge_agent.storage.database import VERSION
 from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_store import WindowStore
 from export.runtime import ModelFileError, Session
@@ -29,10 +30,11 @@ from sim import checkpoint
 from sim.cli.options import read_plan
 from sim.errors import RunDirectoryError, SettingsError
 from sim.results.run_directory import RunDirectory
+from tests.samples import FOLDER, VERSIONS
 
 
-def test_a_message_of_a_later_version_is_refused(sample: Path) -> None:
-    body = json.loads(unwrap((sample / "messages" / "announcement").read_bytes()).body)
+def test_a_message_of_a_later_version_is_refused() -> None:
+    body = json.loads(unwrap((FOLDER / VERSIONS[-1] / "messages" / "announcement").read_bytes()).body)
     with pytest.raises(WireError, match="not a valid Announcement: schema_version: Input should be 1"):
         messages.read(Announcement, json.dumps({**body, "schema_version": 2}).encode())
     with pytest.raises(WireError, match="not a valid Announcement: colour: Extra inputs are not permitted"):
@@ -76,7 +78,7 @@ def test_a_model_of_another_version_is_refused(sample: Path, tmp_path: Path) -> 
 def test_a_devices_database_of_another_version_is_refused(sample: Path, tmp_path: Path, store: type) -> None:
     folder = Path(shutil.copytree(sample / "device", tmp_path / "device"))
     path = folder / ("agent.sqlite" if store is StateStore else "windows.sqlite")
-    for version, words in ((2, "of a later version of this program"), (0, "of a version before 0.2.0")):
+    for version, words in ((VERSION + 1, "of a later version of this program"), (0, "of a version before 0.2.0")):
         db = sqlite3.connect(path)
         db.execute(f"PRAGMA user_version={version}")
         db.close()

@@ -20,7 +20,7 @@ from sim.run import load_data, run
 from tests.samples.meaning import lost
 from tests.samples.models import METADATA, by_onnx, by_torch
 
-RECORDED = {"split_leaks", "findings", "versions", "hardware", "parameters"}
+RECORDED = {"partition_class_names", "data_sha256", "split_leaks", "findings", "versions", "hardware", "parameters"}
 """Of config.json, what is no setting."""
 CLOSE = 1e-3
 """Another processor adds in another order, and an int8 level may tip over; a wrong tensor is far beyond it."""

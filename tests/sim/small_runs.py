@@ -34,7 +34,12 @@ def settings_for(method: str = "fedavg", **options: Any) -> Experiment:
         "engine": "serial",
         "optimizer": "sgd" if method == "scaffold" else "adam",
         **options,
-        "set": [*DATA, *_network(options.get("model", "har_cnn_alp")), *_wide_enough(method), *more],
+        "set": [
+            *DATA,
+            *_network(options.get("model", "har_cnn_alp")),
+            *_wide_enough(method, options.get("model", "har_cnn_alp")),
+            *more,
+        ],
     }
     return build_experiment(with_defaults(None, given), dataset_labels("synthetic", dataset_options(DATA)), None)
 
@@ -45,9 +50,9 @@ def _network(model: str) -> list[str]:
     return CNN if model.startswith("har_cnn") else []
 
 
-def _wide_enough(method: str) -> list[str]:
+def _wide_enough(method: str, model: str) -> list[str]:
     """A head of two layers is made linear by two hidden units a class."""
-    return ["model.hidden=12"] if method == "analytic" else []
+    return ["model.hidden=12"] if method in ("analytic", "pfedfda") and model != "har_features" else []
 
 
 def in_double(data: FederatedData) -> FederatedData:

@@ -53,11 +53,11 @@ def test_noise_is_left_out_and_written_down_where_the_rule_is_asked_for(three: F
     honest, off, on = (attacked("label_flip", three), attacked("noise", three), attacked("noise", three, *ON))
     honest.attack = None
     list(honest.run_rounds())
-    assert all("left_out" not in record for record in off.run_rounds())
+    assert all("excluded" not in record for record in off.run_rounds())
     for record in on.run_rounds():
         said = RoundRecord.model_validate(record)
-        assert list(said.left_out) == [HOSTILE]
-        assert "over 10 times the median" in said.left_out[HOSTILE]
+        assert list(said.excluded) == [HOSTILE]
+        assert "over 10 times the median" in said.excluded[HOSTILE]
         assert said.capped == {}
     assert distance(off, honest) > 50
     assert distance(on, honest) < 2
@@ -77,7 +77,7 @@ def test_a_resumed_run_judges_by_the_rounds_before(three: FederatedData, tmp_pat
     checkpoint.save(path, begun.checkpoint())
     resumed.restore(checkpoint.load(path, "cpu"))
     assert resumed.norms == begun.norms
-    assert [record["left_out"] for record in resumed.run_rounds()] == [records[1]["left_out"]]
+    assert [record["excluded"] for record in resumed.run_rounds()] == [records[1]["excluded"]]
 
 
 def test_a_run_starts_with_the_rules_of_a_server_and_every_preset_without() -> None:
@@ -152,7 +152,7 @@ def test_failed_rounds_do_not_count_and_a_run_that_only_fails_ends(three: Federa
     records = list(strict("rounds.max_failed_rounds=3", "rounds.max_refused_updates=null").run_rounds())
     assert [record["round"] for record in records] == [1, 2, 3]
     assert records[-1]["paused"] == "3 rounds in a row have failed"
-    assert all(RoundRecord.model_validate(record).left_out for record in records)
+    assert all(RoundRecord.model_validate(record).excluded for record in records)
     # once the culprit is out, all who are left are two: fewer than the three that a round needs
     records = list(strict("rounds.max_failed_rounds=4", "rounds.max_refused_updates=2").run_rounds())
     assert [len(record["cohort"]) for record in records] == [3, 3, 2, 2]

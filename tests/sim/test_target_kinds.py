@@ -59,7 +59,7 @@ def few_labels(data: FederatedData) -> list[Tensor]:
 
 def drawn(data: FederatedData) -> list[Tensor]:
     client = data.clients["client-1"]
-    return [drawn_rows(TASK, client, 7, "client-1", 0), few_shot(TASK, client, 7, "client-1", 0).x]
+    return [drawn_rows(TASK, client, 7, "client-1", 0), few_shot(TASK, client, 7).x]
 
 
 def dealt_again(data: FederatedData) -> list[Tensor]:

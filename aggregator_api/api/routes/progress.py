@@ -64,7 +64,7 @@ def updates(
     page: PageDep,
     status: Annotated[UpdateStatus | None, Query(description="only these")] = None,
 ) -> Page[UpdateView]:
-    """List the updates that were accepted, and those left out or in quarantine with the reason."""
+    """List the updates that were accepted, and those excluded or in quarantine with the reason."""
     with database.read() as session:
         federation = service.get_federation(session, name)
         return queries.updates(session, federation, status, page)

@@ -12,7 +12,7 @@ from federation.plan import Plan, Strict
 
 Item = TypeVar("Item")
 AdoptionAnswer = Literal["adopted", "kept", "refused", "failed", "undecided"]
-UpdateStatus = Literal["accepted", "held", "left_out", "refused", "quarantined"]
+UpdateStatus = Literal["accepted", "deferred", "excluded", "refused", "quarantined"]
 EnrolmentState = Literal["open", "pending", "approved", "revoked"]
 
 
@@ -142,7 +142,7 @@ class RoundView(View):
     noise_multiplier: float | None = Field(description="of its model, where changes were clipped")
     epsilon: float | None = Field(description="of the client that took part most, with this round; null: no bound")
     capped: int = Field(description="updates that count with fewer examples than they claim (rounds.max_weight_ratio)")
-    left_out: int = Field(description="updates that were accepted and not used in the end, for their norm")
+    excluded: int = Field(description="updates that were accepted and not used in the end, for their norm")
     norms: dict[str, TypicalNorm] | None = Field(
         description="of the updates that were used, by group of tensors; null: not judged yet"
     )
@@ -177,18 +177,18 @@ class Participant(View):
     )
     steps: int | None = None
     norms: dict[str, float] | None = Field(default=None, description="L2 norm of each group of tensors")
-    left_out: str | None = Field(default=None, description="why it was not used in the end")
+    excluded: str | None = Field(default=None, description="why it was not used in the end")
     received_at: float | None = None
 
 
 class UpdateView(View):
-    """An update that was accepted, is held for the next round, or will not be used for a reason."""
+    """An update that was accepted, is deferred to the next round, or will not be used for a reason."""
 
     id: int
     update_id: str
     device: str
     base_round: int = Field(description="the round that it was trained for")
-    status: UpdateStatus = Field(description="left_out: accepted at first, and not used when the round was judged")
+    status: UpdateStatus = Field(description="excluded: accepted at first, and not used when the round was judged")
     reason: str
     counted_examples: int | None = Field(description="that it counts with, where it claims more")
     sha256: str

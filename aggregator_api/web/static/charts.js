@@ -86,12 +86,12 @@ function draw(element, data) {
   const named = element.plot.root.querySelectorAll(".u-legend .u-series");
   named.forEach((row, k) => { row.hidden = columns.length === 2 || series[k].class === "edge"; });
   element.plot.root.setAttribute("role", "img");
-  element.plot.root.setAttribute("aria-label", inWords(columns, series));
+  element.plot.root.setAttribute("aria-label", chartDescription(columns, series));
 }
 
 /** The chart for who does not see it: where each line begins and ends.
  * @param {Column[]} columns @param {Series[]} series */
-function inWords(columns, series) {
+function chartDescription(columns, series) {
   const said = series.map((one, k) => {
     if (one.class === "edge") return "";
     const known = columns[k + 1].filter((value) => value !== null);

@@ -20,9 +20,36 @@ export const pressable = (id) => find(id, HTMLButtonElement);
 /** What the agent refuses, in its words. */
 export class Refused extends Error {}
 
+/** @type {Set<Promise<any>>} */
+const underWay = new Set();
+let isLeaving = false;
+
 /** Ask the agent; a change has a body. Throws Refused with the agent's words.
  * @param {string} name @param {object=} said @returns {Promise<any>} JSON at the edge: its reader says what it is */
 export async function ask(name, said) {
+  if (isLeaving) throw new Refused("You are being logged out.");
+  const answer = request(name, said);
+  underWay.add(answer);
+  try {
+    return await answer;
+  } finally {
+    underWay.delete(answer);
+  }
+}
+
+/** End the session once nothing is asked any more: whatever came after it would be refused, and be an error. */
+export async function logOut() {
+  isLeaving = true;
+  try {
+    await Promise.allSettled(underWay);
+    await request("logout", {});
+  } finally {
+    isLeaving = false;
+  }
+}
+
+/** @param {string} name @param {object=} said @returns {Promise<any>} */
+async function request(name, said) {
   const options = said === undefined ? {} : { method: "POST", body: JSON.stringify(said), headers: { "Content-Type": "application/json" } };
   const answer = await fetch(`/api/${name}`, options);
   const found = await answer.json();

@@ -1,6 +1,6 @@
 /** The device's page: asks the agent on the same address, and shows what it says as text, never as HTML. */
 import { colour, drawConfidence, drawLines } from "./charts.js";
-import { $, ask, field, find, LOGGED_OUT, make, pressable, Refused, say } from "./dom.js";
+import { $, ask, field, find, LOGGED_OUT, logOut, make, pressable, Refused, say } from "./dom.js";
 import { followTeaching } from "./teach.js";
 
 /** @typedef {{now: number, seen: [number, string, number | null][], error: string, signals: number[][]}} Now */
@@ -269,7 +269,14 @@ $("login").addEventListener("submit", async (event) => {
     $("login-error").textContent = error instanceof Refused ? error.message : "The agent does not answer.";
   }
 });
-$("logout").addEventListener("click", async () => { await ask("logout", {}); showLogin(); });
+$("logout").addEventListener("click", async () => {
+  try {
+    await logOut();
+    showLogin();
+  } catch {
+    say("The agent does not answer.", true);
+  }
+});
 pressable("undo").addEventListener("click", () => attempt(async () => {
   const done = await ask("undo", {});
   return `Taken back: ${done.activity}; ${done.windows} windows are as before.`;

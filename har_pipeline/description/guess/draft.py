@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import time
@@ -16,8 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from har_pipeline.description.files import find_files
-from har_pipeline.description.guess import headers, roles, sensors
-from har_pipeline.description.guess.stretches import FileKind, RowStretch, look
+from har_pipeline.description.guess import roles, sensors
+from har_pipeline.description.guess.headers import is_time, role_of
+from har_pipeline.description.guess.stretches import FileKind, look
 from har_pipeline.description.inspection import UNLABELLED_NAME, FileReport, differences, inspect, odd_words
 from har_pipeline.description.keys import DATE
 from har_pipeline.description.model import description_of, same_word
@@ -65,10 +67,6 @@ class Draft:
         return "\n".join(lines) + "\n"
 
 
-KNOWN_FORMATS: list[Callable[[Path], Draft | None]] = []
-"""What phones' apps write is described by who knows it by name: each returns None where a root is not of its app."""
-
-
 def draft(root: Path | str, progress: Callable[[int, str], None] | None = None) -> Draft:
     """Look at a folder, an archive or a file, and guess.
 
@@ -78,8 +76,6 @@ def draft(root: Path | str, progress: Callable[[int, str], None] | None = None) 
     root = Path(root)
     if not root.exists():
         raise SourceError(f"{root} does not exist; expected a folder, an archive or a file of recordings")
-    if known := next((found for recognize in KNOWN_FORMATS if (found := recognize(root)) is not None), None):
-        return known
     looked = look(root)
     if not looked.kinds:
         wrong = (
@@ -101,9 +97,9 @@ def draft(root: Path | str, progress: Callable[[int, str], None] | None = None) 
             f"{kind.names[0]}: no three columns look like an accelerometer; its columns are "
             f"{list(kind.layout.header[:20]) or len(kind.layout.rows[0])}"
         )
-    table.describe_words(reading, found)
+    words = _describe_words(table, reading, found)
     _describe_text(kind, found)
-    found.guesses |= table.words
+    found.guesses |= words
     _describe_time(table, reading, found)
     _describe_sensors(table, reading, found)
     _try(root, found, progress)
@@ -115,114 +111,84 @@ class _Table:
 
     def __init__(self, kind: FileKind) -> None:
         self.kind, self.header = kind, kind.layout.header
-        self.words: dict[str, Guess] = {}
-        low = ["_".join(headers.tokens(name)) for name in self.header]
-        stated = {at: said for at, each in enumerate(low) for said, p in headers.WORD_NAMES.items() if p.match(each)}
-        self.columns = [at for at in range(len(kind.layout.rows[0])) if self._has_words(at, at in stated)]
-        sensor = next((at for at, said in stated.items() if said == "sensor" and at in self.columns), None)
-        self.by_file = _sensor_by_file(kind.names)
-        apart = self._apart(sensor)
-        self.of_sensors = sensors.Table(self.header, apart or self._numbers(), bool(apart), frozenset(self.columns))
-        if sensor is not None:
-            self.columns.remove(sensor)
-            self.words["sensor"] = Guess(self.name(sensor), True, "by its name")
+        self.roles = dict(enumerate(map(role_of, self.header)))
+        self.columns = [at for at in range(len(kind.layout.rows[0])) if self._has_words(at)]
+        self.sensor = next((at for at in self.columns if self.roles.get(at) == "sensor"), None)
+        self.by_file = {_sensor_word(name) for name in kind.names} == {"acc", "gyr"}
+        apart = self._apart()
+        self.of_sensors = sensors.Table(self.header, apart or self._together(), bool(apart), frozenset(self.columns))
 
     def name(self, at: int) -> str | int:
         """What a description calls a column."""
         unique = bool(self.header) and bool(self.header[at]) and self.header.count(self.header[at]) == 1
         return self.header[at] if unique else at + 1
 
-    def _has_words(self, at: int, stated: bool) -> bool:
+    def _has_words(self, at: int) -> bool:
         """Whether a column holds words, or few numbers that seldom change, as codes of persons and activities do."""
-        if self.header and headers.is_time(self.header[at]):
+        if self.header and is_time(self.header[at]):
             return False
         texts = [[row[at].strip() for row in each.rows] for each in self.kind.stretches]
         changes = sum(a != b for each in texts for a, b in pairwise(each))
         rows, distinct = sum(map(len, texts)), len({text for each in texts for text in each if text})
         number = np.mean([np.isfinite(each.numbers[:, at]).mean() for each in self.kind.stretches if each.rows]) > 0.5
-        if number and not stated:
+        if number and not self.roles.get(at):
             whole = all(text.isdecimal() for each in texts for text in each)
             return not self.header and whole and 1 < distinct <= MAX_LABELS and changes <= rows / 50
-        return 0 < distinct <= max(MAX_LABELS, rows / 50) and (stated or changes <= rows / 4)
+        return 0 < distinct <= max(MAX_LABELS, rows / 50) and bool(self.roles.get(at) or changes <= rows / 4)
 
-    def _numbers(self) -> dict[Sensor, Sequence[np.ndarray]]:
+    def _together(self) -> dict[Sensor, list[np.ndarray]]:
+        """Return the numbers of the longest stretch and of others from everywhere."""
         stretches = self.kind.stretches
         few = [stretches[at * len(stretches) // sensors.MAX_JUDGED] for at in range(sensors.MAX_JUDGED)]
         longest = max(stretches, key=lambda each: len(each.rows))
         numbers = [each.numbers for each in dict.fromkeys([longest, *few])]
         return {"acc": numbers, "gyro": numbers}
 
-    def _apart(self, column: int | None) -> dict[Sensor, Sequence[np.ndarray]]:
+    def _apart(self) -> dict[Sensor, list[np.ndarray]]:
         """Return the numbers of each sensor where its files' names or a column tell them apart; else nothing."""
         parts: dict[Sensor, list[np.ndarray]] = {"acc": [], "gyro": []}
-        for each in self.kind.stretches:
-            for sensor, mine in parts.items():
-                if self.by_file and _sensor_word(each.name) == sensor[:3]:
-                    mine.append(each.numbers)
-                elif column is not None and not self.by_file:
-                    own = [row[column].strip().lower().startswith(sensor[:3]) for row in each.rows]
-                    mine.append(each.numbers[own])
-        kept: dict[Sensor, Sequence[np.ndarray]] = {
-            key: [each for each in mine if len(each)] for key, mine in parts.items()
-        }
-        return kept if all(kept.values()) else {}
-
-    def describe_words(self, reading: sensors.TableReading, found: Draft) -> None:
-        """Guess who did what, and write `files` and the columns that say it."""
-        used = {reading.time.column, *reading.acc.columns, *(reading.acc.add or ()), *(reading.gyro.columns or ())}
-        columns = [at for at in self.columns if at not in used]
-        depth = roles.commonest_depth(self.kind.names)
-        segments = [
-            segment
-            for each in self.kind.stretches
-            if each.name.count("/") == depth
-            for segment in _segments(each, columns, reading.acc.columns)
-        ][:MAX_SEGMENTS]
-        if self.by_file:
-            acc = [_sensor_word(segment.name) == "acc" for segment in segments]
-            segments = [
-                each if own else replace(each, movement=np.nan) for each, own in zip(segments, acc, strict=True)
-            ]
-        chosen = roles.assign(segments, self.header, columns)
-        levels = {"client": chosen.client, "session": chosen.sessions, "activity": chosen.activity}
-        for role, level in levels.items():
-            if level is not None and level.column is not None:
-                named = bool(level.name) and roles.is_named(level, role)
-                why = "by its name" if named else "its words " + ("recur" if role == "client" else "vary") + " so"
-                self.words[role] = Guess(self.name(level.column), named and chosen.sure, why)
-        paths = {role: level for role, level in levels.items() if level is not None and level.column is None}
-        pattern = roles.write_pattern([segment.name for segment in segments], paths, by_sensor=self.by_file)
-        groups = re.findall(r"\(\?P<(\w+)>", pattern)
-        missing = [role for role in ("client", "activity") if levels[role] is None]
-        why = f"{', '.join(groups)} by their names" if groups else "names say nothing of the rows"
-        found.guesses["files"] = Guess(
-            pattern, False, why + (f"; who says the {' and the '.join(missing)}?" * bool(missing))
-        )
-        if chosen.client is None and "activity" in paths:
-            one = "nothing says who: all files count as one person's"
-            self.words["client"] = Guess({"fixed": "one person"}, False, one)
+        for (sensor, mine), each in itertools.product(parts.items(), self.kind.stretches):
+            if self.by_file:
+                mine += [each.numbers] if _sensor_word(each.name) == sensor[:3] else []
+            elif self.sensor is not None:
+                own = [row[self.sensor].strip().lower().startswith(sensor[:3]) for row in each.rows]
+                mine += [each.numbers[own]] if any(own) else []
+        return parts if all(parts.values()) else {}
 
 
-def _segments(stretch: RowStretch, columns: Sequence[int], acc: Sequence[int]) -> list[roles.Segment]:
-    """Cut a stretch where one of its words changes."""
-    words = [tuple(row[at].strip() for at in columns) for row in stretch.rows]
-    edges = [0, *(at for at in range(1, len(words)) if words[at] != words[at - 1]), len(words)]
-    sizes = np.linalg.norm(stretch.numbers[:, list(acc)], axis=1)
-    found = []
-    for low, high in pairwise(edges):
-        own = sizes[low:high][np.isfinite(sizes[low:high])]
-        movement = float(np.log(own.std() + 1e-3 * own.mean() + 1e-9)) if len(own) >= 10 else np.nan
-        found.append(roles.Segment(stretch.name, movement, dict(zip(columns, words[low], strict=True))))
-    return found
+def _describe_words(table: _Table, reading: sensors.TableReading, found: Draft) -> dict[str, Guess]:
+    """Guess who did what: write `files`, and return the columns that say it."""
+    columns = [at for at in table.columns if at != table.sensor and at not in reading.used]
+    depth = roles.commonest_depth(table.kind.names)
+    segments = [
+        segment if not table.by_file or _sensor_word(segment.name) == "acc" else replace(segment, movement=np.nan)
+        for each in table.kind.stretches
+        if each.name.count("/") == depth
+        for segment in roles.segments_of(each, columns, reading.acc.columns)
+    ][:MAX_SEGMENTS]
+    chosen = roles.assign(segments, table.header, columns)
+    levels = {"client": chosen.client, "session": chosen.session, "activity": chosen.activity}
+    words = {} if table.sensor is None else {"sensor": Guess(table.name(table.sensor), True, "by its name")}
+    for role, level in levels.items():
+        if level is not None and level.column is not None:
+            named = level.role == role
+            why = "by its name" if named else f"its words {'recur' if role == 'client' else 'vary'} so"
+            words[role] = Guess(table.name(level.column), named and role in chosen.sure, why)
+    paths = {role: level for role, level in levels.items() if level is not None and level.column is None}
+    pattern = roles.write_pattern([segment.name for segment in segments], paths, by_sensor=table.by_file)
+    groups = re.findall(r"\(\?P<(\w+)>", pattern)
+    missing = " and the ".join(role for role in ("client", "activity") if levels[role] is None)
+    why = f"{', '.join(groups)} by their names" if groups else "names say nothing of the rows"
+    found.guesses["files"] = Guess(pattern, False, f"{why}; who says the {missing}?" if missing else why)
+    if chosen.client is None and "activity" in paths:
+        one = "nothing says who: all files count as one person's"
+        words["client"] = Guess({"fixed": "one person"}, False, one)
+    return words
 
 
 def _sensor_word(name: str) -> str | None:
     word = re.search(r"(?:^|[/_\-. ])(acc|gyr)", name, re.IGNORECASE)
     return word and word[1].lower()
-
-
-def _sensor_by_file(names: Sequence[str]) -> bool:
-    return {_sensor_word(name) for name in names} == {"acc", "gyr"}
 
 
 def _describe_text(kind: FileKind, found: Draft) -> None:
@@ -239,19 +205,19 @@ def _describe_text(kind: FileKind, found: Draft) -> None:
 
 
 def _describe_time(table: _Table, reading: sensors.TableReading, found: Draft) -> None:
-    column, unit, rate_hz, _, why = reading.time
-    if column is not None:
-        found.guesses["time"] = Guess({"column": table.name(column), "unit": unit}, "time" in reading.sure, why)
+    time = reading.time
+    if time.column is not None:
+        keys = {"column": table.name(time.column), "unit": time.unit}
+        found.guesses["time"] = Guess(keys, "time" in reading.sure, time.why)
         return
-    texts = table.kind.layout.rows[:20]
     for at, name in enumerate(table.header):
-        if headers.is_time(name) and not any(np.isfinite(each.numbers[:, at]).any() for each in table.kind.stretches):
-            form = _date_format([row[at].strip() for row in texts])
+        if is_time(name) and not any(np.isfinite(each.numbers[:, at]).any() for each in table.kind.stretches):
+            form = _date_format([row[at].strip() for row in table.kind.layout.rows[:20]])
             date = {"column": table.name(at), "unit": DATE, **({"format": form} if form else {})}
             why = "texts; is it the day that stands before the month?" if form else "texts; set format if not ISO 8601"
             found.guesses["time"] = Guess(date, False, why)
             return
-    found.guesses["rate_hz"] = Guess(rate_hz, False, why)
+    found.guesses["rate_hz"] = Guess(time.rate_hz, False, time.why)
 
 
 def _date_format(texts: Sequence[str]) -> str | None:
@@ -263,26 +229,23 @@ def _date_format(texts: Sequence[str]) -> str | None:
         except ValueError:
             return False
 
-    days = [day for day in DAYS if any(fits(f"{day} {clock}") for clock in CLOCKS)]
-    return next((form for day in days for clock in CLOCKS if fits(form := f"{day} {clock}")), None)
+    return next((form for day in DAYS for clock in CLOCKS if fits(form := f"{day} {clock}")), None)
 
 
 def _describe_sensors(table: _Table, reading: sensors.TableReading, found: Draft) -> None:
-    acc, gyro = reading.acc, reading.gyro
-    names = table.of_sensors
-    found.guesses["acceleration"] = _convention(names.name(acc.columns[0]), reading)
-    named = "by their names; " if sensors.kind_of_columns(names, acc.columns) not in ("", "xyz") else ""
-    sure = "acc" in reading.sure and acc.gravity
-    found.guesses["acc"] = Guess(sensors.to_keys(acc, table.name), sure, named + acc.why)
+    acc, gyro, columns = reading.acc, reading.gyro, table.of_sensors
+    found.guesses["acceleration"] = _convention(columns.name(acc.columns[0]), reading)
+    named = "by their names; " if columns.named.get(acc.columns, "xyz") != "xyz" else ""
+    sure = "acc" in reading.sure and acc.has_gravity
+    found.guesses["acc"] = Guess(acc.keys(table.name), sure, named + acc.why)
     if gyro.columns:
-        where = f"in {'files' if table.by_file else 'rows'} of its own; " if names.apart else ""
-        found.guesses["gyro"] = Guess(sensors.to_keys(gyro, table.name), "gyro" in reading.sure, where + gyro.why)
+        where = f"in {'files' if table.by_file else 'rows'} of its own; " if columns.apart else ""
+        found.guesses["gyro"] = Guess(gyro.keys(table.name), "gyro" in reading.sure, where + gyro.why)
     else:
         found.remarks.append("no gyroscope was found: its channels will be zero")
-    used = {*acc.columns, *(acc.add or ()), *(gyro.columns or ())}
-    spare = [columns for columns, _ in names.candidates if not used & set(columns)][:: 1 if table.header else 3]
-    if spare:
-        listed = "; ".join(" ".join(str(table.name(at)) for at in columns) for columns in spare)
+    spare = [each for each, _ in columns.candidates if not {*acc.used, *gyro.used} & {*each}]
+    if spare := spare[:: 1 if table.header else 3]:
+        listed = "; ".join(" ".join(str(table.name(at)) for at in each) for each in spare)
         found.remarks.append(f"columns that are not used, perhaps further sensors: {listed}")
 
 
@@ -290,10 +253,9 @@ def _convention(name: str, reading: sensors.TableReading) -> Guess:
     """Guess which way accelerations point: names and whether there is gravity tell it, its sign no number does."""
     if reading.acc.add and "user" in name.lower():  # CoreMotion's word
         return Guess("gravity points down", True, "Apple's names of the columns")
-    if not reading.acc.gravity:
-        return Guess(
-            "without gravity", "gravity" in reading.sure, "|acceleration| keeps near no value, and is near 0 at rest"
-        )
+    if not reading.acc.has_gravity:
+        why = "|acceleration| keeps near no value, and is near 0 at rest"
+        return Guess("without gravity", "gravity" in reading.sure, why)
     return Guess("specific force", False, 'face up, at rest, z is +9.8; of an iPhone it may be "gravity points down"')
 
 
@@ -340,13 +302,10 @@ def _write_labels(reports: Sequence[FileReport], found: Draft) -> None:
 
 
 def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        plain = "'" not in value and value.isprintable() and "\\" in value
-        return f"'{value}'" if plain else json.dumps(value, ensure_ascii=not value.isprintable())
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + " }"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml(each) for each in value) + "]"
-    return repr(value)
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, str) and "\\" in value and "'" not in value and value.isprintable():
+        return f"'{value}'"
+    return json.dumps(value, ensure_ascii=not str(value).isprintable())

@@ -67,6 +67,12 @@ def tokens(name: str) -> list[str]:
     return re.findall(r"[^\W\d_]+|\d+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower())
 
 
+def role_of(name: str) -> str | None:
+    """Return what a column's name says that it holds: activity, client, session or sensor."""
+    low = "_".join(tokens(name))
+    return next((role for role, pattern in WORD_NAMES.items() if pattern.match(low)), None)
+
+
 def is_time(name: str) -> bool:
     """Whether a column's name is that of times."""
     words = tokens(name)

@@ -9,28 +9,42 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 import numpy as np
 
-from har_pipeline.description.guess.headers import (
-    ACTIVITY_WORD,
-    CLIENT_WORD,
-    SENSOR_WORD,
-    SESSION_WORD,
-    WORD_NAMES,
-    tokens,
-)
+from har_pipeline.description.guess.headers import ACTIVITY_WORD, CLIENT_WORD, SENSOR_WORD, SESSION_WORD, role_of
+from har_pipeline.description.guess.interpretation import choose
+from har_pipeline.description.guess.stretches import RowStretch
 
 PART = re.compile(r"([_\-. ]+)")
 PIECE = r"[^/_\-. ]+"
-MANNER = re.compile(r"(up|down|slow|fast|quick|slowly|normal|left|right|stairs)$", re.IGNORECASE)
-MAX_WORDS = 100
-"""Activities of more words are none."""
-MARGIN = 2.5
-NONE = "none"
+MAX_WORDS, MAX_CHARS = 100, 50
+"""Activities of more words, and persons of longer ones, are none."""
+WORD_FORMS = {
+    "activity": ACTIVITY_WORD.search,
+    "client": CLIENT_WORD.fullmatch,
+    "session": SESSION_WORD.fullmatch,
+    "sensor": SENSOR_WORD.search,
+    "number": re.compile(r"\d+").fullmatch,
+    "letters": re.compile(r"[^\W\d_]+").fullmatch,
+    "manner": re.compile(r"up|down|slow|fast|quick|slowly|normal|left|right|stairs", re.IGNORECASE).fullmatch,
+}
+"""What a word can look like."""
+EVIDENCE: Mapping[str, Mapping[str, float]] = {
+    "activity": {"activity": 4.0, "client": -3.0, "session": -3.0, "sensor": -5.0, "number": -1.5, "movement": 3.0},
+    "client": {
+        "client": 3.0, "letters": 1.0, "number": 0.5, "activity": -4.0, "session": -2.0, "sensor": -5.0, "manner": -2.0,
+        "movement": -3.0,
+    },
+}  # fmt: skip
+"""How much it says for a role that all words of a level look like that, or explain all of the movement."""
+HOPELESS = -3.0
 
 
 @dataclass(frozen=True)
@@ -53,9 +67,31 @@ class WordLevel:
         pairs = zip(self.spans, other.spans, strict=True)
         return self.depth == other.depth and any(begin < to and since < end for (begin, end), (since, to) in pairs)
 
+    @cached_property
+    def role(self) -> str | None:
+        """The role that its column's name states."""
+        return role_of(self.name)
+
+    @cached_property
+    def distinct(self) -> set[str]:
+        """Each of its words once."""
+        return set(self.words)
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """How many of its words look like what, from 0 to 1."""
+        return {
+            what: sum(map(bool, map(like, self.distinct))) / len(self.distinct) for what, like in WORD_FORMS.items()
+        }
+
+    @property
+    def is_session(self) -> bool:
+        """Whether its name, or each of its words, is that of a session."""
+        return self.role == "session" if self.column is not None else self.shares["session"] == 1
+
 
 @dataclass(frozen=True)
-class Segment:
+class RowSegment:
     """Rows of one file in which no word changes: how strongly they move (the logarithm), and each column's word."""
 
     name: str
@@ -63,35 +99,49 @@ class Segment:
     words: dict[int, str]
 
 
-@dataclass(frozen=True)
-class Roles:
-    """The levels of activity, client and session; `sure` says whether no others come near."""
+def segments_of(stretch: RowStretch, columns: Sequence[int], acc: Sequence[int]) -> list[RowSegment]:
+    """Cut a stretch where one of its words changes, and measure how it moves."""
+    words = [tuple(row[at].strip() for at in columns) for row in stretch.rows]
+    edges = [0, *(at for at in range(1, len(words)) if words[at] != words[at - 1]), len(words)]
+    sizes = np.linalg.norm(stretch.numbers[:, list(acc)], axis=1)
+    found = []
+    for low, high in pairwise(edges):
+        own = sizes[low:high][np.isfinite(sizes[low:high])]
+        movement = float(np.log(own.std() + 1e-3 * own.mean() + 1e-9)) if len(own) >= 10 else np.nan
+        found.append(RowSegment(stretch.name, movement, dict(zip(columns, words[low], strict=True))))
+    return found
+
+
+class Roles(NamedTuple):
+    """The levels of activity, client and session; `sure` are the first two's roles for which no other level is near."""
 
     activity: WordLevel | None
     client: WordLevel | None
-    sessions: WordLevel | None
-    sure: bool
+    session: WordLevel | None
+    sure: set[str]
 
 
-def assign(segments: Sequence[Segment], header: Sequence[str], columns: Sequence[int]) -> Roles:
+def assign(segments: Sequence[RowSegment], header: Sequence[str], columns: Sequence[int]) -> Roles:
     """Choose the best pair of levels for activity and client, and what is left over for the session."""
     levels = [*_of_columns(segments, header, columns), *_of_paths([segment.name for segment in segments])]
     movement = np.array([segment.movement for segment in segments])
-    activities = [(None, 0.0), *((level, score) for level in levels if (score := _activity(level, movement)) > -3)]
-    clients = [(None, 0.0), *((level, score) for level in levels if (score := _client(level, movement)) > -3)]
-    scored = [
-        (activity_score + client_score + _pair(activity, client), activity, client)
-        for (activity, activity_score), (client, client_score) in itertools.product(activities, clients)
+    options: dict[str, list[tuple[WordLevel | None, float]]] = {role: [(None, 0.0)] for role in EVIDENCE}
+    for level in levels:
+        explained = _explained(level.words, movement)
+        for role, scored in options.items():
+            if (score := _score(level, role, explained)) > HOPELESS:
+                scored.append((level, score))
+    best, sure = choose([
+        (activity_score + client_score + _pair(activity, client), {"activity": activity, "client": client})
+        for (activity, activity_score), (client, client_score) in itertools.product(*options.values())
         if activity is None or client is None or not activity.overlaps(client)
-    ]
-    total, activity, client = max(scored, key=lambda each: each[0])
-    near = [each for each in scored if each[0] > total - MARGIN and each[1:] != (activity, client)]
-    chosen = [level for level in (activity, client) if level]
-    left = (level for level in levels if _is_session(level) and not any(map(level.overlaps, chosen)))
-    return Roles(activity, client, next(left, None), not near)
+    ])  # fmt: skip
+    taken = [level for level in best.values() if level]
+    left = (level for level in levels if level.is_session and not any(map(level.overlaps, taken)))
+    return Roles(best["activity"], best["client"], next(left, None), sure)
 
 
-def _of_columns(segments: Sequence[Segment], header: Sequence[str], columns: Sequence[int]) -> list[WordLevel]:
+def _of_columns(segments: Sequence[RowSegment], header: Sequence[str], columns: Sequence[int]) -> list[WordLevel]:
     names = {at: header[at] if header else "" for at in columns}
     return [WordLevel(tuple(segment.words[at] for segment in segments), at, name=names[at]) for at in columns]
 
@@ -124,56 +174,25 @@ def _stem(name: str) -> str:
     return name.removesuffix(".gz").rpartition(".")[0] or name
 
 
-def _share(pattern: re.Pattern[str], words: set[str], *, whole: bool = False) -> float:
-    return sum(bool(pattern.fullmatch(word) if whole else pattern.search(word)) for word in words) / len(words)
+def _score(level: WordLevel, role: str, explained: float) -> float:
+    """Return what says that a level holds a role: its name, what its words look like, its place, and the movement."""
+    told = len(level.distinct) > 1 or level.role == role or level.shares[role] == 1
+    too_many = len(level.distinct) > MAX_WORDS if role == "activity" else max(map(len, level.distinct)) > MAX_CHARS
+    if level.distinct == {""} or not told or too_many:
+        return HOPELESS
+    named = 5.0 if level.role == role else -6.0 if level.role else -0.5 if level.name else 0.0
+    signs = {**level.shares, "movement": explained}
+    return named + _of_place(level, role) + sum(weight * signs[what] for what, weight in EVIDENCE[role].items())
 
 
-def _activity(level: WordLevel, movement: np.ndarray) -> float:
-    words = set(level.words)
-    if len(words) > MAX_WORDS or words == {""}:
-        return -9.0
-    known = _share(ACTIVITY_WORD, words)
-    score = _named(level, "activity") + (4.0 * known if known >= 0.5 else 0.0)
-    score -= 3.0 * _share(CLIENT_WORD, words, whole=True) + 3.0 * _share(SESSION_WORD, words, whole=True)
-    score -= 5.0 * _share(SENSOR_WORD, words) + 1.5 * _share(re.compile(r"\d+"), words, whole=True)
-    if level.column is None:
-        count = 1 + sum(bool(PART.fullmatch(part)) for part in PART.split(level.words[0]))
-        odd = any(re.search(r"\d", piece) for word in words for piece in PART.split(word)[::2]) and count > 1
-        score += -1.0 if odd else 0.1 * count
-    if len(words) == 1:
-        return score if known or level.name else -9.0
-    return score + 3.0 * _explained(level.words, movement)
-
-
-def _client(level: WordLevel, movement: np.ndarray) -> float:
-    words = set(level.words)
-    if words == {""} or any(len(word) > 50 for word in words):
-        return -9.0
-    like_a_person, numbers = _share(CLIENT_WORD, words, whole=True), _share(re.compile(r"\d+"), words, whole=True)
-    letters = _share(re.compile(r"[^\W\d_]+"), words, whole=True)
-    score = _named(level, "client") + 3.0 * like_a_person + 0.5 * numbers + 1.0 * letters
-    score -= 4.0 * _share(ACTIVITY_WORD, words) + 2.0 * _share(SESSION_WORD, words, whole=True)
-    score -= 5.0 * _share(SENSOR_WORD, words) + 2.0 * _share(MANNER, words, whole=True)
-    if level.column is None:
-        score -= 0.1 * level.spans[0][0] + 0.5 * sum(bool(PART.fullmatch(part)) for part in PART.split(level.words[0]))
-    elif not level.name or not _named(level, "client"):
-        score -= 1.0
-    if len(words) == 1:
-        return score if like_a_person == 1 or _named(level, "client") > 0 else -9.0
-    return score - 3.0 * _explained(level.words, movement)
-
-
-def _named(level: WordLevel, role: str) -> float:
-    if not level.name:
-        return 0.0
-    low = "_".join(tokens(level.name))
-    said = next((name for name, pattern in WORD_NAMES.items() if pattern.match(low)), None)
-    return 5.0 if said == role else -6.0 if said else -0.5
-
-
-def is_named(level: WordLevel, role: str) -> bool:
-    """Whether a column's name is that of a role."""
-    return _named(level, role) > 0
+def _of_place(level: WordLevel, role: str) -> float:
+    """Prefer long runs of words without numbers for the activity, short ones further in front for the person."""
+    if level.column is not None:
+        return -1.0 if role == "client" and level.role != role else 0.0
+    marks = len(PART.split(level.words[0])) // 2
+    if role == "client":
+        return -0.1 * level.spans[0][0] - 0.5 * marks
+    return -1.0 if marks and any(map(re.compile(r"\d").search, level.distinct)) else 0.1 * (marks + 1)
 
 
 def _pair(activity: WordLevel | None, client: WordLevel | None) -> float:
@@ -201,12 +220,6 @@ def _explained(words: Sequence[str], movement: np.ndarray) -> float:
     means = np.bincount(codes, values) / np.bincount(codes)
     unexplained = float(((values - means[codes]) ** 2).sum() / ((values - values.mean()) ** 2).sum())
     return max(0.0, 1 - unexplained * (len(values) - 1) / (len(values) - groups))
-
-
-def _is_session(level: WordLevel) -> bool:
-    if level.column is not None:
-        return bool(level.name) and WORD_NAMES["session"].match("_".join(tokens(level.name))) is not None
-    return all(SESSION_WORD.fullmatch(word) for word in level.words)
 
 
 def write_pattern(names: Sequence[str], chosen: dict[str, WordLevel], *, by_sensor: bool) -> str:

@@ -16,7 +16,7 @@ const MAX_ROWS = 3_000_000;
 /** A number beyond it is no m/s² or rad/s of a sensor, and could be infinite as float32. */
 const MAX_VALUE = 1e6;
 /** Of a Date, in milliseconds. */
-const LATEST_MS = 8.64e15;
+const MAX_TIME_MS = 8.64e15;
 /** Two times are one where they differ by less: times are written to a thousandth of a millisecond. */
 const SAME_MS = 0.01;
 
@@ -132,7 +132,7 @@ class RowReader {
     if (cells.length !== COLUMNS) throw this.wrong(`${cells.length} columns; expected ${COLUMNS}`);
     const [timeMs, ...numbers] = cells.slice(0, 1 + CHANNELS).map((cell) => (cell.trim() ? Number(cell) : NaN));
     if (!Number.isFinite(timeMs) || !numbers.every(Number.isFinite)) throw this.wrong("a number is missing or is none");
-    if (Math.abs(timeMs) > LATEST_MS || numbers.some((each) => Math.abs(each) > MAX_VALUE)) {
+    if (Math.abs(timeMs) > MAX_TIME_MS || numbers.some((each) => Math.abs(each) > MAX_VALUE)) {
       throw this.wrong("a number is too large for a time or for a sensor");
     }
     const [label, session] = cells.slice(1 + CHANNELS);

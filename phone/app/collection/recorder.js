@@ -85,6 +85,15 @@ export class Recorder {
     this.changes = [...this.changes.filter((each) => each.fromMs > now - 3_600_000), { fromMs: now, label }];
   }
 
+  /**
+   * What was done from a time on was not that: a window that ends later, but lies mostly within, has no label either.
+   * When this returns, windows that came before are in the store. @param {string} label @param {number} fromMs
+   */
+  async takeBack(label, fromMs = -Infinity) {
+    this.changes = this.changes.map((each) => (each.label === label && each.fromMs >= fromMs ? { ...each, label: null } : each));
+    await this.work;
+  }
+
   /** @param {number} ms @returns {string | null} */
   labelAt(ms) {
     return this.changes.findLast((each) => each.fromMs <= ms)?.label ?? null;

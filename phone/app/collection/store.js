@@ -29,10 +29,10 @@ export class StoreError extends Error {}
  */
 
 export class Store {
-  /** @param {IDBDatabase} database @param {number} most windows */
-  constructor(database, most = MAX_WINDOWS) {
+  /** @param {IDBDatabase} database @param {number} [maxWindows] */
+  constructor(database, maxWindows = MAX_WINDOWS) {
     this.database = database;
-    this.most = most;
+    this.maxWindows = maxWindows;
     /** @type {Set<(change: Change) => void>} Called after windows or labels have changed, here or in another tab. */
     this.watchers = new Set();
     /** What was read before: while it is recorded, what is new alone is read. */
@@ -47,17 +47,17 @@ export class Store {
 
   /**
    * Open the database, and bring it to this version.
-   * @param {string} [name] @param {number} [most] @returns {Promise<Store>}
+   * @param {string} [name] @param {number} [maxWindows] @returns {Promise<Store>}
    */
-  static open(name = NAME, most = MAX_WINDOWS) {
+  static open(name = NAME, maxWindows = MAX_WINDOWS) {
     if (!globalThis.indexedDB) throw new StoreError("This browser keeps nothing for pages; leave private browsing.");
     return new Promise((resolve, reject) => {
       const asked = indexedDB.open(name, MIGRATIONS.length);
       asked.onupgradeneeded = ({ oldVersion }) => MIGRATIONS.slice(oldVersion).forEach((step) => step(asked.result));
-      asked.onsuccess = () => resolve(new Store(asked.result, most));
+      asked.onsuccess = () => resolve(new Store(asked.result, maxWindows));
       asked.onblocked = () =>
         reject(new StoreError("Another tab holds an older version of this app: close it, and reload."));
-      asked.onerror = () => reject(inWords(asked.error));
+      asked.onerror = () => reject(storeErrorOf(asked.error));
     });
   }
 
@@ -209,11 +209,11 @@ export class Store {
   /** Let the oldest windows go where there are too many. @returns {Promise<boolean>} whether there were */
   async makeRoom() {
     const count = await this.run(["marks"], "readonly", ({ marks }) => marks.count());
-    if (count <= this.most) return false;
+    if (count <= this.maxWindows) return false;
     const marks = await this.marks();
     const oldest = [...marks.filter((each) => each.label === null), ...marks.filter((each) => each.label !== null)];
     await this.run(["marks", "samples"], "readwrite", (stores) => {
-      for (const { id } of oldest.slice(0, count - this.most)) {
+      for (const { id } of oldest.slice(0, count - this.maxWindows)) {
         stores.marks.delete(id);
         stores.samples.delete(id);
       }
@@ -247,10 +247,10 @@ export class Store {
         const stores = names.map((name) => [name, /** @type {IDBTransaction} */ (transaction).objectStore(name)]);
         const found = work(Object.fromEntries(stores));
         transaction.oncomplete = () => resolve(Array.isArray(found) ? found.map((each) => each.result) : found?.result);
-        transaction.onabort = () => reject(inWords(transaction?.error ?? null));
+        transaction.onabort = () => reject(storeErrorOf(transaction?.error ?? null));
       } catch (error) {
         transaction?.abort(); // what was asked before would be written
-        reject(inWords(/** @type {DOMException} */ (error)));
+        reject(storeErrorOf(/** @type {DOMException} */ (error)));
       }
     });
   }
@@ -269,7 +269,7 @@ function byTime(marks) {
 }
 
 /** @param {DOMException | null} error */
-function inWords(error) {
+function storeErrorOf(error) {
   if (error?.name === "QuotaExceededError") {
     return new StoreError(
       "The phone's storage for this site is full: delete a stretch of data, or make room on the phone.",

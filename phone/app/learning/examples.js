@@ -21,7 +21,7 @@ import { normalized } from "./normalization.js";
 export const WINDOW = 128;
 const RATE_HZ = 50;
 /** At least, in seconds, between two sessions whose clocks overlapped; longer than any window. */
-const APART_S = 60;
+const SESSION_SPACING_S = 60;
 
 /**
  * Read off a plan's data section how its windows are cut; throws where a phone's are cut otherwise.
@@ -99,7 +99,7 @@ export function oneAfterAnother(startS, session) {
   const shifts = new Map();
   let end = -Infinity;
   for (const [number, { first, last }] of sorted) {
-    const shift = first <= end ? end + APART_S - first : 0;
+    const shift = first <= end ? end + SESSION_SPACING_S - first : 0;
     shifts.set(number, shift);
     end = last + shift;
   }

@@ -74,14 +74,14 @@ export function timeFolds(y, startS, folds, windowS) {
 }
 
 /**
- * Thin windows out to at most `most`, over all of the time that they cover, so that no class goes missing.
- * @param {Int32Array} places @param {number} most two or more @returns {Int32Array}
+ * Thin windows out to at most `max`, over all of the time that they cover, so that no class goes missing.
+ * @param {Int32Array} places @param {number} max two or more @returns {Int32Array}
  */
-export function evenly(places, most) {
+export function evenly(places, max) {
   const last = places.length - 1;
-  if (last < most) return places;
-  const step = last / (most - 1);
-  return Int32Array.from({ length: most }, (_, i) => places[i < most - 1 ? Math.floor(i * step) : last]);
+  if (last < max) return places;
+  const step = last / (max - 1);
+  return Int32Array.from({ length: max }, (_, i) => places[i < max - 1 ? Math.floor(i * step) : last]);
 }
 
 /**

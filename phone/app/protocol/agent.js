@@ -211,6 +211,7 @@ export class Agent {
       return announced(known, a, checkOrder(a, federation, known.memory.newest, this.clock.now()));
     });
     const before = this.announcement;
+    if (before?.epoch !== a.epoch) this.work.contributeAtMs = 0; // what has failed was another state of the server
     this.heard.announcement = a;
     this.untrusted = "";
     if (JSON.stringify(before?.plan) !== JSON.stringify(a.plan)) [this.work.prepared, this.work.stale] = [null, true];

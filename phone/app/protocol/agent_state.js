@@ -1,5 +1,6 @@
 /** What a phone remembers of its federation between two runs, and how it begins anew. */
 
+import { UNKNOWN } from "./contribution.js";
 import { OUTBOX } from "./upload.js";
 
 export const MEMORY = "agent";
@@ -122,8 +123,8 @@ export function announced({ memory }, a, newest) {
     return { memory: { ...newMemory(of), offer, takesPart, sequence, ...now }, outbox: [], kept: null };
   }
   if (memory.instance && a.epoch > memory.epoch) {
-    // the backup may have other sums of this phone
-    return { memory: { ...memory, ...now, sent: null, release: null, judged: "", refreshed: null }, outbox: [] };
+    const sent = memory.sent && UNKNOWN; // the backup may have other sums of this phone: they come anew, or go again
+    return { memory: { ...memory, ...now, sent, release: null, judged: "", refreshed: null }, outbox: [] };
   }
   return { memory: { ...memory, ...now } };
 }

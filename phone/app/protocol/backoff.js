@@ -7,7 +7,7 @@ const MIN_MS = 500;
 const MAX_MS = 30_000;
 /** Without an answer for so long a server seems to be gone. */
 const UNREACHABLE_AFTER_MS = 600_000;
-const MAX_GONE_MS = 3_600_000;
+const MAX_UNREACHABLE_WAIT_MS = 3_600_000;
 
 /** @typedef {{sinceMs: number, nextMs: number}} Retry since when nobody has answered, and when it is tried again */
 
@@ -39,16 +39,16 @@ export class Backoff {
     this.waitMs = this.minMs;
   }
 
-  /** Wait for the next try. @param {AbortSignal | undefined} signal @param {number} [leastMs] */
-  async rest(signal, leastMs = 0) {
+  /** Wait for the next try. @param {AbortSignal | undefined} signal @param {number} [minWaitMs] */
+  async rest(signal, minWaitMs = 0) {
     const now = this.clock.now();
     this.sinceMs ??= now;
-    const isGone = now - this.sinceMs >= UNREACHABLE_AFTER_MS;
-    const ms = Math.max(this.waitMs, leastMs) * (0.5 + Math.random() / 2);
-    this.waitMs = Math.min(isGone ? MAX_GONE_MS : this.maxMs, 2 * this.waitMs);
+    const isUnreachable = now - this.sinceMs >= UNREACHABLE_AFTER_MS;
+    const ms = Math.max(this.waitMs, minWaitMs) * (0.5 + Math.random() / 2);
+    this.waitMs = Math.min(isUnreachable ? MAX_UNREACHABLE_WAIT_MS : this.maxMs, 2 * this.waitMs);
     const hurried = new AbortController();
     this.resting = hurried;
-    if (isGone) this.say({ sinceMs: this.sinceMs, nextMs: now + ms });
+    if (isUnreachable) this.say({ sinceMs: this.sinceMs, nextMs: now + ms });
     try {
       await this.clock.wait(ms, signal ? AbortSignal.any([signal, hurried.signal]) : hurried.signal);
     } catch (error) {
@@ -56,7 +56,7 @@ export class Backoff {
       if (!hurried.signal.aborted) throw error;
     } finally {
       this.resting = null;
-      if (isGone) this.say(null);
+      if (isUnreachable) this.say(null);
     }
   }
 

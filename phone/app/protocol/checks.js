@@ -10,31 +10,31 @@ function refuse(at, expected, value) {
   throw new WireError(`${at || "the message"}: expected ${expected}, and ${came} came`);
 }
 
-/** @param {number} most characters @param {RegExp} [pattern] @returns {Check<string>} */
-export function text(most, pattern) {
+/** @param {number} max characters @param {RegExp} [pattern] @returns {Check<string>} */
+export function text(max, pattern) {
   return (value, at) => {
-    if (typeof value !== "string" || value.length > most)
-      return refuse(at, `a text of at most ${most} characters`, value);
+    if (typeof value !== "string" || value.length > max)
+      return refuse(at, `a text of at most ${max} characters`, value);
     return pattern && !pattern.test(value) ? refuse(at, `a text like ${pattern.source}`, value) : value;
   };
 }
 
-/** @param {number} least @param {number} most @returns {Check<number>} */
-export function whole(least, most) {
+/** @param {number} min @param {number} max @returns {Check<number>} */
+export function whole(min, max) {
   return (value, at) =>
-    typeof value === "number" && Number.isInteger(value) && value >= least && value <= most
+    typeof value === "number" && Number.isInteger(value) && value >= min && value <= max
       ? value
-      : refuse(at, `a whole number from ${least} to ${most}`, value);
+      : refuse(at, `a whole number from ${min} to ${max}`, value);
 }
 
 /**
- * @param {{least?: number, most?: number, above?: number, below?: number}} [bounds] the first two are allowed
+ * @param {{min?: number, max?: number, above?: number, below?: number}} [bounds] the first two are allowed
  * @returns {Check<number>}
  */
-export function number({ least = -Infinity, most = Infinity, above = -Infinity, below = Infinity } = {}) {
+export function number({ min = -Infinity, max = Infinity, above = -Infinity, below = Infinity } = {}) {
   const bounds = [
-    [least, "of at least"],
-    [most, "of at most"],
+    [min, "of at least"],
+    [max, "of at most"],
     [above, "above"],
     [below, "below"],
   ].flatMap(([bound, words]) => (Number.isFinite(bound) ? [`${words} ${bound}`] : []));
@@ -42,8 +42,8 @@ export function number({ least = -Infinity, most = Infinity, above = -Infinity, 
   return (value, at) =>
     typeof value === "number" &&
     Number.isFinite(value) &&
-    value >= least &&
-    value <= most &&
+    value >= min &&
+    value <= max &&
     value > above &&
     value < below
       ? value
@@ -96,11 +96,11 @@ export function either(...checks) {
   };
 }
 
-/** @template T @param {Check<T>} check @param {number} most @param {number} [least] @returns {Check<T[]>} */
-export function list(check, most, least = 0) {
+/** @template T @param {Check<T>} check @param {number} max @param {number} [min] @returns {Check<T[]>} */
+export function list(check, max, min = 0) {
   return (value, at) => {
-    if (!Array.isArray(value) || value.length > most || value.length < least) {
-      return refuse(at, `a list of ${least} to ${most}`, value);
+    if (!Array.isArray(value) || value.length > max || value.length < min) {
+      return refuse(at, `a list of ${min} to ${max}`, value);
     }
     return value.map((each, i) => check(each, `${at}[${i}]`));
   };
@@ -114,26 +114,12 @@ export function tuple(...checks) {
   };
 }
 
-/** An object of any keys. @template T @param {Check<T>} check @param {number} most @returns {Check<Record<string, T>>} */
-export function record(check, most) {
+/** An object of any keys. @template T @param {Check<T>} check @param {number} max @returns {Check<Record<string, T>>} */
+export function record(check, max) {
   return (value, at) => {
     const entries = Object.entries(anyObject(value, at));
-    if (entries.length > most) return refuse(at, `an object of at most ${most} keys`, value);
+    if (entries.length > max) return refuse(at, `an object of at most ${max} keys`, value);
     return Object.fromEntries(entries.map(([key, each]) => [key, check(each, `${at}.${key}`)]));
-  };
-}
-
-/**
- * An object whose keys had other names before; one with the key `today` has today's.
- * @template T @param {Record<string, string>} names by those before @param {string} today @param {Check<T>} check
- * @returns {Check<T>}
- */
-export function renamed(names, today, check) {
-  return (value, at) => {
-    const given = anyObject(value, at);
-    if (Object.hasOwn(given, today)) return check(given, at);
-    const entries = Object.entries(given).map(([key, each]) => [Object.hasOwn(names, key) ? names[key] : key, each]);
-    return check(Object.fromEntries(entries), at);
   };
 }
 

@@ -52,13 +52,13 @@ export class Connection {
   /** Connect, and keep connecting, until the signal. @param {AbortSignal} signal */
   async keep(signal) {
     for (;;) {
-      const { ended, leastMs } = await this.once(signal);
+      const { ended, minWaitMs } = await this.once(signal);
       if (ended === "lifetime") continue; // nothing is lost: the server keeps what it says meanwhile
       if (this.openedAtMs) this.patience.answered();
       if (this.openedAtMs && this.clock.now() - this.openedAtMs >= STABLE_MS) this.patience.reset();
       this.listener.disconnected(this.noticed ? `stopped by the server: ${this.noticed}` : ended);
       if (this.noticed) await this.clock.wait(this.hold() * (0.5 + Math.random() / 2), signal);
-      else await this.patience.rest(signal, leastMs);
+      else await this.patience.rest(signal, minWaitMs);
     }
   }
 
@@ -77,7 +77,7 @@ export class Connection {
     return found;
   }
 
-  /** Follow one stream to its end. @param {AbortSignal} signal @returns {Promise<{ended: string, leastMs: number}>} */
+  /** Follow one stream to its end. @param {AbortSignal} signal @returns {Promise<{ended: string, minWaitMs: number}>} */
   async once(signal) {
     [this.openedAtMs, this.noticed] = [0, ""];
     const opened = () => {
@@ -89,23 +89,23 @@ export class Connection {
         if (event.name === "end") return this.end(textOf(event.data).slice(0, 80));
         await this.take(event);
         if (event.id) this.lastId = event.id; // what could not be stored is sent again
-        if (this.noticed) return { ended: "notice", leastMs: 0 };
+        if (this.noticed) return { ended: "notice", minWaitMs: 0 };
       }
       signal.throwIfAborted();
-      return { ended: "the server has closed the stream, or says nothing any more", leastMs: 0 };
+      return { ended: "the server has closed the stream, or says nothing any more", minWaitMs: 0 };
     } catch (error) {
       signal.throwIfAborted();
       if (error instanceof RevokedError || error instanceof RefusedError) {
-        return { ended: error.message, leastMs: REFUSED_WAIT_MS };
+        return { ended: error.message, minWaitMs: REFUSED_WAIT_MS };
       }
-      if (error instanceof UnreachableError || error instanceof WireError) return { ended: error.message, leastMs: 0 };
-      return { ended: messageOf(error), leastMs: REFUSED_WAIT_MS };
+      if (error instanceof UnreachableError || error instanceof WireError) return { ended: error.message, minWaitMs: 0 };
+      return { ended: messageOf(error), minWaitMs: REFUSED_WAIT_MS };
     }
   }
 
   /** @param {string} reason */
   end(reason) {
-    return { ended: reason === "lifetime" ? reason : (ENDED[reason] ?? `the stream ended: ${reason}`), leastMs: 0 };
+    return { ended: reason === "lifetime" ? reason : (ENDED[reason] ?? `the stream ended: ${reason}`), minWaitMs: 0 };
   }
 
   /** @param {import("./event_stream.js").ServerEvent} event */

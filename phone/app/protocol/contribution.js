@@ -12,10 +12,13 @@ import { pendingUpdate } from "./upload.js";
 
 /**
  * @typedef {object} Contribution What the federation has of this phone, or will have once it has answered.
- * @property {"sums" | "withdrawn" | "unknown"} kind unknown: a withdrawal was refused, or what waited was dropped
+ * @property {"sums" | "withdrawn" | "unknown"} kind unknown: a withdrawal was refused, what waited was
+ *     dropped, or the server was restored
  * @property {string} updateId @property {string[]} keys of the windows that the sums are of
  */
 
+/** @type {Contribution} What the server has of this phone is not known for sure. */
+export const UNKNOWN = Object.freeze({ kind: "unknown", updateId: "", keys: [] });
 const NO_BASE = "0".repeat(64);
 
 /**

@@ -5,7 +5,7 @@
  */
 
 import { BROADCAST, FEATURE_MODEL, withAnswered } from "./agent_state.js";
-import { nextSequence, sumsAreDue, sumsUpdate, withdrawalIsDue, withdrawalUpdate } from "./contribution.js";
+import { UNKNOWN, nextSequence, sumsAreDue, sumsUpdate, withdrawalIsDue, withdrawalUpdate } from "./contribution.js";
 import { MAX_FILE_BYTES, ineligibleReason, missingData } from "./eligibility.js";
 import { UnreachableError, WireError, messageOf } from "./errors.js";
 import { releaseFor, withLeft, withoutWithdrawn } from "./releases.js";
@@ -362,9 +362,9 @@ export async function solveVersion({ learner, embedder }, { plan, broadcast, col
   return { ...(await learner.choose(choice)), embeddings, fixed };
 }
 
-/** What the server has of this phone is not known for sure. @param {import("./agent_state.js").Memory} memory */
+/** @param {import("./agent_state.js").Memory} memory */
 function withUnknown(memory) {
-  return { ...memory, sent: { kind: /** @type {const} */ ("unknown"), updateId: "", keys: [] } };
+  return { ...memory, sent: UNKNOWN };
 }
 
 /**

@@ -15,7 +15,6 @@ import {
   or,
   orNull,
   record,
-  renamed,
   text,
   tuple,
   whole,
@@ -58,23 +57,27 @@ export const modelSpec = object({
 }, { others: true });
 
 /**
- * @typedef {object} Augmentation How images are changed at random each time they are trained on; as it is here, nothing
- *   is changed.
+ * @typedef {object} Augmentation How images or windows are changed at random each time they are trained on; as it is
+ *   here, nothing is changed.
  * @property {number} flip how likely an image is mirrored, left to right
  * @property {number} padding pixels that are added at each side before a crop of the old size
  * @property {[number, number]} scale an image is scaled by a factor between these, then cropped or padded
  * @property {number} brightness most that is added or taken, in the set's deviations
  * @property {number} contrast most by which differences from the set's mean grow or shrink
  * @property {number} saturation most by which differences between colours grow or shrink
+ * @property {number} rotation how likely a window of motion sensors is turned at random, as if the phone lay otherwise
+ * @property {number} degrees by how much it is turned at most; 180: by any rotation
  */
 /** @type {import("./checks.js").Check<Augmentation>} */
 export const augmentation = object({
-  flip: or(number({ least: 0, most: 1 }), 0),
+  flip: or(number({ min: 0, max: 1 }), 0),
   padding: or(whole(0, 1_024), 0),
-  scale: or(tuple(number({ least: 0.1, most: 10 }), number({ least: 0.1, most: 10 })), [1.0, 1.0]),
-  brightness: or(number({ least: 0, most: 1 }), 0),
-  contrast: or(number({ least: 0, most: 1 }), 0),
-  saturation: or(number({ least: 0, most: 1 }), 0),
+  scale: or(tuple(number({ min: 0.1, max: 10 }), number({ min: 0.1, max: 10 })), [1.0, 1.0]),
+  brightness: or(number({ min: 0, max: 1 }), 0),
+  contrast: or(number({ min: 0, max: 1 }), 0),
+  saturation: or(number({ min: 0, max: 1 }), 0),
+  rotation: or(number({ min: 0, max: 1 }), 0),
+  degrees: or(number({ max: 180, above: 0 }), 180),
 }, { others: true });
 
 /**
@@ -90,7 +93,7 @@ export const augmentation = object({
  * @property {number} lr_power of the polynomial schedule
  * @property {number} momentum
  * @property {number} weight_decay
- * @property {Augmentation} augmentation of images; as text or by its keys
+ * @property {Augmentation} augmentation of images or windows; as text or by its keys
  * @property {number} seed
  */
 /** @type {import("./checks.js").Check<TrainingConfig>} */
@@ -100,11 +103,11 @@ export const trainingConfig = object({
   epochs: or(whole(1, 10_000), 1),
   batch_size: or(whole(1, 65_536), 64),
   optimizer: or(oneOf("adam", "sgd"), "adam"),
-  lr: or(number({ most: 100, above: 0 }), 0.001),
+  lr: or(number({ max: 100, above: 0 }), 0.001),
   lr_schedule: or(oneOf("constant", "polynomial"), "constant"),
-  lr_power: or(number({ most: 10, above: 0 }), 0.9),
-  momentum: or(number({ least: 0, below: 1 }), 0),
-  weight_decay: or(number({ least: 0, most: 10 }), 0),
+  lr_power: or(number({ max: 10, above: 0 }), 0.9),
+  momentum: or(number({ min: 0, below: 1 }), 0),
+  weight_decay: or(number({ min: 0, max: 10 }), 0),
   augmentation: or(augmentation, {}),
   seed: or(whole(0, 9_223_372_036_854_775_807), 0),
 }, { others: true });
@@ -140,17 +143,17 @@ export const roundSettings = object({
   clients_per_round: orNull(whole(1, 1_000_000_000)),
   sampling: or(oneOf("uniform", "examples"), "uniform"),
   cohort_tags: or(list(text(MESSAGE_BYTES, NAME), 32), []),
-  over_selection: or(number({ least: 1, most: 10 }), 1),
+  over_selection: or(number({ min: 1, max: 10 }), 1),
   minimum_clients: or(whole(1, 1_000_000_000), 1),
   deadline_s: orNull(number({ above: 0 })),
-  interval_s: or(number({ least: 0, most: 31_622_400 }), 0),
+  interval_s: or(number({ min: 0, max: 31_622_400 }), 0),
   late: or(oneOf("drop", "next"), "drop"),
   partial_work: or(oneOf("method", "drop", "use"), "method"),
-  staleness_exponent: or(number({ least: 0 }), 0.5),
-  max_weight_ratio: or(orNull(number({ least: 1, most: 1_000_000 })), 2),
+  staleness_exponent: or(number({ min: 0 }), 0.5),
+  max_weight_ratio: or(orNull(number({ min: 1, max: 1_000_000 })), 2),
   norm_factor: or(orNull(number({ above: 1 })), 10),
   clip_norm: orNull(number({ above: 0 })),
-  noise_multiplier: or(number({ least: 0, most: 1_000_000 }), 0),
+  noise_multiplier: or(number({ min: 0, max: 1_000_000 }), 0),
   delta: or(number({ above: 0, below: 1 }), 1e-05),
   norm_after: or(whole(1, 1_000_000_000), 8),
   max_refused_updates: or(orNull(whole(1, 1_000_000)), 3),
@@ -160,7 +163,8 @@ export const roundSettings = object({
 /**
  * @typedef {object} PublicationSettings When a continuous federation publishes a version, and when its devices send
  *   their sums again.
- * @property {number} interval_s from one published version to the next, at least
+ * @property {number} interval_s from one published version to the next, at least; before the twelfth a twelfth of it
+ *   for each version that there is
  * @property {number} min_changes devices whose sums came, changed or went before a version is published
  * @property {number} max_wait_s a change waits no longer, whatever min_changes says
  * @property {number} send_after_windows a device sends its sums again once so many of its training windows came or went
@@ -168,10 +172,35 @@ export const roundSettings = object({
  */
 /** @type {import("./checks.js").Check<PublicationSettings>} */
 export const publicationSettings = object({
-  interval_s: or(number({ least: 0, most: 31_622_400 }), 60),
+  interval_s: or(number({ min: 0, max: 31_622_400 }), 60),
   min_changes: or(whole(1, 1_000_000_000), 1),
-  max_wait_s: or(number({ least: 0, most: 31_622_400 }), 3_600),
+  max_wait_s: or(number({ min: 0, max: 31_622_400 }), 3_600),
   send_after_windows: or(whole(1, 1_000_000_000), 20),
+}, { others: true });
+
+/**
+ * @typedef {object} SecureSettings Whether the server learns the clients' updates one by one, or their sum alone
+ *   (`federation.secure_sums`).
+ * @property {"off" | "masked" | "clear"} mode masked: the server learns sums alone; clear: the same whole numbers
+ *   without masks, which a simulation compares with
+ * @property {number} min_devices no sum is of fewer
+ * @property {number} colluding_share of the devices may work for the server, and the others stay hidden
+ * @property {number} lost_share of the devices may be lost in a round, and it still has a sum
+ * @property {number} steps whole numbers to 1 of what is added up
+ * @property {number} max_change a parameter's change is cut off beyond
+ * @property {number} max_value a prototype's or variate's number is cut off beyond
+ * @property {number} max_weight a client weighs at most so many examples
+ */
+/** @type {import("./checks.js").Check<SecureSettings>} */
+export const secureSettings = object({
+  mode: or(oneOf("off", "masked", "clear"), "off"),
+  min_devices: or(whole(3, 16_384), 3),
+  colluding_share: or(number({ min: 0, max: 0.3333333333333333 }), 0.2),
+  lost_share: or(number({ min: 0, max: 0.3333333333333333 }), 0.2),
+  steps: or(whole(1, 1_048_576), 1_024),
+  max_change: or(number({ max: 1_000_000, above: 0 }), 4),
+  max_value: or(number({ max: 1_000_000, above: 0 }), 64),
+  max_weight: or(whole(1, 16_777_216), 4_096),
 }, { others: true });
 
 /**
@@ -200,11 +229,11 @@ export const groupWave = object({
 /** @type {import("./checks.js").Check<RolloutSettings>} */
 export const rolloutSettings = object({
   mode: or(oneOf("off", "manual", "automatic"), "off"),
-  waves: or(list(either(number({ most: 1, above: 0 }), groupWave), 16, 1), [0.05, 0.25, 1.0]),
-  success_threshold: or(number({ most: 1, above: 0 }), 0.8),
-  soak_s: or(number({ least: 0, most: 32_000_000 }), 3_600),
-  wave_timeout_s: or(number({ least: 0, most: 32_000_000 }), 86_400),
-  halt_share: or(number({ most: 1, above: 0 }), 0.1),
+  waves: or(list(either(number({ max: 1, above: 0 }), groupWave), 16, 1), [0.05, 0.25, 1.0]),
+  success_threshold: or(number({ max: 1, above: 0 }), 0.8),
+  soak_s: or(number({ min: 0, max: 32_000_000 }), 3_600),
+  wave_timeout_s: or(number({ min: 0, max: 32_000_000 }), 86_400),
+  halt_share: or(number({ max: 1, above: 0 }), 0.1),
   halt_devices: or(whole(1, 1_000_000_000), 2),
 }, { others: true });
 
@@ -219,7 +248,7 @@ export const rolloutSettings = object({
 /** @type {import("./checks.js").Check<PromotionSettings>} */
 export const promotionSettings = object({
   min_devices: orNull(whole(1, 1_000_000_000)),
-  margin: or(number({ least: 0, most: 1_000_000 }), 0.02),
+  margin: or(number({ min: 0, max: 1_000_000 }), 0.02),
 }, { others: true });
 
 /**
@@ -284,6 +313,7 @@ export const dataSpec = object({
  * @property {RoundSettings} rounds
  * @property {PublicationSettings} publication of a continuous federation, which has no rounds with a cohort and a
  *   deadline
+ * @property {SecureSettings} secure what the server may see of single clients' updates
  * @property {RolloutSettings} rollout
  * @property {PromotionSettings} promotion
  * @property {DataSpec} data
@@ -300,6 +330,7 @@ export const plan = object({
   training: trainingConfig,
   rounds: or(roundSettings, {}),
   publication: or(publicationSettings, {}),
+  secure: or(secureSettings, {}),
   rollout: or(rolloutSettings, {}),
   promotion: or(promotionSettings, {}),
   data: or(dataSpec, {}),
@@ -318,14 +349,14 @@ export const plan = object({
  *   it was made from
  */
 /** @type {import("./checks.js").Check<VersionScore>} */
-export const versionScore = renamed({"macro_f1": "value", "most_frequent": "trivial"}, "metric", object({
+export const versionScore = object({
   metric: or(text(MESSAGE_BYTES, /^[a-z0-9_]{1,64}$/), "macro_f1"),
   value: whole(0, 1_000_000_000_000),
   trivial: whole(0, 1_000_000_000_000),
   devices: whole(1, 2_147_483_647),
   working: whole(0, 2_147_483_647),
   measured: oneOf("version", "updates"),
-}, { notAbove: {"working": "devices"} }));
+}, { notAbove: {"working": "devices"} });
 
 /**
  * @typedef {object} BlobPointer Where a blob is, and what it must be.
@@ -364,7 +395,7 @@ export const release = object({
  * @property {number} serial rises with every change
  * @property {Release | null} released of the last completed rollout; none: none was
  * @property {Release | null} candidate of the rollout that is under way
- * @property {number} millionths share of the devices that get the candidate
+ * @property {number} share_millionths share of the devices that get the candidate
  * @property {number[]} withdrawn rollouts that were halted
  */
 /** @type {import("./checks.js").Check<ReleaseOrder>} */
@@ -372,7 +403,7 @@ export const releaseOrder = object({
   serial: whole(0, Number.MAX_SAFE_INTEGER),
   released: orNull(release),
   candidate: orNull(release),
-  millionths: or(whole(0, 1_000_000), 0),
+  share_millionths: or(whole(0, 1_000_000), 0),
   withdrawn: or(list(whole(0, 2_147_483_647), 32), []),
 });
 
@@ -383,7 +414,7 @@ export const releaseOrder = object({
  * @property {string} federation
  * @property {string} instance
  * @property {number} epoch
- * @property {number | null} restored when the epoch began, in Unix time; none: the first one
+ * @property {number | null} restored_at when the epoch began, in Unix time; none: the first one
  * @property {number} serial never falls within an epoch
  * @property {"waiting" | "collecting" | "aggregating" | "paused" | "finished" | "stopped"} state
  * @property {number} round
@@ -408,7 +439,7 @@ export const announcement = object({
   federation: text(MESSAGE_BYTES, NAME),
   instance: text(MESSAGE_BYTES, INSTANCE),
   epoch: or(whole(1, Number.MAX_SAFE_INTEGER), 1),
-  restored: orNull(number()),
+  restored_at: orNull(number()),
   serial: or(whole(0, Number.MAX_SAFE_INTEGER), 0),
   state: oneOf("waiting", "collecting", "aggregating", "paused", "finished", "stopped"),
   round: whole(0, 2_147_483_647),

@@ -16,10 +16,10 @@ import { utf8 } from "./signing.js";
 export async function releaseFor(device, a, offer) {
   const order = a.release;
   if (!order) return null;
-  const { candidate, released, millionths } = order;
+  const { candidate, released, share_millionths: share } = order;
   if (!candidate) return released;
   const named = offer?.instance === a.instance && offer.epoch === a.epoch && offer.rollout === candidate.rollout;
-  return named || (await placeOf(device, candidate.version)) < millionths ? candidate : released;
+  return named || (await placeOf(device, candidate.version)) < share ? candidate : released;
 }
 
 /** A device's place of a version's rollout, in millionths. @param {string} device @param {number} version */

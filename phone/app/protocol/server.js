@@ -44,9 +44,9 @@ export const CLOCK = {
  * Send one request and read the whole answer, whatever its status is; throws an UnreachableError, also where the server
  * says nothing for long. A large file takes its time.
  * @param {typeof fetch} ask @param {string | URL} url @param {RequestInit} request @param {AbortSignal} [signal]
- * @param {number} [most] bytes of the answer @returns {Promise<Answer>}
+ * @param {number} [maxBytes] bytes of the answer @returns {Promise<Answer>}
  */
-export async function exchange(ask, url, request, signal, most = ANSWER_BYTES) {
+export async function exchange(ask, url, request, signal, maxBytes = ANSWER_BYTES) {
   const late = new AbortController();
   const stop = () => late.abort();
   let timer = setTimeout(stop, TIMEOUT_MS);
@@ -58,7 +58,7 @@ export async function exchange(ask, url, request, signal, most = ANSWER_BYTES) {
   try {
     const answer = await ask(url, { ...request, ...NOTHING_ELSE, signal: either });
     const retryAfterMs = millisecondsOf(answer.headers.get("Retry-After"));
-    return { status: answer.status, body: await bounded(answer, most, heard), retryAfterMs };
+    return { status: answer.status, body: await bounded(answer, maxBytes, heard), retryAfterMs };
   } catch (error) {
     signal?.throwIfAborted();
     if (error instanceof WireError) throw error;
@@ -120,11 +120,11 @@ export class Server {
 
   /**
    * Download a blob of at most so many bytes; throws a WireError if it is another one than was announced.
-   * @param {import("./messages.generated.js").BlobPointer} pointer @param {number} most @param {AbortSignal} [signal]
+   * @param {import("./messages.generated.js").BlobPointer} pointer @param {number} maxBytes @param {AbortSignal} [signal]
    * @returns {Promise<Uint8Array>}
    */
-  async blob({ sha256: expected, size, url }, most, signal) {
-    if (size > most) throw new WireError(`a file of ${size} bytes was announced, at most ${most} are downloaded here`);
+  async blob({ sha256: expected, size, url }, maxBytes, signal) {
+    if (size > maxBytes) throw new WireError(`a file of ${size} bytes was announced, at most ${maxBytes} are downloaded here`);
     const answer = await this.request("GET", this.placeOf(url), {}, signal, size);
     if (answer.body.length !== size)
       throw new WireError(`${url} has ${answer.body.length} bytes, announced were ${size}`);
@@ -200,13 +200,13 @@ export class Server {
    * Send a request until it is taken: a busy server says when to send it again, and a token that has ended is replaced
    * once. Throws a RefusedError, or an UnreachableError.
    * @param {string} method @param {string | URL} path @param {RequestInit & {headers?: Record<string, string>}} request
-   * @param {AbortSignal} [signal] @param {number} [most] @returns {Promise<Answer>}
+   * @param {AbortSignal} [signal] @param {number} [maxBytes] @returns {Promise<Answer>}
    */
-  async request(method, path, request, signal, most) {
+  async request(method, path, request, signal, maxBytes) {
     for (let tries = 1, replaced = false; ; tries++) {
       const token = await this.tokens.get();
       const headers = { ...request.headers, Authorization: `Bearer ${token}` };
-      const answer = await exchange(this.ask, new URL(path, this.base), { ...request, method, headers }, signal, most);
+      const answer = await exchange(this.ask, new URL(path, this.base), { ...request, method, headers }, signal, maxBytes);
       if (answer.status >= 200 && answer.status < 300) return answer;
       if (answer.status === 401 && !replaced) {
         replaced = true;
@@ -228,9 +228,9 @@ export class Server {
 
 /**
  * Read a body of at most so many bytes; `heard` is called for each piece.
- * @param {Response} answer @param {number} most @param {() => void} [heard]
+ * @param {Response} answer @param {number} maxBytes @param {() => void} [heard]
  */
-async function bounded(answer, most, heard = () => {}) {
+async function bounded(answer, maxBytes, heard = () => {}) {
   const parts = [];
   let size = 0;
   const reader = answer.body?.getReader();
@@ -239,11 +239,11 @@ async function bounded(answer, most, heard = () => {}) {
     if (done) break;
     heard();
     size += value.length;
-    if (size > most && answer.ok) {
+    if (size > maxBytes && answer.ok) {
       await reader.cancel();
-      throw new WireError(`${answer.url} sends more than the ${most} bytes that are expected`);
+      throw new WireError(`${answer.url} sends more than the ${maxBytes} bytes that are expected`);
     }
-    if (size <= Math.max(most, ANSWER_BYTES)) parts.push(value);
+    if (size <= Math.max(maxBytes, ANSWER_BYTES)) parts.push(value);
     else break;
   }
   const found = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));

@@ -101,13 +101,18 @@ export function refreshAtMs({ refreshed }) {
   return refreshed ? refreshed.atMs + REFRESH_MS : 0;
 }
 
+/** The version that is taken up at once after another: half as many again were published. @param {number} version */
+function following(version) {
+  return version + Math.max(1, Math.floor(version / 2));
+}
+
 /**
  * A version has megabytes, and most change little: not each one is taken up.
  * @param {Memory} memory @param {Target} target @param {number} nowMs
  */
 function mayRefresh(memory, { version }, nowMs) {
   const { refreshed } = memory;
-  return !refreshed || version >= 2 * refreshed.version || nowMs >= refreshAtMs(memory) || nowMs < refreshed.atMs;
+  return !refreshed || version >= following(refreshed.version) || nowMs >= refreshAtMs(memory) || nowMs < refreshed.atMs;
 }
 
 /** Whether the last version of a finished federation was dealt with. @param {Announcement} a @param {Memory} memory */

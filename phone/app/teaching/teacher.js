@@ -71,8 +71,8 @@ export class Teacher {
     if (this.lesson) await this.cancel();
     if (!this.recorder.running) await this.recorder.start();
     this.said = "";
+    this.lesson = new Lesson(activity, Date.now()); // first: what is taken back begins no later than the label
     this.recorder.setLabel(activity);
-    this.lesson = new Lesson(activity, Date.now());
     this.changed();
   }
 
@@ -98,7 +98,7 @@ export class Teacher {
     this.recorder.setLabel(null);
     this.said = "Not learnt, as you wished.";
     this.changed();
-    await this.recorder.work;
+    await this.recorder.takeBack(lesson.activity, lesson.spans[0].fromMs);
     const now = Date.now();
     for (const { fromMs, toMs } of lesson.spans) await this.store.label(fromMs, Math.max(toMs, now), null);
   }
@@ -130,6 +130,7 @@ export class Teacher {
   /** Its windows stay, without a label. @param {string} name */
   async remove(name) {
     if (this.lesson?.activity === name) await this.cancel();
+    await this.recorder.takeBack(name);
     for (const { label, startMs } of await this.store.marks()) {
       const middleMs = startMs + WINDOW_MS / 2;
       if (label === name) await this.store.label(middleMs - 0.5, middleMs + 0.5, null);

@@ -73,8 +73,8 @@ function moved({ store }) {
     const found = await imported(chosen);
     const known = (await store.marks()).map((each) => each.startMs);
     const added = found.filter(({ startMs }) => !within(known, startMs));
-    if (known.length + added.length > store.most) {
-      const room = Math.max(0, store.most - known.length);
+    if (known.length + added.length > store.maxWindows) {
+      const room = Math.max(0, store.maxWindows - known.length);
       throw new Error(
         `${chosen.name} has ${counted(added.length, "new window")}, and there is room for ${room.toLocaleString("en")}: delete a stretch first. Nothing was imported.`,
       );

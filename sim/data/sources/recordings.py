@@ -134,6 +134,7 @@ def federated_data(dataset: WindowedDataset, settings: Experiment) -> FederatedD
         {name: statistics[name] for name in staying},
         any(splits[name].leaks for name in usable),
         {name: clients[name] for name in clients if name not in staying},
+        {name: statistics[name] for name in clients if name not in staying},
         partition_class_names=(*dataset.labels, *([UNLABELLED] if unlabelled else [])) if numbers else None,
     )
 

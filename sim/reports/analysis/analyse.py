@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from gaitway.files import write_file
 from sim.errors import AnalysisError
 from sim.reports.analysis.attention import attention
 from sim.reports.analysis.convergence import convergence
@@ -13,12 +15,11 @@ from sim.reports.analysis.embedding import embedding
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.analysis.gradients import gradients
 from sim.reports.analysis.margin import margin
-from sim.reports.analysis.page import write_page
 from sim.reports.analysis.pixels import pixels
-from sim.reports.analysis.section import AnalysisSection
 from sim.reports.analysis.tokens import tokens
+from sim.reports.page import ReportPage, ReportSection, html
 
-Analysis = Callable[[FinishedRun], AnalysisSection]
+Analysis = Callable[[FinishedRun], ReportSection]
 
 ALWAYS: Mapping[str, Analysis] = {
     "features": embedding,
@@ -55,7 +56,7 @@ def analyse(
     return write_page(run.directory.path / "analysis", title, [*sections, *asked], missing)
 
 
-def _possible(run: FinishedRun) -> tuple[list[AnalysisSection], dict[str, str]]:
+def _possible(run: FinishedRun) -> tuple[list[ReportSection], dict[str, str]]:
     sections, missing = [], {}
     for number, (name, make) in enumerate(ALWAYS.items()):
         run.progress(name, number, len(ALWAYS))
@@ -64,3 +65,16 @@ def _possible(run: FinishedRun) -> tuple[list[AnalysisSection], dict[str, str]]:
         except AnalysisError as error:
             missing[name] = str(error)
     return sections, missing
+
+
+def write_page(folder: Path, title: str, sections: Sequence[ReportSection], missing: Mapping[str, str]) -> Path:
+    """Write `SECTION_FIGURE.png`, analysis.json and analysis.html into a folder, and return the page's path.
+
+    `missing` says of each analysis that could not be made why; it is shown and written too.
+    """
+    page = ReportPage(title, sections, "What this run has no material for", missing)
+    text = html(page, folder)
+    values = {"schema": 1, "title": title, **{section.name: section.values for section in sections}}
+    write_file(folder / "analysis.json", (json.dumps({**values, "missing": dict(missing)}, indent=1) + "\n").encode())
+    write_file(folder / "analysis.html", text.encode())
+    return folder / "analysis.html"

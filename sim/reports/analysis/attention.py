@@ -21,11 +21,11 @@ from federation.method import Weights
 from sim.diagnostics import effective_clients
 from sim.errors import AnalysisError
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
-from sim.reports.figures.style import new_figure, plain_text
+from sim.reports.figures.style import name_ticks, new_panels
+from sim.reports.page import CaptionedFigure, ReportSection
 from sim.reports.table import table_of
 
-ReportTable = npt.NDArray[np.float64]
+Shares = npt.NDArray[np.float64]
 Rounds = Mapping[int, Mapping[str, float]]
 
 TEXT = """A client's weight times the number of clients in the round: 1 is an equal share. Grey: not in the round.
@@ -40,7 +40,7 @@ TITLES = {
 }
 
 
-def attention(run: FinishedRun) -> AnalysisSection:
+def attention(run: FinishedRun) -> ReportSection:
     """Draw clients' weights by round; of FedAtt also by parameter tensor.
 
     Raises:
@@ -64,7 +64,7 @@ def attention(run: FinishedRun) -> AnalysisSection:
         caption = f"Weight of each client in each parameter tensor, round {last}."
         figures["last_round"] = CaptionedFigure(last_round_figure(weights), caption)
     told = [(f"{TITLES[kind]}: effective clients, last round", f"{each[-1]:.3g}") for kind, each in effective.items()]
-    return AnalysisSection("attention", "Attention", TEXT, values, figures, table_of((), told))
+    return ReportSection("attention", "Attention", TEXT, values, figures, [table_of((), told)])
 
 
 def _by_kind(rounds: Mapping[int, Mapping[str, Mapping[str, float]]]) -> dict[str, Rounds]:
@@ -78,18 +78,17 @@ def clients_figure(kinds: Mapping[str, Rounds], clients: Sequence[str]) -> Figur
     seen = {name for rounds in shown.values() for each in rounds.values() for name in each}
     names = [name for name in clients if name in seen]
     shares = [_shares(rounds, names) for rounds in shown.values()]
-    figure = new_figure(_height(len(names)))
-    panels = figure.subplots(1, len(shown), squeeze=False, sharey=True)[0]
+    figure, panels = new_panels(_height(len(names)), len(shown), sharey=True)
     for axes, values, (kind, rounds) in zip(panels, shares, shown.items(), strict=True):
         image = _around_one(axes, values, _span(shares), (min(rounds), max(rounds)))
         axes.set_title(TITLES[kind], fontsize=10)
         _by_round(axes)
     _name_rows(panels[0], names, "client")
-    figure.colorbar(image, ax=list(panels), label="weight × clients in the round", pad=0.01)
+    figure.colorbar(image, ax=panels, label="weight × clients in the round", pad=0.01)
     return figure
 
 
-def _shares(rounds: Rounds, names: Sequence[str]) -> ReportTable:
+def _shares(rounds: Rounds, names: Sequence[str]) -> Shares:
     """Return weights (clients, rounds), each times the round's clients; NaN where a client was not in a round."""
     first, last = min(rounds), max(rounds)
     each = [rounds.get(number, {}) for number in range(first, last + 1)]
@@ -100,8 +99,7 @@ def layers_figure(spread: Rounds) -> Figure:
     """Draw the effective number of clients (parameter tensors, rounds)."""
     layers, rounds = list(next(iter(spread.values()))), range(min(spread), max(spread) + 1)
     values = np.array([[spread.get(number, {}).get(layer, np.nan) for number in rounds] for layer in layers])
-    figure = new_figure(_height(len(layers)))
-    axes = figure.subplots()
+    figure, (axes,) = new_panels(_height(len(layers)))
     place = (min(spread) - 0.5, max(spread) + 0.5, len(layers) - 0.5, -0.5)
     image = axes.imshow(values, cmap="cividis", aspect="auto", interpolation="nearest", extent=place)
     _name_rows(axes, layers, "parameter tensor")
@@ -114,22 +112,20 @@ def last_round_figure(weights: Weights) -> Figure:
     """Draw one round's weights (parameter tensors, clients), each times the clients."""
     names = list(next(iter(weights.values())))
     values = np.array([[len(names) * each[name] for name in names] for each in weights.values()])
-    figure = new_figure(_height(len(weights)) + 0.8)
-    axes = figure.subplots()
+    figure, (axes,) = new_panels(_height(len(weights)) + 0.8)
     image = _around_one(axes, values, _span([values]), (0, len(names) - 1))
     _name_rows(axes, list(weights), "parameter tensor")
-    step = -(-len(names) // NAMED_ROWS)
-    axes.set_xticks(range(0, len(names), step), [plain_text(name) for name in names[::step]], rotation=90, fontsize=7)
+    name_ticks(axes.xaxis, names, NAMED_ROWS, 7)
     figure.colorbar(image, ax=axes, label="weight × clients in the round", pad=0.01)
     return figure
 
 
-def _span(shares: Sequence[ReportTable]) -> float:
+def _span(shares: Sequence[Shares]) -> float:
     """How far from 1 the colours reach: as far as the weights do, but never so near that noise is coloured."""
     return float(max(0.05, *(np.nanmax(np.abs(values - 1)) for values in shares)))
 
 
-def _around_one(axes: Axes, values: ReportTable, span: float, columns: tuple[int, int]) -> AxesImage:
+def _around_one(axes: Axes, values: Shares, span: float, columns: tuple[int, int]) -> AxesImage:
     colours = colormaps["RdBu_r"].with_extremes(bad="#dddddd")
     place = (columns[0] - 0.5, columns[1] + 0.5, len(values) - 0.5, -0.5)
     norm = Normalize(1 - span, 1 + span)
@@ -142,8 +138,7 @@ def _by_round(axes: Axes) -> None:
 
 
 def _name_rows(axes: Axes, names: Sequence[str], what: str) -> None:
-    step = -(-len(names) // NAMED_ROWS)
-    axes.set_yticks(range(0, len(names), step), [plain_text(name) for name in names[::step]], fontsize=7)
+    name_ticks(axes.yaxis, names, NAMED_ROWS, 7)
     axes.set_ylabel(what)
 
 

@@ -13,7 +13,7 @@ from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import FigureBase
 from matplotlib.lines import Line2D
 
-from sim.reports.figures.style import COLOURS, plain_text
+from sim.reports.figures.style import COLOURS, bare, plain_text
 
 Points = npt.NDArray[np.float64]
 Groups = npt.NDArray[np.int64]
@@ -89,10 +89,7 @@ def edged(axes: Axes, points: Points, colours: Sequence[Colour], marker: str = "
     axes.scatter(x, y, s=size, c=list(colours), marker=marker, edgecolors="black", linewidths=0.9, zorder=3)
 
 
-def bare(axes: Axes, title: str) -> None:
-    """Take away the scales, which mean nothing in a t-SNE map."""
+def name_map(axes: Axes, title: str) -> None:
+    """Give a t-SNE map its title, and take away its scales, which mean nothing."""
     axes.set_title(title, fontsize=11)
-    axes.set_xticks([])
-    axes.set_yticks([])
-    for spine in axes.spines.values():
-        spine.set_color("#cccccc")
+    bare(axes)

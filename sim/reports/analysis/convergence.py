@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sim.diagnostics import Movement
 from sim.errors import AnalysisError
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
-from sim.reports.figures.style import COLOURS, DASHES, by_round, new_figure
+from sim.reports.figures.style import by_round, explain, line_style, new_panels
+from sim.reports.page import CaptionedFigure, ReportSection
 from sim.reports.table import table_of
 
 TEXT = """How far prototypes went in each round, ‖p(t+1) − p(t)‖, relative to their mean length, so that blocks and runs
@@ -21,7 +19,7 @@ CAPTION = "Mean (left) and largest (right) movement of a prototype in a round, i
 Curves = dict[str, list[tuple[int, Movement]]]
 
 
-def convergence(run: FinishedRun) -> AnalysisSection:
+def convergence(run: FinishedRun) -> ReportSection:
     """Draw each block's movement by round.
 
     Raises:
@@ -37,8 +35,8 @@ def convergence(run: FinishedRun) -> AnalysisSection:
     last = {block: _relative(each[-1][1], "mean") for block, each in curves.items()}
     told = [(f"{block}, last round", f"{100 * value:.3g} % of the mean length") for block, value in last.items()]
     figures = {"rounds": CaptionedFigure(_figure(curves), CAPTION)}
-    values, table = {"last_relative": last}, table_of((), told)
-    return AnalysisSection("convergence", "Convergence of prototypes", TEXT, values, figures, table)
+    values, title = {"last_relative": last}, "Convergence of prototypes"
+    return ReportSection("convergence", title, TEXT, values, figures, [table_of((), told)])
 
 
 def _relative(moved: Movement, which: str) -> float:
@@ -46,13 +44,12 @@ def _relative(moved: Movement, which: str) -> float:
 
 
 def _figure(curves: Curves) -> Figure:
-    figure = new_figure(3.8)
-    panels = figure.subplots(1, 2, sharey=True)
+    figure, panels = new_panels(3.8, 2, sharey=True)
     for axes, which in zip(panels, ("mean", "largest"), strict=True):
         _lines(axes, curves, which)
         axes.set_title(which, fontsize=11)
     panels[1].set_ylabel("")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False)
+    explain(figure, panels[0], "outside lower center", 6)
     return figure
 
 
@@ -60,7 +57,6 @@ def _lines(axes: Axes, curves: Curves, which: str) -> None:
     for index, (block, each) in enumerate(curves.items()):
         rounds = [number for number, _ in each]
         values = [100 * _relative(moved, which) for _, moved in each]
-        look: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "linestyle": DASHES[index % len(DASHES)]}
-        axes.plot(rounds, values, label=block, marker="o" if len(rounds) == 1 else "", **look)
+        axes.plot(rounds, values, label=block, **line_style(index, len(rounds)))
     by_round(axes, "movement (% of the mean length)", max(number for each in curves.values() for number, _ in each))
     axes.set_ylim(bottom=0)

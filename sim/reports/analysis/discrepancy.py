@@ -19,10 +19,10 @@ from torch import Tensor
 from federation.records import Examples
 from sim.errors import AnalysisError
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.analysis.tsne import subsample
 from sim.reports.comparison.comparability import tested_on
-from sim.reports.figures.style import BLUE, ORANGE, clean, new_figure, plain_text
+from sim.reports.figures.style import BLUE, ORANGE, clean, client_dots, explain, name_clients, new_panels
+from sim.reports.page import CaptionedFigure, ReportSection
 from sim.reports.table import table_of
 
 TEXT = """Squared maximum mean discrepancy between the features of client k's test examples under its own model (best
@@ -34,7 +34,7 @@ MAX_VECTORS = 2000
 """So many features of either side at most: kernel matrices grow with the square."""
 
 
-def discrepancy(run: FinishedRun, centralized: FinishedRun, against: FinishedRun | None) -> AnalysisSection:
+def discrepancy(run: FinishedRun, centralized: FinishedRun, against: FinishedRun | None) -> ReportSection:
     """Measure the run's MMD, and FFD if there is a run to compare with.
 
     Raises:
@@ -55,8 +55,8 @@ def discrepancy(run: FinishedRun, centralized: FinishedRun, against: FinishedRun
         values["ffd"] = ffd(mine, theirs)
         told.append(("FFD(A, B)", f"{values['ffd']:.1f} %"))
     figures = {"clients": CaptionedFigure(_figure(found), "MMD² of each client, in the order of this run's.")}
-    title, table = "Discrepancy from centralized features", table_of((), told)
-    return AnalysisSection("discrepancy", title, TEXT, values, figures, table)
+    title = "Discrepancy from centralized features"
+    return ReportSection("discrepancy", title, TEXT, values, figures, [table_of((), told)])
 
 
 def _caution(models: Sequence[str]) -> str:
@@ -136,15 +136,11 @@ def ffd(mine: float, theirs: float) -> float:
 def _figure(found: Mapping[str, Mapping[str, float]]) -> Figure:
     first = next(iter(found.values()))
     names = sorted(first, key=lambda name: first[name])
-    figure = new_figure(3.6)
-    axes = figure.subplots()
+    figure, (axes,) = new_panels(3.6)
     for (label, each), (colour, marker) in zip(found.items(), ((BLUE, "o"), (ORANGE, "s")), strict=False):
-        values = [each.get(name, np.nan) for name in names]
-        axes.plot(range(len(names)), values, marker, color=colour, label=plain_text(label))
-        axes.axhline(float(np.nanmean(values)), color=colour, linewidth=1, linestyle=":")
-    clean(axes, "MMD²", "client; dotted: the means")
+        client_dots(axes, [each.get(name, np.nan) for name in names], label, colour, marker)
+    clean(axes, "MMD²")
     axes.set_ylim(bottom=0)
-    step = -(-len(names) // 50)
-    axes.set_xticks(range(0, len(names), step), [plain_text(name) for name in names[::step]], rotation=90, fontsize=8)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
+    name_clients(axes, names, "client; dotted: the means")
+    explain(figure, axes, "outside upper center", 2)
     return figure

@@ -18,11 +18,11 @@ from federation.records import ClassStats, Examples
 from federation.tasks.segmentation import Segmentation
 from federation.tree import total
 from models.model import Model
-from sim.reports.analysis.colours import NAMED_CLASSES, Groups, GroupStyle, bare, edged
+from sim.reports.analysis.colours import NAMED_CLASSES, Groups, GroupStyle, edged, name_map
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.analysis.tsne import subsample, tsne
 from sim.reports.figures.style import new_figure
+from sim.reports.page import CaptionedFigure, ReportSection
 
 TEXT = """Each dot is a test example, in segmentation one of its pixels of the features' resolution that is not of the
 background; the same dots left and right. Stars are the aggregate prototypes
@@ -44,7 +44,7 @@ class Cloud(NamedTuple):
     shared_classes: Groups  # (C′,)
 
 
-def embedding(run: FinishedRun) -> AnalysisSection:
+def embedding(run: FinishedRun) -> ReportSection:
     """Map the features under the clients' own models, and under the server's if there is one."""
     figures = {}
     if not run.pools_data:
@@ -54,7 +54,7 @@ def embedding(run: FinishedRun) -> AnalysisSection:
     if run.has_server_model:
         caption = "Features of the same examples under the server's model, last round."
         figures["server"] = CaptionedFigure(_figure(run, _server(run)), caption)
-    return AnalysisSection("features", "Features and prototypes", TEXT, figures=figures)
+    return ReportSection("features", "Features and prototypes", TEXT, figures=figures)
 
 
 def _own(run: FinishedRun) -> Cloud:
@@ -126,6 +126,6 @@ def _figure(run: FinishedRun, cloud: Cloud) -> Figure:
     by_client.dots(right, dots, cloud.clients)
     edged(right, stars, ["white"] * len(stars))  # they belong to no client
     for half, axes, style in zip(halves, (left, right), (by_class, by_client), strict=True):
-        bare(axes, f"by {style.title}")
+        name_map(axes, f"by {style.title}")
         style.legend(half, [axes])
     return figure

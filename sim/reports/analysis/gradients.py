@@ -10,8 +10,8 @@ from federation.training.forward import functional, initial_client
 from models.model import Model
 from sim.evaluation import dissimilarity, mean_gradient
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.figures.run_figures import gradient_dissimilarity
+from sim.reports.page import CaptionedFigure, ReportSection
 from sim.reports.report import CAPTIONS
 from sim.reports.table import table_of
 
@@ -20,7 +20,7 @@ training examples, dropout off, and ∇L = Σ n_k ∇L_k / Σ n_k. At 0 all clie
 the scale."""
 
 
-def gradients(run: FinishedRun) -> AnalysisSection:
+def gradients(run: FinishedRun) -> ReportSection:
     """Measure it over the clients that left a model.
 
     Raises:
@@ -36,7 +36,7 @@ def gradients(run: FinishedRun) -> AnalysisSection:
     )
     by_round = gradient_dissimilarity(run.directory)
     figures = {"rounds": CaptionedFigure(by_round, CAPTIONS["gradient_dissimilarity"])} if by_round else {}
-    return AnalysisSection("gradients", "Gradient dissimilarity", TEXT, values, figures, table_of((), told))
+    return ReportSection("gradients", "Gradient dissimilarity", TEXT, values, figures, [table_of((), told)])
 
 
 def _gradients(run: FinishedRun, model: Model) -> Iterable[tuple[str, int, Tensor]]:

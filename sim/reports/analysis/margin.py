@@ -12,8 +12,8 @@ from federation.records import ClassStats
 from sim.diagnostics import aggregate_margin
 from sim.errors import AnalysisError
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.figures.style import rounds_figure
+from sim.reports.page import CaptionedFigure, ReportSection
 from sim.reports.table import table_of
 
 TEXT = """The mean distance d⁻ between aggregate prototypes of different classes. Prototypes are means of training
@@ -24,7 +24,7 @@ a margin, [−1, 1]."""
 CAPTION = "The aggregate margin of the prototypes that each round's clients sent."
 
 
-def margin(run: FinishedRun) -> AnalysisSection:
+def margin(run: FinishedRun) -> ReportSection:
     """Measure the margin under the clients' own models, under the server's, and by round where the method has it.
 
     Raises:
@@ -42,7 +42,7 @@ def margin(run: FinishedRun) -> AnalysisSection:
         figures["rounds"] = CaptionedFigure(drawn, CAPTION)
     told = [(f"aggregate_margin, prototypes by {MODEL_NAMES[who]}", f"{value:.4f}") for who, value in values.items()]
     found = {**values, "rounds": {str(number): value for number, value in rounds.items()}}
-    return AnalysisSection("aggregate_margin", "Aggregate margin", TEXT, found, figures, table_of((), told))
+    return ReportSection("aggregate_margin", "Aggregate margin", TEXT, found, figures, [table_of((), told)])
 
 
 MODEL_NAMES = {"clients": "the clients' own models (best round)", "server": "the server's model (last round)"}

@@ -17,8 +17,8 @@ from federation.tree import total
 from models.model import Model
 from sim.errors import AnalysisError
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.figures.segmentation import segmentation_figure
+from sim.reports.page import CaptionedFigure, ReportSection
 from sim.reports.table import table_of
 from sim.results.entropy import feature_entropy, softmax_entropy
 from sim.results.segmented_images import choose_images, image_of, together
@@ -35,7 +35,7 @@ MODEL_NAMES = {
 }
 
 
-def pixels(run: FinishedRun) -> AnalysisSection:
+def pixels(run: FinishedRun) -> ReportSection:
     """Draw the images and measure both entropies by class, under the server's model and under the clients' own.
 
     Raises:
@@ -52,13 +52,13 @@ def pixels(run: FinishedRun) -> AnalysisSection:
     measured = {whose: _measured(run, task, model) for whose, model in models.items()}
     figures = {whose: CaptionedFigure(_figure(run, task, model), MODEL_NAMES[whose]) for whose, model in models.items()}
     heads = [f"{column}, {whose}" for whose in models for column in COLUMNS]
-    return AnalysisSection(
+    return ReportSection(
         "pixels",
         "Masks and entropy maps",
         TEXT,
         measured,
         figures,
-        table_of(("class", "pixels", *heads), _rows(measured)),
+        [table_of(("class", "pixels", *heads), _rows(measured))],
     )
 
 

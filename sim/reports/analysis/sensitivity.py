@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 
 from gaitway.tasks import Metric
 from sim.errors import AnalysisError
-from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.comparison.comparability import settings_of
-from sim.reports.figures.style import COLOURS, DASHES, clean, heading, new_figure, plain_text
+from sim.reports.figures.style import clean, explain, heading, line_style, new_panels, plain_text
+from sim.reports.page import CaptionedFigure, ReportSection
 from sim.reports.table import ReportTable, table_of
 from sim.results.records import Summary
 from sim.results.run_directory import RunDirectory
@@ -42,7 +42,7 @@ Line = dict[str, dict[str, Point]]
 """Score by the text of the option's value, then by the score's name."""
 
 
-def sensitivity(paths: Sequence[Path]) -> list[AnalysisSection]:
+def sensitivity(paths: Sequence[Path]) -> list[ReportSection]:
     """Return one section for each option that the runs differ in.
 
     Raises:
@@ -98,11 +98,8 @@ def _order(value: Any) -> tuple[int, Any]:
 
 
 def _points(summaries: Sequence[Summary], metric: str) -> dict[str, Point]:
-    served = [each.global_[metric] for each in summaries if each.global_]
     values = {
-        "personalization": [each.personalization[metric].mean for each in summaries if each.personalization],
-        "generalization": [each.generalization[metric].mean for each in summaries if each.generalization],
-        "global": [score for score in served if score is not None],
+        score: [value for each in summaries if (value := each.mean(score, metric)) is not None] for score in SCORES
     }
     return {
         score: Point(statistics.fmean(each), statistics.pstdev(each), len(each))
@@ -111,7 +108,7 @@ def _points(summaries: Sequence[Summary], metric: str) -> dict[str, Point]:
     }
 
 
-def _section(key: str, lines: Mapping[str, Line], metric: Metric) -> AnalysisSection:
+def _section(key: str, lines: Mapping[str, Line], metric: Metric) -> ReportSection:
     if len(lines) > MAX_LINES:
         raise AnalysisError(
             f"{key}: {len(lines)} combinations of the other options; give at most {MAX_LINES} at a time"
@@ -125,7 +122,7 @@ def _section(key: str, lines: Mapping[str, Line], metric: Metric) -> AnalysisSec
     name = key.replace(".", "_")
     text = TEXT.format(key=key, metric=metric.label[0].upper() + metric.label[1:])
     figures = {"scores": CaptionedFigure(_figure(key, lines, metric), CAPTION)}
-    return AnalysisSection(name, f"Sensitivity to {key}", text, values, figures, _table(lines, metric))
+    return ReportSection(name, f"Sensitivity to {key}", text, values, figures, [_table(lines, metric)])
 
 
 def _table(lines: Mapping[str, Line], metric: Metric) -> ReportTable:
@@ -140,8 +137,7 @@ def _table(lines: Mapping[str, Line], metric: Metric) -> ReportTable:
 def _figure(key: str, lines: Mapping[str, Line], metric: Metric) -> Figure:
     followed = [score for score in SCORES if any(score in each for line in lines.values() for each in line.values())]
     ticks = list(dict.fromkeys(text for line in lines.values() for text in line))
-    figure = new_figure(3.6 + 0.2 * len(lines))
-    panels = figure.subplots(1, len(followed), squeeze=False)[0]
+    figure, panels = new_panels(3.6 + 0.2 * len(lines), len(followed))
     for axes, score in zip(panels, followed, strict=True):
         for index, (rest, line) in enumerate(lines.items()):
             points = {ticks.index(text): each[score] for text, each in line.items() if score in each}
@@ -151,14 +147,12 @@ def _figure(key: str, lines: Mapping[str, Line], metric: Metric) -> Figure:
         axes.set_xticks(range(len(ticks)), ticks, rotation=0 if max(map(len, ticks)) < 7 else 30)
         axes.margins(x=0.08, y=0.15)
     if len(lines) > 1:
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+        explain(figure, panels[0], "outside lower center", 2)
     return figure
 
 
 def _line(axes: Axes, index: int, rest: str, points: Mapping[int, Point], factor: float) -> None:
-    look: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "linestyle": DASHES[index % len(DASHES)]}
     means = [factor * point.mean for point in points.values()]
-    bars = (
-        [factor * point.std for point in points.values()] if any(point.seeds > 1 for point in points.values()) else None
-    )
-    axes.errorbar(list(points), means, bars, marker="o", capsize=4, label=plain_text(rest), **look)
+    stds = [factor * point.std for point in points.values()]
+    bars = stds if any(point.seeds > 1 for point in points.values()) else None
+    axes.errorbar(list(points), means, bars, capsize=4, label=plain_text(rest), **line_style(index, 1))

@@ -22,11 +22,11 @@ from federation.training.pixels import network_input
 from models.layers.alp import ALP
 from models.registry import alp_models
 from sim.errors import AnalysisError
-from sim.reports.analysis.colours import NAMED_CLASSES, Groups, GroupStyle, bare
+from sim.reports.analysis.colours import NAMED_CLASSES, Groups, GroupStyle, name_map
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.section import AnalysisSection, CaptionedFigure
 from sim.reports.analysis.tsne import subsample, tsne
 from sim.reports.figures.style import new_figure
+from sim.reports.page import CaptionedFigure, ReportSection
 
 TEXT = """What enters the ALP layers of the server's model, and the prototypes that they match it with, for up to three
 blocks. Above: tokens of test examples in the colours of their classes, crosses the server's centres P_g. Below: the
@@ -37,7 +37,7 @@ MAX_CENTRES = 150
 MAX_LOCAL = 600
 
 
-def tokens(run: FinishedRun) -> AnalysisSection:
+def tokens(run: FinishedRun) -> ReportSection:
     """Map tokens and prototypes of the first, the middle and the last block.
 
     Raises:
@@ -51,7 +51,7 @@ def tokens(run: FinishedRun) -> AnalysisSection:
     caption = f"ALP layers {', '.join(shown)}: tokens (above) and local prototypes (below) around the centres."
     figures = {"blocks": CaptionedFigure(_figure(run, shown), caption)}
     sizes = {name: list(layer.global_prototypes.shape) for name, layer in layers.items()}
-    return AnalysisSection("tokens", "Tokens and prototypes of the ALP layers", TEXT, {"prototypes": sizes}, figures)
+    return ReportSection("tokens", "Tokens and prototypes of the ALP layers", TEXT, {"prototypes": sizes}, figures)
 
 
 def alp_layers(module: nn.Module) -> dict[str, ALP]:
@@ -88,8 +88,8 @@ def _figure(run: FinishedRun, shown: list[str]) -> Figure:
         centres = _some(layers[name].global_prototypes, MAX_CENTRES, seed, name)[0]
         _map(above[column], by_class, entering[name], classes[name], centres, seed)
         _map(below[column], by_client, *local[name], centres, seed)
-        bare(above[column], f"{name}, G = {layers[name].num_prototypes}: tokens")
-        bare(below[column], f"{name}: local prototypes")
+        name_map(above[column], f"{name}, G = {layers[name].num_prototypes}: tokens")
+        name_map(below[column], f"{name}: local prototypes")
     by_class.legend(halves[0], above)
     by_client.legend(halves[1], below)
     return figure

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sim.results.run_directory import RunDirectory
@@ -114,8 +113,7 @@ def _test_examples(run: RunDirectory) -> dict[str, tuple[int, ...]]:
 def warnings_of(labels: Sequence[str], members: Sequence[Runs]) -> tuple[str, ...]:
     """Return what a reader must know before believing a rank."""
     pairs = [(label, runs[0]) for label, runs in zip(labels, members, strict=True)]
-    keys = _training_keys(run for _, run in pairs)
-    notes = [_differs(key, pairs, partial(_setting, key)) for key in keys]
+    notes = [_differs(key, pairs) for key in _training_keys(run for _, run in pairs)]
     seeds = {label: tuple(run.config.seed for run in runs) for label, runs in zip(labels, members, strict=True)}
     if len(set(seeds.values())) > 1:
         notes.append("seeds differ: " + "; ".join(f"{label}: {_listed(came)}" for label, came in seeds.items()))
@@ -126,19 +124,13 @@ def warnings_of(labels: Sequence[str], members: Sequence[Runs]) -> tuple[str, ..
     return tuple(note for note in notes if note)
 
 
-def _setting(key: str, run: RunDirectory) -> object:
-    return settings_of(run).get(key)
-
-
-def _differs(
-    key: str, pairs: Iterable[tuple[str, RunDirectory]], value: Callable[[RunDirectory], object]
-) -> str | None:
-    """Say which rows have which value, or None where all agree."""
+def _differs(key: str, pairs: Iterable[tuple[str, RunDirectory]]) -> str:
+    """Say which rows have which value of a setting, or nothing where all agree."""
     rows: dict[str, list[str]] = defaultdict(list)
     for label, run in pairs:
-        rows[str(value(run))].append(label)
+        rows[str(settings_of(run).get(key))].append(label)
     if len(rows) < 2:
-        return None
+        return ""
     return f"{key} differs: " + "; ".join(f"{came} ({_listed(dict.fromkeys(who))})" for came, who in rows.items())
 
 

@@ -18,7 +18,7 @@ from sim.reports.comparison.comparability import Runs, labels_of, refusals, sett
 from sim.reports.comparison.critical import ranked_over_datasets, tested
 from sim.reports.comparison.overhead import mean_of_known, train_seconds
 from sim.reports.comparison.records import Comparison, Group, Row
-from sim.reports.comparison.scores import curves, ranks, selected, summary_of
+from sim.reports.comparison.scores import curves, ranks, selected
 from sim.results.records import Selection
 from sim.results.run_directory import RunDirectory
 
@@ -51,7 +51,7 @@ def compare_runs(runs: Runs, baseline: str | None = None, select: Selection | No
 
 
 def _selection(runs: Runs, asked: Selection | None) -> Selection:
-    without = [run.path for run in runs if summary_of(run).validation is None]
+    without = [run.path for run in runs if run.final.validation is None]
     if asked == "validation" and without:
         raise RunDirectoryError(
             f"{without[0]} has no validation scores ({len(without)} of {len(runs)} runs have none); run it with "
@@ -110,7 +110,7 @@ def _group(data: str, model: str, where: str, runs: Runs, baseline: str | None, 
 
 
 def _row(label: str, runs: Runs, selection: Selection) -> Row:
-    config, summaries, chosen = runs[0].config, [summary_of(run) for run in runs], selected(runs)
+    config, summaries, chosen = runs[0].config, [run.final for run in runs], selected(runs)
     scores = chosen[selection].scores
     return Row(
         label=label,

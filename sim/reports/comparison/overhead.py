@@ -1,6 +1,6 @@
 """What a method costs a client against the baseline: local training time, memory and bytes.
 
-ReportTable 3 of Ek et al. 2024 is the model: the baseline's own figures, and every other row in multiples of them.
+Table 3 of Ek et al. 2024 is the model: the baseline's own figures, and every other row in multiples of them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def overhead_table(group: Group) -> ReportTable | None:
     baselines = {baseline.label: baseline for _, baseline in pairs}
     rows = [(row_name(row), "–", *_absolute(row)) for row in baselines.values()]
     rows += [(row_name(row), baseline.label, *_relative(row, baseline)) for row, baseline in pairs]
-    return table_of(["method", "baseline", "local time", "memory", "bytes"], rows)
+    head = ["method", "baseline", "local time", "memory", "bytes"]
+    return table_of(head, rows, "What a client pays, against the baseline", NOTE)
 
 
 def _costs(row: Row) -> tuple[float | None, float | None, float | None]:

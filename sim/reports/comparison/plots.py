@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sim.reports.comparison.records import PAIRED, ROUND_SCORES, Curve, Group, OverDatasets
 from sim.reports.comparison.tables import significant
-from sim.reports.figures.style import BLACK, BLUE, COLOURS, DASHES, by_round, clean, heading, new_figure, plain_text
+from sim.reports.figures.style import BLACK, BLUE, by_round, clean, heading, line_style, new_panels, plain_text
 from sim.results.statistics import PairedTest
 
 SCORE_LABELS = {"global_per_client": "global, per client"}
@@ -48,26 +47,19 @@ def _overlay(group: Group, abscissa: Callable[[Curve], Sequence[float]], axis: C
     followed = [score for score, found in shown.items() if found]
     if not followed:
         return None
-    figure = new_figure(4.2 + 0.22 * ((len(group.rows) + 3) // 4))
-    panels = figure.subplots(1, len(followed), squeeze=False, sharey=True)[0]
+    figure, panels = new_panels(4.2 + 0.22 * ((len(group.rows) + 3) // 4), len(followed), sharey=True)
     handles, factor = {}, group.metrics[group.primary].factor
     for axes, score in zip(panels, followed, strict=True):
         for index, curve in shown[score].items():
             across = abscissa(curve)
             values = [factor * value for value in curve.values[-len(across) :]]
-            (handles[group.rows[index].label],) = axes.plot(across, values, **_look(index, len(values)))
+            (handles[group.rows[index].label],) = axes.plot(across, values, **line_style(index, len(values)))
         axis(axes)
         axes.set_title(score, fontsize=11)
         axes.label_outer()
     labels = [plain_text(label) for label in handles]
     figure.legend(list(handles.values()), labels, loc="outside lower center", ncols=4, frameon=False)
     return figure
-
-
-def _look(index: int, points: int) -> dict[str, Any]:
-    """Tell up to 28 rows apart: 7 colours and 4 dashes have no common divisor."""
-    dash = DASHES[index % len(DASHES)]
-    return {"color": COLOURS[index % len(COLOURS)], "linestyle": dash, "marker": "o" if points == 1 else ""}
 
 
 def differences(group: Group) -> Figure | None:
@@ -80,18 +72,22 @@ def differences(group: Group) -> Figure | None:
     scores = [score for score in PAIRED if any(f"{score}.{group.primary}" in row.tests for row in rows)]
     if not scores:
         return None
-    figure = new_figure(1.3 + 0.3 * len(rows))
-    panels = figure.subplots(1, len(scores), squeeze=False, sharey=True)[0]
+    figure, panels = new_panels(1.3 + 0.3 * len(rows), len(scores), sharey=True)
     for axes, score in zip(panels, scores, strict=True):
         for place, row in enumerate(rows):
             _difference(axes, place, row.tests.get(f"{score}.{group.primary}"), metric.factor)
         axes.axvline(0, color=BLACK, linewidth=1)
         clean(axes, "", f"difference in {metric.label}" + (" (points)" if metric.is_share else ""))
-        axes.grid(axis="x", color="#dddddd", linewidth=0.8)
         axes.set_title(SCORE_LABELS.get(score, score), fontsize=11)
-    panels[0].set_yticks(range(len(rows)), [plain_text(f"{row.label} − {row.baseline}") for row in rows], fontsize=9)
-    panels[0].set_ylim(len(rows) - 0.5, -0.5)
+        _rows(axes, [f"{row.label} − {row.baseline}" for row in rows])
     return figure
+
+
+def _rows(axes: Axes, names: Sequence[str]) -> None:
+    """Name places from top to bottom, whose values lie from left to right."""
+    axes.grid(axis="x", color="#dddddd", linewidth=0.8)
+    axes.set_yticks(range(len(names)), list(map(plain_text, names)), fontsize=9)
+    axes.set_ylim(len(names) - 0.5, -0.5)
 
 
 def _difference(axes: Axes, place: int, test: PairedTest | None, factor: float) -> None:
@@ -109,14 +105,11 @@ def critical_difference(over: OverDatasets) -> Figure:
     """Average ranks, each in the middle of a bar as long as the critical difference: who overlaps is not told apart."""
     ranks = sorted(over.ranking.ranks.items(), key=lambda item: item[1])
     half = over.ranking.critical_difference / 2
-    figure = new_figure(1.3 + 0.3 * len(ranks))
-    axes = figure.subplots()
+    figure, (axes,) = new_panels(1.3 + 0.3 * len(ranks))
     for place, (_, rank) in enumerate(ranks):
         axes.plot([rank - half, rank + half], [place, place], color=BLUE, linewidth=2)
         axes.plot(rank, place, "o", color=BLUE, markersize=6)
     label = f"average rank (1 is best); critical difference {over.ranking.critical_difference:.2f}"
     clean(axes, "", label)
-    axes.grid(axis="x", color="#dddddd", linewidth=0.8)
-    axes.set_yticks(range(len(ranks)), [f"{plain_text(name)} ({rank:.2f})" for name, rank in ranks], fontsize=9)
-    axes.set_ylim(len(ranks) - 0.5, -0.5)
+    _rows(axes, [f"{name} ({rank:.2f})" for name, rank in ranks])
     return figure

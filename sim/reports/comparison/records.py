@@ -12,7 +12,7 @@ from sim.results.statistics import PairedTest, Ranking
 
 SCORES = ("personalization", "worst", "generalization", "global")
 NEW_CLIENTS = "new_clients_"
-"""Begins the columns, one for each k, of clients that took no part, after k labelled examples of each class."""
+"""Begins the columns, one for each k, of clients that took no part, after the first k examples of each class."""
 ROUND_SCORES = ("personalization", "global")
 """The scores that runs have after every round."""
 PAIRED = ("personalization", "generalization", "global_per_client")

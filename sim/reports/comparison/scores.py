@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from gaitway.tasks import Metric
 from sim.reports.comparison.comparability import Runs
 from sim.reports.comparison.records import NEW_CLIENTS, ROUND_SCORES, ComparedScore, Curve, SelectionScores, columns_of
-from sim.results.records import SELECTIONS, MeanStd, Plain, RoundRecord, SelectedRound, Selection, Spread, Summary
+from sim.results.records import SELECTIONS, MeanStd, Selection
 from sim.results.run_directory import RunDirectory
-
-
-def summary_of(run: RunDirectory) -> Summary:
-    """Return the summary of a finished run."""
-    if run.summary is None:
-        raise ValueError(f"{run.path} is not finished; only finished runs become rows")
-    return run.summary
 
 
 def client_scores(runs: Runs, score: str, measure: str, selection: Selection) -> dict[tuple[int, str], float]:
     """Return one score of every client that has it in the chosen round, by seed and client."""
-    name = "global_" if score.startswith("global") else score
-    parts = {
-        (run.config.seed, client): getattr(chosen, name)
+    name = "global" if score.startswith("global") else score
+    values = {
+        (run.config.seed, client): chosen.mean(name, measure)
         for run in runs
         for client, scores in run.client_scores.items()
         if (chosen := scores.selected(selection)) is not None
     }
-    values = {key: part.get(measure) for key, part in parts.items() if part is not None}
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -41,7 +33,7 @@ def selected(runs: Runs) -> dict[Selection, SelectionScores]:
     """Return every way of choosing a round that all of the runs have, with the rounds and their scores."""
     found: dict[Selection, SelectionScores] = {}
     for selection in SELECTIONS:
-        rounds = tuple(chosen.round for run in runs if (chosen := summary_of(run).selected(selection)))
+        rounds = tuple(chosen.round for run in runs if (chosen := run.final.selected(selection)))
         if len(rounds) == len(runs):
             found[selection] = SelectionScores(rounds, row_scores(runs, selection))
     return found
@@ -49,7 +41,7 @@ def selected(runs: Runs) -> dict[Selection, SelectionScores]:
 
 def row_scores(runs: Runs, selection: Selection) -> dict[str, ComparedScore | None]:
     """Return every column's score in the chosen round, None where the method or a run has none."""
-    shots = sorted({k for run in runs if (new := summary_of(run).new_clients) for k in new.shots})
+    shots = sorted({k for run in runs if (new := run.final.new_clients) for k in new.shots})
     config = runs[0].config
     columns = (*columns_of(config.metrics), *(f"{NEW_CLIENTS}{k}.{config.primary[0]}" for k in shots))
     split = {column: column.split(".") for column in columns}
@@ -71,20 +63,15 @@ def _score(runs: Runs, score: str, measure: str, selection: Selection) -> Compar
 
 
 def _value(run: RunDirectory, score: str, measure: str, selection: Selection) -> MeanStd | float | None:
-    summary = summary_of(run)
     if score == "worst":
         return run.worst_tenth(measure, selection)
     if score.startswith(NEW_CLIENTS):
-        shots = summary.new_clients.shots if summary.new_clients else {}
-        part = shots.get(int(score.removeprefix(NEW_CLIENTS)))
+        new = run.final.new_clients
+        part = new and new.shots.get(int(score.removeprefix(NEW_CLIENTS)))
         return part[measure] if part else None
-    chosen = summary.selected(selection)
-    return _of(chosen, score, measure) if chosen else None
-
-
-def _of(record: SelectedRound | RoundRecord, score: str, measure: str) -> MeanStd | float | None:
-    part: Spread | Plain | None = getattr(record, "global_" if score == "global" else score)
-    return part.get(measure) if part else None
+    chosen = run.final.selected(selection)
+    value: MeanStd | float | None = ((chosen and chosen.score(score)) or {}).get(measure)
+    return value
 
 
 def ranks(
@@ -119,14 +106,8 @@ def _curve(runs: Runs, score: str) -> Curve:
     by_round: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for run in runs:
         for record, moved in zip(run.rounds, accumulate(r.moved_bytes for r in run.rounds), strict=True):
-            for value in _mean(record, score, run.config.primary[0]):
+            if (value := record.mean(score, run.config.primary[0])) is not None:
                 by_round[record.round].append((moved, value))
     full = {number: tuple(zip(*points, strict=True)) for number, points in by_round.items() if len(points) == len(runs)}
     means = [(number, *map(statistics.fmean, points)) for number, points in full.items()]
     return Curve(*zip(*means, strict=True)) if means else Curve((), (), ())
-
-
-def _mean(record: RoundRecord, score: str, metric: str) -> Iterator[float]:
-    value = _of(record, score, metric)
-    if value is not None:
-        yield value.mean if isinstance(value, MeanStd) else value

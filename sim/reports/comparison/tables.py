@@ -47,9 +47,17 @@ def scores_table(group: Group) -> ReportTable:
     mixed = len({row.model for row in group.rows}) > 1
     columns = list(dict.fromkeys([*columns_of(group.metrics), *(each for row in group.rows for each in row.scores)]))
     named = [column_name(column, group.metric_of(column)) for column in columns]
-    cost = ["up", "down", "time", "rounds", "round", "seeds"]
-    rows = [_score_row(group, row, columns, mixed) for row in group.rows]
-    return ReportTable(["method", *(["model"] if mixed else []), *named, *cost], rows)
+    head = ["method", *(["model"] if mixed else []), *named, "up", "down", "time", "rounds", "round", "seeds"]
+    rows = [
+        (
+            row_name(row),
+            *([row.model] if mixed else []),
+            *(score_cell(row, column, group.metric_of(column)) for column in columns),
+            *(*traffic(row), duration(row.seconds), row.rounds, listed(row.chosen_rounds), listed(row.seeds)),
+        )
+        for row in group.rows
+    ]
+    return table_of(head, rows)
 
 
 def column_name(column: str, metric: Metric) -> str:
@@ -58,14 +66,6 @@ def column_name(column: str, metric: Metric) -> str:
     if score.startswith(NEW_CLIENTS):
         return f"new users, k = {score.removeprefix(NEW_CLIENTS)} {metric.short}"
     return f"{SHORT[score]} {metric.short}"
-
-
-def _score_row(group: Group, row: Row, columns: Sequence[str], mixed: bool) -> list[Cell]:
-    model = [Cell(row.model)] if mixed else []
-    cost = [*traffic(row), duration(row.seconds)]
-    counts = [str(row.rounds), listed(row.chosen_rounds), listed(row.seeds)]
-    scores = [score_cell(row, column, group.metric_of(column)) for column in columns]
-    return [Cell(row_name(row)), *model, *scores, *map(Cell, cost + counts)]
 
 
 def row_name(row: Row) -> str:
@@ -105,14 +105,16 @@ def paired_table(group: Group) -> ReportTable | None:
         return None
     columns = [column for column in columns_of(group.metrics, PAIRED) if any(column in row.tests for row in rows)]
     named = [column_name(column, group.metric_of(column)) for column in columns]
-    head = ["method", "baseline", *named, "seeds"]
-    return ReportTable(head, [_paired_row(group, row, columns) for row in rows])
-
-
-def _paired_row(group: Group, row: Row, columns: Sequence[str]) -> list[Cell]:
-    seeds = next(iter(row.tests.values())).seeds
-    cells = [paired_cell(row.tests.get(column), group.metric_of(column)) for column in columns]
-    return [Cell(row_name(row)), Cell(row.baseline or ""), *cells, Cell(listed(seeds))]
+    cells = (
+        [
+            row_name(row),
+            row.baseline,
+            *(paired_cell(row.tests.get(column), group.metric_of(column)) for column in columns),
+            listed(next(iter(row.tests.values())).seeds),
+        ]
+        for row in rows
+    )
+    return table_of(["method", "baseline", *named, "seeds"], cells, "Against the baseline, seed by seed")
 
 
 def paired_cell(test: PairedTest | None, metric: Metric) -> Cell:
@@ -121,7 +123,8 @@ def paired_cell(test: PairedTest | None, metric: Metric) -> Cell:
         return Cell("–")
     told = metric.difference_text
     bounds = "" if test.low is None or test.high is None else f" [{told(test.low)}, {told(test.high)}]"
-    note = f"{chance(test)}; {client_spread(test, metric)}"
+    std, better, equal, worse = test.spread
+    note = f"{chance(test)}; clients ± {metric.text(std)}, {better} ↑ {equal} = {worse} ↓"
     return Cell(told(test.difference) + bounds, int(significant(test)), note)
 
 
@@ -140,28 +143,21 @@ def chance(test: PairedTest) -> str:
     return f"p {p_text(test.p_holm)}, signs {p_text(test.p_signs)}{least}"
 
 
-def client_spread(test: PairedTest, metric: Metric) -> str:
-    """Write the spread over clients."""
-    std, better, equal, worse = test.spread
-    return f"clients ± {metric.text(std)}, {better} ↑ {equal} = {worse} ↓"
-
-
 # ---- three rounds
 
 
 def selected_table(group: Group) -> ReportTable:
     """Return the primary metric of each row in the rounds chosen by validation, not at all, and by test."""
-    chosen = [selection for selection in SELECTIONS if any(selection in row.selected for row in group.rows)]
     wanted, metric = columns_of([group.primary]), group.metrics[group.primary]
     head = ["method", "model", "round chosen", "round", *(column_name(column, metric) for column in wanted)]
-    rows = [
-        [Cell(row_name(row)), Cell(row.model), Cell(SELECTED[selection]), Cell(listed(found.rounds))]
+    rows = (
+        [row_name(row), row.model, SELECTED[selection], listed(found.rounds)]
         + [plain_cell(found.scores.get(column), metric) for column in wanted]
         for row in group.rows
-        for selection in chosen
+        for selection in SELECTIONS
         if (found := row.selected.get(selection))
-    ]
-    return ReportTable(head, rows)
+    )
+    return table_of(head, rows, "The same runs in three rounds")
 
 
 def plain_cell(score: ComparedScore | None, metric: Metric) -> Cell:
@@ -181,7 +177,7 @@ def p_text(p: float) -> str:
 def ranking_table(over: OverDatasets) -> ReportTable:
     """Return methods by their average rank."""
     rows = sorted(over.ranking.ranks.items(), key=lambda item: item[1])
-    return table_of(["method", "average rank"], [(name, f"{rank:.2f}") for name, rank in rows])
+    return table_of(["method", "average rank"], [(name, f"{rank:.2f}") for name, rank in rows], note=RANKING_NOTE)
 
 
 def ranking_title(over: OverDatasets) -> str:
@@ -201,5 +197,5 @@ def ranking_summary(over: OverDatasets) -> str:
 
 def group_notes(group: Group) -> list[str]:
     """Return every reason not to trust a rank of this group, the gravest first."""
-    refused = [f"NOT COMPARABLE, therefore not ranked: {reason}" for reason in group.refused]
+    refused = [f"Not comparable, therefore not ranked: {reason}" for reason in group.refused]
     return [*refused, *(f"Caution: {warning}" for warning in group.warnings)]

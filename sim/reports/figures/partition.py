@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from sim.data.partitions.partition import Counts, Indices, Share, class_counts
-from sim.reports.figures.style import BLUE, NAMED_CLIENTS, ORANGE, clean, draw, name_clients, new_figure, plain_text
+from sim.reports.figures.style import BLUE, NAMED_CLIENTS, ORANGE, clean, draw, name_clients, name_ticks, new_figure
 
 BUBBLE_CLASSES = 30
 """Named clients have a bubble for each of up to so many classes; all else is a map of colours."""
@@ -36,7 +36,7 @@ def partition_figure(names: Sequence[str], train: Counts, test: Counts, labels: 
     above, below = figure.subplots(2, 1, height_ratios=[1.5, height], sharex=True)
     _sizes(above, train[order].sum(axis=1), test[order].sum(axis=1), logarithmic=not named)
     (_bubbles if named and len(labels) <= BUBBLE_CLASSES else _map)(figure, below, train[order].T)
-    _name_classes(below, labels)
+    name_ticks(below.yaxis, labels, BUBBLE_CLASSES, 9)
     ordered = "client" if named else "client, ordered by their two most frequent classes, then by size"
     name_clients(below, [names[k] for k in order], ordered)
     return figure
@@ -104,8 +104,3 @@ def _map(figure: Figure, axes: Axes, counts: Counts) -> None:
     scale = LogNorm(vmin=1, vmax=max(2, int(counts.max())))
     image = axes.imshow(np.ma.masked_equal(counts, 0), cmap=colours, norm=scale, aspect="auto", interpolation="nearest")
     figure.colorbar(image, ax=axes, label="training examples; white: none", pad=0.01)
-
-
-def _name_classes(axes: Axes, labels: Sequence[str]) -> None:
-    step = -(-len(labels) // BUBBLE_CLASSES)
-    axes.set_yticks(range(0, len(labels), step), [plain_text(label) for label in labels[::step]], fontsize=9)

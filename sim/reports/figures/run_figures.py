@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,12 @@ from sim.reports.figures.style import (
     by_round,
     clean,
     draw,
+    explain,
     heading,
-    new_figure,
+    new_panels,
     rounds_figure,
 )
-from sim.results.records import MeanStd, Plain, RoundRecord, Spread
+from sim.results.records import MeanStd, RoundRecord
 from sim.results.run_directory import RunDirectory
 
 
@@ -43,13 +44,17 @@ def learning_curves(run: RunDirectory) -> Figure | None:
     """Draw scores by round: mean ± std over clients of their own models, and the server's model."""
     if not run.evaluated_rounds:
         return None
-    figure = new_figure(4.2)
-    panels = figure.subplots(1, len(run.config.metrics), squeeze=False, sharey=True)[0]
-    for axes, (name, metric) in zip(panels, run.config.metrics.items(), strict=True):
-        _score_lines(axes, run, name, metric)
-        by_round(axes, heading(metric), run.rounds[-1].round)
+    return _by_metric(run, 4.2, lambda axes, name, metric: _score_lines(axes, run, name, metric))
+
+
+def _by_metric(run: RunDirectory, height_in: float, draw_scores: Callable[[Axes, str, Metric], None]) -> Figure:
+    """Draw a panel for each of the task's metrics."""
+    metrics = run.config.metrics
+    figure, panels = new_panels(height_in, len(metrics), sharey=True)
+    for axes, (name, metric) in zip(panels, metrics.items(), strict=True):
+        draw_scores(axes, name, metric)
         axis_of(axes, metric)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
+    explain(figure, panels[0], "outside upper center", 2)
     return figure
 
 
@@ -69,6 +74,7 @@ def _score_lines(axes: Axes, run: RunDirectory, name: str, metric: Metric) -> No
         label = "generalization (best round by test)"
         mean, std = metric.factor * score.mean, metric.factor * score.std
         axes.errorbar(best, mean, std, fmt="s", color=VERMILLION, capsize=4, label=label)
+    by_round(axes, heading(metric), run.rounds[-1].round)
 
 
 def _band(axes: Axes, spreads: Sequence[tuple[int, MeanStd]], metric: Metric, label: str, colour: str) -> None:
@@ -105,35 +111,23 @@ def score_over_bytes(run: RunDirectory) -> Figure | None:
     moved = list(accumulate(record.moved_bytes / 1e6 for record in run.rounds))
     if not run.evaluated_rounds or not moved[-1]:
         return None
-    figure = new_figure(3.6)
-    panels = figure.subplots(1, len(run.config.metrics), squeeze=False, sharey=True)[0]
-    for axes, (name, metric) in zip(panels, run.config.metrics.items(), strict=True):
+
+    def draw_scores(axes: Axes, name: str, metric: Metric) -> None:
         for score, (colour, marker) in SCORE_STYLES.items():
-            points = [
-                (x, y) for x, record in zip(moved, run.rounds, strict=True) for y in _shown(record, score, name, metric)
-            ]
+            values = [(x, each.mean(score, name)) for x, each in zip(moved, run.rounds, strict=True)]
+            points = [(x, metric.factor * value) for x, value in values if value is not None]
             if points:
                 axes.plot(*zip(*points, strict=True), "-", marker=marker, markersize=3, color=colour, label=score)
         clean(axes, heading(metric), "moved up and down by all clients so far (MB)")
-        axis_of(axes, metric)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
-    return figure
 
-
-def _shown(record: RoundRecord, score: str, name: str, metric: Metric) -> Iterator[float]:
-    """Yield a round's score, the mean where it is of many clients, if it has one."""
-    part: Spread | Plain | None = getattr(record, "global_" if score == "global" else score)
-    value: MeanStd | float | None = part.get(name) if part else None
-    if value is not None:
-        yield metric.factor * (value.mean if isinstance(value, MeanStd) else value)
+    return _by_metric(run, 3.6, draw_scores)
 
 
 def cost(run: RunDirectory) -> Figure | None:
     """Draw bytes that a client has moved so far, and seconds of each round by phase."""
     if not run.rounds:
         return None
-    figure = new_figure(3.8)
-    traffic, time = figure.subplots(1, 2)
+    figure, (traffic, time) = new_panels(3.8, 2)
     _traffic(traffic, run.rounds)
     _seconds(time, run.rounds)
     return figure

@@ -19,7 +19,18 @@ from scipy import ndimage
 
 from federation.tasks.classification import confusion
 from federation.tasks.segmentation import Segmentation
-from sim.reports.figures.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION, WIDTH_IN, new_figure, plain_text
+from sim.reports.figures.style import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILLION,
+    WIDTH_IN,
+    bare,
+    new_figure,
+    plain_text,
+)
 from sim.results.run_directory import RunDirectory
 from sim.results.segmented_images import FILE, SegmentedImages, read_images
 
@@ -75,7 +86,7 @@ def segmentation_figure(images: SegmentedImages, labels: Sequence[str], task: Se
         for axes, each, (low, high) in zip(panels[3:], maps, limits, strict=True):
             axes.imshow(each[row], cmap="cividis", vmin=low, vmax=high, interpolation="nearest")
         for axes in panels:
-            _bare(axes)
+            bare(axes)
     for axes, title in zip(rows[0], COLUMNS, strict=True):
         axes.set_title(title, fontsize=10)
     for axes in rows[k, :3]:
@@ -139,13 +150,6 @@ def _number(axes: Axes, where: npt.NDArray[np.bool_], label: int) -> None:
         float(x), float(y), str(label), fontsize=7, ha="center", va="center", color="black",
         path_effects=[withStroke(linewidth=1.6, foreground="white")],
     )  # fmt: skip
-
-
-def _bare(axes: Axes) -> None:
-    axes.set_xticks([])
-    axes.set_yticks([])
-    for spine in axes.spines.values():
-        spine.set_color("#bbbbbb")
 
 
 def _legend(figure: Figure, labels: Sequence[str], colours: Sequence[Colour], present: Sequence[int]) -> None:

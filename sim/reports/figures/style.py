@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Literal
 
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis, XAxis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -32,6 +35,7 @@ BLUE, VERMILLION, GREEN, ORANGE, SKY, PURPLE, BLACK = (
 )
 COLOURS = (BLUE, VERMILLION, GREEN, ORANGE, SKY, PURPLE, BLACK)
 DASHES = ("-", "--", "-.", ":")
+LegendPlace = Literal["outside upper center", "outside lower center"]
 SCORE_STYLES = {"personalization": (BLUE, "o"), "generalization": (VERMILLION, "s"), "global": (GREEN, "^")}
 
 
@@ -50,6 +54,25 @@ def new_figure(height_in: float, width_in: float = WIDTH_IN) -> Figure:
     figure = Figure(figsize=(width_in, height_in), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def new_panels(
+    height_in: float, count: int = 1, *, sharey: bool = False, width_in: float = WIDTH_IN
+) -> tuple[Figure, list[Axes]]:
+    """Begin a figure with panels from left to right."""
+    figure = new_figure(height_in, width_in)
+    return figure, list(figure.subplots(1, count, squeeze=False, sharey=sharey)[0])
+
+
+def explain(figure: Figure, axes: Axes, place: LegendPlace, columns: int) -> None:
+    """Put what one panel names above or below all of them."""
+    figure.legend(*axes.get_legend_handles_labels(), loc=place, ncols=columns, frameon=False)
+
+
+def line_style(index: int, points: int) -> dict[str, Any]:
+    """Tell up to 28 lines apart: 7 colours and 4 dashes have no common divisor; one point alone is a dot."""
+    dash = DASHES[index % len(DASHES)]
+    return {"color": COLOURS[index % len(COLOURS)], "linestyle": dash, "marker": "o" if points == 1 else ""}
 
 
 def clean(axes: Axes, ylabel: str, xlabel: str = "") -> None:
@@ -77,11 +100,9 @@ def by_round(axes: Axes, ylabel: str, last: int) -> None:
 
 def rounds_figure(lines: Mapping[str, Mapping[int, float]], ylabel: str, last: int) -> Figure:
     """Draw values by round, a line for each name; a legend only where there are several."""
-    figure = new_figure(2.8)
-    axes = figure.subplots()
-    for (name, values), colour, dash in zip(lines.items(), COLOURS, DASHES, strict=False):
-        (line,) = axes.plot(list(values), list(values.values()), label=plain_text(name), color=colour, linestyle=dash)
-        line.set_marker("o" if len(values) == 1 else "")
+    figure, (axes,) = new_panels(2.8)
+    for index, (name, values) in enumerate(lines.items()):
+        axes.plot(list(values), list(values.values()), label=plain_text(name), **line_style(index, len(values)))
     by_round(axes, ylabel, last)
     axes.set_ylim(bottom=0)
     if len(lines) > 1:
@@ -92,6 +113,27 @@ def rounds_figure(lines: Mapping[str, Mapping[int, float]], ylabel: str, last: i
 def plain_text(text: str) -> str:
     """Keep matplotlib from reading a name as a formula."""
     return text.replace("$", r"\$")
+
+
+def name_ticks(axis: Axis, names: Sequence[str], most: int, size: float) -> None:
+    """Name the places of an axis, or evenly at most so many of them; below a figure names stand upright."""
+    step = -(-len(names) // most)
+    shown = [plain_text(name) for name in names[::step]]
+    axis.set_ticks(range(0, len(names), step), shown, rotation=90 if isinstance(axis, XAxis) else 0, fontsize=size)
+
+
+def client_dots(axes: Axes, values: Sequence[float], label: str, colour: str, marker: str) -> None:
+    """Draw a value of each client, and dotted the mean of those that have one."""
+    axes.plot(range(len(values)), values, marker, color=colour, label=plain_text(label), markersize=5)
+    axes.axhline(float(np.nanmean(values)), color=colour, linewidth=1, linestyle=":")
+
+
+def bare(axes: Axes) -> None:
+    """Take away the scales, where they mean nothing."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_color("#cccccc")
 
 
 def name_clients(axes: Axes, names: Sequence[str], label: str) -> None:

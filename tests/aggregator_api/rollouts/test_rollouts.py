@@ -140,7 +140,7 @@ def test_a_version_goes_out_in_waves_and_is_released_once_enough_have_adopted_it
     begun(fleet)
     order, first = fleet.order(), first_wave()
     assert order.candidate is not None
-    assert (order.candidate.version, order.millionths, order.released, order.withdrawn) == (1, REACH, None, ())
+    assert (order.candidate.version, order.share_millionths, order.released, order.withdrawn) == (1, REACH, None, ())
     assert sorted(fleet.told()) == first
     assert len(first) == 4
     assert fleet.aliases() == {"latest": 1, "stable": 0, "canary": 1}
@@ -149,14 +149,14 @@ def test_a_version_goes_out_in_waves_and_is_released_once_enough_have_adopted_it
     fleet.wait(SOAK_S - 1)
     assert fleet.rollout().wave == 1
     fleet.wait(1)
-    assert (fleet.rollout().wave, fleet.order().millionths) == (2, 1_000_000)
+    assert (fleet.rollout().wave, fleet.order().share_millionths) == (2, 1_000_000)
     assert sorted(fleet.told()) == sorted(fleet.devices)
     for device in set(fleet.devices) - set(first):
         fleet.answer(device, score=0.8)
     fleet.wait(SOAK_S)
     assert fleet.rollout().phase == "completed"
     done = fleet.order()
-    assert (done.released, done.candidate, done.millionths) == (order.candidate, None, 0)
+    assert (done.released, done.candidate, done.share_millionths) == (order.candidate, None, 0)
     assert done.serial > order.serial
     assert fleet.aliases() == {"latest": 1, "previous": 0, "stable": 1, "released": 1}
     progress = [(wave.devices, wave.adopted, wave.pending) for wave in fleet.rollout().progress]
@@ -361,7 +361,7 @@ def test_the_first_wave_goes_to_a_group_and_no_one_else_and_the_shares_follow(fl
     for device in (outside, within):
         fleet.answer(device)
     fleet.wait(SOAK_S)
-    assert (fleet.rollout().wave, fleet.order().millionths, fleet.rollout().tags) == (2, REACH, [])
+    assert (fleet.rollout().wave, fleet.order().share_millionths, fleet.rollout().tags) == (2, REACH, [])
     assert set(fleet.told()) == {outside, *first_wave()}
     assert [(one.tags, one.devices, one.adopted) for one in fleet.rollout().progress] == [
         (["pilot"], 2, 2),

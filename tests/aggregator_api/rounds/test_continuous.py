@@ -347,13 +347,13 @@ class Interrupted(InProcessExecutor):
 
     meanwhile: list[Callable[[], object]]
 
-    def publish(self, contract: Any, state: str, changes: Any) -> Aggregate:
+    def publish(self, contract: Any, state: str, contributed: Any) -> Aggregate:
         while self.meanwhile:
             self.meanwhile.pop()()
         if self.failures:
             self.failures -= 1
             raise MemoryError("none left")
-        return publish(contract, self._store, state, changes)
+        return publish(contract, self._store, state, contributed)
 
 
 def test_what_changes_while_a_version_is_made_is_in_the_next_one(make: Callable[..., Bench], tmp_path: Path) -> None:

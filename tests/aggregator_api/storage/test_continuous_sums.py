@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from aggregator_api.db.models import ContributionRow
+from aggregator_api.db.models import ContributionRow, ModelVersionRow
 from aggregator_api.federations import exports
 from aggregator_api.settings import Settings
 from aggregator_api.storage import fsck
@@ -66,6 +66,45 @@ def test_a_lost_blob_is_named_after_its_device(live: Bench, tmp_path: Path) -> N
     first, second = problems(tmp_path / "data")
     assert first.startswith("the sums of a: its blob")
     assert "its sums cannot be added up" in second
+
+
+def test_a_flipped_byte_is_told_with_what_to_do(live: Bench, tmp_path: Path) -> None:
+    with live.runtime.database.read() as session:
+        hurt = session.scalars(select(ContributionRow.published_sha256).order_by(ContributionRow.id)).first()
+    (path,) = Path(live.runtime.blobs.root).glob(f"??/*{str(hurt)[2:]}")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.chmod(0o600)
+    path.write_bytes(data)
+    found = [one for one in fsck.check(Settings(data_dir=tmp_path / "data")) if one.level is Severity.PROBLEM]
+    assert found[0].message.startswith("the sums of a: its blob")
+    assert "its sums cannot be added up" in found[1].message
+    assert all("backup" in one.advice for one in found)
+
+
+def test_a_flipped_byte_of_the_newest_state_is_told(live: Bench, tmp_path: Path) -> None:
+    """The state's own blob is named by its sha256; sums that were written wrongly are found by adding them up."""
+    state = state_of(live)
+    state["sums"]["gram"][3] ^= 1
+    other = live.runtime.blobs.put(wire.encode(state))
+    with live.runtime.database.write() as session:
+        newest = session.scalars(select(ModelVersionRow).order_by(ModelVersionRow.version.desc())).first()
+        assert newest is not None
+        newest.state_sha256 = other.sha256
+    (found,) = [one for one in fsck.check(Settings(data_dir=tmp_path / "data")) if one.level is Severity.PROBLEM]
+    assert "are not those of its 3 devices: sums/gram differ" in found.message
+    assert "backup" in found.advice
+
+
+def test_a_row_that_has_lost_its_blobs_name_is_found(live: Bench, tmp_path: Path) -> None:
+    """A row without a blob is a device that has withdrawn: what the version still has of it does not add up."""
+    with live.runtime.database.write() as session:
+        row = session.scalars(select(ContributionRow).order_by(ContributionRow.id)).first()
+        assert row is not None
+        row.sha256 = row.published_sha256 = row.size = None
+    (found,) = problems(tmp_path / "data")
+    assert "are not those of its 2 devices" in found
+    assert "sums/clients" in found
 
 
 def test_what_devices_have_in_the_sums_is_no_garbage(live: Bench, tmp_path: Path) -> None:

@@ -101,10 +101,10 @@ def test_noise_of_a_thousand_steps_moves_no_fleet_whoever_is_first(tmp_path: Pat
     hostile = fleet.step("z", 1000.0)
     fleet.play([hostile, *honest] if first else [*honest, hostile])
     assert_model(fleet, mean(honest, [1.0] * len(honest)))
-    (reason,) = fleet.reasons("left_out")
+    (reason,) = fleet.reasons("excluded")
     assert "over 10 times the median" in reason
-    assert fleet.events("update.left_out") == [("z", reason)]
-    assert (fleet.round().left_out, fleet.round().capped) == (1, 0)
+    assert fleet.events("update.excluded") == [("z", reason)]
+    assert (fleet.round().excluded, fleet.round().capped) == (1, 0)
     fleet.stop()
 
 
@@ -118,7 +118,7 @@ def test_a_thousand_million_examples_count_as_twice_the_median(tmp_path: Path, a
     assert_model(fleet, mean([*honest, hostile], [30, 40, 50, 80]))  # lower median of 30 40 50 10⁹ is 40
     ((_, said),) = fleet.events("round.capped")
     assert said == f"z claims {CLAIMED} examples and counts with 80 (rounds.max_weight_ratio)"
-    assert (fleet.round().left_out, fleet.round().capped) == (0, 1)
+    assert (fleet.round().excluded, fleet.round().capped) == (0, 1)
     fleet.stop()
 
 
@@ -152,7 +152,7 @@ def test_prototypes_are_judged_and_their_counts_capped_where_nothing_else_is_sen
     state = wire.decode(bench.state(), limit_bytes=1 << 20)
     expected = np.average([1.0, 1.1, 1.2, 5.0], weights=[10, 10, 10, 20])
     np.testing.assert_allclose(state["prototypes"].numpy(), np.full((2, 8), expected), rtol=1e-6)
-    assert fleet.reasons("left_out")[0].startswith("prototypes has the L2 norm 200")
+    assert fleet.reasons("excluded")[0].startswith("prototypes has the L2 norm 200")
     fleet.stop()
 
 
@@ -178,7 +178,7 @@ def test_a_round_of_which_too_little_is_left_fails_in_words_and_the_next_one_goe
     fleet.play([fleet.step("a"), fleet.step("z", 1000.0)])
     assert fleet.round().phase == "failed"
     assert fleet.round().reason.startswith("quorum not reached: 1 of 2 updates were left out for their norm (z)")
-    assert len(fleet.events("update.left_out")) == 1
+    assert len(fleet.events("update.excluded")) == 1
     assert all(torch.equal(value, before[name]) for name, value in fleet.model.items())
     wait_for(lambda: fleet.bench.collects(2))
     fleet.play([fleet.step("a"), fleet.step("z")])
@@ -222,7 +222,7 @@ def test_control_variates_are_judged_by_themselves(tmp_path: Path) -> None:
 
     fleet.play([with_variate(fleet.step("z"), 1000.0), *(with_variate(one, 1.0) for one in honest)])
     assert_model(fleet, mean(honest, [1, 1]))
-    assert fleet.reasons("left_out")[0].startswith("variate has the L2 norm")
+    assert fleet.reasons("excluded")[0].startswith("variate has the L2 norm")
     fleet.stop()
 
 
@@ -233,18 +233,18 @@ def test_rest_tells_whose_weight_was_capped_and_who_was_left_out(tmp_path: Path)
     with OperatorClient(create_app(fleet.bench.runtime.settings, Wires)) as client:
         base = f"/v1/federations/{FEDERATION}"
         found = client.get(f"{base}/rounds/1").json()
-        assert (found["capped"], found["left_out"], found["received"]) == (1, 1, 5)
+        assert (found["capped"], found["excluded"], found["received"]) == (1, 1, 5)
         assert found["norms"]["params"]["updates"] == 4
         parts = {one["device"]: one for one in client.get(f"{base}/rounds/1/participants").json()["items"]}
         assert {name: one["counted_examples"] for name, one in parts.items()} == {
             "a": 40, "b": 40, "c": 40, "y": 80, "z": None,
         }  # fmt: skip
-        assert "over 10 times the median" in parts["z"]["left_out"]
+        assert "over 10 times the median" in parts["z"]["excluded"]
         assert parts["z"]["norms"]["params"] > 100 * parts["a"]["norms"]["params"]
-        (left,) = client.get(f"{base}/updates?status=left_out").json()["items"]
-        assert (left["device"], left["status"]) == ("z", "left_out")
+        (left,) = client.get(f"{base}/updates?status=excluded").json()["items"]
+        assert (left["device"], left["status"]) == ("z", "excluded")
         text = client.get("/metrics").text
-    assert f'gaitway_updates_total{{federation="{FEDERATION}",outcome="left_out"}} 1.0' in text
+    assert f'gaitway_updates_total{{federation="{FEDERATION}",outcome="excluded"}} 1.0' in text
     assert f'gaitway_capped_updates_total{{federation="{FEDERATION}"}} 1.0' in text
 
 

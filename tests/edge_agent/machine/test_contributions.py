@@ -186,6 +186,12 @@ def test_a_restored_server_is_asked_again() -> None:
     assert one.on(version(epoch=2)).asked(PrepareWithdrawal)
 
 
+def test_a_restored_server_is_asked_again_by_a_device_whose_windows_are_gone() -> None:
+    one = sent().on(windows(0, 0), WithdrawalReady("s2"), answer("accepted", "s2"))
+    assert not one.on(Tick(), at=LATER_S).asked(PrepareWithdrawal)
+    assert one.on(version(epoch=2)).asked(PrepareWithdrawal)
+
+
 def test_it_takes_part_again_when_it_is_told_to() -> None:
     one = sent().on(ParticipationRead(False), WithdrawalReady("s2"), answer("accepted", "s2"))
     assert one.on(ParticipationRead(True)).asked(FetchBlob)
@@ -208,9 +214,11 @@ def test_a_device_without_labels_uses_the_first_version_at_once_and_newer_ones_n
     assert not one.asked(FetchBlob)  # nobody has sent anything yet
     one.on(version(2, "b"), BlobFetched(B), CandidateReady(1, "adopt"), at=0.0)
     one.on(CandidateEvaluated(1, "adopt", "adopted", ""))
-    assert one.on(version(3, "a"), at=1.0).asked(FetchBlob)  # version 2 is twice version 1
-    one.on(BlobFetched(A), CandidateReady(2, "adopt"), CandidateEvaluated(2, "adopt", "adopted", ""))
-    assert not one.on(version(4, "b"), at=2.0).asked(FetchBlob)
+    for number, model in ((3, "a"), (4, "b"), (5, "a")):  # each is half as much again as the one before
+        assert one.on(version(number, model), at=1.0).asked(FetchBlob)
+        one.on(BlobFetched({"a": A, "b": B}[model]), CandidateReady(number - 1, "adopt"))
+        one.on(CandidateEvaluated(number - 1, "adopt", "adopted", ""))
+    assert not one.on(version(6, "b"), at=2.0).asked(FetchBlob)
     assert one.on(Tick(), at=102.0).asked(FetchBlob)
 
 

@@ -72,13 +72,13 @@ def report(device: Device) -> tuple[int, str, float | None, str] | None:
 
 
 def test_only_the_devices_of_its_wave_get_the_candidate() -> None:
-    both = order(released=release(1, "a"), candidate=release(2), millionths=300_000)
+    both = order(released=release(1, "a"), candidate=release(2), share_millionths=300_000)
     got = {name: offered_to(name, both) for name in map(str, range(100))}
     assert {name for name, found in got.items() if found == both.candidate} == {
         name for name in got if is_within(name, 2, 300_000)
     }
     assert set(got.values()) == {both.released, both.candidate}
-    assert offered_to("any", order(candidate=release(1), millionths=0)) is None
+    assert offered_to("any", order(candidate=release(1), share_millionths=0)) is None
 
 
 def test_an_offer_gives_the_candidate_to_a_device_outside_the_share_whichever_comes_first() -> None:
@@ -235,5 +235,7 @@ def test_a_report_that_a_kill_has_cost_is_made_again() -> None:
 
 
 def test_an_order_is_small_whatever_the_fleet() -> None:
-    full = order(2**53 - 1, released=release(1), candidate=release(2), millionths=MILLION, withdrawn=tuple(range(32)))
+    full = order(
+        2**53 - 1, released=release(1), candidate=release(2), share_millionths=MILLION, withdrawn=tuple(range(32))
+    )
     assert len(full.model_dump_json()) < 2000

@@ -17,7 +17,7 @@ from tests.browser import NEEDS_BROWSER, barriers, excess_width
 from tests.edge_agent.page.page_devices import PageDevice
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
 pytestmark = NEEDS_BROWSER
 PASSWORD = "correct horse"
@@ -66,3 +66,25 @@ def test_a_person_logs_in_labels_deletes_and_goes_back_to_a_model(
     page.screenshot(path=tmp_path / "device-page-narrow.png", full_page=True)
     page.get_by_role("button", name="Log out").click()
     page.get_by_label("Password").wait_for()
+
+
+def test_nothing_is_asked_any_more_once_a_session_ends(page: Page, device: PageDevice) -> None:
+    """However slow the agent is: a question after the session's end would be refused, an error in the console."""
+    held: list[Route] = []
+    page.goto(device.address)
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Log in").click()
+    page.locator("#label", has_text="walk").wait_for()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
+    page.route("**/api/status", lambda route: held.append(route))  # the page asks for more once it is answered
+    while not held:
+        page.wait_for_timeout(50)
+    page.get_by_role("button", name="Log out").click()
+    page.wait_for_timeout(500)
+    assert "logout" not in asked
+    for route in held:
+        route.continue_()
+    page.get_by_label("Password").wait_for()
+    page.wait_for_timeout(2500)  # as long as the page waits between two looks
+    assert asked[-1] == "logout"

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import torch
 
+from aggregator_api.federations import exports
+from aggregator_api.federations.initial_state import build_initial_state
 from edge_agent.machine.commands import Evaluate, PrepareWithdrawal
 from edge_agent.persistence import load_agent, load_contribution, prepare_withdrawal, reset_agent, save_round
 from edge_agent.serving.acceptance import evaluate_job
@@ -24,6 +26,7 @@ from edge_agent.storage.window_store import WindowStore
 from edge_agent.training import trainer
 from edge_agent.training.job import CHECKPOINT, HEADS, MODEL, PARITY, UPDATE, Job
 from edge_agent.training.local_data import preparation, stored_examples, training_windows, window_keys
+from export import onnx_export
 from export.runtime import Session
 from federation import wire
 from federation.plan import Plan
@@ -89,6 +92,31 @@ def test_sums_are_the_simulations_bit_for_bit_and_heads_share_one_graph(
     free = federation.module.orientation_free_columns
     weight = load_checkpoint(job.out / HEADS / "shared_any_orientation" / CHECKPOINT)[0].state_dict()["head.weight"]
     assert not np.delete(weight.numpy(), free, axis=1).any()
+
+
+def test_heads_are_made_of_the_servers_export_without_another(
+    plan: Plan,
+    broadcast: Tree,
+    device: Path,
+    prepared: ClientWindows,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    initial = build_initial_state(plan, max_model_bytes=1 << 28)
+    path = device / "network.onnx"
+    path.write_bytes(
+        exports.onnx(exports.checkpoint(plan, "demo", 0, initial.sha256, initial.broadcast, {}, is_network=True))
+    )
+    monkeypatch.setattr(onnx_export, "float32_graph", lambda *_: pytest.fail("torch's exporter ran"))
+    job = a_job(device, plan, "train", 2, broadcast=broadcast, continuous=True)
+    run(job.model_copy(update={"onnx_network": path}), capsys)
+    for name in NAMES:
+        head, _ = load_checkpoint(job.out / HEADS / name / CHECKPOINT)
+        with torch.no_grad():
+            wanted = head.eval()(torch.from_numpy(prepared.x[:50])).logits.numpy()
+        found = Session.load(job.out / HEADS / name / MODEL)
+        np.testing.assert_allclose(found.predict(prepared.x[:50]).logits, wanted, atol=1e-4)
+        assert (found.metadata.round, found.metadata.labels) == (1, plan.labels)
 
 
 def test_before_anybody_has_sent_there_are_only_heads_of_ones_own(

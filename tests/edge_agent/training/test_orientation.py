@@ -7,9 +7,10 @@ import pytest
 from torch import nn
 
 from edge_agent.training.local_data import LocalData
-from edge_agent.training.orientation import AXES, orientation_of
+from edge_agent.training.orientation import orientation_of
 from har_pipeline import ClientWindows
 from models import build
+from models.orientation import AXES
 
 
 def lying(*gravity: float, windows: int = 20) -> LocalData:

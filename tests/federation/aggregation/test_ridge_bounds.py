@@ -104,8 +104,27 @@ def test_a_moment_that_no_such_examples_have_is_found() -> None:
     draw = np.random.default_rng(1)
     upload = sums(draw.normal(0, 0.1, (40, D)), draw.choice(CLASSES, 40))
     moment = upload["moment"].clone()
-    moment[0, 0] = int(2 * moment[-1, 0])
+    moved = int(2 * moment[-1, 0]) - moment[0, 0]
+    moment[0, 0], moment[0, 1] = moment[0, 0] + moved, moment[0, 1] - moved  # the sum over all examples stays
     assert "not positive semidefinite" in implausibility({**upload, "moment": moment}, 40, CLIP)
+
+
+def test_moments_that_do_not_add_up_to_the_sum_over_all_examples_are_found() -> None:
+    """Else whoever claims 40 windows could say anything about a class, and nothing about it in G."""
+    upload = honest()
+    moment = upload["moment"].clone()
+    moment[2, 1] += 20
+    assert "feature 2 sums up to" in implausibility({**upload, "moment": moment}, 40, CLIP)
+
+
+def test_a_class_with_part_of_an_example_is_found() -> None:
+    upload, matrix = honest(), square(honest())
+    whole = round((float(upload["moment"][-1, 0]) / 2**15) ** 2)
+    half = round((whole + 0.5) ** 0.5 * 2**15)
+    moment, added = upload["moment"].clone(), half - int(upload["moment"][-1, 0])
+    moment[-1, 0], matrix[-1, -1] = half, matrix[-1, -1] + added
+    words = implausibility({"gram": packed(matrix), "moment": moment}, 400, CLIP)
+    assert "examples: expected a whole number" in words
 
 
 def test_what_was_cut_off_at_32_bits_is_found() -> None:

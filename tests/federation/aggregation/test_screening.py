@@ -82,7 +82,7 @@ def test_a_capped_weight_is_that_of_the_limit_and_others_are_as_they_were() -> N
         history(),
     )
     assert found.capped == {"b": 80, "z": 80}
-    assert found.left_out == {}
+    assert found.excluded == {}
 
 
 def test_counts_of_classes_shrink_with_the_weight() -> None:
@@ -113,10 +113,10 @@ def test_noise_is_left_out_in_every_small_fleet(fleet: int, known: int) -> None:
     """Whoever is first in the alphabet, or uploads first: the judgement is over all of them."""
     norms = {"a": 1000.0} | {f"h{n}": 1.0 + n / 10 for n in range(fleet - 1)}
     found = screen(ON, claims(norms), history(*[1.2] * known, updates=fleet))
-    assert list(found.left_out) == ["a"]
+    assert list(found.excluded) == ["a"]
     lower = float(np.percentile([norms[name] for name in norms if name != "a"], 50, method="lower"))
     assert found.norms["params"] == Typical(lower, fleet - 1)
-    assert "the L2 norm 1000, over 10 times the median" in found.left_out["a"]
+    assert "the L2 norm 1000, over 10 times the median" in found.excluded["a"]
 
 
 def test_the_median_is_over_this_round_and_the_last_ones_in_numpy() -> None:
@@ -124,29 +124,29 @@ def test_the_median_is_over_this_round_and_the_last_ones_in_numpy() -> None:
     own = {"a": 1.0, "b": 2.0, "c": 49.0, "d": 51.0, "e": 100.0}
     lower = float(np.percentile([*own.values(), *[4.0] * 3, *[5.0] * 3], 50, method="lower"))
     assert lower == 5.0
-    assert sorted(screen(ON, claims(own), earlier).left_out) == [name for name, n in own.items() if n > 10 * lower]
+    assert sorted(screen(ON, claims(own), earlier).excluded) == [name for name, n in own.items() if n > 10 * lower]
     # alone they would say 49, and nobody would be out
-    assert screen(ON, claims(own), history()).left_out == {}
+    assert screen(ON, claims(own), history()).excluded == {}
 
 
 def test_a_tiny_update_does_not_put_an_honest_one_out_where_earlier_rounds_are_known() -> None:
     both = claims({"honest": 1.0, "tiny": 1e-6})
-    assert list(screen(ON, both, history()).left_out) == ["honest"]  # of two, the larger one: nobody can tell
-    assert screen(ON, both, history(1.0, updates=2)).left_out == {}
+    assert list(screen(ON, both, history()).excluded) == ["honest"]  # of two, the larger one: nobody can tell
+    assert screen(ON, both, history(1.0, updates=2)).excluded == {}
 
 
 def test_after_a_failed_round_three_updates_judge_one_another() -> None:
     """Where all have changed honestly, rounds would fail for ever."""
     earlier = history(1.0, 1.0, 1.0)
     changed = claims({"a": 30.0, "b": 31.0, "c": 32.0})
-    assert len(screen(ON, changed, earlier).left_out) == 3
+    assert len(screen(ON, changed, earlier).excluded) == 3
     assert refusal(ON, {"params": 30.0}, earlier)
     failed = earlier.failed()
     assert refusal(ON, {"params": 30.0}, failed) == ""
-    assert screen(ON, changed, failed).left_out == {}
+    assert screen(ON, changed, failed).excluded == {}
     assert failed.published({"params": Typical(31.0, 3)}).rounds == ({"params": Typical(31.0, 3)},)
     # two cannot: earlier rounds still count
-    assert list(screen(ON, claims({"a": 1.0, "z": 30.0}), failed).left_out) == ["z"]
+    assert list(screen(ON, claims({"a": 1.0, "z": 30.0}), failed).excluded) == ["z"]
 
 
 def test_on_arrival_earlier_rounds_judge_once_they_are_enough() -> None:

@@ -18,11 +18,13 @@ from federation.linear_head import with_linear_head
 from federation.methods.analytic import Analytic
 from federation.plan import TrainingConfig
 from federation.records import Client, Examples, Tree, Update
+from federation.seeds import generator
 from federation.tasks.classification import Classification
 from federation.tasks.task import LabelledFeatures
 from federation.training.client_round import train_one, train_stacked
 from federation.training.forward import initial_client, network
 from federation.training.local_round import Setup
+from federation.training.rotation import rotations
 from federation.tree import flatten
 from models import build
 
@@ -158,6 +160,31 @@ def test_a_network_that_names_no_columns_has_two_heads() -> None:
     assert list(METHOD.serving_models(client)) == ["shared", "personalized"]
 
 
+def test_turned_copies_are_windows_like_any_other_in_the_sums() -> None:
+    """Against numpy on windows turned by hand, by rotations that a client draws alike each time."""
+    setup, fresh, state = federation(rotations=2)
+    mine, method = DATA["bob"], setup.method
+    broadcast = method.broadcast(state, "bob")
+    first, again = (train_one(setup, fresh, broadcast, mine, client_id="bob", round_number=k) for k in (1, 5))
+    assert same(first.upload, again.upload)
+    x = [mine.x]
+    for copy in (1, 2):
+        draws = generator(TRAINING.seed, "rotations", "bob", copy).random((len(mine.y), 3), np.float32)
+        turned = [np.einsum("nij,ntj->nti", rotations(draws), mine.x[..., at : at + 3].numpy()) for at in (0, 3)]
+        x.append(torch.from_numpy(np.concatenate(turned, 2)))
+    gram, moment = numpy_sums(Examples(torch.cat(x), mine.y.repeat(3)))
+    for name, wanted in (("gram", gram[np.triu_indices(D + 1)]), ("moment", moment)):
+        found = first.upload[name].numpy() / ridge.SUM_STEPS
+        np.testing.assert_allclose(found, wanted, atol=2**-11 * np.abs(wanted).max(), err_msg=name)
+    assert not method.implausibility(first.upload, len(mine.y), TRAINING)
+    assert "claimed" in METHOD.implausibility(first.upload, len(mine.y), TRAINING)
+    stacked = train_stacked(
+        setup, [fresh] * 4, [broadcast] * 4, list(DATA.values()), client_ids=list(NAMES), round_number=1
+    )
+    gram_alone, gram_stacked = (each.upload["gram"].double() for each in (first, stacked[1]))
+    assert float((gram_alone - gram_stacked).abs().max()) <= 2**-10 * float(gram_alone.abs().max())
+
+
 @pytest.mark.parametrize("order", list(permutations(NAMES))[::5])
 def test_order_and_cohorts_change_no_bit(order: tuple[str, ...]) -> None:
     """All in one round; one round each; two and two: the same state but for how long ago each has sent."""
@@ -241,7 +268,16 @@ def _split(head: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    "options", [{"ridge": 0}, {"ridge": float("nan")}, {"clip": 0}, {"clip": 9}, {"own_weight": -1}]
+    "options",
+    [
+        {"ridge": 0},
+        {"ridge": float("nan")},
+        {"clip": 0},
+        {"clip": 9},
+        {"own_weight": -1},
+        {"rotations": 17},
+        {"degrees": 0},
+    ],
 )
 def test_impossible_numbers_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(SettingsError, match=next(iter(options))):

@@ -192,6 +192,7 @@ LIMITS = [
     ("fedpr", {"lam": 0.0}, FEDAVG),
     ("ditto", {"lam": 0.0}, FEDAVG),
     ("fedavgm", {"momentum": 0.0}, FEDAVG),
+    ("fedala", {"weight_epochs": 0}, FEDAVG),
     ("fedavg", {"aggregation": "trimmed_mean", "trim": 0.0, "weighting": "uniform"}, UNIFORM),
     ("centralized", {}, FEDAVG),
 ]
@@ -215,8 +216,9 @@ def test_fesem_with_one_centre_is_fedavg() -> None:
     assert difference(left.state["centres"]["0"], right.state["params"]) == 0.0
 
 
-def test_fedproto_without_pull_is_local() -> None:
-    left, right = federation(method_from_json({"name": "fedproto", "lam": 0.0})).next(), federation(METHODS["local"]())
+@pytest.mark.parametrize("name", ["fedproto", "fedtgp"])
+def test_fedproto_without_pull_is_local(name: str) -> None:
+    left, right = federation(method_from_json({"name": name, "lam": 0.0})).next(), federation(METHODS["local"]())
     for client in SIZES:
         ours, theirs = left.train(client, round_number=2).client, right.train(client, round_number=2).client
         assert difference(ours.params, theirs.params) < 1e-14

@@ -12,21 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from federation.errors import WireError
-from federation.plan import ModelSpec, Plan, PublicationSettings, TrainingConfig
+from federation.plan import ModelSpec, Plan, PublicationSettings, SecureSettings, TrainingConfig, live_incompatibility
 from federation.protocol import topics
 from federation.protocol.chunks import ChunkAssembly, chunk_count, chunk_range
 from federation.protocol.messages import (
     MESSAGE_BYTES,
     NO_BYTES_SHA256,
     Acknowledgement,
-    AdoptionReport,
     Announcement,
     BlobPointer,
     DeviceStatus,
     Invitation,
     UpdateManifest,
     VersionScore,
-    metrics_today,
     read,
     write,
 )
@@ -196,21 +194,18 @@ def test_a_score_by_more_devices_than_there_are_is_refused(devices: int, working
 DEFAULT = VersionScore(value=810_000, trivial=210_000, devices=4, working=3, measured="updates")
 
 
-def test_scores_of_classification_are_said_as_0_2_0_says_them() -> None:
+def test_a_score_names_its_metric_where_it_is_the_default_too() -> None:
     said = json.loads(write(DEFAULT))
-    assert said == {"macro_f1": 810_000, "most_frequent": 210_000, "devices": 4, "working": 3, "measured": "updates"}
-    assert read(VersionScore, json.dumps(said).encode()) == DEFAULT
-    report = {
-        "instance": "a" * 32,
-        "round": 3,
-        "source": "global",
-        "answer": "kept",
-        "score": 0.5,
-        "most_frequent": 0.2,
+    assert said == {
+        "metric": "macro_f1",
+        "value": 810_000,
+        "trivial": 210_000,
+        "devices": 4,
+        "working": 3,
+        "measured": "updates",
     }
-    found = read(AdoptionReport, json.dumps(report).encode())
-    assert (found.metric, found.score, found.trivial) == ("macro_f1", 0.5, 0.2)
-    assert json.loads(write(found)) == {**report, "epoch": 1, "reason": ""}
+    del said["metric"]
+    assert read(VersionScore, json.dumps(said).encode()) == DEFAULT
 
 
 def test_scores_of_other_tasks_name_their_metric() -> None:
@@ -220,20 +215,11 @@ def test_scores_of_other_tasks_name_their_metric() -> None:
     assert "mean squared error 2.500 on their holdouts against 4.000 of answering each channel's mean" in score.words
 
 
-@pytest.mark.parametrize(
-    "change", [{"value": 2_000_000}, {"macro_f1": 1}, {"metric": "mean_iou", "most_frequent": 1}, {"metric": "a b"}]
-)
+@pytest.mark.parametrize("change", [{"value": 2_000_000}, {"macro_f1": 1}, {"most_frequent": 1}, {"metric": "a b"}])
 def test_a_score_that_is_none_is_refused(change: dict[str, object]) -> None:
     values = {"metric": "mean_iou", "value": 1, "trivial": 1, "devices": 1, "working": 1, "measured": "version"}
     with pytest.raises(WireError, match="not a valid VersionScore"):
         read(VersionScore, json.dumps(values | change).encode())
-
-
-def test_the_trivial_answer_of_0_2_0_has_todays_name_once() -> None:
-    before = {"macro_f1_most_frequent": 0.25, "macro_f1_after": 0.5}
-    assert metrics_today(before) == {"macro_f1_trivial": 0.25, "macro_f1_after": 0.5}
-    both = {**before, "macro_f1_trivial": 0.75}
-    assert metrics_today(both) == both
 
 
 WITHDRAWAL = {"withdraw": True, "sequence": 7, "examples": 0, "steps": 0, "size": 0, "sha256": NO_BYTES_SHA256}
@@ -244,8 +230,16 @@ def test_what_a_continuous_federation_adds_is_left_out_of_other_messages() -> No
     announced = Announcement(federation="demo", instance=INSTANCE, state="waiting", round=1, plan=PLAN, created=1.0)
     said = json.loads(write(announced))
     assert not {"continuous", "feature_model"} & set(said)
-    assert "publication" not in said["plan"]
+    assert not {"publication", "secure"} & set(said["plan"])
     assert not {"sequence", "withdraw"} & set(json.loads(write(manifest())))
+
+
+def test_a_server_refuses_a_plan_whose_sums_it_cannot_keep_secret() -> None:
+    """Else an operator who asked for secure sums would be sent every update."""
+    assert live_incompatibility(PLAN) is None
+    for mode in ("masked", "clear"):
+        plan = PLAN.model_copy(update={"secure": SecureSettings(mode=mode)})
+        assert "does not carry out secure sums yet" in (live_incompatibility(plan) or "")
 
 
 def test_a_continuous_announcement_and_its_updates_survive_bytes() -> None:

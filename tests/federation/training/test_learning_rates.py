@@ -16,8 +16,7 @@ from federation.records import Examples, Tensors
 from federation.training.client_round import train_one, train_stacked
 from federation.training.forward import initial_client, network
 from federation.training.local_round import Setup, Step
-from federation.training.schedule import rate_of_round
-from federation.training.schedule import schedule
+from federation.training.schedule import rate_of_round, schedule
 from tests.sim.engines.local_rounds import torch_optimizer
 
 ROUNDS = 5

@@ -223,7 +223,8 @@ def test_a_method_says_where_each_tensor_of_its_upload_started() -> None:
     assert origins.pop("fedali") == {"params", "prototypes"}
     assert origins.pop("scaffold") == {"params", "variate"}
     assert origins.pop("local") == set()
-    assert origins.pop("fedproto") == set()
+    assert origins.pop("pfedfda") == {"params", "means", "covariance"}
+    assert origins.pop("fedproto") == origins.pop("fedtgp") == set()
     assert origins.pop("analytic") == set()
     assert set(map(frozenset, origins.values())) == {frozenset({"params"})}
 

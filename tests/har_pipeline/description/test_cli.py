@@ -100,7 +100,7 @@ def test_many_files_of_one_fault_are_one_line_and_none_at_all_is_an_error(call, 
         (data / f"{number}.csv").write_text("t,x,y,z\n" + "0,1,2,three\n" * (20 + number))
     toml.write_text('time = "t"\nacceleration = "specific force"\nacc = { columns = ["x", "y", "z"] }\n')
     result = call("info", "--describe", toml, "--root", data)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.output.count("not read") == 1
     assert "'three' in column 'z' is no number (and 19 of 20 rows more) (and 39 files more" in result.output
     assert "none of the files can be read" in result.output
@@ -119,12 +119,12 @@ def test_a_file_of_a_header_alone_is_named(call, tmp_path):
 def test_refusals_are_one_line(call, tmp_path):
     assert "no data set; name one of" in call("prepare").output
     result = call("prepare", "motionsense", "--describe", tmp_path / "x.toml")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "leave 'motionsense' out" in result.output
     result = call("info", "--describe", tmp_path / "x.toml")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "No such file" in result.output
-    assert call("describe", tmp_path).exit_code == 1
+    assert call("describe", tmp_path).exit_code == 2
 
 
 def keys_of(model: type[BaseModel], section: str) -> set[str]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from har_pipeline.description.guess.draft import Draft, draft
+from har_pipeline.description.guess.draft import draft
 from tests.har_pipeline.description.strange import strange_layout, verdicts
 
 MIN_RIGHT = {"rate": 0.75, "acc": 0.9, "gyro": 0.9, "client": 0.9, "activity": 0.9}
@@ -88,9 +88,3 @@ def test_ids_of_persons_are_no_labels_where_something_else_varies_within_them(tm
             path.write_text("\n".join(["t,ax,ay,az,code", *lines, ""]))
     found = draft(tmp_path)
     assert found.guesses["labels"].value == ["kuna", "mola", "tepi"]
-
-
-def test_what_a_phones_app_writes_is_left_to_who_knows_it(tmp_path, monkeypatch):
-    known = Draft(remarks=["an app's"])
-    monkeypatch.setattr("har_pipeline.description.guess.draft.KNOWN_FORMATS", [lambda root: None, lambda root: known])
-    assert draft(tmp_path) is known

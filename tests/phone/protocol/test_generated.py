@@ -46,7 +46,7 @@ WHOLE: dict[str, tuple[type[Strict], dict[str, Any]]] = {
         {
             **ENVELOPE,
             "federation": "walk",
-            "restored": 5.5,
+            "restored_at": 5.5,
             "serial": 4,
             "state": "waiting",
             "round": 2,
@@ -56,7 +56,13 @@ WHOLE: dict[str, tuple[type[Strict], dict[str, Any]]] = {
             "model": POINTER,
             "continuous": True,
             "feature_model": POINTER,
-            "release": {"serial": 1, "released": RELEASE, "candidate": None, "millionths": 9, "withdrawn": [1, 2]},
+            "release": {
+                "serial": 1,
+                "released": RELEASE,
+                "candidate": None,
+                "share_millionths": 9,
+                "withdrawn": [1, 2],
+            },
             "chunk_bytes": 4096,
             "presence_check": "x",
             "created": 1.0,

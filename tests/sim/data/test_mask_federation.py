@@ -23,6 +23,7 @@ from sim.attacks import Attack
 from sim.cli.app import app
 from sim.cli.options import build_experiment
 from sim.data.federated_data import FederatedData
+from sim.data.few_labels import few_shot
 from sim.data.images import IMAGE_SETS, LabelledImages
 from sim.data.images.labelled import PartitionTargets
 from sim.data.images.moments import IMAGENET
@@ -32,7 +33,6 @@ from sim.data.repartition import current_partition
 from sim.data.scaling import scaled
 from sim.data.sources.images import image_federation
 from sim.errors import RunDirectoryError
-from sim.new_clients import few_shot
 from sim.presets import with_defaults
 from sim.results.run_directory import RunDirectory
 from sim.run import load_data, run
@@ -234,7 +234,7 @@ def test_scaling_pooling_shots_and_attacks_keep_masks_and_labels_together() -> N
     whole = pooled(data)
     assert sum(whole.per_class(TASK)[EVERYONE]["train_per_class"]) == 32
     assert whole.per_class(TASK)["ann"]["train"] == 0
-    shots = few_shot(TASK, data.clients["ann"], 3, "ann", 0)
+    shots = few_shot(TASK, data.clients["ann"], 3)
     assert shots.y.shape == (6, 16, 16)
     flipped = Attack("label_flip", frozenset({"ann"})).on_data(data).clients["ann"].train.y
     before = data.clients["ann"].train.y

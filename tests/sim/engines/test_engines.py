@@ -21,7 +21,7 @@ from sim.engines import Engine, Processes, Serial, Stacked, choose, ray_cluster
 from sim.engines.fork_map import ATTEMPTS, fork_map
 from sim.engines.processes import MAX_STACKED, operations_of_a_step, work_of
 from sim.errors import EngineError, SettingsError
-from sim.memory.shared_memory import ALIGNMENT, buffers, pack, read
+from sim.memory.shared_memory import ALIGNMENT, Packing, read
 from sim.run import build_simulation, load_data
 from sim.simulation import Simulation
 from tests.sim.engines.local_rounds import FAMILIES, ROUNDING_SWITCHES, all_rounds, first_round, some_rounds
@@ -135,8 +135,8 @@ def test_what_carries_tensors_keeps_their_order(precision: Precision) -> None:
     plain = map_tree(lambda value: value.clone(memory_format=torch.contiguous_format), tree)
     sent, wanted = (uploads.encode(each, {}, {}, precision=precision) for each in (tree, plain))
     assert sent.data == wanted.data
-    packing = pack(tree)
-    found = read(packing.layout, torch.frombuffer(bytearray(b"".join(buffers(packing))), dtype=torch.uint8))
+    packing = Packing(tree)
+    found = read(packing.layout, torch.frombuffer(bytearray(b"".join(packing.buffers())), dtype=torch.uint8))
     for other in (found, ray_cluster.to_tensors(ray_cluster.to_arrays(tree), "cpu")):
         assert all(torch.equal(value, flatten(other)[name]) for name, value in flatten(plain).items())
 
@@ -218,9 +218,9 @@ def test_chunks_are_alike_in_network_length_and_number(few: FederatedData) -> No
 def test_a_tree_is_packed_once_for_a_tensor_that_it_holds_twice() -> None:
     twice = torch.arange(5, dtype=torch.int32)
     tree: Tree = {"a": {"x": twice, "none": {}}, "b": twice, "t": torch.rand(3, 4).T, "flag": torch.tensor(True)}
-    packing = pack(tree)
+    packing = Packing(tree)
     assert (len(packing.parts), packing.size) == (3, 3 * ALIGNMENT)
-    written = b"".join(buffers(packing))
+    written = b"".join(packing.buffers())
     assert len(written) == packing.size
     memory = torch.frombuffer(bytearray(written), dtype=torch.uint8)
     found = read(packing.layout, memory)
@@ -228,7 +228,7 @@ def test_a_tree_is_packed_once_for_a_tensor_that_it_holds_twice() -> None:
     assert found["a"]["none"] == {}
     assert all(torch.equal(value, flatten(found)[name]) for name, value in flatten(tree).items())
     with pytest.raises(TypeError, match="not float"):
-        pack({"a": 1.0})
+        Packing({"a": 1.0})
 
 
 @needs_fork

@@ -14,10 +14,11 @@ import pytest
 from federation.tasks.classification import Classification
 from gaitway.terminal import Console
 from sim.errors import RunDirectoryError
-from sim.reports.comparison.compare import compare
+from sim.reports.comparison.compare import compare, page_of
 from sim.reports.comparison.groups import compare_runs
-from sim.reports.comparison.printed import markdown, print_comparison
+from sim.reports.comparison.printed import print_comparison
 from sim.reports.comparison.records import Comparison, Row, columns_of
+from sim.reports.page import markdown
 from sim.results.records import Selection
 from sim.results.run_directory import RunDirectory
 from tests.sim.example_run import plain, spread, write_run
@@ -209,7 +210,7 @@ def test_another_partition_is_not_ranked(tmp_path: Path) -> None:
     assert all(rank == 0 for row in group.rows for rank in row.ranks.values())
     assert not any(row.tests for row in group.rows)
     markdown = (tmp_path / "out/comparison.md").read_text()
-    assert "NOT COMPARABLE" in markdown
+    assert "Not comparable" in markdown
     assert "**90.00" not in markdown
     assert "Not comparable" in (tmp_path / "out/comparison.html").read_text()
 
@@ -303,7 +304,7 @@ def test_the_rounds_that_are_compared_are_chosen(
     assert list(row_of(comparison, "fedprox").selected) == [
         name for name in CHOSEN if validated or name != "validation"
     ]
-    text = markdown(comparison)
+    text = markdown(page_of(comparison))
     assert {"validation": "on validation", "last": "the last round", "best": "flattered"}[wanted] in text.split(
         "| method"
     )[0]

@@ -18,11 +18,12 @@ from scipy import stats
 from gaitway.terminal import Console
 from sim.errors import RunDirectoryError
 from sim.reports.comparison import plots
-from sim.reports.comparison.compare import compare
+from sim.reports.comparison.compare import compare, page_of
 from sim.reports.comparison.groups import compare_runs
-from sim.reports.comparison.printed import markdown, print_comparison
+from sim.reports.comparison.printed import print_comparison
 from sim.reports.comparison.records import ComparedScore, Comparison, Group, Row
 from sim.reports.figures.style import draw
+from sim.reports.page import markdown
 from sim.results.run_directory import RunDirectory
 from sim.sweep.grid import Cell
 from sim.sweep.record import SweepRecord
@@ -110,7 +111,7 @@ def test_more_clients_make_no_evidence_of_one_seed(tmp_path: Path) -> None:
     assert (test.spread.better, test.spread.worse) == (300, 0)
     assert any("fedali: one seed in common with the baseline" in warning for warning in group.warnings)
     assert any("a single seed is no evidence" in warning for warning in group.warnings)
-    text = markdown(compared(paths))
+    text = markdown(page_of(compared(paths)))
     assert "(one seed, no evidence; clients ± 0." in text
     assert "**+" not in text, "nothing is bold"
 
@@ -121,7 +122,7 @@ def test_few_seeds_say_that_the_signs_cannot_be_small(tmp_path: Path) -> None:
         paths.append(write_run(tmp_path / f"{method}{seed}", method=method, seed=seed))
         gain = 0.03 + 0.001 * seed if method == "fedali" else 0.0
         give_scores(paths[-1], (np.linspace(0.6, 0.8, 24) + gain).tolist())
-    text = markdown(compared(paths))
+    text = markdown(page_of(compared(paths)))
     # t = 0.031 / (0.001 / √3) = 53.7 with two degrees of freedom
     assert "signs 0.250, the least; clients ± 0.00, 24 ↑ 0 = 0 ↓" in text
     assert "**+3.10 \\[+2.85, +3.35]**" in text
@@ -231,7 +232,7 @@ def test_a_method_that_pools_data_is_a_reference(tmp_path: Path) -> None:
     assert group.refused == (), "the client that pools all data has no test examples that could differ"
     assert [rows[name].ranks["global.macro_f1"] for name in ("fedavg", "fedprox", "centralized")] == [2, 1, 0]
     assert rows["centralized"].scores["personalization.macro_f1"] is None
-    text = markdown(compared(paths))
+    text = markdown(page_of(compared(paths)))
     assert re.search(r"centralized\\\*.* \| – \| – \| 1 min", text), "what it moves is not a federation's traffic"
     assert set(rows["centralized"].tests) == {"global_per_client.macro_f1", "global_per_client.accuracy"}
 
@@ -262,7 +263,7 @@ def test_new_clients_have_columns_where_they_were_held_out(tmp_path: Path) -> No
     assert rows["fedprox"].scores["new_clients_5.macro_f1"] == ComparedScore(pytest.approx(0.7), 0.05)
     assert rows["fedprox"].ranks["new_clients_5.macro_f1"] == 1
     assert rows["fedprox"].scores["new_clients_10.macro_f1"] is None
-    assert "| new users, k = 5 F1 |" in markdown(comparison)
+    assert "| new users, k = 5 F1 |" in markdown(page_of(comparison))
 
 
 # ---- data sets

@@ -12,10 +12,11 @@ from federation.methods import METHODS
 from gaitway.terminal import Console
 from sim.data.federated_data import FederatedData
 from sim.presets import PRESETS
-from sim.reports.comparison.compare import compare
+from sim.reports.comparison.compare import compare, page_of
 from sim.reports.comparison.groups import compare_runs
 from sim.reports.comparison.overhead import NOTE, overhead_table
-from sim.reports.comparison.printed import markdown, print_comparison
+from sim.reports.comparison.printed import print_comparison
+from sim.reports.page import markdown
 from sim.results.run_directory import RunDirectory
 from sim.results.summary import client_bytes
 from sim.run import build_simulation, load_data, run
@@ -53,7 +54,7 @@ def test_rows_are_multiples_of_the_baseline(paths: list[Path]) -> None:
     (group,) = compare_runs([RunDirectory(path) for path in paths]).groups
     table = overhead_table(group)
     assert table is not None
-    head, rows = table
+    head, rows, *_ = table
     assert head == ["method", "baseline", "local time", "memory", "bytes"]
     assert [[cell.text for cell in row] for row in rows] == [
         ["fedavg", "–", "400 ms", "5.80 MB", "5.80 MB"],
@@ -72,10 +73,10 @@ def test_everything_that_compare_writes_has_it(paths: list[Path], tmp_path: Path
     screen = io.StringIO()
     print_comparison(comparison, Console(file=screen, width=80))
     html = (tmp_path / "out" / "comparison.html").read_text()
-    for text in (markdown(comparison), screen.getvalue(), html):
+    for text in (markdown(page_of(comparison)), screen.getvalue(), html):
         assert "2.50 ×" in text
         assert "0.86 ×" in text
-    assert NOTE in markdown(comparison)
+    assert NOTE in markdown(page_of(comparison))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from sim.reports.figures import client_figures, run_figures
+from sim.reports.figures.style import new_figure
 from sim.results.run_directory import RunDirectory
 from tests.sim.example_run import write_run
 
@@ -67,7 +68,7 @@ def _touch(first: object, second: object) -> bool:
 
 
 def test_the_overlap_check_sees_an_overlap() -> None:
-    figure = run_figures.new_figure(3)
+    figure = new_figure(3)
     axes = figure.subplots()
     axes.set_xticks(range(60), ["a long client name"] * 60)
     assert overlapping(figure)

@@ -135,8 +135,8 @@ def test_the_report_shows_new_clients(tmp_path: Path) -> None:
     text = page_of(path).text
     assert "2 clients took no part in the federation: x7, x9" in text
     assert "as they join 51.20 ± 5.00" in text
-    assert "after 5 labelled examples of each class, 20 epochs 61.30 ± 5.00" in text
-    assert "after 10 labelled examples of each class, 20 epochs –" in text
+    assert "after the first 5 examples of each class, 20 epochs 61.30 ± 5.00" in text
+    assert "after the first 10 examples of each class, 20 epochs –" in text
     assert "each new client's mean over them 41.40 ± 5.00" in text
 
 

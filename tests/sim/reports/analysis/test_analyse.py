@@ -12,9 +12,8 @@ from typer.testing import CliRunner
 
 from sim.cli.app import app
 from sim.errors import AnalysisError
-from sim.reports.analysis.analyse import analyse
+from sim.reports.analysis.analyse import analyse, write_page
 from sim.reports.analysis.finished import FinishedRun, open_run
-from sim.reports.analysis.page import write_page
 from sim.reports.analysis.tokens import alp_layers, watched
 from tests.sim.example_run import write_run
 from tests.sim.reports.analysis.conftest import Finished

@@ -71,8 +71,8 @@ def test_a_class_without_pixels_has_no_entropy(run: FinishedRun) -> None:
     section = pixels(replace(run, data=replace(run.data, clients=tests)))
     red = section.values["server"]["classes"]["red"]
     assert (red["pixels"], red["softmax_entropy"], red["feature_entropy"]) == (0, None, None)
-    assert section.table is not None
-    cells = [[cell.text for cell in row] for row in section.table.rows]
+    (table,) = section.tables
+    cells = [[cell.text for cell in row] for row in table.rows]
     assert all(cell in ("red", "0", "–") for cell in next(row for row in cells if row[0] == "red"))
 
 

@@ -1,0 +1,105 @@
+"""A continuous federation's version from all that its clients have in it now: live, simulated, and where it is checked.
+
+The mean without rules needs the changes since the last version alone (`Method.aggregate`). Whatever holds clients
+against one another needs all of them: `max_weight_ratio` caps the weight of a client's examples, `norm_factor` leaves
+out whose sums are too large for that weight, and `aggregation` chooses among the others. The state that comes out
+follows from the clients that are present and from nothing else. So it is that of a federation which never had those who
+left, bit for bit, whatever the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import floor
+from typing import NamedTuple
+
+import torch
+
+from federation.aggregation.screening import NormHistory, Screening, UpdateClaim, screen, shortfall
+from federation.errors import RoundError
+from federation.method import Method
+from federation.plan import RoundSettings
+from federation.records import Tree, Update
+
+RULES = "rules"
+"""Of a state that was made of all clients' parts: the settings that it was made with."""
+_SETTINGS = ("max_weight_ratio", "norm_factor")
+
+
+class CombinedSums(NamedTuple):
+    """A state, and whose part was capped or left out of it."""
+
+    state: Tree
+    screening: Screening
+
+
+def needs_all(method: Method, settings: RoundSettings, state: Tree) -> bool:
+    """Whether the next version needs what every client has in the federation, and not only what has changed."""
+    return method.aggregation != "mean" or _screens(settings) or RULES in state
+
+
+def combined(
+    method: Method,
+    settings: RoundSettings,
+    seed: int,
+    state: Tree,
+    clients: Sequence[str],
+    read: Callable[[str], Update],
+) -> CombinedSums:
+    """Make the next state of all clients' parts, which `read` returns; one is in memory at a time, or a group's sum.
+
+    Raises:
+        RoundError: if fewer than `minimum_clients` are left.
+    """
+    names = sorted(clients)
+    claims, examples = _claims(method, names, read) if _screens(settings) else ({}, {})
+    screening = screen(settings, claims, NormHistory())
+    if reason := shortfall(settings, claims, screening):
+        raise RoundError(reason)
+
+    def bounded(name: str) -> Update:
+        weight = screening.capped.get(name)
+        return read(name) if weight is None else method.capped_contribution(read(name), weight)
+
+    left = [name for name in names if name not in screening.excluded]
+    chosen = method.chosen_contributions(left, bounded, seed)
+    # nobody at all is an update with nothing in it
+    updates = (bounded(name) for name in chosen) if chosen else iter([Update("", 0, 0, {})])
+    new = method.aggregate(method.without_contributions(state), updates)
+    rules = {RULES: _written(settings)} if method.aggregation != "mean" or _screens(settings) else {}
+    # a weight is a root: what a client counts with shrinks by its square
+    counted = {
+        name: floor(examples[name] * (weight / claims[name].examples) ** 2) for name, weight in screening.capped.items()
+    }
+    return CombinedSums({**new, **rules}, replace(screening, capped=counted))
+
+
+def settings_of(state: Tree, settings: RoundSettings) -> RoundSettings:
+    """Return the settings with the rules that the state was made with: a plan's may have changed since."""
+    if RULES not in state:
+        return settings.model_copy(update=dict.fromkeys(_SETTINGS))
+    written = {name: float(state[RULES][name]) for name in _SETTINGS}
+    return settings.model_copy(update={name: value if value < torch.inf else None for name, value in written.items()})
+
+
+def _claims(
+    method: Method, names: Sequence[str], read: Callable[[str], Update]
+) -> tuple[dict[str, UpdateClaim], dict[str, int]]:
+    """Return each client's claim, and how many examples it says it has."""
+    claims, examples = {}, {}
+    for name in names:
+        update = read(name)
+        claims[name], examples[name] = method.contribution_claim(update), update.examples
+    return claims, examples
+
+
+def _screens(settings: RoundSettings) -> bool:
+    return settings.clip_norm is None and any(getattr(settings, name) is not None for name in _SETTINGS)
+
+
+def _written(settings: RoundSettings) -> Tree:
+    values = {name: getattr(settings, name) if settings.clip_norm is None else None for name in _SETTINGS}
+    return {
+        name: torch.tensor(torch.inf if value is None else value, dtype=torch.float64) for name, value in values.items()
+    }

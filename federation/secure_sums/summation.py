@@ -1,0 +1,169 @@
+"""From a client's summand to whole numbers, and from their sum to the server's next state.
+
+Between `encoded` on the device and `next_state` on the server nothing but a sum passes: the server's half of a method
+is given that sum and the names of the clients in it (`Method.accumulated`, `Method.finish`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from federation.errors import RoundError, SettingsError
+from federation.method import Method
+from federation.plan import RoundSettings, SecureSettings, TrainingConfig
+from federation.records import Broadcast, Client, SumKind, Tree, Update
+from federation.secure_sums.masks import Bits
+from federation.tree import flatten, unflatten
+from federation.wire.schema import empty_upload
+
+LARGEST_DIFFERENCE = 1 << 32
+"""Of two whole numbers of 32 bits."""
+
+
+class Segment(NamedTuple):
+    """One tensor's place among the numbers that are added."""
+
+    name: str
+    shape: tuple[int, ...]
+    steps: int  # whole numbers to 1
+    bound: int  # no number is larger, in steps
+
+
+class Layout(NamedTuple):
+    """What the whole numbers of a vector mean; both ends derive it from the plan."""
+
+    segments: tuple[Segment, ...]
+
+    @property
+    def length(self) -> int:
+        """How many numbers a vector has."""
+        return sum(math.prod(segment.shape) for segment in self.segments)
+
+    @property
+    def bound(self) -> int:
+        """The largest number that a client may add."""
+        return max(segment.bound for segment in self.segments)
+
+    @property
+    def digest(self) -> bytes:
+        """The SHA-256 of names, shapes and scales, which a device holds against that of the request."""
+        return hashlib.sha256(json.dumps(self.segments).encode()).digest()
+
+    def bits_for(self, clients: int) -> Bits:
+        """Return the smaller ring in which no sum of so many clients can wrap.
+
+        Raises:
+            SettingsError: if there is none.
+        """
+        if clients * self.bound < 1 << 31:
+            return 32
+        if clients * self.bound < 1 << 63:
+            return 64
+        raise SettingsError(
+            f"a sum of {clients:,} clients' numbers of up to {self.bound:,} steps does not fit 64 bits: lower "
+            "secure.steps, secure.max_change, secure.max_value or secure.max_weight"
+        )
+
+
+def check_secure(method: Method, rounds: RoundSettings, settings: SecureSettings) -> None:
+    """Refuse what must see single clients.
+
+    Raises:
+        SettingsError: naming the option, and what to do.
+    """
+    if not settings.is_on:
+        return
+    if obstacle := method.sum_obstacle:
+        raise SettingsError(f"secure.mode={settings.mode}: {obstacle}; choose a method such as fedavg or analytic")
+    judging = {
+        "norm_factor": rounds.norm_factor,
+        "max_weight_ratio": rounds.max_weight_ratio,
+        "clip_norm": rounds.clip_norm,
+    }
+    for name, value in judging.items():
+        if value is not None:
+            raise SettingsError(
+                f"secure.mode={settings.mode}: rounds.{name}={value:g} judges single updates, which the server does "
+                f"not see; set rounds.{name}=null"
+            )
+    if rounds.late != "drop":
+        raise SettingsError(f"secure.mode={settings.mode}: a late update fits no sum any more; set rounds.late=drop")
+
+
+def layout_of(method: Method, training: TrainingConfig, client: Client, settings: SecureSettings) -> Layout:
+    """Derive the layout from the method and the model, without training."""
+    upload, broadcast = empty_upload(method, training, client)
+    summand = method.summand(Update("", 0, 0, upload), broadcast, settings)
+    segments = []
+    for group, kind in method.sum_groups.items():
+        steps, bound = _scale(kind, settings)
+        flat = flatten({group: summand[group]})
+        segments += [Segment(name, tuple(value.shape), steps, bound) for name, value in flat.items()]
+    return Layout(tuple(segments))
+
+
+def _scale(kind: SumKind, settings: SecureSettings) -> tuple[int, int]:
+    if kind is SumKind.WHOLE:
+        return 1, LARGEST_DIFFERENCE
+    if kind is SumKind.COUNT:
+        return 1, settings.max_weight
+    most = {
+        SumKind.WEIGHTED_CHANGE: settings.max_change * settings.max_weight,
+        SumKind.WEIGHTED_VALUE: settings.max_value * settings.max_weight,
+        SumKind.VALUE: settings.max_value,
+    }[kind]
+    return settings.steps, math.ceil(most * settings.steps)
+
+
+def encoded(
+    method: Method, layout: Layout, update: Update, broadcast: Broadcast, settings: SecureSettings
+) -> NDArray[np.int64]:
+    """Return what a client adds, as whole numbers (length,): the client half."""
+    flat = flatten(method.summand(update, broadcast, settings))
+    parts = [
+        torch.round(flat[segment.name].double() * segment.steps).clamp(-segment.bound, segment.bound).long()
+        for segment in layout.segments
+    ]
+    vector: NDArray[np.int64] = torch.cat([part.reshape(-1) for part in parts]).cpu().numpy()
+    return vector
+
+
+def decoded(layout: Layout, total: NDArray[np.int64]) -> Tree:
+    """Return a sum of vectors as a tree of float64; whole numbers stay whole, below 2⁵³."""
+    flat, at = {}, 0
+    for segment in layout.segments:
+        size = math.prod(segment.shape)
+        part = torch.from_numpy(total[at : at + size].copy()).reshape(segment.shape)
+        flat[segment.name], at = part if segment.steps == 1 else part.double() / segment.steps, at + size
+    return unflatten(flat)
+
+
+def next_state(method: Method, state: Tree, layout: Layout, total: NDArray[np.int64], clients: Sequence[str]) -> Tree:
+    """Return the server's next state, of the sum alone: the server half.
+
+    Raises:
+        RoundError: if nobody in the sum has weight.
+    """
+    accumulator = method.accumulated(state, decoded(layout, total), clients)
+    if not accumulator.weight > 0:
+        raise RoundError("a sum needs at least one client with examples; there is none in it")
+    return method.finish(state, accumulator)
+
+
+def per_mille(share: float) -> int:
+    """Return a share as requests have it."""
+    return round(1000 * share)
+
+
+def clipped_share(vectors: Mapping[str, NDArray[np.int64]], layout: Layout) -> float:
+    """Return the share of numbers that lie at their bounds, where fixed point has cut something off."""
+    bounds = np.concatenate([np.full(math.prod(s.shape), s.bound) for s in layout.segments])
+    return float(np.mean([np.mean(np.abs(vector) >= bounds) for vector in vectors.values()]))

@@ -1,0 +1,100 @@
+"""Windows of motion sensors turned at random, as if the phone lay otherwise: one rotation of a window's both sensors.
+
+What is turned is what was measured, in m/s² and rad/s: normalized windows are scaled back before, and normalized again
+after it. Rotations are uniform over all there are (K. Shoemake, Uniform Random Rotations, Graphics Gems III, 1992), or
+small ones: about any axis, by an angle up to so many degrees, as a phone lies a little otherwise in another pocket.
+Each is a pure function of three draws from 0 to 1, and turns by products and sums that are rounded one by one, so that
+every engine and device has the same bits.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from federation.errors import SettingsError
+from federation.plan import Augmentation
+from federation.training.schedule import ROTATION_DRAWS
+
+AXES = 3
+CHANNELS = 2 * AXES
+ANY = 180.0
+"""Degrees: by no more than these is by any rotation."""
+Numbers = npt.NDArray[np.float64]
+
+
+class ChannelScale(NamedTuple):
+    """Mean and standard deviation (6,) by which windows were normalized."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @classmethod
+    def of(cls, mean: npt.NDArray[np.float64], std: npt.NDArray[np.float64]) -> ChannelScale:
+        """Take arrays (6,)."""
+        return cls(tuple(mean.tolist()), tuple(std.tolist()))
+
+
+def check_windows(x: Tensor) -> None:
+    """Refuse examples (..., T, 6) that are no windows of an accelerometer and a gyroscope.
+
+    Raises:
+        SettingsError: saying what came.
+    """
+    if x.dim() < 2 or x.shape[-1] != CHANNELS or not x.is_floating_point():
+        raise SettingsError(
+            f"rotation: it is for windows of motion sensors (samples, {CHANNELS}), the examples here are of shape "
+            f"{tuple(x.shape[1:])}; leave it out"
+        )
+
+
+def rotations(draws: npt.NDArray[np.floating], degrees: float = ANY) -> npt.NDArray[np.float32]:
+    """Return the rotations (..., 3, 3) of draws (..., 3), by no more than so many degrees, by unit quaternions."""
+    first, second, third = np.moveaxis(np.asarray(draws, np.float64), -1, 0)
+    x, y, z, w = _any_rotation(first, second, third) if degrees >= ANY else _small(first, second, third, degrees)
+    rows = [
+        [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
+        [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
+        [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
+    ]
+    return np.stack([np.stack(row, -1) for row in rows], -2).astype(np.float32)
+
+
+def _any_rotation(first: Numbers, second: Numbers, third: Numbers) -> tuple[Numbers, ...]:
+    inner, outer = np.sqrt(1 - first), np.sqrt(first)
+    one, other = 2 * np.pi * second, 2 * np.pi * third
+    return inner * np.sin(one), inner * np.cos(one), outer * np.sin(other), outer * np.cos(other)
+
+
+def _small(first: Numbers, second: Numbers, third: Numbers, degrees: float) -> tuple[Numbers, ...]:
+    height, half = 2 * first - 1, np.deg2rad(degrees) * third / 2
+    across, around = np.sqrt(1 - height**2) * np.sin(half), 2 * np.pi * second
+    return across * np.cos(around), across * np.sin(around), height * np.sin(half), np.cos(half)
+
+
+def rotated(x: Tensor, matrices: Tensor, scale: ChannelScale | None = None) -> Tensor:
+    """Turn windows x (..., T, 6), normalized by `scale` or raw, by rotations (..., 3, 3) that broadcast to them."""
+    columns = matrices.to(x)[..., None, :, :].unbind(-1)
+    if scale is None:
+        return torch.cat([_turned(part, columns) for part in x.split(AXES, -1)], -1)
+    mean, std = (x.new_tensor(values) for values in scale)
+    return (rotated(x * std + mean, matrices) - mean) / std
+
+
+def _turned(vectors: Tensor, columns: tuple[Tensor, ...]) -> Tensor:
+    # one product after the other: a matrix product rounds by the size of the batch
+    a, b, c = (vectors[..., axis : axis + 1] * columns[axis] for axis in range(AXES))
+    return a + b + c
+
+
+def rotated_at_random(
+    change: Augmentation, draws: npt.NDArray[np.float32], x: Tensor, scale: ChannelScale | None = None
+) -> Tensor:
+    """Turn a share of the windows x (..., T, 6) by draws (..., ROTATION_DRAWS or more)."""
+    matrices = torch.from_numpy(rotations(draws[..., 1:ROTATION_DRAWS], change.degrees)).to(x.device)
+    chosen = torch.from_numpy(draws[..., 0] < change.rotation).to(x.device)
+    return torch.where(chosen[..., None, None], rotated(x, matrices, scale), x)

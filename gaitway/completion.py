@@ -1,0 +1,54 @@
+"""`gaitway completion SHELL`: what a shell needs to complete programs, commands and options, by typer."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+
+import typer
+from typer.completion import completion_init, get_completion_script  # type: ignore[attr-defined]
+
+from gaitway.exit_codes import ExitCode
+
+VARIABLE = "_GAITWAY_COMPLETE"
+"""Set by the shell's script when it asks what may come next."""
+SHELLS = {
+    "bash": 'eval "$(gaitway completion bash)" in ~/.bashrc',
+    "zsh": 'eval "$(gaitway completion zsh)" in ~/.zshrc, after compinit',
+    "fish": "gaitway completion fish > ~/.config/fish/completions/gaitway.fish",
+}
+USAGE = "Usage: gaitway completion SHELL\n\nPrint what makes a shell complete `gaitway`:\n" + "".join(
+    f"  {shell:<5} {use}\n" for shell, use in SHELLS.items()
+)
+
+
+def main(words: Sequence[str]) -> int:
+    """Print the script of the shell that is named; returns the exit status."""
+    if len(words) != 1 or words[0] not in SHELLS:
+        asked = list(words) == ["--help"]
+        print(USAGE, end="", file=sys.stdout if asked else sys.stderr)
+        return ExitCode.DONE if asked else ExitCode.REFUSED
+    print(get_completion_script(prog_name="gaitway", complete_var=VARIABLE, shell=words[0]))
+    return 0
+
+
+def complete(programs: Mapping[str, tuple[str, str]], others: Mapping[str, str]) -> None:
+    """Answer the shell: `programs` are the module and purpose of each, of which only the one begun is imported."""
+    line = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS", "")
+    begun = line.split()[1:2]
+    root = typer.Typer(add_completion=False)
+    for name, (module, purpose) in programs.items():
+        if [name] == begun:
+            root.add_typer(import_module(module).app, name=name, help=purpose)
+        else:
+            root.command(name, help=purpose)(_nothing)
+    for name, purpose in others.items():
+        root.command(name, help=purpose)(_nothing)
+    completion_init()
+    root(prog_name="gaitway", complete_var=VARIABLE)
+
+
+def _nothing() -> None:
+    """Stand for a program that is not imported."""

@@ -1,0 +1,79 @@
+"""A graph that comes from elsewhere, such as the server's export: used for other weights, or exported anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from export import onnx_export
+from export.graph import ExportModule, ready_graph
+from export.onnx_export import export_onnx, export_variants
+from export.runtime import Session
+from tests.export.conftest import metadata, waves
+from tests.export.test_onnx_export import Linear
+
+
+def ready(tmp_path: Path) -> onnx_export.ExportedNetwork:
+    """An export of a network, which another one differs from in its weights."""
+    first, (x, _) = Linear(), waves(256, 3)
+    export_onnx(first, tmp_path / "first.onnx", metadata=metadata("linear"), examples=x)
+    return onnx_export.ExportedNetwork(tmp_path / "first.onnx", first)
+
+
+def rewritten(path: Path, change: Callable[[onnx.ModelProto], object]) -> None:
+    graph = onnx.load_model(path)
+    change(graph)
+    path.write_bytes(graph.SerializeToString())
+
+
+def one_weight(graph: onnx.ModelProto) -> None:
+    (bias,) = (each for each in graph.graph.initializer if each.name == "module.project.bias")
+    bias.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(bias) + 1, bias.name))
+
+
+def another_function(graph: onnx.ModelProto) -> None:
+    """The weights are right, and the graph computes something else: only the parity gate sees it."""
+    next(node for node in graph.graph.node if node.op_type == "Div").op_type = "Mul"
+
+
+def elsewhere(graph: onnx.ModelProto) -> None:
+    weight = graph.graph.initializer[0]
+    weight.ClearField("raw_data")
+    weight.data_location = onnx.TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="/etc/hostname")
+
+
+def foreign(graph: onnx.ModelProto) -> None:
+    graph.graph.node[0].domain = "com.example"
+    graph.opset_import.add(domain="com.example", version=1)
+
+
+@pytest.mark.parametrize("change", [None, one_weight, another_function, elsewhere, foreign])
+def test_a_graph_from_elsewhere_is_used_only_where_it_is_the_networks(
+    change: Callable[[onnx.ModelProto], object] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported, (x, _) = ready(tmp_path), waves(256, 3)
+    if change:
+        rewritten(exported.path, change)
+    made: list[object] = []
+    genuine = onnx_export.float32_graph
+    monkeypatch.setattr(onnx_export, "float32_graph", lambda *given: made.append(given) or genuine(*given))
+    variants = {tmp_path / f"{number}.onnx": Linear() for number in range(2)}
+    for module in variants.values():
+        module.project.bias = exported.module.project.bias if change is one_weight else module.project.bias
+    export_variants(variants, metadata=metadata("linear"), examples=x, exported=exported)
+    assert len(made) == (1 if change else 0)
+    for path, module in variants.items():
+        wanted = ExportModule(module, metadata("linear")).logits(x)
+        np.testing.assert_allclose(Session.load(path).predict(x).logits, wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("content", [b"", b"no graph", b"\x08\x08" * 500])
+def test_what_is_no_graph_is_none(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "g.onnx").write_bytes(content)
+    assert ready_graph(tmp_path / "g.onnx") is None
+    assert ready_graph(tmp_path / "none.onnx") is None

@@ -1,0 +1,174 @@
+"""Which methods need a sum alone, and that their server half is given nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from federation.errors import SettingsError
+from federation.method import Method
+from federation.methods import METHODS, method_from_json
+from federation.plan import RoundSettings, SecureSettings
+from federation.records import Tree, Update
+from federation.secure_sums.summation import Layout, check_secure, decoded, encoded, layout_of, next_state
+from federation.tree import flatten
+from tests.federation.federated import Federation, federation
+
+SECURE = SecureSettings(mode="masked")
+UNSCREENED = RoundSettings(norm_factor=None, max_weight_ratio=None)
+SUMMED = {
+    *("fedavg", "fedprox", "fedavgm", "fedadam", "fedyogi", "fedper", "fedrep", "ditto", "moon", "scaffold"),
+    *("fedproto", "fedpr", "analytic", "fedali", "fedala", "fedbabu"),
+}
+REFUSED = {
+    "local": "sends nothing",
+    "centralized": "in one place",
+    "fesem": "the centre that its own parameters are nearest to",
+    "fedatt": "by how far its own parameters went",
+    "fedpac": "the single heads of all",
+    "fedtgp": "the single prototypes of all",
+    "pfedfda": "does not say what of them adds up",
+    "fedproto_margin": "the margins of its own prototypes",
+}
+OPTIONS: dict[str, dict[str, Any]] = {"fedali": {"clustering": "one_step"}}
+
+
+def method_named(name: str, **options: Any) -> Method:
+    return method_from_json({"name": name, **OPTIONS.get(name, {}), **options})
+
+
+def summed(fed: Federation, updates: list[Update]) -> tuple[Layout, np.ndarray]:
+    method = fed.setup.method
+    layout = layout_of(method, fed.setup.training, fed.initial, SECURE)
+    vectors = [encoded(method, layout, one, method.broadcast(fed.state, one.client_id), SECURE) for one in updates]
+    return layout, np.sum(vectors, axis=0)
+
+
+def alone(fed: Federation, layout: Layout, total: np.ndarray, names: list[str]) -> Tree:
+    """Let the server's half work where everything that takes a single client's update fails."""
+    method = fed.setup.method
+
+    def never(*_args: object, **_kwargs: object) -> None:
+        raise AssertionError("the server's half was given a single client's tensors")
+
+    kind = type(method)
+    blind = type(kind.__name__, (kind,), dict.fromkeys(("fold", "fold_params", "aggregate", "summand"), never))
+    object.__setattr__(method, "__class__", blind)
+    try:
+        return next_state(method, fed.state, layout, total, names)
+    finally:
+        object.__setattr__(method, "__class__", kind)
+
+
+def test_every_method_is_summed_or_refused() -> None:
+    assert SUMMED | set(REFUSED) == set(METHODS)
+    assert not SUMMED & set(REFUSED)
+
+
+@pytest.mark.parametrize("name", sorted(SUMMED))
+def test_the_server_half_needs_the_sum_alone(name: str) -> None:
+    """Two rounds, the second one from a state that the first has made: as `aggregate` up to fixed point."""
+    fed = federation(method_named(name), dtype=torch.float32)
+    for _ in range(2):
+        updates = fed.updates()
+        layout, total = summed(fed, updates)
+        state = alone(fed, layout, total, [update.client_id for update in updates])
+        expected = flatten(fed.setup.method.aggregate(fed.state, updates))
+        came = flatten(state)
+        assert list(came) == list(expected)
+        for path, value in expected.items():
+            # half a step for each of three clients, of 22 examples or at the least one of a class
+            torch.testing.assert_close(came[path], value, atol=3e-3, rtol=2e-3, msg=lambda text, p=path: f"{p}: {text}")
+            assert came[path].dtype == value.dtype
+        fed = fed._replace(state=state)
+
+
+def test_sums_of_the_analytic_method_are_the_same_bit_for_bit() -> None:
+    fed = federation(method_named("analytic"), dtype=torch.float32)
+    updates = fed.updates()
+    layout, total = summed(fed, updates)
+    came = flatten(alone(fed, layout, total, [update.client_id for update in updates]))
+    expected = flatten(fed.setup.method.aggregate(fed.state, updates))
+    assert all(torch.equal(came[path], value) for path, value in expected.items())
+
+
+def test_a_client_of_the_analytic_method_leaves_by_a_masked_negative() -> None:
+    fed = federation(method_named("analytic"), dtype=torch.float32)
+    updates = fed.updates()
+    all_three = fed._replace(state=fed.setup.method.aggregate(fed.state, updates))
+    leaving = Update("bob", 0, 0, {}, replaces=updates[1].tensors)
+    staying = [one._replace(replaces=one.tensors) for one in (updates[0], updates[2])]
+    layout, total = summed(all_three, [staying[0], leaving, staying[1]])
+    left = flatten(alone(all_three, layout, total, ["ada", "bob", "cyd"]))
+    never_there = flatten(fed.setup.method.aggregate(fed.state, [updates[0], updates[2]]))
+    assert all(torch.equal(left[path], value) for path, value in never_there.items())
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_other_methods_are_refused_in_words(name: str) -> None:
+    with pytest.raises(SettingsError, match=REFUSED[name]):
+        check_secure(METHODS[name](), UNSCREENED, SECURE)
+    check_secure(METHODS[name](), RoundSettings(), SecureSettings())
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({"name": "fedavg", "aggregation": "median"}, "must see every client's parameters"),
+    ({"name": "fedproto", "average_over": "clients"}, "set average_over=round"),
+    ({"name": "fedali"}, "set clustering=one_step"),
+])  # fmt: skip
+def test_options_that_need_single_updates_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        check_secure(method_from_json(options), UNSCREENED, SECURE)
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"norm_factor": 10.0}, "rounds.norm_factor=null"),
+    ({"max_weight_ratio": 2.0}, "rounds.max_weight_ratio=null"),
+    ({"clip_norm": 1.0}, "rounds.clip_norm=null"),
+    ({"late": "next"}, "rounds.late=drop"),
+])  # fmt: skip
+def test_rules_that_judge_single_updates_are_refused(changes: dict[str, Any], words: str) -> None:
+    rounds = UNSCREENED.model_copy(update=changes)
+    with pytest.raises(SettingsError, match=words):
+        check_secure(METHODS["fedavg"](), rounds, SECURE)
+
+
+def test_a_method_that_overrides_fold_alone_is_refused() -> None:
+    """A plug-in that has never heard of sums must not be summed as FedAvg is."""
+
+    class Other(METHODS["fedavg"]):  # type: ignore[misc]
+        def fold(self, state: Any, accumulator: Any, update: Any) -> Any:
+            return super().fold(state, accumulator, update._replace(examples=1))
+
+    with pytest.raises(SettingsError, match="does not say what of them adds up"):
+        check_secure(Other(), UNSCREENED, SECURE)
+
+
+def test_the_ring_is_so_large_that_no_sum_wraps() -> None:
+    fed = federation(method_named("fedavg"), dtype=torch.float32)
+    layout = layout_of(fed.setup.method, fed.setup.training, fed.initial, SECURE)
+    assert layout.bound == 4 * 4096 * 1024
+    assert (layout.bits_for(127), layout.bits_for(128)) == (32, 64)
+    with pytest.raises(SettingsError, match="does not fit 64 bits"):
+        layout.bits_for(1 << 40)
+    most = np.full(layout.length, 127 * layout.bound)
+    assert most.astype(np.int32).tolist() == most.tolist()
+    assert layout.digest != layout_of(fed.setup.method, fed.setup.training, fed.initial, SECURE.model_copy(
+        update={"steps": 512}
+    )).digest  # fmt: skip
+
+
+def test_numbers_are_rounded_and_cut_off_where_the_plan_says() -> None:
+    fed = federation(method_named("fedavg"), dtype=torch.float64)
+    method, broadcast = fed.setup.method, fed.setup.method.broadcast(fed.state, "")
+    layout = layout_of(method, fed.setup.training, fed.initial, SECURE)
+    params = {name: value + 1e9 for name, value in broadcast["params"].items()}
+    first = next(iter(params))
+    params[first] = broadcast["params"][first] + 0.3
+    tree = decoded(layout, encoded(method, layout, Update("x", 10**9, 1, {"params": params}), broadcast, SECURE))
+    assert int(tree["weight"]) == 4096
+    assert float(tree["params"][first].reshape(-1)[0]) == round(0.3 * 4096 * 1024) / 1024
+    assert {float(v.max()) for n, v in tree["params"].items() if n != first} == {4.0 * 4096}

@@ -1,0 +1,99 @@
+"""Simulated rounds whose updates are summed by the real protocol: the clear one's numbers, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from federation.tree import flatten
+from gaitway.errors import GaitwayError
+from sim import checkpoint
+from sim.data.federated_data import FederatedData
+from sim.run import build_simulation, load_data
+from sim.simulation import Simulation
+from tests.sim.small_runs import settings_for
+
+FOUR = ["data.subjects=4", "data.phones=1", "data.places=1", "data.minutes=3"]
+ONE_STEP = {"fedali": ["clustering=one_step"]}
+
+
+def settings(method: str, mode: str, **options: object):
+    more = [*FOUR, *ONE_STEP.get(method, []), *options.pop("set", [])]
+    return settings_for(method, secure=mode, batch=16, **options, set=more)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:
+    return load_data(settings("fedavg", "off"), None, tmp_path_factory.mktemp("cache"), None)
+
+
+def same_state(one: Simulation, other: Simulation) -> bool:
+    mine, theirs = flatten(one.state), flatten(other.state)
+    return mine.keys() == theirs.keys() and all(torch.equal(value, theirs[name]) for name, value in mine.items())
+
+
+@pytest.mark.parametrize("method", [
+    pytest.param(name, marks=() if name in ("fedavg", "analytic", "fedproto") else pytest.mark.ci)
+    for name in ("fedavg", "analytic", "fedproto", "fedpr", "fedali", "scaffold", "ditto")
+])  # fmt: skip
+def test_masked_sums_are_those_in_the_clear_bit_for_bit(method: str, data: FederatedData) -> None:
+    """Over two rounds, with a client of four lost in each."""
+    masked, clear = (build_simulation(settings(method, mode, stragglers=0.25), data) for mode in ("masked", "clear"))
+    for record, other in zip(masked.run_rounds(), clear.run_rounds(), strict=True):
+        assert "failed" not in record
+        assert len(record["lost"]) == (0 if method == "analytic" else 1), "who does not train cannot be slow"
+        assert record["personalization"] == other["personalization"]
+        assert record["secure"]["threshold"] == 2
+        assert record["bytes_up"] > 4 * record["secure"]["numbers"], "what the protocol sends is counted"
+        assert same_state(masked, clear)
+
+
+def test_fixed_point_is_near_floating_point(data: FederatedData) -> None:
+    plain, secure = (
+        build_simulation(
+            settings("fedavg", mode, rounds=1, set=["rounds.norm_factor=null", "rounds.max_weight_ratio=null"]), data
+        )
+        for mode in ("off", "masked")
+    )
+    for simulation in (plain, secure):
+        list(simulation.run_rounds())
+    for name, value in flatten(plain.state).items():
+        # half a step of 1/1024 for each client, divided by the clients' mean number of examples
+        torch.testing.assert_close(flatten(secure.state)[name], value, atol=2e-5, rtol=1e-5)
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_state(data: FederatedData, tmp_path: Path) -> None:
+    """An analytic client's sums replace those that it has in the total, also after the program was killed."""
+    whole, begun, resumed = (build_simulation(settings("analytic", "masked"), data) for _ in range(3))
+    list(whole.run_rounds())
+    next(begun.run_rounds())
+    checkpoint.save(tmp_path / "checkpoint.bin", begun.checkpoint())
+    resumed.restore(checkpoint.load(tmp_path / "checkpoint.bin", "cpu"))
+    list(resumed.run_rounds())
+    assert same_state(whole, resumed)
+    assert int(whole.state["sums"]["clients"]) == 4
+
+
+def test_too_few_clients_fail_the_round_and_leave_the_state(data: FederatedData) -> None:
+    simulation = build_simulation(settings("fedavg", "masked", stragglers=0.5, rounds=1), data)
+    before = simulation.state
+    record = next(simulation.run_rounds())
+    assert "2 of 4 members have sent their vectors, 3 are needed" in record["failed"]
+    assert simulation.state is before
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({"method": "fedatt"}, "how far its own parameters went"),
+    ({"method": "fedavg", "precision": "int8"}, "set --precision lossless"),
+    ({"method": "fedavg", "clients_per_round": 2}, "a sum 3 at least"),
+    ({"method": "fedavg", "set": ["rounds.norm_factor=10"]}, "rounds.norm_factor=null"),
+    ({"method": "fedavg", "set": ["aggregation=median"]}, "must see every client's parameters"),
+])  # fmt: skip
+def test_what_must_see_single_updates_is_refused_before_the_first_round(
+    options: dict, words: str, data: FederatedData
+) -> None:
+    given = dict(options)
+    with pytest.raises(GaitwayError, match=words):
+        build_simulation(settings(given.pop("method"), "masked", **given), data)
