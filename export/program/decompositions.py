@@ -50,7 +50,7 @@ def convolution(
     transposed: bool,
     output_padding: list[int],
     groups: int,
-) -> Tensor:
+) -> Any:
     """Convolve signals (B, C, T) by one matrix product of their windows."""
     if not _is_plain(weight, stride, dilation, transposed, groups):
         return NotImplemented
@@ -72,7 +72,7 @@ def convolution_backward(
     output_padding: list[int],
     groups: int,
     wanted: list[bool],
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+) -> Any:
     """Return the gradients of x, weight and bias; the windows are the forward pass's, which ORT merges."""
     if not _is_plain(weight, stride, dilation, transposed, groups):
         return NotImplemented
@@ -85,7 +85,7 @@ def convolution_backward(
         product = windows.reshape(-1, columns).t() @ rows
         of_weight = product.reshape(kernel, channels, -1).permute(2, 1, 0)
     if wanted[0]:
-        parts = (rows @ _as_matrix(weight).t()).reshape(batch, places, columns).split(step * channels, 2)
+        parts = torch.split((rows @ _as_matrix(weight).t()).reshape(batch, places, columns), step * channels, 2)
         added = [F.pad(part, (0, 0, i, len(parts) - 1 - i)) for i, part in enumerate(parts)]
         padded = sum(added[1:], start=added[0]).reshape(batch, -1, channels)
         padded = F.pad(padded, (0, 0, 0, max(0, length + 2 * pad - padded.shape[1])))
@@ -135,7 +135,7 @@ def _one_hot(index: Tensor, rows: int, like: Tensor) -> Tensor:
     return (index[:, None] == torch.arange(rows, device=index.device)).to(like.dtype)
 
 
-def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
+def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Any:
     """Add rows of `source` to those of x that `index` names."""
     if dim != 0 or alpha != 1:
         return NotImplemented
@@ -143,14 +143,14 @@ def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: floa
     return x + (_one_hot(index, x.shape[0], source).t() @ flat).reshape(x.shape)
 
 
-def scatter_add(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+def scatter_add(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
     """Add numbers (n,) to those of x that `index` names."""
     if x.dim() != 1:
         return NotImplemented
     return x + (_one_hot(index, x.shape[0], source) * source[:, None]).sum(0)
 
 
-def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     """Return the main diagonal of one square matrix."""
     if x.dim() != 2 or offset or x.shape[0] != x.shape[1]:
         return NotImplemented
@@ -162,7 +162,7 @@ def lerp(start: Tensor, end: Tensor, weight: float) -> Tensor:
     return start + weight * (end - start) if abs(weight) < 0.5 else end - (end - start) * (1 - weight)
 
 
-def vector_norm(x: Tensor, order: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+def vector_norm(x: Tensor, order: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """Return the Euclidean norm, the only one that layers here take."""
     if order != 2 or dtype not in (None, x.dtype):
         return NotImplemented

@@ -30,6 +30,7 @@ from federation.training.optimizers import Optimizer, optimizer_for, sgd
 from federation.tree import flatten, select, unflatten
 from gaitway.tasks import TargetKind
 from models import build
+from models.model import Model
 
 EVALUATION_BATCH = 256
 """As devices with torch and the simulation score: ALP looks at the whole batch, so scores compare at equal sizes."""
@@ -63,6 +64,8 @@ def federation_of(plan: Plan) -> Federation:
         return build(plan.model.name, classes=len(plan.labels), **plan.model.options)
 
     module = initial_model(make, plan.training.seed)
+    if not isinstance(module, Model):
+        raise ProgramError(f"programs are for networks of models.MODELS, and {plan.model.name} is none")
     if module.feature_dim != plan.training.feature_dim:
         raise ProgramError(
             f"training.feature_dim = {plan.training.feature_dim}, and {plan.model.name} has features of length "
@@ -110,7 +113,7 @@ def export_program(federation: Federation) -> bytes:
         broadcast=_types({"broadcast": federation.broadcast}),
         upload=_types({"upload": upload}),
         sums=_types(as_dicts(method.empty_sums(setup.training, examples.x))),
-        sums_at=tuple(sorted(method.sums_at, reverse=True)),
+        sums_at=("before",) * ("before" in method.sums_at) + ("after",) * ("after" in method.sums_at),
         phases=tuple(phases),
         graphs={name: _graph_entry(name, one, models.get(name)) for name, one in traced.items()},
     )

@@ -9,15 +9,15 @@ all examples with the received and the trained model, `upload/…` what travels,
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from federation.plan import TrainingConfig
 
-FORMAT = "gaitway.program/1"
-OPSET = 18
+FORMAT: Final = "gaitway.program/1"
+OPSET: Final = 18
 IR_VERSION = 9
 OUTPUT = "next/"
 """Before the name of each output of a graph: a graph has no two values of one name."""

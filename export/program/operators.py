@@ -15,7 +15,7 @@ import torch
 from export.program.graph_writer import GraphWriter, Value
 from export.program.recorder import Call, Traced, UnsupportedOperatorError
 
-Emit = Callable[[GraphWriter, Traced], Value]
+Emit = Callable[[GraphWriter, Call], Value]
 EMITTERS: dict[str, Emit] = {}
 END = 1 << 62
 """Behind the last entry of any dimension."""

@@ -105,9 +105,9 @@ def _needed(calls: list[Call], outputs: list[Traced]) -> list[Call]:
     return kept
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, decompositions: Decompositions) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
         self._decompositions = decompositions
         self._traced = WeakIdKeyDictionary()

@@ -104,7 +104,7 @@ def _model(graph: GraphWriter, inputs: dict[str, Traced], outputs: dict[str, Tra
         [helper.make_tensor_value_info(prefix + name, TYPES[node.dtype], node.shape) for name, node in each]
         for prefix, each in (("", inputs.items()), (OUTPUT, outputs.items()))
     ]
-    body = helper.make_graph(graph.nodes, "program", *infos, initializer=graph.constants)
+    body = helper.make_graph(graph.nodes, "program", infos[0], infos[1], initializer=graph.constants)
     opset = helper.make_opsetid("", OPSET)
     return helper.make_model(body, opset_imports=[opset], ir_version=IR_VERSION, producer_name="gaitway")
 
