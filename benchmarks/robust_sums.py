@@ -3,7 +3,7 @@
 All people of MotionSense and UCI HAR, a tenth or three tenths of them hostile. For each set and seed the simulation
 makes every client's sums once; hostile ones are put in their place (`sim.attacks_on_sums`), combined by the function
 that live publications call (`federation.aggregation.present_sums`), and the simulation scores the head that comes out
-on the test windows of all people, in macro-F1. The seed draws the cosines and who is hostile. Every cell is a line of
+on the test windows of all people, in macro-F1. The seed draws who is hostile, and deals groups. Every cell is a line of
 `cells.jsonl`; the same command goes on with what is missing, and prints the tables from what is there:
 
     python benchmarks/robust_sums.py --data-root DATA --out runs/robust_sums
@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from federation.aggregation.present_sums import combined
+from federation.aggregation.ridge import SUM_STEPS
 from federation.aggregation.ridge_bounds import implausibility
 from federation.methods import method_from_json
 from federation.plan import RoundSettings
@@ -29,7 +30,6 @@ from federation.records import Batch, Output, Tree, Update
 from federation.seeds import generator
 from federation.tree import total as sum_of
 from sim.attacks import Attack, Kind
-from sim.attacks_on_sums import REPEATED
 from sim.cli.options import build_experiment
 from sim.data.sources import get_source
 from sim.presets import with_defaults
@@ -159,11 +159,10 @@ def _score(cell: Mapping[str, Any], played: Played) -> dict[str, Any]:
     sent = Attack(cell["attack"], attackers).on_updates(own, {}, seed, 1) if attackers else own
     options, rounds = RULES[cell["rule"]]
     method = method_from_json({"name": "analytic", **options})
-    repeated = REPEATED if cell["attack"] == "scaling" else 1
     refused = {
         update.client_id
         for update in sent
-        if update.client_id in attackers and implausibility(update.tensors, update.examples * repeated, method.clip)
+        if update.client_id in attackers and implausibility(update.tensors, _windows(update), method.clip)
     }
     parts = {update.client_id: update for update in sent if update.client_id not in refused}
     found = combined(method, RoundSettings(**rounds), seed, simulation.state, list(parts), parts.__getitem__)
@@ -175,6 +174,11 @@ def _score(cell: Mapping[str, Any], played: Played) -> dict[str, Any]:
         "excluded": len(found.screening.excluded),
         "capped": len(found.screening.capped),
     }
+
+
+def _windows(update: Update) -> int:
+    """Return how many windows the sums hold: what a hostile client claims."""
+    return round(float((update.tensors["moment"][-1].double() / SUM_STEPS).square().sum()) + 1)
 
 
 def _table(cells: list[dict[str, Any]], name: str, share: float) -> str:

@@ -22,10 +22,10 @@ def is_base(name: str) -> bool:
 def with_placeholder_head(params: Tensors) -> Tensors:
     """Return parameters with a head of numbers that differ and are not 0, for an export in which others take its place.
 
-    An exporter leaves out a bias of zeros, and makes one of equal tensors.
+    An exporter leaves out a bias of zeros, and makes one of equal tensors. Small, so that rounding stays small too.
     """
     return {
-        name: torch.linspace(0.1, 0.9, value.numel(), dtype=value.dtype).reshape(value.shape)
+        name: torch.linspace(1e-3, 2e-3, value.numel(), dtype=value.dtype).reshape(value.shape)
         if is_head(name)
         else value
         for name, value in params.items()

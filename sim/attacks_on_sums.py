@@ -4,7 +4,7 @@ Other labels are other columns of B, and leave G as it is, since the examples of
 label_flip: y ← C − 1 − y. class_swap: the first two classes change places, and all else is right. noise: features and
 classes are drawn. sign_flip: features with the other sign. scaling: label_flip by a client that says it has each window
 900 times, so that it weighs thirty times as much; its weight is all that a claim can raise. collusion: all attackers
-send one and the same, the mean of their sums with every class called by the next one's name.
+send one and the same, the sums of the first of them with every class called by the next one's name.
 """
 
 from __future__ import annotations
@@ -106,9 +106,8 @@ def _drawn(update: Update, chance: np.random.Generator) -> Update:
 
 
 def _colluding(updates: Sequence[Update], attackers: frozenset[str]) -> Sequence[Update]:
-    mine = [update.tensors for update in updates if update.client_id in attackers]
-    if not mine:
+    first = next((update.tensors for update in updates if update.client_id in attackers), None)
+    if first is None:
         return updates
-    mean = {name: (value.double() / len(mine)).round().to(torch.int32) for name, value in ridge.total_of(mine).items()}
-    sent = {**mean, "moment": mean["moment"].roll(1, 1)}
+    sent = {**first, "moment": first["moment"].roll(1, 1)}
     return [update._replace(tensors=sent) if update.client_id in attackers else update for update in updates]

@@ -68,7 +68,7 @@ class Baseline(Simulation):
 
     @cached_property
     def fitted(self) -> Mapping[str, Any]:
-        """The models by the clients that have training examples; fitted anew where a run is resumed."""
+        """The models by the clients that have training examples; fitted again where a run is resumed."""
         names = self.data.train_sizes
         return {name: self.fit(self.features(self.data.clients[name].train), name) for name in names}
 

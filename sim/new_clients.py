@@ -30,7 +30,7 @@ from sim.simulation import Simulation
 AS_RECORDED = "as_recorded"
 Scores = dict[str, Statistics]
 """Of each client, by the name of the head that it served with; "" is the one that a device would take."""
-TAKEN = ""
+SERVED = ""
 
 
 def score_new_clients(simulation: Simulation, holdout: Holdout, by_own_statistics: bool = False) -> dict[str, Any]:
@@ -57,9 +57,9 @@ def score_new_clients(simulation: Simulation, holdout: Holdout, by_own_statistic
                 for rotation in rotations
             ]
     found = {way: scorer.scores(way, carried) for way, carried in ways.items()}
-    taken = {way: {k: heads.get(TAKEN) for k, heads in by_shots.items()} for way, by_shots in found.items()}
+    taken = {way: {k: heads.get(SERVED) for k, heads in by_shots.items()} for way, by_shots in found.items()}
     heads = {
-        way: {k: {name: each for name, each in heads.items() if name != TAKEN} for k, heads in by_shots.items()}
+        way: {k: {name: each for name, each in heads.items() if name != SERVED} for k, heads in by_shots.items()}
         for way, by_shots in found.items()
     }
     return {
@@ -101,15 +101,15 @@ class _Scorer:
         served = self._personalized(network, name, client, shots) if shots else _served(network, broadcast)
         heads = setup.method.serving_models(served if shots else setup.method.refresh(served, broadcast))
         if SHARED not in heads:
-            return {TAKEN: self._measured(ClientModel(setup, served), client)}
+            return {SERVED: self._measured(ClientModel(setup, served), client)}
         plain = replace(setup, method=FedAvg())  # each head is a network that predicts by itself
         names = heads if shots else [each for each in heads if each.startswith(SHARED)]
         scores = {each: self._measured(ClientModel(plain, heads[each]), client) for each in names}
         if shots:
-            return {TAKEN: self._measured(ClientModel(setup, served), client), **scores}
+            return {SERVED: self._measured(ClientModel(setup, served), client), **scores}
         is_far = self._is_far(network, name, client)
         self.far.setdefault(way, []).append(is_far)
-        return {TAKEN: scores[head_without_labels(names, is_far)], **scores}
+        return {SERVED: scores[head_without_labels(names, is_far)], **scores}
 
     def unlabelled(self) -> dict[str, Any] | None:
         """Score models that have adapted to the new clients' training windows without a label of them."""
@@ -168,7 +168,7 @@ class _BaselineScorer(_Scorer):
             return {}
         model = next(iter(simulation.fitted.values())) if simulation.is_pooled else None
         shown = model or simulation.fit(simulation.features(few_shot(simulation.task, client, shots)), name)
-        return {TAKEN: simulation.measure(shown, simulation.features(client.test))}
+        return {SERVED: simulation.measure(shown, simulation.features(client.test))}
 
 
 def _served(network: Architecture, broadcast: Mapping[str, Any]) -> Client:

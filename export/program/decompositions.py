@@ -169,6 +169,12 @@ def vector_norm(x: Tensor, order: float = 2, dim: Any = None, keepdim: bool = Fa
     return (x * x).sum(dim, keepdim).sqrt()
 
 
+def eye(rows: int, *, dtype: Any = None, **_: Any) -> Tensor:
+    """Return the identity matrix; torch compares bytes, of which ONNX makes no range."""
+    places = torch.arange(rows)
+    return (places[:, None] == places).to(dtype or torch.float32)
+
+
 def empty_permuted(size: list[int], order: list[int], *, dtype: Any = None, **_: Any) -> Tensor:
     """Return zeros: a graph has no memory that is left as it was."""
     return torch.zeros(size, dtype=dtype)
@@ -185,5 +191,6 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     ATEN.diagonal.default: diagonal,
     ATEN.lerp.Scalar: lerp,
     ATEN.linalg_vector_norm.default: vector_norm,
+    ATEN.eye.default: eye,
     ATEN.empty_permuted.default: empty_permuted,
 }

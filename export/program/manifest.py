@@ -29,7 +29,7 @@ MAX_STEPS = 8
 OPERATORS = frozenset(
     {
         *("Abs", "Add", "Sub", "Mul", "Div", "Mod", "Neg", "Pow", "Sqrt", "Reciprocal", "Exp", "Log", "Erf", "Sign"),
-        *("Round", "Max", "Min", "Sigmoid", "Tanh", "Relu", "Softmax", "LogSoftmax", "LayerNormalization"),
+        *("Round", "Floor", "Max", "Min", "Sigmoid", "Tanh", "Relu", "Softmax", "LogSoftmax", "LayerNormalization"),
         *("And", "Or", "Xor", "Not", "Where", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
         *("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Cast", "Identity", "MatMul", "Conv"),
         *("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ArgMax", "TopK"),

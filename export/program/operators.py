@@ -32,6 +32,7 @@ UNARY = {
     "abs": "Abs",
     "sign": "Sign",
     "round": "Round",
+    "floor": "Floor",
     "reciprocal": "Reciprocal",
     "logical_not": "Not",
 }

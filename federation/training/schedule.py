@@ -92,7 +92,7 @@ def with_rotations(order: Schedule, copies: int, seed: int, client_id: str) -> S
         draws[copy, :, 1:] = generator(seed, "rotations", client_id, copy).random(
             (steps * size, ROTATION_DRAWS - 1), np.float32
         )
-    rows, mask = (np.repeat(each, 1 + copies, axis=0) for each in (order.rows, order.mask))
+    rows, mask = np.repeat(order.rows, 1 + copies, axis=0), np.repeat(order.mask, 1 + copies, axis=0)
     return Schedule(rows, mask, draws.reshape(1 + copies, steps, size, ROTATION_DRAWS))
 
 

@@ -45,6 +45,14 @@ class Rule:
         return _below(entry.target, (*EVERYWHERE, *self.ours)) and not _below(entry.target, self.never)
 
 
+PROGRAM_WITHOUT_TORCH = Rule(
+    (
+        *(f"export.program.{name}" for name in ("errors", "manifest", "graph_check", "archive", "runtime")),
+        *("export.runtime", "federation.plan", "federation.seeds", "federation.training.schedule"),
+    ),
+    ("numpy", "onnxruntime", "pydantic"),
+)
+
 # The design's table; the longest name that a module lies below decides.
 TABLE = {
     "gaitway": Rule(),  # it finds the programs by their names, and loads the one that is wanted
@@ -56,6 +64,11 @@ TABLE = {
         ("models", "federation.tasks", "federation.records", "federation.errors"), ("torch", "onnx", "onnxruntime")
     ),
     "export.runtime": Rule((), ("numpy", "onnxruntime")),
+    # programs are made of the code of a device with torch,
+    "export.program": Rule(("export.runtime", "federation", "models"), ("torch", "onnx")),
+    # and are checked and run where torch is not installed
+    **{f"export.program.{name}": PROGRAM_WITHOUT_TORCH for name in ("errors", "manifest", "graph_check", "archive")},
+    **{f"export.program.{name}": PROGRAM_WITHOUT_TORCH for name in ("runtime", "host")},
     # what runs where torch is not installed: samples in, answers out
     "export.recognizer": Rule(("export.runtime", "har_pipeline"), ("numpy",)),
     "export.recording_files": Rule(("export.runtime", "har_pipeline"), ("numpy",)),
@@ -257,6 +270,7 @@ ALSO_OUTSIDE = {
     "har_pipeline.description": {"pydantic": VALIDATES},
     "models.checkpoint": {"safetensors": "checkpoints are safetensors"},
     "export": {"numpy": "windows and logits at ONNX Runtime's border"},
+    "export.program.command": {"rich": "the command's table"},
     "edge_agent": {"pydantic": VALIDATES},
     "edge_agent.cli": {"typer": "the commands", "rich": "their tables"},
     "edge_agent.storage.credentials": {"cryptography": "the device's key pair"},
@@ -489,6 +503,7 @@ def test_each_departure_is_still_needed(table: dict[str, dict[str, str]]) -> Non
         ),
         ("import export.runtime", "torch onnx models federation"),
         ("import export.recognizer", "torch onnx models federation pandas scipy"),
+        ("import export.program.host", "torch onnx models safetensors pandas"),
         ("import export.images", "torch onnx models federation pandas scipy"),
         ("import export.__main__", "torch onnx models federation pandas scipy"),
         ("import federation.protocol.messages", "torch paho"),

@@ -91,7 +91,7 @@ class WordLevel:
 
 
 @dataclass(frozen=True)
-class Segment:
+class RowSegment:
     """Rows of one file in which no word changes: how strongly they move (the logarithm), and each column's word."""
 
     name: str
@@ -99,7 +99,7 @@ class Segment:
     words: dict[int, str]
 
 
-def segments_of(stretch: RowStretch, columns: Sequence[int], acc: Sequence[int]) -> list[Segment]:
+def segments_of(stretch: RowStretch, columns: Sequence[int], acc: Sequence[int]) -> list[RowSegment]:
     """Cut a stretch where one of its words changes, and measure how it moves."""
     words = [tuple(row[at].strip() for at in columns) for row in stretch.rows]
     edges = [0, *(at for at in range(1, len(words)) if words[at] != words[at - 1]), len(words)]
@@ -108,7 +108,7 @@ def segments_of(stretch: RowStretch, columns: Sequence[int], acc: Sequence[int])
     for low, high in pairwise(edges):
         own = sizes[low:high][np.isfinite(sizes[low:high])]
         movement = float(np.log(own.std() + 1e-3 * own.mean() + 1e-9)) if len(own) >= 10 else np.nan
-        found.append(Segment(stretch.name, movement, dict(zip(columns, words[low], strict=True))))
+        found.append(RowSegment(stretch.name, movement, dict(zip(columns, words[low], strict=True))))
     return found
 
 
@@ -121,7 +121,7 @@ class Roles(NamedTuple):
     sure: set[str]
 
 
-def assign(segments: Sequence[Segment], header: Sequence[str], columns: Sequence[int]) -> Roles:
+def assign(segments: Sequence[RowSegment], header: Sequence[str], columns: Sequence[int]) -> Roles:
     """Choose the best pair of levels for activity and client, and what is left over for the session."""
     levels = [*_of_columns(segments, header, columns), *_of_paths([segment.name for segment in segments])]
     movement = np.array([segment.movement for segment in segments])
@@ -141,7 +141,7 @@ def assign(segments: Sequence[Segment], header: Sequence[str], columns: Sequence
     return Roles(best["activity"], best["client"], next(left, None), sure)
 
 
-def _of_columns(segments: Sequence[Segment], header: Sequence[str], columns: Sequence[int]) -> list[WordLevel]:
+def _of_columns(segments: Sequence[RowSegment], header: Sequence[str], columns: Sequence[int]) -> list[WordLevel]:
     names = {at: header[at] if header else "" for at in columns}
     return [WordLevel(tuple(segment.words[at] for segment in segments), at, name=names[at]) for at in columns]
 

@@ -37,7 +37,7 @@ def small_federation(
     settings = {"epochs": 3, "batch_size": 4, "lr": 0.01, "optimizer": optimizer, **training}
     config = TrainingConfig(classes=classes, feature_dim=16, **settings)
     module = initial_model(lambda: models.build(network_name, classes=classes, **NETWORKS[network_name]), 0)
-    setup = Setup(learnt, config, network(module), TASKS[task]())
+    setup = Setup(learnt, config, network(module), TASKS[task](), rounds=4)
     initial = learnt.init_client_state(initial_client(module), config)
     broadcast = learnt.broadcast(learnt.server_init(initial.params, initial.buffers, config), "")
     spec = {"name": network_name, "options": NETWORKS[network_name]}

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from federation.errors import SettingsError
-from federation.plan import Augmentation
+from federation.methods import METHODS
+from federation.plan import Augmentation, Plan, TrainingConfig, live_incompatibility
+from federation.records import Examples
+from federation.training.client_round import train_one, train_stacked
+from federation.training.forward import initial_client, network
+from federation.training.local_round import Setup
 from federation.training.rotation import ChannelScale, check_windows, rotated, rotated_at_random, rotations
 from federation.training.schedule import in_order, with_rotations
+from models import build
 
 
 def draws(count: int, columns: int = 3) -> np.ndarray:
@@ -77,3 +85,42 @@ def test_images_are_not_turned_so() -> None:
         check_windows(torch.zeros(2, 3, 8, 8))
     assert not Augmentation.model_validate("rotation=1").is_of_images
     assert str(Augmentation.model_validate("flip=0.5,rotation=0.5")) == "flip=0.5,rotation=0.5"
+
+
+def test_clients_that_train_together_turn_the_windows_that_they_turn_alone() -> None:
+    torch.manual_seed(0)
+    module = build("har_cnn", classes=2, channels=[8, 8], feature_dim=16, hidden=8)
+    change = Augmentation(rotation=0.7, degrees=60)
+    training = TrainingConfig(classes=2, feature_dim=16, batch_size=8, optimizer="sgd", lr=0.1, augmentation=change)
+    setup = Setup(METHODS["fedavg"](), training, network(module), channels=ChannelScale((0.5,) * 6, (2.0,) * 6))
+    client = initial_client(module)
+    broadcast = setup.method.server_init(client.params, client.buffers, training)
+    mine = {
+        name: Examples(torch.randn(count, 128, 6), torch.arange(count) % 2) for name, count in (("a", 20), ("b", 9))
+    }
+    known = {"client_ids": list(mine), "round_number": 1}
+    together = train_stacked(setup, [client] * 2, [broadcast] * 2, list(mine.values()), **known)
+    unturned = replace(setup, training=training.model_copy(update={"augmentation": Augmentation()}))
+    for name, found in zip(mine, together, strict=True):
+        alone, plain = (
+            train_one(each, client, broadcast, mine[name], client_id=name, round_number=1) for each in (setup, unturned)
+        )
+        for key, value in alone.client.params.items():
+            torch.testing.assert_close(found.client.params[key], value, atol=1e-4, rtol=1e-3)
+        assert any(
+            (plain.client.params[key] - alone.client.params[key]).abs().max() > 1e-4 for key in plain.client.params
+        )
+
+
+def test_units_of_each_clients_own_are_not_turned() -> None:
+    plan = {
+        "labels": ["a", "b"],
+        "model": {"name": "har_cnn"},
+        "training": {"classes": 2, "augmentation": "rotation=1"},
+    }
+    own, shared = (
+        Plan.model_validate({**plan, "method": {"name": "fedavg"}, "data": {"normalization": kind}})
+        for kind in ("client", "none")
+    )
+    assert "gives each client units of its own" in (live_incompatibility(own) or "")
+    assert live_incompatibility(shared) is None

@@ -1,0 +1,142 @@
+"""Every method's round with a program ends where torch's does; those that cannot be programs are refused in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from export.program.errors import ProgramError
+from export.program.exporter import EVALUATION_BATCH, export_program
+from export.program.host import DeviceExamples, measure
+from export.program.parity import (
+    ROUNDING_FACTOR,
+    as_arrays,
+    check_round,
+    compare_round,
+    differences,
+    generated_examples,
+    outcome_arrays,
+    run_both,
+)
+from export.program.runtime import Program
+from federation.methods import METHODS
+from federation.tasks.task import arrays
+from federation.training.prediction import measure as measure_with_torch
+from tests.export.program.small_federations import EXPORTABLE, NETWORKS, loaded, small_federation
+
+AS_FEDAVG = ("local", "fedavgm", "fedadam", "fedyogi", "fedatt", "fesem", "fedper")
+"""Methods with FedAvg's step and sums."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.ci if name in AS_FEDAVG else ()) for name in EXPORTABLE]
+)
+def test_a_round_ends_where_torchs_does(name: str) -> None:
+    """Three epochs of 4, 4 and 3 examples: the last batch is masked."""
+    federation, program = loaded(name)
+    parity = compare_round(federation, program, generated_examples(federation, 11))
+    assert parity.steps >= 9
+    assert parity.ratio < ROUNDING_FACTOR
+    assert parity.scores == parity.torch_scores
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("network_name", ["har_cnn", "har_cnn_alp", "hart", "hart_alp"])
+@pytest.mark.parametrize("name", EXPORTABLE)
+def test_a_round_with_each_network_ends_where_torchs_does(name: str, network_name: str) -> None:
+    if METHODS[name].requires_alp and not network_name.endswith("_alp"):
+        pytest.skip("the method needs ALP layers")
+    federation, program = loaded(name, network_name)
+    parity = compare_round(federation, program, generated_examples(federation, 11))
+    assert parity.ratio < ROUNDING_FACTOR
+    assert parity.scores == parity.torch_scores
+
+
+@pytest.mark.parametrize("name", ["moon", "scaffold", "fedper", "ditto"])
+def test_a_client_goes_on_from_what_an_earlier_round_left(name: str) -> None:
+    """The method's memory, or a head that stays, comes from the last round and not from the program."""
+    federation, program = loaded(name)
+    examples = generated_examples(federation, 11)
+    client = run_both(federation, program, examples).torch.client
+    pair = run_both(federation, program, examples, client=client, round_number=3)
+    apart = differences(outcome_arrays(pair.torch), pair.ours.client | pair.ours.upload)
+    anew = run_both(federation, program, examples, round_number=3)
+    assert max(apart.values()) < 1e-3
+    assert max(differences(outcome_arrays(anew.torch), pair.ours.client | pair.ours.upload).values()) > 1e-3
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_straggler_stops_where_torchs_does(steps: int) -> None:
+    """Its upload has the sum of the rates of the steps that it took, which SCAFFOLD divides by."""
+    federation, program = loaded("scaffold")
+    pair = run_both(federation, program, generated_examples(federation, 11), max_steps=steps)
+    assert pair.ours.steps == steps
+    assert max(differences(outcome_arrays(pair.torch), pair.ours.client | pair.ours.upload).values()) < 1e-4
+    assert pair.ours.loss == pytest.approx(float(pair.torch.loss), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "training"),
+    [
+        ({"name": "fedproto", "backbone": "frozen"}, {}),
+        ({"name": "fedavg"}, {"optimizer": "sgd", "momentum": 0.5, "weight_decay": 0.01}),
+        ({"name": "fedavg"}, {"optimizer": "sgd"}),
+        ({"name": "fedavg"}, {"weight_decay": 0.01}),
+        ({"name": "fedrep", "head_lr_factor": 3.0}, {}),
+    ],
+)
+def test_options_that_change_the_step_are_in_the_program(options: dict[str, Any], training: dict[str, Any]) -> None:
+    federation = small_federation(options, **training)
+    program = Program.load(export_program(federation))
+    parity = compare_round(federation, program, generated_examples(federation, 11))
+    assert parity.ratio < ROUNDING_FACTOR
+
+
+def test_a_number_is_learnt_too() -> None:
+    federation = small_federation("fedavg", task="regression")
+    parity = check_round(federation, Program.load(export_program(federation)), generated_examples(federation, 11))
+    assert parity.scores == pytest.approx(dict(parity.torch_scores), rel=1e-3)
+
+
+def test_the_rate_of_a_later_round_is_the_schedules() -> None:
+    federation = small_federation("fedavg", lr_schedule="polynomial")
+    program = Program.load(export_program(federation))
+    pair = run_both(federation, program, generated_examples(federation, 11), round_number=4)
+    assert max(differences(outcome_arrays(pair.torch), pair.ours.client | pair.ours.upload).values()) < 1e-3
+
+
+@pytest.mark.parametrize("name", sorted(set(METHODS) - set(EXPORTABLE)))
+def test_what_cannot_be_a_program_is_refused_in_words(name: str) -> None:
+    federation = small_federation("fedavg")
+    setup = type(federation.setup)(**{**vars(federation.setup), "method": METHODS[name]()})
+    with pytest.raises(ProgramError, match=name):
+        export_program(federation._replace(setup=setup))
+
+
+def test_most_methods_can_be_programs() -> None:
+    """Who adds a method learns here that the contract asks for a reason."""
+    assert sorted(set(METHODS) - set(EXPORTABLE)) == ["analytic", "centralized"]
+
+
+def test_the_gate_sees_a_learning_rate_that_is_off_by_a_hundredth() -> None:
+    """And so anything else that is wrong by as much: the gate is not so wide that all pass."""
+    federation, program = loaded("fedavg")
+    wrong = program.manifest.training.model_copy(update={"lr": federation.setup.training.lr * 1.01})
+    program.manifest = program.manifest.model_copy(update={"training": wrong})
+    with pytest.raises(ProgramError, match="rounding"):
+        check_round(federation, program, generated_examples(federation, 11))
+
+
+@pytest.mark.parametrize("network_name", ["dense", "hart_alp"])
+def test_scores_are_torchs_over_several_batches(network_name: str) -> None:
+    federation, program = loaded("fedavg", network_name)
+    examples = generated_examples(federation, EVALUATION_BATCH + 3)
+    found = measure_with_torch(federation.setup, federation.initial, examples, EVALUATION_BATCH)
+    mine = DeviceExamples(examples.x.numpy(), examples.y.numpy())
+    ours = measure(program, as_arrays({"client": federation.initial}), mine)
+    assert {name: value.tolist() for name, value in ours.items()} == {n: v.tolist() for n, v in arrays(found).items()}
+
+
+def test_the_networks_of_the_table_are_those_that_take_windows() -> None:
+    assert {"har_cnn", "har_cnn_alp", "hart", "hart_alp"} < set(NETWORKS)
