@@ -79,10 +79,7 @@ def build_experiment(
         len(labels),
         task.name,
     )
-    sections = {name: {**base.get(name, {}), **_from_options(options, name)} for name in _FROM_OPTIONS}
-    if {**sections["secure"], **extra["secure"]}["mode"] != "off":
-        # two rules that are on by default would judge single updates
-        sections["rounds"] = {"norm_factor": None, "max_weight_ratio": None, **sections["rounds"]}
+    sections = _sections(base, options, extra)
     sections["data"] = _normalization(networks, sections["data"])
     training = {"classes": len(labels), "feature_dim": common_feature_dim(networks, len(labels))}
     data = {key: value for key, value in extra["data"].items() if key in DataSpec.model_fields}
@@ -110,6 +107,17 @@ def build_experiment(
         )
     except ValidationError as error:
         raise SettingsError(first_problem(error, input_shown=True)) from error
+
+
+def _sections(
+    base: Mapping[str, Any], options: Mapping[str, Any], extra: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Lay options over a plan's sections; where the server sees sums alone, no rule judges updates unless asked to."""
+    sections = {name: {**base.get(name, {}), **_from_options(options, name)} for name in _FROM_OPTIONS}
+    if {**sections["secure"], **extra["secure"]}["mode"] != "off":
+        # two rules that are on by default would judge single updates
+        sections["rounds"] = {"norm_factor": None, "max_weight_ratio": None, **sections["rounds"]}
+    return sections
 
 
 def _check_labels(plan: Plan, labels: tuple[str, ...], data: str) -> None:
