@@ -53,7 +53,7 @@ def confident_centroids(features: Tensor, logits: Tensor) -> tuple[Tensor, Tenso
     chances = torch.softmax(logits, 1)
     entropy, answers = torch.special.entr(chances).sum(1), logits.argmax(1)
     centroids, known = features.new_zeros(logits.shape[1], features.shape[1]), features.new_zeros(logits.shape[1])
-    for label in answers.unique().tolist():
+    for label in torch.unique(answers).tolist():
         rows = (answers == label).nonzero()[:, 0]
         surest = rows[entropy[rows].argsort(stable=True)[: max(1, int(len(rows) * KEPT_SHARE))]]
         centroids[label], known[label] = features[surest].mean(0), 1

@@ -81,7 +81,7 @@ class Baseline(Simulation):
     def features(self, examples: Examples) -> Features:
         """Return what is learnt from."""
         of = self.module.raw_features if self.baseline == "random_forest" else lambda x: self.module(x).features
-        parts = [of(part).numpy() for part in examples.x.cpu().split(BATCH)]
+        parts = [of(part).numpy() for part in torch.split(examples.x.cpu(), BATCH)]
         return Features(np.concatenate(parts), examples.y.cpu().numpy().astype(np.int64))
 
     def fit(self, features: Features, client_id: str) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,6 +35,7 @@ from models.model import Model
 EVALUATION_BATCH = 256
 """As devices with torch and the simulation score: ALP looks at the whole batch, so scores compare at equal sizes."""
 TARGETS = {TargetKind.CLASS: torch.int64, TargetKind.NUMBER: torch.float64}
+SUM_TIMES: tuple[Literal["before", "after"], ...] = ("before", "after")
 
 
 class Federation(NamedTuple):
@@ -113,7 +114,7 @@ def export_program(federation: Federation) -> bytes:
         broadcast=_types({"broadcast": federation.broadcast}),
         upload=_types({"upload": upload}),
         sums=_types(as_dicts(method.empty_sums(setup.training, examples.x))),
-        sums_at=("before",) * ("before" in method.sums_at) + ("after",) * ("after" in method.sums_at),
+        sums_at=tuple(when for when in SUM_TIMES if when in method.sums_at),
         phases=tuple(phases),
         graphs={name: _graph_entry(name, one, models.get(name)) for name, one in traced.items()},
     )

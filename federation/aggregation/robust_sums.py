@@ -104,8 +104,10 @@ def _refitted(units: Units, kept: set[int], damping: float) -> set[int]:
 def _errors(units: Units, kept: set[int], damping: float) -> Tensor:
     """Return the mean squared error on each unit (K,) of the head that some of them give."""
     rows = sorted(kept)
-    gram, moment = (sum(values[row] for row in rows) for values in units)
-    gram = gram.clone()
+    gram, moment = torch.zeros_like(units.gram[0]), torch.zeros_like(units.moment[0])
+    for row in rows:  # a copy of all of them would be large
+        gram += units.gram[row]
+        moment += units.moment[row]
     gram.diagonal().add_(damping * gram.diagonal().mean())
     head = torch.cholesky_solve(moment, torch.linalg.cholesky(gram))
     # one product of a tall matrix: several times as fast as one for each unit

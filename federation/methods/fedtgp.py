@@ -113,7 +113,8 @@ class FedTgp(FedProto):
         shuffle = torch.Generator().manual_seed(seed_for(int(state["rounds"]), self.name))
         generator: Tensors = map_tree(torch.clone, state["generator"])
         for _ in range(self.server_epochs):
-            for part in torch.randperm(len(rows), generator=shuffle).to(rows.device).split(self.server_batch):
+            order = torch.randperm(len(rows), generator=shuffle).to(rows.device)
+            for part in torch.split(order, self.server_batch):
                 with torch.enable_grad():
                     leaves = {name: value.detach().requires_grad_() for name, value in generator.items()}
                     loss = _contrast(_generated(leaves), rows[part], classes[part], weights[part], margin)

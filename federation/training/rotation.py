@@ -80,7 +80,7 @@ def rotated(x: Tensor, matrices: Tensor, scale: ChannelScale | None = None) -> T
     """Turn windows x (..., T, 6), normalized by `scale` or raw, by rotations (..., 3, 3) that broadcast to them."""
     columns = matrices.to(x)[..., None, :, :].unbind(-1)
     if scale is None:
-        return torch.cat([_turned(part, columns) for part in x.split(AXES, -1)], -1)
+        return torch.cat([_turned(part, columns) for part in torch.split(x, AXES, -1)], -1)
     mean, std = (x.new_tensor(values) for values in scale)
     return (rotated(x * std + mean, matrices) - mean) / std
 

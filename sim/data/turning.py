@@ -52,9 +52,11 @@ def turned(client: ClientData, rotation: Rotation, was: ChannelStatistics, by_ow
     """Turn windows that were normalized by `was`, and normalize them by it, or by their own statistics, again."""
     raw = {part: _raw(getattr(client, part), rotation, was) for part in ("train", "test")}
     now = ChannelStatistics.of(raw["train"].x.numpy()) if by_own_statistics else was
-    parts = {name: part._replace(x=torch.from_numpy(now.normalize(part.x.numpy()))) for name, part in raw.items()}
-    device = client.test.x.device
-    return replace(client, **{name: part._replace(x=part.x.to(device)) for name, part in parts.items()})
+
+    def normalized(part: Examples) -> Examples:
+        return part._replace(x=torch.from_numpy(now.normalize(part.x.numpy())).to(client.test.x.device))
+
+    return replace(client, train=normalized(raw["train"]), test=normalized(raw["test"]))
 
 
 def raw_windows(examples: Examples, was: ChannelStatistics) -> torch.Tensor:
