@@ -58,16 +58,16 @@ def windows(federation: Any, data: Path | None, count: int) -> Any:
 def row_of(network: str, method: str, repeats: int, data: Path | None, count: int) -> dict[str, Any]:
     """Export, compare a whole round, and time rounds in turn."""
     from export.program.exporter import export_program, federation_of
-    from export.program.host import DeviceExamples, DeviceRound, Identity, train
+    from export.program.host import DeviceExamples, ProgramRound, RoundIdentity, train
     from export.program.parity import DEVICE, after_one_round, as_arrays, compare_round
-    from export.program.runtime import Program
+    from export.program.runtime import TrainingProgram
     from federation.training.client_round import train_one
 
     begun = time.process_time()
     federation = federation_of(plan_of(network, method))
     content = export_program(federation)
     export_s = time.process_time() - begun
-    program, examples = Program.load(content), windows(federation, data, count)
+    program, examples = TrainingProgram.load(content), windows(federation, data, count)
     federation = after_one_round(federation, examples)
     parity = compare_round(federation, program, examples)
     mine = DeviceExamples(examples.x.numpy(), examples.y.numpy())
@@ -79,7 +79,7 @@ def row_of(network: str, method: str, repeats: int, data: Path | None, count: in
         )
 
     def with_program() -> None:
-        train(DeviceRound(program, {}, broadcast, mine, Identity(DEVICE, 2)))
+        train(ProgramRound(program, {}, broadcast, mine, RoundIdentity(DEVICE, 2)))
 
     times = interleaved({"torch": with_torch, "ort": with_program}, repeats)
     ours, theirs = (times[name].median_s / parity.steps * 1e3 for name in ("ort", "torch"))

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from federation.protocol.signing import Kind, to_sign, unwrap, wrap
 from federation.secure_sums import client, masks, server, shamir
-from federation.secure_sums.events import Device, FromDevice, FromServer, ServerMessage, StageClosed, VectorReady
+from federation.secure_sums.events import FromDevice, FromServer, ServerMessage, StageClosed, SumDevice, VectorReady
 from federation.secure_sums.in_memory import InMemorySum
 from federation.secure_sums.membership import Membership, membership
 from federation.secure_sums.messages import (
@@ -63,10 +63,10 @@ def timed(call: Callable[[], Any], repeats: int = 1) -> tuple[Any, float]:
     return result, (time.process_time() - begun) * 1000 / repeats
 
 
-def devices_named(count: int) -> dict[str, Device]:
+def devices_named(count: int) -> dict[str, SumDevice]:
     """Make devices with keys."""
     keys = [(f"device{i:05d}", Ed25519PrivateKey.generate()) for i in range(count)]
-    return {name: Device(name, key.public_key().public_bytes_raw(), key.sign) for name, key in keys}
+    return {name: SumDevice(name, key.public_key().public_bytes_raw(), key.sign) for name, key in keys}
 
 
 def asked(length: int, bits: masks.Bits) -> SumRequest:

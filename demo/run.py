@@ -87,11 +87,9 @@ def main(
     """
     keep_running = keep_running or phone
     console = Console()
-    folder = (out or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")).resolve()
     try:
         _refuse_model(model)
-        if folder.exists() and any(folder.iterdir()):
-            raise DemoError(f"{folder} is not empty; choose a new folder with --out")
+        folder = _new_folder(out)
         http_port, mqtt_port = _ports(http_port, mqtt_port)
         with console.status("looking for recordings"):
             chosen = scenario.choose(data, devices, minutes)
@@ -118,8 +116,7 @@ def main(
             summaries = show.load_summaries(folders)
             rounds_took = time.monotonic() - started
             show.results(console, operator.rounds(), summaries)
-            title = f"{method}, {rounds} rounds"
-            outcomes = [outcome(title, operator, FEDERATION, summaries, rounds_took), *first]
+            outcomes = [outcome(f"{method}, {rounds} rounds", operator, FEDERATION, summaries, rounds_took), *first]
             show.beside(console, outcomes)
             spent = f"{time.monotonic() - began:.0f} s in all."
             console.print(f"{spent} Everything is in {folder}", soft_wrap=True, highlight=False)
@@ -140,6 +137,13 @@ def main(
     except KeyboardInterrupt:
         Console(stderr=True).print("Interrupted; every process of the demo has been ended.")
         raise typer.Exit(130) from None
+
+
+def _new_folder(out: Path | None) -> Path:
+    folder = (out or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")).resolve()
+    if folder.exists() and any(folder.iterdir()):
+        raise DemoError(f"{folder} is not empty; choose a new folder with --out")
+    return folder
 
 
 def _refuse_model(model: str) -> None:

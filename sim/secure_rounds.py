@@ -19,12 +19,12 @@ from federation.errors import RoundError
 from federation.plan import SecureSettings
 from federation.records import Client, Tree, Update
 from federation.secure_sums import server
-from federation.secure_sums.events import Device, VectorReady
+from federation.secure_sums.events import SumDevice, VectorReady
 from federation.secure_sums.in_memory import InMemorySum, added
 from federation.secure_sums.membership import membership
 from federation.secure_sums.messages import SumRequest
 from federation.secure_sums.server import ServerStage
-from federation.secure_sums.summation import Layout, clipped_share, encoded, layout_of, next_state, per_mille
+from federation.secure_sums.summation import SumLayout, clipped_share, encoded, layout_of, next_state, per_mille
 from federation.training.local_round import Setup
 
 
@@ -42,7 +42,7 @@ class SecureRounds:
 
     setup: Setup
     settings: SecureSettings
-    layout: Layout
+    layout: SumLayout
     identities: dict[str, Ed25519PrivateKey] = field(default_factory=dict)
 
     @classmethod
@@ -108,9 +108,9 @@ class SecureRounds:
         }
         return SecureSum(server.result(ended), clients, facts)
 
-    def _device(self, name: str) -> Device:
+    def _device(self, name: str) -> SumDevice:
         key = self.identities.setdefault(name, Ed25519PrivateKey.generate())
-        return Device(
+        return SumDevice(
             name,
             key.public_key().public_bytes_raw(),
             key.sign,

@@ -13,7 +13,7 @@ from rich.table import Table
 from export.program.errors import ProgramError
 from export.program.exporter import Federation, export_program, federation_of
 from export.program.parity import RoundParity, check_round, generated_examples
-from export.program.runtime import Program
+from export.program.runtime import TrainingProgram
 from federation.plan_file import read_plan
 from federation.records import Examples
 from gaitway.files import write_file
@@ -29,7 +29,7 @@ def write_program_file(plan: Path, out: Path, examples: Path | None) -> Table:
     begun = time.monotonic()
     data = export_program(federation)
     seconds = time.monotonic() - begun
-    program = Program.load(data)
+    program = TrainingProgram.load(data)
     batch = federation.setup.training.batch_size
     given = generated_examples(federation, batch + batch // 2 + 1) if examples is None else _read(examples, federation)
     parity = check_round(federation, program, given)
@@ -49,7 +49,7 @@ def _read(path: Path, federation: Federation) -> Examples:
     return Examples(torch.from_numpy(x), torch.from_numpy(y))
 
 
-def _table(out: Path, program: Program, parity: RoundParity, seconds: float) -> Table:
+def _table(out: Path, program: TrainingProgram, parity: RoundParity, seconds: float) -> Table:
     table = Table(title=f"{out}: {out.stat().st_size / 1e3:.0f} kB, exported in {seconds:.1f} s", show_header=False)
     for name, entry in program.manifest.graphs.items():
         table.add_row(name, f"{entry.nodes:,} nodes" if entry.file else "computes nothing")

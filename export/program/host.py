@@ -1,6 +1,6 @@
 """A client's local round with a program: what `federation.training.client_round.train_one` does, without torch.
 
-Batch order, seeds, rates and stops are the host's, by the same functions as with torch. A `DeviceRound` takes one
+Batch order, seeds, rates and stops are the host's, by the same functions as with torch. A `ProgramRound` takes one
 step at a time, and what it has come to can be kept after any of them: `saved` is all that a later process needs.
 """
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from export.program.errors import ProgramError
 from export.program.manifest import PhaseEntry, TensorType
-from export.program.runtime import Arrays, Program, checked, zeros
+from export.program.runtime import Arrays, TrainingProgram, checked, zeros
 from federation.seeds import noise_seed
 from federation.training.schedule import Schedule, in_order, rate_of_round, rate_sum, schedule
 
@@ -32,7 +32,7 @@ class DeviceExamples(NamedTuple):
     y: NDArray[Any]
 
 
-class Identity(NamedTuple):
+class RoundIdentity(NamedTuple):
     """Whose round it is, and which: what order and masks are drawn by."""
 
     client_id: str
@@ -48,7 +48,7 @@ class RoundOutcome(NamedTuple):
     steps: int
 
 
-class DeviceRound:
+class ProgramRound:
     """A local round that goes on step by step.
 
     `client` is what an earlier round left, {} for a new one; `saved` what this round had come to before.
@@ -59,11 +59,11 @@ class DeviceRound:
 
     def __init__(
         self,
-        program: Program,
+        program: TrainingProgram,
         client: Mapping[str, NDArray[Any]],
         broadcast: Mapping[str, NDArray[Any]],
         examples: DeviceExamples,
-        identity: Identity,
+        identity: RoundIdentity,
         *,
         max_steps: int | None = None,
         saved: Mapping[str, NDArray[Any]] | None = None,
@@ -170,10 +170,10 @@ class DeviceRound:
 
 
 def receive(
-    program: Program,
+    program: TrainingProgram,
     client: Mapping[str, NDArray[Any]],
     broadcast: Mapping[str, NDArray[Any]],
-    identity: Identity,
+    identity: RoundIdentity,
 ) -> Arrays:
     """Lay a broadcast over a client, {} for a new one, with dropout's counters set for the round.
 
@@ -193,14 +193,14 @@ def receive(
     return {name: value for name, value in values.items() if not name.startswith("broadcast/")}
 
 
-def train(device_round: DeviceRound, should_stop: Callable[[DeviceRound], bool] | None = None) -> RoundOutcome:
+def train(device_round: ProgramRound, should_stop: Callable[[ProgramRound], bool] | None = None) -> RoundOutcome:
     """Take all steps, or those before which nobody says to stop."""
     while not device_round.is_done and not (should_stop and should_stop(device_round)):
         device_round.step()
     return device_round.finish()
 
 
-def measure(program: Program, client: Mapping[str, NDArray[Any]], examples: DeviceExamples) -> Arrays:
+def measure(program: TrainingProgram, client: Mapping[str, NDArray[Any]], examples: DeviceExamples) -> Arrays:
     """Return the task's statistics of a client's model on examples; {} of none.
 
     Raises:
@@ -228,7 +228,7 @@ def _batch(examples: DeviceExamples, rows: NDArray[np.int64], size: int) -> Arra
     return {"batch/x": x, "batch/y": y, "batch/mask": mask}
 
 
-def _checked_examples(program: Program, examples: DeviceExamples, least: int = 1) -> DeviceExamples:
+def _checked_examples(program: TrainingProgram, examples: DeviceExamples, least: int = 1) -> DeviceExamples:
     manifest, count = program.manifest, len(examples.y)
     kinds = {
         name: TensorType(dtype=kind.dtype, shape=(count, *kind.shape[1:]))

@@ -49,13 +49,13 @@ Name = Annotated[str, Field(min_length=1, max_length=512)]
 Side = Annotated[int, Field(ge=0, le=1 << 31)]
 
 
-class Record(BaseModel):
+class ManifestRecord(BaseModel):
     """Frozen, and refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class TensorType(Record):
+class TensorType(ManifestRecord):
     """Type and shape of one tensor."""
 
     dtype: Literal["float32", "float64", "int32", "int64", "bool"]
@@ -67,7 +67,7 @@ class TensorType(Record):
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
-class GraphEntry(Record):
+class GraphEntry(ManifestRecord):
     """One graph: its file in the archive, and its inputs and outputs by their paths.
 
     `passed` are the outputs that are inputs as they came; where nothing is computed there is no file.
@@ -81,7 +81,7 @@ class GraphEntry(Record):
     passed: dict[Name, Name] = Field(default_factory=dict)
 
 
-class PhaseEntry(Record):
+class PhaseEntry(ManifestRecord):
     """A stretch of local training with a fresh optimizer: epochs of the graph `step`, at `rate` times the plan's lr."""
 
     step: Name
@@ -93,7 +93,7 @@ class PhaseEntry(Record):
     """All of them begin at zero."""
 
 
-class Manifest(Record):
+class Manifest(ManifestRecord):
     """Everything that a host needs besides the client, the broadcast and the examples."""
 
     format: Literal["gaitway.program/1"] = FORMAT

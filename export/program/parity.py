@@ -15,8 +15,8 @@ from torch import Tensor
 
 from export.program.errors import ProgramError
 from export.program.exporter import EVALUATION_BATCH, Federation
-from export.program.host import DeviceExamples, DeviceRound, Identity, RoundOutcome, measure, train
-from export.program.runtime import Arrays, Program
+from export.program.host import DeviceExamples, ProgramRound, RoundIdentity, RoundOutcome, measure, train
+from export.program.runtime import Arrays, TrainingProgram
 from export.program.tracing import as_dicts
 from federation.records import Client, Examples, Update
 from federation.tasks.task import arrays
@@ -80,7 +80,7 @@ def after_one_round(federation: Federation, examples: Examples, max_steps: int |
 
 def run_both(
     federation: Federation,
-    program: Program,
+    program: TrainingProgram,
     examples: Examples,
     *,
     client: Client | None = None,
@@ -98,19 +98,19 @@ def run_both(
         round_number=round_number,
         max_steps=max_steps,
     )
-    device_round = DeviceRound(
+    device_round = ProgramRound(
         program,
         {} if client is None else as_arrays({"client": client}),
         as_arrays({"broadcast": federation.broadcast}),
         DeviceExamples(examples.x.numpy(), examples.y.numpy()),
-        Identity(DEVICE, round_number),
+        RoundIdentity(DEVICE, round_number),
         max_steps=max_steps,
     )
     return PairedRound(train(device_round), theirs)
 
 
 def compare_round(
-    federation: Federation, program: Program, examples: Examples, max_steps: int | None = None
+    federation: Federation, program: TrainingProgram, examples: Examples, max_steps: int | None = None
 ) -> RoundParity:
     """Run a round of a new client with both, and with torch twice more for what rounding alone does."""
     setup = federation.setup
@@ -157,7 +157,7 @@ def _moved_round(federation: Federation, examples: Examples, max_steps: int | No
     return train_one(federation.setup, client, broadcast, near, client_id=DEVICE, round_number=2, max_steps=max_steps)
 
 
-def check_round(federation: Federation, program: Program, examples: Examples) -> RoundParity:
+def check_round(federation: Federation, program: TrainingProgram, examples: Examples) -> RoundParity:
     """Hold a program against torch for a second round of at most `MAX_STEPS` steps.
 
     Raises:

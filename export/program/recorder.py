@@ -69,7 +69,7 @@ class Call:
 
 
 @dataclass
-class Recording:
+class OperatorRecording:
     """What a computation did to its inputs, in order, without what nothing came of."""
 
     inputs: list[Traced]
@@ -79,7 +79,7 @@ class Recording:
 
 def record(
     function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], decompositions: Decompositions
-) -> Recording:
+) -> OperatorRecording:
     """Run a function of tensors once, and return the calls that it came to.
 
     Raises:
@@ -89,7 +89,7 @@ def record(
     traced = [recorder.enter(tensor) for tensor in inputs]
     with recorder:
         outputs = [recorder.trace_of(each) for each in functionalize(function, remove="mutations")(*inputs)]
-    return Recording(traced, outputs, _needed(recorder.calls, outputs))
+    return OperatorRecording(traced, outputs, _needed(recorder.calls, outputs))
 
 
 def _needed(calls: list[Call], outputs: list[Traced]) -> list[Call]:

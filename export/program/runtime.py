@@ -25,7 +25,7 @@ Arrays = dict[str, NDArray[Any]]
 _KINDS = {"float": "float32", "double": "float64", "int32": "int32", "int64": "int64", "bool": "bool"}
 
 
-class Program:
+class TrainingProgram:
     """A checked program; a graph is loaded when it is first run, and kept."""
 
     def __init__(self, file: ProgramFile, *, threads: int = 1) -> None:
@@ -34,7 +34,7 @@ class Program:
         self._sessions: dict[str, onnxruntime.InferenceSession] = {}
 
     @classmethod
-    def load(cls, source: Path | bytes, *, threads: int = 1) -> Program:
+    def load(cls, source: Path | bytes, *, threads: int = 1) -> TrainingProgram:
         """Read a file or its bytes.
 
         Raises:

@@ -18,7 +18,7 @@ from export.program.decompositions import DECOMPOSITIONS
 from export.program.graph_writer import TYPES, GraphWriter
 from export.program.manifest import DTYPES, IR_VERSION, OPSET, OUTPUT, TensorType
 from export.program.operators import emit
-from export.program.recorder import Recording, Traced, record
+from export.program.recorder import OperatorRecording, Traced, record
 from federation.tree import flatten
 from models.layers.exporting import exporting
 
@@ -78,7 +78,7 @@ def _restored(pattern: Any, tree: Any) -> Any:
     return tree
 
 
-def _written(recording: Recording, names: list[str], returned: list[str]) -> TracedFunction:
+def _written(recording: OperatorRecording, names: list[str], returned: list[str]) -> TracedFunction:
     graph = GraphWriter()
     places = dict(zip(recording.inputs, names, strict=True))
     graph.names.update(places)

@@ -22,7 +22,7 @@ from pydantic import Field
 from federation.errors import WireError
 from federation.protocol.signing import Kind, to_sign, wrap
 from federation.secure_sums import masks, shamir
-from federation.secure_sums.events import Device, FromServer, ServerMessage, ToServer, VectorReady
+from federation.secure_sums.events import FromServer, ServerMessage, SumDevice, ToServer, VectorReady
 from federation.secure_sums.membership import Membership, membership, seed_commitment, share_digest, signed, verified
 from federation.secure_sums.messages import (
     Confirmation,
@@ -90,7 +90,7 @@ class AbortError(WireError):
     """What came can only be of a server that lies, or of a round that has gone wrong: the device gives up."""
 
 
-def begin(device: Device, request: bytes) -> ClientStep:
+def begin(device: SumDevice, request: bytes) -> ClientStep:
     """Answer a request with fresh keys.
 
     Raises:
@@ -123,7 +123,7 @@ def begin(device: Device, request: bytes) -> ClientStep:
     return ClientStep(state, ToServer(Kind.SUM_KEYS, sent))
 
 
-def step(device: Device, state: ClientState, event: FromServer | VectorReady) -> ClientStep:
+def step(device: SumDevice, state: ClientState, event: FromServer | VectorReady) -> ClientStep:
     """Apply one event. What comes again is answered again; what comes too early changes nothing."""
     if state.stage is ClientStage.ABORTED:
         return ClientStep(state, None, state.reason)
@@ -155,11 +155,11 @@ def _early(state: ClientState, kind: str) -> ClientStep:
     return ClientStep(state, None, f"{kind} came before its time: the device has got as far as {state.stage}")
 
 
-def _request(device: Device, state: ClientState, body: bytes) -> ClientStep:
+def _request(device: SumDevice, state: ClientState, body: bytes) -> ClientStep:
     return _again(state, state.request, body, ToServer(Kind.SUM_KEYS, state.keys_sent), "requests")
 
 
-def _members(device: Device, state: ClientState, body: bytes) -> ClientStep:
+def _members(device: SumDevice, state: ClientState, body: bytes) -> ClientStep:
     """Check the list, and deal shares of both secrets to the neighbours."""
     if state.members:
         return _again(state, state.members, body, ToServer(Kind.SUM_SHARES, state.shares_sent), "lists of members")
@@ -189,7 +189,7 @@ def _members(device: Device, state: ClientState, body: bytes) -> ClientStep:
     return ClientStep(new, ToServer(Kind.SUM_SHARES, sent))
 
 
-def _shares(device: Device, state: ClientState, body: bytes) -> ClientStep:
+def _shares(device: SumDevice, state: ClientState, body: bytes) -> ClientStep:
     """Open what the neighbours have dealt; a text that cannot be opened is one share less."""
     if state.delivered:
         return _again(state, state.delivered, body, None, "deliveries of shares")
@@ -212,7 +212,7 @@ def _shares(device: Device, state: ClientState, body: bytes) -> ClientStep:
     return ClientStep(new)
 
 
-def _mask(device: Device, state: ClientState, event: VectorReady) -> ClientStep:
+def _mask(device: SumDevice, state: ClientState, event: VectorReady) -> ClientStep:
     """Add the masks to the device's own numbers; whatever happens, one vector alone leaves under them."""
     if state.stage in (ClientStage.KEYS, ClientStage.SHARES):
         return _early(state, "the vector")
@@ -258,7 +258,7 @@ def masked_vector(listed: Membership, state: ClientState, vector: NDArray[np.int
     return total
 
 
-def _included(device: Device, state: ClientState, body: bytes) -> ClientStep:
+def _included(device: SumDevice, state: ClientState, body: bytes) -> ClientStep:
     """Sign the list of those included, once."""
     if state.included:
         return _again(state, state.included, body, ToServer(Kind.SUM_LIST, state.list_sent), "lists of those included")
@@ -279,7 +279,7 @@ def _included(device: Device, state: ClientState, body: bytes) -> ClientStep:
     return ClientStep(new, ToServer(Kind.SUM_LIST, sent))
 
 
-def _confirmed(device: Device, state: ClientState, body: bytes) -> ClientStep:
+def _confirmed(device: SumDevice, state: ClientState, body: bytes) -> ClientStep:
     """Open shares, once enough members have signed the same list; then forget all secrets."""
     if state.stage is ClientStage.OPENED:
         return ClientStep(state, ToServer(Kind.SUM_OPENED, state.opened_sent))
@@ -348,7 +348,7 @@ def _check_rising(members: tuple[int, ...], allowed: range | tuple[int, ...], wh
         raise AbortError(f"the list of {what} does not rise, or has somebody who cannot be in it")
 
 
-_ANSWERS: Mapping[ServerMessage, Callable[[Device, ClientState, bytes], ClientStep]] = {
+_ANSWERS: Mapping[ServerMessage, Callable[[SumDevice, ClientState, bytes], ClientStep]] = {
     ServerMessage.REQUEST: _request,
     ServerMessage.MEMBERS: _members,
     ServerMessage.SHARES: _shares,

@@ -27,7 +27,7 @@ class ServerMessage(StrEnum):
 
 
 @dataclass(frozen=True)
-class Device:
+class SumDevice:
     """Who takes part, and what it insists on."""
 
     name: str

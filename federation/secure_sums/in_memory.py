@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from federation.secure_sums import client, server
 from federation.secure_sums.client import ClientState
 from federation.secure_sums.events import (
-    Device,
     FromDevice,
     FromServer,
     ServerMessage,
     StageClosed,
+    SumDevice,
     ToDevice,
     ToServer,
     VectorReady,
@@ -28,7 +28,7 @@ STAGES = (ServerStage.KEYS, ServerStage.SHARES, ServerStage.VECTORS, ServerStage
 
 
 @dataclass
-class Cost:
+class ProtocolCost:
     """What one end has spent; seconds are processor time."""
 
     seconds: float = 0.0
@@ -40,12 +40,12 @@ class Cost:
 class InMemorySum:
     """Carries messages between the state machines; a device in `lost` answers nothing from that stage on."""
 
-    devices: Mapping[str, Device]
+    devices: Mapping[str, SumDevice]
     request: SumRequest
     vectors: Mapping[str, VectorReady]
     lost: Mapping[str, ServerStage] = field(default_factory=dict)
     states: dict[str, ClientState] = field(default_factory=dict)
-    costs: dict[str, Cost] = field(default_factory=dict)
+    costs: dict[str, ProtocolCost] = field(default_factory=dict)
     server_seconds: float = 0.0
     on_vector: Callable[[str, bytes], None] = lambda _device, _vector: None
 
@@ -67,7 +67,7 @@ class InMemorySum:
         return device in self.lost and STAGES.index(stage) >= STAGES.index(self.lost[device])
 
     def _answered(self, state: ServerState, message: ToDevice) -> ServerState:
-        cost, own = self.costs.setdefault(message.device, Cost()), self.devices[message.device]
+        cost, own = self.costs.setdefault(message.device, ProtocolCost()), self.devices[message.device]
         cost.bytes_down += len(message.body)
         begun = time.process_time()
         if message.kind is ServerMessage.REQUEST:
@@ -80,7 +80,7 @@ class InMemorySum:
         self.states[message.device] = answer.state
         return state if answer.message is None else self._sent(state, message.device, answer.message, cost)
 
-    def _sent(self, state: ServerState, device: str, message: ToServer, cost: Cost) -> ServerState:
+    def _sent(self, state: ServerState, device: str, message: ToServer, cost: ProtocolCost) -> ServerState:
         cost.bytes_up += len(message.payload) + len(message.vector)
         if message.vector:
             self.on_vector(device, message.vector)

@@ -17,7 +17,7 @@ from federation.secure_sums.masks import RingVector, derived, pair_key, stream
 from federation.secure_sums.messages import (
     MAX_SIGNED_BYTES,
     SHARE_DIGEST_BYTES,
-    Member,
+    ListedMember,
     MemberList,
     PublicKeys,
     SumRequest,
@@ -34,7 +34,7 @@ class Membership:
     request: SumRequest
     request_digest: bytes
     digest: bytes
-    members: tuple[Member, ...]
+    members: tuple[ListedMember, ...]
     _verified: dict[int, PublicKeys] = field(default_factory=dict, compare=False)
 
     @cached_property

@@ -73,7 +73,7 @@ class PublicKeys(SecureMessage):
     seed_commitment: Digest = Field(description="of the seed of the device's own mask")
 
 
-class Member(SecureMessage):
+class ListedMember(SecureMessage):
     """A device as it is in the list."""
 
     device: Name
@@ -85,7 +85,7 @@ class MemberList(SecureMessage):
     """Everybody who takes part, by rising name; every device checks it and later signs its digest."""
 
     request: Digest
-    members: tuple[Member, ...] = Field(min_length=MIN_MEMBERS, max_length=MAX_MEMBERS)
+    members: tuple[ListedMember, ...] = Field(min_length=MIN_MEMBERS, max_length=MAX_MEMBERS)
 
 
 class EncryptedShares(SecureMessage):

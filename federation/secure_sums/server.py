@@ -28,8 +28,8 @@ from federation.secure_sums.messages import (
     DeliveredShares,
     EncryptedShares,
     IncludedList,
+    ListedMember,
     MaskedVector,
-    Member,
     MemberList,
     MemberSignature,
     PublicKeys,
@@ -261,7 +261,7 @@ def _close_keys(state: ServerState) -> ServerStep:
     if (came := len(state.keys)) < request.min_members:
         return _failed(state, f"the keys of {came} devices came, {request.min_members} are needed")
     members = tuple(
-        Member(device=name, identity=state.identities[name], keys=state.keys[name]) for name in sorted(state.keys)
+        ListedMember(device=name, identity=state.identities[name], keys=state.keys[name]) for name in sorted(state.keys)
     )
     body = written(MemberList(request=digest(state.request), members=members))
     new = state.model_copy(update={"stage": ServerStage.SHARES, "members": body})

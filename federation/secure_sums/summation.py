@@ -24,7 +24,7 @@ from federation.secure_sums.masks import Bits
 from federation.tree import flatten, unflatten
 from federation.wire.schema import empty_upload
 
-LARGEST_DIFFERENCE = 1 << 32
+MAX_DIFFERENCE = 1 << 32
 """Of two whole numbers of 32 bits."""
 
 
@@ -37,7 +37,7 @@ class Segment(NamedTuple):
     bound: int  # no number is larger, in steps
 
 
-class Layout(NamedTuple):
+class SumLayout(NamedTuple):
     """What the whole numbers of a vector mean; both ends derive it from the plan."""
 
     segments: tuple[Segment, ...]
@@ -98,7 +98,7 @@ def check_secure(method: Method, rounds: RoundSettings, settings: SecureSettings
         raise SettingsError(f"secure.mode={settings.mode}: a late update fits no sum any more; set rounds.late=drop")
 
 
-def layout_of(method: Method, training: TrainingConfig, client: Client, settings: SecureSettings) -> Layout:
+def layout_of(method: Method, training: TrainingConfig, client: Client, settings: SecureSettings) -> SumLayout:
     """Derive the layout from the method and the model, without training."""
     upload, broadcast = empty_upload(method, training, client)
     summand = method.summand(Update("", 0, 0, upload), broadcast, settings)
@@ -107,12 +107,12 @@ def layout_of(method: Method, training: TrainingConfig, client: Client, settings
         steps, bound = _scale(kind, settings)
         flat = flatten({group: summand[group]})
         segments += [Segment(name, tuple(value.shape), steps, bound) for name, value in flat.items()]
-    return Layout(tuple(segments))
+    return SumLayout(tuple(segments))
 
 
 def _scale(kind: SumKind, settings: SecureSettings) -> tuple[int, int]:
     if kind is SumKind.WHOLE:
-        return 1, LARGEST_DIFFERENCE
+        return 1, MAX_DIFFERENCE
     if kind is SumKind.COUNT:
         return 1, settings.max_weight
     most = {
@@ -124,7 +124,7 @@ def _scale(kind: SumKind, settings: SecureSettings) -> tuple[int, int]:
 
 
 def encoded(
-    method: Method, layout: Layout, update: Update, broadcast: Broadcast, settings: SecureSettings
+    method: Method, layout: SumLayout, update: Update, broadcast: Broadcast, settings: SecureSettings
 ) -> NDArray[np.int64]:
     """Return what a client adds, as whole numbers (length,): the client half."""
     flat = flatten(method.summand(update, broadcast, settings))
@@ -136,7 +136,7 @@ def encoded(
     return vector
 
 
-def decoded(layout: Layout, total: NDArray[np.int64]) -> Tree:
+def decoded(layout: SumLayout, total: NDArray[np.int64]) -> Tree:
     """Return a sum of vectors as a tree of float64; whole numbers stay whole, below 2⁵³."""
     flat, at = {}, 0
     for segment in layout.segments:
@@ -146,7 +146,9 @@ def decoded(layout: Layout, total: NDArray[np.int64]) -> Tree:
     return unflatten(flat)
 
 
-def next_state(method: Method, state: Tree, layout: Layout, total: NDArray[np.int64], clients: Sequence[str]) -> Tree:
+def next_state(
+    method: Method, state: Tree, layout: SumLayout, total: NDArray[np.int64], clients: Sequence[str]
+) -> Tree:
     """Return the server's next state, of the sum alone: the server half.
 
     Raises:
@@ -163,7 +165,7 @@ def per_mille(share: float) -> int:
     return round(1000 * share)
 
 
-def clipped_share(vectors: Mapping[str, NDArray[np.int64]], layout: Layout) -> float:
+def clipped_share(vectors: Mapping[str, NDArray[np.int64]], layout: SumLayout) -> float:
     """Return the share of numbers that lie at their bounds, where fixed point has cut something off."""
     bounds = np.concatenate([np.full(math.prod(s.shape), s.bound) for s in layout.segments])
     return float(np.mean([np.mean(np.abs(vector) >= bounds) for vector in vectors.values()]))

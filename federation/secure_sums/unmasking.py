@@ -24,7 +24,7 @@ class Opening(NamedTuple):
     """What the devices have dealt and opened, by their places in the list."""
 
     dealers: Sequence[int]
-    dealt: Mapping[int, EncryptedShares]
+    encrypted: Mapping[int, EncryptedShares]
     opened: Mapping[int, RevealedShares]
 
 
@@ -55,8 +55,8 @@ def unmasked(listed: Membership, masked: masks.RingVector, included: set[int], o
 
 def _valid_shares(listed: Membership, included: set[int], opening: Opening) -> tuple[Shares, Shares]:
     """Return the shares of seeds and of mask keys which are those that were dealt, of owners that they are due of."""
-    places = {owner: {h: at for at, h in enumerate(listed.neighbours(owner))} for owner in opening.dealt}
-    digests = {owner: (dealt.mask_key_digests, dealt.seed_digests) for owner, dealt in opening.dealt.items()}
+    places = {owner: {h: at for at, h in enumerate(listed.neighbours(owner))} for owner in opening.encrypted}
+    digests = {owner: (own.mask_key_digests, own.seed_digests) for owner, own in opening.encrypted.items()}
     seeds: Shares = {}
     keys: Shares = {}
 

@@ -220,7 +220,7 @@ INSIDE = {
     "federation": {
         "protocol": ("errors", "plan"),
         "tasks": ("dataclass_json", "errors", "records"),
-        "aggregation": ("errors", "linear_head", "method", "plan", "records", "tasks", "tree"),
+        "aggregation": ("errors", "linear_head", "method", "plan", "records", "seeds", "tasks", "tree"),
         "privacy": ("errors", "method", "plan", "records"),
         "rounds": ("aggregation", "errors", "method", "plan", "seeds"),
         "secure_sums": ("errors", "method", "plan", "protocol", "records", "tree", "wire"),
@@ -348,6 +348,7 @@ ALSO_OURS = {
     "aggregator_api.api.dependencies": {"aggregator_api.runtime": "it hands the running server's parts to the routes"},
     "aggregator_api.storage.revocations": {
         "aggregator_api.devices.service": "a device is revoked after a restore as it was before",
+        "aggregator_api.devices.contributions": "and what it withdrew is taken out again",
         "aggregator_api.retention.rows": "and deleted likewise",
     },
     "aggregator_api.storage.backup": {"aggregator_api.auth.api_keys": "the operator's key is a part of it"},

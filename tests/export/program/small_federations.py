@@ -8,7 +8,7 @@ from typing import Any
 import models
 from export.program.exporter import Federation, export_program
 from export.program.parity import after_one_round, generated_examples
-from export.program.runtime import Program
+from export.program.runtime import TrainingProgram
 from federation.methods import METHODS, method_from_json
 from federation.plan import TrainingConfig
 from federation.tasks import TASKS
@@ -52,10 +52,10 @@ def small_program(method: str, network_name: str = "") -> tuple[Federation, byte
     return found, export_program(found)
 
 
-def loaded(method: str, network_name: str = "") -> tuple[Federation, Program]:
+def loaded(method: str, network_name: str = "") -> tuple[Federation, TrainingProgram]:
     """Return a federation and its program."""
     found, data = small_program(method, network_name)
-    return found, Program.load(data)
+    return found, TrainingProgram.load(data)
 
 
 ALP_NETWORKS = [name for name in NETWORKS if name in alp_models()]

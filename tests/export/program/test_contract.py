@@ -19,7 +19,7 @@ from export.program.parity import (
     outcome_arrays,
     run_both,
 )
-from export.program.runtime import Program
+from export.program.runtime import TrainingProgram
 from federation.methods import METHODS
 from federation.tasks.task import arrays
 from federation.training.prediction import measure as measure_with_torch
@@ -88,20 +88,22 @@ def test_a_straggler_stops_where_torchs_does(steps: int) -> None:
 )
 def test_options_that_change_the_step_are_in_the_program(options: dict[str, Any], training: dict[str, Any]) -> None:
     federation = small_federation(options, **training)
-    program = Program.load(export_program(federation))
+    program = TrainingProgram.load(export_program(federation))
     parity = compare_round(federation, program, generated_examples(federation, 11))
     assert parity.ratio < ROUNDING_FACTOR
 
 
 def test_a_number_is_learnt_too() -> None:
     federation = small_federation("fedavg", task="regression")
-    parity = check_round(federation, Program.load(export_program(federation)), generated_examples(federation, 11))
+    parity = check_round(
+        federation, TrainingProgram.load(export_program(federation)), generated_examples(federation, 11)
+    )
     assert parity.scores == pytest.approx(dict(parity.torch_scores), rel=1e-3)
 
 
 def test_the_rate_of_a_later_round_is_the_schedules() -> None:
     federation = small_federation("fedavg", lr_schedule="polynomial")
-    program = Program.load(export_program(federation))
+    program = TrainingProgram.load(export_program(federation))
     pair = run_both(federation, program, generated_examples(federation, 11), round_number=4)
     assert max(differences(outcome_arrays(pair.torch), pair.ours.client | pair.ours.upload).values()) < 1e-3
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from export.program.errors import ProgramError
-from export.program.host import DeviceExamples, DeviceRound, Identity, RoundOutcome, train
+from export.program.host import DeviceExamples, ProgramRound, RoundIdentity, RoundOutcome, train
 from export.program.parity import as_arrays, generated_examples
-from export.program.runtime import Arrays, Program
+from export.program.runtime import Arrays, TrainingProgram
 from tests.export.program.small_federations import loaded, small_program
 from tests.repository.imports import REPOSITORY
 
@@ -26,8 +26,8 @@ class Parts:
         self.broadcast = as_arrays({"broadcast": federation.broadcast})
         self.examples = DeviceExamples(examples.x.numpy(), examples.y.numpy())
 
-    def begin(self, saved: Arrays | None = None) -> DeviceRound:
-        return DeviceRound(self.program, {}, self.broadcast, self.examples, Identity("ada", 1), saved=saved)
+    def begin(self, saved: Arrays | None = None) -> ProgramRound:
+        return ProgramRound(self.program, {}, self.broadcast, self.examples, RoundIdentity("ada", 1), saved=saved)
 
 
 def same(one: RoundOutcome, other: RoundOutcome) -> bool:
@@ -87,7 +87,7 @@ def test_what_is_not_the_programs_is_refused() -> None:
         (whole[0], DeviceExamples(x[:0], y[:0]), "none came"),
     ):
         with pytest.raises(ProgramError, match=message):
-            DeviceRound(parts.program, {}, broadcast, examples, Identity("ada", 1))
+            ProgramRound(parts.program, {}, broadcast, examples, RoundIdentity("ada", 1))
 
 
 WITHOUT_TORCH = """
@@ -99,13 +99,13 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 import numpy as np
 from pathlib import Path
-from export.program.host import DeviceExamples, DeviceRound, Identity, measure, train
-from export.program.runtime import Program
-program = Program.load(Path(sys.argv[1]))
+from export.program.host import DeviceExamples, ProgramRound, RoundIdentity, measure, train
+from export.program.runtime import TrainingProgram
+program = TrainingProgram.load(Path(sys.argv[1]))
 with np.load(sys.argv[2]) as file:
     given = dict(file)
 examples = DeviceExamples(given.pop("x"), given.pop("y"))
-outcome = train(DeviceRound(program, {}, given, examples, Identity("ada", 1)))
+outcome = train(ProgramRound(program, {}, given, examples, RoundIdentity("ada", 1)))
 counted = measure(program, outcome.client, examples)
 np.savez(sys.argv[3], **outcome.client, **outcome.upload, counted=counted["confusion"].sum())
 assert not {"torch", "onnx", "safetensors"} & set(sys.modules)
@@ -130,4 +130,4 @@ def test_a_process_without_torch_trains_to_the_same_bits(tmp_path: Path) -> None
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ProgramError, match="expected a program"):
-        Program.load(tmp_path / "nowhere.zip")
+        TrainingProgram.load(tmp_path / "nowhere.zip")

@@ -13,7 +13,7 @@ from federation.method import Method
 from federation.methods import METHODS, method_from_json
 from federation.plan import RoundSettings, SecureSettings
 from federation.records import Tree, Update
-from federation.secure_sums.summation import Layout, check_secure, decoded, encoded, layout_of, next_state
+from federation.secure_sums.summation import SumLayout, check_secure, decoded, encoded, layout_of, next_state
 from federation.tree import flatten
 from tests.federation.federated import Federation, federation
 
@@ -40,14 +40,14 @@ def method_named(name: str, **options: Any) -> Method:
     return method_from_json({"name": name, **OPTIONS.get(name, {}), **options})
 
 
-def summed(fed: Federation, updates: list[Update]) -> tuple[Layout, np.ndarray]:
+def summed(fed: Federation, updates: list[Update]) -> tuple[SumLayout, np.ndarray]:
     method = fed.setup.method
     layout = layout_of(method, fed.setup.training, fed.initial, SECURE)
     vectors = [encoded(method, layout, one, method.broadcast(fed.state, one.client_id), SECURE) for one in updates]
     return layout, np.sum(vectors, axis=0)
 
 
-def alone(fed: Federation, layout: Layout, total: np.ndarray, names: list[str]) -> Tree:
+def alone(fed: Federation, layout: SumLayout, total: np.ndarray, names: list[str]) -> Tree:
     """Let the server's half work where everything that takes a single client's update fails."""
     method = fed.setup.method
 

@@ -15,11 +15,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from federation.secure_sums import client, server
 from federation.secure_sums.client import ClientState
 from federation.secure_sums.events import (
-    Device,
     FromDevice,
     FromServer,
     ServerMessage,
     StageClosed,
+    SumDevice,
     ToDevice,
     ToServer,
     VectorReady,
@@ -48,10 +48,10 @@ def seeded(seed: str) -> Callable[[int], bytes]:
     return entropy
 
 
-def device(name: str, seed: str = "", **more: object) -> Device:
+def device(name: str, seed: str = "", **more: object) -> SumDevice:
     key = identity(name)
     entropy = {"entropy": seeded(f"{seed}/{name}")} if seed else {}
-    return Device(name, key.public_key().public_bytes_raw(), key.sign, **{**entropy, **more})  # type: ignore[arg-type]
+    return SumDevice(name, key.public_key().public_bytes_raw(), key.sign, **{**entropy, **more})  # type: ignore[arg-type]
 
 
 def request(**changes: object) -> SumRequest:
@@ -81,7 +81,7 @@ class Network:
     deliver: Callable[[ServerStage, list[tuple[str, ToServer]]], Iterator[tuple[str, ToServer]]] = (
         lambda _stage, messages: iter(messages)
     )
-    devices: dict[str, Device] = field(default_factory=dict)
+    devices: dict[str, SumDevice] = field(default_factory=dict)
     states: dict[str, ClientState] = field(default_factory=dict)
     refusals: list[str] = field(default_factory=list)
     history: list[tuple[str, ToServer]] = field(default_factory=list)

@@ -21,7 +21,7 @@ from federation.secure_sums.messages import (
     DeliveredShares,
     EncryptedShares,
     IncludedList,
-    Member,
+    ListedMember,
     MemberList,
     MemberSignature,
     PublicKeys,
@@ -211,9 +211,9 @@ def begun() -> tuple[dict[str, ClientStep], bytes]:
     return {name: client.begin(device(name), asked) for name in NAMES[:5]}, asked
 
 
-def members(begun_steps: dict[str, ClientStep]) -> list[Member]:
+def members(begun_steps: dict[str, ClientStep]) -> list[ListedMember]:
     return [
-        Member(device=name, identity=device(name).identity, keys=step.state.keys_sent)
+        ListedMember(device=name, identity=device(name).identity, keys=step.state.keys_sent)
         for name, step in begun_steps.items()
     ]
 
