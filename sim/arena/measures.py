@@ -70,15 +70,19 @@ def _upload_mb(run: RunDirectory) -> float | None:
     return run.final.bytes_up * len(run.rounds) / 1e6
 
 
+def _windows(count: int) -> str:
+    return f"{count} window{'s' * (count != 1)}"
+
+
 MEASURES: Mapping[str, Measure] = {
     "own": Measure("own later windows", True, _score("personalization")),
     "others": Measure("others' windows", True, _score("generalization")),
     "server": Measure("server's model", True, _score("global")),
     "worst_tenth": Measure("worst tenth", True, _worst_tenth),
     "new": Measure("new users", True, _new(0)),
-    **{f"new_{k}": Measure(f"new, {k} windows", True, _new(k)) for k in SHOTS if k},
+    **{f"new_{k}": Measure(f"new, {_windows(k)}", True, _new(k)) for k in SHOTS if k},
     **{
-        f"new_{way}" + f"_{k}" * bool(k): Measure(f"new, {words}" + f", {k} windows" * bool(k), True, _turned(way, k))
+        f"new_{way}" + f"_{k}" * bool(k): Measure(f"new, {words}" + f", {_windows(k)}" * bool(k), True, _turned(way, k))
         for way, words in TURNED.items()
         for k in TURNED_SHOTS
     },

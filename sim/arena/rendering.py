@@ -1,6 +1,7 @@
 """`docs/results.md`, and numbers in other documents, from declarations and summaries alone.
 
-A cell of a table is the mean over the seeds that have a summary; without one it is a dash, never a number. The last
+A cell of a table is the mean over the seeds that have a summary; without one it is a dash, never a number, and a row
+without any is left out. The last
 column is the paired difference to the baseline over seeds: mean, 95 % by Student's t, and p by Holm over the arms of
 the same data set (`sim.results.statistics`).
 """
@@ -95,9 +96,13 @@ def _table(declaration: Declaration, found: Sequence[Row]) -> Iterator[str]:
         group = [row for row in found if row.data == data]
         against = _differences(declaration, group)
         for row in group:
+            if not row.found:
+                continue
             cells = [_value(row, name) for name in declaration.measures]
             rate = f" (lr {row.rate})" if row.rate else ""
-            yield _line([f"{data}, {row.label}{rate}", *cells, *([against[row.arm]] if several else [])])
+            partly = len(row.found) < len(declaration.seeds)
+            seeds = f" ({len(row.found)} of {len(declaration.seeds)} seeds)" if partly else ""
+            yield _line([f"{data}, {row.label}{rate}{seeds}", *cells, *([against[row.arm]] if several else [])])
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -150,7 +155,9 @@ def _made(name: str, declaration: Declaration, found: Sequence[Row]) -> str:
     dates, commits = sorted({one.date for one in runs}), sorted({one.commit for one in runs})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     hardware = ", ".join(sorted({one.hardware for one in runs}))
+    empty = sum(not row.found for row in found)
     missing = "" if len(runs) == planned else f" of {planned}; means are over the seeds that are there"
+    missing += f", and {empty} of {len(found)} rows have none" if empty else ""
     seeds = len(declaration.seeds)
     scored = ", ".join(sorted({metric_of(one.metric).label for one in runs}))
     return (
