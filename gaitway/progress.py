@@ -8,6 +8,8 @@ from typing import Any
 import rich.progress
 from rich.text import Text
 
+from gaitway.threads import run_in_thread
+
 LINE_EVERY_S = 10.0
 """How often progress is printed where it cannot be drawn."""
 
@@ -24,8 +26,7 @@ class ProgressDisplay(rich.progress.Progress):
         """Begin to draw, or to print."""
         super().start()
         if not self.console.is_terminal and not self.disable and self._thread is None:
-            self._thread = threading.Thread(target=self._print_lines, name="progress", daemon=True)
-            self._thread.start()
+            self._thread = run_in_thread("progress", self._print_lines)
 
     def stop(self) -> None:
         """Draw or print the last state."""

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from export.program.errors import ProgramError
 from export.program.graph_check import check_graph
 from export.program.manifest import Manifest
+from gaitway.errors import first_problem
 
 MANIFEST = "manifest.json"
 MAX_FILE_BYTES = 128 << 20
@@ -58,9 +59,7 @@ def read_program(data: bytes) -> ProgramFile:
             files = _unpacked(archive)
         manifest = Manifest.model_validate_json(files.pop(MANIFEST))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ProgramError(f"the program's {MANIFEST} is not one: {place}: {first['msg']}") from None
+        raise ProgramError(f"the program's {MANIFEST} is not one: {first_problem(error)}") from None
     except _BROKEN as error:
         raise ProgramError(f"{len(data):,} bytes came that are not a program's archive: {error}") from None
     named = {entry.file: (name, entry) for name, entry in manifest.graphs.items() if entry.file}

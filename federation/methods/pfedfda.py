@@ -103,6 +103,11 @@ class PFedFda(Method):
         if not 0 < self.shrink < float("inf"):
             raise SettingsError(f"{self.name}: shrink={self.shrink}: expected a number above 0, such as 0.01")
 
+    @property
+    def program_incompatibility(self) -> str | None:
+        """A client's head is solved, for which ONNX has no operator."""
+        return f"the method {self.name} solves linear equations on the device, for which ONNX has no operator"
+
     def task_incompatibility(self, task: Task) -> str | None:
         """Want one class an example."""
         if task.target is TargetKind.CLASS:

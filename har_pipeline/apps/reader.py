@@ -63,7 +63,7 @@ class AppReader(RecordingReader):
     app: str
     expects: str
     labels: Callable[[Options], tuple[str, ...]] = field(init=False, repr=False)
-    layouts: Callable[[Options], tuple[Layout, ...]] = field(default=lambda options: (), init=False, repr=False)
+    layouts: Callable[[Options], tuple[Layout, ...]] = field(init=False, repr=False)
     defaults: Options = field(default_factory=lambda: LABEL_OPTIONS)
     recordings: ReadRecordings = field(init=False, repr=False)
     origin: Callable[[str], Origin] = field(init=False, repr=False)
@@ -75,6 +75,7 @@ class AppReader(RecordingReader):
     def __post_init__(self) -> None:
         """Read labels, recordings and origins as every app's reader does."""
         object.__setattr__(self, "labels", self._labels)
+        object.__setattr__(self, "layouts", lambda options: ())
         object.__setattr__(self, "recordings", partial(app_recordings, self))
         object.__setattr__(self, "origin", lambda client: Origin(self.name, subject_of(client), device_of(client)))
 

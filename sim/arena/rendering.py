@@ -9,6 +9,7 @@ the same data set (`sim.results.statistics`).
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from sim.errors import SettingsError
 from sim.results.statistics import holm, interval, rank_over_datasets
 
 NOTHING = "–"
+MAX_LINE = 120
 HEAD = """# Results on real recordings
 
 After this page you can tell how the methods compare here, and make any of its numbers again. Every number is rendered
@@ -77,12 +79,16 @@ def render(folder: Path, known: Summaries) -> str:
 def _section(name: str, declaration: Declaration, known: Summaries) -> Iterator[str]:
     found = rows(declaration, known)
     yield f"## {declaration.title}\n"
-    yield f"{declaration.asks}{' ' + declaration.reads if declaration.reads else ''}\n"
+    yield _wrapped(f"{declaration.asks} {declaration.reads or ''}") + "\n"
     if any(row.found for row in found):
         yield "\n".join(_table(declaration, found)) + "\n"
-    yield _made(name, declaration, found) + "\n"
+    yield _wrapped(_made(name, declaration, found)) + "\n"
     if ranks := _ranks(declaration, found):
-        yield ranks + "\n"
+        yield _wrapped(ranks) + "\n"
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(" ".join(text.split()), MAX_LINE, break_long_words=False, break_on_hyphens=False)
 
 
 def _table(declaration: Declaration, found: Sequence[Row]) -> Iterator[str]:

@@ -62,7 +62,7 @@ def turned(client: ClientData, rotation: Rotation, was: ChannelStatistics, by_ow
 def raw_windows(examples: Examples, was: ChannelStatistics) -> torch.Tensor:
     """Return windows (n, T, 6) in m/s² and rad/s."""
     x = examples.x.cpu()
-    return x * torch.from_numpy(was.std).to(x) + torch.from_numpy(was.mean).to(x)
+    return x * torch.from_numpy(was.std).to(x.dtype) + torch.from_numpy(was.mean).to(x.dtype)
 
 
 def _raw(examples: Examples, rotation: Rotation, was: ChannelStatistics) -> Examples:

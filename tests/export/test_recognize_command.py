@@ -94,7 +94,7 @@ def test_a_described_folder_is_answered_session_by_session_whatever_its_labels(t
 def test_without_pandas_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     code, _, errors = run(model, stdin=HEADER)
-    assert code == 1
+    assert code == 2
     assert "pip install 'gaitway[runtime]'" in errors
 
 
@@ -136,7 +136,7 @@ def test_a_file_that_grows_is_followed(tmp_path: Path, model: Path) -> None:
 )
 def test_refusals(model: Path, words: tuple[str, ...], text: str, message: str) -> None:
     code, _, errors = run(model, *words, stdin=text)
-    assert code == 1
+    assert code == 2
     assert message in errors
     assert "Traceback" not in errors
 
@@ -144,7 +144,7 @@ def test_refusals(model: Path, words: tuple[str, ...], text: str, message: str) 
 def test_a_file_of_a_header_alone_is_no_recording_of_nothing(tmp_path: Path, model: Path) -> None:
     (tmp_path / "walk.csv").write_text(HEADER)
     code, shown, said = run(model, tmp_path / "walk.csv")
-    assert (code, shown) == (1, "")
+    assert (code, shown) == (2, "")
     assert "walk.csv holds no sample; expected rows of numbers" in said
 
 

@@ -29,6 +29,7 @@ ON_REQUEST = {
     "dp-accounting": "privacy",
     "ray": "ray",
     "pillow": "runtime",
+    "mlflow": "tracking",
 }
 # Required although no module of ours imports it, and why.
 NEEDED_BY_OTHERS = {
@@ -65,7 +66,7 @@ def imported(package: str) -> frozenset[str]:
     """Distributions that a package of ours imports."""
     known = packages_distributions()
     tops = {entry.top for entry in all_imports() if entry.module.split(".")[0] == package} - set(PACKAGES)
-    return frozenset(normalized(known[top][0]) for top in tops)
+    return frozenset(normalized(known.get(top, [top])[0]) for top in tops)
 
 
 def installed_packages() -> set[str]:

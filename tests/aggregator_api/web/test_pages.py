@@ -266,7 +266,7 @@ def test_who_waits_beyond_the_first_hundred_is_led_to(tmp_path: Path) -> None:
         shown = client.get("/federations/many/enrolment", headers=HTML).text
         assert 'href="/federations/many/devices?enrolment=pending">All that wait</a>' in shown
         assert "d099" in shown
-        assert "d100" not in shown
+        assert not re.search(r"\bd100\b", shown)  # a key's number may have these letters
 
 
 def test_what_nobody_has_foreseen_is_told_as_a_page_too(
