@@ -150,7 +150,7 @@ class Method:
         return None
 
     @property
-    def sum_obstacle(self) -> str | None:
+    def sum_incompatibility(self) -> str | None:
         """Say in words why the server half needs more than a sum of the clients' `summand`s; None where it does not."""
         if self.aggregation != "mean":
             return f"aggregation={self.aggregation} must see every client's parameters, and a secure sum shows none"

@@ -140,14 +140,14 @@ class FedAli(Method):
         return replace(folded, pool=pool, prototype_sum=total)
 
     @property
-    def sum_obstacle(self) -> str | None:
+    def sum_incompatibility(self) -> str | None:
         """Refuse to pool single clients' prototypes, too."""
         if self.clustering != "one_step":
             return (
                 f"the method {self.name} with clustering={self.clustering} clusters the single prototypes of all "
                 "clients: set clustering=one_step, one step of Lloyd's a round, for which sums are enough"
             )
-        return super().sum_obstacle
+        return super().sum_incompatibility
 
     def summand(self, update: Update, broadcast: Broadcast, limits: SecureSettings) -> Tree:
         """Add, of the prototypes nearest to each centre, their sum and number."""

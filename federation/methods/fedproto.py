@@ -184,14 +184,14 @@ class FedProto(Method):
         return PrototypeSums(weight=before.weight + self.weight(update), prototypes=sums)
 
     @property
-    def sum_obstacle(self) -> str | None:
+    def sum_incompatibility(self) -> str | None:
         """Refuse to keep what single clients have sent, too."""
         if self.keeps_uploads:
             return (
                 f"the method {self.name} keeps what each client has sent last: set average_over=round, with which a "
                 "round's sum is enough"
             )
-        return super().sum_obstacle
+        return super().sum_incompatibility
 
     def summand(self, update: Update, broadcast: Broadcast, limits: SecureSettings) -> Tree:
         """Return n_k[c] · p_k[c] and n_k[c], or 1 for each class that the client has."""

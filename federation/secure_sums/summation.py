@@ -81,7 +81,7 @@ def check_secure(method: Method, rounds: RoundSettings, settings: SecureSettings
     """
     if not settings.is_on:
         return
-    if obstacle := method.sum_obstacle:
+    if obstacle := method.sum_incompatibility:
         raise SettingsError(f"secure.mode={settings.mode}: {obstacle}; choose a method such as fedavg or analytic")
     judging = {
         "norm_factor": rounds.norm_factor,
