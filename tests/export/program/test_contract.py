@@ -118,7 +118,7 @@ def test_what_cannot_be_a_program_is_refused_in_words(name: str) -> None:
 
 def test_most_methods_can_be_programs() -> None:
     """Who adds a method learns here that the contract asks for a reason."""
-    assert sorted(set(METHODS) - set(EXPORTABLE)) == ["analytic", "centralized"]
+    assert sorted(set(METHODS) - set(EXPORTABLE)) == ["analytic", "centralized", "pfedfda"]
 
 
 def test_the_gate_sees_a_learning_rate_that_is_off_by_a_hundredth() -> None:

@@ -53,10 +53,12 @@ def test_differences_are_paired_over_seeds(folder: Path) -> None:
     assert "| motionsense, each alone | 88.0 | 1.2 | +3.0 [-1.3, +7.3], p 0.095 |" in text
 
 
-def test_a_cell_without_a_summary_is_a_dash_and_said(folder: Path) -> None:
+def test_a_row_without_a_summary_is_left_out_and_said(folder: Path) -> None:
     text = render(folder, known(folder, fedavg=[0.8, None, None], local=[None, None, None]))
-    assert "| motionsense, each alone | – | – | – |" in text
-    assert "1 runs of 6" in text
+    assert "| motionsense, fedavg (1 of 3 seeds) | 80.0 | 1.2 | – |" in text
+    assert "each alone |" not in text
+    words = " ".join(text.split())
+    assert "1 runs of 6; means are over the seeds that are there, and 1 of 2 rows have none" in words
     assert "No run of this table" in render(folder, {})
 
 
