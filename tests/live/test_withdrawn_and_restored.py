@@ -26,7 +26,7 @@ def test_a_restored_server_forgets_a_withdrawn_device_again(who: str, tmp_path: 
     world = world_of(NAMES, settings, None, COSINES)
     both, stays = world.broadcast_of(NAMES), world.broadcast_of(NAMES[:1])
     with fleet(tmp_path, broker=embedded) as here:
-        here.get("/v1/federations", {"name": "live", "plan": plan_of(settings).model_dump(mode="json")})
+        here.get("/v1/federations", {"name": "live", "plan": plan_of(world.settings).model_dump(mode="json")})
         configs = [world.write_config(tmp_path, name, here, "mqtt") for name in NAMES]
         for config in configs:
             here.add_device(config)
