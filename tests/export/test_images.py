@@ -158,10 +158,10 @@ def test_no_mask_takes_the_place_of_another_or_of_an_image(tmp_path: Path, expor
         Image.fromarray(np.zeros((4, 5, 3), np.uint8)).save(file)
     before = files[0].read_bytes()
     code, said = run("predict", exported.file, *files, "--masks", tmp_path / "masks")
-    assert code == 1
+    assert code == 2
     assert "would both have their mask in" in said
     code, said = run("predict", exported.file, files[0], "--masks", tmp_path / "day")
-    assert code == 1
+    assert code == 2
     assert "would take the place of the image" in said
     assert files[0].read_bytes() == before
     assert not (tmp_path / "masks").exists()
@@ -199,7 +199,7 @@ def test_a_classifier_says_the_class_of_each_image(tmp_path: Path) -> None:
     code, said = run("predict", tmp_path / "m.onnx", tmp_path / "a.png")
     assert f"a.png: {answer.label} {wanted.max():.0%}" in said
     code, said = run("predict", tmp_path / "m.onnx", tmp_path / "a.png", "--masks", tmp_path)
-    assert code == 1
+    assert code == 2
     assert "classifies whole images" in said
 
 
@@ -210,7 +210,7 @@ def test_what_is_no_image_is_refused_in_words(tmp_path: Path, exported: Exported
         ImageRecognizer(exported.session).predict([np.zeros((4, 4, 2), np.uint8)])
     (tmp_path / "a.png").write_bytes(b"no image")
     code, said = run("predict", exported.file, tmp_path / "a.png")
-    assert code == 1
+    assert code == 2
     assert "a.png is no image that can be read: it begins with b'no image'; expected one of JPEG" in said
     with pytest.raises(InputError, match="no image that can be read"):
         read_image(tmp_path / "none.png")
