@@ -12,7 +12,6 @@ on the test windows of all people, in macro-F1. The seed draws who is hostile, a
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from statistics import mean
 from typing import Any
 
 import torch
+from cell_file import CellFile
 
 from federation.aggregation.present_sums import combined
 from federation.aggregation.ridge import SUM_STEPS
@@ -62,23 +62,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     given = parser.parse_args()
     torch.set_num_threads(1)
-    given.out.mkdir(parents=True, exist_ok=True)
-    path = given.out / "cells.jsonl"
-    done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    known = {_key(cell) for cell in done}
+    file = CellFile(given.out, _key)
     for seed in given.seeds:
         for name in given.sets:
-            missing = [cell for cell in _cells(name, seed) if _key(cell) not in known]
-            if not missing:
-                continue
-            played = Played.of(_simulation(name, seed, given.data_root, given.out / "windows"))
-            for cell in missing:
-                finished = {**cell, **_score(cell, played)}
-                with path.open("a") as lines:
-                    lines.write(json.dumps(finished) + "\n")
-                done.append(finished)
-                print(json.dumps(finished), flush=True)
-    print(tables(done))
+            if missing := file.missing(_cells(name, seed)):
+                played = Played.of(_simulation(name, seed, given.data_root, given.out / "windows"))
+                for cell in missing:
+                    file.add({**cell, **_score(cell, played)})
+    print(tables(file.done))
 
 
 def tables(cells: list[dict[str, Any]]) -> str:

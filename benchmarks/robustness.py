@@ -10,7 +10,6 @@ command goes on with what is missing, and prints the tables from what is there:
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from cell_file import CellFile
 
 from federation.aggregation.screening import Screening
 from sim.attacks import Attack, Kind
@@ -55,22 +55,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     given = parser.parse_args()
     torch.set_num_threads(1)
-    given.out.mkdir(parents=True, exist_ok=True)
-    path = given.out / "cells.jsonl"
-    done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    known = {_key(cell) for cell in done}
+    file = CellFile(given.out, _key)
     data: FederatedData | None = None
-    for cell in _cells(given.seeds):
-        if _key(cell) in known:
-            continue
+    for cell in file.missing(_cells(given.seeds)):
         data = data or _ten(given.data_root, given.out / "windows")
         began = time.perf_counter()
-        finished = {**cell, **_play(cell, data), "seconds": round(time.perf_counter() - began, 2)}
-        with path.open("a") as lines:
-            lines.write(json.dumps(finished) + "\n")
-        done.append(finished)
-        print(json.dumps(finished), flush=True)
-    print(tables(done))
+        file.add({**cell, **_play(cell, data), "seconds": round(time.perf_counter() - began, 2)})
+    print(tables(file.done))
 
 
 def tables(cells: list[dict[str, Any]]) -> str:

@@ -25,6 +25,7 @@ MAX_MANIFEST_BYTES = 16 << 20
 MAX_UNPACKED_BYTES = 256 << 20
 MAX_FILES = 32
 _EPOCH = (1980, 1, 1, 0, 0, 0)
+# what zipfile raises of bytes that are no archive, of encryption, and of compression that it does not know
 _BROKEN = (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError, ValueError)
 
 

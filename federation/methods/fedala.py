@@ -1,7 +1,7 @@
 """FedALA: each client mixes the global model into its own, element by element, by weights that its examples teach.
 
 J. Zhang, Y. Hua, H. Wang, T. Song, Z. Xue, R. Ma, H. Guan: FedALA: Adaptive Local Aggregation for Personalized
-Federated Learning, AAAI 2023, arXiv 2212.01197: local initialization eq. 4 to 6, algorithm 1.
+Federated Learning, AAAI 2023, arXiv 2212.01197: adaptive local aggregation.
 
 The lower layers are taken over; of the higher ones θ̂ = θ_k + (θ − θ_k) ⊙ W, 0 ≤ W ≤ 1, W = 1 at first. A phase of its
 own moves W by plain gradient steps of rate η, clipped after each; then θ̂ trains as in FedAvg, and all of it travels.
@@ -83,7 +83,7 @@ class FedAla(Method):
     def loss(
         self, task: Task, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
     ) -> tuple[Tensor, Tensors]:
-        """Return the loss of the mixed model, of which the gradient of W is ∂CE/∂θ̂ ⊙ (θ − θ_k) (eq. 5)."""
+        """Return the loss of the mixed model, of which the gradient of W is ∂CE/∂θ̂ ⊙ (θ − θ_k)."""
         return super().loss(task, network, _mixed(params, round_state), buffers, batch, round_state)
 
     def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:

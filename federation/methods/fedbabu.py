@@ -1,7 +1,7 @@
 """FedBABU: only the body is trained and averaged, under a head that stays at its initial values; fine-tuning follows.
 
 J. Oh, S. Kim, S.-Y. Yun: FedBABU: Toward Enhanced Representation for Federated Image Classification, ICLR 2022,
-arXiv 2106.06042: algorithm 1 (the head's learning rate is 0), fine-tuning and its parts in section 5 (table 4).
+arXiv 2106.06042: the head's learning rate is 0; then all, the head or the body is fine-tuned.
 
 The head is the same for all, since a run's initial weights are, and never travels. A client serves with a personal
 copy, fine-tuned from the body that it received and the initial head on the same batches as its local round: two losses

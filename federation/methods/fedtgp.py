@@ -1,8 +1,8 @@
 """FedTGP: FedProto whose global prototypes are trained on the server, to keep classes a margin apart.
 
 J. Zhang, Y. Liu, Y. Hua, J. Cao: FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive Learning
-for Data and Model Heterogeneity in Federated Learning, AAAI 2024, arXiv 2401.03230: the trainable prototypes, the
-contrastive loss with its adaptive margin, the local loss and algorithm 1 (section 4).
+for Data and Model Heterogeneity in Federated Learning, AAAI 2024, arXiv 2401.03230: the trainable prototypes, and
+the contrastive loss with its adaptive margin.
 
 The server has an embedding of each class and two dense layers with ReLU between them, P[c] = F(embedding[c]). In each
 round it takes S epochs of SGD over all prototypes p_k[c] that came, each once whatever its examples, with

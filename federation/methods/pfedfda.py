@@ -1,7 +1,7 @@
 """pFedFDA: the head is the Bayes classifier of Gaussian features, of each client's own and everybody's together.
 
 C. Mclaughlin, L. Su: Personalized Federated Learning via Feature Distribution Adaptation, NeurIPS 2024,
-arXiv 2411.00329: the generative classifier, the interpolation of local and global estimates, algorithm 1.
+arXiv 2411.00329: the generative classifier, the interpolation of local and global estimates.
 
 All classes share a covariance Σ (D, D), each has a mean μ[c] (D,): logits e·Σ⁻¹μ[c] − ½ μ[c]·Σ⁻¹μ[c] + log π_c, which
 is linear in the features e. A client trains its base under the head of the global (μ, Σ) and its own shares of classes
@@ -16,7 +16,7 @@ clients, seed 0: 62 instead of 92), so the default is 0.01.
 Differs from their code: features are those of the trained base, of the last 1,024 examples, where it takes them from
 every step of training; a class's examples go to the folds in turn instead of at random; β is sought on a grid of tenths
 by turns, not by L-BFGS; a client knows its π after its first round, in which all classes weigh alike. A client serves
-with its trained base and the head of what it sent; they score the server's base with estimates made anew.
+with its trained base and the head of what it sent; they score the server's base with estimates made again.
 """
 
 from __future__ import annotations
