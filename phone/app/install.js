@@ -6,7 +6,7 @@ import { note } from "./ui/frame.js";
 const LOOK_MS = 60 * 60_000;
 
 /** Say what keeps the app from working here, in words; empty where nothing does. @param {Window} page @returns {string} */
-export function obstacle(page) {
+export function unsupportedReason(page) {
   if (!page.isSecureContext) {
     const here = page.location.host;
     return (

@@ -42,13 +42,13 @@ export class Participation {
     this.tabs.onmessage = ({ data }) => void (data === "ending" ? this.end() : this.begin());
     /** @type {Promise<unknown>} One after the other: begin, join, leave. */ this.turn = Promise.resolve();
     store.watchers.add((change) => this.dataChanged(change));
-    addEventListener("online", () => this.hurry());
-    document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && this.hurry());
+    addEventListener("online", () => this.retryNow());
+    document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && this.retryNow());
   }
 
   /** Look for the server now, however long it has been away. */
-  hurry() {
-    this.agent?.hurry();
+  retryNow() {
+    this.agent?.retryNow();
   }
 
   /**
@@ -94,7 +94,7 @@ export class Participation {
       embedder: this.embedder,
       locks: navigator.locks,
       ask: (url, request) => this.counted(url, request),
-      onState: (state) => this.heard(state),
+      onState: (state) => this.setState(state),
     });
     this.agent = agent;
     this.state = agent.state();
@@ -146,9 +146,9 @@ export class Participation {
   }
 
   /** Have the phone's sums taken out and send nothing more, or take part again. @param {boolean} takesPart */
-  async wish(takesPart) {
+  async setTakesPart(takesPart) {
     if (!this.agent) throw new Error("This phone is in no federation: join one first.");
-    await this.agent.wish(takesPart);
+    await this.agent.setTakesPart(takesPart);
   }
 
   /**
@@ -181,7 +181,7 @@ export class Participation {
   }
 
   /** @param {AgentState} state */
-  heard(state) {
+  setState(state) {
     this.state = state;
     if (this.membership && !this.membership.approved && !WAITING_STATES.includes(state.name)) {
       this.membership.approved = true;

@@ -27,17 +27,17 @@ export class Recognition {
   }
 
   /** Why there is no answer, in words; empty where there is. */
-  get obstacle() {
-    return this.models.obstacle;
+  get unavailableReason() {
+    return this.models.unavailableReason;
   }
 
-  get modelWords() {
+  get modelName() {
     return this.models.name;
   }
 
   /** @param {import("./types.js").StoredWindow} window */
   take(window) {
-    if (this.obstacle || this.waiting > 5) return; // a phone that cannot keep up leaves windows out
+    if (this.unavailableReason || this.waiting > 5) return; // a phone that cannot keep up leaves windows out
     this.waiting++;
     this.work = this.work
       .then(() => this.answer(window))

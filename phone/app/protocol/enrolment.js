@@ -168,25 +168,25 @@ export async function continueEnrolment(store, options = {}) {
  * Go on until the operator has approved the phone; `onWait` hears why it waits. Throws an EnrolError where waiting does
  * not help.
  * @param {import("../types.js").Store} store @param {(reason: string) => void} onWait
- * @param {Options} [options] @param {Backoff} [patience] @returns {Promise<Enrolment>}
+ * @param {Options} [options] @param {Backoff} [backoff] @returns {Promise<Enrolment>}
  */
-export async function waitForApproval(store, onWait, options = {}, patience = approvalPatience(options.clock)) {
+export async function waitForApproval(store, onWait, options = {}, backoff = approvalBackoff(options.clock)) {
   for (;;) {
     try {
       const found = await continueEnrolment(store, options);
       if (found.serverKey) return found;
-      patience.answered();
+      backoff.answered();
       onWait("the operator has not approved this phone yet");
     } catch (error) {
       if (!(error instanceof UnreachableError)) throw error;
       onWait(error.message);
     }
-    await patience.rest(options.signal);
+    await backoff.wait(options.signal);
   }
 }
 
 /** Whoever approves a phone takes minutes. @param {import("./server.js").Clock} [clock] @param {() => void} [onChange] */
-export function approvalPatience(clock = CLOCK, onChange = () => {}) {
+export function approvalBackoff(clock = CLOCK, onChange = () => {}) {
   return new Backoff(clock, onChange, { minMs: FIRST_WAIT_MS, maxMs: MAX_WAIT_MS });
 }
 
@@ -274,11 +274,11 @@ async function serverKeyOf({ server, pin }, { credentials }) {
 }
 
 /**
- * @param {Enrolment} who @param {string} path @param {object} said @param {number[]} taken @param {Options} options
+ * @param {Enrolment} who @param {string} path @param {object} body @param {number[]} taken @param {Options} options
  * @returns {Promise<ReturnType<typeof answerOf>>}
  */
-async function post({ server, device }, path, said, taken, { ask = (...given) => fetch(...given), signal }) {
-  const request = { method: "POST", body: JSON.stringify(said), headers: { "Content-Type": "application/json" } };
+async function post({ server, device }, path, body, taken, { ask = (...given) => fetch(...given), signal }) {
+  const request = { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } };
   const answer = await exchange(ask, `${server}/${path}`, request, signal);
   if (!taken.includes(answer.status)) throw refusal(answer);
   const found = readJson(answerOf, answer.body, "answer to an enrolment");

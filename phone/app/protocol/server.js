@@ -227,17 +227,17 @@ export class Server {
 }
 
 /**
- * Read a body of at most so many bytes; `heard` is called for each piece.
- * @param {Response} answer @param {number} maxBytes @param {() => void} [heard]
+ * Read a body of at most so many bytes; `onPiece` is called for each piece.
+ * @param {Response} answer @param {number} maxBytes @param {() => void} [onPiece]
  */
-async function bounded(answer, maxBytes, heard = () => {}) {
+async function bounded(answer, maxBytes, onPiece = () => {}) {
   const parts = [];
   let size = 0;
   const reader = answer.body?.getReader();
   while (reader) {
     const { done, value } = await reader.read();
     if (done) break;
-    heard();
+    onPiece();
     size += value.length;
     if (size > maxBytes && answer.ok) {
       await reader.cancel();
@@ -255,8 +255,8 @@ async function bounded(answer, maxBytes, heard = () => {}) {
   return found;
 }
 
-/** @param {string | null} said seconds @returns {number} */
-function millisecondsOf(said) {
-  const ms = 1000 * Number(said || 1);
+/** @param {string | null} seconds @returns {number} */
+function millisecondsOf(seconds) {
+  const ms = 1000 * Number(seconds || 1);
   return Number.isFinite(ms) ? Math.min(MAX_PAUSE_MS, Math.max(100, ms)) : 1000;
 }
