@@ -5,12 +5,12 @@ import { beginEnrolment, ENROLMENT, readEnrolmentLink, sayLeft, storedEnrolment 
 import { BROADCAST, FEATURE_MODEL, MEMORY, MODEL } from "./protocol/agent_state.js";
 import { OUTBOX } from "./protocol/upload.js";
 
-const TELL_MS = 10_000;
+const DATA_CHANGE_DELAY_MS = 10_000;
 const SENT = "bytes_sent";
 /** Of this app in several tabs: `ending` asks the others to stop, `changed` to look at what is kept, and go on. */
 const TABS = "gaitway-participation";
 /** The runtime's own files are cached by the worker; these are the federation's. */
-const OF_A_FEDERATION = [ENROLMENT, MEMORY, MODEL, FEATURE_MODEL, BROADCAST, OUTBOX, SENT];
+const MEMBERSHIP_KEYS = [ENROLMENT, MEMORY, MODEL, FEATURE_MODEL, BROADCAST, OUTBOX, SENT];
 
 /** @typedef {import("./types.js").AgentState} AgentState */
 
@@ -58,7 +58,7 @@ export class Participation {
    */
   dataChanged(change) {
     clearTimeout(this.later);
-    const waitMs = change === "deleted" ? 0 : this.changedMs + TELL_MS - Date.now();
+    const waitMs = change === "deleted" ? 0 : this.changedMs + DATA_CHANGE_DELAY_MS - Date.now();
     if (waitMs > 0) this.later = setTimeout(() => this.dataChanged(change), waitMs);
     else {
       this.changedMs = Date.now();
@@ -166,7 +166,7 @@ export class Participation {
       // once whichever tab took part has ended, and writes nothing any more
       return await navigator.locks.request(AGENT_LOCK, async () => {
         const untold = await sayLeft(this.store);
-        for (const key of OF_A_FEDERATION) await this.store.remove(key);
+        for (const key of MEMBERSHIP_KEYS) await this.store.remove(key);
         return untold;
       });
     } finally {

@@ -2,7 +2,7 @@
 
 import { WINDOW_MS } from "./collection/motion.js";
 
-const KEPT_MS = 6 * 60_000;
+const HISTORY_MS = 6 * 60_000;
 
 /**
  * @typedef {object} Answer
@@ -53,7 +53,7 @@ export class Recognition {
     const ranking = await this.models.ranking(window.x);
     const [[label, probability]] = ranking;
     const endMs = window.startMs + WINDOW_MS;
-    this.history = this.history.filter((each) => each.endMs > endMs - KEPT_MS);
+    this.history = this.history.filter((each) => each.endMs > endMs - HISTORY_MS);
     this.history.push({ middleMs: window.startMs + WINDOW_MS / 2, endMs, label, probability, ranking });
   }
 }

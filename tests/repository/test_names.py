@@ -149,7 +149,9 @@ def test_other_words_and_an_enums_members_raise_no_alarm(source: str) -> None:
 
 PRIVATE_FIELDS = "bell|dealt|fault|heard|hurry|obstacle|parcel|patience|recollection|said|speaker|standing|told|whence"
 SCRIPT_WORDS = {
-    "constant": re.compile(PRIVATE_WORDS["constant"].pattern + r"|^_?(LATEST|SLOWEST|FASTEST|GONE|AGAIN)(_|$)"),
+    "constant": re.compile(
+        PRIVATE_WORDS["constant"].pattern + r"|^_?(LATEST|SLOWEST|FASTEST|GONE|AGAIN|LOOK|TELL|KEPT|TRIES)(_|$)"
+    ),
     "function": re.compile(r"^(inWords|wordsOf|obstacleOf|parcelOf|stretchInputs|tellTimes|pause)$"),
     "class": re.compile(r"[Pp]icture|^(Bell|Patience|Speaker|Recollection|Work|Parcel)$"),
     "parameter": re.compile(rf"^((most|least)([A-Z]|$)|({PRIVATE_FIELDS})$)"),

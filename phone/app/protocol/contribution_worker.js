@@ -15,7 +15,7 @@ import { WakeUp } from "./wakeup.js";
 
 const FIRST_PAUSE_MS = 2_000;
 const MAX_PAUSE_MS = 60_000;
-const ATTEMPTS = 3;
+const MAX_ATTEMPTS = 3;
 /** After sums that could not be made, and a withdrawal that was refused. */
 const LONG_PAUSE_MS = 600_000;
 
@@ -272,7 +272,7 @@ export class ContributionWorker {
   countFailure(of, error) {
     if (!this.serverState.connected || error instanceof UnreachableError) return false;
     this.failures = { of, count: this.failures.of === of ? this.failures.count + 1 : 1 };
-    return this.failures.count >= ATTEMPTS;
+    return this.failures.count >= MAX_ATTEMPTS;
   }
 
   /** Leave contributions for a while; each phone for its own. @param {AbortSignal} signal */

@@ -19,7 +19,7 @@ const MAX_URI_CHARS = 2048;
 const FIRST_WAIT_MS = 5_000;
 const MAX_WAIT_MS = 60_000;
 /** Whoever leaves does not wait for a server that is away. */
-const LEAVE_MS = 5_000;
+const LEAVE_TIMEOUT_MS = 5_000;
 /** For the operator, who sees it beside the phone's name. */
 const LEFT = "its owner has left the federation, and its key is deleted; to come back it needs a new token";
 
@@ -202,7 +202,7 @@ export async function sayLeft(store, options = {}) {
   if (!known.serverKey) return "the phone was not enrolled yet";
   const clock = options.clock ?? CLOCK;
   const [late, over] = [new AbortController(), new AbortController()];
-  const waited = clock.wait(LEAVE_MS, over.signal).then(() => late.abort());
+  const waited = clock.wait(LEAVE_TIMEOUT_MS, over.signal).then(() => late.abort());
   const { server: url, keys, ...who } = known;
   const by = { ...options, clock, signal: late.signal };
   const server = new Server({ ...who, url }, new Tokens({ ...who, url, key: keys.privateKey }, by), by);
@@ -210,7 +210,7 @@ export async function sayLeft(store, options = {}) {
     await server.status({ schema_version: 1, state: "offline", detail: LEFT }, late.signal);
     return "";
   } catch (error) {
-    return late.signal.aborted ? `it has not answered for ${LEAVE_MS / 1000} s` : messageOf(error);
+    return late.signal.aborted ? `it has not answered for ${LEAVE_TIMEOUT_MS / 1000} s` : messageOf(error);
   } finally {
     over.abort();
     await waited.catch(() => {});
