@@ -10,7 +10,6 @@ so it leaks too, but only where they meet: on MotionSense 3 % of its test window
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -114,12 +113,6 @@ def time_folds(windows: ClientWindows, folds: int, window_s: float) -> list[Spli
         if test.any() and len(np.unique(windows.y[train])) > 1:
             found.append(Split(np.flatnonzero(train), np.flatnonzero(test), leaks=False))
     return found
-
-
-def by_session(dataset: WindowedDataset) -> WindowedDataset:
-    """Return the same with the contiguous segment of each window as its class, so that each is divided in time."""
-    clients = {name: replace(windows, y=windows.session) for name, windows in dataset.clients.items()}
-    return replace(dataset, clients=clients)
 
 
 def overlaps(start_s: np.ndarray, other_s: np.ndarray, window_s: float) -> np.ndarray:

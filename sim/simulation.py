@@ -14,41 +14,23 @@ import torch
 
 from federation import wire
 from federation.aggregation.kept_contributions import KeptContributions
-from federation.aggregation.present_sums import combined, needs_all
-from federation.aggregation.screening import NormHistory, Screening, UpdateClaim, cap_examples, screen, shortfall
-from federation.errors import RoundError
-from federation.method import Method
+from federation.aggregation.screening import NormHistory, Screening
 from federation.plan import RoundSettings
-from federation.privacy.differential_privacy import privatized
-from federation.records import Client, Examples, Tree, Update
+from federation.records import Client, Examples, Tree
 from federation.rounds.in_memory_round import InMemoryRound
 from federation.rounds.progress import Progress, is_to_suspend, refused_updates
-from federation.rounds.server_round import (
-    Action,
-    Aggregated,
-    AggregationFailed,
-    DeadlinePassed,
-    DeviceLost,
-    Event,
-    Opened,
-    Round,
-    RoundPhase,
-    UpdateArrived,
-    discount,
-)
-from federation.seeds import generator
+from federation.rounds.server_round import Round, RoundPhase
 from federation.tasks.task import Statistics, Task
 from federation.training.local_round import LocalRound, Setup
 from federation.tree import flatten
-from federation.wire.update_norms import change_norms
 from sim.attacks import Attack
 from sim.best_round import UNEVALUATED, BestRound, Chosen
 from sim.checkpoint import Checkpoint
 from sim.client_store import Clients, ClientStore, MemoryStore, Result, StoredClient, shared
 from sim.client_store.lazy import LazyMapping, LazySequence
 from sim.cohort import RoundCohort, draw_cohort
+from sim.collection import RoundServer
 from sim.data.federated_data import FederatedData
-from sim.diagnostics import diagnose
 from sim.engines import ClientJob, Engine
 from sim.engines.fork_map import batched
 from sim.errors import RunDirectoryError
@@ -219,71 +201,13 @@ class Simulation:
     def _collect(
         self, cohort: RoundCohort, broadcasts: Mapping[str, Tree], results: Mapping[str, Result]
     ) -> InMemoryRound:
-        """Tell the round machine who was lost and whose update came, and aggregate when it says so.
-
-        A round that fails, because too few updates came or were found fit, leaves the server's state as it was.
-        """
-        self.screening, self.secure_facts = Screening(), {}
-        call = InMemoryRound.of(self.rounds, self.round_number, cohort.clients)
-        call.feed(Opened())
-        events: list[Event] = [
-            *map(DeviceLost, cohort.lost),
-            *(UpdateArrived(name, self.round_number) for name in results),
-            DeadlinePassed(),  # which ends a round without clients: all of them are suspended
-        ]
-        for event in events:
-            if Action.AGGREGATE in call.feed(event).actions:
-                break
-        if call.round.phase is not RoundPhase.AGGREGATING:
-            self.norms = self.norms.failed()
-            return call
-        came: Sequence[Update] = LazySequence(
-            sorted(call.received),
-            lambda name: self._update(name, results[name], cohort.steps[name], call.received[name]),
-        )
-        if self.attack is not None:
-            came = self.attack.on_updates(came, broadcasts, self.setup.training.seed, self.round_number)
-        if self.secure is not None:
-            return self._collect_sum(self.secure, call, cohort, came, broadcasts)
-        if self._needs_all():
-            return self._combine(call, came)
-        claims = {update.client_id: self._claim(update, broadcasts) for update in came}
-        self.screening = screen(self.rounds, claims, self.norms)
-        if reason := shortfall(self.rounds, claims, self.screening):
-            self.norms = self.norms.failed()
-            call.feed(AggregationFailed(reason))
-            return call
-        self.norms = self.norms.published(self.screening.norms)
-        updates = _used(self.setup.method, came, self.screening)
-        noise = generator(self.setup.training.seed, "noise", self.round_number)
-        private = privatized(self.rounds, self.setup.method, self.state, updates, noise)
-        before, self.state = self.state, self.setup.method.aggregate(self.state, private)
-        if self.setup.method.is_continuous:
-            self.contributions.note(updates)
-        self.diagnostics = diagnose(self.setup.method, before, self.state, updates)
-        call.feed(Aggregated())
-        return call
-
-    def _collect_sum(
-        self,
-        secure: SecureRounds,
-        call: InMemoryRound,
-        cohort: RoundCohort,
-        came: Sequence[Update],
-        broadcasts: Mapping[str, Tree],
-    ) -> InMemoryRound:
-        """Make the next state of the updates' sum; nobody judges a single one."""
-        self.diagnostics = {}
-        try:
-            self.state, summed = secure.next_state(self.state, cohort.clients, came, broadcasts, self.round_number)
-        except RoundError as error:
-            call.feed(AggregationFailed(str(error)))
-            return call
-        self.secure_facts = summed.facts
-        if self.setup.method.is_continuous:  # each client notes for itself what of it is in the sums
-            self.contributions.note(update for update in came if update.client_id in summed.clients)
-        call.feed(Aggregated())
-        return call
+        """Have the server make its next state of what came."""
+        sizes, contributions = self.data.train_sizes, self.contributions
+        server = RoundServer(self.rounds, self.setup, sizes, contributions, self.secure, self.attack)
+        found = server.collect(self.round_number, cohort, broadcasts, results, self.state, self.norms)
+        self.state, self.norms, self.screening = found.state, found.norms, found.screening
+        self.secure_facts, self.diagnostics = found.secure_facts, found.diagnostics
+        return found.call
 
     def _traffic(self, broadcasts: Mapping[str, Tree], results: Mapping[str, Result]) -> dict[str, int]:
         """Return the mean bytes of a client; with masks in the place of an upload all that the protocol sends."""
@@ -295,29 +219,6 @@ class Simulation:
             "bytes_down": down,
         }
 
-    def _needs_all(self) -> bool:
-        method = self.setup.method
-        return method.is_continuous and needs_all(method, self.rounds, self.state)
-
-    def _combine(self, call: InMemoryRound, came: Sequence[Update]) -> InMemoryRound:
-        """Make a continuous method's state of all that clients have in it, with what came in this round."""
-        method, sizes, seed = self.setup.method, self.data.train_sizes, self.setup.training.seed
-        trees = {**self.contributions.trees, **{update.client_id: update.tensors for update in came}}
-
-        def read(name: str) -> Update:
-            return Update(name, sizes[name], 0, trees[name])
-
-        try:
-            found = combined(method, self.rounds, seed, self.state, list(trees), read)
-        except RoundError as error:
-            call.feed(AggregationFailed(str(error)))
-            return call
-        before, self.state, self.screening = self.state, found.state, found.screening
-        self.contributions.note(came)
-        self.diagnostics = diagnose(method, before, self.state, came)
-        call.feed(Aggregated())
-        return call
-
     def _outcome(self, ended: Round) -> dict[str, Any]:
         """Say what came of a round, and why there is no other after it although some are left."""
         if ended.phase is not RoundPhase.FAILED:
@@ -325,18 +226,6 @@ class Simulation:
         if not self.progress.must_pause(self.rounds):
             return {"failed": ended.reason}
         return {"failed": ended.reason, "paused": f"{self.progress.failed_in_a_row} rounds in a row have failed"}
-
-    def _update(self, name: str, result: Result, steps: int, late: int) -> Update:
-        update = Update(name, self.data.train_sizes[name], steps, result.upload, discount(self.rounds, late))
-        return self.contributions.replacing(update) if self.setup.method.is_continuous else update
-
-    def _claim(self, update: Update, broadcasts: Mapping[str, Tree]) -> UpdateClaim:
-        """Return what the server knows of an update; norms cost a pass over it, and only one rule asks for them."""
-        judged = self.rounds.norm_factor is not None and self.rounds.clip_norm is None
-        if not judged:
-            return UpdateClaim(update.examples, {})
-        groups = self.setup.method.upload_groups
-        return UpdateClaim(update.examples, change_norms(update.tensors, broadcasts[update.client_id], groups))
 
     def _mean_loss(self, results: Mapping[str, Result]) -> float | None:
         """Mean over the clients that trained, by examples; None where there are none, or nobody trains."""
@@ -492,15 +381,6 @@ def _check_whole(whose: str, saved: Tree, like: Tree) -> None:
 def _mean_bytes(trees: Iterable[Tree]) -> int:
     sizes = [wire.tensor_bytes(tree) for tree in trees]
     return int(np.mean(sizes)) if sizes else 0
-
-
-def _used(method: Method, came: Sequence[Update], screening: Screening) -> Sequence[Update]:
-    """Return the updates that are aggregated, each with the examples that it counts with."""
-    kept = [update.client_id not in screening.excluded for update in came]
-    return LazySequence(
-        [index for index, used in enumerate(kept) if used],
-        lambda index: cap_examples(came[index], screening.capped.get(came[index].client_id), method.upload_groups),
-    )
 
 
 def _screened(found: Screening) -> dict[str, Any]:

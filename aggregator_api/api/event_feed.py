@@ -11,7 +11,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -65,14 +65,7 @@ class EventFeed:
 
     async def stream(self, name: str, last: int, access: StreamAccess) -> AsyncIterator[bytes]:
         """Yield what comes after the event `last` until the server closes or the access ends."""
-        with access.opened(self.wake) as opened:
-            async with contextlib.aclosing(self._events(name, last, opened)) as texts:
-                async for text in texts:
-                    yield text
-
-    async def _events(self, name: str, last: int, opened: OpenStream) -> AsyncGenerator[bytes, None]:
-        journal = self._join(name)
-        try:
+        with self._followed(name, access) as (journal, opened):
             while not self._closing.is_set() and not opened.is_over:
                 if not journal.reaches(last):
                     floor, started = journal.floor, journal.started
@@ -89,20 +82,12 @@ class EventFeed:
                     yield text
                 elif not await journal.grows(HEARTBEAT_S):
                     yield b": still here\n\n"
-        finally:
-            self._leave(name, journal)
 
     async def changes(self, name: str, access: StreamAccess) -> AsyncIterator[bytes]:
         """Yield what a federation's events were about (`ALL`: any federation's), those of a second in one message."""
-        with access.opened(self.wake) as opened:
-            async with contextlib.aclosing(self._changes(name, opened)) as texts:
-                async for text in texts:
-                    yield text
-
-    async def _changes(self, name: str, opened: OpenStream) -> AsyncGenerator[bytes, None]:
-        journal, began = self._join(name), time.monotonic()
+        began = time.monotonic()
         last: int | None = None
-        try:
+        with self._followed(name, access) as (journal, opened):
             yield b"retry: 3000\n\n"
             while not self._closing.is_set() and not opened.is_over and time.monotonic() - began < CHANGES_LIFE_S:
                 if last is None:
@@ -114,6 +99,14 @@ class EventFeed:
                     await asyncio.sleep(CHANGES_S)
                 elif not await journal.grows(HEARTBEAT_S):
                     yield b": still here\n\n"
+
+    @contextlib.contextmanager
+    def _followed(self, name: str, access: StreamAccess) -> Iterator[tuple[_Journal, OpenStream]]:
+        """Hold a federation's journal and a stream's access for as long as the stream lasts."""
+        journal = self._join(name)
+        try:
+            with access.opened(self.wake) as opened:
+                yield journal, opened
         finally:
             self._leave(name, journal)
 

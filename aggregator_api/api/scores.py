@@ -1,14 +1,17 @@
-"""What devices have measured of each round's models, in short: over all of them, over the worst, and class by class.
+"""What devices have measured of rounds and versions, in short, remembered from one request to the next.
 
-A device reports the figures of its task under the task's own names, `{metric}_before` of the model that it received and
-`{metric}_after` of the one that it trained, and `class_{k}_after` for each class k.
+Of a round: over all devices, over the worst, and class by class. A device reports the figures of its task under the
+task's own names, `{metric}_before` of the model that it received and `{metric}_after` of the one that it trained, and
+`class_{k}_after` for each class k.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from statistics import fmean
 from threading import Lock
 from typing import NamedTuple
@@ -16,17 +19,44 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
-from aggregator_api.api.time_budget import TimeBudget
 from aggregator_api.db import repositories
-from aggregator_api.db.models import FederationRow, MetricRow
+from aggregator_api.db.event_kinds import EVENT_KINDS
+from aggregator_api.db.models import EventRow, FederationRow, MetricRow, ModelVersionRow, RoundRow
+from aggregator_api.rollouts import adoptions
 from federation.plan import Plan
-from federation.protocol.messages import class_score_names
+from federation.protocol.messages import VersionScore, class_score_names
 from federation.tasks import task_from_json
 from gaitway.tasks import Metric
 
 MAX_REMEMBERED = 2_000
 STILL_OPEN = 2
 """Updates that come late are counted for a round until so many later ones have begun."""
+REPORTS = frozenset(kind for kind, entry in EVENT_KINDS.items() if entry.brings_scores)
+MAX_FEDERATIONS = 64
+MAX_VERSIONS = 2_000
+"""Of one federation; past it all are forgotten, and those that are asked for are made anew."""
+
+
+class TimeBudget:
+    """Seconds of processor time that one answer may spend on what is remembered from then on; see `is_spent`.
+
+    It is the time of the thread that asks first. One piece of work is always begun: whoever asks again gets on, piece
+    by piece.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._end: float | None = None
+        self.is_spent = False
+
+    def allows(self) -> bool:
+        """Whether another piece may be made; asked before each."""
+        now = time.thread_time()
+        if self._end is None:
+            self._end = now + self._seconds
+            return True
+        self.is_spent = self.is_spent or now >= self._end
+        return not self.is_spent
 
 
 class RoundScore(NamedTuple):
@@ -128,3 +158,71 @@ def _summary(values: list[float], classes: tuple[float | None, ...], *, worst_fi
     # `pstdev` computes in fractions, which takes fifty times as long for ten thousand devices
     spread = math.sqrt(fmean((value - mean) ** 2 for value in values))
     return RoundScore(len(values), mean, fmean(worst), spread, classes)
+
+
+@dataclass
+class _FederationScores:
+    """A federation's scores (None: nobody measured it) as they were at an event of its journal."""
+
+    event: int
+    scores: dict[int, VersionScore | None] = field(default_factory=dict)
+
+
+class VersionScores:
+    """What `adoptions.scores_of` returns, computed anew only for versions of which more was reported since."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._known: OrderedDict[str, _FederationScores] = OrderedDict()  # by a federation's instance
+
+    def of(
+        self,
+        session: Session,
+        federation: FederationRow,
+        versions: Sequence[int],
+        allowance: TimeBudget | None = None,
+    ) -> dict[int, VersionScore]:
+        """Return the scores of versions, by their ids; none of those that nobody measured, or past the allowance."""
+        with self._lock:
+            newest = repositories.last_event(session, federation)
+            known = self._read_on(session, federation, newest)
+            found: dict[int, VersionScore | None]
+            found = {one: known.scores[one] for one in versions if one in known.scores}
+        made: dict[int, VersionScore | None] = {}
+        for one in versions:
+            if one in found:
+                continue
+            if allowance is not None and not allowance.allows():
+                break
+            made[one] = adoptions.scores_of(session, federation, [one]).get(one)
+        found |= made
+        with self._lock:
+            if known.event == newest:  # else another session has read on further, and sees more than this one
+                known.scores.update(made)
+        return {one: score for one, score in found.items() if score is not None}
+
+    def _read_on(self, session: Session, federation: FederationRow, newest: int) -> _FederationScores:
+        known = self._known.get(federation.instance)
+        if known is None or len(known.scores) > MAX_VERSIONS:
+            known = self._known[federation.instance] = _FederationScores(newest)
+        elif newest > known.event:
+            for version in _changed(session, federation, known.event, newest):
+                known.scores.pop(version, None)
+            known.event = newest
+        self._known.move_to_end(federation.instance)
+        while len(self._known) > MAX_FEDERATIONS:
+            self._known.popitem(last=False)
+        return known
+
+
+def _changed(session: Session, federation: FederationRow, after: int, newest: int) -> set[int]:
+    """Return the versions of which anything was reported, or deleted, between two events."""
+    query = select(EventRow.round_number, EventRow.kind).distinct()
+    query = query.where(EventRow.federation_id == federation.id, EventRow.id > after, EventRow.id <= newest)
+    found = session.execute(query.where(EventRow.kind.in_((*REPORTS, "device.deleted")))).all()
+    made = select(ModelVersionRow.id).where(ModelVersionRow.federation_id == federation.id)
+    begun = select(RoundRow.base_version_id).where(RoundRow.federation_id == federation.id)
+    if all(row.kind != "device.deleted" for row in found):  # it may have measured any of them
+        numbers = {row.round_number for row in found}
+        made, begun = made.where(ModelVersionRow.round_number.in_(numbers)), begun.where(RoundRow.number.in_(numbers))
+    return {*session.scalars(made), *session.scalars(begun)}

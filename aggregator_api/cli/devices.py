@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -82,6 +83,17 @@ def _listed(
     return [{"federation": names[row.federation_id], **{key: getattr(row, key) for key in columns}} for row in rows]
 
 
+def _each(
+    session: Session, federation: str, devices: Sequence[str], action: str, act: Callable[..., Any], detail: str = ""
+) -> None:
+    """Do something with each device, all of them or none, and write it into the audit."""
+    from aggregator_api.devices import service
+
+    for device in devices:
+        act(session, *service.find(session, federation, device))
+        note(session, action, federation=federation, device=device, detail=detail)
+
+
 @app.command()
 def approve(
     devices: Names, federation: FederationOption, data_dir: DataOption = None, config: ConfigOption = None
@@ -90,12 +102,10 @@ def approve(
 
     Example: `python -m aggregator_api devices approve --federation walk phone1 phone2`
     """
-    from aggregator_api.devices import service
+    from aggregator_api.devices import service  # torch takes a second, which --help need not
 
     with writing(data_dir, config) as session:
-        for device in devices:
-            service.admit_device(session, *service.find(session, federation, device))
-            note(session, "devices.approve", federation=federation, device=device)
+        _each(session, federation, devices, "devices.approve", service.admit_device)
     typer.echo(f"{', '.join(devices)}: approved")
 
 
@@ -114,9 +124,7 @@ def revoke(
     with cli_errors():
         settings = load(config, data_dir=data_dir)
         with database_of(settings) as database, database.write() as session:
-            for device in devices:
-                service.revoke_device_credentials(session, *service.find(session, federation, device))
-                note(session, "devices.revoke", federation=federation, device=device)
+            _each(session, federation, devices, "devices.revoke", service.revoke_device_credentials)
         revoke_accounts(settings, federation, devices, done="they are revoked here", remedy="run this again")
     typer.echo(f"{', '.join(devices)}: revoked")
 
@@ -129,12 +137,10 @@ def reinstate(
 
     Example: `python -m aggregator_api devices reinstate --federation walk phone1`
     """
-    from aggregator_api.devices import service, suspension
+    from aggregator_api.devices import suspension
 
     with writing(data_dir, config) as session:
-        for device in devices:
-            suspension.reinstate(session, *service.find(session, federation, device))
-            note(session, "devices.reinstate", federation=federation, device=device)
+        _each(session, federation, devices, "devices.reinstate", suspension.reinstate)
     typer.echo(f"{', '.join(devices)}: reinstated; the next round may invite them")
 
 
@@ -148,12 +154,10 @@ def withdraw(
 
     Example: `python -m aggregator_api devices withdraw --federation walk phone1`
     """
-    from aggregator_api.devices import contributions, service
+    from aggregator_api.devices import contributions
 
     with writing(data_dir, config) as session:
-        for device in devices:
-            contributions.withdraw(session, *service.find(session, federation, device))
-            note(session, "devices.withdraw", federation=federation, device=device)
+        _each(session, federation, devices, "devices.withdraw", contributions.withdraw)
     typer.echo(f"{', '.join(devices)}: withdrawn; a running server publishes the next version without them")
 
 
@@ -171,14 +175,12 @@ def tag(
 
     Example: `python -m aggregator_api devices tag --federation walk phone1 phone2 --tag pilot`
     """
-    from aggregator_api.devices import service
     from aggregator_api.devices.tags import change
 
     with writing(data_dir, config) as session:
         wanted = DeviceTags(tags=tags or []).tags
-        for device in devices:
-            change(session, *service.find(session, federation, device), wanted)
-            note(session, "tags.set", federation=federation, device=device, detail=" ".join(wanted))
+        act = partial(change, tags=wanted)
+        _each(session, federation, devices, "tags.set", act, detail=" ".join(wanted))
     typer.echo(f"{', '.join(devices)}: {' '.join(wanted) or 'in no group'}")
 
 

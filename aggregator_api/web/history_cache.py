@@ -19,9 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from aggregator_api.api.round_history import PhaseTimes, RoundCosts, latest_rounds
-from aggregator_api.api.scores import RoundScore, RoundScores
-from aggregator_api.api.time_budget import TimeBudget
-from aggregator_api.api.version_scores import VersionScores
+from aggregator_api.api.scores import RoundScore, RoundScores, TimeBudget, VersionScores
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import FederationRow, ModelVersionRow
 from federation.protocol.messages import VersionScore

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,11 +39,7 @@ class ExampleKind(NamedTuple):
 
     def groups(self, holdout: ClientWindows) -> Groups:
         """Group examples that err together: windows of a stretch of time; of images each errs for itself."""
-        if self.noun != "windows":
-            return singleton_groups(len(holdout), self.noun)
-        if self.task.target is TargetKind.NUMBER:  # hardly two windows have the same: time alone makes a stretch
-            holdout = replace(holdout, y=np.zeros(len(holdout), np.int64))
-        return by_stretch(holdout)
+        return by_stretch(holdout) if self.noun == "windows" else singleton_groups(len(holdout), self.noun)
 
 
 class ModelEvaluation(NamedTuple):
@@ -136,7 +131,7 @@ class Windows(NamedTuple):
         windows = self.labelled.select(known)
         labels: Sequence[str] = getattr(run.soundness, "labels", ())
         (mine, right), (its, rightly) = (
-            self.judged.task.judge(windows.y, answers[known], labels, self.judged.noun)
+            self.judged.task.judge(windows.targets, answers[known], labels, self.judged.noun)
             for answers in (run.validated, other.validated)
         )
         gain = mine.kind.gain(mine.score or 0.0, its.score or 0.0)
@@ -160,7 +155,7 @@ def run_model(path: Path, model: Model, windows: Windows, threads: int) -> Model
     session, holdout = Session.load(path, threads=threads), windows.holdout
     smoke = holdout.x if len(holdout) else np.zeros((1, *session.metadata.input.shape), np.float32)
     answered = _answers(session, smoke, path)[: len(holdout)]
-    found, quality = windows.judged.task.judge(holdout.y, answered, session.metadata.labels, windows.judged.noun)
+    found, quality = windows.judged.task.judge(holdout.targets, answered, session.metadata.labels, windows.judged.noun)
     return ModelEvaluation(model, found, quality, _validated(session, path, model, windows.labelled))
 
 

@@ -35,7 +35,7 @@ SUFFIX = ".epoch"
 def checkpoint_path(folder: Path, job: Job, windows: ClientWindows) -> Path:
     """Name the checkpoint of a job that trains on these windows."""
     data = hashlib.sha256(windows.x.tobytes())
-    data.update(np.ascontiguousarray(windows.y).tobytes())
+    data.update(np.ascontiguousarray(windows.targets).tobytes())
     bound = {
         "format": FORMAT,
         "device": job.device,

@@ -80,7 +80,7 @@ def cross_validate(
 
 def fold_answers(training: FoldTraining, fold: LocalData) -> np.ndarray:
     """Train the round on a fold's training windows, and return the answers (n,) to its others."""
-    x, y = torch.from_numpy(fold.normalized(fold.train)), torch.from_numpy(fold.train.y)
+    x, y = torch.from_numpy(fold.normalized(fold.train)), torch.from_numpy(fold.train.targets)
     setup, initial, broadcast, client_id, round_number, batch_size = training
     found = train_one(setup, initial, broadcast, Examples(x, y), client_id=client_id, round_number=round_number)
     return predict(setup, found.client, torch.from_numpy(fold.normalized(fold.holdout)), batch_size)

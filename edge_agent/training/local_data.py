@@ -33,8 +33,8 @@ IMAGE_SPACING_S = 1e3
 class LocalData(NamedTuple):
     """Raw examples in their own units, cut in two, and the statistics of their channels to normalize them with.
 
-    Windows are (n, window, 6) as har_pipeline has them, images (n, channels, height, width) from 0 to 1. Of masks y
-    is (n, height, width).
+    Windows are (n, window, 6) as har_pipeline has them, images (n, channels, height, width) from 0 to 1; masks, which
+    are targets, (n, height, width).
     """
 
     train: ClientWindows
@@ -91,35 +91,23 @@ def stored_examples(
 ) -> ClientWindows:
     """Read which of a device's examples a plan's task learns from: labelled ones, or all where it needs no labels.
 
-    Those without one of the plan's labels have the class after the last one then. A task that learns a number learns
-    from those that have one; their class is the stretch of recording, so that each is divided in time, as in the
-    simulation. Without `samples` x is (n, 0, 6): enough to split and to count.
+    Those without one of the plan's labels have the class after the last one then. Their `targets` are what the task
+    learns: classes, masks, or the numbers of those that have one. Without `samples` x is (n, 0, 6), and there are no
+    masks: enough to split and to count.
     """
     task = task_of(plan.task)
     read = store.read if samples else store.outline
     windows = read(client, settings, plan.labels, unlabelled=not task.has_classes)
-    if task.target is not TargetKind.NUMBER:
-        return windows
-    windows = windows.select(~np.isnan(windows.number))
-    return replace(windows, y=windows.session)
-
-
-def with_targets(windows: ClientWindows, plan: Plan) -> ClientWindows:
-    """Lay what the plan's task learns in place of classes by which windows were divided; masks are read apart."""
-    return replace(windows, y=windows.number) if task_of(plan.task).target is TargetKind.NUMBER else windows
+    if task.target is TargetKind.NUMBER:
+        return windows.learning_numbers()
+    if samples and isinstance(settings, ImagePreparation) and settings.masks:
+        return replace(windows, target=store.masks(settings, plan.labels))
+    return windows
 
 
 def read_local_data(store: WindowStore, client: str, settings: Preparation, plan: Plan) -> LocalData:
-    """Read a device's examples, split them, and lay masks in place of classes where the task learns masks."""
-    windows = stored_examples(store, client, settings, plan)
-    data = local_data(windows, plan.data, settings)
-    data = data._replace(train=with_targets(data.train, plan), holdout=with_targets(data.holdout, plan))
-    if not (isinstance(settings, ImagePreparation) and settings.masks):
-        return data
-    masks, split = store.masks(settings, plan.labels), device_split(windows, plan.data, settings)
-    return data._replace(
-        train=replace(data.train, y=masks[split.train]), holdout=replace(data.holdout, y=masks[split.test])
-    )
+    """Read a device's examples and split them."""
+    return local_data(stored_examples(store, client, settings, plan), plan.data, settings)
 
 
 class SplitWindows(NamedTuple):
@@ -132,11 +120,7 @@ class SplitWindows(NamedTuple):
 def read_split(store: WindowStore, client: str, settings: Preparation, plan: Plan) -> SplitWindows:
     """Read a device's examples and their split; there may be none to train on."""
     windows = stored_examples(store, client, settings, plan)
-    holdout = windows.select(device_split(windows, plan.data, settings).test)
-    if isinstance(settings, ImagePreparation) and settings.masks:
-        masks, split = store.masks(settings, plan.labels), device_split(windows, plan.data, settings)
-        return SplitWindows(replace(windows, y=masks), replace(holdout, y=masks[split.test]))
-    return SplitWindows(with_targets(windows, plan), with_targets(holdout, plan))
+    return SplitWindows(windows, windows.select(device_split(windows, plan.data, settings).test))
 
 
 def read_unlabelled_data(store: WindowStore, client: str, settings: Preparation, plan: Plan) -> LocalData:
@@ -148,8 +132,9 @@ def read_unlabelled_data(store: WindowStore, client: str, settings: Preparation,
     some = windows.select(np.linspace(0, len(windows) - 1, min(len(windows), MEASURED)).astype(np.int64))
     nothing = np.zeros(0, np.int64)
     every = Split(np.arange(len(some)), nothing, leaks=False)
-    nought = np.zeros(len(some), np.float64 if task_of(plan.task).target is TargetKind.NUMBER else np.int64)
-    return divided(replace(some, y=nought), every, plan.data, settings)._replace(is_labelled=False)
+    nought = np.zeros(len(some), np.int64)
+    target = nought.astype(np.float64) if task_of(plan.task).target is TargetKind.NUMBER else None
+    return divided(replace(some, y=nought, target=target), every, plan.data, settings)._replace(is_labelled=False)
 
 
 def local_data(windows: ClientWindows, data: DataSpec, settings: Preparation) -> LocalData:

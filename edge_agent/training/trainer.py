@@ -198,7 +198,7 @@ def _check_input(setup: Setup, initial: Client, model: str, data: LocalData, set
         NonRetryableJobError: if it takes none of this shape, or does not answer what the task asks for.
     """
     one = data.train.select(np.arange(1))
-    examples = Examples(torch.from_numpy(data.normalized(one)), torch.from_numpy(one.y))
+    examples = Examples(torch.from_numpy(data.normalized(one)), torch.from_numpy(one.targets))
     shape = tuple(one.x.shape[1:])
     try:
         mismatch = task_mismatch(setup, initial, examples)
@@ -256,7 +256,7 @@ def train(context: TrainingContext) -> Client:
     before = _on_holdout(context, setup.method.receive(client, context.broadcast)[0])
     path = checkpoint_path(job.checkpoints, job, data.train)
     epochs = EpochCheckpoints(path, context.initial, job.round_s, lambda epoch: emit(event="epoch", epoch=epoch))
-    x, y = torch.from_numpy(data.normalized(data.train)), torch.from_numpy(data.train.y)
+    x, y = torch.from_numpy(data.normalized(data.train)), torch.from_numpy(data.train.targets)
     result = train_one(
         setup,
         client,
@@ -418,7 +418,7 @@ def load_client(context: TrainingContext) -> tuple[Client, Tree]:
 
 def _on_holdout(context: TrainingContext, client: Client) -> Measurement:
     data, setup = context.data, context.setup
-    x, y = torch.from_numpy(data.normalized(data.holdout)), torch.from_numpy(data.holdout.y)
+    x, y = torch.from_numpy(data.normalized(data.holdout)), torch.from_numpy(data.holdout.targets)
     found = measure(setup, client, Examples(x, y), EVALUATION_BATCH)
     task, figures = setup.task, setup.task.metrics(found)
     sound = task.soundness(arrays(found), len(y), context.job.plan.labels, noun(context.settings))

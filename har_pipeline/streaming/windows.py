@@ -20,9 +20,10 @@ from har_pipeline.streaming.stream import Window
 class ClientWindows:
     """The windows of one client, in the order in which they were recorded.
 
-    x (n, window, 6) float32 in m/s² and rad/s (or normalized); y (n,) int64 index into the labels; start_s (n,)
-    float64 on the client's clock, on which sessions follow each other; session (n,) int64, the contiguous segment;
-    number (n,) float64 what a regression learns, NaN where it is not known (left out: nowhere).
+    x (n, window, 6) float32 in m/s² and rad/s (or normalized); y (n,) int64 index into the labels, by which windows
+    are divided and grouped; start_s (n,) float64 on the client's clock, on which sessions follow each other; session
+    (n,) int64, the contiguous segment; number (n,) float64, NaN where it is not known (left out: nowhere); target
+    (n, ...) what a task learns where that is no class: see `targets`.
     """
 
     client: str
@@ -31,24 +32,40 @@ class ClientWindows:
     start_s: np.ndarray
     session: np.ndarray
     number: np.ndarray = field(default_factory=lambda: np.empty(0))
+    target: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         """Refuse arrays of unequal length; lay NaN for numbers that were left out."""
         if not len(self.number):
             object.__setattr__(self, "number", np.full(len(self.x), np.nan))
-        lengths = {len(self.x), len(self.y), len(self.start_s), len(self.session), len(self.number)}
+        parts = (self.x, self.y, self.start_s, self.session, self.number, self.targets)
+        lengths = {len(part) for part in parts}
         if len(lengths) != 1:
             raise PipelineError(
-                f"client {self.client}: x, y, start_s, session and number differ in length: {sorted(lengths)}"
+                f"client {self.client}: x, y, start_s, session, number and target differ in length: {sorted(lengths)}"
             )
 
     def __len__(self) -> int:
         return len(self.y)
 
+    @property
+    def targets(self) -> np.ndarray:
+        """What a task learns (n, ...): numbers or masks where they were laid in, else the class."""
+        return self.y if self.target is None else self.target
+
     def select(self, index: np.ndarray) -> ClientWindows:
         """Return the windows at `index` (indices or a mask)."""
         parts = (self.x, self.y, self.start_s, self.session, self.number)
-        return ClientWindows(self.client, *(part[index] for part in parts))
+        target = None if self.target is None else self.target[index]
+        return ClientWindows(self.client, *(part[index] for part in parts), target)
+
+    def learning_numbers(self) -> ClientWindows:
+        """Return the windows that have a number, as targets; in place of the class stands the session.
+
+        So each stretch of recording is divided in time: of numbers hardly two windows have the same.
+        """
+        known = self.select(~np.isnan(self.number))
+        return replace(known, y=known.session, target=known.number)
 
     @classmethod
     def stack(cls, client: str, windows: Sequence[Window], settings: PipelineSettings) -> ClientWindows:
@@ -84,6 +101,10 @@ class WindowedDataset:
     def numbered(self) -> WindowedDataset:
         """Return the same without windows that have no number."""
         return replace(self, clients={name: each.select(~np.isnan(each.number)) for name, each in self.clients.items()})
+
+    def learning_numbers(self) -> WindowedDataset:
+        """Return the same with windows' numbers as targets, and without those that have none."""
+        return replace(self, clients={name: each.learning_numbers() for name, each in self.clients.items()})
 
     def bandwidth_hz(self, client: str) -> float | None:
         """Say up to which frequency a client's windows hold what both its sensors measured; None if not known."""

@@ -3,10 +3,10 @@
 import { element } from "./ui/dom.js";
 import { note } from "./ui/frame.js";
 
-const LOOK_MS = 60 * 60_000;
+const UPDATE_INTERVAL_MS = 60 * 60_000;
 
 /** Say what keeps the app from working here, in words; empty where nothing does. @param {Window} page @returns {string} */
-export function obstacle(page) {
+export function unsupportedReason(page) {
   if (!page.isSecureContext) {
     const here = page.location.host;
     return (
@@ -57,9 +57,9 @@ export async function keepOnPhone() {
     const { installing } = registration;
     installing?.addEventListener("statechange", () => installing.state === "installed" && offer());
   });
-  document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && look());
-  setInterval(look, LOOK_MS);
-  function look() {
+  document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && checkForUpdate());
+  setInterval(checkForUpdate, UPDATE_INTERVAL_MS);
+  function checkForUpdate() {
     registration.update().catch(() => {}); // without a network there is nothing newer
   }
 }

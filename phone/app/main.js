@@ -2,7 +2,7 @@
 
 import { Recorder } from "./collection/recorder.js";
 import { Store } from "./collection/store.js";
-import { keepOnPhone, obstacle } from "./install.js";
+import { keepOnPhone, unsupportedReason } from "./install.js";
 import { Learner } from "./learning/learner.js";
 import { Models } from "./models.js";
 import { Participation } from "./participation.js";
@@ -111,6 +111,6 @@ function refuse(words) {
 }
 
 addEventListener("unhandledrejection", ({ reason }) => note(reason?.message ?? String(reason)));
-const why = obstacle(window);
+const why = unsupportedReason(window);
 if (why) refuse(why);
 else begin().catch((error) => refuse(error.message));

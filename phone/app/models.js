@@ -35,11 +35,11 @@ export class Models {
     this.learner = learner;
     this.participation = participation;
     /** @type {{prepared: import("./types.js").Prepared, windows: import("./types.js").StoredWindow[]} | null} */
-    this.found = null;
-    this.preparedMs = -Infinity;
-    /** @type {{words: string, model: Model | null} | null} */ this.done = null;
+    this.cache = null;
+    this.cacheMs = -Infinity;
+    /** @type {{message: string, model: Model | null} | null} */ this.done = null;
     store.watchers.add((change) => {
-      if (change !== "added" || Date.now() - this.preparedMs > PREPARED_MS) this.found = null;
+      if (change !== "added" || Date.now() - this.cacheMs > PREPARED_MS) this.cache = null;
     });
   }
 
@@ -54,7 +54,7 @@ export class Models {
   }
 
   /** Why nothing can be recognized; empty where it can. */
-  get obstacle() {
+  get unavailableReason() {
     if (!this.participation.membership) return "A model comes with a federation: join one first.";
     if (this.participation.state?.name === "elsewhere") {
       return "This app takes part in another tab of this browser: use that one, or close it.";
@@ -66,7 +66,7 @@ export class Models {
 
   /** What else is to be known of the model in use; empty where nothing is. */
   get caution() {
-    const prepared = this.participation.agent?.work.prepared ?? this.found?.prepared;
+    const prepared = this.participation.agent?.work.prepared ?? this.cache?.prepared;
     if (!this.model || !prepared || prepared.train.y.length) return "";
     return (
       "This phone has no labelled windows to check it with. Label some minutes under Collect, and the next one is " +
@@ -79,8 +79,8 @@ export class Models {
     return this.model ? `the ${nameOf(this.model)}` : "no model";
   }
 
-  get words() {
-    return this.model ? `${capital(this.name)}: ${MEANING[this.model.head]}.` : this.obstacle;
+  get description() {
+    return this.model ? `${capital(this.name)}: ${MEANING[this.model.head]}.` : this.unavailableReason;
   }
 
   /** Why it is used, or why the last one was not. */
@@ -89,26 +89,26 @@ export class Models {
     return state?.verdict?.reason ?? "";
   }
 
-  /** What its owner may do. @returns {{words: string, work: () => Promise<string>}[]} */
+  /** What its owner may do. @returns {{label: string, run: () => Promise<string>}[]} */
   get choices() {
     const agent = this.participation.agent;
-    const kept = agent?.recollection.known.kept;
+    const kept = agent?.stateStore.current.kept;
     if (!kept) return [];
-    const found = [{ words: "Learn from this phone's windows", work: () => this.personalize() }];
+    const choices = [{ label: "Learn from this phone's windows", run: () => this.personalize() }];
     const { before } = kept;
-    if (before) found.push({ words: `Go back to the ${nameOf(before.model)}`, work: () => this.use(before) });
-    return found;
+    if (before) choices.push({ label: `Go back to the ${nameOf(before.model)}`, run: () => this.use(before) });
+    return choices;
   }
 
-  /** @param {() => Promise<string>} work of one of the choices */
-  async carryOut(work) {
-    const words = await work();
-    this.done = { words: capital(words), model: this.model };
+  /** @param {() => Promise<string>} run of one of the choices */
+  async carryOut(run) {
+    const message = await run();
+    this.done = { message: capital(message), model: this.model };
   }
 
   /** What came of the last choice, as long as its model is in use. */
-  get said() {
-    return this.done && this.done.model === this.model ? this.done.words : "";
+  get lastResult() {
+    return this.done && this.done.model === this.model ? this.done.message : "";
   }
 
   /**
@@ -117,7 +117,7 @@ export class Models {
    */
   async ranking(x) {
     const { model, plan } = this;
-    if (!model || !plan) throw new Error(this.obstacle);
+    if (!model || !plan) throw new Error(this.unavailableReason);
     await this.load(plan);
     const { prepared, windows } = await this.preparation(plan);
     const normalization = this.learner.normalizationOf(prepared, windows, plan);
@@ -134,12 +134,12 @@ export class Models {
 
   /** @param {import("./types.js").Plan} plan */
   async preparation(plan) {
-    if (!this.found) {
-      this.preparedMs = Date.now();
+    if (!this.cache) {
+      this.cacheMs = Date.now();
       const windows = await this.store.windows();
-      this.found = { windows, prepared: this.learner.prepare(windows, plan) };
+      this.cache = { windows, prepared: this.learner.prepare(windows, plan) };
     }
-    return this.found;
+    return this.cache;
   }
 
   /**
@@ -148,11 +148,11 @@ export class Models {
    */
   async personalize() {
     const { model, plan } = this;
-    const kept = this.participation.agent?.recollection.known.kept;
+    const kept = this.participation.agent?.stateStore.current.kept;
     const broadcast = await this.store.get(BROADCAST);
-    if (!model || !plan || !kept || !broadcast) throw new Error(this.obstacle);
+    if (!model || !plan || !kept || !broadcast) throw new Error(this.unavailableReason);
     const columns = await this.load(plan);
-    this.found = null; // of all windows that there are
+    this.cache = null; // of all windows that there are
     const { prepared } = await this.preparation(plan);
     const { verdict } = await solveVersion(this, { plan, broadcast, columns, prepared, present: model });
     if (verdict.model && verdict.model !== model) {
@@ -164,8 +164,8 @@ export class Models {
   /** Use a model from now on, until the federation has another one that is better. @param {KeptModel} kept */
   async use(kept) {
     const agent = this.participation.agent;
-    if (!agent) throw new Error(this.obstacle);
-    await agent.recollection.change(({ memory, kept: before }) => {
+    if (!agent) throw new Error(this.unavailableReason);
+    await agent.stateStore.change(({ memory, kept: before }) => {
       const order = agent.announcement?.release ?? null;
       return { memory: withLeft(memory, before?.release ?? 0, kept.release, order), kept };
     });

@@ -5,12 +5,12 @@ import { beginEnrolment, ENROLMENT, readEnrolmentLink, sayLeft, storedEnrolment 
 import { BROADCAST, FEATURE_MODEL, MEMORY, MODEL } from "./protocol/agent_state.js";
 import { OUTBOX } from "./protocol/upload.js";
 
-const TELL_MS = 10_000;
+const DATA_CHANGE_DELAY_MS = 10_000;
 const SENT = "bytes_sent";
 /** Of this app in several tabs: `ending` asks the others to stop, `changed` to look at what is kept, and go on. */
 const TABS = "gaitway-participation";
 /** The runtime's own files are cached by the worker; these are the federation's. */
-const OF_A_FEDERATION = [ENROLMENT, MEMORY, MODEL, FEATURE_MODEL, BROADCAST, OUTBOX, SENT];
+const MEMBERSHIP_KEYS = [ENROLMENT, MEMORY, MODEL, FEATURE_MODEL, BROADCAST, OUTBOX, SENT];
 
 /** @typedef {import("./types.js").AgentState} AgentState */
 
@@ -42,13 +42,13 @@ export class Participation {
     this.tabs.onmessage = ({ data }) => void (data === "ending" ? this.end() : this.begin());
     /** @type {Promise<unknown>} One after the other: begin, join, leave. */ this.turn = Promise.resolve();
     store.watchers.add((change) => this.dataChanged(change));
-    addEventListener("online", () => this.hurry());
-    document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && this.hurry());
+    addEventListener("online", () => this.retryNow());
+    document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && this.retryNow());
   }
 
   /** Look for the server now, however long it has been away. */
-  hurry() {
-    this.agent?.hurry();
+  retryNow() {
+    this.agent?.retryNow();
   }
 
   /**
@@ -58,7 +58,7 @@ export class Participation {
    */
   dataChanged(change) {
     clearTimeout(this.later);
-    const waitMs = change === "deleted" ? 0 : this.changedMs + TELL_MS - Date.now();
+    const waitMs = change === "deleted" ? 0 : this.changedMs + DATA_CHANGE_DELAY_MS - Date.now();
     if (waitMs > 0) this.later = setTimeout(() => this.dataChanged(change), waitMs);
     else {
       this.changedMs = Date.now();
@@ -94,7 +94,7 @@ export class Participation {
       embedder: this.embedder,
       locks: navigator.locks,
       ask: (url, request) => this.counted(url, request),
-      onState: (state) => this.heard(state),
+      onState: (state) => this.setState(state),
     });
     this.agent = agent;
     this.state = agent.state();
@@ -146,9 +146,9 @@ export class Participation {
   }
 
   /** Have the phone's sums taken out and send nothing more, or take part again. @param {boolean} takesPart */
-  async wish(takesPart) {
+  async setTakesPart(takesPart) {
     if (!this.agent) throw new Error("This phone is in no federation: join one first.");
-    await this.agent.wish(takesPart);
+    await this.agent.setTakesPart(takesPart);
   }
 
   /**
@@ -166,7 +166,7 @@ export class Participation {
       // once whichever tab took part has ended, and writes nothing any more
       return await navigator.locks.request(AGENT_LOCK, async () => {
         const untold = await sayLeft(this.store);
-        for (const key of OF_A_FEDERATION) await this.store.remove(key);
+        for (const key of MEMBERSHIP_KEYS) await this.store.remove(key);
         return untold;
       });
     } finally {
@@ -181,7 +181,7 @@ export class Participation {
   }
 
   /** @param {AgentState} state */
-  heard(state) {
+  setState(state) {
     this.state = state;
     if (this.membership && !this.membership.approved && !WAITING_STATES.includes(state.name)) {
       this.membership.approved = true;

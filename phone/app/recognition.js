@@ -2,7 +2,7 @@
 
 import { WINDOW_MS } from "./collection/motion.js";
 
-const KEPT_MS = 6 * 60_000;
+const HISTORY_MS = 6 * 60_000;
 
 /**
  * @typedef {object} Answer
@@ -27,17 +27,17 @@ export class Recognition {
   }
 
   /** Why there is no answer, in words; empty where there is. */
-  get obstacle() {
-    return this.models.obstacle;
+  get unavailableReason() {
+    return this.models.unavailableReason;
   }
 
-  get modelWords() {
+  get modelName() {
     return this.models.name;
   }
 
   /** @param {import("./types.js").StoredWindow} window */
   take(window) {
-    if (this.obstacle || this.waiting > 5) return; // a phone that cannot keep up leaves windows out
+    if (this.unavailableReason || this.waiting > 5) return; // a phone that cannot keep up leaves windows out
     this.waiting++;
     this.work = this.work
       .then(() => this.answer(window))
@@ -53,7 +53,7 @@ export class Recognition {
     const ranking = await this.models.ranking(window.x);
     const [[label, probability]] = ranking;
     const endMs = window.startMs + WINDOW_MS;
-    this.history = this.history.filter((each) => each.endMs > endMs - KEPT_MS);
+    this.history = this.history.filter((each) => each.endMs > endMs - HISTORY_MS);
     this.history.push({ middleMs: window.startMs + WINDOW_MS / 2, endMs, label, probability, ranking });
   }
 }

@@ -7,22 +7,22 @@ const HERE = new URL("./vendor/ort/", import.meta.url).href;
 /** The embedder, whose runtime comes when a model does. @implements {Embedding} */
 export class LateEmbedder {
   constructor() {
-    /** @type {Promise<Embedder> | null} */ this.found = null;
+    /** @type {Promise<Embedder> | null} */ this.embedder = null;
   }
 
   /** @param {Uint8Array} file @param {string} sha256 @param {import("./types.js").Plan} [plan] */
   async load(file, sha256, plan) {
-    this.found ??= begin().catch((error) => {
-      this.found = null; // what a lost network broke is tried again
+    this.embedder ??= begin().catch((error) => {
+      this.embedder = null; // what a lost network broke is tried again
       throw error;
     });
-    return (await this.found).load(file, sha256, plan);
+    return (await this.embedder).load(file, sha256, plan);
   }
 
   /** @param {Float32Array} x @param {(done: number, all: number) => void} [onProgress] */
   async embed(x, onProgress) {
-    if (!this.found) throw new Error("no model is loaded");
-    return (await this.found).embed(x, onProgress);
+    if (!this.embedder) throw new Error("no model is loaded");
+    return (await this.embedder).embed(x, onProgress);
   }
 }
 

@@ -8,7 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from har_pipeline import PipelineSettings, Recording, SettingsError, SignalError, StreamPipeline, prepare
+from har_pipeline import (
+    ClientWindows,
+    PipelineError,
+    PipelineSettings,
+    Recording,
+    SettingsError,
+    SignalError,
+    StreamPipeline,
+    prepare,
+    split_client,
+)
 from har_pipeline.description.model import description_of
 from har_pipeline.preparation import dataset_number
 
@@ -77,6 +87,21 @@ def test_a_wrong_count_of_numbers_is_refused() -> None:
     acc, _ = recorded(np.zeros(100))
     with pytest.raises(SignalError, match="100 samples but numbers of shape"):
         StreamPipeline(KEEP, ()).push(acc._replace(number=np.zeros(99)))
+
+
+def test_numbers_are_targets_and_each_session_is_divided_in_time() -> None:
+    """What is learnt stands beside the class: dividing by the numbers themselves would test on nearly every window."""
+    number = np.where(np.arange(40) % 4 == 3, np.nan, np.arange(40) / 2)
+    session = np.repeat([0, 1], 20)
+    windows = ClientWindows("a", np.zeros((40, 2, 6)), np.full(40, -1), 3.0 * np.arange(40), session, number)
+    assert windows.targets is windows.y
+    learnt = windows.learning_numbers()
+    np.testing.assert_array_equal(learnt.targets, number[~np.isnan(number)])
+    split = split_client(learnt, test_share=0.2, settings=PipelineSettings())
+    test = learnt.select(split.test)
+    assert (test.session.tolist(), test.targets.tolist()) == ([0] * 3 + [1] * 3, [8.0, 8.5, 9.0, 18.0, 18.5, 19.0])
+    with pytest.raises(PipelineError, match="and target differ in length"):
+        ClientWindows("a", np.zeros((2, 2, 6)), np.zeros(2), np.zeros(2), np.zeros(2), target=np.zeros(3))
 
 
 def test_generated_persons_step_as_people_do(tmp_path: Path) -> None:

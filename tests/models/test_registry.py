@@ -33,10 +33,12 @@ def test_families() -> None:
 def test_which_models_take_which_examples() -> None:
     none, one = (0.0,) * 6, (1.0,) * 6
     learnt = "classification"
-    of_windows = ["hart", "hart_alp", "har_features", "har_cnn", "har_cnn_alp"]
-    assert models_for(InputSpec.windows(none, one), learnt) == of_windows
-    assert models_for(InputSpec.windows(none, one, window=100), learnt) == ["har_cnn", "har_cnn_alp"]
-    assert models_for(InputSpec.vectors(none, one), learnt) == ["dense"]
+    of_windows = set(models_for(InputSpec.windows(none, one), learnt))
+    assert {"hart", "har_features", "har_cnn"} < of_windows
+    assert not {"dense", "resnet18", "segmenter_small"} & of_windows
+    assert "har_cnn" in models_for(InputSpec.windows(none, one, window=100), learnt)
+    assert "hart" not in models_for(InputSpec.windows(none, one, window=100), learnt), "its patches need 128 samples"
+    assert "dense" in models_for(InputSpec.vectors(none, one), learnt)
     image = InputSpec.images((1, 28, 28), (0.0,), (1.0,))
     images = models_for(image, learnt)
     assert {"dense", "resnet18", "vit_tiny"} < set(images)

@@ -147,16 +147,21 @@ def test_other_words_and_an_enums_members_raise_no_alarm(source: str) -> None:
     assert private_words("a.module", source) == []
 
 
+PRIVATE_FIELDS = "bell|dealt|fault|heard|hurry|obstacle|parcel|patience|recollection|said|speaker|standing|told|whence"
 SCRIPT_WORDS = {
-    "constant": re.compile(PRIVATE_WORDS["constant"].pattern + r"|^_?(LATEST|SLOWEST|FASTEST|GONE|AGAIN)(_|$)"),
+    "constant": re.compile(
+        PRIVATE_WORDS["constant"].pattern + r"|^_?(LATEST|SLOWEST|FASTEST|GONE|AGAIN|LOOK|TELL|KEPT|TRIES)(_|$)"
+    ),
     "function": re.compile(r"^(inWords|wordsOf|obstacleOf|parcelOf|stretchInputs|tellTimes|pause)$"),
     "class": re.compile(r"[Pp]icture|^(Bell|Patience|Speaker|Recollection|Work|Parcel)$"),
-    "parameter": re.compile(r"^(most|least)([A-Z]|$)"),
+    "parameter": re.compile(rf"^((most|least)([A-Z]|$)|({PRIVATE_FIELDS})$)"),
+    "field": re.compile(rf"^({PRIVATE_FIELDS})$"),
 }
-"""The same of JavaScript, which has no parser here: of what stands at a line's beginning, and of parameters."""
+"""The same of JavaScript, which has no parser here: of what stands at a line's beginning, of parameters and fields."""
 SCRIPT_DECLARATION = re.compile(
     r"^(?:export )?(?:const (?P<constant>[A-Z_]+)\b|(?:async )?function\*? (?P<function>\w+)|class (?P<class>\w+))"
-    r"|@param \{[^}]*\} \[?(?P<parameter>\w+)",
+    r"|@param \{[^}]*\} \[?(?P<parameter>\w+)|@property \{[^}]*\} \[?(?P<property>\w+)"
+    r"|\bthis\.(?P<field>\w+) (?:\?\?)?= |^  (?:(?:async|get|set|static) )*(?P<method>\w+)\([^()]*\) \{$",
     re.MULTILINE,
 )
 
@@ -164,7 +169,8 @@ SCRIPT_DECLARATION = re.compile(
 def script_words(name: str, source: str) -> list[str]:
     """Return what a script defines under a word of our own."""
     found = ((kind, word) for each in SCRIPT_DECLARATION.finditer(source) for kind, word in each.groupdict().items())
-    return [f"{name}: {kind} {word}" for kind, word in found if word and SCRIPT_WORDS[kind].search(word)]
+    rules = {**SCRIPT_WORDS, "property": SCRIPT_WORDS["field"], "method": SCRIPT_WORDS["field"]}
+    return [f"{name}: {kind} {word}" for kind, word in found if word and rules[kind].search(word)]
 
 
 def scripts() -> list[Path]:
@@ -187,6 +193,10 @@ def test_no_script_names_anything_by_a_private_word() -> None:
         "async function inWords(error) {",
         "export class Patience {",
         "/** @param {number} [leastMs] */",
+        "    this.patience = new Backoff(clock);",
+        "  get obstacle() {",
+        "  async heard(check, signal) {",
+        " * @property {string} fault why",
     ],
 )
 def test_a_scripts_private_word_is_found(source: str) -> None:

@@ -200,8 +200,8 @@ def _sound(name: str, matrix: np.ndarray) -> dict[str, Any]:
         "score": found.score,
         "trivial": found.trivial,
         "works": found.works,
-        "obstacle": found.undecided_reason,
-        "fault": found.failure_reason,
+        "undecidedReason": found.undecided_reason,
+        "failureReason": found.failure_reason,
         "words": found.words,
     }
 

@@ -12,7 +12,7 @@ class Part {
   constructor(element) {
     this.element = element;
     this.subjects = (element.dataset.live ?? "").split(" ");
-    this.busy = this.stale = this.resting = false;
+    this.busy = this.stale = this.pausing = false;
     this.began = 0;
     element.addEventListener("htmx:before:request", () => this.begin());
     element.addEventListener("htmx:finally:request", () => this.end());
@@ -20,7 +20,7 @@ class Part {
   }
 
   /** @param {string[]} subjects that have changed */
-  heard(subjects) {
+  subjectsChanged(subjects) {
     if (this.subjects[0] !== "*" && !subjects.some((one) => one === "*" || this.subjects.includes(one))) return;
     this.stale = true;
     this.refresh();
@@ -45,10 +45,10 @@ class Part {
   }
 
   end() {
-    if (!this.busy || this.resting) return;
-    this.resting = true;
+    if (!this.busy || this.pausing) return;
+    this.pausing = true;
     setTimeout(() => {
-      this.busy = this.resting = false;
+      this.busy = this.pausing = false;
       this.stale ||= this.isUnfinished();
       this.refresh();
     }, Math.max(MIN_MS, PAUSE_FACTOR * (performance.now() - this.began)));
@@ -78,22 +78,22 @@ function updateTimes() {
 
 /** @param {string} address of the stream @param {Part[]} parts @param {HTMLElement} shown says whether it is open */
 function follow(address, parts, shown) {
-  const all = () => parts.forEach((part) => part.heard(["*"]));
+  const all = () => parts.forEach((part) => part.subjectsChanged(["*"]));
   /** @type {EventSource} */
   let stream;
-  let was_lost = false;
+  let wasLost = false;
   let wait = RETRY_MS;
   const open = () => {
     stream = new EventSource(address);
     stream.addEventListener("open", () => {
       shown.textContent = "live";
       shown.classList.remove("lost");
-      if (was_lost) all(); // something may have happened meanwhile
-      was_lost = false;
+      if (wasLost) all(); // something may have happened meanwhile
+      wasLost = false;
       wait = RETRY_MS;
     });
     stream.addEventListener("error", () => {
-      was_lost = true;
+      wasLost = true;
       shown.textContent = "connecting";
       shown.classList.add("lost");
       if (stream.readyState !== EventSource.CLOSED) return; // the browser tries again by itself
@@ -101,7 +101,7 @@ function follow(address, parts, shown) {
       setTimeout(open, wait);
       wait = Math.min(2 * wait, MAX_MS);
     });
-    stream.addEventListener("changed", (event) => parts.forEach((part) => part.heard(event.data.split(" "))));
+    stream.addEventListener("changed", (event) => parts.forEach((part) => part.subjectsChanged(event.data.split(" "))));
   };
   open();
   window.addEventListener("pagehide", () => stream.close());
@@ -123,7 +123,7 @@ document.addEventListener("DOMContentLoaded", () => {
   /** @type {NodeListOf<HTMLElement>} */
   const elements = document.querySelectorAll("[data-live]");
   const parts = [...elements].map((element) => new Part(element));
-  for (const part of parts) if (part.isUnfinished()) part.heard(["*"]);
+  for (const part of parts) if (part.isUnfinished()) part.subjectsChanged(["*"]);
   updateTimes();
   setInterval(() => updateTimes(), 10_000);
   document.addEventListener("htmx:after:swap", () => updateTimes());

@@ -25,10 +25,10 @@ const underWay = new Set();
 let isLeaving = false;
 
 /** Ask the agent; a change has a body. Throws Refused with the agent's words.
- * @param {string} name @param {object=} said @returns {Promise<any>} JSON at the edge: its reader says what it is */
-export async function ask(name, said) {
+ * @param {string} name @param {object=} body @returns {Promise<any>} JSON at the edge: its reader says what it is */
+export async function ask(name, body) {
   if (isLeaving) throw new Refused("You are being logged out.");
-  const answer = request(name, said);
+  const answer = request(name, body);
   underWay.add(answer);
   try {
     return await answer;
@@ -48,9 +48,9 @@ export async function logOut() {
   }
 }
 
-/** @param {string} name @param {object=} said @returns {Promise<any>} */
-async function request(name, said) {
-  const options = said === undefined ? {} : { method: "POST", body: JSON.stringify(said), headers: { "Content-Type": "application/json" } };
+/** @param {string} name @param {object=} body @returns {Promise<any>} */
+async function request(name, body) {
+  const options = body === undefined ? {} : { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } };
   const answer = await fetch(`/api/${name}`, options);
   const found = await answer.json();
   if (answer.status === 401 && name !== "login") dispatchEvent(new Event(LOGGED_OUT));

@@ -16,10 +16,10 @@ const REST_MS = 1500, LESSON_MS = 400;
 let shown = null;
 let activities = "", matrix = "", personal = "";
 
-/** Have something done, and look at what came of it. @param {string} name @param {object} said */
-async function act(name, said = {}) {
+/** Have something done, and look at what came of it. @param {string} name @param {object} body */
+async function act(name, body = {}) {
   try {
-    const done = await ask(name, said);
+    const done = await ask(name, body);
     if (done.words) say(done.words);
   } catch (error) {
     say(error instanceof Refused ? error.message : "The agent does not answer.", true);

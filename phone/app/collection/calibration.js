@@ -7,7 +7,7 @@ import { listenToMotion } from "../recognizer/device_motion.js";
 
 const MIN_SAMPLES = 50;
 const NEAR_GRAVITY = [9.0, 10.6];
-const LIKE_G = [0.5, 2.0];
+const RANGE_IN_G = [0.5, 2.0];
 const FLAT = 8.5;
 /** Deviation of an axis in m/s² above which the phone does not lie still; sensors round to 0.1. */
 const STILL = 0.4;
@@ -45,7 +45,7 @@ export function judge(acc, gyro) {
   if (Math.max(...spread) > STILL) return says("The phone moved. Lay it on a table, screen up, and do not touch it.");
   if (size < NEAR_GRAVITY[0] || size > NEAR_GRAVITY[1]) {
     const like =
-      size >= LIKE_G[0] && size <= LIKE_G[1] ? "that looks like g, not m/s²" : "no phone at rest measures that";
+      size >= RANGE_IN_G[0] && size <= RANGE_IN_G[1] ? "that looks like g, not m/s²" : "no phone at rest measures that";
     return says(
       `Gravity measures ${size.toFixed(2)} where 9.81 m/s² is expected: ${like}. This browser cannot be used.`,
     );

@@ -18,7 +18,7 @@ const MAX_VALUE = 1e6;
 /** Of a Date, in milliseconds. */
 const MAX_TIME_MS = 8.64e15;
 /** Two times are one where they differ by less: times are written to a thousandth of a millisecond. */
-const SAME_MS = 0.01;
+const MAX_DEVIATION_MS = 0.01;
 
 /** @typedef {import("../types.js").StoredWindow} StoredWindow */
 
@@ -69,7 +69,7 @@ function stretchesOf(windows) {
 
 /** Whether a window begins a stride after another, and their shared samples are equal. */
 function follows(/** @type {StoredWindow} */ before, /** @type {StoredWindow} */ window) {
-  if (Math.abs(window.startMs - before.startMs - STRIDE_MS) > SAME_MS) return false;
+  if (Math.abs(window.startMs - before.startMs - STRIDE_MS) > MAX_DEVIATION_MS) return false;
   const shared = before.x.subarray(CHANNELS * STRIDE);
   return shared.every((each, i) => each === window.x[i]);
 }
@@ -139,7 +139,7 @@ class RowReader {
     if (Math.max(label.length, session.length) > MAX_TEXT)
       throw this.wrong(`a text is longer than ${MAX_TEXT}`);
     const dueMs = this.startMs + this.labels.length * STEP_MS;
-    if (this.labels.length && session === this.session && Math.abs(timeMs - dueMs) < SAME_MS) {
+    if (this.labels.length && session === this.session && Math.abs(timeMs - dueMs) < MAX_DEVIATION_MS) {
       this.append(numbers, label);
       return;
     }

@@ -42,7 +42,7 @@ export class Store {
     /** @type {Promise<unknown>} */ this.reading = Promise.resolve();
     database.onversionchange = () => database.close();
     this.tabs = new BroadcastChannel(database.name);
-    this.tabs.onmessage = ({ data }) => this.told(data);
+    this.tabs.onmessage = ({ data }) => this.notifyWatchers(data);
   }
 
   /**
@@ -223,12 +223,12 @@ export class Store {
 
   /** @param {Change} change */
   changed(change) {
-    this.told(change);
+    this.notifyWatchers(change);
     this.tabs.postMessage(change);
   }
 
   /** @param {Change} change */
-  told(change) {
+  notifyWatchers(change) {
     if (change !== "added") this.stale = true;
     for (const watcher of this.watchers) watcher(change);
   }

@@ -114,7 +114,7 @@ export function isFar(embeddings, count, gravity) {
  * @property {readonly string[]} labels @property {boolean} isFar
  */
 
-/** @typedef {{model: Model, right: Uint8Array, found: ClassSoundness, score: number}} Run */
+/** @typedef {{model: Model, right: Uint8Array, soundness: ClassSoundness, score: number}} Run */
 
 /**
  * Say which head is used from now on. The winner takes the place of the present model, unless that one is shown to be
@@ -133,9 +133,9 @@ export function evaluate({ heads, present, holdout, train, embeddings, labels, i
   places.forEach((place, i) => rows.set(embeddings.subarray(place * width, (place + 1) * width), i * width));
   const run = (/** @type {Model} */ model) => {
     const answered = answersOf(rows, y.length, model);
-    const found = ClassSoundness.of(y, answered, labels);
+    const soundness = ClassSoundness.of(y, answered, labels);
     const right = Uint8Array.from(y, (code, i) => Number(answered[i] === code));
-    return { model, right, found, score: found.score ?? 0 };
+    return { model, right, soundness, score: soundness.score ?? 0 };
   };
   const runs = heads.map(run);
   const { best, why, gains } = choose(runs, groups, y.length, far);
@@ -153,30 +153,30 @@ function verdictOf(best, because, now, present, groups, { runs, gains }) {
   /** @type {Verdict["answer"]} */
   let answer = "adopted";
   let why = because;
-  if (now && worse?.isWorse && now.score >= best.score && !now.found.fault) {
+  if (now && worse?.isWorse && now.score >= best.score && !now.soundness.failureReason) {
     [answer, why] = ["refused", `${why}; but the ${nameOf(now.model)} has ${threeDecimals(now.score)} there: ${worse.words}`];
-  } else if (best.found.fault) {
-    [answer, why] = ["failed", `${why}; it does not work: ${best.found.fault}`];
+  } else if (best.soundness.failureReason) {
+    [answer, why] = ["failed", `${why}; it does not work: ${best.soundness.failureReason}`];
   }
   const inUse = present && answer !== "adopted" ? ` (in use: ${nameOf(present)})` : "";
-  const told = answer === "adopted" ? "adopted" : `not adopted${inUse}`;
+  const outcome = answer === "adopted" ? "adopted" : `not adopted${inUse}`;
   return {
     answer,
-    reason: `${nameOf(best.model)}: ${told}, ${why}`,
-    score: best.found.score,
-    trivial: best.found.obstacle ? null : best.found.trivial,
+    reason: `${nameOf(best.model)}: ${outcome}, ${why}`,
+    score: best.soundness.score,
+    trivial: best.soundness.undecidedReason ? null : best.soundness.trivial,
     source: isPersonal(best.model) ? "personalized" : "global",
     model: answer === "adopted" ? best.model : present,
     compared: {
       metric: METRIC,
-      windows: best.found.examples,
-      classes: best.found.classes,
+      windows: best.soundness.examples,
+      classes: best.soundness.classes,
       stretches: groups.count,
       unit: STRETCHES,
       models: runs.map((each) => ({
         head: each.model.head,
         name: nameOf(each.model),
-        score: each.found.score,
+        score: each.soundness.score,
         gain: gains.get(each)?.gain ?? null,
         standard_error: gains.get(each)?.error ?? null,
       })),
@@ -220,11 +220,11 @@ function choose(runs, groups, count, far) {
   if (!gain) {
     const others = runs.slice(1).map((each) => `${HEADS_IN_WORDS[each.model.head]} ${threeDecimals(each.score)}`).join(", ");
     const beats = others && `; no other is better by more than a standard error (${others})`;
-    return { best, why: `${first.found.words}${beats}`, gains };
+    return { best, why: `${first.soundness.words}${beats}`, gains };
   }
   const error = gain.error === null ? "" : ` ± ${withDecimals(100 * gain.error, 1)}`;
   const why =
-    `${best.found.words}; on ${gain.groups} ${STRETCHES} it is right ${withDecimals(100 * gain.gain, 1)}${error} points more ` +
+    `${best.soundness.words}; on ${gain.groups} ${STRETCHES} it is right ${withDecimals(100 * gain.gain, 1)}${error} points more ` +
     `often than the ${HEADS_IN_WORDS[first.model.head]}, which has ${threeDecimals(first.score)}`;
   return { best, why, gains };
 }

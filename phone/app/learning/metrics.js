@@ -21,12 +21,12 @@ export function holdoutMetrics(before, after) {
     ["before", before],
     ["after", after],
   ];
-  for (const [when, found] of all) {
-    if (!found || found.score === null) continue;
-    metrics[`${METRIC}_${when}`] = found.score;
-    metrics[`accuracy_${when}`] = accuracy(found.matrix);
-    if (found.works !== null) metrics[`works_${when}`] = Number(found.works);
-    if (!found.obstacle && found.trivial !== null) metrics[`${METRIC}_trivial`] = found.trivial;
+  for (const [when, soundness] of all) {
+    if (!soundness || soundness.score === null) continue;
+    metrics[`${METRIC}_${when}`] = soundness.score;
+    metrics[`accuracy_${when}`] = accuracy(soundness.matrix);
+    if (soundness.works !== null) metrics[`works_${when}`] = Number(soundness.works);
+    if (!soundness.undecidedReason && soundness.trivial !== null) metrics[`${METRIC}_trivial`] = soundness.trivial;
   }
   if (!after || after.score === null) return metrics;
   f1PerClass(after.matrix)

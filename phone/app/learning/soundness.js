@@ -46,7 +46,7 @@ export class ClassSoundness {
   }
 
   /** Why these windows cannot tell a model that works from one that does not; empty if they can. */
-  get obstacle() {
+  get undecidedReason() {
     if (!this.examples) return `there are no ${this.part} windows`;
     if (this.classes < CLASSES) return `all ${this.examples} ${this.part} windows are of one class`;
     if (this.examples < WINDOWS) return `there are ${this.examples} ${this.part} windows, fewer than ${WINDOWS}`;
@@ -57,8 +57,8 @@ export class ClassSoundness {
   }
 
   /** Why the model does not work, in words; empty if it does, or if these windows cannot tell. */
-  get fault() {
-    if (this.obstacle) return "";
+  get failureReason() {
+    if (this.undecidedReason) return "";
     if (this.columns.filter((count) => count > 0).length === 1) {
       const answer = this.labels[this.columns.findIndex((count) => count > 0)];
       return `it answers ${quoted(answer)} whatever it sees`;
@@ -76,7 +76,7 @@ export class ClassSoundness {
 
   /** Whether the model works; null where these windows cannot tell. */
   get works() {
-    return this.obstacle ? null : !this.fault;
+    return this.undecidedReason ? null : !this.failureReason;
   }
 
   /** The figures in words; empty without windows. */
@@ -93,7 +93,7 @@ export class ClassSoundness {
       metric: METRIC,
       score: this.score,
       trivial: this.trivial,
-      checked: !this.obstacle,
+      checked: !this.undecidedReason,
       windows: this.examples,
       classes: this.classes,
       confusion: this.examples ? this.matrix : null,

@@ -7,7 +7,7 @@
  */
 
 import { Connection } from "./connection.js";
-import { approvalPatience, continueEnrolment, storedEnrolment, waitForApproval } from "./enrolment.js";
+import { approvalBackoff, continueEnrolment, storedEnrolment, waitForApproval } from "./enrolment.js";
 import { EnrolError } from "./errors.js";
 import { StateStore, announced } from "./agent_state.js";
 import { checkOrder } from "./messages.js";
@@ -16,7 +16,7 @@ import { Backoff } from "./backoff.js";
 import { CLOCK, Server } from "./server.js";
 import { publicKeyOf } from "./signing.js";
 import { StatusSender } from "./status_sender.js";
-import { deviceStatus, nameOf, wordsFor } from "./status.js";
+import { deviceStatus, nameOf, reasonFor } from "./status.js";
 import { ineligibleReason } from "./eligibility.js";
 import { Tokens } from "./token.js";
 import { isAbout } from "./upload.js";
@@ -57,11 +57,11 @@ export class Agent {
     this.clock = clock;
     this.ask = ask;
     this.locks = locks;
-    this.speaker = new StatusSender(clock);
-    this.recollection = new StateStore(store);
-    /** @type {import("./contribution_worker.js").Heard} */
-    this.heard = { announcement: null, connected: false };
-    this.work = new ContributionWorker({ store, learner, embedder }, clock, this.recollection, this.heard, () => this.changed());
+    this.statusSender = new StatusSender(clock);
+    this.stateStore = new StateStore(store);
+    /** @type {import("./contribution_worker.js").ServerState} */
+    this.serverState = { announcement: null, connected: false };
+    this.work = new ContributionWorker({ store, learner, embedder }, clock, this.stateStore, this.serverState, () => this.changed());
     this.connectionError = "";
     this.untrusted = "";
     this.approved = false;
@@ -69,7 +69,7 @@ export class Agent {
     this.signal = new AbortController().signal;
     /** @type {Connection | null} */ this.connection = null;
     /** With the server, until the phone is approved and from then on. */
-    this.patience = approvalPatience(clock, () => this.changed());
+    this.backoff = approvalBackoff(clock, () => this.changed());
   }
 
   /** Take part until the signal; throws an EnrolError where only a new link helps. @param {AbortSignal} signal */
@@ -91,29 +91,29 @@ export class Agent {
   dataChanged() {
     this.work.stale = true;
     this.work.dropDeleted().catch(() => {}); // looked for again before anything is sent
-    this.work.bell.ring();
+    this.work.wakeUp.notify();
   }
 
   /**
    * Take part, or have the phone's sums taken out and send nothing more, as its person wishes. It is remembered before
    * anything follows from it, and done once the server is there. @param {boolean} takesPart
    */
-  async wish(takesPart) {
+  async setTakesPart(takesPart) {
     if (!this.approved) throw new Error("This phone does not take part here: it is not approved, or another tab does.");
-    await this.recollection.change(({ memory, outbox }) => {
+    await this.stateStore.change(({ memory, outbox }) => {
       if (memory.takesPart === takesPart) return null;
-      const left = takesPart ? outbox : outbox.filter((parcel) => parcel.withdraw);
+      const left = takesPart ? outbox : outbox.filter((update) => update.withdraw);
       return { memory: { ...memory, takesPart }, outbox: left };
     });
     this.work.contributeAtMs = 0;
     this.changed();
-    this.work.bell.ring();
+    this.work.wakeUp.notify();
   }
 
   /** The network is back, or the page in sight: try at once what waits. */
-  hurry() {
-    this.patience.hurry();
-    this.work.bell.ring();
+  retryNow() {
+    this.backoff.retryNow();
+    this.work.wakeUp.notify();
   }
 
   /** @param {AbortSignal} signal */
@@ -127,20 +127,20 @@ export class Agent {
       const { federation, device, keys, serverKey, server: url } = await this.approval();
       const who = { url, federation, device };
       const server = new Server(who, new Tokens({ ...who, key: keys.privateKey }, this), this);
-      await this.recollection.load([FORM, serverKey, federation, device].join(" "));
+      await this.stateStore.load([FORM, serverKey, federation, device].join(" "));
       [this.approved, this.work.detail] = [true, ""];
       this.changed();
-      const named = { serverKey: await publicKeyOf(serverKey), federation, device, session: this.speaker.session };
-      this.patience = new Backoff(this.clock, () => this.changed());
-      const connection = new Connection(server, named, this.listener(), this.clock, this.patience);
+      const named = { serverKey: await publicKeyOf(serverKey), federation, device, session: this.statusSender.session };
+      this.backoff = new Backoff(this.clock, () => this.changed());
+      const connection = new Connection(server, named, this.listener(), this.clock, this.backoff);
       this.connection = connection;
       loops = [
         connection.keep(this.signal),
         this.work.keep({ server, connection, device, federation, key: keys.privateKey, signal: this.signal }),
-        this.speaker.keep(
+        this.statusSender.keep(
           server,
           () => this.status(),
-          (reason) => this.notSaid(reason),
+          (reason) => this.statusFailed(reason),
           this.signal,
         ),
       ];
@@ -150,7 +150,7 @@ export class Agent {
     } finally {
       ended.abort();
       await Promise.allSettled(loops); // whoever runs it next, or clears the store, meets nobody
-      this.heard.connected = false;
+      this.serverState.connected = false;
       this.connection = null;
     }
   }
@@ -161,35 +161,35 @@ export class Agent {
     if (known.serverKey) return known;
     try {
       const { clock, ask, signal } = this;
-      const told = (/** @type {string} */ reason) => this.work.told(reason);
-      return await waitForApproval(this.store, told, { clock, ask, signal }, this.patience);
+      const report = (/** @type {string} */ reason) => this.work.report(reason);
+      return await waitForApproval(this.store, report, { clock, ask, signal }, this.backoff);
     } catch (error) {
-      if (error instanceof EnrolError) this.work.told(error.message);
+      if (error instanceof EnrolError) this.work.report(error.message);
       throw error;
     }
   }
 
   get announcement() {
-    return this.heard.announcement;
+    return this.serverState.announcement;
   }
 
   get memory() {
-    return this.recollection.known.memory;
+    return this.stateStore.current.memory;
   }
 
   get outbox() {
-    return this.recollection.known.outbox;
+    return this.stateStore.current.outbox;
   }
 
   // ---- what the connection tells
 
   /** @returns {import("./connection.js").Listener} */
   listener() {
-    const heard = (/** @type {boolean} */ connected, /** @type {string} */ reason) => {
-      [this.heard.connected, this.connectionError] = [connected, reason];
-      this.speaker.repeat();
+    const setConnected = (/** @type {boolean} */ connected, /** @type {string} */ reason) => {
+      [this.serverState.connected, this.connectionError] = [connected, reason];
+      this.statusSender.repeat();
       this.changed();
-      this.work.bell.ring();
+      this.work.wakeUp.notify();
     };
     return {
       announced: (a) => this.announced(a),
@@ -199,73 +199,73 @@ export class Agent {
         this.untrusted = reason;
         this.changed();
       },
-      connected: () => heard(true, ""),
-      disconnected: (reason) => heard(false, reason),
+      connected: () => setConnected(true, ""),
+      disconnected: (reason) => setConnected(false, reason),
     };
   }
 
   /** @param {Announcement} a */
   async announced(a) {
-    await this.recollection.change((known) => {
+    await this.stateStore.change((state) => {
       const federation = this.connection?.who.federation ?? "";
-      return announced(known, a, checkOrder(a, federation, known.memory.newest, this.clock.now()));
+      return announced(state, a, checkOrder(a, federation, state.memory.newest, this.clock.now()));
     });
     const before = this.announcement;
     if (before?.epoch !== a.epoch) this.work.contributeAtMs = 0; // what has failed was another state of the server
-    this.heard.announcement = a;
+    this.serverState.announcement = a;
     this.untrusted = "";
     if (JSON.stringify(before?.plan) !== JSON.stringify(a.plan)) [this.work.prepared, this.work.stale] = [null, true];
-    this.speaker.heard(a.presence_check, this.signal);
+    this.statusSender.answerPresenceCheck(a.presence_check, this.signal);
     this.changed();
-    this.work.bell.ring();
+    this.work.wakeUp.notify();
   }
 
   /** @param {import("./messages.js").Offer} offer */
   async offered(offer) {
-    await this.recollection.change(({ memory }) => ({ memory: { ...memory, offer } }));
-    this.work.bell.ring();
+    await this.stateStore.change(({ memory }) => ({ memory: { ...memory, offer } }));
+    this.work.wakeUp.notify();
   }
 
   /** @param {import("./messages.js").Acknowledgement} answer */
   async acknowledged(answer) {
-    const parcel = this.outbox.find((one) => isAbout(one, answer));
-    if (parcel && (answer.status === "accepted" || answer.status === "refused")) await this.work.settle(parcel, answer, this.signal);
-    this.work.bell.ring();
+    const update = this.outbox.find((each) => isAbout(each, answer));
+    if (update && (answer.status === "accepted" || answer.status === "refused")) await this.work.settle(update, answer, this.signal);
+    this.work.wakeUp.notify();
   }
 
   // ---- what is said
 
   changed() {
     this.onState(this.state());
-    this.speaker.bell.ring();
+    this.statusSender.wakeUp.notify();
   }
 
   /** @returns {AgentState} */
   state() {
-    const now = this.standing();
+    const now = this.phoneState();
     return {
       name: this.elsewhere ? "elsewhere" : this.approved ? nameOf(now) : "waiting_for_approval",
-      connected: this.heard.connected,
-      retry: this.patience.retry,
+      connected: this.serverState.connected,
+      retry: this.backoff.retry,
       version: this.announcement ? (versionOf(this.announcement) ?? 0) : 0,
       takesPart: this.memory.takesPart,
       examples: now.examples,
-      reason: this.approved ? wordsFor(now) : this.work.detail,
+      reason: this.approved ? reasonFor(now) : this.work.detail,
       plan: this.memory.plan,
-      model: this.recollection.known.kept?.model ?? null,
+      model: this.stateStore.current.kept?.model ?? null,
       verdict: this.memory.verdict,
       uploads: this.memory.uploads,
     };
   }
 
-  standing() {
+  phoneState() {
     const { memory, connectionError, untrusted } = this;
-    const { announcement: a, connected } = this.heard;
+    const { announcement: a, connected } = this.serverState;
     const { stage, detail, missing, prepared } = this.work;
     const examples = prepared?.train.y.length ?? 0;
-    const obstacle = a ? ineligibleReason(a) : "";
+    const ineligible = a ? ineligibleReason(a) : "";
     const judged = !prepared || (a !== null && lastWasJudged(a, memory));
-    const over = a?.state === "stopped" || (a?.state === "finished" && (judged || Boolean(obstacle)));
+    const over = a?.state === "stopped" || (a?.state === "finished" && (judged || Boolean(ineligible)));
     const waiting = this.outbox.length;
     const finished = over && !waiting && !stage;
     return {
@@ -275,7 +275,7 @@ export class Agent {
       connectionError,
       untrusted,
       finished,
-      obstacle,
+      ineligibleReason: ineligible,
       missing,
       examples,
       stage,
@@ -286,11 +286,11 @@ export class Agent {
 
   /** What is to be said now; null while nobody listens. */
   status() {
-    return this.heard.connected && this.announcement ? deviceStatus(this.standing()) : null;
+    return this.serverState.connected && this.announcement ? deviceStatus(this.phoneState()) : null;
   }
 
   /** @param {string} reason */
-  notSaid(reason) {
+  statusFailed(reason) {
     this.connectionError = reason;
     this.onState(this.state());
   }

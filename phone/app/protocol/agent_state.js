@@ -38,7 +38,7 @@ export const MAX_UPLOADS = 50;
  * @property {KeptModel | null} before
  */
 
-/** @typedef {{memory: Memory, outbox: PendingUpdate[], kept: KeptModel | null}} Known */
+/** @typedef {{memory: Memory, outbox: PendingUpdate[], kept: KeptModel | null}} StoredState */
 
 /** @param {string} of @returns {Memory} */
 export function newMemory(of) {
@@ -66,8 +66,8 @@ export class StateStore {
   /** @param {import("../types.js").Store} store */
   constructor(store) {
     this.store = store;
-    /** @type {Known} */
-    this.known = { memory: newMemory(""), outbox: [], kept: null };
+    /** @type {StoredState} */
+    this.current = { memory: newMemory(""), outbox: [], kept: null };
     /** @type {Promise<void>} */
     this.writing = Promise.resolve();
   }
@@ -76,7 +76,7 @@ export class StateStore {
   async load(of) {
     const memory = await this.store.get(MEMORY);
     if (memory?.of === of) {
-      this.known = {
+      this.current = {
         memory,
         outbox: (await this.store.get(OUTBOX)) ?? [],
         kept: (await this.store.get(MODEL)) ?? null,
@@ -85,25 +85,25 @@ export class StateStore {
     }
     const none = { memory: newMemory(of), outbox: [], kept: null };
     await this.store.setAll({ [MEMORY]: none.memory, [OUTBOX]: none.outbox, [MODEL]: none.kept });
-    this.known = none;
+    this.current = none;
   }
 
   /**
    * Change what is known: all of it is on the disk when this returns, or nothing has changed.
-   * @param {(known: Known) => Partial<Known> | null} change of what is known by then; null: nothing
+   * @param {(state: StoredState) => Partial<StoredState> | null} change of what is there by then; null: nothing
    * @returns {Promise<void>}
    */
   change(change) {
     const done = this.writing.then(async () => {
-      const found = change(this.known);
-      if (!found) return;
-      const { memory, outbox, kept } = { ...this.known, ...found };
+      const changed = change(this.current);
+      if (!changed) return;
+      const { memory, outbox, kept } = { ...this.current, ...changed };
       await this.store.setAll({
         [MEMORY]: memory,
-        ...(found.outbox && { [OUTBOX]: outbox }),
-        ...("kept" in found && { [MODEL]: kept }),
+        ...(changed.outbox && { [OUTBOX]: outbox }),
+        ...("kept" in changed && { [MODEL]: kept }),
       });
-      this.known = { memory, outbox, kept };
+      this.current = { memory, outbox, kept };
     });
     this.writing = done.catch(() => {});
     return done;
@@ -112,8 +112,8 @@ export class StateStore {
 
 /**
  * What is known once an announcement has come: all of it, less what is of another instance or epoch.
- * @param {Known} known @param {import("./messages.js").Announcement} a @param {import("./messages.js").Newest} newest
- * @returns {Partial<Known>}
+ * @param {StoredState} known @param {import("./messages.js").Announcement} a @param {import("./messages.js").Newest} newest
+ * @returns {Partial<StoredState>}
  */
 export function announced({ memory }, a, newest) {
   const plan = /** @type {import("../types.js").Plan} */ (/** @type {unknown} */ (a.plan));

@@ -24,7 +24,7 @@ export class Backoff {
     this.waitMs = minMs;
     /** @type {number | null} */ this.sinceMs = null;
     /** Of a server that seems to be gone, while it waits. @type {Retry | null} */ this.retry = null;
-    /** @type {AbortController | null} */ this.resting = null;
+    /** @type {AbortController | null} */ this.waiting = null;
   }
 
   /** The server is there; what else there is to wait for is waited for as before. */
@@ -40,33 +40,33 @@ export class Backoff {
   }
 
   /** Wait for the next try. @param {AbortSignal | undefined} signal @param {number} [minWaitMs] */
-  async rest(signal, minWaitMs = 0) {
+  async wait(signal, minWaitMs = 0) {
     const now = this.clock.now();
     this.sinceMs ??= now;
     const isUnreachable = now - this.sinceMs >= UNREACHABLE_AFTER_MS;
     const ms = Math.max(this.waitMs, minWaitMs) * (0.5 + Math.random() / 2);
     this.waitMs = Math.min(isUnreachable ? MAX_UNREACHABLE_WAIT_MS : this.maxMs, 2 * this.waitMs);
-    const hurried = new AbortController();
-    this.resting = hurried;
-    if (isUnreachable) this.say({ sinceMs: this.sinceMs, nextMs: now + ms });
+    const cutShort = new AbortController();
+    this.waiting = cutShort;
+    if (isUnreachable) this.setRetry({ sinceMs: this.sinceMs, nextMs: now + ms });
     try {
-      await this.clock.wait(ms, signal ? AbortSignal.any([signal, hurried.signal]) : hurried.signal);
+      await this.clock.wait(ms, signal ? AbortSignal.any([signal, cutShort.signal]) : cutShort.signal);
     } catch (error) {
       signal?.throwIfAborted();
-      if (!hurried.signal.aborted) throw error;
+      if (!cutShort.signal.aborted) throw error;
     } finally {
-      this.resting = null;
-      if (isUnreachable) this.say(null);
+      this.waiting = null;
+      if (isUnreachable) this.setRetry(null);
     }
   }
 
   /** Do not wait for the next try: the network, or the person, is back. */
-  hurry() {
-    this.resting?.abort();
+  retryNow() {
+    this.waiting?.abort();
   }
 
   /** @param {Retry | null} retry */
-  say(retry) {
+  setRetry(retry) {
     this.retry = retry;
     this.onChange();
   }

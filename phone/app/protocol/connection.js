@@ -35,14 +35,14 @@ export class Connection {
    * @param {import("./server.js").Server} server
    * @param {{serverKey: CryptoKey, federation: string, device: string, session: string}} who
    * @param {Listener} listener @param {import("./server.js").Clock} clock
-   * @param {import("./backoff.js").Backoff} patience
+   * @param {import("./backoff.js").Backoff} backoff
    */
-  constructor(server, who, listener, clock, patience) {
+  constructor(server, who, listener, clock, backoff) {
     this.server = server;
     this.who = who;
     this.listener = listener;
     this.clock = clock;
-    this.patience = patience;
+    this.backoff = backoff;
     this.lastId = "";
     this.openedAtMs = 0;
     this.noticed = "";
@@ -54,11 +54,11 @@ export class Connection {
     for (;;) {
       const { ended, minWaitMs } = await this.once(signal);
       if (ended === "lifetime") continue; // nothing is lost: the server keeps what it says meanwhile
-      if (this.openedAtMs) this.patience.answered();
-      if (this.openedAtMs && this.clock.now() - this.openedAtMs >= STABLE_MS) this.patience.reset();
+      if (this.openedAtMs) this.backoff.answered();
+      if (this.openedAtMs && this.clock.now() - this.openedAtMs >= STABLE_MS) this.backoff.reset();
       this.listener.disconnected(this.noticed ? `stopped by the server: ${this.noticed}` : ended);
       if (this.noticed) await this.clock.wait(this.hold() * (0.5 + Math.random() / 2), signal);
-      else await this.patience.rest(signal, minWaitMs);
+      else await this.backoff.wait(signal, minWaitMs);
     }
   }
 

@@ -15,7 +15,7 @@ import { WakeUp } from "./wakeup.js";
 
 const FIRST_PAUSE_MS = 2_000;
 const MAX_PAUSE_MS = 60_000;
-const ATTEMPTS = 3;
+const MAX_ATTEMPTS = 3;
 /** After sums that could not be made, and a withdrawal that was refused. */
 const LONG_PAUSE_MS = 600_000;
 
@@ -25,7 +25,7 @@ const LONG_PAUSE_MS = 600_000;
 /** @typedef {import("./upload.js").PendingUpdate} PendingUpdate */
 /** @typedef {import("./versions.js").Target} Target */
 
-/** @typedef {{announcement: Announcement | null, connected: boolean}} Heard what the server said last */
+/** @typedef {{announcement: Announcement | null, connected: boolean}} ServerState what the server said last */
 
 /**
  * @typedef {object} Means
@@ -36,17 +36,17 @@ const LONG_PAUSE_MS = 600_000;
 export class ContributionWorker {
   /**
    * @param {import("./agent.js").Parts} parts @param {import("./server.js").Clock} clock
-   * @param {import("./agent_state.js").StateStore} recollection @param {Heard} heard @param {() => void} onChange
+   * @param {import("./agent_state.js").StateStore} stateStore @param {ServerState} serverState @param {() => void} onChange
    */
-  constructor({ store, learner, embedder }, clock, recollection, heard, onChange) {
+  constructor({ store, learner, embedder }, clock, stateStore, serverState, onChange) {
     this.store = store;
     this.learner = learner;
     this.embedder = embedder;
     this.clock = clock;
-    this.recollection = recollection;
-    this.heard = heard;
+    this.stateStore = stateStore;
+    this.serverState = serverState;
     this.changed = onChange;
-    this.bell = new WakeUp();
+    this.wakeUp = new WakeUp();
     /** @type {Prepared | null} */ this.prepared = null;
     this.stale = true; // windows or labels have changed since they were prepared
     this.missing = "";
@@ -60,15 +60,15 @@ export class ContributionWorker {
   /** @param {Means} means */
   async keep(means) {
     for (let pauseMs = FIRST_PAUSE_MS; ;) {
-      await this.bell.wait(means.signal);
+      await this.wakeUp.wait(means.signal);
       try {
         while (await this.step(means)) pauseMs = FIRST_PAUSE_MS;
       } catch (error) {
         means.signal.throwIfAborted();
-        this.told(messageOf(error));
+        this.report(messageOf(error));
         await this.clock.wait(pauseMs * (0.5 + Math.random() / 2), means.signal);
         pauseMs = Math.min(MAX_PAUSE_MS, 2 * pauseMs);
-        this.bell.ring();
+        this.wakeUp.notify();
       } finally {
         this.stage = "";
         this.changed();
@@ -78,16 +78,16 @@ export class ContributionWorker {
 
   /** Do the next piece of work; false where there is none. @param {Means} means @returns {Promise<boolean>} */
   async step(means) {
-    const a = this.heard.announcement;
+    const a = this.serverState.announcement;
     if (!a) return false;
     await this.leaveWithdrawn(a);
     await this.dropDeleted();
     await this.prepare(a);
-    const { memory, outbox } = this.recollection.known;
+    const { memory, outbox } = this.stateStore.current;
     const may = a.continuous && this.clock.now() >= this.contributeAtMs && this.prepared;
     if (may && withdrawalIsDue(memory, this.prepared?.keys ?? [])) return this.withdraw(a, means);
-    if (outbox.length && this.heard.connected) return this.upload(outbox[0], means);
-    if (ineligibleReason(a) || !this.heard.connected) return false; // a server that is away is asked by the connection alone
+    if (outbox.length && this.serverState.connected) return this.upload(outbox[0], means);
+    if (ineligibleReason(a) || !this.serverState.connected) return false; // a server that is away is asked by the connection alone
     if (may && !outbox.length && sumsAreDue(a, memory, this.prepared?.keys ?? [])) return this.contribute(a, means);
     return this.adopt(a, means);
   }
@@ -96,15 +96,15 @@ export class ContributionWorker {
   async dropDeleted() {
     /** @type {PendingUpdate[]} */
     const gone = [];
-    for (const parcel of this.recollection.known.outbox) {
-      if (!(await this.store.has(parcel.windows))) gone.push(parcel);
+    for (const update of this.stateStore.current.outbox) {
+      if (!(await this.store.has(update.windows))) gone.push(update);
     }
     if (!gone.length) return;
-    await this.recollection.change(({ memory, outbox }) => {
-      return { memory: withUnknown(memory), outbox: outbox.filter((one) => !gone.includes(one)) };
+    await this.stateStore.change(({ memory, outbox }) => {
+      return { memory: withUnknown(memory), outbox: outbox.filter((each) => !gone.includes(each)) };
     });
     this.stale = true;
-    this.told("an update that waited is not sent: windows that it was made of have been deleted");
+    this.report("an update that waited is not sent: windows that it was made of have been deleted");
   }
 
   /** @param {Announcement} a */
@@ -125,13 +125,13 @@ export class ContributionWorker {
   /** Have what the server has of this phone taken out. @param {Announcement} a @param {Means} means */
   async withdraw(a, means) {
     const nowMs = this.clock.now();
-    const sequence = nextSequence(this.recollection.known.memory, nowMs);
-    const parcel = await withdrawalUpdate(means, a, sequence, nowMs);
-    await this.recollection.change(({ memory }) => {
+    const sequence = nextSequence(this.stateStore.current.memory, nowMs);
+    const update = await withdrawalUpdate(means, a, sequence, nowMs);
+    await this.stateStore.change(({ memory }) => {
       const isDue = isOf(memory, a) && memory.sequence < sequence && withdrawalIsDue(memory, this.prepared?.keys ?? []);
       if (!isDue) return null;
-      const sent = { kind: /** @type {const} */ ("withdrawn"), updateId: parcel.updateId, keys: [] };
-      return { memory: { ...memory, sequence, sent }, outbox: [parcel] };
+      const sent = { kind: /** @type {const} */ ("withdrawn"), updateId: update.updateId, keys: [] };
+      return { memory: { ...memory, sequence, sent }, outbox: [update] };
     });
     return true;
   }
@@ -148,15 +148,15 @@ export class ContributionWorker {
       const classCounts = labels.map((_, code) => prepared.train.y.filter((each) => each === code).length);
       const metrics = heads.length ? this.learner.measure(heads, prepared.holdout, embeddings.holdout, labels) : {};
       const nowMs = this.clock.now();
-      const sequence = nextSequence(this.recollection.known.memory, nowMs);
+      const sequence = nextSequence(this.stateStore.current.memory, nowMs);
       const sums = { fixed: /** @type {any} */ (fixed), classCounts, metrics, windows: prepared.ids };
-      const parcel = await sumsUpdate(means, a, sums, sequence, nowMs);
-      await this.recollection.change(({ memory, outbox, kept }) => {
+      const update = await sumsUpdate(means, a, sums, sequence, nowMs);
+      await this.stateStore.change(({ memory, outbox, kept }) => {
         const wanted = isOf(memory, a) && memory.takesPart && memory.sequence < sequence && !outbox.length;
         if (!wanted) return null;
-        const sent = { kind: /** @type {const} */ ("sums"), updateId: parcel.updateId, keys: prepared.keys };
+        const sent = { kind: /** @type {const} */ ("sums"), updateId: update.updateId, keys: prepared.keys };
         const judged = a.plan.rollout.mode === "off" ? this.judged(a, target, verdict, memory, kept) : { memory };
-        return { ...judged, memory: { ...judged.memory, sequence, sent }, outbox: [parcel] };
+        return { ...judged, memory: { ...judged.memory, sequence, sent }, outbox: [update] };
       });
       this.detail = "";
       return true;
@@ -170,7 +170,7 @@ export class ContributionWorker {
   /** Take up a version that the server has published, or released. @param {Announcement} a @param {Means} means */
   async adopt(a, means) {
     const { prepared } = this;
-    const { kept, memory: before } = this.recollection.known;
+    const { kept, memory: before } = this.stateStore.current;
     const isReleasing = a.plan.rollout.mode !== "off";
     const release = isReleasing ? await releaseFor(means.device, a, before.offer) : null;
     const target = targetOf(a, release, before, kept, this.clock.now());
@@ -181,7 +181,7 @@ export class ContributionWorker {
     this.begin("adopting");
     try {
       const { verdict } = await this.solved(a, target, prepared, means);
-      await this.recollection.change(({ memory, kept: now }) => {
+      await this.stateStore.change(({ memory, kept: now }) => {
         return isOf(memory, a) ? this.judged(a, target, verdict, memory, now) : null;
       });
       this.detail = "";
@@ -189,7 +189,7 @@ export class ContributionWorker {
     } catch (error) {
       means.signal.throwIfAborted();
       if (this.countFailure(target.key, error)) {
-        await this.recollection.change(({ memory }) => ({ memory: { ...memory, judged: target.key } }));
+        await this.stateStore.change(({ memory }) => ({ memory: { ...memory, judged: target.key } }));
       }
       throw error;
     }
@@ -220,38 +220,38 @@ export class ContributionWorker {
     const plan = planOf(a);
     const columns = await this.loadNetwork(a, means);
     const broadcast = await this.download(target, means);
-    return solveVersion(this, { plan, broadcast, columns, prepared, present: this.recollection.known.kept?.model ?? null });
+    return solveVersion(this, { plan, broadcast, columns, prepared, present: this.stateStore.current.kept?.model ?? null });
   }
 
-  /** @param {PendingUpdate} parcel @param {Means} means */
-  async upload(parcel, { server, connection, signal }) {
+  /** @param {PendingUpdate} update @param {Means} means */
+  async upload(update, { server, connection, signal }) {
     this.changed();
-    const answer = await sendUpdate(parcel, {
+    const answer = await sendUpdate(update, {
       server,
       open: (payload) => connection.open("acknowledgement", payload),
       clock: this.clock,
-      onRetry: (reason) => this.told(`the server takes the update later: ${reason}`),
-      isWanted: () => this.recollection.known.outbox.includes(parcel),
+      onRetry: (reason) => this.report(`the server takes the update later: ${reason}`),
+      isWanted: () => this.stateStore.current.outbox.includes(update),
       signal,
     });
     this.detail = "";
-    if (answer) await this.settle(parcel, answer, signal);
+    if (answer) await this.settle(update, answer, signal);
     return true;
   }
 
-  /** @param {PendingUpdate} parcel @param {import("./messages.js").Acknowledgement} answer @param {AbortSignal} signal */
-  async settle(parcel, { status, reason }, signal) {
+  /** @param {PendingUpdate} update @param {import("./messages.js").Acknowledgement} answer @param {AbortSignal} signal */
+  async settle(update, { status, reason }, signal) {
     const answered = /** @type {"accepted" | "refused"} */ (status);
-    const isKept = parcel.withdraw && answered === "refused";
-    await this.recollection.change(({ memory, outbox }) => {
-      if (!outbox.includes(parcel)) return null;
-      const version = Math.max(0, parcel.round - 1);
-      const noted = { version, withdraw: parcel.withdraw, answer: answered, reason, atMs: this.clock.now() };
+    const isKept = update.withdraw && answered === "refused";
+    await this.stateStore.change(({ memory, outbox }) => {
+      if (!outbox.includes(update)) return null;
+      const version = Math.max(0, update.round - 1);
+      const noted = { version, withdraw: update.withdraw, answer: answered, reason, atMs: this.clock.now() };
       const known = isKept ? withUnknown(memory) : memory;
-      return { memory: withAnswered(known, noted), outbox: outbox.filter((one) => one !== parcel) };
+      return { memory: withAnswered(known, noted), outbox: outbox.filter((each) => each !== update) };
     });
     if (isKept) {
-      this.told(`the server refuses to take this phone's sums out: ${reason}`);
+      this.report(`the server refuses to take this phone's sums out: ${reason}`);
       this.pause(signal);
     }
     this.changed();
@@ -259,10 +259,10 @@ export class ContributionWorker {
 
   /** @param {Announcement} a */
   async leaveWithdrawn(a) {
-    const before = this.recollection.known.kept;
+    const before = this.stateStore.current.kept;
     const kept = withoutWithdrawn(before, a.release);
     if (kept === before) return;
-    await this.recollection.change(({ memory }) => {
+    await this.stateStore.change(({ memory }) => {
       return { memory: withLeft(memory, before?.release ?? 0, kept?.release ?? 0, a.release), kept };
     });
     this.changed();
@@ -270,9 +270,9 @@ export class ContributionWorker {
 
   /** Whether something has failed so often, for another reason than the network, that it is left for now. @param {string} of @param {unknown} error */
   countFailure(of, error) {
-    if (!this.heard.connected || error instanceof UnreachableError) return false;
+    if (!this.serverState.connected || error instanceof UnreachableError) return false;
     this.failures = { of, count: this.failures.of === of ? this.failures.count + 1 : 1 };
-    return this.failures.count >= ATTEMPTS;
+    return this.failures.count >= MAX_ATTEMPTS;
   }
 
   /** Leave contributions for a while; each phone for its own. @param {AbortSignal} signal */
@@ -287,7 +287,7 @@ export class ContributionWorker {
     const now = this.clock.now();
     if (atMs <= now || (this.wakesAtMs > now && this.wakesAtMs <= atMs)) return;
     this.wakesAtMs = atMs;
-    const woken = this.clock.wait(atMs - now, signal).then(() => this.bell.ring());
+    const woken = this.clock.wait(atMs - now, signal).then(() => this.wakeUp.notify());
     woken.catch(() => {}); // the app has ended
   }
 
@@ -322,7 +322,7 @@ export class ContributionWorker {
   }
 
   /** @param {string} detail for the person */
-  told(detail) {
+  report(detail) {
     this.detail = detail;
     this.changed();
   }

@@ -19,7 +19,7 @@ const MAX_URI_CHARS = 2048;
 const FIRST_WAIT_MS = 5_000;
 const MAX_WAIT_MS = 60_000;
 /** Whoever leaves does not wait for a server that is away. */
-const LEAVE_MS = 5_000;
+const LEAVE_TIMEOUT_MS = 5_000;
 /** For the operator, who sees it beside the phone's name. */
 const LEFT = "its owner has left the federation, and its key is deleted; to come back it needs a new token";
 
@@ -168,25 +168,25 @@ export async function continueEnrolment(store, options = {}) {
  * Go on until the operator has approved the phone; `onWait` hears why it waits. Throws an EnrolError where waiting does
  * not help.
  * @param {import("../types.js").Store} store @param {(reason: string) => void} onWait
- * @param {Options} [options] @param {Backoff} [patience] @returns {Promise<Enrolment>}
+ * @param {Options} [options] @param {Backoff} [backoff] @returns {Promise<Enrolment>}
  */
-export async function waitForApproval(store, onWait, options = {}, patience = approvalPatience(options.clock)) {
+export async function waitForApproval(store, onWait, options = {}, backoff = approvalBackoff(options.clock)) {
   for (;;) {
     try {
       const found = await continueEnrolment(store, options);
       if (found.serverKey) return found;
-      patience.answered();
+      backoff.answered();
       onWait("the operator has not approved this phone yet");
     } catch (error) {
       if (!(error instanceof UnreachableError)) throw error;
       onWait(error.message);
     }
-    await patience.rest(options.signal);
+    await backoff.wait(options.signal);
   }
 }
 
 /** Whoever approves a phone takes minutes. @param {import("./server.js").Clock} [clock] @param {() => void} [onChange] */
-export function approvalPatience(clock = CLOCK, onChange = () => {}) {
+export function approvalBackoff(clock = CLOCK, onChange = () => {}) {
   return new Backoff(clock, onChange, { minMs: FIRST_WAIT_MS, maxMs: MAX_WAIT_MS });
 }
 
@@ -202,7 +202,7 @@ export async function sayLeft(store, options = {}) {
   if (!known.serverKey) return "the phone was not enrolled yet";
   const clock = options.clock ?? CLOCK;
   const [late, over] = [new AbortController(), new AbortController()];
-  const waited = clock.wait(LEAVE_MS, over.signal).then(() => late.abort());
+  const waited = clock.wait(LEAVE_TIMEOUT_MS, over.signal).then(() => late.abort());
   const { server: url, keys, ...who } = known;
   const by = { ...options, clock, signal: late.signal };
   const server = new Server({ ...who, url }, new Tokens({ ...who, url, key: keys.privateKey }, by), by);
@@ -210,7 +210,7 @@ export async function sayLeft(store, options = {}) {
     await server.status({ schema_version: 1, state: "offline", detail: LEFT }, late.signal);
     return "";
   } catch (error) {
-    return late.signal.aborted ? `it has not answered for ${LEAVE_MS / 1000} s` : messageOf(error);
+    return late.signal.aborted ? `it has not answered for ${LEAVE_TIMEOUT_MS / 1000} s` : messageOf(error);
   } finally {
     over.abort();
     await waited.catch(() => {});
@@ -274,11 +274,11 @@ async function serverKeyOf({ server, pin }, { credentials }) {
 }
 
 /**
- * @param {Enrolment} who @param {string} path @param {object} said @param {number[]} taken @param {Options} options
+ * @param {Enrolment} who @param {string} path @param {object} body @param {number[]} taken @param {Options} options
  * @returns {Promise<ReturnType<typeof answerOf>>}
  */
-async function post({ server, device }, path, said, taken, { ask = (...given) => fetch(...given), signal }) {
-  const request = { method: "POST", body: JSON.stringify(said), headers: { "Content-Type": "application/json" } };
+async function post({ server, device }, path, body, taken, { ask = (...given) => fetch(...given), signal }) {
+  const request = { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } };
   const answer = await exchange(ask, `${server}/${path}`, request, signal);
   if (!taken.includes(answer.status)) throw refusal(answer);
   const found = readJson(answerOf, answer.body, "answer to an enrolment");

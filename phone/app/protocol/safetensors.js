@@ -158,10 +158,10 @@ function parsed(bytes) {
   return header;
 }
 
-/** @param {string} name @param {any} said @param {number} size of all tensors @returns {Place} */
-function placeOf(name, said, size) {
+/** @param {string} name @param {any} entry @param {number} size of all tensors @returns {Place} */
+function placeOf(name, entry, size) {
   const whole = (/** @type {unknown} */ value) => Number.isSafeInteger(value) && /** @type {number} */ (value) >= 0;
-  const { dtype, shape, data_offsets: offsets } = said ?? {};
+  const { dtype, shape, data_offsets: offsets } = entry ?? {};
   const wrong = (/** @type {string} */ what) => new WireError(`tensor ${JSON.stringify(name.slice(0, 64))}: ${what}`);
   if (typeof dtype !== "string" || !Object.hasOwn(SIZES, dtype)) {
     throw wrong(`its type is ${String(dtype).slice(0, 16)}, which the wire does not carry`);

@@ -56,7 +56,7 @@ export async function exchange(ask, url, request, signal, maxBytes = ANSWER_BYTE
   };
   const either = signal ? AbortSignal.any([signal, late.signal]) : late.signal;
   try {
-    const answer = await ask(url, { ...request, ...NOTHING_ELSE, signal: either });
+    const answer = await ask(url, { ...request, ...REQUEST_OPTIONS, signal: either });
     const retryAfterMs = millisecondsOf(answer.headers.get("Retry-After"));
     return { status: answer.status, body: await bounded(answer, maxBytes, heard), retryAfterMs };
   } catch (error) {
@@ -70,7 +70,7 @@ export async function exchange(ask, url, request, signal, maxBytes = ANSWER_BYTE
 }
 
 /** @type {RequestInit} nothing of the browser's goes along, and nobody sends a phone elsewhere with its key */
-const NOTHING_ELSE = { redirect: "error", credentials: "omit", cache: "no-store", referrerPolicy: "no-referrer" };
+const REQUEST_OPTIONS = { redirect: "error", credentials: "omit", cache: "no-store", referrerPolicy: "no-referrer" };
 
 /** What a server says is wrong, in its own words. @param {Answer} answer @returns {string} */
 export function reasonOf({ status, body }) {
@@ -183,7 +183,7 @@ export class Server {
       };
       let answer;
       try {
-        answer = await this.ask(new URL(`${this.path}/messages`, this.base), { ...NOTHING_ELSE, headers, signal });
+        answer = await this.ask(new URL(`${this.path}/messages`, this.base), { ...REQUEST_OPTIONS, headers, signal });
         if (answer.ok) return answer;
       } catch (error) {
         signal.throwIfAborted();
@@ -227,17 +227,17 @@ export class Server {
 }
 
 /**
- * Read a body of at most so many bytes; `heard` is called for each piece.
- * @param {Response} answer @param {number} maxBytes @param {() => void} [heard]
+ * Read a body of at most so many bytes; `onPiece` is called for each piece.
+ * @param {Response} answer @param {number} maxBytes @param {() => void} [onPiece]
  */
-async function bounded(answer, maxBytes, heard = () => {}) {
+async function bounded(answer, maxBytes, onPiece = () => {}) {
   const parts = [];
   let size = 0;
   const reader = answer.body?.getReader();
   while (reader) {
     const { done, value } = await reader.read();
     if (done) break;
-    heard();
+    onPiece();
     size += value.length;
     if (size > maxBytes && answer.ok) {
       await reader.cancel();
@@ -255,8 +255,8 @@ async function bounded(answer, maxBytes, heard = () => {}) {
   return found;
 }
 
-/** @param {string | null} said seconds @returns {number} */
-function millisecondsOf(said) {
-  const ms = 1000 * Number(said || 1);
+/** @param {string | null} seconds @returns {number} */
+function millisecondsOf(seconds) {
+  const ms = 1000 * Number(seconds || 1);
   return Number.isFinite(ms) ? Math.min(MAX_PAUSE_MS, Math.max(100, ms)) : 1000;
 }

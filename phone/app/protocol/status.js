@@ -10,7 +10,7 @@ const WITHDRAWN = "withdrawn by its person: it sends nothing that its windows sa
  * @property {import("./agent_state.js").Memory} memory
  * @property {boolean} connected @property {string} connectionError @property {string} untrusted
  * @property {boolean} finished the federation is over, and its last model dealt with
- * @property {string} obstacle why the phone cannot take part; else empty
+ * @property {string} ineligibleReason why the phone cannot take part; else empty
  * @property {string} missing why it has nothing to learn from; else empty
  * @property {number} examples @property {"" | "learning" | "adopting"} stage @property {number} waiting updates
  * @property {string} detail
@@ -19,14 +19,14 @@ const WITHDRAWN = "withdrawn by its person: it sends nothing that its windows sa
 /** @param {PhoneState} now @returns {import("./messages.generated.js").DeviceStatus} without session and number */
 export function deviceStatus(now) {
   const { announcement: a, memory } = now;
-  const able = !now.obstacle && now.examples > 0;
+  const able = !now.ineligibleReason && now.examples > 0;
   const mine = memory.takesPart; // else nothing that the phone's own windows say is told
   return {
     schema_version: 1,
     state: stateOf(now, able),
     round: a?.round ?? 0,
     examples: able && mine ? now.examples : 0,
-    detail: wordsFor(now).slice(0, 500),
+    detail: reasonFor(now).slice(0, 500),
     metrics: {},
     ...(memory.release && { release: memory.release }),
     ...(mine && memory.adoption && { adoption: memory.adoption }),
@@ -43,12 +43,12 @@ function stateOf(now, able) {
 }
 
 /** @param {PhoneState} now @returns {string} why it waits, or does not take part; else empty */
-export function wordsFor(now) {
+export function reasonFor(now) {
   const { announcement: a } = now;
   if (now.untrusted) return now.untrusted;
   if (!now.connected && now.connectionError) return now.connectionError;
   if (!a) return "waiting for the federation's announcement";
-  if (now.obstacle) return now.obstacle;
+  if (now.ineligibleReason) return now.ineligibleReason;
   if (a.state === "stopped") return "the operator has ended this federation";
   if (!now.memory.takesPart) return WITHDRAWN;
   if (now.missing) return now.missing;
@@ -58,7 +58,7 @@ export function wordsFor(now) {
 
 /** @param {PhoneState} now @returns {AgentState["name"]} */
 export function nameOf(now) {
-  if (now.announcement && now.obstacle) return "not_taking_part";
+  if (now.announcement && now.ineligibleReason) return "not_taking_part";
   if (now.announcement?.state === "stopped") return "stopped";
   if (!now.connected && !now.announcement) return "connecting";
   if (!now.memory.takesPart && !now.finished) return "withdrawn";

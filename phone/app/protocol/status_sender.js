@@ -16,7 +16,7 @@ export class StatusSender {
     /** Drawn anew by each run of the app. */
     this.session = toHex(crypto.getRandomValues(new Uint8Array(8)));
     this.number = 0;
-    this.bell = new WakeUp();
+    this.wakeUp = new WakeUp();
     /** What the server has taken, or is on its way; empty where it is to be said again. */
     this.reported = "";
     this.presenceCheck = "";
@@ -25,11 +25,11 @@ export class StatusSender {
   /** Say it again, also where it has not changed. */
   repeat() {
     this.reported = "";
-    this.bell.ring();
+    this.wakeUp.notify();
   }
 
   /** The server asks who is there. @param {string} check @param {AbortSignal} signal */
-  heard(check, signal) {
+  answerPresenceCheck(check, signal) {
     const first = !this.presenceCheck;
     if (check === this.presenceCheck) return;
     this.presenceCheck = check;
@@ -43,7 +43,7 @@ export class StatusSender {
    */
   async keep(server, status, onFailure, signal) {
     for (let pauseMs = PAUSE_MS; ;) {
-      await this.bell.wait(signal);
+      await this.wakeUp.wait(signal);
       const now = status();
       const said = JSON.stringify(now);
       if (!now || said === this.reported) continue;

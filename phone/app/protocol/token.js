@@ -11,7 +11,7 @@ import { signed } from "./signing.js";
 
 const tokenAnswer = object({ token: text(256, /^[\x21-\x7e]+$/), expires_in_s: number() }, { others: true });
 const EARLY_MS = 60_000;
-const TRIES = 5;
+const MAX_ATTEMPTS = 5;
 
 /** @typedef {{url: string, federation: string, device: string, key: CryptoKey}} Who */
 
@@ -64,7 +64,7 @@ export class Tokens {
         return this.token;
       }
       const again = answer.status === 409 || answer.status === 503;
-      if (!again || tries >= TRIES) throw refusal(answer);
+      if (!again || tries >= MAX_ATTEMPTS) throw refusal(answer);
       if (answer.status === 503) await this.clock.wait(answer.retryAfterMs, this.signal);
     }
   }

@@ -85,16 +85,16 @@ export async function pendingUpdate(key, about, bytes) {
 /**
  * Send an update until the server has answered it for good; null where it is not wanted any more. Throws what the
  * server's client throws: the same call again goes on from there.
- * @param {PendingUpdate} parcel @param {Sending} by @returns {Promise<Acknowledgement | null>}
+ * @param {PendingUpdate} update @param {Sending} by @returns {Promise<Acknowledgement | null>}
  */
-export async function sendUpdate(parcel, by) {
+export async function sendUpdate(update, by) {
   for (let tries = 0; by.isWanted(); tries++) {
     if (tries)
       await by.clock.wait(ANSWER_MS * Math.min(2 ** (tries - 1), MAX_WAITS) * (0.5 + Math.random() / 2), by.signal);
-    let answer = await part(parcel, "begin", parcel.begin, by);
+    let answer = await part(update, "begin", update.begin, by);
     // a server that has lost chunks asks again; one that asks for the same forever is asked more seldom
     for (let passes = 0; answer?.status === "send" && passes < 3; passes++) {
-      answer = (await chunks(parcel, answer.next_chunk, by)) ?? (await part(parcel, "end", new Uint8Array(), by));
+      answer = (await chunks(update, answer.next_chunk, by)) ?? (await part(update, "end", new Uint8Array(), by));
     }
     if (answer?.status === "accepted" || answer?.status === "refused") return answer;
     if (answer?.status === "retry") by.onRetry(answer.reason);
@@ -104,33 +104,33 @@ export async function sendUpdate(parcel, by) {
 
 /**
  * Send the chunks from one on; returns an answer that came meanwhile.
- * @param {PendingUpdate} parcel @param {number} first @param {Sending} by @returns {Promise<Acknowledgement | null>}
+ * @param {PendingUpdate} update @param {number} first @param {Sending} by @returns {Promise<Acknowledgement | null>}
  */
-async function chunks(parcel, first, by) {
-  const { bytes, chunkBytes } = parcel;
+async function chunks(update, first, by) {
+  const { bytes, chunkBytes } = update;
   for (let n = first; n * chunkBytes < bytes.length; n++) {
     if (!by.isWanted()) return null;
-    const answer = await part(parcel, n, bytes.subarray(n * chunkBytes, (n + 1) * chunkBytes), by);
+    const answer = await part(update, n, bytes.subarray(n * chunkBytes, (n + 1) * chunkBytes), by);
     if (answer) return answer;
   }
   return null;
 }
 
 /**
- * @param {PendingUpdate} parcel @param {"begin" | "end" | number} step @param {Uint8Array} body @param {Sending} by
+ * @param {PendingUpdate} update @param {"begin" | "end" | number} step @param {Uint8Array} body @param {Sending} by
  * @returns {Promise<Acknowledgement | null>} null: none, or one about another update
  */
-async function part(parcel, step, body, { server, open, signal }) {
-  const payload = await server.update(parcel.updateId, step, body, signal);
+async function part(update, step, body, { server, open, signal }) {
+  const payload = await server.update(update.updateId, step, body, signal);
   if (!payload) return null;
   const answer = readAcknowledgement(await open(payload));
-  return isAbout(parcel, answer) ? answer : null;
+  return isAbout(update, answer) ? answer : null;
 }
 
 /**
  * Whether an answer is about this very update, and not about one of the past.
- * @param {PendingUpdate} parcel @param {Acknowledgement} answer
+ * @param {PendingUpdate} update @param {Acknowledgement} answer
  */
-export function isAbout(parcel, answer) {
-  return answer.update_id === parcel.updateId && answer.nonce === parcel.nonce;
+export function isAbout(update, answer) {
+  return answer.update_id === update.updateId && answer.nonce === update.nonce;
 }

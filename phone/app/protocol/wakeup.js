@@ -1,19 +1,19 @@
-/** Wakes whoever waits for something to have changed; rung while nobody waits, it wakes the next one at once. */
+/** Wakes whoever waits for something to have changed; notified while nobody waits, it wakes the next one at once. */
 export class WakeUp {
   constructor() {
-    this.rung = false;
+    this.notified = false;
     /** @type {(() => void) | null} */
     this.wake = null;
   }
 
-  ring() {
-    this.rung = true;
+  notify() {
+    this.notified = true;
     this.wake?.();
   }
 
   /** @param {AbortSignal} signal rejects with its reason @returns {Promise<void>} */
   async wait(signal) {
-    while (!this.rung) {
+    while (!this.notified) {
       signal.throwIfAborted();
       await new Promise((resolve) => {
         const done = () => {
@@ -26,6 +26,6 @@ export class WakeUp {
       });
     }
     signal.throwIfAborted();
-    this.rung = false;
+    this.notified = false;
   }
 }

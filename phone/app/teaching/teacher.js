@@ -31,7 +31,7 @@ export class Teacher {
     /** @type {PersonalActivity[]} */ this.personal = [];
     /** @type {Taught | null} */ this.taught = null;
     /** What both heads make of the last window. @type {{own: string, shared: string} | null} */ this.now = null;
-    this.said = "";
+    this.message = "";
     this.problem = "";
     /** @type {Map<number, Float32Array>} */ this.features = new Map();
     /** @type {import("./learned_head.js").Shared | null} */ this.shared = null;
@@ -50,7 +50,7 @@ export class Teacher {
   }
 
   /** Why nothing can be learnt here; empty where it can. */
-  get obstacle() {
+  get unavailableReason() {
     const { plan } = this.models;
     if (!plan) return "Teach me needs a federation, whose sums it builds upon: join one first. You can record and label all the same.";
     if (plan.method.name !== "analytic") {
@@ -70,7 +70,7 @@ export class Teacher {
   async start(activity) {
     if (this.lesson) await this.cancel();
     if (!this.recorder.running) await this.recorder.start();
-    this.said = "";
+    this.message = "";
     this.lesson = new Lesson(activity, Date.now()); // first: what is taken back begins no later than the label
     this.recorder.setLabel(activity);
     this.changed();
@@ -96,7 +96,7 @@ export class Teacher {
     if (!lesson) return;
     this.lesson = null;
     this.recorder.setLabel(null);
-    this.said = "Not learnt, as you wished.";
+    this.message = "Not learnt, as you wished.";
     this.changed();
     await this.recorder.takeBack(lesson.activity, lesson.spans[0].fromMs);
     const now = Date.now();
@@ -110,7 +110,7 @@ export class Teacher {
       if (lesson.complete) {
         this.lesson = null;
         recorder.setLabel(null);
-        this.said = `${LESSON_MS / 1000} s learnt. Choose the next one.`;
+        this.message = `${LESSON_MS / 1000} s learnt. Choose the next one.`;
         this.lastTaught = lesson.activity;
       }
       this.changed();
@@ -159,7 +159,7 @@ export class Teacher {
     this.stale = false;
     try {
       this.problem = "";
-      if (!this.obstacle) await this.learnNow();
+      if (!this.unavailableReason) await this.learnNow();
     } catch (error) {
       console.info(error);
       this.problem = /** @type {Error} */ (error).message;

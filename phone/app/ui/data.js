@@ -9,7 +9,7 @@ export const title = "Data";
 const REFRESH_MS = 1000;
 /** Of an imported file, unpacked or not: 14 hours of samples have about 200 MB. */
 const MAX_BYTES = 400e6;
-const SAME_MS = 1;
+const MAX_DEVIATION_MS = 1;
 
 /** @param {HTMLElement} root @param {import("../main.js").App} app @returns {() => void} */
 export function show(root, app) {
@@ -153,10 +153,10 @@ function within(times, time) {
   let [low, high] = [0, times.length];
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (times[middle] < time - SAME_MS) low = middle + 1;
+    if (times[middle] < time - MAX_DEVIATION_MS) low = middle + 1;
     else high = middle;
   }
-  return low < times.length && times[low] <= time + SAME_MS;
+  return low < times.length && times[low] <= time + MAX_DEVIATION_MS;
 }
 
 /** Delete and leave. @param {import("../main.js").App} app */

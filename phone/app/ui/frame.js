@@ -99,7 +99,7 @@ export function gone(participation) {
       `The server has not answered since ${moment(retry.sinceMs)}, and may be gone for good. ` +
         `This phone tries again at about ${moment(retry.nextMs)}.`,
     ),
-    action("Try now", () => participation.hurry()),
+    action("Try now", () => participation.retryNow()),
   );
 }
 

@@ -36,18 +36,18 @@ export function show(root, app) {
     const wanted = JSON.stringify([
       now?.endMs,
       recorder.running,
-      recognition.obstacle,
+      recognition.unavailableReason,
       recognition.problem,
-      recognition.modelWords,
+      recognition.modelName,
     ]);
-    start.hidden = recorder.running || !!recognition.obstacle;
+    start.hidden = recorder.running || !!recognition.unavailableReason;
     stop.hidden = !recorder.running;
     if (wanted === shown && !now) return;
     if (wanted !== shown) {
       shown = wanted;
       const words = now
         ? labelText(now.label)
-        : recognition.obstacle
+        : recognition.unavailableReason
           ? "No model yet"
           : recorder.running
             ? "Listening …"
@@ -55,12 +55,12 @@ export function show(root, app) {
       if (label.textContent !== words) label.textContent = words;
       details.textContent =
         recognition.problem ||
-        recognition.obstacle ||
+        recognition.unavailableReason ||
         (now
-          ? `${Math.round(100 * now.probability)} %, by ${recognition.modelWords}`
+          ? `${Math.round(100 * now.probability)} %, by ${recognition.modelName}`
           : recorder.running
             ? "The first answer takes about three seconds."
-            : `Ready: ${recognition.modelWords}. ${app.models.caution}`);
+            : `Ready: ${recognition.modelName}. ${app.models.caution}`);
       fill(
         others,
         now

@@ -12,9 +12,9 @@ export function show(root, app) {
   const { participation, models } = app;
   const shown = () => {
     const { state, membership, bytesSent } = participation;
-    const { words, caution, reason, choices, said } = models;
-    const known = state && { ...state, model: models.name, plan: null };
-    return [membership, known, bytesSent, words, caution, reason, choices, said];
+    const { description, caution, reason, choices, lastResult } = models;
+    const shownState = state && { ...state, model: models.name, plan: null };
+    return [membership, shownState, bytesSent, description, caution, reason, choices, lastResult];
   };
   const draw = () => (participation.membership ? [federation(app), model(app), uploads(app)] : [nothing()]);
   return followed(root, app, title, shown, draw);
@@ -72,14 +72,14 @@ function federation({ participation }) {
       "Nothing is trained in rounds. A phone adds up features of its labelled windows and sends the sums; the server adds up " +
         "everybody's, and one equation gives the model. What this phone sends again replaces what it sent before.",
     ),
-    membership?.approved ? wish(participation) : null,
+    membership?.approved ? takesPartAction(participation) : null,
   );
 }
 
 /** Withdraw, or take part again. @param {import("../participation.js").Participation} participation */
-function wish(participation) {
+function takesPartAction(participation) {
   if (participation.state?.takesPart === false) {
-    return action("Take part again", () => participation.wish(true));
+    return action("Take part again", () => participation.setTakesPart(true));
   }
   return confirmed(
     "Withdraw …",
@@ -87,7 +87,7 @@ function wish(participation) {
       "any. Models that were given out before stay as they are. The phone stays in the federation, uses its models, and sends " +
       "nothing about its windows until you take part again.",
     "Withdraw",
-    () => participation.wish(false),
+    () => participation.setTakesPart(false),
   );
 }
 
@@ -97,7 +97,7 @@ function model({ models }) {
     "section",
     { class: "card stack", "aria-labelledby": "model-title" },
     element("h2", { id: "model-title" }, "The model in use"),
-    element("p", {}, models.words),
+    element("p", {}, models.description),
     models.caution ? element("p", { class: "reason" }, models.caution) : null,
     models.reason
       ? element("details", {}, element("summary", {}, "Why"), element("p", { class: "quiet" }, capital(models.reason)))
@@ -106,12 +106,10 @@ function model({ models }) {
       ? element(
           "div",
           { class: "actions" },
-          models.choices.map(({ words, work }) =>
-            action(words, () => models.carryOut(work)),
-          ),
+          models.choices.map(({ label, run }) => action(label, () => models.carryOut(run))),
         )
       : null,
-    element("p", { class: "quiet", role: "status" }, models.said),
+    element("p", { class: "quiet", role: "status" }, models.lastResult),
   );
 }
 

@@ -15,12 +15,12 @@ const ALL_S = LESSON_MS / 1000;
 /** @param {HTMLElement} root @param {App} app @returns {() => void} */
 export function show(root, app) {
   const parts = [lesson(app), activities(app), result(app), own(app)];
-  const obstacle = element("p", { class: "reason", role: "status" });
-  fill(root, element("h1", {}, title), obstacle, ...parts.map((part) => part.root));
+  const reason = element("p", { class: "reason", role: "status" });
+  fill(root, element("h1", {}, title), reason, ...parts.map((part) => part.root));
   const refresh = () => {
-    const words = app.teacher.obstacle;
-    tell(obstacle, words);
-    obstacle.hidden = !words;
+    const words = app.teacher.unavailableReason;
+    tell(reason, words);
+    reason.hidden = !words;
     for (const part of parts) {
       part.root.hidden = !!words;
       part.refresh();
@@ -67,13 +67,13 @@ function lesson({ teacher, recorder }) {
     element("div", {}, what, words, bar, element("div", { class: "row" }, pause, cancel, stop)),
   );
   const refresh = () => {
-    const { lesson: now, said, lastTaught } = teacher;
+    const { lesson: now, message, lastTaught } = teacher;
     root.classList.toggle("runs", now !== null);
     left.textContent = String(now ? Math.ceil((LESSON_MS - now.doneMs) / 1000) : ALL_S);
     bar.value = now?.doneMs ?? 0;
     tell(what, now ? `${now.paused ? "Paused" : "Now"}: ${labelText(now.activity)}` : "Tap an activity");
     const warning = now?.warning(Date.now()) ?? "";
-    const done = said && lastTaught && said.includes("learnt.") ? `${capital(labelText(lastTaught))}: ${said}` : said;
+    const done = message && lastTaught && message.includes("learnt.") ? `${capital(labelText(lastTaught))}: ${message}` : message;
     const hint = now?.paused ? "Nothing counts until you go on." : `Go on for ${ALL_S} seconds, as you always do it.`;
     tell(words, now ? warning || hint : done || `Then do it for ${ALL_S} seconds, with the phone where you carry it.`);
     words.classList.toggle("warned", !!warning);
@@ -162,7 +162,7 @@ function result({ teacher, models }) {
     refreshTable();
     tell(now, teacher.now ? labelText(teacher.now.own) : "–");
     tell(other, teacher.now ? `the shared head says ${labelText(teacher.now.shared)}` : "nothing has been measured yet");
-    tell(used, models.model ? `Recognize uses ${models.name}${models.reason ? `; ${models.reason}` : ""}.` : models.obstacle);
+    tell(used, models.model ? `Recognize uses ${models.name}${models.reason ? `; ${models.reason}` : ""}.` : models.unavailableReason);
   };
   return { root, refresh };
 }

@@ -31,7 +31,7 @@ from har_pipeline import (
 )
 from har_pipeline.origin import Key
 from har_pipeline.signals.checks import grouped as grouped_findings
-from har_pipeline.splits import Split, by_session
+from har_pipeline.splits import Split
 from sim.data.federated_data import ClientData, FederatedData, PartitionClasses
 from sim.data.holdout import leave_out
 from sim.data.partitions import partition_from_json
@@ -103,7 +103,7 @@ def federated_data(dataset: WindowedDataset, settings: Experiment) -> FederatedD
     classes, numbers = dataset, learnt.target is TargetKind.NUMBER
     if numbers:  # devices that learn a number know no activities: stretches of recording are divided, not classes
         classes = dataset.numbered()
-        dataset = by_session(classes)
+        dataset = dataset.learning_numbers()
     mixed = settings.partition is not None and partition_from_json(settings.partition).test == "split"
     share = 0.0 if mixed else settings.validation_share
     splits, validation = {}, {}
@@ -122,10 +122,9 @@ def federated_data(dataset: WindowedDataset, settings: Experiment) -> FederatedD
     unlabelled = any((windows.y < 0).any() for windows in classes.clients.values())
     for name, windows in normalized.items():
         parts = (*splits[name][:2], validation[name])
-        targets = windows.number if numbers else windows.y
         dealt = PartitionClasses(*(_activities(classes.clients[name].y[rows], dataset) for rows in parts))
         clients[name] = ClientData(
-            *(_examples(windows.x, targets, rows, settings.device) for rows in parts),
+            *(_examples(windows.x, windows.targets, rows, settings.device) for rows in parts),
             partition_classes=dealt if numbers else None,
         )
     return FederatedData(

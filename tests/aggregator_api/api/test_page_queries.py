@@ -14,8 +14,7 @@ from aggregator_api.api import attention, queries
 from aggregator_api.api.device_status import activity
 from aggregator_api.api.queries import PageParams
 from aggregator_api.api.round_history import PhaseTimes, RoundCosts, costs, grid, latest_rounds
-from aggregator_api.api.scores import RoundScores
-from aggregator_api.api.version_scores import VersionScores
+from aggregator_api.api.scores import RoundScores, VersionScores
 from aggregator_api.db import repositories
 from aggregator_api.db.models import (
     AdoptionRow,

@@ -113,9 +113,9 @@ def test_a_plan_that_pads_keeps_the_shape_of_images_and_masks(tmp_path: Path) ->
     collected(config, plan)
     data = read_back(config, plan)
     assert (data.train.x[..., :12] == np.float32(128) / np.float32(255)).all()
-    assert (data.train.y[..., 36:] == 255).all()
+    assert (data.train.targets[..., 36:] == 255).all()
     files = {np.asarray(Image.open(path / "masks" / f"{i:04d}.png")).tobytes() for i in range(12)}
-    assert {mask[:, 12:36].tobytes() for mask in data.train.y.astype(np.uint8)} <= files
+    assert {mask[:, 12:36].tobytes() for mask in data.train.targets.astype(np.uint8)} <= files
     assert preparation(config.sensors, plan).input_spec((0.0,) * 3, (1.0,) * 3).fit == "pad"
 
 
@@ -125,12 +125,12 @@ def test_masks_come_back_beside_their_images(tmp_path: Path) -> None:
     config = config_of(tmp_path, path)
     assert_ready(collected(config, plan), 9)
     data = read_back(config, plan)
-    masks = np.concatenate([data.train.y, data.holdout.y])
+    masks = np.concatenate([data.train.targets, data.holdout.targets])
     files = [np.asarray(Image.open(path / "masks" / f"{i:04d}.png")) for i in range(12)]
     assert {mask.tobytes() for mask in masks.astype(np.uint8)} == {mask.tobytes() for mask in files}
     bright = data.holdout.x.max(1) > 0.85  # a shape is brighter than what lies behind it
-    assert ((data.holdout.y > 0) == bright).mean() > 0.99
-    assert [int(np.unique(mask).max()) for mask in data.holdout.y] == [1, 2, 3]
+    assert ((data.holdout.targets > 0) == bright).mean() > 0.99
+    assert [int(np.unique(mask).max()) for mask in data.holdout.targets] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_mask_that_comes_later_or_is_mended_is_taken_at_the_next_look(tmp_path
         assert store.get("skipped") == "{}"
         assert sum(store.counts().values()) == 6
     data = read_back(config, plan)
-    masks = np.concatenate([data.train.y, data.holdout.y])
+    masks = np.concatenate([data.train.targets, data.holdout.targets])
     assert (masks == 2).all((1, 2)).sum() == 1
 
 
@@ -180,7 +180,7 @@ def test_a_task_without_labels_takes_images_of_no_class_too(tmp_path: Path) -> N
         (path / f"{i}.png").write_bytes((path / "disc" / f"{i:04d}.png").read_bytes())
     config, plan = config_of(tmp_path, path), plan_of({"name": "masked_reconstruction"})
     assert_ready(collected(config, plan), 16)
-    assert sorted(np.unique(read_back(config, plan).train.y)) == [0, 1, 2, 3]
+    assert sorted(np.unique(read_back(config, plan).train.targets)) == [0, 1, 2, 3]
 
 
 def test_images_for_a_federation_of_motion_are_refused_in_words(tmp_path: Path) -> None:

@@ -44,18 +44,18 @@ def test_only_windows_with_a_number_are_learnt_and_each_stretch_is_divided(store
     outline = stored_examples(store, "me", SETTINGS, plan, samples=False)
     assert (len(outline), set(outline.y)) == (24, {0, 1})
     data = read_local_data(store, "me", SETTINGS, plan)
-    np.testing.assert_array_equal(data.train.y, data.train.x[:, 0, 0] / 2)
-    np.testing.assert_array_equal(data.holdout.y, data.holdout.x[:, 0, 0] / 2)
+    np.testing.assert_array_equal(data.train.targets, data.train.x[:, 0, 0] / 2)
+    np.testing.assert_array_equal(data.holdout.targets, data.holdout.x[:, 0, 0] / 2)
     assert sorted(data.holdout.x[:, 0, 0].tolist()) == [16.0, 17.0, 18.0, 27.0, 28.0]  # the last fifth of each
     split = read_split(store, "me", SETTINGS, plan)
-    np.testing.assert_array_equal(split.labelled.y, split.labelled.number)
+    np.testing.assert_array_equal(split.labelled.targets, split.labelled.number)
 
 
 def test_neighbours_err_together_whatever_their_numbers(store: WindowStore) -> None:
     """As many votes in the paired test as there are stretches of 10 s, not as windows."""
     plan = learning_numbers()
     windows = read_split(store, "me", SETTINGS, plan).labelled
-    assert len(np.unique(windows.y)) == 24
+    assert len(np.unique(windows.targets)) == 24
     groups = ExampleKind.of(plan, "windows").groups(windows)
     assert len(groups) <= 30 * 2.56 / STRETCH_S + 2
 

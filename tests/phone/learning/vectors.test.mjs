@@ -67,8 +67,8 @@ describe("soundness", () => {
   for (const { name, labels, confusion, score, trivial, ...expected } of VECTORS.soundness) {
     test(name, () => {
       const found = new ClassSoundness(confusion, labels);
-      const { examples: windows, classes, works, obstacle, fault, words } = found;
-      assert.deepEqual({ windows, classes, works, obstacle, fault, words }, expected);
+      const { examples: windows, classes, works, undecidedReason, failureReason, words } = found;
+      assert.deepEqual({ windows, classes, works, undecidedReason, failureReason, words }, expected);
       if (score === null) assert.deepEqual([found.score, found.trivial], [null, null]);
       else assertNear([found.score, found.trivial], [score, trivial], 1e-12);
     });

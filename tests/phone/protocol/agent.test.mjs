@@ -130,7 +130,7 @@ test("a person withdraws the phone: its sums are taken out, it sends nothing, an
   const first = await agentOf(server);
   await collect(server, 1);
   await until(() => first.agent.memory.uploads.length === 1);
-  await first.agent.wish(false);
+  await first.agent.setTakesPart(false);
   await until(() => first.agent.memory.uploads.length === 2);
   const { manifest } = server.begun.at(-1);
   assert.deepEqual(
@@ -152,7 +152,7 @@ test("a person withdraws the phone: its sums are taken out, it sends nothing, an
   await collect(server, 2, { clients: 3, epoch: 2 });
   await until(() => server.accepted.length === 3);
   assert.ok(server.accepted[2].manifest.withdraw);
-  await second.agent.wish(true);
+  await second.agent.setTakesPart(true);
   await until(() => server.accepted.length === 4);
   assert.equal(server.accepted[3].manifest.examples, 48);
   await second.stop();
@@ -164,7 +164,7 @@ test("a withdrawal stops sums that are on their way", async () => {
   await collect(server, 1);
   const { agent, stop } = await agentOf(server);
   await until(() => server.heard.some(({ path }) => path.endsWith("/end")));
-  await agent.wish(false);
+  await agent.setTakesPart(false);
   await until(() => agent.memory.uploads.length === 1);
   assert.deepEqual(
     server.accepted.map(({ manifest }) => manifest.withdraw),
@@ -431,8 +431,8 @@ test("a version follows another at once only where half as many were published a
   assert.equal(server.heard.filter(({ path }) => path === next[0].url).length, 0);
   const ninth = await at(10, 10);
   await until(() => agent.announcement.round === 10);
-  await agent.recollection.change(({ memory }) => ({ memory: { ...memory, refreshed: { version: 8, atMs: 5 } } }));
-  agent.hurry();
+  await agent.stateStore.change(({ memory }) => ({ memory: { ...memory, refreshed: { version: 8, atMs: 5 } } }));
+  agent.retryNow();
   await until(() => isUsed(ninth));
   await stop();
 });
@@ -528,7 +528,7 @@ test("a notice to this session stops it, one to another does not", async () => {
   await server.announce({});
   await until(() => agent.announcement);
   server.send("notice", await server.signed("notice", { session: "another", reason: "x" }));
-  server.send("notice", await server.signed("notice", { session: agent.speaker.session, reason: "a clone" }));
+  server.send("notice", await server.signed("notice", { session: agent.statusSender.session, reason: "a clone" }));
   await until(() => agent.connectionError.includes("a clone") || agent.connection.holdMs > 300_000);
   await stop();
 });

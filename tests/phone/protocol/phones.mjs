@@ -126,7 +126,7 @@ first.store.stored = windows(first.seed, 160);
 first.agent.dataChanged();
 await answered(first, 2, 3);
 const again = await Promise.all(phones.map((phone) => phone.again()));
-await second.agent.wish(false);
+await second.agent.setTakesPart(false);
 await answered(second, 2, 4);
 await until(() => first.agent.memory.judged.startsWith("4 ") && second.agent.memory.judged.startsWith("4 "), states, 60);
 
@@ -152,7 +152,7 @@ async function headsOf({ agent, store }) {
 const told = [];
 for (const [i, phone] of phones.entries()) {
   const solved = await headsOf(phone);
-  await until(() => phone.agent.speaker.reported.includes('"idle"'), states);
+  await until(() => phone.agent.statusSender.reported.includes('"idle"'), states);
   phone.ended.abort();
   await phone.running;
   const { uploads, adoption, sequence } = await phone.store.get("agent");

@@ -12,14 +12,14 @@ test("a status that is refused is said again after growing waits", async () => {
   const ended = new AbortController();
   const waits = [];
   const wait = async (ms) => void (waits.push(ms) === 8 && ended.abort());
-  const speaker = new StatusSender({ now: () => 0, wait });
+  const statusSender = new StatusSender({ now: () => 0, wait });
   const refuses = {
     status: async () => {
       throw new Error("422: no status");
     },
   };
-  speaker.repeat();
-  await assert.rejects(speaker.keep(refuses, () => ({ state: "ready" }), () => {}, ended.signal));
+  statusSender.repeat();
+  await assert.rejects(statusSender.keep(refuses, () => ({ state: "ready" }), () => {}, ended.signal));
   assert.ok(waits[0] <= 2000 && waits[7] >= 30_000 && waits[7] <= 60_000, String(waits));
 });
 
@@ -65,7 +65,7 @@ async function whileAway(hours, answers = () => false) {
     if (nowMs > hours * 3_600_000) ended.abort();
   };
   const clock = { now: () => nowMs, wait };
-  const patience = new Backoff(clock, () => told.push(patience.retry));
+  const backoff = new Backoff(clock, () => told.push(backoff.retry));
   const server = {
     async *messages(_lastId, _signal, onOpen) {
       if (!answers(nowMs)) throw new UnreachableError("nobody answers");
@@ -74,7 +74,7 @@ async function whileAway(hours, answers = () => false) {
     },
   };
   const listener = { connected() {}, disconnected() {} };
-  const connection = new Connection(server, { session: "s" }, listener, clock, patience);
+  const connection = new Connection(server, { session: "s" }, listener, clock, backoff);
   await assert.rejects(connection.keep(ended.signal));
   return { waits, told };
 }
@@ -102,11 +102,11 @@ test("a server that was gone and is back is looked for as at first", async () =>
 test("who is at the phone cuts a long wait short", async () => {
   const ended = new AbortController();
   const hung = (ms, signal) => new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
-  const patience = new Backoff({ now: () => 0, wait: hung }, () => {});
-  const first = patience.rest(ended.signal);
-  patience.hurry();
+  const backoff = new Backoff({ now: () => 0, wait: hung }, () => {});
+  const first = backoff.wait(ended.signal);
+  backoff.retryNow();
   await first;
-  const second = patience.rest(ended.signal);
+  const second = backoff.wait(ended.signal);
   ended.abort(new Error("the page is closed"));
   await assert.rejects(second, /page is closed/);
 });
