@@ -19,7 +19,7 @@ from gaitway.input_spec import InputSpec
 from har_pipeline import Recording, dataset_labels, prepare, recordings
 from models import build
 
-CLIP, RIDGE, SHARE = 4.0, 1e-2, 0.5
+CLIP, RIDGE, SHARE = 4.0, 1e-2, 0.33
 
 
 @dataclass(frozen=True)

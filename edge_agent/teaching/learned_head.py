@@ -14,7 +14,7 @@ from edge_agent.teaching.stretches import left_out
 from federation.aggregation.ridge_numpy import RidgeHead, solve_mean, sums_of, travelling
 from gaitway.tasks.classification import confusion, scores_of
 
-RIDGE, CLIP, OWN_WEIGHT, ORIENTATION_FREE_SHARE = 1e-2, 4.0, 1.0, 0.5
+RIDGE, CLIP, OWN_WEIGHT, ORIENTATION_FREE_SHARE = 1e-2, 4.0, 1.0, 0.33
 """The method's defaults, for plans that leave them out."""
 Codes = NDArray[np.int64]
 

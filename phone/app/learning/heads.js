@@ -13,8 +13,8 @@ import { ClassSoundness, METRIC } from "./soundness.js";
 /** Labelled windows of one activity in one session: of fewer, a holdout says nothing. */
 const MIN_CONTIGUOUS = 5;
 const MIN_CLASSES = 2;
-/** Root mean square of the standardized means of the acceleration's axes: edge_agent/training/orientation.py. */
-const FAR = 1.5;
+/** Root mean square of the standardized means of the acceleration's axes: models/orientation.py. */
+const FAR = 1;
 /** The simplest first. @type {Record<HeadName, string>} */
 export const HEADS_IN_WORDS = {
   shared: "shared head",

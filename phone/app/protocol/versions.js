@@ -32,7 +32,7 @@ const REFRESH_MS = 900_000;
 
 /** @param {Plan} plan @returns {Method} throws a WireError where it is out of bounds */
 export function methodOf({ method }) {
-  const { ridge = 1e-2, clip = 4, own_weight = 1, orientation_free_share = 0.5 } = method;
+  const { ridge = 1e-2, clip = 4, own_weight = 1, orientation_free_share = 0.33 } = method;
   const isIn = (/** @type {unknown} */ value, /** @type {number} */ most) =>
     typeof value === "number" && value >= 0 && value <= most;
   const isSound = isIn(ridge, 1e6) && ridge > 0 && isIn(clip, 8) && clip > 0 && isIn(own_weight, 1e6);

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from federation.aggregation.ridge_numpy import FixedSums, solve, solve_mean, sums_of, travelling
+from models.orientation import FAR
 from tests.phone.learning.conftest import ByNode
 
 CLIP, RIDGE = 4.0, 1e-2
@@ -65,3 +68,8 @@ def test_sums_and_heads_are_those_of_numpy(by_node: ByNode) -> None:
         assert unpacked(found["weight"], "<f8") == pytest.approx(head.weight.reshape(-1), abs=1e-6)
         assert unpacked(found["bias"], "<f8") == pytest.approx(head.bias, abs=1e-6)
         assert found["predicted"] == head.classes(each["features"]).tolist()
+
+
+def test_a_phone_and_a_board_call_the_same_direction_of_gravity_far() -> None:
+    source = (Path(__file__).parents[3] / "phone/app/learning/heads.js").read_text()
+    assert [float(found) for found in re.findall(r"const FAR = ([\d.]+);", source)] == [FAR]
