@@ -21,7 +21,7 @@ DEMO_ARGS ?=
 PYTEST_ARGS ?=
 SOAK_ARGS ?=
 
-.PHONY: help setup phone messages check test test-ci test-slow demo bench soak check-aarch64 walkthrough lock sbom
+.PHONY: help setup phone messages check test test-ci test-slow demo bench soak check-aarch64 walkthrough lock sbom dist
 .DELETE_ON_ERROR:
 
 help:  ## show this list
@@ -91,6 +91,10 @@ lock: $(STAMP)  ## deploy/locks: every package of a server and of a device, with
 
 sbom: $(STAMP)  ## runs/sbom: what a server and a device are made of, as CycloneDX, from the locks
 	$(BIN)/python -m pip install --quiet 'cyclonedx-bom>=7' && $(BIN)/python deploy/sbom.py
+
+dist: $(STAMP)  ## dist: source archive and wheels of what is committed, the same bytes each time, checked by twine
+	$(BIN)/python -m pip install --quiet 'twine>=6' && $(BIN)/python deploy/distribution.py --out dist
+	$(BIN)/python -m twine check --strict dist/*.whl dist/*.tar.gz
 
 walkthrough: $(STAMP)  ## docs/operations.md from an empty Debian to the first device, in namespaces (needs root)
 	$(BIN)/python deploy/walkthrough.py

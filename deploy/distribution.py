@@ -38,7 +38,7 @@ def build(out: Path, ort: Path, *, repository: Path = REPOSITORY) -> list[Path]:
     """
     if changed := _git(repository, "status", "--porcelain").splitlines():
         raise DistributionError(
-            f"{len(changed)} files differ from the commit, such as {changed[0]!r}: commit them first"
+            f"{len(changed)} file(s) differ from the commit, such as {changed[0]!r}: commit them first"
         )
     epoch = int(_git(repository, "log", "-1", "--format=%ct"))
     out.mkdir(parents=True, exist_ok=True)
@@ -64,9 +64,11 @@ def _git(repository: Path, *words: str) -> str:
 
 
 def _export(repository: Path, tree: Path) -> None:
-    archive = subprocess.run(["git", "archive", "HEAD"], cwd=repository, capture_output=True, check=True).stdout
+    archive = subprocess.run(
+        ["git", "-c", "tar.umask=022", "archive", "HEAD"], cwd=repository, capture_output=True, check=True
+    ).stdout
     tree.mkdir()
-    subprocess.run(["tar", "-x", "-C", str(tree)], input=archive, check=True)
+    subprocess.run(["tar", "-xp", "-C", str(tree)], input=archive, check=True)
 
 
 def _version(project: Path) -> str:

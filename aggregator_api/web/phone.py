@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import json
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from fastapi import APIRouter, Request
@@ -37,7 +38,7 @@ RECOGNIZER = APP.parents[1] / "export" / "web"
 SHARED_ASSETS = {"base.css": FILES / "app.css", "icon.svg": FILES / "icon.svg"}
 """What it shares with the operator's pages."""
 RUNTIME = "vendor/ort/ort-wasm-simd-threaded.wasm"
-"""ONNX Runtime for the web, 14 MB, which a checkout has after `make phone`."""
+"""ONNX Runtime for the web, 14 MB: a checkout has it after `make phone`, an installation by the wheel gaitway-phone."""
 _ANSWER = {"Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
 
 router = APIRouter(include_in_schema=False)
@@ -48,7 +49,13 @@ def files() -> dict[str, Path]:
     """Return every file of the app by its path below the version's folder."""
     found = {path.relative_to(APP).as_posix(): path for path in sorted(APP.rglob("*")) if path.suffix in TYPES}
     recognizer = {f"recognizer/{path.name}": path for path in sorted(RECOGNIZER.glob("*.js"))}
-    return {**found, **recognizer, **SHARED_ASSETS}
+    return {**_installed_runtime(), **found, **recognizer, **SHARED_ASSETS}
+
+
+def _installed_runtime() -> dict[str, Path]:
+    wheel = find_spec("gaitway_phone")
+    folders = [] if wheel is None else [Path(one, "ort") for one in wheel.submodule_search_locations or ()]
+    return {f"vendor/ort/{path.name}": path for folder in folders for path in folder.glob("*") if path.suffix in TYPES}
 
 
 @cache
