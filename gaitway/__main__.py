@@ -16,19 +16,23 @@ from gaitway.exit_codes import ExitCode
 
 
 class Program(NamedTuple):
-    """Where a program's command line is, the extra that installs what it needs, and what it is for."""
+    """Where a program's command line is, the extra that installs what it needs, what it is for, and where it runs."""
 
     module: str
     extra: str
     purpose: str
+    systems: str = "Linux"
 
 
+ANY = "Linux, macOS, Windows"
+UNIX_MODULES = {"fcntl", "resource", "pwd"}
+"""Modules of Python that Windows lacks."""
 PROGRAMS = {
     "server": Program("aggregator_api.cli.app", "aggregator", "Run and operate the server of a federation."),
     "agent": Program("edge_agent.__main__", "edge", "Enrol a device, run it, and look into it."),
-    "sim": Program("sim.cli.app", "sim", "Simulate federations on recorded data, and compare methods."),
-    "export": Program("export.__main__", "export", "Turn a trained model into ONNX, and check it."),
-    "pipeline": Program("har_pipeline.cli", "sim", "Turn recordings of motion sensors into windows."),
+    "sim": Program("sim.cli.app", "sim", "Simulate federations on recorded data, and compare methods.", ANY),
+    "export": Program("export.__main__", "export", "Turn a trained model into ONNX, and check it.", ANY),
+    "pipeline": Program("har_pipeline.cli", "sim", "Turn recordings of motion sensors into windows.", ANY),
 }
 
 HELP = """\
@@ -36,7 +40,7 @@ Usage: gaitway PROGRAM [COMMAND] [OPTIONS]
 
 Federated learning for motion sensors: devices learn from their own movements and send weights, never recordings.
 
-Programs (each has --help, and so has each of its commands):
+Programs (each has --help, and so has each of its commands), and the systems on which they run:
 {programs}
 
 Also:
@@ -88,7 +92,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 def help_text() -> str:
     """Return what `--help` shows."""
-    programs = "\n".join(f"  {name:<10} {program.purpose}" for name, program in PROGRAMS.items())
+    programs = "\n".join(f"  {name:<10} {program.purpose} ({program.systems})" for name, program in PROGRAMS.items())
     return HELP.format(programs=programs, **OTHERS)
 
 
@@ -108,6 +112,8 @@ def _run(name: str, words: list[str]) -> None:
     try:
         module = import_module(program.module)
     except ModuleNotFoundError as error:
+        if error.name in UNIX_MODULES:
+            _fail(f"`gaitway {name}` runs on {program.systems}, and this system has no Python module {error.name}")
         _fail(f"`gaitway {name}` needs {error.name}, which is not installed: pip install 'gaitway[{program.extra}]'")
     module.app(words, prog_name=f"gaitway {name}")
 

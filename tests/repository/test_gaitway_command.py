@@ -89,6 +89,18 @@ def test_a_missing_extra_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert words in capsys.readouterr().err
 
 
+def test_a_program_of_linux_says_so_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def absent(_: str) -> None:
+        raise ModuleNotFoundError("No module named 'fcntl'", name="fcntl")
+
+    monkeypatch.setattr(command, "import_module", absent)
+    with pytest.raises(SystemExit):
+        main(["agent", "run"])
+    assert "`gaitway agent` runs on Linux, and this system has no Python module fcntl" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("line", "expected"), [("gaitway se", "server"), ("gaitway pipeline prep", "prepare")])
 def test_bash_completes_programs_and_their_commands(line: str, expected: str, tmp_path: Path) -> None:
     """As bash does it: it reads the script, sets the words of the line, and calls the function."""
