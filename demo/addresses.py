@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gaitway.terminal import Console
 from phones import say
-from processes import Child, Children, DemoError, free_port
+from processes import INTERRUPT_GRACE_S, Child, Children, DemoError, free_port
 
 LOOK_S = 1.0
 
@@ -59,6 +59,7 @@ def stay(
             time.sleep(LOOK_S)
     except KeyboardInterrupt:
         say(console, "Ending every process of the demo.")
+        children.end(grace_s=INTERRUPT_GRACE_S)
 
 
 def _finished(children: list[Child]) -> list[Child]:

@@ -17,6 +17,8 @@ from types import FrameType, TracebackType
 import psutil
 
 GRACE_S = 8.0
+INTERRUPT_GRACE_S = 1.0
+"""After Ctrl-C somebody waits; programs that are killed lose nothing, as their tests show."""
 STRAYS_S = 2.0
 
 
@@ -52,7 +54,7 @@ class Children:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self.end()
+        self.end(grace_s=INTERRUPT_GRACE_S if kind and issubclass(kind, KeyboardInterrupt) else GRACE_S)
 
     def start(self, name: str, module: str, *arguments: str, environment: dict[str, str] | None = None) -> Child:
         """Run `python -m module arguments` with its output in a log file."""
@@ -80,7 +82,7 @@ class Children:
             if status is not None and (status != 0 or child not in may_end):
                 raise DemoError(f"{child.name} ended with status {status}. The end of {child.log}:\n{child.log_tail()}")
 
-    def end(self, chosen: Sequence[Child] = ()) -> None:
+    def end(self, chosen: Sequence[Child] = (), grace_s: float = GRACE_S) -> None:
         """Ask every group, or the chosen ones, to end, last started first, and kill what is left after a grace period.
 
         Who presses Ctrl-C once more, or closes the terminal, does not interrupt it: processes would be left behind.
@@ -88,18 +90,18 @@ class Children:
         deaf = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         before = [signal.signal(number, signal.SIG_IGN) for number in deaf]
         try:
-            _end(list(chosen) or self.started)
+            _end(list(chosen) or self.started, grace_s)
             self.started = [child for child in self.started if child not in chosen]
         finally:
             for number, handler in zip(deaf, before, strict=True):
                 signal.signal(number, handler)
 
 
-def _end(started: Sequence[Child]) -> None:
+def _end(started: Sequence[Child], grace_s: float) -> None:
     families = [_family(child.process.pid) for child in started]
     for child in reversed(started):
         signal_group(child.process.pid, signal.SIGTERM)
-    deadline = time.monotonic() + GRACE_S
+    deadline = time.monotonic() + grace_s
     for child in started:
         try:
             child.process.wait(max(0.0, deadline - time.monotonic()))

@@ -6,6 +6,13 @@ fails if a device ends without a model that has learned.
 
 from __future__ import annotations
 
+import signal
+
+INTERRUPTIBLE = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+"""Not where a shell runs it in the background."""
+if INTERRUPTIBLE:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # what follows imports for a second, and has nothing to clean up
+
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -85,6 +92,8 @@ def main(
 
     Example: make demo DEMO_ARGS=--keep-running, to look at everything afterwards; DEMO_ARGS=--phone, to join by phone
     """
+    if INTERRUPTIBLE:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     keep_running = keep_running or phone
     console = Console()
     try:

@@ -210,7 +210,6 @@ def test_stubborn_children_and_their_strays_are_killed(
     tmp_path: Path, mark: str, processes: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "stubborn.py").write_text(STUBBORN)
-    monkeypatch.setattr(processes, "GRACE_S", 0.3)
     signal_group = processes.signal_group
 
     def impatiently(pid: int, number: signal.Signals) -> None:
@@ -224,6 +223,7 @@ def test_stubborn_children_and_their_strays_are_killed(
         while "up" not in child.log_tail():
             time.sleep(0.05)
         assert len(alive(mark)) == 2
+        children.end(grace_s=0.3)
     assert alive(mark) == []
 
 
