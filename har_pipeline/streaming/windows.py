@@ -57,7 +57,7 @@ class ClientWindows:
         """Return the windows at `index` (indices or a mask)."""
         parts = (self.x, self.y, self.start_s, self.session, self.number)
         target = None if self.target is None else self.target[index]
-        return ClientWindows(self.client, *(part[index] for part in parts), target)
+        return ClientWindows(self.client, *(part[index] for part in parts), target=target)
 
     def learning_numbers(self) -> ClientWindows:
         """Return the windows that have a number, as targets; in place of the class stands the session.
