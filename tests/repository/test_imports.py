@@ -289,7 +289,7 @@ ALSO_OUTSIDE = {
     "aggregator_api.mqtt.mosquitto": {"cryptography": "the authority's and the broker's certificates"},
     "aggregator_api.mqtt.embedded_broker": {"amqtt": "the embedded broker of the demo and the tests"},
     "aggregator_api.observability.metrics": {"prometheus_client": "figures in Prometheus's format"},
-    "aggregator_api.api.routes.metrics": {"prometheus_client": "the format's media type"},
+    "aggregator_api.api.routes.health": {"prometheus_client": "the format's media type"},
     "aggregator_api.observability.timings": {"prometheus_client": "histograms"},
     "aggregator_api.db.database": {"psycopg": "how text is written for PostgreSQL, where that is the database"},
     "aggregator_api.updates.contract": {"torch": "dtypes and shapes of what an update must hold"},
