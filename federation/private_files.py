@@ -64,9 +64,13 @@ def _tighten_all(path: Path) -> int:
 def _tighten(path: Path) -> bool:
     try:
         found = path.lstat()
-        if stat.S_ISLNK(found.st_mode) or not found.st_mode & _OTHERS or found.st_uid != os.geteuid():
+        if stat.S_ISLNK(found.st_mode) or not found.st_mode & _OTHERS or not _is_own(found):
             return False
         path.chmod(stat.S_IMODE(found.st_mode) & ~_OTHERS)
     except FileNotFoundError:  # another thread was faster
         return False
     return True
+
+
+def _is_own(found: os.stat_result) -> bool:
+    return hasattr(os, "geteuid") and found.st_uid == os.geteuid()  # Windows has no such numbers, nor modes to tighten

@@ -98,6 +98,7 @@ class UploadGroup(Enum):
 
     CHANGE = "change"  # moved on from the broadcast's group of that name: the norm of its change is judged
     VALUE = "value"  # measured anew in each round: its own norm is judged
+    SQUARED_VALUE = "squared value"  # the same in units squared, such as covariances: the root of its norm is judged
     CLASS_COUNTS = "class counts"  # (C,) of examples, which sum to the update's, or of pixels; they shrink with them
     OTHER = "other"  # of a size that says nothing, such as margins
 

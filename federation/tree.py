@@ -9,8 +9,26 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
-from federation.errors import WireError
+from federation.paths import flatten, unflatten
 from federation.records import Tensors
+
+__all__ = [
+    "expand",
+    "flatten",
+    "leaves",
+    "map_tree",
+    "merge",
+    "prefixed",
+    "select",
+    "squared_distance",
+    "stack",
+    "total",
+    "unflatten",
+    "unstack",
+    "where",
+    "with_prefix",
+    "without_prefix",
+]
 
 
 def map_tree(function: Callable[..., Any], *trees: Any) -> Any:
@@ -81,43 +99,3 @@ def total(trees: Iterable[Any]) -> Any:
     for tree in iterator:
         result = map_tree(torch.add, result, tree)
     return result
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> Tensors:
-    """Turn a nested dict into a flat one with names joined by '/'; empty dicts vanish."""
-    flat: Tensors = {}
-    for name, value in tree.items():
-        path = f"{prefix}{_escape(name)}"
-        if isinstance(value, Mapping):
-            flat.update(flatten(value, f"{path}/"))
-        else:
-            flat[path] = value
-    return flat
-
-
-def unflatten(flat: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Invert `flatten`.
-
-    Raises:
-        WireError: if a path runs through another tensor.
-    """
-    tree: dict[str, Any] = {}
-    for path, value in flat.items():
-        *parents, last = (_unescape(part) for part in path.split("/"))
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-            if isinstance(node, Tensor):
-                raise WireError(f"tensor {path!r} lies inside another tensor")
-        if last in node:
-            raise WireError(f"tensor {path!r} is also the name of a group")
-        node[last] = value
-    return tree
-
-
-def _escape(name: str) -> str:
-    return name.replace("%", "%25").replace("/", "%2F")
-
-
-def _unescape(name: str) -> str:
-    return name.replace("%2F", "/").replace("%25", "%")

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+BINARY = getattr(os, "O_BINARY", 0)  # without which Windows writes two bytes for a line feed
+
 
 @contextmanager
 def written_whole(path: Path, *, mode: int | None = None, replace: bool = True) -> Iterator[BinaryIO]:
@@ -20,12 +22,13 @@ def written_whole(path: Path, *, mode: int | None = None, replace: bool = True) 
         FileExistsError: without `replace`, if there is a file of that name, also one that another process just made.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else mode & 0o600)
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | BINARY
+    descriptor = os.open(temporary, flags, 0o666 if mode is None else mode & 0o600)
     try:
         with os.fdopen(descriptor, "w+b") as file:
             yield file
             file.flush()
-            if mode is not None:
+            if mode is not None and hasattr(os, "fchmod"):  # Windows has permissions of another kind
                 os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         if replace:
@@ -44,7 +47,9 @@ def write_file(path: Path, data: bytes, *, mode: int | None = None, replace: boo
 
 
 def sync_folder(folder: Path) -> None:
-    """Make what was renamed, made or deleted in a folder survive a power cut."""
+    """Make what was renamed, made or deleted in a folder survive a power cut; Windows cannot be asked to."""
+    if os.name == "nt":
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -13,13 +13,13 @@ import torch
 from export.graph import ExportModule, float32_graph
 from export.runtime import ModelMetadata
 from federation import wire
-from federation.aggregation.ridge_numpy import FixedSums, solve, sums_of, travelling
+from federation.aggregation.ridge_numpy import FixedSums, solve_mean, sums_of, travelling
 from federation.plan import ModelSpec, Plan, RoundSettings, TrainingConfig
 from gaitway.input_spec import InputSpec
 from har_pipeline import Recording, dataset_labels, prepare, recordings
 from models import build
 
-CLIP, RIDGE = 4.0, 1e-2
+CLIP, RIDGE, SHARE = 4.0, 1e-2, 0.33
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ def teaching_world(
             features = module(torch.from_numpy(client.x)).features.numpy()
         parts.append(travelling(sums_of(features, client.y, len(labels), CLIP)))
     shared = FixedSums(*(np.sum([each.astype(np.int64) for each in kind], 0) for kind in zip(*parts, strict=True)))
-    head = solve(shared, None, 0, RIDGE)
+    columns = module.orientation_free_columns
+    head = solve_mean(shared, None, 0, RIDGE, columns, SHARE)
     with torch.no_grad():
         module.head.weight.copy_(torch.from_numpy(head.weight))
         module.head.bias.copy_(torch.from_numpy(head.bias))
@@ -58,7 +59,14 @@ def teaching_world(
         "params": {name: value.detach() for name, value in module.named_parameters()},
         "sums": {name: torch.from_numpy(np.asarray(value, np.int64)) for name, value in sums.items()},
     }
-    metadata = ModelMetadata(labels, InputSpec.windows((0,) * 6, (1,) * 6), model="har_features", method="analytic")
+    metadata = ModelMetadata(
+        labels,
+        InputSpec.windows((0,) * 6, (1,) * 6),
+        model="har_features",
+        method="analytic",
+        orientation_free_columns=columns,
+        gravity_columns=module.gravity_columns,
+    )
     return TeachingWorld(
         _plan(labels, cosines),
         wire.encode(tree),

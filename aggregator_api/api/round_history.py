@@ -97,18 +97,6 @@ def latest_rounds(
     return list(session.scalars(query.order_by(RoundRow.number.desc()).limit(most)))[::-1]
 
 
-def latest_events(
-    session: Session, federation: FederationRow, most: int, *, before: int | None = None, device: str | None = None
-) -> Sequence[EventRow]:
-    """Return the latest events (before that id, of that device), the newest first."""
-    query = select(EventRow).where(EventRow.federation_id == federation.id)
-    if before is not None:
-        query = query.where(EventRow.id < before)
-    if device is not None:
-        query = query.where(EventRow.device == device)
-    return session.scalars(query.order_by(EventRow.id.desc()).limit(most)).all()
-
-
 def costs(session: Session, rows: Sequence[RoundRow]) -> dict[int, Cost]:
     """Return what each round cost, by its number."""
     ids = {row.id: row.number for row in rows}

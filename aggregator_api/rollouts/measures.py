@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Select, and_, bindparam, func, select, union_all
 from sqlalchemy.orm import Session, aliased
@@ -38,15 +38,40 @@ def compare_trained(session: Session, federation: FederationRow, number: int, ot
     return _compared(session, federation, _LEARNT, "after", number, other)
 
 
+class DevicePair(NamedTuple):
+    """What one device has measured of a version and of another (None: not of that one), and the gain of the former."""
+
+    device: str
+    score: float
+    other: float | None
+    gain: float | None
+
+
+def compare_by_device(
+    session: Session, federation: FederationRow, new: int, old: int | None, limit: int
+) -> list[DevicePair]:
+    """Return what `compare` averages, device by device: those that lose most first, then those that measured one."""
+    metric = metric_of(metric_in(federation))
+    asked = _asked(federation, "before", new, -1 if old is None else old)
+    asked |= {"sign": 1 if metric.higher_is_better else -1, "limit": limit}
+    return [
+        DevicePair(name, score, other, None if other is None else metric.gain(score, other))
+        for name, score, other in session.connection().execute(_BY_DEVICE, asked)
+    ]
+
+
 def _compared(
     session: Session, federation: FederationRow, query: Select[Any], when: str, new: int, old: int
 ) -> VersionComparison:
-    name = metric_in(federation)
-    metric: Metric = metric_of(name)
-    names = {"when": f"{name}_{when}", TRIVIAL: f"{name}_{TRIVIAL}"}
-    asked = {"federation": federation.id, "new": new, "old": old, "largest": metric.largest, **names}
-    measured, paired, difference = session.connection().execute(query, asked).one()
+    metric: Metric = metric_of(metric_in(federation))
+    measured, paired, difference = session.connection().execute(query, _asked(federation, when, new, old)).one()
     return VersionComparison(measured, paired, metric.gain(difference or 0.0, 0.0))
+
+
+def _asked(federation: FederationRow, when: str, new: int, old: int) -> dict[str, Any]:
+    name = metric_in(federation)
+    names = {"when": f"{name}_{when}", TRIVIAL: f"{name}_{TRIVIAL}"}
+    return {"federation": federation.id, "new": new, "old": old, "largest": metric_of(name).largest, **names}
 
 
 def _selected(*columns: Any) -> Select[Any]:
@@ -85,8 +110,8 @@ def _learnt() -> Select[Any]:
     return with_metrics(query, figures, RoundRow.federation_id, RoundRow.number, "when", "works_after")
 
 
-def _paired(*sources: Select[Any]) -> Select[Any]:
-    """Count the devices that measured the new one, and both, and average the differences of the latter."""
+def _means(*sources: Select[Any]) -> tuple[Any, Any, Any]:
+    """Return each device's means of the new one and of the old one, and the join of both."""
     scores = union_all(*sources).subquery()
     what, device, value = scores.c
     means = select(what.label("what"), device.label("device"), func.avg(value).label("score"))
@@ -95,9 +120,26 @@ def _paired(*sources: Select[Any]) -> Select[Any]:
     all_means = means.cte("means")
     new, old = all_means.alias("new_ones"), all_means.alias("old_ones")
     both = and_(old.c.device == new.c.device, old.c.what == bindparam("old"))
+    return new, old, new.outerjoin(old, both)
+
+
+def _paired(*sources: Select[Any]) -> Select[Any]:
+    """Count the devices that measured the new one, and both, and average the differences of the latter."""
+    new, old, joined = _means(*sources)
     figures = (func.count(new.c.device), func.count(old.c.device), func.avg(new.c.score - old.c.score))
-    return select(*figures).select_from(new.outerjoin(old, both)).where(new.c.what == bindparam("new"))
+    return select(*figures).select_from(joined).where(new.c.what == bindparam("new"))
+
+
+def _by_device(*sources: Select[Any]) -> Select[Any]:
+    """Select the same device by device, those whose new score is worst beside the old one first."""
+    new, old, joined = _means(*sources)
+    query = select(DeviceRow.name, new.c.score, old.c.score)
+    query = query.select_from(joined.join(DeviceRow, DeviceRow.id == new.c.device))
+    loss = (new.c.score - old.c.score) * bindparam("sign")
+    query = query.where(new.c.what == bindparam("new")).order_by(old.c.score.is_(None), loss, DeviceRow.name)
+    return query.limit(bindparam("limit"))
 
 
 # made once, as `adoptions` does
 _MEASURED, _LEARNT = _paired(_judged(), _trained_from(), _rolled_out()), _paired(_learnt())
+_BY_DEVICE = _by_device(_judged(), _trained_from(), _rolled_out())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -21,3 +21,12 @@ class NewRollout(Override):
         description='shares of the devices, or groups of them ({"tags": ["pilot"]}), of this rollout alone; null: the '
         "plan's",
     )
+    soak_s: float | None = Field(
+        default=None, ge=0, le=3.2e7, description="a wave of this rollout lasts at least so long; null: the plan's"
+    )
+
+    @property
+    def changed_settings(self) -> dict[str, Any]:
+        """What this rollout does otherwise than the plan says."""
+        given = {"waves": self.waves, "soak_s": self.soak_s}
+        return {name: value for name, value in given.items() if value is not None}

@@ -77,7 +77,7 @@ def begin(session: Session, federation: FederationRow, new: NewRollout, now: flo
     if not transitions.settings_of(federation).used:
         raise ConflictError(
             f"the devices of {federation.name!r} choose their models themselves (rollout.mode is off); "
-            f'PATCH the federation with {{"rollout": {{"mode": "manual"}}}} first'
+            'set it to "manual" or "automatic" first, on the page Rollouts or over REST'
         )
     if (other := transitions.under_way(session, federation)) is not None:
         raise ConflictError(f"rollout {other.number} is {other.phase}; wait until it has ended, or halt it")
@@ -96,7 +96,7 @@ def begin(session: Session, federation: FederationRow, new: NewRollout, now: flo
             f'version {version.version} is not released: {worse}. To release it all the same: "force": true and a '
             '"reason"'
         )
-    return transitions.start(session, federation, version, now, waves, new.forced)
+    return transitions.start(session, federation, version, now, new.changed_settings, new.forced)
 
 
 def move(session: Session, federation: FederationRow, number: int, event: Event, now: float) -> bool:

@@ -6,7 +6,7 @@ rollout, and `canary`, that of the one under way. So training does not notice a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -24,7 +24,7 @@ from aggregator_api.db.models import (
     RolloutRow,
 )
 from aggregator_api.rollouts import adoptions, promotion
-from federation.plan import RolloutSettings, Wave
+from federation.plan import RolloutSettings
 from federation.protocol.messages import MAX_WITHDRAWN, BlobPointer, Offer, Release, ReleaseOrder, ReleaseReport
 from federation.rounds.promotion import Decision
 from federation.rounds.rollout import (
@@ -84,18 +84,17 @@ def start(
     federation: FederationRow,
     version: ModelVersionRow,
     now: float,
-    waves: tuple[Wave, ...] = (),
+    changed: Mapping[str, Any] | None = None,
     forced: str = "",
 ) -> RolloutRow:
-    """Begin to release a version, in waves other than the plan's where they are given.
+    """Begin to release a version, with settings other than the plan's where they are given.
 
     For the reason `forced` it goes on and is completed whatever is measured of it; failures halt it all the same.
 
     The caller has seen that no other rollout is under way.
     """
     last, settings = latest(session, federation), settings_of(federation)
-    if waves:
-        settings = settings.model_copy(update={"waves": waves})
+    settings = settings.model_copy(update=dict(changed or {}))
     row = RolloutRow(
         federation_id=federation.id,
         number=last.number + 1 if last else 1,
@@ -160,6 +159,12 @@ def known_worse(session: Session, federation: FederationRow, version: ModelVersi
         return None
     found = promotion.verdict_of(session, federation, version, present)
     return found.reason if found.decision is Decision.WORSE else None
+
+
+def able_devices(session: Session, federation: FederationRow) -> int:
+    """Count the devices that a rollout can give a model to."""
+    may = (DeviceRow.federation_id == federation.id, DeviceRow.enrolment.in_(("open", "approved")))
+    return session.scalar(select(func.count(DeviceRow.id)).where(*may)) or 0
 
 
 def _tick(session: Session, row: RolloutRow, now: float) -> ClockTick:
@@ -309,7 +314,7 @@ def _is_short(session: Session, row: RolloutRow) -> bool:
     """Whether a wave of a share has fewer devices than it should: some were deleted, or many have enrolled."""
     if _tags(row) or row.phase != RolloutPhase.ROLLING:
         return False
-    present = session.scalar(_devices(row, func.count(DeviceRow.id))) or 0
+    present = able_devices(session, session.get_one(FederationRow, row.federation_id))
     return row.members < wave_size(_settings(row).share_of(row.wave), present)
 
 

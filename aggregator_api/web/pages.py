@@ -20,6 +20,7 @@ from aggregator_api.auth import web_sessions
 from aggregator_api.auth.api_keys import Caller
 from aggregator_api.db.event_kinds import EVENT_KINDS
 from aggregator_api.web.files import url_of
+from aggregator_api.web.terms import TERMS, term_label
 
 TEMPLATES = Path(__file__).parent / "templates"
 MAX_ROOTS = 4
@@ -71,6 +72,7 @@ def _environment(root: str) -> Environment:
         auto_reload=False,
     )
     made.globals["root"] = root
+    made.globals |= {"terms": TERMS, "term_label": term_label}
     made.globals["static"] = lambda name: root + url_of(name)
     filters: dict[str, Callable[..., Any]] = {
         "time": time_element,

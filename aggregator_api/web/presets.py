@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, get_args
+
+from aggregator_api.rollouts.schedules import SCHEDULES, STANDARD, release_settings
+from federation.plan import Normalization
+
+RELEASES: dict[str, tuple[str, dict[str, object]]] = {
+    **{
+        name: (f"in waves, by itself: {one.label}", release_settings("automatic", name))
+        for name, one in SCHEDULES.items()
+    },
+    "manual": ("in waves, when an operator rolls a version out", release_settings("manual")),
+    "off": ("each device uses what it trained itself, and in the end the last version", release_settings("off")),
+}
+"""How models reach devices: the words of the choice, and a plan's `rollout`."""
+NORMALIZATIONS = tuple(one for one in get_args(Normalization) if one != "pooled")  # which only a simulation can
 
 ACTIVITIES = "sitting\nstanding\nwalking\nclimbingup\nclimbingdown\nrunning"
 """What most data sets of phones have in common."""
@@ -24,7 +38,10 @@ PRESETS: dict[str, FormPreset] = {
             "labels": ACTIVITIES,
             "model": "har_features",
             "method": "analytic",
-            "further": '[data]\nnormalization = "none"\n\n[publication]\ninterval_s = 60\nmin_changes = 1',
+            "normalization": "none",
+            "further": "[publication]\ninterval_s = 60\nmin_changes = 1",
+            # each version is a sum over all devices, which take up the newest: a wave would only make it late
+            "release": "off",
         },
     ),
     "first": FormPreset(
@@ -37,7 +54,14 @@ PRESETS: dict[str, FormPreset] = {
     ),
     "personal": FormPreset(
         "Each device keeps its own head (FedPer): the shared part alone travels, and there is no global model.",
-        {"labels": ACTIVITIES, "model": "har_cnn", "method": "fedper", "rounds": "20", "epochs": "5"},
+        {
+            "labels": ACTIVITIES,
+            "model": "har_cnn",
+            "method": "fedper",
+            "rounds": "20",
+            "epochs": "5",
+            "release": "off",
+        },
     ),
     "fleet": FormPreset(
         "A large fleet: 50 devices a round, a quarter more invited, closed after an hour; late updates count next.",
@@ -50,7 +74,8 @@ PRESETS: dict[str, FormPreset] = {
             "clients_per_round": "50",
             "minimum_clients": "20",
             "deadline_s": "3600",
-            "further": '[rounds]\nover_selection = 1.25\nlate = "next"\n\n[rollout]\nmode = "automatic"',
+            "further": '[rounds]\nover_selection = 1.25\nlate = "next"',
+            "release": "careful",
         },
     ),
     "robust": FormPreset(
@@ -79,6 +104,8 @@ EMPTY = {
     "clients_per_round": "",
     "minimum_clients": "1",
     "deadline_s": "",
+    "normalization": "client",
+    "release": STANDARD,
     "further": "",
     "start_federation": "",
     "start_version": "",

@@ -11,21 +11,25 @@ from numpy.typing import NDArray
 
 from edge_agent.teaching.shared_sums import SharedSums
 from edge_agent.teaching.stretches import left_out
-from federation.aggregation.ridge_numpy import RidgeHead, solve, sums_of, travelling
+from federation.aggregation.ridge_numpy import RidgeHead, solve_mean, sums_of, travelling
 from gaitway.tasks.classification import confusion, scores_of
 
-RIDGE, CLIP, OWN_WEIGHT = 1e-2, 4.0, 1.0
+RIDGE, CLIP, OWN_WEIGHT, ORIENTATION_FREE_SHARE = 1e-2, 4.0, 1.0, 0.33
 """The method's defaults, for plans that leave them out."""
 Codes = NDArray[np.int64]
 
 
 class EmbeddedWindows(NamedTuple):
-    """Labelled windows: features (n, D), class (n,), begin in seconds (n,), session (n,)."""
+    """Labelled windows: features (n, D), class (n,), begin in seconds (n,), session (n,).
+
+    `orientation_free`: columns of the features that are the same however the device lies; none where nobody says it.
+    """
 
     features: NDArray[np.float32]
     y: Codes
     start_s: NDArray[np.float64]
     session: Codes
+    orientation_free: Sequence[int] = ()
 
 
 class HeadScore(NamedTuple):
@@ -61,9 +65,10 @@ def learn(
     y = windows.y[train]
     own = travelling(sums_of(windows.features[train], y, classes, float(method.get("clip", CLIP))))
     weight = float(method.get("own_weight", OWN_WEIGHT)) * max(1, shared.clients)
-    personal = solve(shared.sums, own, weight, ridge)
+    means = windows.orientation_free, float(method.get("orientation_free_share", ORIENTATION_FREE_SHARE))
+    personal = solve_mean(shared.sums, own, weight, ridge, *means)
     solve_s = time.perf_counter() - begun
-    everybody = solve(shared.sums, None, 0, ridge)
+    everybody = solve_mean(shared.sums, None, 0, ridge, *means)
     truth, features = windows.y[test], windows.features[test]
     federated = truth < everybody.bias.size
     mine, theirs = personal.classes(features), everybody.classes(features)

@@ -257,6 +257,7 @@ class Teacher:
             np.array([code[each.activity] for each in everything], np.int64),
             np.array([each.start_s for each in everything], np.float64),
             np.array([each.session for each in everything], np.int64),
+            session.metadata.orientation_free_columns,
         )
 
     @property

@@ -1,7 +1,7 @@
 """A program's graphs at work with numpy and ONNX Runtime, without torch.
 
-Everything is a flat dict of arrays by the manifest's paths. `TrainingProgram.run` takes a graph's inputs out of one and returns
-what the graph changes of it, so a round is a handful of such calls (`export.program.host`).
+Everything is a flat dict of arrays by the manifest's paths. `TrainingProgram.run` takes a graph's inputs out of one and
+returns what the graph changes of it, so a round is a handful of such calls (`export.program.host`).
 """
 
 from __future__ import annotations

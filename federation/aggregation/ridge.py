@@ -122,3 +122,15 @@ def solve(
     added = torch.where((mean > 0) & (used > 0), ridge * mean, 1.0)
     found = torch.cholesky_solve(moment, torch.linalg.cholesky(gram + torch.diag(added)))
     return found[:-1].T, found[-1]
+
+
+def solve_mean(
+    shared: Tree, own: Tree, clients: Tensor, ridge: float, columns: Tensor | None, share: float
+) -> tuple[Tensor, Tensor]:
+    """Return the mean of the head on all features and, with so large a share, the one on `columns`: weight and bias."""
+    whole = solve(shared, own, clients, ridge)
+    if columns is None or not share:
+        return whole
+    part = solve(shared, own, clients, ridge, columns)
+    weight, bias = ((1 - share) * one + share * other for one, other in zip(whole, part, strict=True))
+    return weight, bias

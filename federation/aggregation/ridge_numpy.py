@@ -107,6 +107,17 @@ def solve(
     return RidgeHead(solved[:-1].T, solved[-1])
 
 
+def solve_mean(
+    shared: FixedSums, own: FixedSums | None, clients: float, ridge: float, columns: Sequence[int], share: float
+) -> RidgeHead:
+    """Solve the mean of the head on all features and, with so large a share, the one on `columns`, if there are any."""
+    whole = solve(shared, own, clients, ridge)
+    if not columns or not share:
+        return whole
+    part = solve(shared, own, clients, ridge, columns)
+    return RidgeHead(*((1 - share) * one + share * other for one, other in zip(whole, part, strict=True)))
+
+
 def _damped_solution(upper: Doubles, moment: Doubles, ridge: float) -> Doubles:
     """Solve (G + λ tr/d I) W = B by Cholesky, where `upper` holds G's upper triangle."""
     mean = np.trace(upper) / len(upper)

@@ -15,8 +15,9 @@ without counting twice, and leaves exactly by a subtraction.
 
 Each client predicts with a head of its own, solved of all sums and its own ones, which weigh as all others together.
 Of a network that says which of its features do not depend on how the phone lies (`har_features`), the same sums give
-heads on those alone, the solution of a sub-block; which of its four a device serves with is for its gate to decide.
-Sums say much of a person's features: whoever may not see them needs secure sums.
+heads on those alone, the solution of a sub-block. The shared and the own head are then a weighted mean of that
+head and the one on all features: two opinions, of which one cannot lean on how the phone lies. Which of the four a
+device serves with is for its gate to decide. Sums say much of a person's features: whoever may not see them needs secure sums.
 """
 
 from __future__ import annotations
@@ -97,6 +98,9 @@ class Analytic(Method):
     clip: float = 4.0  # features are cut off beyond ±clip, 0 to 8: no example weighs more
     groups: int = 32  # into so many a robust rule deals more clients, 3 to 256; it judges a group as one
     own_weight: float = 1.0  # of a client's own sums against all others' together; 0: the shared head
+    orientation_free_share: float = (
+        0.33  # of the head without axes in those that serve, 0 to 1; the rest: of all features
+    )
     rotations: int = 0  # copies of each window, turned at random, that a client's sums have besides it, 0 to 16
     degrees: float = 180.0  # by how much these copies are turned at most, above 0; 180: by any rotation
 
@@ -115,7 +119,9 @@ class Analytic(Method):
             raise SettingsError(f"{self.name}: groups={self.groups}: expected 3 to 256")
         if not 0 <= self.own_weight <= 1e6:
             raise SettingsError(f"{self.name}: own_weight={self.own_weight}: expected 0 or more, such as 1")
-
+        if not 0 <= self.orientation_free_share <= 1:
+            share = self.orientation_free_share
+            raise SettingsError(f"{self.name}: orientation_free_share={share}: expected 0 to 1, such as 0.33")
         if not 0 <= self.rotations <= 16:
             raise SettingsError(f"{self.name}: rotations={self.rotations}: expected 0 to 16 turned copies of a window")
         if not 0 < self.degrees <= 180:
@@ -225,7 +231,7 @@ class Analytic(Method):
     def _personal(self, client: Client, shared: Tree) -> Client:
         others = self.own_weight * shared["clients"].double().clamp(min=1)
         columns, alone = client.buffers.get(ORIENTATION_FREE), torch.zeros_like(others)
-        heads = {PERSONALIZED: ridge.solve(shared, client.memory, others, self.ridge)}
+        heads = {PERSONALIZED: self._solved(shared, client.memory, others, columns)}
         for name, weight in zip(ANY_ORIENTATION, (alone, others), strict=True):
             if name in client.memory["heads"]:
                 heads[name] = ridge.solve(shared, client.memory, weight, self.ridge, columns)
@@ -233,13 +239,19 @@ class Analytic(Method):
         kept = {name: {"weight": weight.to(like), "bias": bias.to(like)} for name, (weight, bias) in heads.items()}
         return client._replace(memory={**client.memory, "heads": kept, "solved": torch.ones_like(like)})
 
+    def _solved(self, shared: Tree, own: Tree, clients: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return weight and bias of a head that uses all features, also `columns` (D,) of those without axes."""
+        share = self.orientation_free_share if columns is not None else 0.0
+        return ridge.solve_mean(shared, own, clients, self.ridge, columns, share)
+
     # ---- server half
 
     def server_init(self, params: Tensors, buffers: Tensors, training: TrainingConfig) -> Tree:
-        """Know no sums; send the network."""
+        """Know no sums; send the network, and keep which of its features are without axes."""
         check_dense(params, training.classes, self.name)
         empty = {name: value.long() for name, value in _nothing(training, next(iter(params.values()))).items()}
-        return {"params": params, "sums": {**empty, "clients": torch.tensor(0)}}
+        columns = {ORIENTATION_FREE: buffers[ORIENTATION_FREE]} if ORIENTATION_FREE in buffers else {}
+        return {"params": params, "sums": {**empty, "clients": torch.tensor(0)}, **columns}
 
     def global_model(self, client: Client, broadcast: Broadcast) -> Client:
         """Return a client that serves with the shared head."""
@@ -274,18 +286,20 @@ class Analytic(Method):
         changes, sums = SumChanges.of(accumulator), state["sums"]
         total = {name: sums[name] + changes.change.get(name, 0) for name in SUMS}
         nothing = {name: torch.zeros_like(value) for name, value in total.items()}
-        weight, bias = ridge.solve(total, nothing, torch.tensor(0.0), self.ridge)
+        weight, bias = self._solved(total, nothing, torch.tensor(0.0), state.get(ORIENTATION_FREE))
         like = next(iter(state["params"].values()))
         params = with_linear_head(state["params"], weight.to(like), bias.to(like))
-        return {"params": params, "sums": {**total, "clients": sums["clients"] + changes.clients}}
+        new = {"params": params, "sums": {**total, "clients": sums["clients"] + changes.clients}}
+        return new | {name: state[name] for name in (ORIENTATION_FREE,) if name in state}
 
     def broadcast(self, state: Tree, client_id: str) -> Tree:
         """Return the network with the shared head, and the sums."""
-        return {name: value for name, value in state.items() if name != RULES}
+        return {name: state[name] for name in ("params", "sums")}
 
     def without_contributions(self, state: Tree) -> Tree:
         """Return the state with sums of nobody."""
-        return {"params": state["params"], "sums": map_tree(torch.zeros_like, state["sums"])}
+        kept = {name: value for name, value in state.items() if name != RULES}
+        return {**kept, "sums": map_tree(torch.zeros_like, state["sums"])}
 
     def contribution_claim(self, update: Update) -> UpdateClaim:
         """Weigh a client's examples, Σ_c √n_c in steps, and measure its sums for one unit of that weight."""

@@ -87,7 +87,8 @@ class PFedFda(Method):
     sums_at: ClassVar[frozenset[str]] = frozenset({"after"})
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = {
         **Method.upload_groups,
-        **dict.fromkeys(GAUSSIANS, UploadGroup.VALUE),
+        "means": UploadGroup.VALUE,
+        "covariance": UploadGroup.SQUARED_VALUE,
     }
 
     shrink: float = 0.01  # times the identity, added to a client's covariance

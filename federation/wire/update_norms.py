@@ -10,17 +10,25 @@ import torch
 from federation.records import Tree, UploadGroup
 from federation.tree import flatten
 
+_JUDGED = (UploadGroup.CHANGE, UploadGroup.VALUE, UploadGroup.SQUARED_VALUE)
+
 
 def change_norms(upload: Tree, broadcast: Tree, groups: Mapping[str, UploadGroup]) -> dict[str, float]:
     """Return the L2 norm of each group that the method (`Method.upload_groups`) wants judged by it.
 
-    Of a change it is the norm of the difference from the broadcast, of a value its own.
+    Of a change it is the norm of the difference from the broadcast, of a value its own, of a squared value the root of
+    its own: features that are three times as large have nine times the covariance, and are no ninefold departure.
     """
     return {
-        group: _norm(upload[group], broadcast.get(group, {}) if kind is UploadGroup.CHANGE else {})
+        group: _judged(upload[group], broadcast.get(group, {}), kind)
         for group, kind in groups.items()
-        if kind in (UploadGroup.CHANGE, UploadGroup.VALUE) and group in upload
+        if kind in _JUDGED and group in upload
     }
+
+
+def _judged(sent: Tree | torch.Tensor, began: Tree | torch.Tensor, kind: UploadGroup) -> float:
+    norm = _norm(sent, began if kind is UploadGroup.CHANGE else {})
+    return math.sqrt(norm) if kind is UploadGroup.SQUARED_VALUE else norm
 
 
 def _norm(sent: Tree | torch.Tensor, began: Tree | torch.Tensor) -> float:

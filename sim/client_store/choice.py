@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
 import torch
 
 from federation.records import Client
@@ -19,7 +20,6 @@ from sim.run_options import ClientStoreKind
 SHARE = 0.5
 """Of the free memory that models may fill: training, scoring and other programs need some, and it is an estimate."""
 
-MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
 """Version 2's, as a container sees its own."""
 
@@ -80,15 +80,7 @@ def free_memory(device: str) -> int:
     if torch.device(device).type == "cuda":
         free: int = torch.cuda.mem_get_info(device)[0]
         return free
-    return min(_machine(), _container())
-
-
-def _machine() -> int:
-    if MEMINFO.exists():
-        found = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
-        return int(found["MemAvailable"].split()[0]) * 1024
-    # macOS does not say what is free
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return min(int(psutil.virtual_memory().available), _container())
 
 
 def _container() -> int:

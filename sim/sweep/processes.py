@@ -2,12 +2,12 @@
 
 A cell's log file is also its lock: the run inherits it as its output, so the lock is held exactly as long as the run
 lives, whatever became of the sweep that started it. A sweep that finds a cell locked waits for the run that an earlier,
-killed sweep left, and so no directory ever has two writers.
+killed sweep left, and so no directory ever has two writers. Windows has no lock that a child inherits:
+there a sweep must not be started again before the runs of a killed one have ended.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -131,7 +131,11 @@ def _share(cell: Cell, jobs: int) -> list[str]:
 
 
 def _locked(descriptor: int) -> bool:
-    """Take the lock of an open file, or say that another process has it."""
+    """Take the lock of an open file, or say that another process has it; without locks it is always free."""
+    try:
+        import fcntl  # of Unix
+    except ModuleNotFoundError:
+        return True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -65,8 +65,6 @@ def experiment_for(
             rounds=ROUNDS,
             minimum_clients=len(DEVICES),
             max_weight_ratio=1.0,
-            # covariances of thirty examples differ by more than ten times between honest devices
-            norm_factor=100.0 if method == "pfedfda" else RoundSettings().norm_factor,
         ),
         precision=precision,
         engine="serial",

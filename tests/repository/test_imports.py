@@ -274,6 +274,7 @@ ALSO_OUTSIDE = {
     "edge_agent.transport.enrolment": {"cryptography": "the device's signatures"},
     "edge_agent.transport.trust": {"cryptography": "the server's signatures"},
     "edge_agent.conditions.readings": {"psutil": "load, memory and processes"},
+    "sim.client_store.choice": {"psutil": "the memory that is free, on any system"},
     "edge_agent.training.trainer": {"torch": "the training process"},
     "edge_agent.training.checkpoints": {"torch": "only the training process imports it"},
     "edge_agent.training.candidate": {"torch": "only the training process imports it"},

@@ -139,7 +139,9 @@ def target(app: FastAPI, method: str, path: str) -> Target:
     for pattern, actions in _operations(app):
         if found := pattern.match(f"/v1{path}" if is_page else path):
             named = found.groupdict()
-            done = actions.get(method.lower()) or (actions.get("put") if is_page else None)  # forms only POST
+            done = actions.get(method.lower())
+            if done is None and is_page:  # forms only POST
+                done = actions.get("put") or actions.get("patch")
             if done is None and is_page and method == "POST":
                 done = action("put", path, has_list=True)  # to a list, naming which one of it in a field
             return Target(done or UNKNOWN, named.get("name", ""), named.get("device", ""))

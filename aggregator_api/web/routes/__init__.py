@@ -15,11 +15,13 @@ from aggregator_api.web.routes import (
     login,
     models,
     overview,
+    releases,
     rollouts,
 )
 
 SUBJECTS = tuple(
-    module.router for module in (login, overview, creation, devices, rollouts, federations, enrolment, models, live)
+    module.router
+    for module in (login, overview, creation, devices, rollouts, federations, enrolment, models, releases, live)
 )
 """In this order: live parts of devices and rollouts lie where one of a federation would be looked for."""
 PAGES = APIRouter(include_in_schema=False, dependencies=[Depends(checked_form)])

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import tomllib
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 from sqlalchemy import select
 
 from aggregator_api.api.dependencies import DatabaseDep, FederationServiceDep
 from aggregator_api.auth.scopes import requires
+from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import FederationRow
 from aggregator_api.errors import RequestError, UnprocessableError
+from aggregator_api.federations import service
 from aggregator_api.federations.initial_state import feature_dim_of, network_names
 from aggregator_api.federations.requests import NewFederation
+from aggregator_api.web.derivation import derived_fields
 from aggregator_api.web.forms import Form, FormDep, words_of
 from aggregator_api.web.pages import byte_text, page, part
-from aggregator_api.web.presets import EMPTY, FIRST, PRESETS, filled
+from aggregator_api.web.presets import EMPTY, FIRST, NORMALIZATIONS, PRESETS, RELEASES, filled
 from federation.methods import METHODS
-from federation.plan import ModelSpec
+from federation.plan import ModelSpec, Plan
 from gaitway.errors import first_problem
 
 router = APIRouter()
 
 MAX_FURTHER = 20_000
+StartName = Annotated[str, Query(max_length=64)]
+StartVersion = Annotated[int | None, Query(ge=0, le=2**31 - 1)]
 OFFERED = 200
 """Federations that are offered as a start, the newest; any other can be typed."""
 _NUMBERS = {
@@ -43,9 +48,21 @@ _NUMBERS = {
 
 @router.get("/new-federation")
 @requires("operator")
-def show(request: Request, database: DatabaseDep, preset: str = FIRST) -> Response:
-    """Show the form."""
-    return _form(request, database, filled(preset), preset=preset)
+def show(
+    request: Request, database: DatabaseDep, preset: str = FIRST, start: StartName = "", version: StartVersion = None
+) -> Response:
+    """Show the form: filled in by a preset, or with all that a federation's model needs, to continue from it."""
+    if not start:
+        return _form(request, database, filled(preset), preset=preset)
+    with database.read() as session:
+        row = service.get_federation(session, start)
+        found = (
+            repositories.current_version(session, row)
+            if version is None
+            else repositories.version_of(session, row, version)
+        )
+        fields = derived_fields(Plan.model_validate(row.plan), row.name, found.version)
+    return _form(request, database, fields, preset="")
 
 
 @router.post("/new-federation/check")
@@ -80,7 +97,9 @@ def _form(
         newest = select(FederationRow.name).order_by(FederationRow.id.desc()).limit(OFFERED)
         others = session.scalars(newest).all()
     methods = [name for name, method in METHODS.items() if not method.pools_data]
-    shown = {"others": others, "fields": fields, "preset": preset, "presets": PRESETS, "problem": problem}
+    others = list(dict.fromkeys([*filter(None, [fields["start_federation"]]), *others]))
+    choices = {"releases": RELEASES, "normalizations": NORMALIZATIONS}
+    shown = {"others": others, **choices, "fields": fields, "preset": preset, "presets": PRESETS, "problem": problem}
     return page(request, "new_federation.html", status=status, models=network_names(), methods=methods, **shown)
 
 
@@ -124,7 +143,15 @@ def _plan(form: Form) -> dict[str, Any]:
         "method": {"name": form.get("method", "")},
         "training": {"classes": max(2, len(labels))},
         "rounds": {},
+        "data": {},
+        "rollout": {},
     }
+    if normalization := form.get("normalization", ""):
+        plan["data"]["normalization"] = normalization
+    if release := form.get("release", ""):
+        if release not in RELEASES:
+            raise UnprocessableError(f"release: expected one of {', '.join(RELEASES)}, got {release[:40]!r}")
+        plan["rollout"] = RELEASES[release][1]
     for name, (where, kind) in _NUMBERS.items():
         text = form.get(name, "").strip()
         if not text:

@@ -9,10 +9,11 @@ from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from aggregator_api.api import queries, round_history
+from aggregator_api.api import queries
 from aggregator_api.api.dependencies import DatabaseDep, DeviceServiceDep, FederationName, PageDep
 from aggregator_api.api.device_history import history
 from aggregator_api.api.device_status import activity
+from aggregator_api.api.journal_queries import EventFilter, latest_events
 from aggregator_api.api.queries import PageParams
 from aggregator_api.api.schemas.resources import Device, DeviceTags, EnrolmentState
 from aggregator_api.api.scores import class_metric_of, metric_of
@@ -176,7 +177,7 @@ def _device(session: Session, federation: FederationRow, row: DeviceRow) -> dict
         "is_continuous": is_continuous(plan.method),
         "has_sums": contributions.has_sums(session, row),
         "history": past,
-        "events": round_history.latest_events(session, federation, 12, device=row.name),
+        "events": latest_events(session, federation, 12, EventFilter(device=row.name)),
         "metric_name": name,
         "metric": metric,
         "score_text": views.score_text,

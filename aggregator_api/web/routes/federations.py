@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
@@ -12,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.api import queries, round_history
 from aggregator_api.api.dependencies import MAX_ID, DatabaseDep, FederationName, FederationServiceDep, PageDep
+from aggregator_api.api.journal_queries import latest_events
 from aggregator_api.api.queries import PageParams
 from aggregator_api.api.schemas.resources import SIMULATE, UpdateStatus
 from aggregator_api.api.scores import metric_of
@@ -21,6 +23,7 @@ from aggregator_api.federations import service
 from aggregator_api.web import views
 from aggregator_api.web.forms import FormDep
 from aggregator_api.web.history_cache import history_reader
+from aggregator_api.web.journal_filter import EVENT_SUBJECTS, JOURNAL_SPANS, JournalFilterDep
 from aggregator_api.web.pages import page, part
 from federation.plan import Plan
 
@@ -73,14 +76,17 @@ def live(
 
 @router.get("/federations/{name}/journal")
 @requires("operator", "read")
-def journal(request: Request, database: DatabaseDep, name: FederationName, before: Before = None) -> Response:
-    """List what happened, the newest first."""
+def journal(
+    request: Request, database: DatabaseDep, name: FederationName, narrowed: JournalFilterDep, before: Before = None
+) -> Response:
+    """List what happened, the newest first: of one device, of some kinds, within a time."""
     with database.read() as session:
         row = service.get_federation(session, name)
-        events = round_history.latest_events(session, row, views.LISTED + 1, before=before)
+        events = latest_events(session, row, views.LISTED + 1, narrowed.wanted(time.time()), before=before)
     shown = events[: views.LISTED]
     following = shown[-1].id if len(events) > views.LISTED else None
-    return page(request, "journal.html", federation=name, events=shown, before=following, is_first=before is None)
+    values: dict[str, Any] = {"events": shown, "before": following, "is_first": before is None, "narrowed": narrowed}
+    return page(request, "journal.html", federation=name, subjects=EVENT_SUBJECTS, spans=JOURNAL_SPANS, **values)
 
 
 @router.get("/federations/{name}/updates")
@@ -172,7 +178,7 @@ def _grid(session: Session, row: FederationRow, _request: Request, place: PagePo
 
 
 def _latest(session: Session, row: FederationRow, _request: Request, _place: PagePosition) -> dict[str, Any]:
-    return {"events": round_history.latest_events(session, row, 12)}
+    return {"events": latest_events(session, row, 12)}
 
 
 _PARTS: dict[str, Callable[[Session, FederationRow, Request, PagePosition], dict[str, Any]]] = {

@@ -19,11 +19,14 @@ from aggregator_api.db.database import Database
 from aggregator_api.errors import UnprocessableError
 from aggregator_api.federations import exports, service
 from aggregator_api.federations.changes import moved_by_server
+from aggregator_api.rollouts import promotion
+from aggregator_api.rollouts.release_steps import given_versions
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.web import views
 from aggregator_api.web.forms import FormDep
 from aggregator_api.web.history_cache import history_reader
 from aggregator_api.web.pages import page
+from aggregator_api.web.routes.releases import refuse_changed
 from federation.plan import Plan
 from gaitway.errors import first_problem
 
@@ -44,9 +47,11 @@ def listing(request: Request, database: DatabaseDep, name: FederationName, curso
         bases = round_history.bases(session, row, [each.round_number for each in found.items])
         metric = metric_of(Plan.model_validate(row.plan))[1]
         fixed, note, regression = moved_by_server(row), row.stable_note, row.regression
+        given, newest = given_versions(session, row), repositories.current_version(session, row).version
     shown: dict[str, Any] = {"found": found, "aliases": aliases, "bases": bases, "cursor": cursor.cursor}
     shown |= {"metric": metric, "score_text": views.score_text, "can_make_onnx": exports.can_make_onnx()}
     shown |= {"unfinished": history_reader(request).is_unfinished, "fixed": fixed}
+    shown |= {"given": given, "newest": newest}
     return page(request, "models.html", federation=name, stable_note=note, regression=regression, **shown)
 
 
@@ -66,8 +71,8 @@ def onnx(database: DatabaseDep, blobs: BlobStoreDep, name: FederationName, versi
 
 @router.post("/federations/{name}/aliases")
 @requires("operator")
-def move(names: AliasServiceDep, name: str, form: FormDep) -> Response:
-    """Let a name stand for a version; a new one is made."""
+def move(names: AliasServiceDep, database: DatabaseDep, name: FederationName, form: FormDep) -> Response:
+    """Let a name stand for a version; a new one is made. What was compared must still be what the name stands for."""
     alias = _alias(form.get("alias", "").strip())
     try:
         said = {"force": bool(form.get("force")), "reason": form.get("reason", "")}
@@ -76,6 +81,9 @@ def move(names: AliasServiceDep, name: str, form: FormDep) -> Response:
         raise UnprocessableError(first_problem(error, input_shown=True)) from error
     except ValueError as error:
         raise UnprocessableError("version: expected a whole number") from error
+    with database.read() as session:
+        present = promotion.named_version(session, service.get_federation(session, name), alias)
+        refuse_changed(form, alias, present)
     names.move(name, alias, target.version, target.forced)
     return RedirectResponse(f"/federations/{name}/models", 303)
 

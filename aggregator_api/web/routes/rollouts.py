@@ -10,57 +10,113 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from aggregator_api.api import queries, rollout_queries
-from aggregator_api.api.dependencies import DatabaseDep, FederationName, PageDep, RolloutServiceDep
+from aggregator_api.api.dependencies import (
+    MAX_ID,
+    DatabaseDep,
+    FederationName,
+    PageDep,
+    RolloutServiceDep,
+    SettingsServiceDep,
+)
+from aggregator_api.api.journal_queries import EventFilter, latest_events
 from aggregator_api.api.queries import PageParams
 from aggregator_api.api.routes import rollouts as rest
 from aggregator_api.api.schemas.rollouts import AnswerName
 from aggregator_api.api.scores import metric_of
 from aggregator_api.auth.scopes import requires
 from aggregator_api.db.database import Database
+from aggregator_api.db.event_kinds import EVENT_KINDS
 from aggregator_api.db.models import FederationRow
 from aggregator_api.errors import UnprocessableError
 from aggregator_api.federations import service
+from aggregator_api.federations.requests import FederationChanges
+from aggregator_api.rollouts.release_steps import present_version
 from aggregator_api.rollouts.requests import NewRollout
+from aggregator_api.rollouts.schedules import SCHEDULES, release_settings, schedule_of
 from aggregator_api.web import views
 from aggregator_api.web.forms import FormDep
 from aggregator_api.web.history_cache import history_reader
 from aggregator_api.web.pages import page, part
+from aggregator_api.web.routes.releases import OWN, refuse_changed
 from federation.plan import Plan
+from federation.rounds.rollout import RolloutPhase
 from gaitway.errors import first_problem
 
 router = APIRouter()
 
 Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
 ChosenAnswer = Annotated[AnswerName | None, Query()]
+Before = Annotated[int | None, Query(ge=1, le=MAX_ID)]
+TIMELINE_EVENTS = 50
+VERSION_KINDS = tuple(
+    kind
+    for kind in EVENT_KINDS
+    if kind.startswith("model.") or kind in {f"rollout.{word}" for word in (*RolloutPhase, "started", "wave")}
+)
+"""What happens to versions as a whole: names, gates that hold one back, waves, halts, regressions."""
+MODES = {
+    "automatic": "each new version is rolled out by itself, once the rollout before it is completed",
+    "manual": "a version is rolled out when an operator says so",
+    "off": "a device uses what it trained itself, and in the end the last version",
+}
 
 
 @router.get("/federations/{name}/rollouts")
 @requires("operator", "read")
-def listing(request: Request, database: DatabaseDep, name: FederationName, cursor: PageDep) -> Response:
-    """List the rollouts."""
+def listing(
+    request: Request, database: DatabaseDep, name: FederationName, cursor: PageDep, before: Before = None
+) -> Response:
+    """List the rollouts, how models are released, and what happened to versions (before that event)."""
     with database.read() as session:
         row = service.get_federation(session, name)
-        shown = _listed(session, row, cursor)
+        shown = {**_listed(session, row, cursor), **_timeline(session, row, before)}
         detail = queries.federation(session, row, history_reader(request).versions)
-    return page(request, "rollouts.html", federation=name, detail=detail, settings=detail.plan.rollout, **shown)
+        newest = detail.model.version
+    shown |= {"settings": detail.plan.rollout, "modes": MODES, "schedules": SCHEDULES, "newest": newest}
+    shown |= {"schedule": schedule_of(detail.plan.rollout) or OWN, "own": OWN, "before": before}
+    return page(request, "rollouts.html", federation=name, **shown)
 
 
 @router.get("/live/federations/{name}/rollouts")
 @requires("operator", "read")
-def live_listing(request: Request, database: DatabaseDep, name: FederationName, cursor: PageDep) -> Response:
+def live_listing(
+    request: Request, database: DatabaseDep, name: FederationName, cursor: PageDep, before: Before = None
+) -> Response:
     """List them anew."""
     with database.read() as session:
-        shown = _listed(session, service.get_federation(session, name), cursor)
-    return part(request, "parts/rollouts.html", federation=name, **shown)
+        row = service.get_federation(session, name)
+        shown = {**_listed(session, row, cursor), **_timeline(session, row, before)}
+    return part(request, "parts/rollouts.html", federation=name, before=before, **shown)
+
+
+@router.post("/federations/{name}")
+@requires("operator")
+def change(settings: SettingsServiceDep, name: FederationName, form: FormDep) -> Response:
+    """Change how the federation releases its models."""
+    mode, schedule = form.get("mode", ""), form.get("schedule", "")
+    try:
+        wanted = {"mode": mode} if schedule == OWN else release_settings(mode, schedule)
+        settings.change(name, FederationChanges.model_validate({"rollout": wanted}))
+    except KeyError as error:
+        known = ", ".join(SCHEDULES)
+        raise UnprocessableError(f"schedule: {schedule[:40]!r} is none of {known}") from error
+    except ValidationError as error:
+        raise UnprocessableError(first_problem(error, input_shown=True)) from error
+    return RedirectResponse(f"/federations/{name}/rollouts", 303)
 
 
 @router.post("/federations/{name}/rollouts")
 @requires("operator")
-def start(rollouts: RolloutServiceDep, name: str, form: FormDep) -> Response:
-    """Begin to release a version."""
+def start(rollouts: RolloutServiceDep, database: DatabaseDep, name: FederationName, form: FormDep) -> Response:
+    """Begin to release a version, by a schedule of waves where one is chosen."""
+    schedule = SCHEDULES.get(form.get("schedule", ""))
+    waves = {} if schedule is None else {"waves": schedule.waves, "soak_s": schedule.soak_s}
+    with database.read() as session:
+        refuse_changed(form, "what devices use", present_version(session, service.get_federation(session, name)))
     try:
         version = int(form["version"]) if form.get("version", "").strip() else None
-        wanted = NewRollout(version=version, force=bool(form.get("force")), reason=form.get("reason", ""))
+        said = {"force": bool(form.get("force")), "reason": form.get("reason", "")}
+        wanted = NewRollout.model_validate({"version": version, **said, **waves})
     except ValidationError as error:
         raise UnprocessableError(first_problem(error, input_shown=True)) from error
     except ValueError as error:
@@ -136,6 +192,12 @@ def _to(name: str, number: int) -> Response:
 def _listed(session: Session, row: FederationRow, cursor: PageParams) -> dict[str, Any]:
     found = rollout_queries.listing(session, row, cursor._replace(newest_first=True))
     return {"found": found, "cursor": cursor.cursor}
+
+
+def _timeline(session: Session, row: FederationRow, before: int | None) -> dict[str, Any]:
+    events = latest_events(session, row, TIMELINE_EVENTS + 1, EventFilter(kinds=VERSION_KINDS), before=before)
+    shown = events[:TIMELINE_EVENTS]
+    return {"events": shown, "older": shown[-1].id if len(events) > TIMELINE_EVENTS else None}
 
 
 def _now(database: Database, name: str, number: int) -> dict[str, Any]:

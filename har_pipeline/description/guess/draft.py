@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import pairwise
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gaitway.toml_text import inline_toml
 from har_pipeline.description.files import find_files
 from har_pipeline.description.guess import roles, sensors
 from har_pipeline.description.guess.headers import is_time, role_of
@@ -63,7 +63,7 @@ class Draft:
     def toml(self) -> str:
         """Write the keys in their order, each with its comment."""
         lines = [f"# {remark}" for remark in self.remarks]
-        lines += [f"{key} = {_toml(guess.value)}  # {guess.comment}" for key, guess in self.guesses.items()]
+        lines += [f"{key} = {inline_toml(guess.value)}  # {guess.comment}" for key, guess in self.guesses.items()]
         return "\n".join(lines) + "\n"
 
 
@@ -299,13 +299,3 @@ def _write_labels(reports: Sequence[FileReport], found: Draft) -> None:
         found.remarks.append(
             'nothing says the activities: add labels = ["…"] and activity = { fixed = "…" } or a group'
         )
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    if isinstance(value, str) and "\\" in value and "'" not in value and value.isprintable():
-        return f"'{value}'"
-    return json.dumps(value, ensure_ascii=not str(value).isprintable())

@@ -1,19 +1,20 @@
 /**
  * The heads that one exchange of sums gives a phone, and which of them it uses: federation/methods/analytic.py and
  * edge_agent/serving/heads.py, with the same decisions and words. A head is the shared one, or the phone's own, in
- * which its sums weigh as all others'; both also on those features alone that are the same however the phone is turned.
+ * which its sums weigh as all others'; both also on those features alone that are the same however the phone is turned,
+ * which the first two are the mean with.
  */
 
 import { byStretch, Paired, PairedGain, STRETCHES } from "./comparison.js";
 import { threeDecimals, withDecimals } from "./numbers.js";
-import { headScores, solve } from "./ridge.js";
+import { headScores, solve, solveMean } from "./ridge.js";
 import { ClassSoundness, METRIC } from "./soundness.js";
 
 /** Labelled windows of one activity in one session: of fewer, a holdout says nothing. */
 const MIN_CONTIGUOUS = 5;
 const MIN_CLASSES = 2;
-/** Root mean square of the standardized means of the acceleration's axes: edge_agent/training/orientation.py. */
-const FAR = 1.5;
+/** Root mean square of the standardized means of the acceleration's axes: models/orientation.py. */
+const FAR = 1;
 /** The simplest first. @type {Record<HeadName, string>} */
 export const HEADS_IN_WORDS = {
   shared: "shared head",
@@ -32,7 +33,7 @@ export const HEADS_IN_WORDS = {
  * @typedef {object} Exchange what heads are solved of
  * @property {FixedSums} shared @property {number} clients whose sums they are
  * @property {FixedSums | null} own null: nothing here has a label
- * @property {{ridge: number, own_weight: number}} method
+ * @property {{ridge: number, own_weight: number, orientation_free_share: number}} method
  * @property {readonly number[]} orientationFree columns; none where the network does not say which
  * @property {number} version @property {string} sha256 of the network below the heads
  */
@@ -42,6 +43,7 @@ export const HEADS_IN_WORDS = {
  * @param {Exchange} exchange @returns {Promise<Model[]>}
  */
 export async function solveHeads({ shared, clients, own, method, orientationFree, version, sha256 }) {
+  const { ridge } = method;
   const others = method.own_weight * Math.max(1, clients);
   /** @type {[HeadName, FixedSums | null, readonly number[] | null][]} */
   const wanted = [];
@@ -51,7 +53,10 @@ export async function solveHeads({ shared, clients, own, method, orientationFree
   if (own && orientationFree.length) wanted.push(["personalized_any_orientation", own, orientationFree]);
   const found = [];
   for (const [head, mine, columns] of wanted) {
-    found.push({ head, ...(await solve(shared, mine, others, method.ridge, columns)), version, sha256 });
+    const solved = columns
+      ? await solve(shared, mine, others, ridge, columns)
+      : await solveMean(shared, mine, others, ridge, orientationFree, method.orientation_free_share);
+    found.push({ head, ...solved, version, sha256 });
   }
   return found;
 }

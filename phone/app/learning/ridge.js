@@ -129,6 +129,20 @@ export async function solve(shared, own, clients, ridge, columns = null) {
   return head;
 }
 
+/**
+ * The mean of the head on all features and, with so large a share, the one on `columns`, if there are any.
+ * @param {FixedSums} shared @param {FixedSums | null} own @param {number} clients @param {number} ridge
+ * @param {readonly number[]} columns @param {number} share @returns {Promise<Head>}
+ */
+export async function solveMean(shared, own, clients, ridge, columns, share) {
+  const whole = await solve(shared, own, clients, ridge);
+  if (!columns.length || !share) return whole;
+  const part = await solve(shared, own, clients, ridge, columns);
+  const mean = (/** @type {Float64Array} */ one, /** @type {Float64Array} */ other) =>
+    one.map((value, i) => (1 - share) * value + share * other[i]);
+  return { weight: mean(whole.weight, part.weight), bias: mean(whole.bias, part.bias) };
+}
+
 /** @param {ArrayLike<number>} features (width) @param {Head} head @returns {Float64Array} (classes) */
 export function headScores(features, { weight, bias }) {
   const width = features.length;

@@ -28,19 +28,18 @@ const REFRESH_MS = 900_000;
  * @property {import("../learning/ridge.js").FixedSums} shared @property {number} clients whose they are
  */
 
-/** @typedef {{ridge: number, clip: number, own_weight: number}} Method what the plan says of it, with its defaults */
+/** @typedef {{ridge: number, clip: number, own_weight: number, orientation_free_share: number}} Method what the plan says of it, with its defaults */
 
 /** @param {Plan} plan @returns {Method} throws a WireError where it is out of bounds */
 export function methodOf({ method }) {
-  const { ridge = 1e-2, clip = 4, own_weight = 1 } = method;
+  const { ridge = 1e-2, clip = 4, own_weight = 1, orientation_free_share = 0.33 } = method;
   const isIn = (/** @type {unknown} */ value, /** @type {number} */ most) =>
     typeof value === "number" && value >= 0 && value <= most;
-  if (isIn(ridge, 1e6) && ridge > 0 && isIn(clip, 8) && clip > 0 && isIn(own_weight, 1e6)) {
-    return { ridge, clip, own_weight };
-  }
+  const isSound = isIn(ridge, 1e6) && ridge > 0 && isIn(clip, 8) && clip > 0 && isIn(own_weight, 1e6);
+  if (isSound && isIn(orientation_free_share, 1)) return { ridge, clip, own_weight, orientation_free_share };
   throw new WireError(
-    `the plan's method has ridge ${ridge}, clip ${clip} and own_weight ${own_weight}; expected above 0 to 1e6, above 0 ` +
-      "to 8, and 0 to 1e6",
+    `the plan's method has ridge ${ridge}, clip ${clip}, own_weight ${own_weight} and orientation_free_share ` +
+      `${orientation_free_share}; expected above 0 to 1e6, above 0 to 8, 0 to 1e6, and 0 to 1`,
   );
 }
 

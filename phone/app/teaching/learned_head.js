@@ -4,7 +4,7 @@
  * what has gone is taken out again, with the same bits as of all windows at once.
  */
 
-import { addWindows, emptySums, predict, solve, travelling } from "../learning/ridge.js";
+import { addWindows, emptySums, predict, solveMean, travelling } from "../learning/ridge.js";
 import { confusion, macroF1 } from "../learning/scores.js";
 import { leftOut } from "./stretches.js";
 
@@ -14,7 +14,8 @@ import { leftOut } from "./stretches.js";
 /**
  * @typedef {object} Shared what a federation has published
  * @property {import("../learning/ridge.js").FixedSums} sums @property {number} clients
- * @property {{ridge: number, clip: number, own_weight: number}} method @property {string} version
+ * @property {import("../protocol/versions.js").Method} method @property {string} version
+ * @property {readonly number[]} orientationFree columns of the features; none where the network does not say which
  */
 
 /**
@@ -41,12 +42,14 @@ export class HeadLearner {
    * @param {number} windowS @returns {Promise<Taught>}
    */
   async learn(labelled, features, activities, shared, windowS) {
-    const { sums, clients, method, version } = shared;
-    if (this.everybody?.version !== version) this.everybody = { version, head: await solve(sums, null, 0, method.ridge) };
+    const { sums, clients, method, version, orientationFree } = shared;
+    const solveBy = (/** @type {import("../learning/ridge.js").FixedSums | null} */ own, /** @type {number} */ others) =>
+      solveMean(sums, own, others, method.ridge, orientationFree, method.orientation_free_share);
+    if (this.everybody?.version !== version) this.everybody = { version, head: await solveBy(null, 0) };
     const { train, test } = leftOut(labelled, windowS);
     const begun = performance.now();
     const own = travelling(await this.sumUp(labelled, train, features, activities, sums, method.clip));
-    const personal = await solve(sums, own, method.own_weight * Math.max(1, clients), method.ridge);
+    const personal = await solveBy(own, method.own_weight * Math.max(1, clients));
     const solveS = (performance.now() - begun) / 1000;
     const rows = joined(test.map((place) => featuresOf(labelled, place, features)));
     const truth = test.map((place) => labelled.y[place]);

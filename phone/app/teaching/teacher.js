@@ -171,30 +171,33 @@ export class Teacher {
 
   async learnNow() {
     const plan = /** @type {import("../types.js").Plan} */ (this.models.plan);
-    const shared = await this.sharedOf(plan);
+    const network = await this.models.load(plan);
+    const shared = await this.sharedOf(plan, network.orientationFree);
     const { activities } = this;
     const windows = (await this.store.windows()).map((window) => ({ ...window, label: window.personal ?? window.label }));
     const known = new Set(activities);
     const chosen = windows.filter(({ label }) => label !== null && known.has(label)).slice(-MAX_WINDOWS);
     const labelled = labelledWindows(chosen, activities);
-    await this.embed(plan, labelled.windows);
+    await this.embed(network.sha256, labelled.windows);
     this.taught = await this.learner.learn(labelled, this.features, activities, shared, WINDOW_MS / 1000);
   }
 
-  /** @param {import("../types.js").Plan} plan */
-  async sharedOf(plan) {
+  /** @param {import("../types.js").Plan} plan @param {readonly number[]} orientationFree */
+  async sharedOf(plan, orientationFree) {
     const kept = await this.store.get(BROADCAST);
     if (!kept) throw new Error("The federation's sums have not come yet: they come when the server is reached.");
     if (this.shared && this.shared.version === kept.sha256) return this.shared;
     const { shared, clients } = sharedSums(kept.file, plan);
-    const found = { sums: shared, clients, method: methodOf(plan), version: kept.sha256 };
+    const found = { sums: shared, clients, method: methodOf(plan), version: kept.sha256, orientationFree };
     this.shared = found;
     return found;
   }
 
-  /** Have the features of windows; those that are known are not computed again. @param {import("../types.js").Plan} plan @param {readonly StoredWindow[]} windows */
-  async embed(plan, windows) {
-    const { sha256 } = await this.models.load(plan);
+  /**
+   * Have the features of windows; those that are known are not computed again.
+   * @param {string} sha256 of the network, which is loaded @param {readonly StoredWindow[]} windows
+   */
+  async embed(sha256, windows) {
     if (sha256 !== this.network) [this.network, this.features] = [sha256, new Map()];
     const ids = new Set(windows.map(({ id }) => id));
     for (const id of this.features.keys()) if (!ids.has(id)) this.features.delete(id);

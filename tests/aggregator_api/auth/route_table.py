@@ -108,6 +108,7 @@ POST   /federations/{name}/rollouts/{number}/resume                             
 POST   /federations/{name}/rollouts/{number}/halt                                 operator | {name}
 GET    /federations/{name}                                                        operator read | {name}
 GET    /live/federations/{name}/{shown}                                           operator read | {name}
+POST   /federations/{name}                                                        operator | {name}
 GET    /federations/{name}/journal                                                operator read | {name}
 GET    /federations/{name}/updates                                                operator read | {name}
 GET    /federations/{name}/plan                                                   operator read | {name}
@@ -121,6 +122,9 @@ POST   /federations/{name}/enrolment-tokens/{token}/revoke                      
 POST   /federations/{name}/enrolment-tokens/{token}/confirm                       operator | {name}
 GET    /federations/{name}/models                                                 operator read | {name}
 GET    /federations/{name}/models/{version}/checkpoint                            operator read | {name}
+GET    /federations/{name}/models/{version}/promote                               operator read | {name}
+GET    /federations/{name}/models/{version}/roll-out                              operator read | {name}
+GET    /federations/{name}/models/{version}/roll-back                             operator read | {name}
 GET    /federations/{name}/models/{version}/onnx                                  operator read | {name}
 POST   /federations/{name}/aliases                                                operator | {name}
 POST   /federations/{name}/aliases/{alias}/delete                                 operator | {name}

@@ -42,7 +42,7 @@ SHOWS = {
     f"{WALKS}/devices?name=nobody": ["No device here has a name that begins with nobody"],
     f"{WALKS}/devices/phone-02": ["Why it does not train", "the battery is at 18 %, 30 % are needed", *LABELS],
     f"{WALKS}/enrolment": ["phone-new", "Approve", "any device", "by phone-01"],
-    f"{WALKS}/rollouts": ["halted", "2 of 3 devices that answered failed", "Release it"],
+    f"{WALKS}/rollouts": ["halted", "2 of 3 devices that answered failed", "Roll out version 13"],
     f"{WALKS}/rollouts/1": ["wave 2 of 3", ">rolled back</span>", "worse than the most frequent class", "70.00 %"],
     f"{WALKS}/models": ["round 13, from v12", "stable", "checkpoint"],
     f"{WALKS}/updates": ["conv1.weight has NaN"],

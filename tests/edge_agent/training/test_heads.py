@@ -60,6 +60,17 @@ def broadcast(plan: Plan) -> Tree:
     return federation.method.broadcast(federation.method.aggregate(federation.state, updates), "")
 
 
+@pytest.fixture(scope="module")
+def network(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The server's export of the federation's network, of which devices make their heads."""
+    initial = build_initial_state(plan, max_model_bytes=1 << 28)
+    path = tmp_path_factory.mktemp("export") / "network.onnx"
+    path.write_bytes(
+        exports.onnx(exports.checkpoint(plan, "demo", 0, initial.sha256, initial.broadcast, {}, is_network=True))
+    )
+    return path
+
+
 def run(job: Job, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """Run a job as its process does; returns the last thing that it said."""
     (job.out / "job.json").write_text(job.model_dump_json())
@@ -101,15 +112,11 @@ def test_heads_are_made_of_the_servers_export_without_another(
     prepared: ClientWindows,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
+    network: Path,
 ) -> None:
-    initial = build_initial_state(plan, max_model_bytes=1 << 28)
-    path = device / "network.onnx"
-    path.write_bytes(
-        exports.onnx(exports.checkpoint(plan, "demo", 0, initial.sha256, initial.broadcast, {}, is_network=True))
-    )
     monkeypatch.setattr(onnx_export, "float32_graph", lambda *_: pytest.fail("torch's exporter ran"))
     job = a_job(device, plan, "train", 2, broadcast=broadcast, continuous=True)
-    run(job.model_copy(update={"onnx_network": path}), capsys)
+    run(job.model_copy(update={"onnx_network": network}), capsys)
     for name in NAMES:
         head, _ = load_checkpoint(job.out / HEADS / name / CHECKPOINT)
         with torch.no_grad():
@@ -120,18 +127,19 @@ def test_heads_are_made_of_the_servers_export_without_another(
 
 
 def test_before_anybody_has_sent_there_are_only_heads_of_ones_own(
-    plan: Plan, device: Path, capsys: pytest.CaptureFixture[str]
+    plan: Plan, device: Path, network: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = a_job(device, plan, continuous=True)
-    run(job, capsys)
+    run(job.model_copy(update={"onnx_network": network}), capsys)
     names = {path.name for path in (job.out / HEADS).iterdir() if path.is_dir()}
     assert names == {"personalized", "personalized_any_orientation"}
 
 
 def test_both_ends_of_a_device_number_the_same_windows(
-    plan: Plan, broadcast: Tree, device: Path, capsys: pytest.CaptureFixture[str]
+    plan: Plan, broadcast: Tree, device: Path, network: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = a_job(device, plan, "train", 2, broadcast=broadcast, continuous=True)
+    job = job.model_copy(update={"onnx_network": network})
     run(job, capsys)
     settings = preparation(make_config(device).sensors, plan)
     with closing(WindowStore(device)) as windows, closing(StateStore(device)) as store:
@@ -166,9 +174,10 @@ def test_both_ends_of_a_device_number_the_same_windows(
 
 
 def test_the_winner_is_served_and_said_in_words_with_every_heads_numbers(
-    plan: Plan, broadcast: Tree, device: Path, capsys: pytest.CaptureFixture[str]
+    plan: Plan, broadcast: Tree, device: Path, network: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(a_job(device, plan, "train", 2, broadcast=broadcast, continuous=True), capsys)
+    job = a_job(device, plan, "train", 2, broadcast=broadcast, continuous=True)
+    run(job.model_copy(update={"onnx_network": network}), capsys)
     config = make_config(device)
     verdict = evaluate_job(config, plan, Evaluate(2, "train"))
     assert verdict.answer == "adopted", verdict.reason

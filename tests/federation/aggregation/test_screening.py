@@ -55,6 +55,19 @@ def test_norms_by_hand() -> None:
     assert change_norms({"params": {"new": torch.tensor([3.0, 4.0])}}, start, groups) == {"params": 5.0}
 
 
+def test_a_covariance_is_judged_in_the_units_of_the_features() -> None:
+    """Features of an honest device that are four times as large: 16 times the covariance, and no outlier by 10."""
+    groups = METHODS["pfedfda"].upload_groups
+    ours, larger = ({"means": by * torch.ones(2, 8), "covariance": by**2 * torch.eye(16)} for by in (1.0, 4.0))
+    assert change_norms(ours, {}, groups) == {"means": 4.0, "covariance": 2.0}
+    assert change_norms(larger, {}, groups) == {"means": 16.0, "covariance": 8.0}
+    claims = {name: UpdateClaim(10, change_norms(ours, {}, groups)) for name in "abc"}
+    claims["d"] = UpdateClaim(10, change_norms(larger, {}, groups))
+    assert not screen(RoundSettings(), claims, NormHistory()).excluded
+    claims["d"] = UpdateClaim(10, change_norms({**ours, "covariance": 101 * torch.eye(16)}, {}, groups))
+    assert list(screen(RoundSettings(), claims, NormHistory()).excluded) == ["d"]
+
+
 @pytest.mark.parametrize(
     ("examples", "limit"),
     [

@@ -85,8 +85,21 @@ def numpy_sums(mine: Examples) -> tuple[np.ndarray, np.ndarray]:
     return (a * w).T @ a, (a * w).T @ np.eye(CLASSES)[y]
 
 
-def numpy_head(gram: np.ndarray, moment: np.ndarray) -> np.ndarray:
+def numpy_ridge(gram: np.ndarray, moment: np.ndarray) -> np.ndarray:
     return np.linalg.solve(gram + LAMBDA * np.trace(gram) / len(gram) * np.eye(len(gram)), moment)
+
+
+def numpy_free_head(gram: np.ndarray, moment: np.ndarray) -> np.ndarray:
+    """Ridge regression of the sub-block that knows no axes; zero on the others."""
+    free = np.flatnonzero(np.append(FRESH.buffers["orientation_free"].numpy(), 1))
+    found = np.zeros_like(moment)
+    found[free] = numpy_ridge(gram[np.ix_(free, free)], moment[free])
+    return found
+
+
+def numpy_head(gram: np.ndarray, moment: np.ndarray) -> np.ndarray:
+    """A third of the one, the rest of the other."""
+    return 0.67 * numpy_ridge(gram, moment) + 0.33 * numpy_free_head(gram, moment)
 
 
 def test_the_shared_head_is_ridge_regression_of_everybody() -> None:
@@ -125,8 +138,17 @@ def test_a_client_predicts_by_all_sums_and_its_own() -> None:
         np.testing.assert_allclose(logits, features(DATA[name]) @ expected, atol=5e-3)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_the_head_without_axes_has_its_share_in_the_shared_one(share: float) -> None:
+    setup, _, start = federation(orientation_free_share=share)
+    state = setup.method.aggregate(start, UPDATES.values())
+    gram, moment = (sum(parts) for parts in zip(*map(numpy_sums, DATA.values()), strict=True))
+    expected = (1 - share) * numpy_ridge(gram, moment) + share * numpy_free_head(gram, moment)
+    np.testing.assert_allclose(state["params"]["head.weight"].numpy(), expected[:-1].T, atol=2e-3)
+
+
 def test_one_exchange_gives_four_heads() -> None:
-    """Of all features and of those without axes, which is ridge regression of that sub-block; zero on the others."""
+    """Shared and own, and both without axes."""
     state = METHOD.aggregate(STATE, UPDATES.values())
     grams, moments = zip(*map(numpy_sums, DATA.values()), strict=True)
     sums = {"shared": (sum(grams), sum(moments))}
@@ -139,11 +161,8 @@ def test_one_exchange_gives_four_heads() -> None:
     free = np.flatnonzero(np.append(FRESH.buffers["orientation_free"].numpy(), 1))
     assert len(free) == 90 + COSINES // 2 + 1
     for name, model in models.items():
-        gram, moment = sums[name.removesuffix("_any_orientation")]
-        expected = numpy_head(gram, moment)
-        if name.endswith("_any_orientation"):
-            expected = np.zeros_like(expected)
-            expected[free] = numpy_head(gram[np.ix_(free, free)], moment[free])
+        parts = sums[name.removesuffix("_any_orientation")]
+        expected = (numpy_free_head if name.endswith("_any_orientation") else numpy_head)(*parts)
         params = model.params
         np.testing.assert_allclose(params["head.weight"].numpy(), expected[:-1].T, atol=5e-3, err_msg=name)
         np.testing.assert_allclose(params["head.bias"].numpy(), expected[-1], atol=5e-3, err_msg=name)
@@ -275,6 +294,7 @@ def _split(head: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         {"clip": 0},
         {"clip": 9},
         {"own_weight": -1},
+        {"orientation_free_share": 1.1},
         {"rotations": 17},
         {"degrees": 0},
     ],

@@ -11,7 +11,7 @@ const PLAN = {
 };
 const HOP_MS = 1280;
 const WIDTH = 2;
-const METHOD = { ridge: 1e-2, clip: 4, own_weight: 1 };
+const METHOD = { ridge: 1e-2, clip: 4, own_weight: 1, orientation_free_share: 0.33 };
 
 function stored(count, each = {}) {
   return Array.from({ length: count }, (_, i) => ({

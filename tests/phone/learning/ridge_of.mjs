@@ -1,6 +1,6 @@
 // Reads features of windows and shared sums, and writes the sums that a phone would send and the head that it solves.
 import { readFileSync } from "node:fs";
-import { addWindows, emptySums, predict, solve, travelling } from "../../../phone/app/learning/ridge.js";
+import { addWindows, emptySums, predict, solve, solveMean, travelling } from "../../../phone/app/learning/ridge.js";
 import { floats } from "./vectors.mjs";
 
 /** @param {string} text base64 of little-endian int64 */
@@ -9,7 +9,7 @@ const wholes = (text) => new BigInt64Array(Uint8Array.from(Buffer.from(text, "ba
 const written = (array) => Buffer.from(array.buffer).toString("base64");
 const { cases, clip, ridge } = JSON.parse(readFileSync(0, "utf8"));
 const found = [];
-for (const { features, y, width, classes, shared, clients, columns } of cases) {
+for (const { features, y, width, classes, shared, clients, columns, share } of cases) {
   const embeddings = floats(features);
   const sums = emptySums(classes, width);
   const half = Math.floor(y.length / 2); // in two parts, as windows come
@@ -18,7 +18,8 @@ for (const { features, y, width, classes, shared, clients, columns } of cases) {
   const own = travelling(sums);
   const all = { gram: wholes(shared.gram), moment: wholes(shared.moment), classes: shared.classes };
   const begun = performance.now();
-  const head = await solve(all, clients ? own : null, clients, ridge, columns);
+  const mine = clients ? own : null;
+  const head = await (share ? solveMean(all, mine, clients, ridge, columns, share) : solve(all, mine, clients, ridge, columns));
   const seconds = (performance.now() - begun) / 1000;
   found.push({
     gram: written(own.gram),

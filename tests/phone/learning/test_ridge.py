@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from federation.aggregation.ridge_numpy import FixedSums, solve, sums_of, travelling
+from federation.aggregation.ridge_numpy import FixedSums, solve, solve_mean, sums_of, travelling
+from models.orientation import FAR
 from tests.phone.learning.conftest import ByNode
 
 CLIP, RIDGE = 4.0, 1e-2
@@ -36,7 +39,7 @@ def case(seed: int, width: int, classes: int, **options: Any) -> dict[str, Any]:
     shared = FixedSums(*(sum(each.astype(np.int64) for each in parts) for parts in zip(*others, strict=True)))
     features, y = windows(random, options.get("count", 90), width, classes + personal)
     return {"features": features, "y": y, "classes": classes + personal, "shared": shared, "width": width,
-            "clients": options.get("clients", 3), "columns": options.get("columns")}  # fmt: skip
+            "clients": options.get("clients", 3), "columns": options.get("columns"), "share": options.get("share")}  # fmt: skip
 
 
 def request(each: dict[str, Any]) -> dict[str, Any]:
@@ -50,6 +53,7 @@ def test_sums_and_heads_are_those_of_numpy(by_node: ByNode) -> None:
         case(0, 20, 6),
         case(1, 20, 6, personal=2),
         case(2, 33, 20, columns=[0, 3, 4, 30]),
+        case(2, 33, 20, columns=[0, 3, 4, 30], share=0.25, personal=1),
         case(3, 20, 6, clients=0),
         case(4, 7, 2, count=0),
         case(5, 783, 6, personal=1, count=200),  # as long as the plan's own network has them
@@ -59,7 +63,13 @@ def test_sums_and_heads_are_those_of_numpy(by_node: ByNode) -> None:
         own = travelling(sums_of(each["features"], each["y"], each["classes"], CLIP))
         assert np.array_equal(unpacked(found["gram"], "<i4"), own.gram)
         assert np.array_equal(unpacked(found["moment"], "<i4"), own.moment.reshape(-1))
-        head = solve(each["shared"], own if each["clients"] else None, each["clients"], RIDGE, each["columns"])
+        given = each["shared"], own if each["clients"] else None, each["clients"], RIDGE, each["columns"]
+        head = solve_mean(*given, each["share"]) if each["share"] else solve(*given)
         assert unpacked(found["weight"], "<f8") == pytest.approx(head.weight.reshape(-1), abs=1e-6)
         assert unpacked(found["bias"], "<f8") == pytest.approx(head.bias, abs=1e-6)
         assert found["predicted"] == head.classes(each["features"]).tolist()
+
+
+def test_a_phone_and_a_board_call_the_same_direction_of_gravity_far() -> None:
+    source = (Path(__file__).parents[3] / "phone/app/learning/heads.js").read_text()
+    assert [float(found) for found in re.findall(r"const FAR = ([\d.]+);", source)] == [FAR]

@@ -1,0 +1,63 @@
+"""Ready schedules of waves, from which an operator chooses instead of writing shares and seconds.
+
+A device judges a model on its own holdout within minutes of hearing of it, so a wave needs no longer than that to tell
+a model that works from one that does not; what only shows in use takes longer, which is what the careful one is for.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from federation.plan import RolloutSettings
+
+
+class ReleaseSchedule(NamedTuple):
+    """Which shares of the devices get a version, how long each wave lasts at least, and what that is good for."""
+
+    label: str
+    waves: tuple[float, ...]
+    soak_s: float
+    purpose: str
+
+
+SCHEDULES: dict[str, ReleaseSchedule] = {
+    "standard": ReleaseSchedule(
+        "10 %, then half, then all; ten minutes each",
+        (0.1, 0.5, 1.0),
+        600.0,
+        "a version that works reaches everybody in twenty minutes; one that does not meets a tenth of the devices",
+    ),
+    "careful": ReleaseSchedule(
+        "5 %, then a quarter, then all; a day each",
+        (0.05, 0.25, 1.0),
+        86_400.0,
+        "for faults that only show in use: each wave sees a whole day of people's lives",
+    ),
+    "at-once": ReleaseSchedule(
+        "all devices at once",
+        (1.0,),
+        0.0,
+        "a first model, or one that must replace another now; nothing stops it before everybody has heard of it",
+    ),
+}
+STANDARD = "standard"
+
+
+def release_settings(mode: str, schedule: str = STANDARD) -> dict[str, object]:
+    """Return a plan's `rollout` for a mode and a schedule, as JSON.
+
+    Raises:
+        KeyError: if there is no such schedule.
+    """
+    if mode == "off":
+        return {"mode": mode}
+    chosen = SCHEDULES[schedule]
+    return {"mode": mode, "waves": list(chosen.waves), "soak_s": chosen.soak_s}
+
+
+def schedule_of(settings: RolloutSettings) -> str:
+    """Name the schedule that a federation's settings follow; empty where they are its own."""
+    for name, one in SCHEDULES.items():
+        if settings.waves == one.waves and settings.soak_s == one.soak_s:
+            return name
+    return ""
