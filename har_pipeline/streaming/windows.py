@@ -55,9 +55,9 @@ class ClientWindows:
 
     def select(self, index: np.ndarray) -> ClientWindows:
         """Return the windows at `index` (indices or a mask)."""
-        parts = (self.x, self.y, self.start_s, self.session, self.number)
+        x, y, start_s, session = (part[index] for part in (self.x, self.y, self.start_s, self.session))
         target = None if self.target is None else self.target[index]
-        return ClientWindows(self.client, *(part[index] for part in parts), target)
+        return ClientWindows(self.client, x, y, start_s, session, self.number[index], target)
 
     def learning_numbers(self) -> ClientWindows:
         """Return the windows that have a number, as targets; in place of the class stands the session.

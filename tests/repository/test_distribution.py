@@ -103,7 +103,7 @@ def test_an_extra_requires_what_its_programs_import(extra: str) -> None:
 
 
 def test_an_exported_model_needs_no_torch() -> None:
-    """What `export.recognizer` loads in a fresh process is in test_imports.py; files are read with pandas."""
+    """What `export.recognizer` loads in a fresh process is in test_loaded_modules.py; files are read with pandas."""
     assert {"numpy", "onnxruntime", "pandas"} <= requirements("runtime")
     assert requirements("runtime") & {"torch", "scipy", "onnx", "onnxscript"} == set()
 

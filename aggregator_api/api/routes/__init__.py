@@ -11,7 +11,6 @@ from aggregator_api.api.routes import (
     federations,
     health,
     keys,
-    metrics,
     models,
     progress,
     rollouts,
@@ -22,7 +21,6 @@ ROUTERS = tuple(
     module.router
     for module in (
         *(federations, progress, models, rollouts, events),
-        *(enrolment, device_messages, keys, audit, blobs),
-        *(health, metrics),
+        *(enrolment, device_messages, keys, audit, blobs, health),
     )
 )
