@@ -17,7 +17,8 @@ Each client predicts with a head of its own, solved of all sums and its own ones
 Of a network that says which of its features do not depend on how the phone lies (`har_features`), the same sums give
 heads on those alone, the solution of a sub-block. The shared and the own head are then a weighted mean of that
 head and the one on all features: two opinions, of which one cannot lean on how the phone lies. Which of the four a
-device serves with is for its gate to decide. Sums say much of a person's features: whoever may not see them needs secure sums.
+device serves with is for its gate to decide. Sums say much of a person's features: whoever may not see them needs
+secure sums.
 """
 
 from __future__ import annotations
@@ -98,9 +99,7 @@ class Analytic(Method):
     clip: float = 4.0  # features are cut off beyond ±clip, 0 to 8: no example weighs more
     groups: int = 32  # into so many a robust rule deals more clients, 3 to 256; it judges a group as one
     own_weight: float = 1.0  # of a client's own sums against all others' together; 0: the shared head
-    orientation_free_share: float = (
-        0.33  # of the head without axes in those that serve, 0 to 1; the rest: of all features
-    )
+    orientation_free_share: float = 0.33  # of the head without axes in what serves, 0 to 1; the rest is of all
     rotations: int = 0  # copies of each window, turned at random, that a client's sums have besides it, 0 to 16
     degrees: float = 180.0  # by how much these copies are turned at most, above 0; 180: by any rotation
 

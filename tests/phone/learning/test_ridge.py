@@ -38,8 +38,8 @@ def case(seed: int, width: int, classes: int, **options: Any) -> dict[str, Any]:
     others = [travelling(sums_of(*windows(random, 120, width, classes), classes, CLIP)) for _ in range(3)]
     shared = FixedSums(*(sum(each.astype(np.int64) for each in parts) for parts in zip(*others, strict=True)))
     features, y = windows(random, options.get("count", 90), width, classes + personal)
-    return {"features": features, "y": y, "classes": classes + personal, "shared": shared, "width": width,
-            "clients": options.get("clients", 3), "columns": options.get("columns"), "share": options.get("share")}  # fmt: skip
+    given = {"clients": 3, "columns": None, "share": None, **options}
+    return {"features": features, "y": y, "classes": classes + personal, "shared": shared, "width": width, **given}
 
 
 def request(each: dict[str, Any]) -> dict[str, Any]:
