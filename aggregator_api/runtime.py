@@ -162,8 +162,16 @@ class Runtime:
 
     def _make_services(self) -> None:
         settings = self.settings
+        self.programs = ProgramMaker(
+            self.database,
+            self.blobs,
+            self.leadership,
+            self.coordinator.announce,
+            self.closing,
+            is_on=settings.programs,
+        )
         self.federations = FederationService(
-            self.database, self.blobs, self.coordinator, max_model_bytes=settings.max_model_bytes
+            self.database, self.blobs, self.coordinator, self.programs, max_model_bytes=settings.max_model_bytes
         )
         self.federation_settings = SettingsService(self.database, self.coordinator, self.clock)
         self.aliases = AliasService(self.database, self.coordinator)
@@ -207,6 +215,7 @@ class Runtime:
         self.inbox.start()
         self.transport.start()
         self.leadership.start()
+        self.programs.resume()
 
     def stop(self) -> None:
         """Take no more messages, finish those at hand, and close; a running aggregation is waited for."""
@@ -214,6 +223,7 @@ class Runtime:
         self.leadership.stop()
         self.transport.stop()
         self.inbox.stop()
+        self.programs.close()
         self._pool.shutdown()
         self._executor.close()
         self.leadership.release()
@@ -282,6 +292,7 @@ class Runtime:
     def _take_over(self, name: str) -> None:
         self._gained.put(name)  # its uploads belong to the thread that handles messages
         self.coordinator.take_over(name)
+        self.programs.begin(name)
 
     def _recover(self) -> None:
         self.coordinator.recover()

@@ -168,6 +168,9 @@ class Settings(BaseSettings):
     )
     update_retention_days: float | None = Field(default=None, gt=0, description="settled updates' rows; none: for ever")
     event_retention_days: float | None = Field(default=None, gt=0, description="events of federations; none: for ever")
+    programs: bool = Field(
+        default=True, description="make each federation's program, by which devices without torch train"
+    )
     phone_page: bool = Field(default=True, description="serve the app for phones' browsers at /phone/")
     log_level: str = "INFO"
     log_format: Literal["text", "json"] = Field(default="text", description="json: one line per record")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_agent.config.settings import Config
-from edge_agent.errors import AgentError
+from edge_agent.errors import AgentError, DownloadError
 from edge_agent.machine.commands import Evaluate
 from edge_agent.machine.events import BlobFailed, BlobFetched
 from edge_agent.serving.acceptance import evaluate_job
@@ -22,6 +22,9 @@ from gaitway.threads import run_in_thread
 from har_pipeline import PipelineError
 
 log = logging.getLogger(__name__)
+
+MAX_FILE_BYTES = 256 << 20
+"""Of a network's file or a program."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +60,14 @@ class BackgroundTasks:
         return self._blobs.path(model.sha256)
 
     def network(self, network: BlobPointer | None) -> Path | None:
-        """Return where the network's ONNX file lies; None if it was not announced, or could not be fetched."""
+        """Return where the ONNX file lies; None if none was announced, or it could not be fetched."""
         if network is None:
             return None
         path = self._networks.path(network.sha256)
         return path if path.is_file() else None
 
     def fetch(self, model: BlobPointer, network: BlobPointer | None = None) -> None:
-        """Download a broadcast and verify it, and before it the network's ONNX file."""
+        """Download a broadcast and verify it, and before it the ONNX file that the work needs."""
         run_in_thread(
             "download",
             lambda: self._fetch(model, network),
@@ -82,9 +85,11 @@ class BackgroundTasks:
     def _fetch(self, model: BlobPointer, network: BlobPointer | None) -> None:
         if network is not None:
             try:
+                if network.size > MAX_FILE_BYTES:
+                    raise DownloadError(f"an ONNX file of {network.size:,} bytes; expected at most {MAX_FILE_BYTES:,}")
                 self._networks.fetch(network)
-            except (AgentError, OSError) as error:  # the device can export it, and does
-                log.warning("the network's ONNX file cannot be fetched: %s", error)
+            except (AgentError, OSError) as error:  # a device with torch can export it; one without tries again
+                log.warning("the federation's ONNX file cannot be fetched: %s", error)
         try:
             self._blobs.fetch(model)
         except (AgentError, OSError) as error:

@@ -202,6 +202,7 @@ def manifest_of(
         class_counts=result["class_counts"] and tuple(result["class_counts"]),
         precision=job.precision,
         compression=job.compression,
+        runtime=job.runtime,
         size=update.stat().st_size,
         sha256=sha256,
         chunk_bytes=job.chunk_bytes,

@@ -14,6 +14,7 @@ from typing import Literal
 
 from edge_agent.background_tasks import Evaluated
 from edge_agent.config.settings import Config
+from edge_agent.config.training import resolve_runtime
 from edge_agent.drivers import Drivers, Mailbox, Message, Stop, open_drivers
 from edge_agent.errors import StoreError, TrustError
 from edge_agent.machine import commands as do
@@ -82,6 +83,7 @@ class Supervisor:
             retry_s=training.retry_s,
             until=until,
             model=me.model,
+            runtime=resolve_runtime(training.runtime),
         )
         self.store = drivers.store
         self.agent = load_agent(self.store)

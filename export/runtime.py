@@ -173,6 +173,7 @@ class Session:
     def __init__(self, session: onnxruntime.InferenceSession, metadata: ModelMetadata) -> None:
         self._session = session
         self.metadata = metadata
+        self._one_at_a_time = session.get_inputs()[0].shape[0] == 1
 
     @classmethod
     def load(cls, source: Path | str | bytes, *, threads: int = 1) -> "Session":
@@ -202,10 +203,12 @@ class Session:
         Images of any size: `export.images`.
         """
         x, task = self._checked(examples), self.metadata.answered
-        rows = task.inference_batch
+        rows = 1 if self._one_at_a_time else task.inference_batch
+        given = x if len(x) or not self._one_at_a_time else np.zeros((1, *x.shape[1:]), np.float32)
         # An empty batch gives (0, C) and (0, D). What follows the run costs a small network as much as the run does.
-        outputs = [self._session.run(_OUTPUTS, {"x": x[i : i + rows]}) for i in range(0, max(1, len(x)), rows)]
+        outputs = [self._session.run(_OUTPUTS, {"x": given[i : i + rows]}) for i in range(0, max(1, len(x)), rows)]
         logits, embedding = outputs[0] if len(outputs) == 1 else map(np.concatenate, zip(*outputs, strict=True))
+        logits, embedding = logits[: len(x)], embedding[: len(x)]
         answers = task.answers(logits)
         labels = () if self.metadata.segments else tuple(task.words(each, self.metadata.labels) for each in answers)
         numbers = answers if self.metadata.measures else None
@@ -226,8 +229,8 @@ def _check_graph(session: onnxruntime.InferenceSession, metadata: ModelMetadata)
     wanted = list(metadata.input.shape)
     if list(inputs) != ["x"] or shape[0] != "tensor(float)" or shape[1][1:] != wanted:
         raise ModelFileError(f"inputs are {inputs}; expected x: float32 [batch, {str(wanted)[1:]}")
-    if not isinstance(shape[1][0], str):
-        raise ModelFileError(f"the batch of input x is fixed at {shape[1][0]}; expected it to be free")
+    if not isinstance(shape[1][0], str) and shape[1][0] != 1:
+        raise ModelFileError(f"the batch of input x is fixed at {shape[1][0]}; expected it to be free, or 1")
     outputs = {o.name: o.shape for o in session.get_outputs()}
     answer = [len(metadata.labels), *metadata.answer_shape]
     if set(outputs) != {"logits", "embedding"} or outputs["logits"][1:] != answer:

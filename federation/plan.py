@@ -190,6 +190,10 @@ class RoundSettings(Strict):
         default=5, ge=1, le=1_000_000, description="pause the federation after so many failed rounds in a row"
     )
 
+    def keeps_partial_work(self, method_does: bool) -> bool:
+        """Whether an update of a client that did not do all of its steps is aggregated; or what the method does."""
+        return method_does if self.partial_work == "method" else self.partial_work == "use"
+
 
 class PublicationSettings(Strict):
     """When a continuous federation publishes a version, and when its devices send their sums again."""

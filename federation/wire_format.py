@@ -31,6 +31,8 @@ that each lies at a multiple of its size."""
 _RANK = {code: rank for rank, code in enumerate(CODES.values())}
 READ_ERRORS = (SafetensorError, ValueError, KeyError, RuntimeError, OverflowError)
 """What the library raises of bytes that are no safetensors file."""
+HEADER_BYTES = 1 << 20
+"""Room for a safetensors header beside the tensors."""
 MAX_COUNT = 2048
 """Whole numbers up to which float16 has them all."""
 
@@ -85,8 +87,18 @@ def broken(raw: bytes, error: Exception) -> WireError:
 def names_in_order(raw: bytes, names: Iterable[str]) -> list[str]:
     """Return names in the order of the header, which is the tree's: sums round by it as where they were written."""
     known = set(names)
+    return [name for name in _header(raw) if name in known]
+
+
+def metadata_in(raw: bytes) -> dict[str, str]:
+    """Return what a whole safetensors file says of itself besides its tensors."""
+    return dict(_header(raw).get("__metadata__", {}))
+
+
+def _header(raw: bytes) -> dict[str, Any]:
     size = struct.unpack_from("<Q", raw)[0]
-    return [name for name in json.loads(raw[8 : 8 + size]) if name in known]
+    found: dict[str, Any] = json.loads(raw[8 : 8 + size])
+    return found
 
 
 def refuse_dtype(name: str, dtype: object) -> WireError:

@@ -12,6 +12,8 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"
 # Devices that tests start share a busy machine, and train on it whatever its load, battery and temperature.
 os.environ["GAITWAY_EDGE_CONDITIONS_IGNORE"] = '["all"]'
+# A federation's program takes its server some ten seconds of a core, which tests of other things do without.
+os.environ["GAITWAY_PROGRAMS"] = "false"
 
 import pytest
 from hypothesis import HealthCheck, settings

@@ -77,7 +77,12 @@ def federation(
             "devices": now.devices,
             "devices_online": now.online,
             "model": _versions(session, row, [now.ModelVersionRow], scores)[0],
-            "feature_model": _feature_model(row),
+            "feature_model": _pointer_to(row.feature_model_sha256, row.feature_model_size),
+            "program": {
+                "state": row.program_state,
+                "note": row.program_note,
+                "file": _pointer_to(row.program_sha256, row.program_size),
+            },
             "continuous": continuous,
         }
     )
@@ -91,9 +96,8 @@ def _continuous(session: Session, row: FederationRow) -> resources.ContinuousSta
     return resources.ContinuousState(devices=found.devices, changes_waiting=found.waiting, next_version_at=at)
 
 
-def _feature_model(row: FederationRow) -> dict[str, Any] | None:
-    sha256 = row.feature_model_sha256
-    return {"sha256": sha256, "size": row.feature_model_size, "url": f"/v1/blobs/{sha256}"} if sha256 else None
+def _pointer_to(sha256: str | None, size: int | None) -> dict[str, Any] | None:
+    return {"sha256": sha256, "size": size, "url": f"/v1/blobs/{sha256}"} if sha256 else None
 
 
 def _detail() -> Select[Any]:

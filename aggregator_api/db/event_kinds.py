@@ -27,6 +27,8 @@ EVENT_KINDS = {
     "federation.finished": EventKind("it has had all its rounds, or has spent its privacy", changes_measures=True),
     "federation.stopped": EventKind("the operator ended it"),
     "server.restored": EventKind("the server goes on from a backup"),
+    "program.made": EventKind("devices without torch can train, by the federation's program"),
+    "program.failed": EventKind("the federation has no program, so devices without torch cannot train"),
     "round.announced": EventKind("a round has begun, and its cohort is invited"),
     "round.collecting": EventKind("the first update of the round has come"),
     "round.aggregating": EventKind("no more updates are taken, and the round is aggregated"),

@@ -69,6 +69,11 @@ class FederationRow(Base):
     # the ONNX file of the network below the head, for ends without torch; null: none may join
     feature_model_sha256: Mapped[str | None] = mapped_column(SHA256)
     feature_model_size: Mapped[int | None] = mapped_column(SIZE)
+    # the client's half of a round as ONNX graphs, for ends without torch: none, making, ready or failed, and why
+    program_state: Mapped[str] = mapped_column(String(16), default="none", server_default="none")
+    program_note: Mapped[str] = mapped_column(Text, default="", server_default="")
+    program_sha256: Mapped[str | None] = mapped_column(SHA256)
+    program_size: Mapped[int | None] = mapped_column(SIZE)
     stable_note: Mapped[str] = mapped_column(Text, default="", server_default="")  # why `stable` stays where it is
     regression: Mapped[str] = mapped_column(Text, default="", server_default="")  # what has become worse; '': nothing
 

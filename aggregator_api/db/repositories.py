@@ -242,7 +242,9 @@ def _broadcasts(of_one: bool) -> tuple[Select[int], ...]:
     deleted = exists().where(ModelVersionRow.broadcast_sha256 == sha256, ModelVersionRow.deleted_at.is_not(None))
     for_one = select(RoundRow.id).join(ParticipationRow).where(ParticipationRow.broadcast_sha256 == sha256)
     for_one = for_one.where(or_(RoundRow.phase.not_in(ENDED), ~deleted))
-    of_network = select(FederationRow.id).where(FederationRow.feature_model_sha256 == sha256)
+    of_network = select(FederationRow.id).where(
+        or_(FederationRow.feature_model_sha256 == sha256, FederationRow.program_sha256 == sha256)
+    )
     if of_one:
         for_all = for_all.join(FederationRow, FederationRow.id == ModelVersionRow.federation_id)
         for_one = for_one.join(FederationRow, FederationRow.id == RoundRow.federation_id)

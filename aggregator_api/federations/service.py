@@ -15,6 +15,7 @@ from aggregator_api.db.models import Blob, FederationRow, RoundRow
 from aggregator_api.errors import ConflictError, NotFoundError
 from aggregator_api.federations import exports
 from aggregator_api.federations.initial_state import InitialState, StartingPoint, build_initial_state
+from aggregator_api.federations.programs import ProgramMaker
 from aggregator_api.federations.requests import NewFederation, VersionReference
 from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.storage.blobs import BlobStore
@@ -27,10 +28,19 @@ from federation.rounds.server_round import Event, Paused, Resumed, Stopped
 class FederationService:
     """Begins federations and steers them as their operators wish."""
 
-    def __init__(self, database: Database, blobs: BlobStore, coordinator: Coordinator, *, max_model_bytes: int) -> None:
+    def __init__(
+        self,
+        database: Database,
+        blobs: BlobStore,
+        coordinator: Coordinator,
+        programs: ProgramMaker,
+        *,
+        max_model_bytes: int,
+    ) -> None:
         self._database = database
         self._blobs = blobs
         self._coordinator = coordinator
+        self._programs = programs
         self._max_model_bytes = max_model_bytes
 
     def create(self, new: NewFederation) -> None:
@@ -51,10 +61,12 @@ class FederationService:
         state, broadcast = self._blobs.put(initial.state), self._blobs.put(initial.broadcast)
         try:
             with self._database.write() as session:
-                _write(session, new, initial, state, broadcast, feature_model)
+                row = _write(session, new, initial, state, broadcast, feature_model)
+                row.program_state, row.program_note = self._programs.first_state(new.plan)
         except IntegrityError as error:
             raise _exists(new.name) from error  # another request was faster
         self._coordinator.created(new.name)
+        self._programs.begin(new.name)
 
     def check(self, new: NewFederation) -> int:
         """Make everything of a federation but its rows, and return how many bytes its model has on the wire.
@@ -173,7 +185,7 @@ def _write(
     state: Blob,
     broadcast: Blob,
     feature_model: Blob | None,
-) -> None:
+) -> FederationRow:
     row = FederationRow(
         name=new.name,
         # servers that remember an earlier federation of this name by its revision must not take this one for it
@@ -191,6 +203,7 @@ def _write(
     repositories.add_version(session, row, 0, state, broadcast)
     whence = f", started from {initial.started_from}" if initial.started_from else ""
     repositories.journal(session, row, "federation.created", detail=f"model {broadcast.sha256[:12]}{whence}")
+    return row
 
 
 def _exists(name: str) -> ConflictError:

@@ -127,7 +127,8 @@ def announcement(
             "plan": plan,
             "continuous": continuous,
             "model": model,
-            "feature_model": _feature_model(federation),
+            "feature_model": _pointer_to(federation.feature_model_sha256, federation.feature_model_size),
+            "program": _pointer_to(federation.program_sha256, federation.program_size),
             "release": transitions.order(session, federation),
             "chunk_bytes": chunk_bytes,
             "created": time.time(),
@@ -157,8 +158,7 @@ def _part_of(session: Session, federation: FederationRow, row: RoundRow, device:
     return [part] if part is not None else []
 
 
-def _feature_model(federation: FederationRow) -> BlobPointer | None:
-    sha256, size = federation.feature_model_sha256, federation.feature_model_size
+def _pointer_to(sha256: str | None, size: int | None) -> BlobPointer | None:
     return None if sha256 is None or size is None else pointer(sha256, size, None)
 
 

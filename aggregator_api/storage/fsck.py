@@ -173,8 +173,14 @@ def _sizes(session: Session) -> dict[str, int]:
     versions = session.execute(select(ModelVersionRow.broadcast_sha256, ModelVersionRow.broadcast_size))
     sums = session.execute(select(ContributionRow.sha256, ContributionRow.size))
     networks = session.execute(select(FederationRow.feature_model_sha256, FederationRow.feature_model_size))
+    programs = session.execute(select(FederationRow.program_sha256, FederationRow.program_size))
     updates = session.execute(select(UpdateRow.sha256, UpdateRow.size).where(UpdateRow.status != "quarantined"))
-    return {sha256: size for rows in (versions, networks, updates, sums) for sha256, size in rows if sha256 and size}
+    return {
+        sha256: size
+        for rows in (versions, networks, programs, updates, sums)
+        for sha256, size in rows
+        if sha256 and size
+    }
 
 
 def _named(session: Session, sha256: str) -> tuple[str, str]:
@@ -194,6 +200,11 @@ def _named(session: Session, sha256: str) -> tuple[str, str]:
     ).first()
     if network_of is not None:
         return f"the network below the head of {network_of}", FROM_BACKUP
+    program_of = session.scalars(
+        select(FederationRow.name).where(FederationRow.program_sha256 == sha256).limit(1)
+    ).first()
+    if program_of is not None:
+        return f"the program of {program_of}", FROM_BACKUP
     named = [column == sha256 for column in garbage_collection.CONTRIBUTED]
     sums = session.scalars(select(ContributionRow).where(or_(*named)).limit(1)).first()
     if sums is not None:

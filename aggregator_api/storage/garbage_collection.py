@@ -104,6 +104,7 @@ def _queries(sha256: str | None = None) -> Iterator[Select[Any]]:
         ),
         (started_from.where(waiting), ParticipationRow.broadcast_sha256),
         (select(FederationRow.feature_model_sha256), FederationRow.feature_model_sha256),
+        (select(FederationRow.program_sha256), FederationRow.program_sha256),
         (select(UpdateRow.sha256).where(waiting), UpdateRow.sha256),
         *((select(column), column) for column in CONTRIBUTED),
     ):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from edge_agent.config.section import Section
+from federation.protocol.messages import Runtime
 from gaitway.tasks.soundness import MIN_EXAMPLES
 
 Condition = Literal["charging", "idle", "network", "battery", "temperature", "memory", "disk", "quiet_hours"]
@@ -40,9 +42,29 @@ def _checked(hours: str) -> str:
     return hours
 
 
+def resolve_runtime(wanted: Literal["auto", "torch", "onnx"]) -> Runtime:
+    """Say which runtime `[training] runtime` means on this machine: torch where it is installed."""
+    if wanted != "auto":
+        return wanted
+    return "torch" if is_installed("torch") else "onnx"
+
+
+def is_installed(name: str) -> bool:
+    """Whether a package could be imported; it is not."""
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
 class TrainingSection(Section):
     """What the training process may use."""
 
+    runtime: Literal["auto", "torch", "onnx"] = Field(
+        default="auto",
+        description="what trains: torch, or ONNX Runtime with the program that the federation's server makes; "
+        "auto: torch where it is installed",
+    )
     threads: int = Field(default=1, ge=1, le=1024)
     memory_mb: int = Field(default=1024, ge=0, description="cap of its memory; 0: no cap")
     nice: int = Field(default=10, ge=0, le=19)

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from edge_agent.config.settings import Config, load
+from edge_agent.config.training import resolve_runtime
 from edge_agent.doctor import machine, network
 from edge_agent.doctor.check_result import CheckResult, Level, failure
 from edge_agent.doctor.sensors import check_sensors
@@ -32,7 +33,7 @@ def examine(path: Path) -> Iterator[CheckResult]:
     yield from network.check_server(config)
     yield from network.check_messages(config, running=running)
     yield from check_sensors(config, running=running)
-    yield machine.training_process()
+    yield machine.training_process(resolve_runtime(config.training.runtime))
 
 
 def _is_running(config: Config) -> bool:

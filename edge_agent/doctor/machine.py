@@ -21,13 +21,18 @@ from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_store import FILE_NAME as WINDOWS_FILE
 from edge_agent.storage.window_store import WindowStore
 from federation.private_files import private_folder
+from federation.protocol.messages import Runtime
 
 MIN_UNIX_TIME = 1_795_000_000
 """When this was written (November 2026): no clock that is right shows less."""
 TRAINING_DISK_MB = 1000.0
 TRAINING_MEMORY_MB = 600.0
 IMPORT_S = 120.0
-NEEDED = "import torch, onnx, onnxruntime, safetensors, scipy; print('torch', torch.__version__)"
+NEEDED = {
+    "torch": "import torch, onnx, onnxruntime, safetensors, scipy; print('torch', torch.__version__)",
+    "onnx": "import onnxruntime, safetensors, zstandard; print('without torch, ONNX Runtime', onnxruntime.__version__)",
+}
+EXTRAS = {"torch": "edge", "onnx": "edge-lite"}
 
 
 def folder_and_disk(config: Config) -> Iterator[CheckResult]:
@@ -114,12 +119,12 @@ def memory(meminfo: Path = Path("/proc/meminfo")) -> CheckResult:
     return ok("memory", f"{free / 1000:.1f} GB free")
 
 
-def training_process() -> CheckResult:
+def training_process(runtime: Runtime = "torch") -> CheckResult:
     """Whether Python can load what a training process needs; in a process of its own, as it would be."""
     version = ".".join(map(str, sys.version_info[:3]))
     try:
         run = subprocess.run(
-            [sys.executable, "-c", NEEDED],
+            [sys.executable, "-c", NEEDED[runtime]],
             capture_output=True,
             text=True,
             timeout=IMPORT_S,
@@ -133,5 +138,9 @@ def training_process() -> CheckResult:
     if run.returncode:
         words = run.stderr.strip().splitlines()
         last = words[-1] if words else f"it ended with code {run.returncode}"
-        return failure("training", f"Python {version}: {last}", "pip install 'gaitway[edge]'; see docs/dependencies.md")
+        return failure(
+            "training",
+            f"Python {version}: {last}",
+            f"pip install 'gaitway[{EXTRAS[runtime]}]'; see docs/dependencies.md",
+        )
     return ok("training", f"Python {version}, {run.stdout.strip()}")

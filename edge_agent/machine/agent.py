@@ -152,7 +152,8 @@ def _announced(transition: Transition, a: Announcement) -> None:
     elif a.epoch > transition.agent.epoch:
         _restored(transition, a)
     said = transition.agent.announcement
-    transition.set(announcement=a, untrusted="", unannounced=False)
+    lacks_program = transition.policy.runtime == "onnx" and a.program is None and not a.continuous
+    transition.set(announcement=a, untrusted="", unannounced=False, lacks_program=lacks_program)
     if a.presence_check != transition.agent.presence_check:
         transition.set(
             presence_check=a.presence_check,

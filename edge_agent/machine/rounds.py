@@ -137,8 +137,12 @@ def _start_job(transition: Transition, work: PendingWork) -> None:
 
 
 def _network(transition: Transition, work: PendingWork) -> BlobPointer | None:
-    """Return the ONNX file of which a continuous federation's heads are made: torch's exporter costs far more."""
+    """Return the ONNX file that the work needs: without torch the federation's program, else, of a continuous one, the
+    network of which heads are made: torch's exporter costs far more.
+    """
     a = transition.agent.announcement
+    if a and transition.policy.runtime == "onnx":
+        return a.program
     return a.feature_model if a and work.continuous and leaves_model(a.plan) else None
 
 

@@ -23,6 +23,7 @@ from federation.protocol.messages import (
     Release,
     ReleaseOrder,
     ReleaseReport,
+    Runtime,
 )
 from gaitway import plugins
 from gaitway.tasks import task_of
@@ -34,6 +35,10 @@ UNANNOUNCED = (
 )
 
 
+WITHOUT_PROGRAM = (
+    "this device has no torch, and its server has no program for it (yet): the federation's page says why; "
+    "gaitway[edge] brings torch"
+)
 WITHDRAWN = "withdrawn by the person: it sends nothing that its windows say until it is told to take part again"
 
 
@@ -59,6 +64,7 @@ class Policy:
     retry_s: float = 2.0
     until: Literal["never", "round", "finished"] = "never"
     model: str | None = None  # name of the network that this device runs; none: the plan's
+    runtime: Runtime = "torch"  # what trains
 
 
 @dataclass(frozen=True)
@@ -146,6 +152,7 @@ class Agent:
     work: PendingWork | None = None
     upload: Upload | None = None
     judged_global: str = ""  # sha256 of the newest global model that was dealt with
+    lacks_program: bool = False  # whether it has no torch, and the server no program for it
     lacks_global: bool = False  # whether the method has no global model, as the training process has said
     in_use: str = ""  # name of the model in use; empty: none
     order: ReleaseOrder | None = None  # the server's last word about which model to use
@@ -213,7 +220,7 @@ def next_work(agent: Agent) -> PendingWork | None:
     global models, and does nothing else.
     """
     a, mine = agent.announcement, agent.invitation
-    if a is None or agent.examples is None:
+    if a is None or agent.examples is None or agent.lacks_program:
         return None
     if not agent.examples:
         return _to_adopt(agent, a)
@@ -252,13 +259,14 @@ def withdrawal_is_due(agent: Agent, a: Announcement) -> bool:
 
 def _to_export(agent: Agent, a: Announcement) -> PendingWork | None:
     """Return the newest model of the device's own that is not judged yet: the next round came before its export."""
-    newest = agent.candidates[-1] if agent.candidates and leaves_model(a.plan) else None
+    able = bool(agent.candidates) and leaves_model(a.plan) and not agent.lacks_program
+    newest = agent.candidates[-1] if able else None
     return PendingWork("export", newest.round, newest.model) if newest else None
 
 
 def _to_adopt(agent: Agent, a: Announcement) -> PendingWork | None:
     """Return the model that is to be judged: what was released or, where nothing is, the federation's newest."""
-    if not agent.measurable:
+    if not agent.measurable or agent.lacks_program:
         return None
     if a.plan.rollout.used:
         return _released(agent)
@@ -328,7 +336,7 @@ def status_of(agent: Agent) -> DeviceStatus:
     state: Literal["collecting", "ready", "training", "uploading", "idle", "finished"]
     if agent.finished:
         state = "finished"
-    elif not agent.examples:
+    elif not agent.examples or agent.lacks_program:
         state = "collecting"
     elif work and work.kind == "train" and work.stage in (Stage.FETCHING, Stage.BACKOFF, Stage.TRAINING):
         state = "training"
@@ -359,6 +367,8 @@ def _detail(agent: Agent) -> str:
         return WITHDRAWN
     if agent.paused:
         return agent.paused
+    if agent.lacks_program:
+        return WITHOUT_PROGRAM
     if agent.examples == 0:
         return "the sensor source gave no labelled windows to train on"
     if agent.work and agent.work.stage is Stage.BLOCKED:

@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from edge_agent.config.settings import Config
+from edge_agent.config.training import resolve_runtime
 from edge_agent.errors import JobError
 from edge_agent.machine.commands import StartJob
 from edge_agent.machine.events import Kind
@@ -24,7 +25,7 @@ from edge_agent.storage.files import write_file
 from edge_agent.training.local_data import preparation
 from federation.plan import ModelSpec, Name, Plan
 from federation.private_files import UMASK, private_file, private_folder
-from federation.protocol.messages import BlobPointer, Compression, Precision
+from federation.protocol.messages import BlobPointer, Compression, Precision, Runtime
 from gaitway.threads import ThreadFailure, run_in_thread
 
 UPDATE, CLIENT_STATE, RESULT = "update.bin", "client.bin", "result.json"
@@ -43,6 +44,8 @@ OUT_OF_MEMORY = (
     *("bad_alloc", "can't allocate memory", "Cannot allocate memory", "MemoryError"),
     # while torch is imported: a library that does not fit, a MemoryError that got lost on the way
     *("failed to map segment", "cannot allocate memory for thread-local data"),
+    # ONNX Runtime
+    *("bad allocation", "Failed to allocate memory"),
     *("returned NULL without setting an exception", "with an exception set", "error return without exception set"),
 )
 
@@ -50,6 +53,12 @@ OUT_OF_MEMORY = (
 def memory_cap_error(memory_mb: int) -> str:
     """Say that the training process wanted more memory than it may have."""
     return f"the round needs more memory than the cap of {memory_mb} MB; raise [training] memory_mb, or 0 for no cap"
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error says that there was not enough memory."""
+    # torch raises a RuntimeError where its allocator gets no memory
+    return isinstance(error, MemoryError) or any(sign in str(error) for sign in OUT_OF_MEMORY)
 
 
 class Job(BaseModel):
@@ -81,20 +90,22 @@ class Job(BaseModel):
     precision: Precision
     compression: Compression
     continuous: bool = False  # the federation
+    runtime: Runtime = "torch"
+    program: Path | None = None  # the federation's, for a runtime without torch
     plugins: tuple[str, ...] = ()  # packages whose entries the process may import
 
 
-def make_job(
-    config: Config, command: StartJob, broadcast: Path, client_state: str, onnx_network: Path | None = None
-) -> Job:
+def make_job(config: Config, command: StartJob, broadcast: Path, client_state: str, fetched: Path | None = None) -> Job:
     """Describe a command's work; `client_state` is relative to the data folder, or empty before the first round.
+
+    `fetched` is the ONNX file that the command names: the federation's program, or its network.
 
     Raises:
         JobError: if the plan does not offer the network that this device runs.
         PipelineError: if the plan's pipeline settings are impossible.
     """
     folder, training = config.agent.data_dir.resolve(), config.training
-    network = network_of(command.plan, config.agent.model)
+    network, runtime = network_of(command.plan, config.agent.model), resolve_runtime(training.runtime)
     if network is None:
         raise JobError(incompatibility(command.plan, config.agent.model))
     return Job(
@@ -111,7 +122,9 @@ def make_job(
         broadcast=broadcast.resolve(),
         model=command.model,
         client_state=folder / client_state if client_state else None,
-        onnx_network=onnx_network and onnx_network.resolve(),
+        onnx_network=None if runtime == "onnx" else fetched and fetched.resolve(),
+        program=fetched and fetched.resolve() if runtime == "onnx" else None,
+        runtime=runtime,
         candidate=candidate_path(folder, command.round) if command.kind == "export" else None,
         out=job_folder(folder, command.round, command.kind),
         checkpoints=folder / CHECKPOINTS,

@@ -18,6 +18,7 @@ from export.program.archive import write_program
 from export.program.errors import ProgramError
 from export.program.manifest import DTYPES, GraphEntry, Manifest, PhaseEntry, TensorType
 from export.program.recorder import UnsupportedOperatorError
+from export.program.serving import answers_alike, served_of, serving_graphs, untrained_digest
 from export.program.tracing import TracedFunction, as_dicts, trace
 from federation.methods import method_from_json, method_to_json
 from federation.plan import Plan
@@ -99,6 +100,7 @@ def export_program(federation: Federation) -> bytes:
     client = _types({"client": federation.initial})
     models = {name: one.model.SerializeToString() for name, one in traced.items() if one.model is not None}
     _, upload = method.upload(received, state, method.empty_training_stats(setup.training, examples.x))
+    serves = _serves(federation)
     manifest = Manifest(
         model=dict(federation.model),
         method=method_to_json(method),
@@ -116,6 +118,11 @@ def export_program(federation: Federation) -> bytes:
         sums=_types(as_dicts(method.empty_sums(setup.training, examples.x))),
         sums_at=tuple(when for when in SUM_TIMES if when in method.sums_at),
         phases=tuple(phases),
+        uses_partial_work=method.uses_partial_work,
+        served=_types(served_of(method, received)) if serves else {},
+        has_global_model=method.has_global_model,
+        untrained_sha256=untrained_digest(method, federation.initial, federation.broadcast) if serves else None,
+        answers_alike=serves and answers_alike(method, _module(federation)),
         graphs={name: _graph_entry(name, one, models.get(name)) for name, one in traced.items()},
     )
     return write_program(manifest, models)
@@ -170,6 +177,23 @@ def _traced(federation: Federation, received: Client, state: Tree) -> Iterable[t
     yield "evaluate", trace(evaluate, {"client": received, "batch": _examples(federation, EVALUATION_BATCH)})
     kept = {"client": received, "state": state, "before": sums, "after": sums, "lr_sum": torch.zeros(())}
     yield "upload", trace(upload, kept)
+    yield (
+        "reference",
+        trace(lambda broadcast: {"reference": method.delta_reference(broadcast)}, {"broadcast": federation.broadcast}),
+    )
+    if _serves(federation):
+        yield from serving_graphs(
+            method, _module(federation), received, federation.broadcast, torch.zeros(1, *federation.x)
+        )
+
+
+def _serves(federation: Federation) -> bool:
+    """Whether devices have a use for the network: of windows (T, C) or images (C, H, W)."""
+    return federation.setup.task.is_served and len(federation.x) in (2, 3)
+
+
+def _module(federation: Federation) -> torch.nn.Module:
+    return build(federation.model["name"], classes=federation.setup.training.classes, **federation.model["options"])
 
 
 def _step(federation: Federation, phase: Phase, client: Client, state: Tree) -> tuple[Callable[..., Tree], Tree]:

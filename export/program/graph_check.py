@@ -7,7 +7,7 @@ training) is refused by not being listed here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from export.program.errors import ProgramError
@@ -83,15 +83,28 @@ def _message(value: int | memoryview) -> memoryview:
 
 def _fields(kind: str, data: memoryview, known: dict[str, int]) -> Iterator[tuple[str, int | memoryview]]:
     """Yield the fields of a protobuf message by their names."""
-    names, place = {number: name for name, number in known.items()}, 0
+    names = {number: name for name, number in known.items()}
+    for number, _, value in fields_of(data, kind, names):
+        yield names[number], value
+
+
+def fields_of(
+    data: bytes | memoryview, kind: str = "message", known: Collection[int] | None = None
+) -> Iterator[tuple[int, int, int | memoryview]]:
+    """Yield the number, wire type and value of each field of a protobuf message; none but the known ones.
+
+    Raises:
+        ProgramError: if it is no such message, or has others.
+    """
+    data, place = memoryview(data), 0
     while place < len(data):
         key, place = _varint(data, place)
         number, wire = key >> 3, key & 7
-        if number not in names:
+        if known is not None and number not in known:
             raise ProgramError(f"a graph's {kind} has field {number} of ONNX's format, which programs do not have")
         if wire == VARINT:
             value, place = _varint(data, place)
-            yield names[number], value
+            yield number, wire, value
             continue
         if wire == BYTES:
             size, place = _varint(data, place)
@@ -101,7 +114,7 @@ def _fields(kind: str, data: memoryview, known: dict[str, int]) -> Iterator[tupl
             raise ProgramError(f"a graph's {kind} is not ONNX's format: wire type {wire}")
         if place + size > len(data):
             raise ProgramError(f"a graph's {kind} is cut short")
-        yield names[number], data[place : place + size]
+        yield number, wire, data[place : place + size]
         place += size
 
 

@@ -97,6 +97,11 @@ class ProgramRound:
         return self.epoch == len(self._order.rows) or not self._order.mask[self.epoch, self._batch].any()
 
     @property
+    def steps_asked(self) -> int:
+        """All steps of the round."""
+        return self._order.steps
+
+    @property
     def _phase(self) -> PhaseEntry:
         end = 0
         for phase in self._manifest.phases:
@@ -193,6 +198,24 @@ def receive(
     return {name: value for name, value in values.items() if not name.startswith("broadcast/")}
 
 
+def served_by(program: TrainingProgram, client: Mapping[str, NDArray[Any]]) -> Arrays:
+    """Return the network that a client serves with, `served/…`."""
+    return program.run("serving", client)
+
+
+def global_model(
+    program: TrainingProgram, client: Mapping[str, NDArray[Any]], broadcast: Mapping[str, NDArray[Any]]
+) -> Arrays:
+    """Return the network that the server's model serves with, `served/…`, for a client, {} for a new one.
+
+    Raises:
+        ProgramError: if either is not what the program takes.
+    """
+    manifest = program.manifest
+    values = checked(client, manifest.client, "the client") if client else program.run("initial", {})
+    return program.run("global_model", values | checked(broadcast, manifest.broadcast, "the broadcast"))
+
+
 def train(device_round: ProgramRound, should_stop: Callable[[ProgramRound], bool] | None = None) -> RoundOutcome:
     """Take all steps, or those before which nobody says to stop."""
     while not device_round.is_done and not (should_stop and should_stop(device_round)):
@@ -213,6 +236,18 @@ def measure(program: TrainingProgram, client: Mapping[str, NDArray[Any]], exampl
         counted = {name: value for name, value in part.items() if name.startswith("statistics/")}
         found = {name: value + found.get(name, 0) for name, value in counted.items()}
     return {name.removeprefix("statistics/"): value for name, value in found.items()}
+
+
+def predict(program: TrainingProgram, client: Mapping[str, NDArray[Any]], x: NDArray[Any]) -> NDArray[np.float32]:
+    """Return what a client's model scores each example x (n, …) with: its logits (n, C)."""
+    y = program.manifest.y
+    mine = DeviceExamples(x, np.zeros(len(x), y.dtype))
+    order = in_order(len(x), program.manifest.evaluation_batch)
+    parts = [
+        program.run("evaluate", {**client, **batch})["logits"][: int(batch["batch/mask"].sum())]
+        for batch in _batches(mine, order)
+    ]
+    return np.concatenate(parts) if parts else np.zeros((0, program.manifest.training.classes), np.float32)
 
 
 def _batches(examples: DeviceExamples, order: Schedule) -> Iterator[Arrays]:

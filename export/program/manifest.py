@@ -3,15 +3,20 @@
 Without torch: devices read it. Names of tensors are paths: `client/params/…`, `client/buffers/…` and
 `client/memory/…` are what a client keeps, `broadcast/…` what came, `state/…` what the method's loss needs in the round,
 `momenta/…` the optimizer's, `batch/x`, `batch/y` and `batch/mask` a mini-batch, `before/…` and `after/…` the sums over
-all examples with the received and the trained model, `upload/…` what travels, `statistics/…` what scores are made of.
+all examples with the received and the trained model, `upload/…` what travels, `statistics/…` what scores are made of,
+`reference/…` what tensors of an upload began from that each round moves on,
+`served/params/…` and `served/buffers/…` the one network that a client, or the server's model, serves with.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from federation.plan import TrainingConfig
@@ -21,7 +26,18 @@ OPSET: Final = 18
 IR_VERSION = 9
 OUTPUT = "next/"
 """Before the name of each output of a graph: a graph has no two values of one name."""
-GRAPHS = ("initial", "receive", "step", "statistics", "evaluate", "upload")
+GRAPHS = (
+    "initial",
+    "receive",
+    "step",
+    "statistics",
+    "evaluate",
+    "upload",
+    "reference",
+    "serving",
+    "global_model",
+    "model",
+)
 MAX_STEPS = 8
 """Graphs of a step: one for each set of parameters that a phase trains."""
 
@@ -119,12 +135,33 @@ class Manifest(ManifestRecord):
     """What is summed over all examples, without `before/` or `after/`; all of them begin at zero."""
     sums_at: tuple[Literal["before", "after"], ...]
     phases: Annotated[tuple[PhaseEntry, ...], Field(max_length=64)]
+    uses_partial_work: bool = False
+    """Whether what a straggler did is aggregated unless the round's settings say otherwise."""
+    served: dict[Name, TensorType] = Field(default_factory=dict)
+    """The network that a client serves with, by names of the graph `model`; none: devices have no use for one."""
+    has_global_model: bool = False
+    untrained_sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    """`digest_of` the server's model as the plan's seed gives it."""
+    answers_alike: bool = False
+    """Whether the graph `model` answers an example as `evaluate` does: not where scores are a method's own, or an
+    example's depends on its batch."""
     graphs: dict[Name, GraphEntry]
 
     @model_validator(mode="after")
     def _graphs_that_are_called_are_there(self) -> Manifest:
         steps = {phase.step for phase in self.phases}
-        wanted = {name for name in GRAPHS if name != "step"} | steps
+        unserved = () if self.served else ("serving", "global_model", "model")
+        wanted = {name for name in GRAPHS if name != "step" and name not in unserved} | steps
         if set(self.graphs) != wanted or len(steps) > MAX_STEPS:
             raise ValueError(f"graphs are {sorted(self.graphs)}; expected {sorted(wanted)}")
         return self
+
+
+def digest_of(values: Mapping[str, NDArray[Any]]) -> str:
+    """Return the sha256 of arrays by their names, types, shapes and bytes, in the order of their names."""
+    found = hashlib.sha256()
+    for name in sorted(values):
+        value = np.ascontiguousarray(values[name])
+        found.update(f"{name} {value.dtype.name} {value.shape}\n".encode())
+        found.update(value.tobytes())
+    return found.hexdigest()

@@ -49,6 +49,10 @@ class TrainingProgram:
             raise ProgramError(f"{source}: {error}; expected a program") from None
         return cls(read_program(data), threads=threads)
 
+    def graph(self, name: str) -> bytes:
+        """Return a graph's bytes, which were checked."""
+        return self._graphs[name]
+
     def run(self, graph: str, values: Mapping[str, NDArray[Any]]) -> Arrays:
         """Return what a graph makes of the values: those that it computes, and those that it passes on.
 

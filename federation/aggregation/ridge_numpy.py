@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
 
 from federation.errors import UpdateError
 
@@ -120,6 +119,10 @@ def solve_mean(
 
 def _damped_solution(upper: Doubles, moment: Doubles, ridge: float) -> Doubles:
     """Solve (G + λ tr/d I) W = B by Cholesky, where `upper` holds G's upper triangle."""
+    try:
+        from scipy.linalg import cho_factor, cho_solve  # a hundred megabytes, which a device that only trains can spare
+    except ImportError as error:
+        raise UpdateError("a head is solved by scipy, which is not installed: pip install scipy") from error
     mean = np.trace(upper) / len(upper)
     upper[np.diag_indices_from(upper)] += ridge * mean if mean > 0 else 1.0
     return np.asarray(cho_solve(cho_factor(upper, lower=False, overwrite_a=True), moment))

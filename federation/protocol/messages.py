@@ -30,6 +30,9 @@ Precision = Literal["lossless", "float16", "int8"]
 
 Compression = Literal["none", "zstd"]
 
+Runtime = Literal["torch", "onnx"]
+"""What computes a device's rounds: torch, or ONNX Runtime with the federation's program."""
+
 Epoch = Annotated[int, Field(ge=1, lt=1 << 53)]
 """Counts how often a server was restored: it only rises, while all its other numbers may come again."""
 
@@ -193,6 +196,12 @@ class Announcement(Strict):
         description="an ONNX file of the network below the head, for ends without torch: windows `x`, as "
         "`plan.data.normalization` has them, to `embedding` (B, D); none: such ends cannot take part",
     )
+    program: BlobPointer | None = Field(
+        default=None,
+        exclude_if=lambda pointer: pointer is None,
+        description="the client's half of a round as ONNX graphs in one archive, for ends without torch; none: there "
+        "is none, or not yet, and such ends cannot train",
+    )
     release: ReleaseOrder | None = Field(default=None, description="which model to use; none: nothing was released")
     chunk_bytes: int = Field(default=128 * 1024, ge=1024, le=1 << 20)
     presence_check: str = Field(
@@ -314,6 +323,12 @@ class UpdateManifest(Strict):
     class_counts: tuple[Annotated[int, Field(le=10**9)], ...] | None = Field(default=None, max_length=10_000)
     precision: Precision = "lossless"
     compression: Compression = "none"
+    runtime: Runtime = Field(
+        default="torch",
+        # left out where it is torch, so that servers of a version without it go on
+        exclude_if=lambda runtime: runtime == "torch",
+        description="what trained it",
+    )
     size: int = Field(ge=0, le=1 << 34)
     sha256: Sha256
     chunk_bytes: int = Field(ge=1024, le=1 << 20)

@@ -205,9 +205,7 @@ def discount(settings: RoundSettings, rounds_late: int) -> float:
 
 def keeps_partial_work(settings: RoundSettings, method: Method) -> bool:
     """Whether an update of a client that did not do all of its steps is aggregated."""
-    if settings.partial_work == "method":
-        return method.uses_partial_work
-    return settings.partial_work == "use"
+    return settings.keeps_partial_work(method.uses_partial_work)
 
 
 def _arrive(settings: RoundSettings, current: Round, event: UpdateArrived, status: ClientStatus) -> Step:

@@ -11,6 +11,7 @@ from federation.method import Method
 from federation.plan import TrainingConfig
 from federation.records import Client, Tree
 from federation.tree import flatten
+from federation.wire_format import HEADER_BYTES
 from gaitway.errors import closest
 
 
@@ -22,9 +23,6 @@ class TensorSpec(NamedTuple):
 
 
 Schema = dict[str, TensorSpec]
-
-HEADER_BYTES = 1 << 20
-"""Room for a safetensors header beside the tensors."""
 
 
 def upload_schema(method: Method, training: TrainingConfig, client: Client) -> Schema:

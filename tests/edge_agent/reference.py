@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import queue
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from edge_agent.machine.commands import StartJob
 from edge_agent.machine.events import Kind
 from edge_agent.storage.files import write_file
 from edge_agent.training.job import Job, JobEnded, JobLine, TrainingProcess, make_job
+from export.program.exporter import export_program, federation_of
 from federation import wire
 from federation.methods import method_from_json
 from federation.plan import Plan
+from federation.protocol.messages import Runtime
 from federation.records import Client, Examples, Tree
 from federation.training.client_round import train_one
 from federation.training.forward import initial_client, initial_model, network
@@ -62,16 +65,40 @@ def a_job(
     broadcast: Tree | None = None,
     *,
     continuous: bool = False,
+    runtime: Runtime = "torch",
 ) -> Job:
-    """A job over a broadcast, or over the initial one."""
+    """A job over a broadcast, or over the initial one; without torch with the plan's program."""
     data = wire.encode(Federation(plan).broadcast if broadcast is None else broadcast)
     blob = folder / "blobs" / wire.digest(data)
     write_file(blob, data)
     model = pointer().model_copy(update={"sha256": wire.digest(data), "size": len(data)})
     command = StartJob(kind, round_number, model, plan, 4096, continuous)
-    job = make_job(make_config(folder, nice=0), command, blob, state)
+    program = program_of(folder, plan) if runtime == "onnx" else None
+    job = make_job(make_config(folder, nice=0, runtime=runtime), command, blob, state, program)
     job.out.mkdir(parents=True, exist_ok=True)
     return job
+
+
+@functools.cache
+def exported(plan: str) -> bytes:
+    """A plan's program, made once."""
+    return export_program(federation_of(Plan.model_validate_json(plan)))
+
+
+def program_of(folder: Path, plan: Plan) -> Path:
+    """A file with a plan's program, called by its digest as a device keeps it."""
+    data = exported(plan.model_dump_json())
+    path = folder / "networks" / wire.digest(data)
+    write_file(path, data)
+    return path
+
+
+def assert_close(left: Tree, right: Tree, tolerance: float) -> None:
+    a, b = flatten(left), flatten(right)
+    assert a.keys() == b.keys()
+    for name, value in a.items():
+        if not name.endswith("noise_state"):
+            assert torch.allclose(value.double(), b[name].double(), rtol=tolerance, atol=tolerance), name
 
 
 def assert_same(left: Tree, right: Tree) -> None:

@@ -94,6 +94,14 @@ class ContinuousState(View):
     )
 
 
+class ProgramView(View):
+    """The client's half of a federation as ONNX graphs, which the server makes once it is created."""
+
+    state: Literal["none", "making", "ready", "failed"] = Field(description="without one, devices without torch wait")
+    note: str = Field(description="why there is none; empty where there is one, or will be")
+    file: FeatureModel | None = Field(description="where it is; null: there is none, or not yet")
+
+
 class FederationDetail(FederationSummary):
     """A federation, what it has agreed on, and where it stands."""
 
@@ -112,6 +120,7 @@ class FederationDetail(FederationSummary):
     feature_model: FeatureModel | None = Field(
         description="what ends without torch compute embeddings with; null: none may join"
     )
+    program: ProgramView = Field(description="what devices without torch train by")
     continuous: ContinuousState | None = Field(description="null: the federation works in rounds")
 
     simulate: str = Field(default=SIMULATE, description="simulates it; plan.json is the answer of GET …/plan")

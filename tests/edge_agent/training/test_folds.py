@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from edge_agent.config.sensors import WindowsSection
 from edge_agent.errors import NonRetryableJobError
 from edge_agent.storage.window_store import WindowStore
-from edge_agent.training import folds, trainer
+from edge_agent.training import folds, torch_runtime, trainer
 from edge_agent.training.cross_validation import NOT_VALIDATED, CrossValidation
 from edge_agent.training.job import CHECKPOINT, CROSS_VALIDATION, GLOBAL, MODEL
 from edge_agent.training.local_data import MIN_MEASURED, read_split, read_unlabelled_data
@@ -68,7 +68,7 @@ def test_a_round_with_a_small_holdout_leaves_answers_of_models_that_have_not_see
     job = a_job(device, plan, round_number=2, broadcast=later())
     context = trainer.build_context(job)
     seen: list[set[float]] = []
-    inner = folds.train_one
+    inner = torch_runtime.train_one
 
     def watched(setup: Setup, client: Client, broadcast: Tree, examples: Examples, **names: Any) -> Any:
         seen.append({round(float(value), 4) for value in examples.x[:, 0, 0]})
@@ -76,8 +76,8 @@ def test_a_round_with_a_small_holdout_leaves_answers_of_models_that_have_not_see
         return inner(setup, client, broadcast, examples, **names)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(folds, "train_one", watched)
         trainer.train(context)
+        patch.setattr(torch_runtime, "train_one", watched)
         assert not (job.out / CROSS_VALIDATION).exists()  # the update does not wait for it
         trainer.validate(context, time.monotonic() + job.round_s)
     assert len(seen) == folds.FOLDS
@@ -98,21 +98,19 @@ def test_no_fold_is_begun_that_would_end_after_the_rounds_time(device: Path) -> 
     with closing(WindowStore(device)) as store:
         windows = read_split(store, DEVICE, context.settings, PLANS["fedavg"]).labelled
     ticks = iter(range(0, 1000, 10))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(folds, "fold_answers", lambda *_: NOT_VALIDATED)
-        found = folds.cross_validate(
-            folds.FoldTraining(context.setup, context.initial, context.broadcast, DEVICE, 2, 8),
-            windows, dataset_settings("synthetic"), context.job.plan, deadline=25.0, clock=lambda: next(ticks),
-        )  # fmt: skip
+    found = folds.cross_validate(
+        lambda fold: np.full(len(fold.holdout), NOT_VALIDATED),
+        windows, dataset_settings("synthetic"), context.job.plan, deadline=25.0, clock=lambda: next(ticks),
+    )  # fmt: skip
     assert found is None
 
 
 def test_what_nobody_has_trained_is_no_global_model(device: Path) -> None:
     context = trainer.build_context(a_job(device, PLANS["fedavg"], kind="adopt"))
-    assert trainer.global_client(context) is not None  # somebody released it; the holdout will tell
+    assert trainer.adopt(context)  # somebody released it; the holdout will tell
     unmeasured = context.data._replace(holdout=context.data.holdout.select(np.zeros(0, np.int64)))
     with pytest.raises(NonRetryableJobError, match="nobody has trained it yet"):
-        trainer.global_client(context._replace(data=unmeasured))
+        trainer.adopt(context._replace(data=unmeasured))
     job = a_job(device, PLANS["fedavg"])
     context = trainer.build_context(job)
     trainer.train(context)

@@ -14,8 +14,9 @@ import torch
 from edge_agent.errors import NonRetryableJobError
 from edge_agent.storage.files import write_file
 from edge_agent.training import trainer
-from edge_agent.training.checkpoints import EpochCheckpoints, checkpoint_path
+from edge_agent.training.checkpoints import EpochCheckpoints
 from edge_agent.training.job import CLIENT_STATE, RESULT, UPDATE, Job, JobEnded, JobLine, TrainingProcess
+from edge_agent.training.round_budget import RoundBudget, checkpoint_path
 from federation import wire
 from federation.plan import Plan
 from federation.training.callbacks import EpochCheckpoint
@@ -128,7 +129,7 @@ def test_a_damaged_checkpoint_or_one_of_another_network_is_as_good_as_none(
     tree = {"params": other.params, "buffers": other.buffers, "loss": zero, "examples": zero, "progress": progress}
     write_file(path, wire.encode(tree) if damage is None else damage)
     write_file(tmp_path / "of-another-round.epoch", b"")
-    assert EpochCheckpoints(path, context.initial, 1.0, lambda _: None).resume() is None
+    assert EpochCheckpoints(RoundBudget(path, 1.0, lambda _: None), context.initial).resume() is None
     assert [left.name for left in tmp_path.iterdir()] == ["x.epoch"]
 
 
@@ -145,10 +146,10 @@ class Clock:
 
 def test_the_time_counts_what_interrupted_runs_have_used(device: Path, tmp_path: Path) -> None:
     context, path, told = trainer.build_context(a_job(device, PLAN)), tmp_path / "x.epoch", list[int]()
-    first = EpochCheckpoints(path, context.initial, 100.0, told.append, Clock())
+    first = EpochCheckpoints(RoundBudget(path, 100.0, told.append, Clock()), context.initial)
     zero = torch.zeros(())
     first.on_epoch_end(EpochCheckpoint(1, 3, context.initial.params, context.initial.buffers, {}, zero, zero))
-    second = EpochCheckpoints(path, context.initial, 3.0, told.append, Clock())
+    second = EpochCheckpoints(RoundBudget(path, 3.0, told.append, Clock()), context.initial)
     found = second.resume()
     assert found is not None
     assert (found.epoch, found.steps, told) == (1, 3, [1])
@@ -156,7 +157,7 @@ def test_the_time_counts_what_interrupted_runs_have_used(device: Path, tmp_path:
     assert not second.should_stop(0)
     assert not second.should_stop(3)
     assert second.should_stop(4)
-    assert second.stopped_at == 4
+    assert second.budget.stopped_at == 4
 
 
 def at_once(job: Job) -> Job:

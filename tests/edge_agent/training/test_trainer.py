@@ -129,7 +129,7 @@ def test_a_client_state_of_another_model_is_refused(device: Path) -> None:
     (device / "other").write_bytes(wire.encode(dict(Federation(make_plan(hidden=24)).initial._asdict())))
     supervised_device = trainer.build_context(a_job(device, PLANS["fedavg"], state="other"))
     with pytest.raises(JobError, match="other params"):
-        trainer.load_client(supervised_device)
+        supervised_device.load_client()
 
 
 def test_a_client_state_with_another_memory_is_refused(device: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_client_state_with_another_memory_is_refused(device: Path) -> None:
     kept = Federation(plan).initial  # has not joined: it has no prototypes yet
     (device / "other").write_bytes(wire.encode(dict(kept._asdict())))
     with pytest.raises(JobError, match="other memory"):
-        trainer.load_client(trainer.build_context(a_job(device, plan, state="other")))
+        trainer.build_context(a_job(device, plan, state="other")).load_client()
 
 
 def test_a_device_trains_the_network_that_it_has_chosen(device: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_round_that_diverges_leaves_no_update(device: Path) -> None:
 
 def test_a_method_without_a_global_model_leaves_a_reason(device: Path) -> None:
     job = a_job(device, make_plan("local"), "adopt")
-    assert trainer.global_client(trainer.build_context(job)) is None
+    assert not trainer.adopt(trainer.build_context(job))
     assert "no global model" in json.loads((job.out / RESULT).read_bytes())["no_model"]
 
 

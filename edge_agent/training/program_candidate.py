@@ -1,0 +1,142 @@
+"""From a client that a program has trained to files that could become the device's model, without torch.
+
+The checkpoint is what `models.checkpoint` reads; the ONNX file is the program's own graph with the numbers laid in.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edge_agent.errors import JobError
+from edge_agent.storage.files import write_file
+from edge_agent.storage.images import Preparation, preparation_from_json
+from edge_agent.training.job import CHECKPOINT, MODEL, PARITY, Job
+from edge_agent.training.local_data import LocalData, noun
+from export.program.runtime import Arrays, TrainingProgram
+from export.program.standalone import standalone_model
+from export.runtime import GateError, ModelMetadata, Session
+from federation import arrays
+from federation.wire_format import metadata_in
+from gaitway.input_spec import InputSpec
+
+METADATA = "gaitway"
+CHECKPOINT_SCHEMA = 2
+"""Of `models.checkpoint`, which needs torch."""
+PARITY_EXAMPLES = 64
+MAX_LOGIT_DELTA = 1e-4
+PARAMS, BUFFERS = "served/params/", "served/buffers/"
+
+
+def save_candidate(
+    job: Job,
+    settings: Preparation,
+    data: LocalData,
+    program: TrainingProgram,
+    served: Arrays,
+    folder: Path,
+    round_number: int,
+) -> None:
+    """Write a checkpoint into a folder: everything that an export needs, also a later one. The round made the model."""
+    manifest = program.manifest
+    state = {name.removeprefix(PARAMS).removeprefix(BUFFERS): value for name, value in served.items()}
+    for name in manifest.noise:  # dropout's counters, which a model that serves never reads
+        kind = manifest.client[name]
+        state[name.removeprefix("client/buffers/")] = np.zeros(kind.shape, kind.dtype)
+    info = {
+        "schema": CHECKPOINT_SCHEMA,
+        "classes": len(job.plan.labels),
+        "model": job.network.name,
+        "options": dict(manifest.model["options"]),
+        "labels": list(job.plan.labels),
+        "input": settings.input_spec(data.mean, data.std).to_json(),
+        "method": str(job.plan.method.get("name", "")),
+        "round": round_number,
+        "federation": job.federation,
+        "parent_sha256": job.model.sha256,
+        "scores": {},
+        "task": dict(job.plan.task),
+    }
+    folder.mkdir(exist_ok=True)
+    write_file(folder / CHECKPOINT, arrays.encode(state, metadata={METADATA: json.dumps(info)}))
+
+
+def export_candidate(
+    job: Job, data: LocalData, path: Path, folder: Path, program: TrainingProgram | None = None
+) -> None:
+    """Write checkpoint, ONNX model and parity report into a folder, from the checkpoint at `path`.
+
+    Raises:
+        JobError: if the program is gone.
+        GateError: if the file does not answer as the program does on the device's own windows.
+        WireError: if the checkpoint is damaged.
+    """
+    if program is None:
+        from edge_agent.training.program_runtime import open_program
+
+        program = open_program(job)
+    raw = path.read_bytes()
+    state, info = arrays.read_kept(raw), json.loads(metadata_in(raw).get(METADATA, "null"))
+    if not isinstance(info, dict):
+        raise JobError(f"the checkpoint in {path} does not say what it is of")
+    served = {name: state[name.removeprefix(PARAMS).removeprefix(BUFFERS)] for name in program.manifest.served}
+    spec = InputSpec.from_json(info["input"])
+    values = served | _statistics(spec, program)
+    model = standalone_model(program.graph("model"), values, _properties(info, spec))
+    examples = np.concatenate([data.holdout.x, data.train.x])[:PARITY_EXAMPLES].astype(np.float32)
+    difference, agreement = _compared(program, values, Session.load(model), examples)
+    # written so that a NaN fails
+    if not difference <= MAX_LOGIT_DELTA or agreement < 1:
+        raise GateError(
+            f"the model's file and the program differ on {len(examples)} examples: |Δ logits| {difference:.2e} (at "
+            f"most {MAX_LOGIT_DELTA:.0e}), equal argmax {agreement:.2%}"
+        )
+    if path != folder / CHECKPOINT:
+        write_file(folder / CHECKPOINT, raw)
+    write_file(folder / MODEL, model)
+    said = f"{len(examples)} {noun(preparation_from_json(job.pipeline))} of this device, against the program"
+    parity = {
+        "max_abs_diff": difference,
+        "argmax_agreement": agreement,
+        "windows": len(examples),
+        "windows_from": said,
+        "batch_agreement": None,
+    }
+    write_file(folder / PARITY, json.dumps(parity).encode())
+
+
+def _statistics(spec: InputSpec, program: TrainingProgram) -> Arrays:
+    kinds = program.manifest.graphs["model"].inputs
+    found = {"input/mean": spec.mean, "input/std": spec.std}
+    return {
+        name: np.asarray(numbers, np.float32).reshape(kinds[name].shape)
+        for name, numbers in found.items()
+        if name in kinds
+    }
+
+
+def _properties(info: dict[str, Any], spec: InputSpec) -> dict[str, str]:
+    metadata = ModelMetadata(
+        labels=tuple(info["labels"]),
+        input=spec,
+        model=info["model"],
+        method=info["method"],
+        round=info["round"],
+        federation=info["federation"],
+        parent_sha256=info["parent_sha256"],
+        versions={"onnxruntime": version("onnxruntime")},
+        task=info["task"],
+    )
+    metadata.check()
+    return metadata.to_properties()
+
+
+def _compared(program: TrainingProgram, values: Arrays, session: Session, examples: np.ndarray) -> tuple[float, float]:
+    """Return the largest difference of any logit, and the share of equal answers."""
+    mine = session.predict(examples).logits
+    theirs = np.concatenate([program.run("model", values | {"x": one[None]})["logits"] for one in examples])
+    return float(np.abs(mine - theirs).max()), float((mine.argmax(1) == theirs.argmax(1)).mean())

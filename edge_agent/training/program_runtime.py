@@ -1,0 +1,279 @@
+"""A training process without torch: the federation's program by ONNX Runtime (`export.program.host`).
+
+Order, seeds, rates, stops and checkpoints are those of a device with torch; the numbers are equal up to rounding.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from edge_agent.errors import JobError, NonRetryableJobError
+from edge_agent.storage.files import sha256_of, write_file
+from edge_agent.storage.images import Preparation
+from edge_agent.training.job import Job
+from edge_agent.training.local_data import LocalData, noun
+from edge_agent.training.program_candidate import export_candidate, save_candidate
+from edge_agent.training.round_budget import RoundBudget
+from edge_agent.training.runtime import Measurement, SentUpload, TrainedRound, require_whole_broadcast
+from export.program.errors import ProgramError
+from export.program.host import (
+    DeviceExamples,
+    ProgramRound,
+    RoundIdentity,
+    global_model,
+    measure,
+    predict,
+    receive,
+    served_by,
+    train,
+)
+from export.program.manifest import Manifest, digest_of
+from export.program.runtime import Arrays, TrainingProgram
+from federation import arrays
+from federation.errors import UpdateError, WireError
+from federation.wire_format import HEADER_BYTES
+from gaitway.tasks import TaskDefinition, task_of
+
+CONTINUOUS = (
+    "this federation is continuous, which a device takes part in with torch so far: install gaitway[edge], or teach "
+    "the device's own model on its page"
+)
+OWED = "memory/residual/"
+"""Where a client that is kept has what its last upload lost, as with torch (`federation.wire.uploads`)."""
+BROADCAST, CLIENT, UPLOAD, REFERENCE = "broadcast/", "client/", "upload/", "reference/"
+
+
+class ProgramRuntime(NamedTuple):
+    """Everything that a job works with; see `edge_agent.training.runtime.TrainingRuntime`."""
+
+    job: Job
+    settings: Preparation
+    data: LocalData
+    program: TrainingProgram
+    broadcast: Arrays
+    task: TaskDefinition
+
+    @classmethod
+    def open(cls, job: Job, settings: Preparation, data: LocalData) -> ProgramRuntime:
+        """Check the program and the broadcast against the plan.
+
+        Raises:
+            JobError: if there is no program, or one of the files is not the announced one.
+            NonRetryableJobError: if the program is not of this plan, or needs more memory than the process may have.
+            ProgramError: if it is not a program that may be run.
+            WireError: if the broadcast is none.
+        """
+        if job.continuous:
+            raise NonRetryableJobError(CONTINUOUS)
+        program, task = open_program(job), task_of(job.plan.task)
+        takes, came = program.manifest.x.shape[1:], data.train.x.shape[1:]
+        if takes != came:
+            raise NonRetryableJobError(f"the program takes {noun(settings)} of shape {takes}, and these are {came}")
+        return cls(job, settings, data, program, _broadcast(job, program.manifest), task)
+
+    @property
+    def has_global_model(self) -> bool:
+        """Whether the server has one model for all."""
+        return self.program.manifest.has_global_model
+
+    @property
+    def trains(self) -> bool:
+        """Whether a client takes steps at all."""
+        return bool(self.program.manifest.phases)
+
+    @property
+    def keeps_partial_work(self) -> bool:
+        """Whether an update is used whose client had no time for all steps."""
+        return self.job.plan.rounds.keeps_partial_work(self.program.manifest.uses_partial_work)
+
+    @property
+    def primary_metric(self) -> str:
+        """Name of the task's."""
+        return self.task.primary_metric
+
+    @property
+    def _identity(self) -> RoundIdentity:
+        return RoundIdentity(self.job.device, self.job.round)
+
+    def load_client(self) -> tuple[Arrays, Arrays]:
+        """Return the client as its last round left it, or the initial one, and what its last upload lost.
+
+        Raises:
+            JobError: if the kept state is of another model.
+        """
+        if self.job.client_state is None:
+            return {}, {}
+        kept = arrays.read_kept(self.job.client_state.read_bytes())
+        residual = {name.removeprefix(OWED): value for name, value in kept.items() if name.startswith(OWED)}
+        client = {CLIENT + name: value for name, value in kept.items() if not name.startswith(OWED)}
+        expected = {name: (kind.dtype, kind.shape) for name, kind in self.program.manifest.client.items()}
+        if {name: (value.dtype.name, value.shape) for name, value in client.items()} != expected:
+            raise JobError("the kept client state is another than the plan asks for; delete the data folder")
+        return client, residual
+
+    def measured_as_received(self, client: Arrays) -> Measurement:
+        """Measure a client on the holdout with the broadcast laid over it."""
+        return self.measured(receive(self.program, client, self.broadcast, self._identity))
+
+    def measured(self, client: Arrays) -> Measurement:
+        """Measure a client on the holdout."""
+        mine, task = self._examples(self.data, holdout=True), self.task
+        found = measure(self.program, client, mine)
+        sound = task.soundness(found, len(mine.y), self.job.plan.labels, noun(self.settings))
+        return Measurement(task.scores(found), sound, task.scores_by_class(found))
+
+    def train(self, client: Arrays, budget: RoundBudget) -> TrainedRound:
+        """Run the round, a checkpoint an epoch, until it is done or the budget says stop.
+
+        Raises:
+            UpdateError: if training left NaN or infinity.
+        """
+        saved = _resumed(budget)
+        try:
+            begun = self._begin(client, self.data, saved)
+        except ProgramError:
+            if saved is None:
+                raise
+            budget.resumed(0, 0.0)  # of another network: as good as none
+            begun = self._begin(client, self.data)
+        asked, epoch = begun.steps_asked, begun.epoch
+
+        def should_stop(now: ProgramRound) -> bool:
+            nonlocal epoch
+            if now.epoch > epoch:
+                epoch = now.epoch
+                _keep(budget, now)
+            return budget.should_stop(now.steps)
+
+        try:
+            found = train(begun, should_stop)
+            if begun.epoch > epoch:
+                _keep(budget, begun)
+        except ProgramError as error:
+            if "NaN" in str(error):
+                raise UpdateError(str(error)) from error
+            raise
+        return TrainedRound(found.client, found.upload, found.loss, asked)
+
+    def class_counts(self) -> list[int] | None:
+        """Count the training examples of each class."""
+        if not self.task.has_classes:
+            return None
+        counted: list[int] = np.bincount(self.data.train.y, minlength=len(self.job.plan.labels)).tolist()
+        return counted
+
+    def sent(self, trained: TrainedRound, residual: Arrays) -> SentUpload:
+        """Write what travels, as the job's precision and compression have it, and what is kept."""
+        manifest = self.program.manifest
+        start = {name.removeprefix(REFERENCE): value for name, value in self._reference().items()}
+        upload = {name.removeprefix(UPLOAD): trained.upload[name] for name in manifest.upload}
+        found = arrays.encode_upload(
+            upload, start, residual, precision=self.job.precision, compression=self.job.compression
+        )
+        kept = {name.removeprefix(CLIENT): value for name, value in trained.client.items()}
+        kept |= {OWED + name: value for name, value in found.residual.items()}
+        return SentUpload(found.data, arrays.encode(kept))
+
+    def _reference(self) -> Arrays:
+        """Return where those tensors of an upload began whose change is sent; only int8 asks for them."""
+        return self.program.run("reference", self.broadcast) if self.job.precision == "int8" else {}
+
+    def is_trained(self) -> bool:
+        """Whether the broadcast serves with other parameters than the network that the federation began with."""
+        untrained = self.program.manifest.untrained_sha256
+        return untrained is None or digest_of(global_model(self.program, {}, self.broadcast)) != untrained
+
+    def save(self, client: Arrays, folder: Path, round_number: int) -> None:
+        """Write the network that a client serves with into a folder; the round made it."""
+        served = served_by(self.program, client)
+        save_candidate(self.job, self.settings, self.data, self.program, served, folder, round_number)
+
+    def save_global(self, client: Arrays, folder: Path, round_number: int) -> None:
+        """Write the network that the server's model serves with, for this client."""
+        served = global_model(self.program, client, self.broadcast)
+        save_candidate(self.job, self.settings, self.data, self.program, served, folder, round_number)
+
+    def export(self, checkpoint: Path, folder: Path) -> None:
+        """Write checkpoint, ONNX model and parity report into a folder, from the checkpoint that was saved."""
+        export_candidate(self.job, self.data, checkpoint, folder, self.program)
+
+    def fold_answers(self, fold: LocalData) -> np.ndarray:
+        """Train the round anew on a fold's training windows, and return the answers (n,) to its others."""
+        found = train(self._begin({}, fold))
+        return self.task.answers(predict(self.program, found.client, self._examples(fold, holdout=True).x))
+
+    def update_heads(self, client: Arrays | None) -> None:
+        """Refuse: a continuous federation has no program."""
+        raise NonRetryableJobError(CONTINUOUS)
+
+    def _begin(self, client: Arrays, data: LocalData, saved: Arrays | None = None) -> ProgramRound:
+        return ProgramRound(self.program, client, self.broadcast, self._examples(data), self._identity, saved=saved)
+
+    def _examples(self, data: LocalData, *, holdout: bool = False) -> DeviceExamples:
+        part, kind = data.holdout if holdout else data.train, self.program.manifest.y.dtype
+        return DeviceExamples(data.normalized(part).astype(np.float32, copy=False), part.targets.astype(kind, copy=False))
+
+
+def open_program(job: Job) -> TrainingProgram:
+    """Read the federation's program, checked against the plan.
+
+    Raises:
+        JobError: if there is none, or it is not the announced one.
+        NonRetryableJobError: if it is of another plan, or needs more memory than the process may have.
+        ProgramError: if it is not a program that may be run.
+    """
+    if job.program is None or not job.program.is_file():
+        raise JobError(
+            "the server has announced no program for this federation, without which a device without torch cannot "
+            "train; its page says why, and gaitway[edge] brings torch"
+        )
+    if sha256_of(job.program) != job.program.name:
+        raise JobError(f"the program in {job.program} is damaged: its sha256 is not the announced one")
+    program, plan = TrainingProgram.load(job.program, threads=job.threads), job.plan
+    # an operator may change how many rounds there are, which a schedule of learning rates ends with
+    manifest = program.manifest = program.manifest.model_copy(update={"rounds": plan.rounds.rounds})
+    if manifest.model["name"] != job.network.name or manifest.method.get("name") != plan.method.get("name"):
+        raise NonRetryableJobError(
+            f"the program is of {manifest.model['name']} and {manifest.method.get('name')}; the plan has another network "
+            "or method"
+        )
+    if manifest.training != plan.training or dict(manifest.task).get("name") != dict(plan.task).get("name"):
+        raise NonRetryableJobError("the program has other training settings, or another task, than the plan")
+    # parameters, moments and gradients at the least: said before the cap ends the process
+    least_mb = 3 * sum(kind.nbytes for kind in manifest.client.values()) >> 20
+    if job.memory_mb and least_mb > job.memory_mb:
+        raise NonRetryableJobError(
+            f"the program trains with {least_mb} MB at the least, and the cap is {job.memory_mb} MB; raise [training] "
+            "memory_mb, or 0 for no cap"
+        )
+    return program
+
+
+def _broadcast(job: Job, manifest: Manifest) -> Arrays:
+    require_whole_broadcast(job)
+    limit = HEADER_BYTES + sum(kind.nbytes for kind in manifest.broadcast.values())
+    found = arrays.decode(job.broadcast.read_bytes(), limit_bytes=limit)
+    for name, value in found.items():
+        if value.dtype.kind == "f" and not np.isfinite(value).all():
+            raise UpdateError(f"tensor {name!r} holds NaN or infinity")
+    return {BROADCAST + name: value for name, value in found.items()}
+
+
+def _resumed(budget: RoundBudget) -> Arrays | None:
+    """Read the checkpoint of an earlier run; a damaged one is as good as none."""
+    budget.forget_others()
+    try:
+        saved = arrays.read_kept(budget.path.read_bytes())
+        epoch, seconds = int(saved["progress/epoch"]), float(saved.pop("seconds"))
+    except (OSError, WireError, KeyError, TypeError, ValueError):
+        return None
+    budget.resumed(epoch, seconds)
+    return saved
+
+
+def _keep(budget: RoundBudget, now: ProgramRound) -> None:
+    write_file(budget.path, arrays.encode(now.saved | {"seconds": np.array(budget.used_s)}))
+    budget.epoch_ended(now.epoch)

@@ -1,0 +1,127 @@
+"""What a training process asks of what computes: torch, or ONNX Runtime with the federation's program.
+
+`edge_agent.training.trainer` does a round by these calls; what a client is, a tree of tensors or a dict of arrays, only
+the runtime knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from edge_agent.errors import JobError
+from edge_agent.storage.files import sha256_of
+from edge_agent.storage.images import Preparation
+from edge_agent.training.job import Job
+from edge_agent.training.local_data import LocalData
+from edge_agent.training.round_budget import RoundBudget
+from gaitway.tasks import Soundness
+
+Client = Any
+"""What a device keeps of its model between rounds, as the runtime has it."""
+
+
+class Measurement(NamedTuple):
+    """What the holdout says about a model: the task's metrics by name, and whether it works."""
+
+    metrics: Mapping[str, float]
+    sound: Soundness
+    classes: Sequence[float] = ()
+    """The score of each class; NaN for one that the holdout does not have."""
+
+
+class TrainedRound(NamedTuple):
+    """What a local round leaves: the client as it is kept, what travels, its last epoch's mean loss; steps by plan."""
+
+    client: Client
+    upload: Any
+    loss: float
+    asked_steps: int
+
+
+class SentUpload(NamedTuple):
+    """An upload's bytes, and the client's as it is kept until its next one."""
+
+    upload: bytes
+    client: bytes
+
+
+class TrainingRuntime(Protocol):
+    """A job's windows, broadcast and model, ready to be computed with."""
+
+    @property
+    def job(self) -> Job:
+        """The job."""
+
+    @property
+    def settings(self) -> Preparation:
+        """How raw data become examples."""
+
+    @property
+    def data(self) -> LocalData:
+        """The device's examples."""
+
+    @property
+    def has_global_model(self) -> bool:
+        """Whether the server has one model for all."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether a client takes steps at all."""
+
+    @property
+    def keeps_partial_work(self) -> bool:
+        """Whether an update is used whose client had no time for all steps."""
+
+    @property
+    def primary_metric(self) -> str:
+        """Name of the task's."""
+
+    def load_client(self) -> tuple[Client, Any]:
+        """Return the client as its last round left it, or the initial one, and what its last upload lost."""
+
+    def measured_as_received(self, client: Client) -> Measurement:
+        """Measure a client on the holdout with the broadcast laid over it."""
+
+    def measured(self, client: Client) -> Measurement:
+        """Measure a client on the holdout."""
+
+    def train(self, client: Client, budget: RoundBudget) -> TrainedRound:
+        """Run the round, a checkpoint an epoch, until it is done or the budget says stop."""
+
+    def class_counts(self) -> list[int] | None:
+        """Count the training examples of each class."""
+
+    def sent(self, trained: TrainedRound, residual: Any) -> SentUpload:
+        """Write what travels, as the job's precision and compression have it, and what is kept."""
+
+    def is_trained(self) -> bool:
+        """Whether the broadcast serves with other parameters than the network that the federation began with."""
+
+    def save(self, client: Client, folder: Path, round_number: int) -> None:
+        """Write the network that a client serves with into a folder; the round made it."""
+
+    def save_global(self, client: Client, folder: Path, round_number: int) -> None:
+        """Write the network that the server's model serves with, for this client."""
+
+    def export(self, checkpoint: Path, folder: Path) -> None:
+        """Write checkpoint, ONNX model and parity report into a folder, from the checkpoint that was saved."""
+
+    def fold_answers(self, fold: LocalData) -> np.ndarray:
+        """Train the round anew on a fold's training windows, and return the answers (n,) to its others."""
+
+    def update_heads(self, client: Client | None) -> None:
+        """Make a continuous federation's heads, of the client that was trained, or of the one that is kept."""
+
+
+def require_whole_broadcast(job: Job) -> None:
+    """Refuse a broadcast that is not the announced one.
+
+    Raises:
+        JobError: if its bytes are others.
+    """
+    if sha256_of(job.broadcast) != job.model.sha256:
+        raise JobError(f"the broadcast in {job.broadcast} is damaged: its sha256 is not the announced one")

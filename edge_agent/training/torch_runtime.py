@@ -1,0 +1,280 @@
+"""A training process with torch: `federation.training.client_round`, the same code as in the simulation."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from edge_agent.errors import JobError, NonRetryableJobError
+from edge_agent.machine.state import leaves_model
+from edge_agent.storage.files import write_file
+from edge_agent.storage.images import Preparation
+from edge_agent.training.candidate import export_candidate, export_heads, save_candidate, save_heads
+from edge_agent.training.checkpoints import EpochCheckpoints
+from edge_agent.training.job import HEADS, ORIENTATION, Job, is_out_of_memory
+from edge_agent.training.local_data import LocalData, noun
+from edge_agent.training.orientation import orientation_of
+from edge_agent.training.round_budget import RoundBudget
+from edge_agent.training.runtime import Measurement, SentUpload, TrainedRound, require_whole_broadcast
+from federation import wire
+from federation.aggregation.ridge import LIMIT
+from federation.head import with_placeholder_head
+from federation.methods import method_from_json
+from federation.records import Client, Examples, Tree
+from federation.rounds.server_round import keeps_partial_work
+from federation.serving_heads import SHARED
+from federation.tasks import task_from_json
+from federation.tasks.task import arrays
+from federation.training.client_round import steps_of, train_one
+from federation.training.forward import initial_client, initial_model, network
+from federation.training.local_round import Setup
+from federation.training.prediction import measure, predict, task_mismatch
+from federation.training.rotation import ChannelScale
+from federation.wire import uploads
+from federation.wire.schema import check_tree, schema_of, size_limit, upload_schema
+from models import build
+from models.errors import ModelError
+from models.mae import with_decoder
+
+UNTRAINED = "the federation's model is the one that it began with: nobody has trained it yet"
+EVALUATION_BATCH = 256
+"""The simulation's default: ALP looks at the whole batch, so scores compare only at equal sizes."""
+
+
+class TorchRuntime(NamedTuple):
+    """Everything that a job works with; see `edge_agent.training.runtime.TrainingRuntime`."""
+
+    job: Job
+    settings: Preparation
+    data: LocalData
+    module: nn.Module
+    setup: Setup
+    initial: Client
+    broadcast: Tree
+
+    @classmethod
+    def open(cls, job: Job, settings: Preparation, data: LocalData) -> TorchRuntime:
+        """Read the broadcast, and build the model as the server did.
+
+        Raises:
+            JobError: if the broadcast is not the announced one.
+            FederationError: if the broadcast does not fit the plan.
+        """
+        torch.set_num_threads(job.threads)
+        plan, spec, method = job.plan, job.network, method_from_json(job.plan.method)
+        task = task_from_json(plan.task)
+
+        def make() -> nn.Module:
+            return with_decoder(build(spec.name, classes=len(plan.labels), **spec.options), task.decoder)
+
+        module = initial_model(make, plan.training.seed)
+        initial = method.init_client_state(initial_client(module), plan.training)
+        setup = Setup(method, plan.training, network(module), task, rounds=plan.rounds.rounds)
+        if (statistics := data.statistics) is not None and data.channel_axis == -1:
+            setup = replace(setup, channels=ChannelScale.of(statistics.mean, statistics.std))
+        _check_input(setup, initial, spec.name, data, settings)
+        return cls(job, settings, data, module, setup, initial, _broadcast(job, setup, initial))
+
+    @property
+    def has_global_model(self) -> bool:
+        """Whether the server has one model for all."""
+        return self.setup.method.has_global_model
+
+    @property
+    def trains(self) -> bool:
+        """Whether a client takes steps at all."""
+        return self.setup.method.trains(self.setup.training)
+
+    @property
+    def keeps_partial_work(self) -> bool:
+        """Whether an update is used whose client had no time for all steps."""
+        return keeps_partial_work(self.job.plan.rounds, self.setup.method)
+
+    @property
+    def primary_metric(self) -> str:
+        """Name of the task's."""
+        return self.setup.task.primary_metric
+
+    def load_client(self) -> tuple[Client, Tree]:
+        """Return the client as its last round left it, or the initial one, and what its last upload lost.
+
+        Raises:
+            JobError: if the kept state is of another model.
+        """
+        path, initial = self.job.client_state, self.initial
+        if path is None:
+            return initial, {}
+        tree = wire.decode(path.read_bytes(), limit_bytes=path.stat().st_size)
+        client = Client(*(tree.get(name, {}) for name in Client._fields))  # the wire leaves out an empty group
+        kept, residual = uploads.split_residual(client)
+        for name, mine, expected in zip(Client._fields, kept, initial, strict=True):
+            if schema_of(mine) != schema_of(expected):
+                raise JobError(f"the kept client state has other {name} than the plan asks for; delete the data folder")
+        return kept, residual
+
+    def measured_as_received(self, client: Client) -> Measurement:
+        """Measure a client on the holdout with the broadcast laid over it."""
+        return self.measured(self.setup.method.receive(client, self.broadcast)[0])
+
+    def measured(self, client: Client) -> Measurement:
+        """Measure a client on the holdout."""
+        data, task = self.data, self.setup.task
+        x, y = torch.from_numpy(data.normalized(data.holdout)), torch.from_numpy(data.holdout.targets)
+        found = measure(self.setup, client, Examples(x, y), EVALUATION_BATCH)
+        sound = task.soundness(arrays(found), len(y), self.job.plan.labels, noun(self.settings))
+        return Measurement(task.metrics(found), sound, task.class_scores(found))
+
+    def train(self, client: Client, budget: RoundBudget) -> TrainedRound:
+        """Run the round, a checkpoint an epoch, until it is done or the budget says stop.
+
+        Raises:
+            UpdateError: if training left NaN or infinity.
+        """
+        setup, examples = self.setup, self._examples(self.data)
+        result = train_one(
+            setup,
+            client,
+            self.broadcast,
+            examples,
+            client_id=self.job.device,
+            round_number=self.job.round,
+            callback=EpochCheckpoints(budget, self.initial),
+        )
+        check_tree(result.upload, upload_schema(setup.method, setup.training, self.initial))
+        return TrainedRound(result.client, result.upload, float(result.loss), steps_of(setup, len(examples.y)))
+
+    def class_counts(self) -> list[int] | None:
+        """Count the training examples of each class."""
+        return self.setup.task.class_counts(torch.from_numpy(self.data.train.targets), len(self.job.plan.labels))
+
+    def sent(self, trained: TrainedRound, residual: Tree) -> SentUpload:
+        """Write what travels, as the job's precision and compression have it, and what is kept."""
+        sent = uploads.encode(
+            trained.upload,
+            self.setup.method.delta_reference(self.broadcast),
+            residual,
+            precision=self.job.precision,
+            compression=self.job.compression,
+        )
+        kept = uploads.with_residual(trained.client, sent.residual)
+        return SentUpload(sent.data, wire.encode(dict(kept._asdict())))
+
+    def is_trained(self) -> bool:
+        """Whether the broadcast serves with other parameters than the network that the federation began with.
+
+        What serves is compared: where a method freezes the network and shares class means, these alone have learnt.
+        """
+        method = self.setup.method
+        first = method.serving_model(self.initial).params
+        now = method.serving_model(method.global_model(self.initial, self.broadcast)).params
+        return any(not torch.equal(value, first[name]) for name, value in now.items())
+
+    def save(self, client: Client, folder: Path, round_number: int) -> None:
+        """Write the network that a client serves with into a folder; the round made it."""
+        serving = self.setup.method.serving_model(client)
+        save_candidate(self.job, self.settings, self.data, self.module, serving, folder, round_number)
+
+    def save_global(self, client: Client, folder: Path, round_number: int) -> None:
+        """Write the network that the server's model serves with, for this client."""
+        self.save(self.setup.method.global_model(client, self.broadcast), folder, round_number)
+
+    def export(self, checkpoint: Path, folder: Path) -> None:
+        """Write checkpoint, ONNX model and parity report into a folder, from the checkpoint that was saved."""
+        export_candidate(self.job, self.data, checkpoint, folder)
+
+    def fold_answers(self, fold: LocalData) -> np.ndarray:
+        """Train the round anew on a fold's training windows, and return the answers (n,) to its others."""
+        # a client that has taken part in nothing: what the method keeps has seen the fold
+        found = train_one(
+            self.setup,
+            self.initial,
+            self.broadcast,
+            self._examples(fold),
+            client_id=self.job.device,
+            round_number=self.job.round,
+        )
+        x = torch.from_numpy(fold.normalized(fold.holdout))
+        return predict(self.setup, found.client, x, EVALUATION_BATCH)
+
+    def _examples(self, data: LocalData) -> Examples:
+        return Examples(torch.from_numpy(data.normalized(data.train)), torch.from_numpy(data.train.targets))
+
+    def update_heads(self, client: Client | None) -> None:
+        """Make of the newest sums each head that the device can serve with.
+
+        Before anybody's sums are in the broadcast, those heads that need no sums of others. A device that has none of
+        its own has the shared ones.
+        """
+        job, method = self.job, self.setup.method
+        if client is None:
+            client, _ = method.receive(self.load_client()[0], self.broadcast)
+            client = method.refresh(client, self.broadcast)
+        if not leaves_model(job.plan):
+            return
+        heads = method.serving_models(client)
+        if not self.is_trained():
+            heads = {name: head for name, head in heads.items() if not name.startswith(SHARED)}
+        if not self.data.is_labelled:
+            heads = {name: head for name, head in heads.items() if name.startswith(SHARED)}
+        if not heads:
+            raise NonRetryableJobError(UNTRAINED)
+        version = max(0, job.round - 1) if job.kind == "train" else job.round
+        first, began = copy.deepcopy(self.module), method.serving_model(self.initial)
+        first.load_state_dict({**with_placeholder_head(began.params), **began.buffers})
+        save_heads(job, self.settings, self.data, self.module, heads, version)
+        write_file(job.out / HEADS / ORIENTATION, orientation_of(self.module, self.data).to_json())
+        export_heads(job, self.data, first)
+
+
+def _check_input(setup: Setup, initial: Client, model: str, data: LocalData, settings: Preparation) -> None:
+    """Let the network take one example before anything is trained.
+
+    Raises:
+        NonRetryableJobError: if it takes none of this shape, or does not answer what the task asks for.
+    """
+    one = data.train.select(np.arange(1))
+    examples = Examples(torch.from_numpy(data.normalized(one)), torch.from_numpy(one.targets))
+    shape = tuple(one.x.shape[1:])
+    try:
+        mismatch = task_mismatch(setup, initial, examples)
+    except (RuntimeError, ValueError, ModelError) as error:
+        if is_out_of_memory(error):
+            raise
+        raise NonRetryableJobError(f"{model} takes no {noun(settings)} of shape {shape}: {error}") from error
+    if mismatch:
+        raise NonRetryableJobError(mismatch)
+
+
+def _broadcast(job: Job, setup: Setup, initial: Client) -> Tree:
+    require_whole_broadcast(job)
+    method = setup.method
+    reference = method.broadcast(method.server_init(initial.params, initial.buffers, setup.training), job.device)
+    schema = schema_of(reference)
+    tree = wire.decode(job.broadcast.read_bytes(), limit_bytes=size_limit(schema))
+    check_tree(tree, schema)
+    if job.continuous:
+        _check_sums(tree)
+    return tree
+
+
+def _check_sums(broadcast: Tree) -> None:
+    """Refuse sums that so many devices cannot have sent: each number of one device's fits into 32 bits.
+
+    Raises:
+        NonRetryableJobError: saying which sums, of how many devices.
+    """
+    sums = dict(broadcast.get("sums", {}))
+    clients = int(sums.pop("clients", 0))
+    for name, values in sums.items():
+        largest = int(values.abs().max())
+        if not 0 <= largest <= clients * int(LIMIT):
+            raise NonRetryableJobError(
+                f"the broadcast's sums {name} of {clients} devices reach {largest}; no device can add more than "
+                f"{int(LIMIT)}, so they are not believed, and the present model stays"
+            )
