@@ -18,6 +18,7 @@ from aggregator_api.db import repositories
 from aggregator_api.db.models import FederationRow, RoundRow
 from aggregator_api.web.history_cache import CHART_ROUNDS, HistoryReader
 from federation.plan import Plan
+from gaitway.label_text import label_text
 from gaitway.tasks import Metric
 
 FEDERATIONS = 25
@@ -119,7 +120,7 @@ def chart(session: Session, row: FederationRow, history: HistoryReader) -> dict[
     found = [scores.get(number) for number in numbers]
     factor = metric.factor
     classes = [
-        {"label": label, "values": [_scaled(one.classes[k] if one else None, factor) for one in found]}
+        {"label": label_text(label), "values": [_scaled(one.classes[k] if one else None, factor) for one in found]}
         for k, label in enumerate(plan.labels[: len(next((one.classes for one in found if one), ()))])
     ]
     return {
