@@ -29,7 +29,6 @@ class ScoreCurve(NamedTuple):
 
     name: str
     points: str
-    ends: list[tuple[float, float]]
     said: str
 
 
@@ -89,5 +88,5 @@ def _chart(found: list[ComparedFederation]) -> CurveChart | None:
         text = (
             f"{one.name}: {views.score_text(one.metric, one.last.mean if one.last else None)} in round {one.last_round}"
         )
-        curves.append(ScoreCurve(one.name, points, at[-1:], text))
+        curves.append(ScoreCurve(one.name, points, text))
     return CurveChart(curves, (first, last), (low, high))
