@@ -39,6 +39,8 @@ const time = (s) => s < SET_S ? CLOCK_NOT_SET : new Date(s * 1000).toLocaleStrin
 const SET_S = 1_000_000_000, CLOCK_NOT_SET = "clock not set";
 /** A number of windows, in words. @param {number} count */
 const windowsText = (count) => (count === 1 ? "1 window" : `${count} windows`);
+/** @param {number} count */
+const windowsAre = (count) => `${windowsText(count)} ${count === 1 ? "is" : "are"}`;
 
 /** @typedef {() => Promise<string | void>} Act does something, and says what came of it */
 
@@ -104,7 +106,7 @@ function span() {
 async function give(activity, when) {
   const done = await ask("label", { activity, ...when });
   const none = done.windows ? "" : "; none lies there yet, those to come will have it";
-  return `${windowsText(done.windows)} ${done.windows === 1 ? "is" : "are"} now ${done.activity}${none}.`;
+  return `${windowsAre(done.windows)} now ${done.activity}${none}.`;
 }
 
 /** @param {Windows} found */
@@ -121,7 +123,7 @@ function showLabels(found) {
 /** @param {number} count @param {string} what @param {object} selection */
 async function removed(count, what, selection) {
   if (!window.confirm(`Delete ${windowsText(count)} of ${what} for good?`)) return "";
-  return `${windowsText((await ask("delete", selection)).windows)} deleted.`;
+  return `${windowsAre((await ask("delete", selection)).windows)} deleted.`;
 }
 
 /** A cell with a button that deletes, named for who does not see its row.
