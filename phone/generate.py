@@ -19,6 +19,7 @@ from pydantic.json_schema import models_json_schema
 
 import federation.plan
 from federation.protocol import messages
+from gaitway.label_text import SPELLED_OUT
 from phone import APP
 
 GENERATED = APP / "protocol" / "messages.generated.js"
@@ -43,6 +44,15 @@ HEAD = """\
 Schema = Mapping[str, Any]
 
 
+def _labels() -> str:
+    rows = "".join(f"  {json.dumps(name)}: {json.dumps(words)},\n" for name, words in SPELLED_OUT.items())
+    return (
+        "/** Names that data sets publish, where people would not guess them (gaitway/label_text.py).\n"
+        " * @type {Record<string, string>} */\n"
+        f"export const SPELLED_OUT = {{\n{rows}}};\n\n"
+    )
+
+
 def source() -> str:
     """Return the generated module."""
     read, written = _definitions(READ), _definitions(WRITTEN)
@@ -51,7 +61,7 @@ def source() -> str:
     combinators = sorted(COMBINATORS & set(re.findall(r"\b\w+\b", re.sub(r"/\*\*.*?\*/", "", body, flags=re.DOTALL))))
     imports = "".join(f"  {name},\n" for name in combinators)
     imports = f'\nimport {{\n{imports}}} from "./checks.js";\n\n'
-    return HEAD + imports + "".join(_constants()) + body + types.rstrip() + "\n"
+    return HEAD + imports + "".join(_constants()) + _labels() + body + types.rstrip() + "\n"
 
 
 COMBINATORS = frozenset(

@@ -67,6 +67,8 @@ def alias_gates(session: Session, federation: FederationRow, version: ModelVersi
     """Return what must hold before a name moves to a version."""
     present = promotion.named_version(session, federation, alias)
     gates = []
+    if present is not None and present.id == version.id:
+        return [ReleaseGate("It has another name now", False, f"{alias} names version {version.version} already")]
     if present is not None:
         found = promotion.verdict_of(session, federation, version, present)
         gates.append(_measure(found.decision is Decision.BETTER, found.reason))
@@ -128,6 +130,14 @@ def rollout_steps(session: Session, federation: FederationRow, settings: Rollout
         )
     )
     return steps
+
+
+def halted_before(session: Session, version: ModelVersionRow) -> str:
+    """Say that a rollout of a version was halted, and why; empty where none was."""
+    row = RolloutRow
+    halted = select(row).where(row.version_id == version.id, row.phase == RolloutPhase.HALTED)
+    found = session.scalars(halted.order_by(row.number.desc()).limit(1)).unique().first()
+    return "" if found is None else f"Rollout {found.number} of this version was halted: {found.reason}."
 
 
 # ---- rolling back

@@ -21,8 +21,11 @@ from aggregator_api.auth.api_keys import Caller
 from aggregator_api.db.event_kinds import EVENT_KINDS
 from aggregator_api.web.files import url_of
 from aggregator_api.web.terms import TERMS, term_label
+from gaitway.label_text import label_text
 
 TEMPLATES = Path(__file__).parent / "templates"
+MIN_TIME_S = 1_000_000_000
+"""Earlier moments are of clocks that nobody had set, and not shown as dates."""
 MAX_ROOTS = 4
 """Paths of proxies whose templates are kept; there is one, or two."""
 
@@ -79,6 +82,7 @@ def _environment(root: str) -> Environment:
         "bytes": byte_text,
         "seconds": duration_text,
         "count": lambda number: f"{number:,}",
+        "label": label_text,
         "segment": lambda text: quote(str(text), safe=""),
         "meaning": lambda kind: EVENT_KINDS[kind].meaning if kind in EVENT_KINDS else "",  # of an older release
         "hue": lambda text: int(hashlib.sha256(str(text).encode()).hexdigest()[:4], 16) % 360,
@@ -89,7 +93,7 @@ def _environment(root: str) -> Environment:
 
 def time_element(when: float | None) -> Markup:
     """Write a moment as an element that says it in UTC, and that a script puts into the reader's words."""
-    if when is None:
+    if when is None or when < MIN_TIME_S:
         return Markup("–")
     moment = datetime.fromtimestamp(when, UTC)
     return Markup('<time datetime="{}">{}</time>').format(

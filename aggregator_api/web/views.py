@@ -18,6 +18,7 @@ from aggregator_api.db import repositories
 from aggregator_api.db.models import FederationRow, RoundRow
 from aggregator_api.web.history_cache import CHART_ROUNDS, HistoryReader
 from federation.plan import Plan
+from gaitway.label_text import label_text
 from gaitway.tasks import Metric
 
 FEDERATIONS = 25
@@ -119,7 +120,7 @@ def chart(session: Session, row: FederationRow, history: HistoryReader) -> dict[
     found = [scores.get(number) for number in numbers]
     factor = metric.factor
     classes = [
-        {"label": label, "values": [_scaled(one.classes[k] if one else None, factor) for one in found]}
+        {"label": label_text(label), "values": [_scaled(one.classes[k] if one else None, factor) for one in found]}
         for k, label in enumerate(plan.labels[: len(next((one.classes for one in found if one), ()))])
     ]
     return {
@@ -128,8 +129,9 @@ def chart(session: Session, row: FederationRow, history: HistoryReader) -> dict[
         "class_metric": (of_class.label + of_class.unit) if of_class else "",
         "mean": [_scaled(one and one.mean, factor) for one in found],
         "worst": [_scaled(one and one.worst_tenth, factor) for one in found],
-        "low": [_scaled(one and one.mean - one.spread, factor) for one in found],
-        "high": [_scaled(one and one.mean + one.spread, factor) for one in found],
+        "low": [_scaled(one and max(0.0, one.mean - one.spread), factor) for one in found],
+        "high": [_scaled(one and min(metric.largest, one.mean + one.spread), factor) for one in found],
+        "largest": factor if metric.is_share else None,
         "classes": [one for one in classes if any(value is not None for value in one["values"])],
         "received": [costs[number].received for number in numbers],
         "sent": [costs[number].sent for number in numbers],

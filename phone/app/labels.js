@@ -1,16 +1,6 @@
 /** Labels and sentences as people read them. */
 
-/** Names that data sets publish, where people would not guess them. @type {Record<string, string>} */
-const SPELLED_OUT = {
-  dws: "stairs down",
-  ups: "stairs up",
-  wlk: "walking",
-  jog: "jogging",
-  sit: "sitting",
-  std: "standing",
-  climbingup: "climbing up",
-  climbingdown: "climbing down",
-};
+import { SPELLED_OUT } from "./protocol/messages.generated.js";
 
 /** A label as people read it: stairs_up is 'stairs up', and so is MotionSense's ups. @param {string} label */
 export function labelText(label) {

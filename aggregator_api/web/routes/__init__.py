@@ -7,6 +7,8 @@ from fastapi import APIRouter, Depends
 from aggregator_api.web import docs, files, phone
 from aggregator_api.web.forms import checked_form
 from aggregator_api.web.routes import (
+    audit,
+    comparison,
     creation,
     devices,
     enrolment,
@@ -19,10 +21,8 @@ from aggregator_api.web.routes import (
     rollouts,
 )
 
-SUBJECTS = tuple(
-    module.router
-    for module in (login, overview, creation, devices, rollouts, federations, enrolment, models, releases, live)
-)
+_FIRST = (login, overview, audit, comparison, creation, devices, rollouts, federations)
+SUBJECTS = tuple(module.router for module in (*_FIRST, enrolment, models, releases, live))
 """In this order: live parts of devices and rollouts lie where one of a federation would be looked for."""
 PAGES = APIRouter(include_in_schema=False, dependencies=[Depends(checked_form)])
 """Every page: whatever changes something comes as a form of the session that asks."""

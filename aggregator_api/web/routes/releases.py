@@ -54,6 +54,7 @@ class ReleasePage(NamedTuple):
     gates: list[ReleaseGate]
     steps: list[ReleaseStep]
     form: ReleaseForm
+    warning: str = ""
 
 
 @router.get("/federations/{name}/models/{version}/promote")
@@ -144,7 +145,7 @@ def _rollout(session: Session, federation: FederationRow, row: ModelVersionRow, 
     form = ReleaseForm("rollouts", "Roll it out", {**fields, "seen": _seen(present)})
     lead = "Devices get it wave after wave, and each one judges it on its own holdout before it uses it."
     steps = release_steps.rollout_steps(session, federation, settings)
-    return ReleasePage("Roll out", lead, present, gates, steps, form)
+    return ReleasePage("Roll out", lead, present, gates, steps, form, release_steps.halted_before(session, row))
 
 
 def _withdrawal(session: Session, federation: FederationRow, row: ModelVersionRow) -> ReleasePage | None:

@@ -10,7 +10,8 @@ const HUES = ["--c1", "--c2", "--c3", "--c4", "--c5", "--c6", "--c7", "--c8"];
  * @typedef {object} Scores
  * @property {number[]} rounds @property {Column} mean @property {Column} worst @property {Column} low
  * @property {Column} high @property {{label: string, values: Column}[]} classes @property {Column} received
- * @property {Column} sent @property {Column} epsilon @property {boolean} unfinished */
+ * @property {Column} sent @property {Column} epsilon @property {boolean} unfinished
+ * @property {number | null} largest that a score can be; null: nobody knows */
 
 /** @param {string} name */
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -54,11 +55,21 @@ const CHARTS = {
   epsilon: (d) => [[d.rounds, d.epsilon], [line("ε", "--c5")], []],
 };
 
+/** How far the axis of scores reaches: a little beyond them, and with shares from 0 to 100 at the most.
+ * @param {number | null} largest @returns {(plot: uPlot, low: number, high: number) => [number, number]} */
+function within(largest) {
+  return (_plot, low, high) => {
+    const beyond = 0.1 * (high - low || Math.abs(high) || 1);
+    return [Math.max(0, low - beyond), largest === null ? high + beyond : Math.min(largest, high + beyond)];
+  };
+}
+
 /** @typedef {HTMLElement & {plot?: uPlot | null}} Drawn an element, and the chart that is in it */
 
 /** @param {Drawn} element @param {Scores} data */
 function draw(element, data) {
   const [columns, series, bands, format] = CHARTS[element.dataset.chart ?? ""](data);
+  const scores = ["scores", "classes"].includes(element.dataset.chart ?? "");
   const has_data = columns.slice(1).some((column) => column.some((value) => value !== null));
   const figure = element.closest("figure");
   if (element.dataset.chart === "epsilon" && figure) figure.hidden = !has_data;
@@ -78,7 +89,7 @@ function draw(element, data) {
     series: [{ label: "round" }, ...series],
     bands,
     axes: axes(format),
-    scales: { x: { time: false } },
+    scales: { x: { time: false }, y: scores ? { range: within(data.largest) } : {} },
     legend: { live: false },
     cursor: { drag: { x: false, y: false } },
   }, columns, element);

@@ -34,7 +34,13 @@ const list = (id, lines) => $(id).replaceChildren(...lines.map((line) => make("l
 /** @param {string} activity */
 const nameOf = (activity) => activity || "(none)";
 /** A moment of the reader's clock as ISO 8601 writes it, as Swedes do too: days are told so as well. @param {number} s */
-const time = (s) => new Date(s * 1000).toLocaleString("sv-SE");
+const time = (s) => s < SET_S ? CLOCK_NOT_SET : new Date(s * 1000).toLocaleString("sv-SE");
+/** Earlier times are of a clock that nobody had set, as a board's after a start without a network. */
+const SET_S = 1_000_000_000, CLOCK_NOT_SET = "clock not set";
+/** A number of windows, in words. @param {number} count */
+const windowsText = (count) => (count === 1 ? "1 window" : `${count} windows`);
+/** @param {number} count */
+const windowsAre = (count) => `${windowsText(count)} ${count === 1 ? "is" : "are"}`;
 
 /** @typedef {() => Promise<string | void>} Act does something, and says what came of it */
 
@@ -100,7 +106,7 @@ function span() {
 async function give(activity, when) {
   const done = await ask("label", { activity, ...when });
   const none = done.windows ? "" : "; none lies there yet, those to come will have it";
-  return `${done.windows} windows are now ${done.activity}${none}.`;
+  return `${windowsAre(done.windows)} now ${done.activity}${none}.`;
 }
 
 /** @param {Windows} found */
@@ -116,8 +122,8 @@ function showLabels(found) {
 
 /** @param {number} count @param {string} what @param {object} selection */
 async function removed(count, what, selection) {
-  if (!window.confirm(`Delete ${count} windows of ${what} for good?`)) return "";
-  return `${(await ask("delete", selection)).windows} windows are deleted.`;
+  if (!window.confirm(`Delete ${windowsText(count)} of ${what} for good?`)) return "";
+  return `${windowsAre((await ask("delete", selection)).windows)} deleted.`;
 }
 
 /** A cell with a button that deletes, named for who does not see its row.
@@ -145,7 +151,7 @@ function showWindows(found) {
   body("days").replaceChildren(...found.days.map(([day, kept]) => {
     const total = Object.values(kept).reduce((sum, n) => sum + n, 0);
     const cell = deleting(day, () => removed(total, day, { day }));
-    return row(day, ...names.map((name) => kept[name] ?? 0), cell);
+    return row(new Date(day).getTime() / 1000 < SET_S ? CLOCK_NOT_SET : day, ...names.map((name) => kept[name] ?? 0), cell);
   }));
   showStretches(found);
 }

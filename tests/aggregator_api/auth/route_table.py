@@ -85,6 +85,8 @@ POST   /login                                                                   
 POST   /logout                                                                    anybody
 GET    /                                                                          operator read | its own
 GET    /live/overview                                                             operator read | its own
+GET    /audit                                                                     operator | the server
+GET    /compare                                                                   operator read | its own
 GET    /new-federation                                                            operator | the server
 POST   /new-federation/check                                                      operator | the server
 POST   /new-federation                                                            operator | the server

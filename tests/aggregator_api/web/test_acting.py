@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
+from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -245,6 +246,54 @@ def test_a_federation_starts_from_another_ones_version(visitor: Visitor) -> None
     assert all(torch.equal(made["params"][name], base["params"][name]) for name in bodies)
     shown = visitor.get("/new-federation").text
     assert '<option value="gestures">' in shown
+
+
+class FormReader(HTMLParser):
+    """Reads what a browser would send of a page's form, untouched."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.fields: dict[str, str] = {}
+        self._select = self._text = ""
+        self._option: str | None = None
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = {name: value or "" for name, value in attrs}
+        name = named.get("name", "")
+        if tag == "input" and name:
+            self.fields[name] = named.get("value", "")
+        elif tag == "textarea":
+            self._text, self.fields[name] = name, ""
+        elif tag == "select":
+            self._select, self.fields[name] = name, ""
+        elif tag == "option" and "selected" in named:
+            self._option = named.get("value")
+            self.fields[self._select] = self._option or ""
+
+    def handle_endtag(self, tag: str) -> None:
+        self._text = "" if tag == "textarea" else self._text
+        if tag == "option":
+            self._option = None
+
+    def handle_data(self, data: str) -> None:
+        if self._text:
+            self.fields[self._text] += data
+        elif self._select and self.lasttag == "option" and self.get_starttag_text() == "<option selected>":
+            self.fields[self._select] = data
+
+
+def test_a_federation_continues_from_another_with_all_that_its_model_needs(visitor: Visitor) -> None:
+    fields = FormReader(visitor.get("/new-federation?start=walks&version=0").text).fields
+    answer = visitor.post("/new-federation", {**fields, "name": "continued", "csrf": visitor.token("/")})
+    assert answer.status_code == 303, words_in(answer.text)
+    with visitor.server.runtime.database.read() as session:
+        old, new = (get_federation(session, name).plan for name in ("walks", "continued"))
+        created = select(EventRow.detail).where(EventRow.kind == "federation.created").order_by(EventRow.id.desc())
+        assert "started from version 0 of 'walks'" in (session.scalars(created).first() or "")
+    for part in ("labels", "model", "method", "training", "data", "task"):
+        assert new[part] == old[part], part
+    assert new["rollout"]["mode"] == "automatic"  # how its models are released is its own
 
 
 @pytest.mark.parametrize(

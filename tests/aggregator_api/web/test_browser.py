@@ -33,6 +33,9 @@ PLACES = ("", "/devices", "/devices/phone-02", "/enrolment", "/rollouts", "/roll
 PAGES = [
     "/",
     *(f"/federations/{WALKS}{place}" for place in (*PLACES, "/journal", "/plan")),
+    *(f"/federations/{WALKS}/models/{place}" for place in ("11/promote", "13/roll-out", "10/roll-back")),
+    f"/compare?federation={WALKS}&federation=gestures",
+    "/audit",
     "/new-federation",
     "/login",
 ]
