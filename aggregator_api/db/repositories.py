@@ -398,7 +398,7 @@ def write_round(session: Session, federation: Named, row_id: int, old: Round, ne
 def _forget_sum(session: Session, row_id: int, phase: RoundPhase) -> None:
     """Delete what devices have said in the secure sum of a round that has ended; how many they were stays."""
     session.execute(delete(SecureSumDeviceRow).where(SecureSumDeviceRow.round_id == row_id))
-    left = {"members": b"", "dealers": [], "included": b"", "total": b"", "deadline_at": None}
+    left: dict[str, Any] = {"members": b"", "dealers": [], "included": b"", "total": b"", "deadline_at": None}
     if phase is RoundPhase.FAILED:
         left["stage"] = "failed"
     session.execute(update(SecureSumRow).where(SecureSumRow.round_id == row_id).values(**left))

@@ -81,6 +81,7 @@ class Job(BaseModel):
     precision: Precision
     compression: Compression
     continuous: bool = False  # the federation
+    sum_request: str = ""  # of the round's secure sum; empty: the update is sent as such
     plugins: tuple[str, ...] = ()  # packages whose entries the process may import
 
 
@@ -120,9 +121,10 @@ def make_job(
         memory_mb=training.memory_mb,
         round_s=training.max_round_s,
         # sums are exact, and whole numbers
-        precision="lossless" if command.continuous else config.uploads.precision,
-        compression=config.uploads.compression,
+        precision="lossless" if command.continuous or command.sum_request else config.uploads.precision,
+        compression="none" if command.sum_request else config.uploads.compression,
         continuous=command.continuous,
+        sum_request=command.sum_request,
         plugins=config.agent.plugins,
     )
 

@@ -60,8 +60,9 @@ from federation.errors import FederationError
 from federation.head import with_placeholder_head
 from federation.methods import method_from_json
 from federation.protocol.messages import class_score_names
-from federation.records import Client, Examples, Tree
+from federation.records import Client, Examples, Tree, Update
 from federation.rounds.server_round import keeps_partial_work
+from federation.secure_sums.summation import encoded, layout_of
 from federation.serving_heads import SHARED
 from federation.tasks import task_from_json
 from federation.tasks.task import arrays
@@ -287,7 +288,10 @@ def train(context: TrainingContext) -> Client:
         precision=job.precision,
         compression=job.compression,
     )
-    write_file(job.out / UPDATE, sent.data)
+    if job.plan.secure.is_on:
+        record["sum"] = _write_numbers(context, Update(job.device, len(y), steps, result.upload))
+    else:
+        write_file(job.out / UPDATE, sent.data)
     write_file(job.out / CLIENT_STATE, wire.encode(dict(uploads.with_residual(result.client, sent.residual)._asdict())))
     write_file(job.out / RESULT, json.dumps(record).encode())
     if job.continuous:
@@ -299,6 +303,15 @@ def train(context: TrainingContext) -> Client:
             _save(context, setup.method.global_model(client, context.broadcast), job.out / GLOBAL, job.round - 1)
     emit(event="trained")
     return result.client
+
+
+def _write_numbers(context: TrainingContext, update: Update) -> dict[str, Any]:
+    """Leave what the device adds to the round's sum, as whole numbers; return what they mean."""
+    job, setup = context.job, context.setup
+    layout = layout_of(setup.method, setup.training, context.initial, job.plan.secure)
+    numbers = encoded(setup.method, layout, update, context.broadcast, job.plan.secure)
+    write_file(job.out / UPDATE, numbers.astype("<i8").tobytes())
+    return {"bound": layout.bound, "layout": layout.digest.hex()}
 
 
 def update_heads(context: TrainingContext) -> None:
