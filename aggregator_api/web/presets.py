@@ -53,6 +53,20 @@ PRESETS: dict[str, FormPreset] = {
             "further": '[rounds]\nover_selection = 1.25\nlate = "next"\n\n[rollout]\nmode = "automatic"',
         },
     ),
+    "private": FormPreset(
+        "Secure sums: the server learns the sum of a round's updates and no single one; three enrolled devices or more, "
+        "none of them a phone.",
+        {
+            "labels": ACTIVITIES,
+            "model": "har_cnn",
+            "method": "fedavg",
+            "secure": "masked",
+            "rounds": "20",
+            "epochs": "2",
+            "minimum_clients": "3",
+            "deadline_s": "3600",
+        },
+    ),
     "robust": FormPreset(
         "Devices that cannot all be trusted: the coordinate-wise median, and updates that go too far left out.",
         {
@@ -79,6 +93,7 @@ EMPTY = {
     "clients_per_round": "",
     "minimum_clients": "1",
     "deadline_s": "",
+    "secure": "off",
     "further": "",
     "start_federation": "",
     "start_version": "",

@@ -160,7 +160,7 @@ class Fleet:
         return subprocess.run(run, check=True, capture_output=True, text=True).stdout
 
     def add_device(self, config: Path, *words: str, enrols: bool = False) -> None:
-        """Start a device; `words` are further ones of its command. One that speaks HTTP enrols before, or if it is to."""
+        """Start a device, `words` are further ones of its command; one that speaks HTTP enrols before, others can."""
         speaks_http = 'transport = "mqtt"' not in config.read_text() and "transport" in config.read_text()
         if enrols or speaks_http:
             self._enrol(config)

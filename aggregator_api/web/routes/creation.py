@@ -125,6 +125,8 @@ def _plan(form: Form) -> dict[str, Any]:
         "training": {"classes": max(2, len(labels))},
         "rounds": {},
     }
+    if (mode := form.get("secure", "off").strip()) != "off":
+        plan["secure"] = {"mode": mode}
     for name, (where, kind) in _NUMBERS.items():
         text = form.get(name, "").strip()
         if not text:
