@@ -272,7 +272,7 @@ class Ingest:
 
         A device's keys are its update, as far as the round's machine and the listings go.
         """
-        manifest, actions = upload.manifest, ()
+        manifest, actions = upload.manifest, tuple[Action, ...]()
         if manifest.sum == "keys":
             self._blobs.adopt(upload.path, manifest.sha256)
         with self._coordinator.lock:

@@ -54,8 +54,8 @@ PRESETS: dict[str, FormPreset] = {
         },
     ),
     "private": FormPreset(
-        "Secure sums: the server learns the sum of a round's updates and no single one; three enrolled devices or more, "
-        "none of them a phone.",
+        "Secure sums: the server learns the sum of a round's updates, and no single one; three enrolled devices or "
+        "more, none of them a phone.",
         {
             "labels": ACTIVITIES,
             "model": "har_cnn",
