@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from edge_agent import secure_sum
 from edge_agent.machine.commands import BeginEpoch, PrepareWithdrawal
 from edge_agent.machine.state import Agent, Candidate, Contribution
-from edge_agent.storage.data_folder import CANDIDATES, CHECKPOINTS, CLIENTS, JOBS, MODELS, OUTBOX
+from edge_agent.storage.data_folder import CANDIDATES, CHECKPOINTS, CLIENTS, JOBS, MODELS, OUTBOX, SUMS
 from edge_agent.storage.files import move_file, sha256_of, write_file
 from edge_agent.storage.participation import CONTRIBUTION, WISH, participation
 from edge_agent.storage.state_store import NEWEST_ANNOUNCEMENT, RELEASE_OFFER, RELEASE_ORDER, RELEASE_REPORT, StateStore
@@ -96,22 +97,28 @@ def save_round(store: StateStore, job: Job) -> SavedRound:
     sequence = next_sequence(store) if job.continuous else None
     manifest = manifest_of(job, result, job.out / UPDATE, store.get("identity").partition("/")[0], sequence)
     update, client = store.folder / OUTBOX / manifest.update_id, store.folder / CLIENTS / manifest.update_id
-    move_file(job.out / UPDATE, update)
+    pairs: dict[str, str] = {}
+    if job.plan.secure.is_on:
+        begun = secure_sum.begin(store, job.plan, job.sum_request, manifest, job.out / UPDATE, result["sum"])
+        manifest, update, pairs = begun
+    else:
+        move_file(job.out / UPDATE, update)
     move_file(job.out / CLIENT_STATE, client)
     candidates = [one for one in load_candidates(store) if one.round != job.round]
     if (job.out / CHECKPOINT).is_file():  # a copy: the process goes on to export it
         write_file(candidate_path(store.folder, job.round), (job.out / CHECKPOINT).read_bytes())
         candidates.append(Candidate(job.round, job.model))
-    pairs = {"client_state": str(client.relative_to(store.folder)), **_candidates_json(candidates)}
+    pairs |= {"client_state": str(client.relative_to(store.folder)), **_candidates_json(candidates)}
     keys: frozenset[int] = frozenset()
     if job.continuous:
         keys = _read_keys((job.out / WINDOW_KEYS).read_bytes())
         sent = Contribution("sums", manifest.update_id, keys)
         pairs |= {SEQUENCE: str(manifest.sequence), CONTRIBUTION: _contribution_json(sent)}
     store.keep_update(manifest, update, result, **pairs)
-    for other in client.parent.iterdir():
-        if other != client:
-            other.unlink()
+    for folder, kept in ((client.parent, client.name), (store.folder / SUMS, secure_sum.numbers_of(store))):
+        for other in folder.glob("*"):
+            if other.name != kept:
+                other.unlink()
     shutil.rmtree(job.checkpoints, ignore_errors=True)
     return SavedRound(manifest.update_id, result["metrics"], result["seconds"], keys)
 
@@ -247,9 +254,9 @@ def begin_epoch(store: StateStore, begun: BeginEpoch) -> None:
         begun.epoch,
         reason,
         restored=json.dumps(restored),
-        **{RELEASE_REPORT: "", RELEASE_ORDER: "", RELEASE_OFFER: "", CONTRIBUTION: sent},
+        **{RELEASE_REPORT: "", RELEASE_ORDER: "", RELEASE_OFFER: "", CONTRIBUTION: sent, secure_sum.SUM: ""},
     )
-    for name in (OUTBOX, CHECKPOINTS):
+    for name in (OUTBOX, CHECKPOINTS, SUMS):
         shutil.rmtree(store.folder / name, ignore_errors=True)
 
 
@@ -257,7 +264,7 @@ def reset_agent(store: StateStore, identity: str, epoch: int) -> None:
     """Forget everything learnt in another instance of the federation, or by another network."""
     kept = {name: store.get(name) for name in ("device", "federation", NEWEST_ANNOUNCEMENT, WISH, SEQUENCE)}
     store.reset(identity=identity, epoch=str(epoch), **kept)
-    for name in (OUTBOX, CLIENTS, MODELS, JOBS, CHECKPOINTS, CANDIDATES):
+    for name in (OUTBOX, CLIENTS, MODELS, JOBS, CHECKPOINTS, CANDIDATES, SUMS):
         shutil.rmtree(store.folder / name, ignore_errors=True)
 
 
@@ -266,7 +273,8 @@ def _remove_leftovers(store: StateStore) -> None:
     shutil.rmtree(store.folder / JOBS, ignore_errors=True)
     named = {path.name for path in store.outbox().values()}
     candidates = {candidate_path(store.folder, one.round).name for one in load_candidates(store)}
-    kept = ((OUTBOX, named), (CLIENTS, {Path(store.get("client_state")).name}), (CANDIDATES, candidates))
+    sums = {secure_sum.numbers_of(store)}
+    kept = ((OUTBOX, named), (SUMS, sums), (CLIENTS, {Path(store.get("client_state")).name}), (CANDIDATES, candidates))
     for folder, names in kept:
         for path in (store.folder / folder).glob("*"):
             if path.name not in names:

@@ -12,6 +12,7 @@ import queue
 import time
 from typing import Literal
 
+from edge_agent import secure_sum
 from edge_agent.background_tasks import Evaluated
 from edge_agent.config.settings import Config
 from edge_agent.config.training import resolve_runtime
@@ -32,6 +33,7 @@ from edge_agent.machine.events import (
     Offered,
     ParticipationRead,
     PhoneConditions,
+    SumMessageReady,
     Tick,
     TrainingFinished,
     WithdrawalReady,
@@ -58,7 +60,7 @@ from edge_agent.storage.state_store import ADOPTION_REPORT, RELEASE_OFFER, RELEA
 from edge_agent.training.job import JobEnded, JobLine, make_job
 from edge_agent.transport.link import InvalidMessage, MessageDelivered
 from federation.logs import about
-from federation.protocol.messages import Announcement
+from federation.protocol.messages import Announcement, Invitation
 from gaitway.threads import thread_failures
 
 log = logging.getLogger(__name__)
@@ -333,6 +335,8 @@ class Supervisor:
                 self._write_summary()
             case do.PrepareWithdrawal():
                 self._mailbox.put(WithdrawalReady(prepare_withdrawal(self.store, command)))
+            case do.AnswerSum(invitation):
+                self._answer_sum(invitation)
             case do.ForgetContribution():
                 forget_contribution(self.store)
             case do.SkipRound(number, base, reason):
@@ -355,6 +359,13 @@ class Supervisor:
                 self._write_summary()
             case _:
                 raise StoreError(f"no driver carries out {type(command).__name__}")
+
+    def _answer_sum(self, invitation: Invitation) -> None:
+        came = secure_sum.answer(self.store, invitation)
+        if came.update_id:
+            self._mailbox.put(SumMessageReady(came.update_id))
+        elif came.reason:
+            log.warning("secure sum round=%d: %s", invitation.round, came.reason, extra=about(round=invitation.round))
 
     def _start_job(self, command: do.StartJob) -> None:
         what = {"train": "training", "export": "export", "adopt": "export of the global model"}

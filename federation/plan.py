@@ -246,6 +246,12 @@ class SecureSettings(Strict):
         default=64.0, gt=0, le=1e6, description="a prototype's or variate's number is cut off beyond"
     )
     max_weight: int = Field(default=4096, ge=1, le=1 << 24, description="a client weighs at most so many examples")
+    stage_s: float = Field(
+        default=60.0,
+        gt=0,
+        le=86_400,
+        description="a server waits so long for each of the answers that follow a device's keys; then it is lost",
+    )
 
     @property
     def is_on(self) -> bool:
@@ -478,9 +484,9 @@ def live_incompatibility(plan: Plan) -> str | None:
             f"rollout.mode = {plan.rollout.mode!r}: devices have no use for a model of {task}, so there is nothing to "
             "release to them; use 'off', and begin a federation that has one from this one's model"
         )
-    if plan.secure.is_on:
+    if plan.secure.mode == "clear":
         return (
-            f"secure.mode = {plan.secure.mode!r}: a server does not carry out secure sums yet, a simulation does; use "
+            "secure.mode = 'clear' hides nothing, it is for simulations that compare with 'masked'; use 'masked', or "
             "'off', and know that the server sees every update"
         )
     if turned := rotation_incompatibility(plan):

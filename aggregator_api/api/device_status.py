@@ -11,7 +11,7 @@ from aggregator_api.db.models import DeviceRow, FederationRow, ParticipationRow,
 from aggregator_api.devices import contributions, suspension
 from federation.methods import is_continuous
 from federation.plan import Plan
-from federation.rounds.server_round import ClientStatus, RoundPhase
+from federation.rounds.server_round import ClientStatus, RoundPhase, needed_devices
 
 AT_WORK = ("training", "uploading")
 
@@ -106,15 +106,18 @@ def waiting_for(session: Session, federation: FederationRow) -> str:
     """Say what a running federation without an open round waits for; empty where it is continuous."""
     if is_continuous(federation.plan["method"]):
         return ""
-    rounds = Plan.model_validate(federation.plan).rounds
-    needed = max(rounds.minimum_clients, rounds.clients_per_round or 1)
-    online = repositories.count_online(session, federation, rounds.cohort_tags)
+    plan = Plan.model_validate(federation.plan)
+    rounds, signing, needed = plan.rounds, plan.secure.is_on, needed_devices(plan)
+    online = repositories.count_online(session, federation, rounds.cohort_tags, signing=signing)
     groups = f" in the groups {', '.join(rounds.cohort_tags)}" if rounds.cohort_tags else ""
     if online < needed == 1:
         return f"No round is open: a round needs a device{groups}, and none is online."
     if online < needed:
         out = suspension.count_suspended(session, federation)
         but = f"; {out:,} device{' is' if out == 1 else 's are'} suspended" if out else ""
+        unknown = repositories.count_online(session, federation, rounds.cohort_tags) - online
+        if unknown:
+            but += f"; {unknown:,} online cannot take part in secure sums, for they have not enrolled with a key"
         return f"No round is open: {online:,} of the {needed:,} devices{groups} that a round needs are online{but}."
     return "No round is open; the next one is about to begin."
 

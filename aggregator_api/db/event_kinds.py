@@ -35,6 +35,7 @@ EVENT_KINDS = {
     "round.published": EventKind("the round has ended with a new model"),
     "round.failed": EventKind("the round has ended without a model"),
     "round.capped": EventKind("updates of the round count with fewer examples than they claim"),
+    "round.secure_sum": EventKind("a stage of the round's secure sum has ended, and the next one begun"),
     "round.privacy": EventKind("the round has spent privacy"),
     "model.published": EventKind("a new version of the model can be used", changes_measures=True),
     "model.alias": EventKind("a name of a version was moved or removed"),

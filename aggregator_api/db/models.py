@@ -7,7 +7,18 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, MetaData, String, Text, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Text,
+    UniqueConstraint,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 NAME = String(64)
@@ -64,6 +75,8 @@ class FederationRow(Base):
     # counts the changes of the plan's round settings, so that server processes notice each other's
     revision: Mapped[int] = mapped_column(default=0, server_default="0")
     upload_schema: Mapped[dict[str, Any]] = mapped_column(JSON)
+    # what the numbers of a secure sum mean (`federation.secure_sums.summation.SumLayout`); null: updates come as such
+    sum_layout: Mapped[list[Any] | None] = mapped_column(JSON)
     status: Mapped[str] = mapped_column(String(16))  # running, paused, finished, stopped
     created_at: Mapped[float]
     # the ONNX file of the network below the head, for ends without torch; null: none may join
@@ -227,6 +240,44 @@ class UpdateRow(Base):
     norms: Mapped[dict[str, float] | None] = mapped_column(JSON)
     counted_examples: Mapped[int | None]  # that it counts with in its round, where it claims more
     received_at: Mapped[float]
+
+    device: Mapped[DeviceRow] = relationship(lazy="joined")
+
+
+class SecureSumRow(Base):
+    """The secure sum of a round, as `federation.secure_sums.server.ServerState` without what is a device's own.
+
+    `total` is random as long as shares are not opened, and goes with the devices' rows once the round has ended.
+    """
+
+    __tablename__ = "secure_sums"
+
+    round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True)
+    stage: Mapped[str] = mapped_column(String(16))  # keys, shares, vectors, lists, opening, done, failed
+    request: Mapped[bytes] = mapped_column(LargeBinary)
+    members: Mapped[bytes] = mapped_column(LargeBinary)
+    dealers: Mapped[list[int]] = mapped_column(JSON)
+    included: Mapped[bytes] = mapped_column(LargeBinary)
+    total: Mapped[bytes] = mapped_column(LargeBinary)
+    reason: Mapped[str] = mapped_column(Text)  # why there is no sum
+    listed_devices: Mapped[int]  # how many were members, and how many vectors are in the sum
+    summed_devices: Mapped[int]
+    deadline_at: Mapped[float | None]  # of the stage; null: the round's own deadline ends it
+
+
+class SecureSumDeviceRow(Base):
+    """What a device has said in the secure sum of an open round, as it has signed it; empty: not yet."""
+
+    __tablename__ = "secure_sum_devices"
+
+    round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True)
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), primary_key=True)
+    identity: Mapped[bytes] = mapped_column(LargeBinary)  # its ed25519 key when the round was drawn
+    keys: Mapped[bytes] = mapped_column(LargeBinary)
+    shares: Mapped[bytes] = mapped_column(LargeBinary)
+    vector: Mapped[bytes] = mapped_column(LargeBinary)  # its head: the numbers are in the total alone
+    signature: Mapped[bytes] = mapped_column(LargeBinary)
+    opened: Mapped[bytes] = mapped_column(LargeBinary)
 
     device: Mapped[DeviceRow] = relationship(lazy="joined")
 

@@ -16,6 +16,7 @@ from sqlalchemy import (
     Select,
     Table,
     bindparam,
+    delete,
     exists,
     func,
     insert,
@@ -37,6 +38,8 @@ from aggregator_api.db.models import (
     ModelVersionRow,
     ParticipationRow,
     RoundRow,
+    SecureSumDeviceRow,
+    SecureSumRow,
 )
 from aggregator_api.errors import ConflictError, NotFoundError
 from federation.logs import about
@@ -120,17 +123,23 @@ def find_device(session: Session, federation: FederationRow, name: str) -> Devic
     return session.scalar(select(DeviceRow).where(DeviceRow.federation_id == federation.id, DeviceRow.name == name))
 
 
-def count_online(session: Session, federation: FederationRow, tags: Sequence[str] = ()) -> int:
-    """Count the devices that could train now; with tags, those in one of these groups."""
-    return session.scalars(select(func.count()).select_from(DeviceRow).where(*_could_train(federation, tags))).one()
+def count_online(
+    session: Session, federation: FederationRow, tags: Sequence[str] = (), *, signing: bool = False
+) -> int:
+    """Count the devices that could train now; with tags, those in one of these groups; signing: those with a key."""
+    wanted = _could_train(federation, tags, signing=signing)
+    return session.scalars(select(func.count()).select_from(DeviceRow).where(*wanted)).one()
 
 
-def online_devices(session: Session, federation: FederationRow, tags: Sequence[str] = ()) -> dict[str, DeviceRow]:
-    """Return the devices that could train now, by name; with tags, those in one of these groups."""
-    return {row.name: row for row in session.scalars(select(DeviceRow).where(*_could_train(federation, tags)))}
+def online_devices(
+    session: Session, federation: FederationRow, tags: Sequence[str] = (), *, signing: bool = False
+) -> dict[str, DeviceRow]:
+    """Return the devices that could train now, by name; with tags and signing as `count_online`."""
+    wanted = _could_train(federation, tags, signing=signing)
+    return {row.name: row for row in session.scalars(select(DeviceRow).where(*wanted))}
 
 
-def _could_train(federation: FederationRow, tags: Sequence[str]) -> list[ColumnElement[bool]]:
+def _could_train(federation: FederationRow, tags: Sequence[str], *, signing: bool) -> list[ColumnElement[bool]]:
     wanted = [
         DeviceRow.federation_id == federation.id,
         DeviceRow.state.not_in(OFFLINE_STATES),
@@ -138,6 +147,8 @@ def _could_train(federation: FederationRow, tags: Sequence[str]) -> list[ColumnE
     ]
     if tags:
         wanted.append(DeviceRow.id.in_(select(DeviceTagRow.device_id).where(DeviceTagRow.tag.in_(tags))))
+    if signing:
+        wanted += [DeviceRow.enrolment == "approved", DeviceRow.public_key.is_not(None)]
     return wanted
 
 
@@ -380,8 +391,19 @@ def write_round(session: Session, federation: Named, row_id: int, old: Round, ne
     values = _columns_of(new)
     if old.phase is not new.phase:
         values["closed_at"] = time.time() if new.phase in ENDED else None
+        if new.phase in ENDED:
+            _forget_sum(session, row_id, new.phase)
         journal(session, federation, f"round.{new.phase}", round_number=new.number, detail=new.reason)
     put(session, _SET_ROUND, {**values, "row_id": row_id})
+
+
+def _forget_sum(session: Session, row_id: int, phase: RoundPhase) -> None:
+    """Delete what devices have said in the secure sum of a round that has ended; how many they were stays."""
+    session.execute(delete(SecureSumDeviceRow).where(SecureSumDeviceRow.round_id == row_id))
+    left: dict[str, Any] = {"members": b"", "dealers": [], "included": b"", "total": b"", "deadline_at": None}
+    if phase is RoundPhase.FAILED:
+        left["stage"] = "failed"
+    session.execute(update(SecureSumRow).where(SecureSumRow.round_id == row_id).values(**left))
 
 
 def write_status(

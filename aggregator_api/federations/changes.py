@@ -13,7 +13,7 @@ from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import FederationRow, ModelAliasRow
 from aggregator_api.errors import ConflictError, NotFoundError, UnprocessableError
-from aggregator_api.federations.initial_state import check_rollout
+from aggregator_api.federations.initial_state import check_rollout, check_sums
 from aggregator_api.federations.requests import FederationChanges
 from aggregator_api.federations.service import get_federation
 from aggregator_api.rollouts import promotion, transitions
@@ -74,6 +74,7 @@ class SettingsService:
                 changed = plan.model_copy(update={"rounds": rounds, "rollout": rollout, **others})
                 if obstacle := live_incompatibility(changed):
                     raise UnprocessableError(obstacle)
+                check_sums(changed, self._coordinator.contract(row).method)
                 row.plan = changed.model_dump(mode="json")
                 row.revision += 1
                 if "deadline_s" in wanted.rounds.model_fields_set:

@@ -20,6 +20,8 @@ from federation.plan import ModelSpec, Plan, RolloutSettings
 from federation.privacy.differential_privacy import check_private
 from federation.protocol.messages import MESSAGE_BYTES
 from federation.records import Client
+from federation.secure_sums.live import check_live, most_members
+from federation.secure_sums.summation import SumLayout, layout_of
 from federation.tasks import task_from_json
 from federation.training.forward import initial_client, initial_model
 from federation.wire import schema
@@ -38,12 +40,16 @@ class StartingPoint(NamedTuple):
 
 
 class InitialState(NamedTuple):
-    """The bytes of the initial state and broadcast, the schema of an upload, and what it started from."""
+    """The bytes of the initial state and broadcast, the schema of an upload, and what it started from.
+
+    `sum_layout` says what the numbers of a secure sum mean; None where updates come as such.
+    """
 
     state: bytes
     broadcast: bytes
     upload_schema: schema.Schema
     started_from: str = ""
+    sum_layout: SumLayout | None = None
 
     @property
     def sha256(self) -> str:
@@ -122,6 +128,18 @@ def check_rollout(method: Method, rollout: RolloutSettings) -> None:
         )
 
 
+def check_sums(plan: Plan, method: Method) -> None:
+    """Check that a server and its devices can carry a plan's secure sums out, if it wants any.
+
+    Raises:
+        UnprocessableError: naming the option, and what to do.
+    """
+    try:
+        check_live(plan, method)
+    except SettingsError as error:
+        raise UnprocessableError(f"plan.secure: {error}") from error
+
+
 def _check_features_of_one(plan: Plan) -> None:
     """Check that an example's features do not depend on the others of its batch: sums of them would, too."""
     if plan.model.name in _alp_models():
@@ -159,6 +177,7 @@ def _method(plan: Plan) -> Method:
     if plan.alternatives:
         _check_alternatives(plan, method)
     check_rollout(method, plan.rollout)
+    check_sums(plan, method)
     return method
 
 
@@ -187,9 +206,12 @@ def _first_state(plan: Plan, method: Method, client: Client) -> InitialState:
         check_private(method, plan.rounds)
         state = method.server_init(client.params, client.buffers, plan.training)
         uploads = schema.upload_schema(method, plan.training, client)
+        layout = layout_of(method, plan.training, client, plan.secure) if plan.secure.is_on else None
+        if layout is not None:
+            layout.bits_for(most_members(plan))
     except SettingsError as error:
         raise UnprocessableError(f"plan.method: {error}") from error
-    return InitialState(wire.encode(state), wire.encode(method.broadcast(state, "")), uploads)
+    return InitialState(wire.encode(state), wire.encode(method.broadcast(state, "")), uploads, sum_layout=layout)
 
 
 def _alp_models() -> list[str]:

@@ -193,6 +193,7 @@ def _write(
         instance=uuid4().hex,
         plan=new.plan.model_dump(mode="json"),
         upload_schema=write_schema(initial.upload_schema),
+        sum_layout=initial.sum_layout and [list(segment) for segment in initial.sum_layout.segments],
         status="running",
         created_at=time.time(),
         feature_model_sha256=feature_model and feature_model.sha256,

@@ -13,17 +13,20 @@ import numpy as np
 
 from aggregator_api.db.models import Blob
 from aggregator_api.devices.contributions import Contributed, SumChange
+from aggregator_api.rounds.secure_rounds import Summed
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import Broadcasts
 from aggregator_api.updates.contract import Contract
 from federation import wire
 from federation.aggregation.present_sums import combined, needs_all
 from federation.aggregation.screening import cap_examples
+from federation.errors import RoundError
 from federation.method import Method
 from federation.privacy.differential_privacy import privatized
 from federation.protocol.messages import UpdateManifest
 from federation.records import Tree, Update
 from federation.rounds.server_round import discount
+from federation.secure_sums.summation import next_state
 
 Name = TypeVar("Name")
 Thing = TypeVar("Thing")
@@ -82,6 +85,20 @@ def aggregate(contract: Contract, blobs: BlobStore, state_sha256: str, updates: 
     new = method.aggregate(state, privatized(rounds, method, state, _stream(contract, blobs, ordered), noise))
     multiplier = None if rounds.clip_norm is None else rounds.noise_multiplier
     return Aggregate(blobs.put(wire.encode(new)), blobs.put(wire.encode(method.broadcast(new, ""))), multiplier)
+
+
+def add_up(contract: Contract, blobs: BlobStore, state_sha256: str, summed: Summed) -> Aggregate:
+    """Make the next state of the sum of a round's updates, which is all that is known of them.
+
+    Raises:
+        BlobError: if the state's blob is missing or damaged.
+        FederationError: if the sum is of nobody with examples, or the federation adds up nothing.
+    """
+    if contract.sum_layout is None:
+        raise RoundError("this federation has no layout of what is added up; create another one")
+    method, layout = contract.method, contract.sum_layout
+    total = np.frombuffer(summed.total, f"<i{summed.bits // 8}").astype(np.int64)
+    return _stored(method, blobs, next_state(method, read_state(blobs, state_sha256), layout, total, summed.devices))
 
 
 def publish(contract: Contract, blobs: BlobStore, state_sha256: str, contributed: Contributed) -> Aggregate:

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 from aggregator_api.db.models import Blob
 from aggregator_api.devices.contributions import Contributed
 from aggregator_api.errors import WorkerDiedError, WorkFailedError
-from aggregator_api.rounds.aggregation import Aggregate, StoredUpdate, aggregate, publish, read_state
+from aggregator_api.rounds.aggregation import Aggregate, StoredUpdate, add_up, aggregate, publish, read_state
+from aggregator_api.rounds.secure_rounds import Summed
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import write_broadcasts
 from aggregator_api.updates.contract import Contract
@@ -31,6 +32,9 @@ class AggregationExecutor(Protocol):
 
     def aggregate(self, contract: Contract, state: str, updates: Sequence[StoredUpdate]) -> Aggregate:
         """Combine updates with the state in the blob `state`."""
+
+    def add_up(self, contract: Contract, state: str, summed: Summed) -> Aggregate:
+        """Make the state after that in the blob `state` of a sum of updates."""
 
     def publish(self, contract: Contract, state: str, contributed: Contributed) -> Aggregate:
         """Make the state of a continuous federation after that in the blob `state`."""
@@ -51,6 +55,10 @@ class InProcessExecutor:
     def aggregate(self, contract: Contract, state: str, updates: Sequence[StoredUpdate]) -> Aggregate:
         """Combine updates with the state in the blob `state`."""
         return aggregate(contract, self._blobs, state, updates)
+
+    def add_up(self, contract: Contract, state: str, summed: Summed) -> Aggregate:
+        """Make the state after that in the blob `state` of a sum of updates."""
+        return add_up(contract, self._blobs, state, summed)
 
     def publish(self, contract: Contract, state: str, contributed: Contributed) -> Aggregate:
         """Make the state of a continuous federation after that in the blob `state`."""
@@ -87,6 +95,10 @@ class WorkerProcessExecutor:
         """
         stored = [{**one._asdict(), "manifest": one.manifest.model_dump(mode="json")} for one in updates]
         return Aggregate.from_json(self._ask("aggregate", contract, state, {"updates": stored}))
+
+    def add_up(self, contract: Contract, state: str, summed: Summed) -> Aggregate:
+        """Make the state after that in the blob `state` of a sum of updates; raises as `aggregate`."""
+        return Aggregate.from_json(self._ask("add_up", contract, state, {"summed": summed.to_json()}))
 
     def publish(self, contract: Contract, state: str, contributed: Contributed) -> Aggregate:
         """Make the state of a continuous federation after that in the blob `state`; raises as `aggregate`."""

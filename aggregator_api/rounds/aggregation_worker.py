@@ -16,7 +16,8 @@ from typing import IO, Any
 import torch
 
 from aggregator_api.devices.contributions import Contributed, SumChange
-from aggregator_api.rounds.aggregation import StoredUpdate, aggregate, publish, read_state
+from aggregator_api.rounds.aggregation import StoredUpdate, add_up, aggregate, publish, read_state
+from aggregator_api.rounds.secure_rounds import Summed
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import write_broadcasts
 from aggregator_api.updates.contract import Contract
@@ -57,6 +58,8 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     if job["kind"] == "broadcasts":
         state = read_state(blobs, job["state"])
         return {"broadcasts": write_broadcasts(contract.method, blobs, state, job["cohort"])}
+    if job["kind"] == "add_up":
+        return add_up(contract, blobs, job["state"], Summed.from_json(job["summed"])).to_json()
     if job["kind"] == "publish":
         contributed = Contributed(*([SumChange(*part) for part in parts] for parts in job["contributed"]))
         return publish(contract, blobs, job["state"], contributed).to_json()

@@ -26,6 +26,7 @@ from aggregator_api.db.repositories import (
 from aggregator_api.devices.presence import PresenceCheck
 from aggregator_api.rollouts import transitions
 from aggregator_api.rollouts.adoptions import score_of
+from aggregator_api.rounds import secure_rounds
 from federation.methods import is_continuous
 from federation.plan import Plan, Strict
 from federation.protocol import topics
@@ -140,15 +141,21 @@ def announcement(
 def invitations(
     session: Session, federation: FederationRow, device: str | None = None
 ) -> Iterator[tuple[str, Invitation]]:
-    """Yield the invitation of each device that the open round still waits for, or of that one alone."""
+    """Yield the invitation of each device that the open round still waits for, or of that one alone.
+
+    In the stages of a secure sum after the keys, each has what its device is to answer next.
+    """
     row = open_round(session, federation)
-    if row is None or row.phase != RoundPhase.COLLECTING:
+    if row is None or row.phase not in (RoundPhase.COLLECTING, RoundPhase.AGGREGATING):
         return
+    orders = secure_rounds.orders(session, row)
     score, epoch = score_of(session, federation, row.base_version), epochs.current(session).epoch
     for part in row.participations if device is None else _part_of(session, federation, row, device):
-        if part.outcome == "waiting" and part.broadcast_sha256 is not None and part.broadcast_size is not None:
+        order = orders.get(part.device.name)
+        awaited = part.outcome == "waiting" if row.phase == RoundPhase.COLLECTING else order is not None
+        if awaited and part.broadcast_sha256 is not None and part.broadcast_size is not None:
             model = pointer(part.broadcast_sha256, part.broadcast_size, score)
-            said = Invitation(instance=federation.instance, epoch=epoch, round=row.number, model=model)
+            said = Invitation(instance=federation.instance, epoch=epoch, round=row.number, model=model, sum=order)
             yield part.device.name, said
 
 

@@ -23,6 +23,7 @@ from aggregator_api.db.models import Blob, FederationRow, RoundRow, UpdateRow
 from aggregator_api.db.outages import TEMPORARY, Outage, outage_of
 from aggregator_api.devices import contributions
 from aggregator_api.observability.timings import AGGREGATION_SECONDS
+from aggregator_api.rounds import secure_rounds
 from aggregator_api.rounds.aggregation import Aggregate, StoredUpdate
 from aggregator_api.rounds.aggregation_executor import AggregationExecutor
 from aggregator_api.updates.contract import Contract
@@ -127,6 +128,12 @@ class BackgroundJobs:
             contract, state = owner.contract(federation), row.base_version.state_sha256
             stored = {update.device.name: update for update in _of(session, row)}
             history = norm_history(session, federation.id, number)
+            summed = secure_rounds.summed(session, row)
+        if contract.plan.secure.is_on:
+            if summed is not None:  # else it is not opened yet: whoever opens it comes back
+                result = self._executor.add_up(contract, state, summed)
+                owner.publish(name, number, result, Screening(), _observed_since(started))
+            return
         claims = {device: claim_of(update) for device, update in stored.items()}
         screening = screen(contract.plan.rounds, claims, history)
         if reason := shortfall(contract.plan.rounds, claims, screening):

@@ -28,6 +28,7 @@ from aggregator_api.rounds.announcements import Announcer
 from aggregator_api.rounds.background_jobs import BackgroundJobs
 from aggregator_api.rounds.clock import SteadyClock
 from aggregator_api.rounds.privacy_budget import note_privacy
+from aggregator_api.rounds.sum_driver import SumDriver
 from aggregator_api.updates.context import FederationInfo, OpenRound
 from aggregator_api.updates.contract import Contract, read_contract
 from aggregator_api.updates.screening import write_screening
@@ -83,6 +84,7 @@ class Coordinator:
         self._last_offline_check = 0.0
         self._contracts: dict[str, Contract] = {}
         self._revisions: dict[str, int] = {}
+        self.sums = SumDriver(database, self, clock)
         self.lock = RLock()
         """Held over every transition and its effects, so that they happen in one order."""
 
@@ -233,6 +235,8 @@ class Coordinator:
             match action:
                 case Action.ANNOUNCE:
                     self.announce(name)
+                case Action.AGGREGATE if self._is_secure(name):
+                    self.sums.go_on(name)
                 case Action.AGGREGATE:
                     self.announce(name)
                     work = self._jobs.publish if self._is_continuous(name) else self._jobs.aggregate
@@ -272,6 +276,8 @@ class Coordinator:
                 self.apply_event(name, DeviceLost(device))
         for name in filter(self._leadership.leads, rested):
             self._try_open(name)
+        with self.lock:
+            self.sums.tick(self._leadership.leads)
         for name, asked_at in self._presence.over():
             with self._database.write() as session:
                 mark_unresponsive(session, name, asked_at)
@@ -411,6 +417,15 @@ class Coordinator:
             actions = publications.begin(session, federation, self.contract(federation).plan, self._clock())
         self.execute(name, actions)
         return bool(actions)
+
+    def add_up(self, name: str) -> None:
+        """Make the next model of the sum of the open round, which is opened."""
+        self.announce(name)
+        self._jobs.aggregate(self, name, self._number(name))
+
+    def _is_secure(self, name: str) -> bool:
+        with self._database.read() as session:
+            return self.contract(_row(session, name)).plan.secure.is_on
 
     def _is_continuous(self, name: str) -> bool:
         with self._database.read() as session:

@@ -7,7 +7,14 @@ from collections.abc import Iterable
 from sqlalchemy import Select, or_, select
 from sqlalchemy.orm import Session
 
-from aggregator_api.db.models import DeviceRow, FederationRow, ParticipationRow, RolloutRow, RoundRow
+from aggregator_api.db.models import (
+    DeviceRow,
+    FederationRow,
+    ParticipationRow,
+    RolloutRow,
+    RoundRow,
+    SecureSumRow,
+)
 from aggregator_api.rounds.clock import MIN_CLOCK_STEP_S
 from federation.plan import RoundSettings
 from federation.rounds.server_round import RoundPhase
@@ -48,11 +55,15 @@ def devices_gone(session: Session, now: float, offline_timeout_s: float) -> list
 
 
 def move_open_rounds(session: Session, names: Iterable[str], leap_s: float) -> None:
-    """Let open rounds of these federations, and waves of rollouts, end as much later as the clock was set forwards."""
+    """Let open rounds, stages of sums and waves of rollouts end as much later as the clock was set forwards."""
     for row in _open_rounds(session, names):
         row.opened_at += leap_s
         if row.deadline_at is not None:
             row.deadline_at += leap_s
+    of_sums = select(SecureSumRow).join(RoundRow, RoundRow.id == SecureSumRow.round_id)
+    for stage in session.scalars(of_sums.where(RoundRow.federation_id.in_(_ids(names)))):
+        if stage.deadline_at is not None:
+            stage.deadline_at += leap_s
     for rollout in session.scalars(select(RolloutRow).where(RolloutRow.federation_id.in_(_ids(names)))):
         rollout.wave_started_at += leap_s
 

@@ -23,7 +23,7 @@ from aggregator_api.devices import contributions, suspension
 from aggregator_api.devices.clones import CloneDetector
 from aggregator_api.errors import BlobError, UpdateRefusedError
 from aggregator_api.rollouts import adoptions, transitions
-from aggregator_api.rounds import opening
+from aggregator_api.rounds import opening, secure_rounds
 from aggregator_api.rounds.announcements import Announcer
 from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.storage.blobs import BlobStore
@@ -203,6 +203,8 @@ class Ingest:
             if manifest.withdraw:
                 self._accept(key, manifest, None, {})
                 return
+            if manifest.sum is not None:
+                self._require_expected(context, manifest)
             upload = self._uploads.get(key)
             if upload is None or not upload.continues(manifest):
                 if reason := disk.shortage(self._uploads.root, self._min_free_bytes + manifest.size):
@@ -245,6 +247,9 @@ class Ingest:
         """Check the file's bytes, make them durable, commit, and only then acknowledge."""
         context = self._load_context(key, upload.manifest)
         contract = self._admit(key, context, upload.manifest)
+        if upload.manifest.sum is not None:
+            self._take_part(key, upload, data)
+            return
         tree = contract.decode(upload.manifest, data, self._broadcasts.read)
         norms = self._anomalies.check(contract, context, upload.manifest, tree)
         if contract.is_continuous and upload.manifest.compression != "none":
@@ -253,6 +258,38 @@ class Ingest:
             self._blobs.adopt(upload.path, upload.manifest.sha256)
             blob = Blob(upload.manifest.sha256, upload.manifest.size)
         self._accept(key, upload.manifest, blob, norms)
+
+    def _require_expected(self, context: UpdateContext, manifest: UpdateManifest) -> None:
+        """Check that the secure sum of its round takes a message now, before its bytes are taken."""
+        federation, device = admission.sender(
+            context, manifest.federation, manifest.client, enrolled_only=self._enrolled_only
+        )
+        with self._database.read() as session:
+            secure_rounds.require_expected(session, federation.id, device.id, manifest)
+
+    def _take_part(self, key: Key, upload: PartialUpload, data: bytes) -> None:
+        """Take a message of a secure sum: rows, then the acknowledgement, then what follows if its stage has ended.
+
+        A device's keys are its update, as far as the round's machine and the listings go.
+        """
+        manifest, actions = upload.manifest, tuple[Action, ...]()
+        if manifest.sum == "keys":
+            self._blobs.adopt(upload.path, manifest.sha256)
+        with self._coordinator.lock:
+            with self._database.write() as session:
+                context = UpdateContext.load(session, *key, manifest.round)
+                federation, device = admission.sender(context, *key[:2], enrolled_only=self._enrolled_only)
+                admission.admit(context, manifest, key, self._coordinator.contract_of(session, federation))
+                has_ended = self._coordinator.sums.take(session, federation, device, manifest, data)
+                if manifest.sum == "keys":
+                    round_id, actions = self._into_round(session, context, manifest)
+                    place = receipts.Destination("accepted", manifest.round, round_id)
+                    receipts.note_update(session, federation, device, manifest, place, "keys for the secure sum", {})
+            self._uploads.discard(key)
+            self._answer(key, "accepted", nonce=manifest.nonce)
+            if has_ended:
+                self._coordinator.sums.act(key[0])
+            self._coordinator.execute(key[0], actions)
 
     def _accept(self, key: Key, manifest: UpdateManifest, blob: Blob | None, norms: Norms) -> None:
         """Commit an update whose blob is durable, acknowledge it, and do what follows; without one, it withdraws."""

@@ -9,9 +9,19 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.db import repositories
 from aggregator_api.db.models import Blob, DeviceRow, FederationRow, RoundRow, UpdateRow
+from aggregator_api.rounds import secure_rounds
 from federation.plan import Plan
 from federation.rounds.progress import Progress
-from federation.rounds.server_round import Action, Event, Opened, RoundPhase, Step, UpdateArrived, sample_cohort
+from federation.rounds.server_round import (
+    Action,
+    Event,
+    Opened,
+    RoundPhase,
+    Step,
+    UpdateArrived,
+    needed_devices,
+    sample_cohort,
+)
 
 Transition = Callable[[Event], Step | None]
 """Applies an event to the open round, inside the caller's transaction."""
@@ -28,8 +38,8 @@ def due(session: Session, federation: FederationRow, plan: Plan, now: float) -> 
         return True
     if plan.rounds.interval_s and _rests(session, federation, plan.rounds.interval_s, now):
         return False
-    enough = max(plan.rounds.minimum_clients, plan.rounds.clients_per_round or 1)
-    return repositories.count_online(session, federation, plan.rounds.cohort_tags) >= enough
+    online = repositories.count_online(session, federation, plan.rounds.cohort_tags, signing=plan.secure.is_on)
+    return online >= needed_devices(plan)
 
 
 def _is_finished(session: Session, federation: FederationRow, plan: Plan) -> bool:
@@ -62,12 +72,15 @@ def draw(session: Session, federation: FederationRow, plan: Plan, now: float) ->
         federation.status = "finished"
         repositories.journal(session, federation, "federation.finished", round_number=number - 1)
         return False
-    online = repositories.online_devices(session, federation, plan.rounds.cohort_tags)
+    online = repositories.online_devices(session, federation, plan.rounds.cohort_tags, signing=plan.secure.is_on)
+    rounds = secure_rounds.bounded(plan.rounds, plan.secure)
     cohort = sample_cohort(
-        plan.rounds, online, seed=plan.training.seed, round_number=number, examples=_weights(plan, online)
+        rounds, online, seed=plan.training.seed, round_number=number, examples=_weights(plan, online)
     )
     deadline = now + plan.rounds.deadline_s if plan.rounds.deadline_s else None
     repositories.add_round(session, federation, number, [online[name] for name in cohort], deadline)
+    if plan.secure.is_on:
+        secure_rounds.begin(session, federation, plan.secure, [online[name] for name in cohort])
     return True
 
 

@@ -75,6 +75,8 @@ def admit(context: UpdateContext, manifest: UpdateManifest, topic: tuple[str, st
     if context.federation and manifest.instance != context.federation.instance:
         raise UpdateRefusedError(f"the update is of an earlier federation {manifest.federation!r}; this is another one")
     contract.check_manifest(manifest)
+    if manifest.sum not in (None, "keys"):
+        return  # the round has closed: where its secure sum stands decides
     if contract.is_continuous:
         _check_sequence(context, manifest)
         return

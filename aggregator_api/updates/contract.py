@@ -20,9 +20,16 @@ from federation.plan import Plan
 from federation.protocol.messages import UpdateManifest
 from federation.records import Tree
 from federation.rounds.server_round import keeps_partial_work
+from federation.secure_sums.summation import SumLayout, layout_from_json
 from federation.tasks import Task, task_from_json
 from federation.wire import uploads
 from federation.wire.schema import Schema, TensorSpec
+
+_NOT_ALONE = (
+    "an update as such came, but this federation adds updates up without seeing one alone (secure.mode); update the "
+    "device's program, or leave this federation to other devices"
+)
+_NO_SUM = "a message of a secure sum came, but this federation takes updates as such (secure.mode is off)"
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,8 @@ class Contract:
     plan: Plan
     method: Method
     schema: Schema
+    sum_layout: SumLayout | None = None
+    """What the numbers of a secure sum mean; None where updates come as such."""
 
     @cached_property
     def task(self) -> Task:
@@ -45,13 +54,16 @@ class Contract:
 
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` needs, in another process."""
-        return {"plan": self.plan.model_dump(mode="json"), "upload_schema": write_schema(self.schema)}
+        plan, layout = self.plan.model_dump(mode="json"), self.sum_layout and self.sum_layout.segments
+        return {"plan": plan, "upload_schema": write_schema(self.schema), "sum_layout": layout}
 
     @classmethod
     def from_json(cls, columns: Mapping[str, Any]) -> Contract:
         """Read a contract from the columns of a federation's row."""
         plan = Plan.model_validate(columns["plan"])
-        return cls(plan, method_from_json(plan.method), _read_schema(columns["upload_schema"]))
+        layout = columns.get("sum_layout")
+        summed = None if layout is None else layout_from_json(layout)
+        return cls(plan, method_from_json(plan.method), _read_schema(columns["upload_schema"]), summed)
 
     def steps(self, examples: int) -> int:
         """Count the optimizer steps that the plan asks of a client with that many examples."""
@@ -76,6 +88,10 @@ class Contract:
         """
         if manifest.method != self.method.name:
             raise _bad(f"the update is from method {manifest.method!r}, this federation runs {self.method.name!r}")
+        if self.plan.secure.is_on != (manifest.sum is not None):
+            raise UpdateRefusedError(_NOT_ALONE if manifest.sum is None else _NO_SUM)
+        if manifest.sum is not None:
+            return  # nothing more is told, and what the bytes hold is the sum's state machine's to judge
         if manifest.size > (limit := uploads.limit_bytes(self.schema, manifest.precision)):
             raise _bad(f"{manifest.size:,} bytes were announced, at most {limit:,} are plausible here")
         if not math.isfinite(manifest.created):
@@ -130,7 +146,8 @@ class Contract:
 
 def read_contract(row: FederationRow) -> Contract:
     """Read a federation's contract from its row."""
-    return Contract.from_json({"plan": row.plan, "upload_schema": row.upload_schema})
+    columns = {"plan": row.plan, "upload_schema": row.upload_schema, "sum_layout": row.sum_layout}
+    return Contract.from_json(columns)
 
 
 def write_schema(schema: Schema) -> dict[str, Any]:

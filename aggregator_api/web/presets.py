@@ -78,6 +78,20 @@ PRESETS: dict[str, FormPreset] = {
             "release": "careful",
         },
     ),
+    "private": FormPreset(
+        "Secure sums: the server learns the sum of a round's updates, and no single one; three enrolled devices or "
+        "more, none of them a phone.",
+        {
+            "labels": ACTIVITIES,
+            "model": "har_cnn",
+            "method": "fedavg",
+            "secure": "masked",
+            "rounds": "20",
+            "epochs": "2",
+            "minimum_clients": "3",
+            "deadline_s": "3600",
+        },
+    ),
     "robust": FormPreset(
         "Devices that cannot all be trusted: the coordinate-wise median, and updates that go too far left out.",
         {
@@ -106,6 +120,7 @@ EMPTY = {
     "deadline_s": "",
     "normalization": "client",
     "release": STANDARD,
+    "secure": "off",
     "further": "",
     "start_federation": "",
     "start_version": "",

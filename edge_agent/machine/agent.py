@@ -11,7 +11,7 @@ import hashlib
 from dataclasses import dataclass
 
 from edge_agent.machine import contributions, releases, rounds, uploads
-from edge_agent.machine.commands import BeginEpoch, Collect, Command, Exit, Log, PublishStatus, Reset
+from edge_agent.machine.commands import AnswerSum, BeginEpoch, Collect, Command, Exit, Log, PublishStatus, Reset
 from edge_agent.machine.events import (
     Acknowledged,
     Announced,
@@ -29,6 +29,7 @@ from edge_agent.machine.events import (
     Offered,
     ParticipationRead,
     SensorFailed,
+    SumMessageReady,
     Tick,
     TrainingConditions,
     WithdrawalReady,
@@ -45,7 +46,7 @@ from edge_agent.machine.state import (
     superseded,
 )
 from edge_agent.machine.transition import Transition
-from federation.protocol.messages import Announcement
+from federation.protocol.messages import Announcement, Invitation
 
 PRESENCE_CHECK_S = 2.0
 """Within which a fleet answers, each device at its own moment."""
@@ -82,6 +83,10 @@ def _apply(transition: Transition, event: Event) -> None:
         case Invited(invitation):
             transition.set(invitation=invitation)
             _reconsider(transition)
+            _answer_sum(transition, invitation)
+        case SumMessageReady(update_id):
+            if update_id not in transition.agent.outbox:
+                transition.set(outbox=(*transition.agent.outbox, update_id))
         case Offered(offer):
             releases.offered(transition, offer)
             _reconsider(transition)
@@ -167,6 +172,13 @@ def _announced(transition: Transition, a: Announcement) -> None:
     if transition.agent.examples is None and not transition.agent.collecting:
         transition.set(collecting=True)
         transition.issue(Collect(a.plan))
+
+
+def _answer_sum(transition: Transition, invitation: Invitation) -> None:
+    """Have the secure sum's next message written; its first one, the keys, follows from the round's training."""
+    said = invitation.sum
+    if said is not None and said.kind != "request" and transition.agent.takes_part:
+        transition.issue(AnswerSum(invitation))
 
 
 def _restored(transition: Transition, a: Announcement) -> None:

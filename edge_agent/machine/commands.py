@@ -7,7 +7,14 @@ from typing import Literal
 
 from edge_agent.machine.events import Kind
 from federation.plan import Plan
-from federation.protocol.messages import AdoptionReport, BlobPointer, DeviceStatus, ReleaseReport, VersionScore
+from federation.protocol.messages import (
+    AdoptionReport,
+    BlobPointer,
+    DeviceStatus,
+    Invitation,
+    ReleaseReport,
+    VersionScore,
+)
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,7 @@ class StartJob:
     chunk_bytes: int
     continuous: bool = False
     network: BlobPointer | None = None  # its ONNX file, if it was announced
+    sum_request: str = ""  # of the round's secure sum, as it came; empty: the update is sent as such
 
 
 @dataclass(frozen=True)
@@ -143,6 +151,13 @@ class PrepareWithdrawal:
 
 
 @dataclass(frozen=True)
+class AnswerSum:
+    """Take what the server says in the secure sum of a round, and put the answer into the outbox."""
+
+    invitation: Invitation
+
+
+@dataclass(frozen=True)
 class ForgetContribution:
     """Keep that it is not known what the server has of this device."""
 
@@ -201,6 +216,7 @@ Command = (
     | StopSending
     | ForgetUpdate
     | PrepareWithdrawal
+    | AnswerSum
     | ForgetContribution
     | SkipRound
     | ForgetCandidate

@@ -157,6 +157,13 @@ class WithdrawalReady:
 
 
 @dataclass(frozen=True)
+class SumMessageReady:
+    """A message of the round's secure sum is durable, and in the outbox."""
+
+    update_id: str
+
+
+@dataclass(frozen=True)
 class CandidateReady:
     """The process has ended and left an exported model."""
 
@@ -251,6 +258,7 @@ Event = (
     | TrainingFinished
     | ParticipationRead
     | WithdrawalReady
+    | SumMessageReady
     | CandidateReady
     | JobFailed
     | CandidateEvaluated

@@ -133,7 +133,17 @@ def _start_job(transition: Transition, work: PendingWork) -> None:
         return
     transition.stage(Stage.TRAINING if work.kind == "train" else Stage.EXPORTING)
     network = _network(transition, work)
-    transition.issue(StartJob(work.kind, work.round, work.model, a.plan, a.chunk_bytes, work.continuous, network))
+    request = _sum_request(transition, work)
+    transition.issue(
+        StartJob(work.kind, work.round, work.model, a.plan, a.chunk_bytes, work.continuous, network, request)
+    )
+
+
+def _sum_request(transition: Transition, work: PendingWork) -> str:
+    """Return what the secure sum of the round to be trained asks for; empty where its updates are sent as such."""
+    mine = transition.agent.invitation
+    asked = mine.sum if mine and work.kind == "train" and mine.round == work.round else None
+    return asked.body if asked and asked.kind == "request" else ""
 
 
 def _network(transition: Transition, work: PendingWork) -> BlobPointer | None:

@@ -345,12 +345,13 @@ def status_of(agent: Agent) -> DeviceStatus:
     else:
         state = "idle" if agent.done or agent.contribution else "ready"
     mine = agent.takes_part  # else nothing that the device's own windows say is told
+    alone = a is not None and a.plan.secure.is_on  # nor where the server learns sums alone
     return DeviceStatus(
         state=state,
         round=round_number,
-        examples=(agent.examples or 0) if mine else 0,
+        examples=min(agent.examples or 0, 1 if alone else 10**9) if mine else 0,
         detail=_detail(agent)[:500],
-        metrics=dict(agent.metrics) if mine else {},
+        metrics=dict(agent.metrics) if mine and not alone else {},
         release=agent.report,
         adoption=agent.adoption if mine else None,
     )

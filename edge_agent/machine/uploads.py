@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from edge_agent.machine.commands import ForgetUpdate, Log, SendBegin, SendChunks, StopSending
@@ -9,6 +10,8 @@ from edge_agent.machine.state import Upload
 from edge_agent.machine.transition import Transition
 from federation.protocol.messages import Acknowledgement
 
+_UNFINISHED = re.compile(r"m\d+-(keys|shares|vector|list)-")
+"""Messages of a secure sum that others follow: the round is not answered by them."""
 MAX_TIMEOUT_FACTOR = 8
 """Times the answer's time-out, which doubles with every silence."""
 
@@ -38,7 +41,8 @@ def acknowledged(transition: Transition, ack: Acknowledgement) -> None:
     if transition.agent.upload and transition.agent.upload.update_id == ack.update_id:
         stop(transition)
     left = tuple(update_id for update_id in transition.agent.outbox if update_id != ack.update_id)
-    transition.set(outbox=left, answered=transition.agent.answered + 1)
+    begins = ack.status == "accepted" and _UNFINISHED.match(ack.update_id) is not None
+    transition.set(outbox=left, answered=transition.agent.answered + (not begins))
     transition.issue(ForgetUpdate(ack.update_id, ack.status, ack.reason))
 
 

@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 OUTBOX, CLIENTS, MODELS, JOBS, CHECKPOINTS, BLOBS = "outbox", "clients", "models", "jobs", "checkpoints", "blobs"
 NETWORKS = "networks"
 """ONNX files of continuous federations' networks, as the server exported them."""
+SUMS = "sums"
+"""A device's own numbers in the secure sum of a round."""
 CANDIDATES = "candidates"
 """Models that were trained and are not exported and judged yet."""
 AGENT_FILES = (
@@ -29,6 +31,7 @@ AGENT_FILES = (
     CANDIDATES,
     BLOBS,
     NETWORKS,
+    SUMS,
     "lock",
     "*.sqlite*",
     "*.json",

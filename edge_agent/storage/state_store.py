@@ -168,6 +168,13 @@ class StateStore:
             db.execute("INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
             self._put(pairs)
 
+    def add_message(self, manifest: UpdateManifest, path: Path, **pairs: str) -> None:
+        """Put a further message of a round into the outbox, and set values with it; the file is durable before."""
+        kept = (manifest.update_id, str(path.relative_to(self.folder)), write(manifest), time.time())
+        with self._writing() as db:
+            db.execute("INSERT OR REPLACE INTO outbox VALUES (?, ?, ?, ?)", kept)
+            self._put(pairs)
+
     def replace_outbox(self, manifest: UpdateManifest, path: Path, **pairs: str) -> None:
         """Put one update in place of all that wait, and set values with it; the file is durable before."""
         kept = (manifest.update_id, str(path.relative_to(self.folder)), write(manifest), time.time())

@@ -92,6 +92,7 @@ class Job(BaseModel):
     continuous: bool = False  # the federation
     runtime: Runtime = "torch"
     program: Path | None = None  # the federation's, for a runtime without torch
+    sum_request: str = ""  # of the round's secure sum; empty: the update is sent as such
     plugins: tuple[str, ...] = ()  # packages whose entries the process may import
 
 
@@ -133,9 +134,10 @@ def make_job(config: Config, command: StartJob, broadcast: Path, client_state: s
         memory_mb=training.memory_mb,
         round_s=training.max_round_s,
         # sums are exact, and whole numbers
-        precision="lossless" if command.continuous else config.uploads.precision,
-        compression=config.uploads.compression,
+        precision="lossless" if command.continuous or command.sum_request else config.uploads.precision,
+        compression="none" if command.sum_request else config.uploads.compression,
         continuous=command.continuous,
+        sum_request=command.sum_request,
         plugins=config.agent.plugins,
     )
 

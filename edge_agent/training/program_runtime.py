@@ -6,7 +6,7 @@ Order, seeds, rates, stops and checkpoints are those of a device with torch; the
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,6 +41,10 @@ CONTINUOUS = (
     "this federation is continuous, which a device takes part in with torch so far: install gaitway[edge], or teach "
     "the device's own model on its page"
 )
+SECURE_SUMS = (
+    "the federation adds updates up by secure sums (secure.mode), in which a device takes part with torch so far: "
+    "install gaitway[edge], or leave this federation to other devices"
+)
 OWED = "memory/residual/"
 """Where a client that is kept has what its last upload lost, as with torch (`federation.wire.uploads`)."""
 BROADCAST, CLIENT, UPLOAD, REFERENCE = "broadcast/", "client/", "upload/", "reference/"
@@ -68,6 +72,8 @@ class ProgramRuntime(NamedTuple):
         """
         if job.continuous:
             raise NonRetryableJobError(CONTINUOUS)
+        if job.plan.secure.is_on:
+            raise NonRetryableJobError(SECURE_SUMS)
         program, task = open_program(job), task_of(job.plan.task)
         takes, came = program.manifest.x.shape[1:], data.train.x.shape[1:]
         if takes != came:
@@ -181,6 +187,14 @@ class ProgramRuntime(NamedTuple):
         """Return where those tensors of an upload began whose change is sent; only int8 asks for them."""
         return self.program.run("reference", self.broadcast) if self.job.precision == "int8" else {}
 
+    def summands(self, trained: TrainedRound, examples: int, steps: int) -> tuple[bytes, dict[str, Any]]:
+        """Refuse: how an update becomes whole numbers is a method's, which needs torch.
+
+        Raises:
+            NonRetryableJobError: always.
+        """
+        raise NonRetryableJobError(SECURE_SUMS)
+
     def is_trained(self) -> bool:
         """Whether the broadcast serves with other parameters than the network that the federation began with."""
         untrained = self.program.manifest.untrained_sha256
@@ -214,7 +228,9 @@ class ProgramRuntime(NamedTuple):
 
     def _examples(self, data: LocalData, *, holdout: bool = False) -> DeviceExamples:
         part, kind = data.holdout if holdout else data.train, self.program.manifest.y.dtype
-        return DeviceExamples(data.normalized(part).astype(np.float32, copy=False), part.targets.astype(kind, copy=False))
+        return DeviceExamples(
+            data.normalized(part).astype(np.float32, copy=False), part.targets.astype(kind, copy=False)
+        )
 
 
 def open_program(job: Job) -> TrainingProgram:

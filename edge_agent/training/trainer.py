@@ -172,7 +172,11 @@ def train(context: TrainingRuntime) -> Client:
         "seconds": time.monotonic() - begun,
     }
     sent = context.sent(trained, residual)
-    write_file(job.out / UPDATE, sent.upload)
+    if job.plan.secure.is_on:
+        numbers, record["sum"] = context.summands(trained, len(data.train.y), steps)
+        write_file(job.out / UPDATE, numbers)
+    else:
+        write_file(job.out / UPDATE, sent.upload)
     write_file(job.out / CLIENT_STATE, sent.client)
     write_file(job.out / RESULT, json.dumps(record).encode())
     if job.continuous:

@@ -47,6 +47,12 @@ NO_BYTES_SHA256 = hashlib.sha256(b"").hexdigest()
 MESSAGE_BYTES = 256 * 1024
 """No JSON message of the protocol may be larger."""
 
+MAX_SUM_BODY = 200 * 1024
+"""Of what the server says in a secure sum: the list of the most members that a live one has."""
+
+SumPart = Literal["keys", "shares", "vector", "list", "opened"]
+"""What a device says in a secure sum, in this order."""
+
 
 def _finite(metrics: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
@@ -211,11 +217,19 @@ class Announcement(Strict):
     expires: int | None = Field(default=None, ge=0, lt=1 << 53, description="Unix time in seconds; none: never")
 
 
+class SumOrder(Strict):
+    """What the server says to a device in the secure sum of a round: a message of `federation.secure_sums.messages`."""
+
+    kind: Literal["request", "members", "shares", "included", "confirmed"]
+    body: str = Field(max_length=MAX_SUM_BODY, description="the message, as JSON in a text: devices sign its bytes")
+
+
 class Invitation(Strict):
     """Retained on a device's invitation topic: it is in that round's cohort, and trains from `model`.
 
     It holds while the announcement collects for the same round of the same instance and epoch; the next one replaces
-    it.
+    it. Where the round's updates are added up by a secure sum, one comes for each of its stages, the first with the
+    request, the others while the announcement says `aggregating`.
     """
 
     schema_version: Literal[1] = 1
@@ -223,6 +237,12 @@ class Invitation(Strict):
     epoch: Epoch = 1
     round: int = Field(ge=1, le=MAX_ROUNDS)
     model: BlobPointer = Field(description="what this device gets; where methods say so, others get something else")
+    sum: SumOrder | None = Field(
+        default=None,
+        # left out where there is none, so that devices of a version without it go on
+        exclude_if=lambda order: order is None,
+        description="of a plan with `secure.mode`: what the round's secure sum asks of this device now",
+    )
 
 
 class Offer(Strict):
@@ -318,7 +338,13 @@ class UpdateManifest(Strict):
         exclude_if=operator.not_,
         description="of a continuous federation: take the device's sums out; no examples, steps and bytes",
     )
-    examples: int = Field(ge=0, le=10**9, description="at least 1, but for a withdrawal")
+    sum: SumPart | None = Field(
+        default=None,
+        exclude_if=lambda part: part is None,
+        description="of a plan with `secure.mode`: the bytes are this message of the round's secure sum, signed (the "
+        "vector's head and its numbers: `federation.secure_sums.uploads`); no examples, steps and metrics are told",
+    )
+    examples: int = Field(ge=0, le=10**9, description="at least 1, but for a withdrawal and a secure sum")
     steps: int = Field(ge=0, le=10**9)
     class_counts: tuple[Annotated[int, Field(le=10**9)], ...] | None = Field(default=None, max_length=10_000)
     precision: Precision = "lossless"
@@ -337,7 +363,15 @@ class UpdateManifest(Strict):
     metrics: Metrics = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _empty_where_it_withdraws(self) -> UpdateManifest:
+    def _empty_where_it_must_be(self) -> UpdateManifest:
+        if self.sum is not None:
+            told = (self.examples, self.steps, self.class_counts, self.metrics, self.sequence, self.withdraw)
+            if told != (0, 0, None, {}, None, False) or (self.precision, self.compression) != ("lossless", "none"):
+                raise ValueError(
+                    "sum: examples, steps, class_counts, metrics, a sequence or a lossy or compressed form came with a "
+                    "message of a secure sum; it tells none of them, for the server is to learn the sum alone"
+                )
+            return self
         if not self.withdraw:
             if self.examples < 1:
                 raise ValueError("examples: 0 came; an update has at least 1, unless it says withdraw")

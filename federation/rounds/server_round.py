@@ -17,7 +17,7 @@ from enum import StrEnum
 from federation.aggregation.screening import examples_limit
 from federation.errors import RoundError
 from federation.method import Method
-from federation.plan import RoundSettings
+from federation.plan import Plan, RoundSettings
 from federation.seeds import generator
 
 
@@ -167,6 +167,12 @@ def step(settings: RoundSettings, current: Round, event: Event, status: ClientSt
         case Stopped(reason):
             ended = current.phase in (RoundPhase.PUBLISHED, RoundPhase.FAILED)
             return Step(current) if ended else _fail(current, reason)
+
+
+def needed_devices(plan: Plan) -> int:
+    """Return how many devices must be online for a round to begin."""
+    least = plan.secure.min_devices if plan.secure.is_on else 1
+    return max(plan.rounds.minimum_clients, plan.rounds.clients_per_round or 1, least)
 
 
 def sample_cohort(

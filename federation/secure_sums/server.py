@@ -101,6 +101,17 @@ def step(state: ServerState, event: FromDevice | StageClosed) -> ServerStep:
         return ServerStep(state, (), str(error))
 
 
+def repeated(state: ServerState) -> tuple[ToDevice, ...]:
+    """Return what the devices were told last, from the state alone: the same bytes, as often as it is asked."""
+    if state.stage is ServerStage.KEYS:
+        return tuple(ToDevice(name, ServerMessage.REQUEST, state.request) for name in sorted(state.identities))
+    if state.stage not in _CLOSINGS:
+        return ()
+    order = list(_CLOSINGS)
+    before = order[order.index(state.stage) - 1]
+    return _CLOSINGS[before](state.model_copy(update={"stage": before})).messages
+
+
 def missing(state: ServerState) -> Collection[str]:
     """Return the devices that are still waited for in this stage."""
     if state.stage is ServerStage.KEYS:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -71,6 +71,13 @@ class SumLayout(NamedTuple):
             f"a sum of {clients:,} clients' numbers of up to {self.bound:,} steps does not fit 64 bits: lower "
             "secure.steps, secure.max_change, secure.max_value or secure.max_weight"
         )
+
+
+def layout_from_json(columns: Sequence[Sequence[Any]]) -> SumLayout:
+    """Read a layout from JSON, which writes a segment as a list."""
+    return SumLayout(
+        tuple(Segment(str(name), tuple(shape), int(steps), int(bound)) for name, shape, steps, bound in columns)
+    )
 
 
 def check_secure(method: Method, rounds: RoundSettings, settings: SecureSettings) -> None:

@@ -94,7 +94,10 @@ class Device(NamedTuple):
         assert (invitation.round, invitation.instance) == (announced.round, announced.instance)
         blob = self.folder / "blobs" / invitation.model.sha256
         write_file(blob, server.runtime.blobs.read(invitation.model.sha256))
-        command = StartJob("train", invitation.round, invitation.model, announced.plan, announced.chunk_bytes)
+        asked = invitation.sum.body if invitation.sum else ""
+        command = StartJob(
+            "train", invitation.round, invitation.model, announced.plan, announced.chunk_bytes, sum_request=asked
+        )
         job = make_job(self.config, command, blob, store.get("client_state"))
         job.out.mkdir(parents=True)
         trainer.train(trainer.build_context(job))

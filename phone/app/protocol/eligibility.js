@@ -15,6 +15,12 @@ export function ineligibleReason({ plan, continuous, feature_model: network }) {
     return `this federation learns ${task.name}; a phone takes part where activities are recognized`;
   }
   if (data.input !== null) return "this federation learns from images; a phone has windows of its motion sensors";
+  if (plan.secure && plan.secure.mode !== "off") {
+    return (
+      "in this federation the server learns the sum of all updates alone (secure sums), which a browser cannot take " +
+      "part in yet; its operator can make another one for phones"
+    );
+  }
   if (!continuous) {
     return (
       `this federation trains in rounds (${method.name}), which a browser cannot; its operator can make one without ` +

@@ -203,6 +203,8 @@ export const publicationSettings = object({
  * @property {number} max_change a parameter's change is cut off beyond
  * @property {number} max_value a prototype's or variate's number is cut off beyond
  * @property {number} max_weight a client weighs at most so many examples
+ * @property {number} stage_s a server waits so long for each of the answers that follow a device's keys; then it is
+ *   lost
  */
 /** @type {import("./checks.js").Check<SecureSettings>} */
 export const secureSettings = object({
@@ -214,6 +216,7 @@ export const secureSettings = object({
   max_change: or(number({ max: 1_000_000, above: 0 }), 4),
   max_value: or(number({ max: 1_000_000, above: 0 }), 64),
   max_weight: or(whole(1, 16_777_216), 4_096),
+  stage_s: or(number({ max: 86_400, above: 0 }), 60),
 }, { others: true });
 
 /**
@@ -553,7 +556,10 @@ export const offer = object({
  * @property {number | null} [sequence] of a continuous federation: the device's running number, which rises with each
  *   update, max(the last one + 1, Unix time in ms); it replaces the device's update with a lower one
  * @property {boolean} [withdraw] of a continuous federation: take the device's sums out; no examples, steps and bytes
- * @property {number} examples at least 1, but for a withdrawal
+ * @property {"keys" | "shares" | "vector" | "list" | "opened" | null} [sum] of a plan with `secure.mode`: the bytes are
+ *   this message of the round's secure sum, signed (the vector's head and its numbers:
+ *   `federation.secure_sums.uploads`); no examples, steps and metrics are told
+ * @property {number} examples at least 1, but for a withdrawal and a secure sum
  * @property {number} steps
  * @property {number[] | null} [class_counts]
  * @property {"lossless" | "float16" | "int8"} [precision]

@@ -1,0 +1,223 @@
+"""The rows of a round's secure sum; every function works inside its caller's transaction.
+
+What a device sends is a row before it has an effect, and so is the end of each stage. The state machine itself is
+`federation.secure_sums.server`: here its state is read from rows and written back to them.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from aggregator_api.db import epochs, repositories
+from aggregator_api.db.models import DeviceRow, FederationRow, RoundRow, SecureSumDeviceRow, SecureSumRow
+from aggregator_api.errors import UpdateRefusedError
+from federation.plan import RoundSettings, SecureSettings
+from federation.protocol.messages import SumOrder, SumPart, UpdateManifest
+from federation.rounds.server_round import RoundPhase
+from federation.secure_sums import server
+from federation.secure_sums.events import FromDevice
+from federation.secure_sums.live import request_for
+from federation.secure_sums.messages import SumRequest, read, written
+from federation.secure_sums.server import ServerStage, ServerState
+from federation.secure_sums.summation import layout_from_json
+from federation.secure_sums.uploads import MAX_LIVE_MEMBERS, limit_of, unpacked
+
+SAID = {"keys": "keys", "shares": "shares", "vectors": "vector", "signatures": "signature", "opened": "opened"}
+"""The state's fields of what devices have said, and their columns."""
+STAGES: dict[SumPart, ServerStage] = {
+    "keys": ServerStage.KEYS,
+    "shares": ServerStage.SHARES,
+    "vector": ServerStage.VECTORS,
+    "list": ServerStage.LISTS,
+    "opened": ServerStage.OPENING,
+}
+"""When each part of a device is taken."""
+_COLUMN_OF: dict[SumPart, str] = {
+    "keys": "keys",
+    "shares": "shares",
+    "vector": "vector",
+    "list": "signature",
+    "opened": "opened",
+}
+
+
+class Summed(NamedTuple):
+    """A sum that is opened: its whole numbers as bytes, of how many bits each, and whose they are."""
+
+    total: bytes
+    bits: int
+    devices: tuple[str, ...]
+
+    def to_json(self) -> list[Any]:
+        """Return what `from_json` needs, in another process."""
+        return [base64.b64encode(self.total).decode(), self.bits, self.devices]
+
+    @classmethod
+    def from_json(cls, made: Sequence[Any]) -> Summed:
+        """Read what another process has made."""
+        total, bits, devices = made
+        return cls(base64.b64decode(total), bits, tuple(devices))
+
+
+def bounded(rounds: RoundSettings, settings: SecureSettings) -> RoundSettings:
+    """Return the settings by which a cohort is drawn: a sum has no more members than its list may hold."""
+    if not settings.is_on or rounds.clients_per_round is not None:
+        return rounds
+    return rounds.model_copy(update={"clients_per_round": MAX_LIVE_MEMBERS, "over_selection": 1.0})
+
+
+def begin(session: Session, federation: FederationRow, settings: SecureSettings, cohort: Sequence[DeviceRow]) -> None:
+    """Write what a new round asks its cohort to add up, and by which keys its devices are known."""
+    row = repositories.open_round(session, federation)
+    if row is None or federation.sum_layout is None:
+        return
+    where: dict[str, object] = {
+        "federation": federation.name,
+        "instance": federation.instance,
+        "epoch": epochs.current(session).epoch,
+        "round": row.number,
+    }
+    request = request_for(settings, layout_from_json(federation.sum_layout), len(cohort), where)
+    nothing = {"members": b"", "dealers": [], "included": b"", "total": b"", "reason": ""}
+    session.add(
+        SecureSumRow(
+            round_id=row.id,
+            stage=str(ServerStage.KEYS),
+            request=written(request),
+            **nothing,
+            listed_devices=0,
+            summed_devices=0,
+            deadline_at=None,
+        )
+    )
+    for device in cohort:
+        identity = base64.b64decode(device.public_key or "")
+        session.add(SecureSumDeviceRow(round_id=row.id, device_id=device.id, identity=identity, **_silent()))
+    session.flush()
+
+
+def _silent() -> dict[str, bytes]:
+    return dict.fromkeys(SAID.values(), b"")
+
+
+def load(session: Session, row: RoundRow) -> ServerState | None:
+    """Return where the sum of a round stands; None where its updates are not added by one."""
+    found = session.get(SecureSumRow, row.id)
+    if found is None:
+        return None
+    devices = _devices(session, row.id)
+    said = {
+        field: {name: getattr(one, column) for name, one in devices.items() if getattr(one, column)}
+        for field, column in SAID.items()
+    }
+    return ServerState(
+        stage=ServerStage(found.stage),
+        request=found.request,
+        identities={name: one.identity for name, one in devices.items()},
+        members=found.members,
+        dealers=tuple(found.dealers),
+        total=found.total,
+        included=found.included,
+        reason=found.reason,
+        **said,
+    )
+
+
+def save(session: Session, row: RoundRow, old: ServerState, new: ServerState, deadline_at: float | None) -> None:
+    """Write what a step has changed; `deadline_at` is that of a stage that begins by it."""
+    found = session.get_one(SecureSumRow, row.id)
+    found.stage, found.members, found.dealers = str(new.stage), new.members, list(new.dealers)
+    found.included, found.total, found.reason = new.included, new.total, new.reason
+    if new.stage is not old.stage:
+        found.deadline_at = deadline_at if new.stage in STAGES.values() else None
+    found.listed_devices = len(new.keys) or found.listed_devices
+    found.summed_devices = len(new.vectors)
+    for name, one in _devices(session, row.id).items():
+        for field, column in SAID.items():
+            said = getattr(new, field).get(name, b"")
+            if said != getattr(old, field).get(name, b""):
+                setattr(one, column, said)
+    session.flush()
+
+
+def _devices(session: Session, round_id: int) -> dict[str, SecureSumDeviceRow]:
+    query = select(SecureSumDeviceRow).where(SecureSumDeviceRow.round_id == round_id)
+    return {one.device.name: one for one in session.scalars(query)}
+
+
+def require_expected(session: Session, federation_id: int, device_id: int, manifest: UpdateManifest) -> RoundRow:
+    """Return the round whose sum takes this message now, new or once more; asked before its bytes are taken.
+
+    Raises:
+        UpdateRefusedError: saying where the sum stands.
+    """
+    query = select(RoundRow).where(RoundRow.federation_id == federation_id, RoundRow.phase.not_in(repositories.ENDED))
+    row, part = session.scalar(query), manifest.sum
+    found = session.get(SecureSumRow, row.id) if row is not None and row.number == manifest.round else None
+    if row is None or found is None or part is None:
+        raise UpdateRefusedError(f"round {manifest.round} is over, or adds up nothing")
+    own = session.get(SecureSumDeviceRow, (row.id, device_id))
+    if own is None:
+        raise UpdateRefusedError(f"{manifest.client} is not in the secure sum of round {manifest.round}")
+    if not getattr(own, _COLUMN_OF[part]) and found.stage != STAGES[part]:
+        raise UpdateRefusedError(
+            f"{manifest.client} is too late or too early with its {part}: the secure sum is at {found.stage}"
+        )
+    if manifest.size > (limit := limit_of(part, read(SumRequest, found.request))):
+        raise UpdateRefusedError(f"{manifest.size:,} bytes were announced, a {part} here has at most {limit:,}")
+    return row
+
+
+def take(session: Session, row: RoundRow, device: str, part: SumPart, data: bytes) -> ServerState:
+    """Take a device's message, and return where the sum stands with it.
+
+    Raises:
+        UpdateRefusedError: if it is wrong, late, or another one than the device has sent before.
+        WireError: if it cannot be read.
+    """
+    state = load(session, row)
+    if state is None:
+        raise UpdateRefusedError(f"round {row.number} adds up nothing")
+    message = unpacked(part, data)
+    result = server.step(state, FromDevice(device, message.kind, message.payload, message.vector))
+    if result.refusal:
+        raise UpdateRefusedError(result.refusal)
+    save(session, row, state, result.state, None)
+    return result.state
+
+
+def orders(session: Session, row: RoundRow) -> dict[str, SumOrder]:
+    """Return what each device that is still waited for was told last, from the rows alone."""
+    state = load(session, row)
+    if state is None:
+        return {}
+    awaited = set(server.missing(state))
+    return {
+        said.device: SumOrder(kind=said.kind.value, body=said.body.decode())
+        for said in server.repeated(state)
+        if said.device in awaited
+    }
+
+
+def overdue(session: Session, now: float) -> list[str]:
+    """Return the federations in whose open round a stage of the sum has had its time."""
+    query = (
+        select(FederationRow.name)
+        .join(RoundRow, RoundRow.federation_id == FederationRow.id)
+        .join(SecureSumRow, SecureSumRow.round_id == RoundRow.id)
+        .where(RoundRow.phase == RoundPhase.AGGREGATING, SecureSumRow.deadline_at <= now)
+    )
+    return list(session.scalars(query))
+
+
+def summed(session: Session, row: RoundRow) -> Summed | None:
+    """Return the sum of a round, if it is opened."""
+    state = load(session, row)
+    if state is None or state.stage is not ServerStage.DONE:
+        return None
+    return Summed(state.total, read(SumRequest, state.request).bits, server.included_devices(state))

@@ -1,0 +1,149 @@
+"""Drives the secure sums of open rounds: messages and deadlines in, stages and sums out; rows first, then the effect.
+
+A round whose updates are added by a secure sum collects its devices' keys as it collects updates elsewhere. When it
+closes, the stages that remain are carried out while it is `aggregating`; then the sum alone is made the next model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from aggregator_api.db import repositories
+from aggregator_api.db.database import Database
+from aggregator_api.db.models import FederationRow, RoundRow, SecureSumRow
+from aggregator_api.errors import UpdateRefusedError
+from aggregator_api.rounds import secure_rounds
+from aggregator_api.updates.context import DeviceInfo, FederationInfo
+from aggregator_api.updates.contract import Contract
+from federation.errors import WireError
+from federation.protocol.messages import UpdateManifest
+from federation.rounds.server_round import RoundPhase
+from federation.secure_sums import server
+from federation.secure_sums.events import StageClosed
+from federation.secure_sums.server import ServerStage, ServerState
+
+
+class SumOwner(Protocol):
+    """Who drives the rounds, and does what follows from a stage that has ended; its lock is held."""
+
+    def contract(self, federation: FederationRow) -> Contract:
+        """Return what a federation accepts."""
+
+    def announce(self, name: str) -> None:
+        """Say where a federation stands, and to each device what is asked of it."""
+
+    def add_up(self, name: str) -> None:
+        """Make the next model of the round's sum, which is opened."""
+
+    def fail_round(self, name: str, number: int, reason: str) -> None:
+        """End the round, whose sum has failed."""
+
+
+class SumDriver:
+    """The secure sums of every federation of one server process."""
+
+    def __init__(self, database: Database, owner: SumOwner, clock: Callable[[], float]) -> None:
+        self._database = database
+        self._owner = owner
+        self._clock = clock
+
+    def take(
+        self, session: Session, federation: FederationInfo, device: DeviceInfo, manifest: UpdateManifest, data: bytes
+    ) -> bool:
+        """Take a device's message inside the caller's transaction; whether a stage has ended by it.
+
+        Keys end none: the round closes by its own rules. The caller calls `act` after the commit.
+
+        Raises:
+            UpdateRefusedError: if it is wrong, late, or another one than the device has sent before.
+        """
+        row = secure_rounds.require_expected(session, federation.id, device.id, manifest)
+        if manifest.sum is None:
+            raise UpdateRefusedError("the manifest names no part of a secure sum")
+        try:
+            state = secure_rounds.take(session, row, device.name, manifest.sum, data)
+        except WireError as error:
+            raise UpdateRefusedError(str(error)) from error
+        if state.stage is ServerStage.KEYS or server.missing(state):
+            return False
+        self._close(session, session.get_one(FederationRow, federation.id), row, state)
+        return True
+
+    def go_on(self, name: str) -> None:
+        """Begin with the stages after the keys, once the round has closed; or go on with them after a restart.
+
+        Devices get the whole time of the stage again: the server may have been away for long.
+        """
+        with self._database.write() as session:
+            federation, row = _open(session, name)
+            state = secure_rounds.load(session, row) if row is not None else None
+            if row is None or state is None:
+                return
+            if state.stage is ServerStage.KEYS:
+                self._close(session, federation, row, state)
+            elif (found := session.get_one(SecureSumRow, row.id)).deadline_at is not None:
+                found.deadline_at = self._deadline(federation)
+        self.act(name)
+
+    def tick(self, leads: Callable[[str], bool]) -> None:
+        """End the stages that have had their time: who has not answered is lost."""
+        with self._database.read() as session:
+            late = [name for name in secure_rounds.overdue(session, self._clock()) if leads(name)]
+        for name in late:
+            with self._database.write() as session:
+                federation, row = _open(session, name)
+                state = secure_rounds.load(session, row) if row is not None else None
+                if row is not None and state is not None:
+                    self._close(session, federation, row, state)
+            self.act(name)
+
+    def act(self, name: str) -> None:
+        """Do what follows from where the sum of the open round stands."""
+        with self._database.read() as session:
+            _, row = _open(session, name)
+            found = session.get(SecureSumRow, row.id) if row is not None else None
+            if row is None or found is None:
+                return
+            number, stage, reason = row.number, found.stage, found.reason
+        if stage == ServerStage.FAILED:
+            self._owner.fail_round(name, number, f"the secure sum failed: {reason}")
+        elif stage == ServerStage.DONE:
+            self._owner.add_up(name)
+        else:
+            self._owner.announce(name)
+
+    def _close(self, session: Session, federation: FederationRow, row: RoundRow, state: ServerState) -> None:
+        """End a stage, and write what the next one begins with."""
+        new = server.step(state, StageClosed()).state
+        secure_rounds.save(session, row, state, new, self._deadline(federation))
+        if new.stage in (ServerStage.FAILED, state.stage):
+            return
+        listed = len(new.keys)
+        detail = f"{new.stage}: {_came(state)} of {listed if state.members else len(state.identities)} devices answered"
+        repositories.journal(session, federation, "round.secure_sum", round_number=row.number, detail=detail)
+
+    def _deadline(self, federation: FederationRow) -> float:
+        return self._clock() + self._owner.contract(federation).plan.secure.stage_s
+
+
+def _came(state: ServerState) -> int:
+    """Count who has answered in the stage that ends."""
+    said = {
+        ServerStage.KEYS: state.keys,
+        ServerStage.SHARES: state.shares,
+        ServerStage.VECTORS: state.vectors,
+        ServerStage.LISTS: state.signatures,
+        ServerStage.OPENING: state.opened,
+    }
+    return len(said[state.stage])
+
+
+def _open(session: Session, name: str) -> tuple[FederationRow, RoundRow | None]:
+    """Return the round of a federation whose sum is under way, if there is one."""
+    federation = session.scalars(select(FederationRow).where(FederationRow.name == name)).one()
+    row = repositories.open_round(session, federation)
+    return federation, row if row is not None and row.phase == RoundPhase.AGGREGATING else None

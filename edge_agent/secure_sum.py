@@ -1,0 +1,165 @@
+"""The device's part in the secure sum of a round, on disk: its numbers, its state, and what it says.
+
+The state machine is `federation.secure_sums.client`. Its state and the message that follows from it are written in one
+transaction, and a message leaves from the outbox like any update; so a device that was killed goes on, or has said
+nothing. A device begins one sum a round: other numbers under a second set of masks never leave it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from edge_agent.storage.credentials import device_key, has_key
+from edge_agent.storage.data_folder import OUTBOX, SUMS
+from edge_agent.storage.files import move_file, write_file
+from edge_agent.storage.state_store import StateStore
+from federation.errors import WireError
+from federation.plan import Plan, SecureSettings
+from federation.protocol.messages import Invitation, SumPart, UpdateManifest
+from federation.secure_sums import client
+from federation.secure_sums.client import ClientState
+from federation.secure_sums.events import FromServer, ServerMessage, SumDevice, ToServer, VectorReady
+from federation.secure_sums.messages import SumRequest, read
+from federation.secure_sums.uploads import PARTS, packed
+
+SUM = "sum"
+"""Name in the store of the sum that the device takes part in, or took part in last."""
+_PART_OF = {kind: part for part, kind in PARTS.items()}
+
+
+class SumAnswer(NamedTuple):
+    """What came of what the server said: the message that waits in the outbox, or why there is none."""
+
+    update_id: str = ""
+    reason: str = ""
+
+
+class BegunSum(NamedTuple):
+    """The message with the keys, which is on disk, and the pairs to be kept with it in one transaction."""
+
+    manifest: UpdateManifest
+    path: Path
+    pairs: dict[str, str]
+
+
+def begin(store: StateStore, plan: Plan, asked: str, described: UpdateManifest, numbers: Path, told: Any) -> BegunSum:
+    """Begin a round's sum with the numbers that training has left in a file, which is moved to where it lasts.
+
+    `asked` is the server's request, `described` the manifest of the update as such, `told` what the numbers mean.
+
+    Raises:
+        ValueError: if the request is none, is for another round or federation, asks for less than the plan, or the
+            device has begun the sum of this round before, or has no key.
+    """
+    mine = (store.get("federation"), described.instance, store.epoch, described.round)
+    try:
+        request = read(SumRequest, asked.encode())
+        if (request.federation, request.instance, request.epoch, request.round) != mine:
+            raise WireError("the request is for the sum of another federation or round")
+        if request.layout.hex() != told["layout"]:
+            raise WireError("the server asks for a sum of other numbers than the plan has")
+        if (before := _kept(store)) and before["where"] == list(mine):
+            raise WireError(f"this device has begun the sum of round {described.round} before; it does so once")
+        begun = client.begin(_device(store, plan.secure), asked.encode())
+    except WireError as error:
+        raise ValueError(f"the secure sum of round {described.round} cannot begin: {error}") from error
+    if begun.message is None:
+        raise ValueError(begun.reason)
+    kept = store.folder / SUMS / f"r{described.round}.numbers"
+    move_file(numbers, kept)
+    manifest = _manifest(described, begun.message)
+    path = store.folder / OUTBOX / manifest.update_id
+    write_file(path, packed(begun.message))
+    noted = {
+        "where": list(mine),
+        "bound": told["bound"],
+        "layout": told["layout"],
+        "numbers": str(kept.relative_to(store.folder)),
+        "described": described.model_dump(mode="json"),
+        "secure": plan.secure.model_dump(mode="json"),
+        "state": begun.state.model_dump_json(),
+    }
+    return BegunSum(manifest, path, {SUM: json.dumps(noted)})
+
+
+def answer(store: StateStore, said: Invitation) -> SumAnswer:
+    """Take what the server says in the sum of a round; the state and the message are durable when this returns."""
+    kept = _kept(store)
+    where = [store.get("federation"), said.instance, said.epoch, said.round]
+    if said.sum is None or said.sum.kind == "request" or not kept or kept["where"] != where:
+        return SumAnswer()  # a request is answered by the training of its round
+    try:
+        device = _device(store, SecureSettings.model_validate(kept["secure"]))
+        state = ClientState.model_validate_json(kept["state"])
+        result = client.step(device, state, FromServer(ServerMessage(said.sum.kind), said.sum.body.encode()))
+        if said.sum.kind == "shares" and not result.reason:
+            result = client.step(device, result.state, _numbers(store, kept))
+    except (WireError, FileNotFoundError) as error:
+        return SumAnswer(reason=str(error))
+    pairs = {SUM: json.dumps({**kept, "state": result.state.model_dump_json()})}
+    if result.message is None:
+        store.put(**pairs)
+        return SumAnswer(reason=result.reason)
+    manifest = _manifest(UpdateManifest.model_validate(kept["described"]), result.message)
+    if manifest.update_id in store.outbox():
+        return SumAnswer(manifest.update_id)  # it is the same, bit for bit, and on its way
+    path = store.folder / OUTBOX / manifest.update_id
+    write_file(path, packed(result.message))
+    store.add_message(manifest, path, **pairs)
+    return SumAnswer(manifest.update_id)
+
+
+def numbers_of(store: StateStore) -> str:
+    """Return the name of the file with the present sum's numbers; empty if there is none."""
+    kept = _kept(store)
+    return Path(kept["numbers"]).name if kept else ""
+
+
+def _kept(store: StateStore) -> dict[str, Any]:
+    noted: dict[str, Any] = json.loads(store.get(SUM) or "{}")
+    return noted
+
+
+def _numbers(store: StateStore, kept: dict[str, Any]) -> VectorReady:
+    data = (store.folder / kept["numbers"]).read_bytes()
+    return VectorReady(np.frombuffer(data, "<i8").astype(np.int64), kept["bound"], bytes.fromhex(kept["layout"]))
+
+
+def _device(store: StateStore, settings: SecureSettings) -> SumDevice:
+    if not has_key(store.folder):
+        raise WireError("this device has no key to sign with: enrol it")
+    key = device_key(store.folder)
+    return SumDevice(
+        store.get("device"),
+        key.public_key().public_bytes_raw(),
+        key.sign,
+        colluding=round(1000 * settings.colluding_share),
+        min_members=settings.min_devices,
+    )
+
+
+def _manifest(described: UpdateManifest, message: ToServer) -> UpdateManifest:
+    """Describe a message of the sum: nothing is told of the device's examples."""
+    part: SumPart = _PART_OF[message.kind]
+    data = packed(message)
+    sha256 = hashlib.sha256(data).hexdigest()
+    changed = {
+        "update_id": message_id(described.round, part, described.client, sha256),
+        "sum": part,
+        **{"examples": 0, "steps": 0, "class_counts": None, "metrics": {}},
+        **{"precision": "lossless", "compression": "none"},
+        **{"size": len(data), "sha256": sha256, "nonce": secrets.token_hex(8), "created": time.time()},
+    }
+    return UpdateManifest.model_validate({**described.model_dump(), **changed})
+
+
+def message_id(number: int, part: SumPart, device: str, sha256: str) -> str:
+    """Name a message; the same bytes of the same round have the same name."""
+    return f"m{number}-{part}-{device[:24]}-{sha256[:16]}"

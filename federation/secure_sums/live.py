@@ -1,0 +1,74 @@
+"""Which plans a live server carries secure sums out for, and what it asks of a cohort."""
+
+from __future__ import annotations
+
+import math
+import secrets
+
+from federation.errors import SettingsError
+from federation.method import Method
+from federation.plan import Plan, SecureSettings
+from federation.secure_sums.messages import SumRequest
+from federation.secure_sums.summation import SumLayout, check_secure, per_mille
+from federation.secure_sums.uploads import MAX_LIVE_MEMBERS
+
+
+def check_live(plan: Plan, method: Method) -> None:
+    """Refuse plans whose secure sums a server and its devices cannot carry out.
+
+    Raises:
+        SettingsError: naming the option, and what to do.
+    """
+    secure, rounds = plan.secure, plan.rounds
+    if not secure.is_on:
+        return
+    where = f"secure.mode={secure.mode}"
+    if method.is_continuous:
+        raise SettingsError(
+            f"{where}: {method.name} is continuous, and live secure sums are of rounds; choose a method such as "
+            "fedavg, or run it in a simulation (`python -m sim run --secure masked`)"
+        )
+    check_secure(method, rounds, secure)
+    if rounds.clients_per_round is not None and (invited := _invited(plan)) > MAX_LIVE_MEMBERS:
+        raise SettingsError(
+            f"{where}: a round invites {invited} devices, a live sum has {MAX_LIVE_MEMBERS} at most; lower "
+            "rounds.clients_per_round or rounds.over_selection"
+        )
+    if rounds.clients_per_round is not None and rounds.clients_per_round < secure.min_devices:
+        raise SettingsError(
+            f"{where}: a round has {rounds.clients_per_round} devices (rounds.clients_per_round), a sum "
+            f"{secure.min_devices} at least (secure.min_devices)"
+        )
+    if rounds.sampling == "examples":
+        raise SettingsError(
+            f"{where}: the server is not told how many examples a device has; set rounds.sampling=uniform"
+        )
+
+
+def most_members(plan: Plan) -> int:
+    """Return how many devices a round's sum has at most."""
+    return MAX_LIVE_MEMBERS if plan.rounds.clients_per_round is None else _invited(plan)
+
+
+def _invited(plan: Plan) -> int:
+    return math.ceil((plan.rounds.clients_per_round or 0) * plan.rounds.over_selection)
+
+
+def request_for(settings: SecureSettings, layout: SumLayout, devices: int, where: dict[str, object]) -> SumRequest:
+    """Ask for the sum of a cohort of so many devices; `where` is the federation, its instance, the epoch and the round.
+
+    Raises:
+        SettingsError: if no ring holds the sum of so many.
+    """
+    return SumRequest.model_validate(
+        {
+            **where,
+            "attempt": secrets.token_bytes(32),
+            "length": layout.length,
+            "bits": layout.bits_for(devices),
+            "layout": layout.digest,
+            "min_members": settings.min_devices,
+            "colluding": per_mille(settings.colluding_share),
+            "lost": per_mille(settings.lost_share),
+        }
+    )
