@@ -1,19 +1,21 @@
-"""What the commands share: the config option, errors in words, the windows of a device."""
+"""What the commands share: the config option, errors in words, the state and the windows of a device."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from edge_agent.config.settings import load
+from edge_agent.config.settings import Config, load
 from edge_agent.errors import AgentError, ConfigError, LabelError
-from edge_agent.storage.window_store import FILE_NAME, WindowStore
+from edge_agent.storage import state_store, window_store
+from edge_agent.storage.state_store import StateStore
+from edge_agent.storage.window_store import WindowStore
 from gaitway.exit_codes import ExitCode
 from gaitway.terminal import Console
 
@@ -36,6 +38,21 @@ def refused(error: AgentError | OSError) -> typer.Exit:
 
 
 @contextmanager
+def open_state(config: Path) -> Iterator[tuple[Config, StateStore]]:
+    """Open what the device that a config file describes has kept; also while its agent runs.
+
+    Raises:
+        AgentError: if it has not run yet.
+    """
+    settings = load(config)
+    folder = settings.agent.data_dir
+    if not (folder / state_store.FILE_NAME).is_file():
+        raise AgentError(f"{folder} holds no device yet; start it with `python -m edge_agent run`")
+    with closing(StateStore(folder)) as store:
+        yield settings, store
+
+
+@contextmanager
 def open_windows(config: Path) -> Iterator[WindowStore]:
     """Open the windows of the device that a config file describes; also while its agent runs.
 
@@ -43,13 +60,10 @@ def open_windows(config: Path) -> Iterator[WindowStore]:
         AgentError: if there are none yet.
     """
     folder = load(config).agent.data_dir
-    if not (folder / FILE_NAME).is_file():
+    if not (folder / window_store.FILE_NAME).is_file():
         raise AgentError(f"{folder} holds no windows yet; start the device with `python -m edge_agent run`")
-    store = WindowStore(folder)
-    try:
+    with closing(WindowStore(folder)) as store:
         yield store
-    finally:
-        store.close()
 
 
 UNITS = {"": 60.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}

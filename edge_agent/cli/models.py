@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from edge_agent.cli.command import ConfigOption, cli_errors
-from edge_agent.config.settings import load
-from edge_agent.errors import AgentError
+from edge_agent.cli.command import ConfigOption, cli_errors, open_state
 from edge_agent.serving.model_registry import HEADS_IN_WORDS, ModelRegistry, name_of
 from edge_agent.status import describe_release, describe_served
-from edge_agent.storage.state_store import FILE_NAME, StateStore
 from federation.protocol.messages import DEFAULT_METRIC
 from gaitway.tasks import metric_of
 from gaitway.terminal import Console
@@ -34,18 +30,13 @@ def models(
 
     Example: python -m edge_agent models --config agent.toml --rollback
     """
-    with cli_errors():
-        settings = load(config).agent
-        folder = settings.data_dir
-        if not (folder / FILE_NAME).is_file():
-            raise AgentError(f"{folder} holds no device yet; start it with `python -m edge_agent run`")
-        with closing(StateStore(folder)) as store:
-            if rollback:
-                model = ModelRegistry(store).rollback()
-                Console(stderr=True).print(f"now in use: the {name_of(model)}")
-            kept = ModelRegistry(store).good_models()
-            judged = [row.reason for row in store.adoptions()]
-            released, serving = describe_release(store, settings.device), describe_served(store)
+    with cli_errors(), open_state(config) as (settings, store):
+        if rollback:
+            model = ModelRegistry(store).rollback()
+            Console(stderr=True).print(f"now in use: the {name_of(model)}")
+        kept = ModelRegistry(store).good_models()
+        judged = [row.reason for row in store.adoptions()]
+        released, serving = describe_release(store, settings.agent.device), describe_served(store)
     if as_json:
         typer.echo(json.dumps({"models": kept, "serving": serving, "judged": judged, "released": released}, indent=2))
         return

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import typer
 
-from edge_agent.cli.command import ConfigOption, cli_errors
-from edge_agent.config.settings import load
-from edge_agent.errors import AgentError
+from edge_agent.cli.command import ConfigOption, cli_errors, open_state
 from edge_agent.storage.data_folder import is_locked
 from edge_agent.storage.participation import Participation, take_part, withdraw
-from edge_agent.storage.state_store import FILE_NAME, StateStore
+from edge_agent.storage.state_store import StateStore
 
 
 def withdraw_device(config: ConfigOption) -> None:
@@ -36,11 +33,7 @@ def take_part_again(config: ConfigOption) -> None:
 
 
 def _wish(config: Path, change: Callable[[StateStore], Participation]) -> None:
-    with cli_errors():
-        folder = load(config).agent.data_dir
-        if not (folder / FILE_NAME).is_file():
-            raise AgentError(f"{folder} holds no device yet; start it with `python -m edge_agent run`")
-        with closing(StateStore(folder)) as store:
-            typer.echo(change(store).words)
-            if not is_locked(store):
-                typer.echo("The agent does not run now: the server learns of it when it runs again.")
+    with cli_errors(), open_state(config) as (_, store):
+        typer.echo(change(store).words)
+        if not is_locked(store):
+            typer.echo("The agent does not run now: the server learns of it when it runs again.")

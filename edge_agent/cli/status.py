@@ -8,12 +8,11 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from edge_agent.cli.command import ConfigOption, refused
-from edge_agent.config.settings import Config, load
-from edge_agent.errors import AgentError
+from edge_agent.cli.command import ConfigOption, cli_errors, open_state
+from edge_agent.config.settings import Config
 from edge_agent.status import collected_windows, describe_device, summary
 from edge_agent.storage.data_folder import is_locked
-from edge_agent.storage.state_store import FILE_NAME, StateStore
+from edge_agent.storage.state_store import StateStore
 from edge_agent.training.comparison import STRETCHES
 from federation.protocol.messages import DEFAULT_METRIC
 from gaitway.tasks import metric_of
@@ -25,11 +24,8 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, as in summary.json.")] = False,
 ) -> None:
     """Say what a device is doing, and show its rounds and model, from its data folder; also while it runs."""
-    try:
-        settings = load(config)
-        found = _look(settings)
-    except AgentError as error:
-        raise refused(error) from None
+    with cli_errors(), open_state(config) as (settings, store):
+        found = _look(settings, store)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
@@ -46,18 +42,11 @@ def status(
         console.print(line, markup=False, highlight=False)
 
 
-def _look(config: Config) -> dict[str, Any]:
-    folder = config.agent.data_dir
-    if not (folder / FILE_NAME).is_file():
-        raise AgentError(f"{folder} holds no device yet; start it with `python -m edge_agent run`")
-    store = StateStore(folder)
-    try:
-        kept, device = collected_windows(folder, config.windows), config.agent.device
-        counts = {"windows": kept.labelled, "unlabelled": kept.unlabelled, "outbox": len(store.outbox())}
-        doing = [*describe_device(store, device, running=is_locked(store)), *kept.words]
-        return {"doing": doing, **summary(store, device), **counts}
-    finally:
-        store.close()
+def _look(config: Config, store: StateStore) -> dict[str, Any]:
+    kept, device = collected_windows(config.agent.data_dir, config.windows), config.agent.device
+    counts = {"windows": kept.labelled, "unlabelled": kept.unlabelled, "outbox": len(store.outbox())}
+    doing = [*describe_device(store, device, running=is_locked(store)), *kept.words]
+    return {"doing": doing, **summary(store, device), **counts}
 
 
 def _compared(found: dict[str, Any]) -> Table:
