@@ -63,7 +63,7 @@ def encode(
             raise refuse_dtype(name, value.dtype)
         value = np.ascontiguousarray(_narrowed(value) if precision == "float16" else value).reshape(value.shape)
         raw[name] = RawTensor(CODES[value.dtype.name], value.shape, value.reshape(-1).view(np.uint8).data)
-    return join(raw, compression, metadata)
+    return join(raw, compression, metadata or {})
 
 
 def decode(data: bytes, *, limit_bytes: int, compression: Compression = "none") -> Arrays:

@@ -294,6 +294,7 @@ ALSO_OUTSIDE = {
     "aggregator_api.observability.timings": {"prometheus_client": "histograms"},
     "aggregator_api.db.database": {"psycopg": "how text is written for PostgreSQL, where that is the database"},
     "aggregator_api.updates.contract": {"torch": "dtypes and shapes of what an update must hold"},
+    "aggregator_api.api.federation_comparison": {"scipy": "quantiles of Student's t"},
     "aggregator_api.rounds.aggregation": {"numpy": "the generator of secret noise"},
     "aggregator_api.updates.anomaly": {"torch": "counts that an update holds as tensors"},
     "aggregator_api.cli.keys": {"typer": "the commands `keys` and `tokens`"},
