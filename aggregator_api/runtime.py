@@ -29,6 +29,7 @@ from aggregator_api.devices.service import DeviceService
 from aggregator_api.devices.tokens import TokenService
 from aggregator_api.disk import require_folder
 from aggregator_api.federations.changes import AliasService, SettingsService
+from aggregator_api.federations.programs import ProgramMaker
 from aggregator_api.federations.service import FederationService
 from aggregator_api.mqtt.client import MqttDriver
 from aggregator_api.mqtt.inbox import Inbox, Message

@@ -68,7 +68,7 @@ TABLE = {
     "export.program": Rule(("export.runtime", "federation", "models"), ("torch", "onnx")),
     # and are checked and run where torch is not installed
     **{f"export.program.{name}": PROGRAM_WITHOUT_TORCH for name in ("errors", "manifest", "graph_check", "archive")},
-    **{f"export.program.{name}": PROGRAM_WITHOUT_TORCH for name in ("runtime", "host")},
+    **{f"export.program.{name}": PROGRAM_WITHOUT_TORCH for name in ("runtime", "host", "standalone")},
     # what runs where torch is not installed: samples in, answers out
     "export.recognizer": Rule(("export.runtime", "har_pipeline"), ("numpy",)),
     "export.recording_files": Rule(("export.runtime", "har_pipeline"), ("numpy",)),
@@ -136,6 +136,7 @@ TABLE = {
             "edge_agent.machine",
             "edge_agent.storage",
             "export.runtime",
+            *(f"export.program.{name}" for name in ("errors", "host", "manifest", "runtime", "standalone")),
             "federation",
             "har_pipeline",
             "models",
@@ -176,7 +177,7 @@ FLOORS = {
     "devices": ("auth", "db"),
     "updates": ("auth", "db", "devices", "rollouts", "storage"),
     "rounds": ("auth", "cluster", "db", "devices", "observability", "rollouts", "storage", "updates"),
-    "federations": ("db", "rollouts", "rounds", "storage", "updates"),
+    "federations": ("cluster", "db", "rollouts", "rounds", "storage", "updates"),
     "device_http": ("auth", "cluster", "db", "mqtt", "observability", "rounds"),
     "retention": ("db", "devices", "federations", "rollouts", "rounds", "storage"),
     "runtime": (
@@ -225,7 +226,7 @@ INSIDE = {
         "rounds": ("aggregation", "errors", "method", "plan", "seeds"),
         "secure_sums": ("errors", "method", "plan", "protocol", "records", "tree", "wire"),
         "training": ("aggregation", "errors", "method", "plan", "records", "seeds", "tasks", "tree"),
-        "wire": ("aggregation", "errors", "method", "plan", "protocol", "records", "tree"),
+        "wire": ("aggregation", "errors", "method", "plan", "protocol", "records", "tree", "wire_format"),
     },
     "sim": {
         "memory": ("errors",),
@@ -277,10 +278,9 @@ ALSO_OUTSIDE = {
     "edge_agent.transport.enrolment": {"cryptography": "the device's signatures"},
     "edge_agent.transport.trust": {"cryptography": "the server's signatures"},
     "edge_agent.conditions.readings": {"psutil": "load, memory and processes"},
-    "edge_agent.training.trainer": {"torch": "the training process"},
+    "edge_agent.training.torch_runtime": {"torch": "the training process with torch"},
     "edge_agent.training.checkpoints": {"torch": "only the training process imports it"},
     "edge_agent.training.candidate": {"torch": "only the training process imports it"},
-    "edge_agent.training.folds": {"torch": "only the training process imports it"},
     "edge_agent.training.orientation": {"torch": "only the training process imports it"},
     "aggregator_api": {
         "pydantic": VALIDATES,
@@ -498,6 +498,8 @@ def test_each_departure_is_still_needed(table: dict[str, dict[str, str]]) -> Non
         ),
         ("import edge_agent", "torch fastapi sqlalchemy aggregator_api sim"),
         ("import edge_agent.supervisor", "torch fastapi sqlalchemy aggregator_api sim"),
+        ("import edge_agent.__main__", "torch onnx scipy pandas PIL"),
+        ("import edge_agent.training.program_runtime, edge_agent.training.trainer", "torch onnx scipy pandas models"),
         (
             "import aggregator_api.app",
             "edge_agent sim har_pipeline pandas federation.training.local_round federation.training.client_round",
