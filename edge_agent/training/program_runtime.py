@@ -253,8 +253,8 @@ def open_program(job: Job) -> TrainingProgram:
     manifest = program.manifest = program.manifest.model_copy(update={"rounds": plan.rounds.rounds})
     if manifest.model["name"] != job.network.name or manifest.method.get("name") != plan.method.get("name"):
         raise NonRetryableJobError(
-            f"the program is of {manifest.model['name']} and {manifest.method.get('name')}; the plan has another network "
-            "or method"
+            f"the program is of {manifest.model['name']} and {manifest.method.get('name')}; the plan has another "
+            "network or method"
         )
     if manifest.training != plan.training or dict(manifest.task).get("name") != dict(plan.task).get("name"):
         raise NonRetryableJobError("the program has other training settings, or another task, than the plan")

@@ -24,6 +24,8 @@ MAX_FILE_BYTES = 128 << 20
 MAX_MANIFEST_BYTES = 16 << 20
 MAX_UNPACKED_BYTES = 256 << 20
 MAX_FILES = 32
+MAX_VALUE_BYTES = 1 << 30
+"""Of a graph's inputs and outputs together: ten times what the largest network of ours has."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 # what zipfile raises of bytes that are no archive, of encryption, and of compression that it does not know
 _BROKEN = (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError, ValueError)
@@ -63,6 +65,7 @@ def read_program(data: bytes) -> ProgramFile:
         raise ProgramError(f"the program's {MANIFEST} is not one: {first_problem(error)}") from None
     except _BROKEN as error:
         raise ProgramError(f"{len(data):,} bytes came that are not a program's archive: {error}") from None
+    _check_sizes(manifest)
     named = {entry.file: (name, entry) for name, entry in manifest.graphs.items() if entry.file}
     if set(named) != set(files):
         raise ProgramError(f"the archive has the files {sorted(files)}; its manifest names {sorted(named)}")
@@ -74,6 +77,23 @@ def read_program(data: bytes) -> ProgramFile:
             raise ProgramError(f"the graph {name} has other nodes than the manifest says")
         graphs[name] = files[file]
     return ProgramFile(manifest, graphs)
+
+
+def _check_sizes(manifest: Manifest) -> None:
+    """Refuse what declares more numbers than a device has room for, before any of them is made."""
+    sizes = {name: sum(kind.nbytes for kind in (*entry.inputs.values(), *entry.outputs.values()))
+             for name, entry in manifest.graphs.items()}  # fmt: skip
+    rows = max(manifest.statistics_batch, manifest.evaluation_batch)
+    sizes["a batch"] = rows * manifest.x.nbytes // max(1, manifest.x.shape[0] if manifest.x.shape else 1)
+    sizes["the client"] = sum(kind.nbytes for kind in manifest.client.values())
+    sizes["the optimizer"] = max(
+        (sum(k.nbytes for k in phase.momenta.values()) for phase in manifest.phases), default=0
+    )
+    for what, size in sizes.items():
+        if size > MAX_VALUE_BYTES:
+            raise ProgramError(
+                f"{what} of the program has {size:,} bytes of numbers; expected at most {MAX_VALUE_BYTES:,}"
+            )
 
 
 def _unpacked(archive: zipfile.ZipFile) -> dict[str, bytes]:

@@ -25,6 +25,10 @@ ATTRIBUTE = {"name": 1, "f": 2, "i": 3, "s": 4, "ints": 8, "type": 20}
 TENSOR = {"dims": 1, "data_type": 2, "float_data": 4, "int32_data": 5, "int64_data": 7, "name": 8, "raw_data": 9}
 
 
+ITEM_BYTES = {1: 4, 6: 4, 7: 8, 9: 1, 11: 8, 12: 4, 13: 8}
+"""Of ONNX's types that a constant may have: float32, int32, int64, bool, float64, uint32, uint64."""
+
+
 class GraphSummary(NamedTuple):
     """What a graph has."""
 
@@ -54,7 +58,7 @@ def check_graph(data: bytes) -> GraphSummary:
         graphs += 1
         for part, inner in _fields("graph", _message(value), GRAPH):
             if part == "initializer":
-                list(_fields("tensor", _message(inner), TENSOR))
+                _check_constant(_message(inner))
             if part == "node":
                 nodes += 1
                 operators.add(_operator(_message(inner)))
@@ -63,6 +67,30 @@ def check_graph(data: bytes) -> GraphSummary:
     if unknown := sorted(operators - OPERATORS):
         raise ProgramError(f"a graph has the operators {', '.join(unknown)[:200]}, which programs do not have")
     return GraphSummary(nodes, frozenset(operators))
+
+
+def _check_constant(tensor: memoryview) -> None:
+    """Accept a constant whose bytes are as many as its shape says: what it claims is never allocated unseen."""
+    size, kind, held = 1, 0, 0
+    for field, value in _fields("tensor", tensor, TENSOR):
+        if field == "dims":
+            for side in [value] if isinstance(value, int) else _packed(value):
+                size *= side
+        elif field == "data_type" and isinstance(value, int):
+            kind = value
+        elif field == "raw_data":
+            held += len(_message(value))
+        elif field != "name":
+            raise ProgramError(f"a graph's constant has its numbers in {field}; expected them in raw_data")
+    if kind not in ITEM_BYTES or size * ITEM_BYTES[kind] != held:
+        raise ProgramError(f"a graph's constant of {size:,} numbers of type {kind} holds {held:,} bytes")
+
+
+def _packed(data: memoryview) -> Iterator[int]:
+    place = 0
+    while place < len(data):
+        value, place = _varint(data, place)
+        yield value
 
 
 def _operator(node: memoryview) -> str:

@@ -65,7 +65,7 @@ TABLE = {
     "export.program": Rule(("export.runtime", "federation", "models"), ("torch", "onnx")),
     # and are checked and run where torch is not installed
     **{f"export.program.{name}": PROGRAM_WITHOUT_TORCH for name in ("errors", "manifest", "graph_check", "archive")},
-    **{f"export.program.{name}": PROGRAM_WITHOUT_TORCH for name in ("runtime", "host")},
+    **{f"export.program.{name}": PROGRAM_WITHOUT_TORCH for name in ("runtime", "host", "standalone")},
     # what runs where torch is not installed: samples in, answers out
     "export.recognizer": Rule(("export.runtime", "har_pipeline"), ("numpy",)),
     "export.recording_files": Rule(("export.runtime", "har_pipeline"), ("numpy",)),
@@ -133,6 +133,7 @@ TABLE = {
             "edge_agent.machine",
             "edge_agent.storage",
             "export.runtime",
+            *(f"export.program.{name}" for name in ("errors", "host", "manifest", "runtime", "standalone")),
             "federation",
             "har_pipeline",
             "models",
@@ -173,7 +174,7 @@ FLOORS = {
     "devices": ("auth", "db"),
     "updates": ("auth", "db", "devices", "rollouts", "storage"),
     "rounds": ("auth", "cluster", "db", "devices", "observability", "rollouts", "storage", "updates"),
-    "federations": ("db", "rollouts", "rounds", "storage", "updates"),
+    "federations": ("cluster", "db", "rollouts", "rounds", "storage", "updates"),
     "device_http": ("auth", "cluster", "db", "mqtt", "observability", "rounds"),
     "retention": ("db", "devices", "federations", "rollouts", "rounds", "storage"),
     "runtime": (
@@ -222,7 +223,7 @@ INSIDE = {
         "rounds": ("aggregation", "errors", "method", "plan", "seeds"),
         "secure_sums": ("errors", "method", "plan", "protocol", "records", "tree", "wire"),
         "training": ("aggregation", "errors", "method", "plan", "records", "seeds", "tasks", "tree"),
-        "wire": ("aggregation", "errors", "method", "plan", "protocol", "records", "tree"),
+        "wire": ("aggregation", "errors", "method", "plan", "protocol", "records", "tree", "wire_format"),
     },
     "sim": {
         "memory": ("errors",),
@@ -275,10 +276,9 @@ ALSO_OUTSIDE = {
     "edge_agent.transport.trust": {"cryptography": "the server's signatures"},
     "edge_agent.conditions.readings": {"psutil": "load, memory and processes"},
     "sim.client_store.choice": {"psutil": "the memory that is free, on any system"},
-    "edge_agent.training.trainer": {"torch": "the training process"},
+    "edge_agent.training.torch_runtime": {"torch": "the training process with torch"},
     "edge_agent.training.checkpoints": {"torch": "only the training process imports it"},
     "edge_agent.training.candidate": {"torch": "only the training process imports it"},
-    "edge_agent.training.folds": {"torch": "only the training process imports it"},
     "edge_agent.training.orientation": {"torch": "only the training process imports it"},
     "aggregator_api": {
         "pydantic": VALIDATES,

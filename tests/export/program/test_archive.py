@@ -74,6 +74,8 @@ def body(model: onnx.ModelProto) -> None:
         (add_node("RandomNormal", shape=[1 << 40]), "RandomNormal"),
         (add_node("Add", domain="com.microsoft"), "field 7"),
         (external, "field 1[34]"),
+        (lambda model: model.graph.initializer.add(name="c", data_type=1, dims=[1 << 40]), "holds 0 bytes"),
+        (lambda model: model.graph.initializer.add(name="c", data_type=1, dims=[1], float_data=[1.0]), "float_data"),
         (body, "field 6"),
         (lambda model: model.functions.add(name="f"), "field 25"),
         (lambda model: model.opset_import.add(domain="ai.onnx.ml", version=18), "domain"),
@@ -88,6 +90,21 @@ def test_a_graph_with_anything_else_is_refused_before_it_is_loaded(
 ) -> None:
     with pytest.raises(ProgramError, match=message):
         read_program(with_graph(change))
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"), [("step", "step of the program has"), ("", "a batch of the program has")]
+)
+def test_more_numbers_than_a_device_has_room_for_are_refused_before_any_is_made(graph: str, message: str) -> None:
+    files = files_of(small_program("fedavg")[1])
+    manifest = json.loads(files[MANIFEST])
+    if graph:
+        manifest["graphs"][graph]["inputs"]["more"] = {"dtype": "float32", "shape": [1 << 20, 1 << 20]}
+    else:
+        manifest["x"]["shape"] = [1, 1 << 20]
+        manifest["evaluation_batch"] = 65_536
+    with pytest.raises(ProgramError, match=message):
+        read_program(packed(files | {MANIFEST: json.dumps(manifest).encode()}))
 
 
 def test_files_that_are_missing_or_more_or_damaged_are_refused() -> None:
