@@ -23,9 +23,10 @@ EVERYWHERE = (
     "gaitway.tasks",
     "gaitway.terminal",
     "gaitway.threads",
+    "gaitway.toml_text",
 )
 """For every package: the root of errors, the atomic write, what a network takes, images, tasks, what
-commands print to and end with, and threads that do not end unheard."""
+commands print to and end with, threads that do not end unheard, and TOML as it is written."""
 
 
 @dataclass(frozen=True)
