@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,17 +38,30 @@ class TeachingWorld:
 
 
 def teaching_world(
-    dataset: str, root: Path | None, person: str, others: list[str], *, cosines: int, options: dict[str, Any]
+    dataset: str,
+    root: Path | None,
+    person: str,
+    others: list[str],
+    *,
+    cosines: int,
+    options: dict[str, Any],
+    unknown: Sequence[str] = (),
 ) -> TeachingWorld:
-    """Make the sums of some clients of a data set, and read the recordings of another."""
-    labels = dataset_labels(dataset)
+    """Make the sums of some clients of a data set, and read the recordings of another.
+
+    unknown: activities that the federation does not have, and nobody in it has done.
+    """
+    every = dataset_labels(dataset)
+    labels = tuple(label for label in every if label not in unknown)
+    code = np.array([labels.index(label) if label in labels else -1 for label in every])
     torch.manual_seed(0)
     module = build("har_features", classes=len(labels), cosines=cosines).eval()
     parts = []
     for client in prepare(dataset, root, clients=others, options=options).clients.values():
+        is_known = code[client.y] >= 0
         with torch.no_grad():
-            features = module(torch.from_numpy(client.x)).features.numpy()
-        parts.append(travelling(sums_of(features, client.y, len(labels), CLIP)))
+            features = module(torch.from_numpy(client.x[is_known])).features.numpy()
+        parts.append(travelling(sums_of(features, code[client.y[is_known]], len(labels), CLIP)))
     shared = FixedSums(*(np.sum([each.astype(np.int64) for each in kind], 0) for kind in zip(*parts, strict=True)))
     columns = module.orientation_free_columns
     head = solve_mean(shared, None, 0, RIDGE, columns, SHARE)

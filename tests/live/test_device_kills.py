@@ -16,7 +16,7 @@ import pytest
 
 from tests.live.fleet import Fleet, Program, embedded, fleet
 from tests.live.test_continuous import COSINES, SYNTHETIC, World, ask, expect, rows, serves, world_of
-from tests.live.walks import assert_same, data_options, experiment_for, plan_of
+from tests.live.walks import data_options, experiment_for, plan_of
 
 TRAINS, SENDS, IDLE, STARTS = "it trains", "it sends", "it is idle", "it starts"
 WORK = (TRAINS, SENDS)
@@ -78,8 +78,8 @@ class DeviceReaper:
 @pytest.mark.ci
 @pytest.mark.service
 def test_a_few_kills_of_devices_change_no_bit_of_the_sums(tmp_path: Path) -> None:
-    found = episode(world(SYNTHETIC[:2]), tmp_path, seed=0, kills=4)
-    assert found.total() >= 4
+    found = episode(world(SYNTHETIC[:2]), tmp_path, seed=0, kills=3)
+    assert found.total() == 3
 
 
 @pytest.mark.slow
@@ -124,12 +124,12 @@ def episode(world: World, folder: Path, *, seed: int, kills: int) -> Counter[str
         expect(here, undisturbed, f"with everybody, seed {seed}")
         for name in world.names:
             here.wait_for(lambda name=name: serves(folder, name), f"{name} serves no model")
-        assert_same(here.last_broadcast(), undisturbed, "a little later")
+        expect(here, undisturbed, "a little later")
         here.server.stop()
         here.command("fsck")  # the sum of all that was kept is the running one; else it ends with 1
     return reaper.kills
 
 
 def settled(here: Fleet, reaper: DeviceReaper) -> bool:
-    """Whether every device has been answered and has nothing on the way."""
-    return all(reaper.doing(config, here.devices[config.stem]) == IDLE for config in reaper.configs)
+    """Whether no device has anything on the way; some may solve heads still."""
+    return all(reaper.doing(config, here.devices[config.stem]) in (IDLE, TRAINS) for config in reaper.configs)
