@@ -63,10 +63,8 @@ class SumDriver:
             UpdateRefusedError: if it is wrong, late, or another one than the device has sent before.
         """
         row = secure_rounds.require_expected(session, federation.id, device.id, manifest)
-        if manifest.sum is None:
-            raise UpdateRefusedError("the manifest names no part of a secure sum")
         try:
-            state = secure_rounds.take(session, row, device.name, manifest.sum, data)
+            state = secure_rounds.take(session, row, device, manifest, data)
         except WireError as error:
             raise UpdateRefusedError(str(error)) from error
         if state.stage is ServerStage.KEYS or server.missing(state):
