@@ -53,6 +53,7 @@ from edge_agent.training.local_data import (
     window_keys,
 )
 from edge_agent.training.orientation import orientation_of
+from edge_agent.training.summand import write_numbers
 from export.runtime import ExportError
 from federation import wire
 from federation.aggregation.ridge import LIMIT
@@ -62,7 +63,6 @@ from federation.methods import method_from_json
 from federation.protocol.messages import class_score_names
 from federation.records import Client, Examples, Tree, Update
 from federation.rounds.server_round import keeps_partial_work
-from federation.secure_sums.summation import encoded, layout_of
 from federation.serving_heads import SHARED
 from federation.tasks import task_from_json
 from federation.tasks.task import arrays
@@ -289,7 +289,8 @@ def train(context: TrainingContext) -> Client:
         compression=job.compression,
     )
     if job.plan.secure.is_on:
-        record["sum"] = _write_numbers(context, Update(job.device, len(y), steps, result.upload))
+        update = Update(job.device, len(y), steps, result.upload)
+        record["sum"] = write_numbers(job.out / UPDATE, setup, context.initial, job.plan, update, context.broadcast)
     else:
         write_file(job.out / UPDATE, sent.data)
     write_file(job.out / CLIENT_STATE, wire.encode(dict(uploads.with_residual(result.client, sent.residual)._asdict())))
@@ -303,15 +304,6 @@ def train(context: TrainingContext) -> Client:
             _save(context, setup.method.global_model(client, context.broadcast), job.out / GLOBAL, job.round - 1)
     emit(event="trained")
     return result.client
-
-
-def _write_numbers(context: TrainingContext, update: Update) -> dict[str, Any]:
-    """Leave what the device adds to the round's sum, as whole numbers; return what they mean."""
-    job, setup = context.job, context.setup
-    layout = layout_of(setup.method, setup.training, context.initial, job.plan.secure)
-    numbers = encoded(setup.method, layout, update, context.broadcast, job.plan.secure)
-    write_file(job.out / UPDATE, numbers.astype("<i8").tobytes())
-    return {"bound": layout.bound, "layout": layout.digest.hex()}
 
 
 def update_heads(context: TrainingContext) -> None:
