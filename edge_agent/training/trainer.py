@@ -288,11 +288,7 @@ def train(context: TrainingContext) -> Client:
         precision=job.precision,
         compression=job.compression,
     )
-    if job.plan.secure.is_on:
-        update = Update(job.device, len(y), steps, result.upload)
-        record["sum"] = write_numbers(job.out / UPDATE, setup, context.initial, job.plan, update, context.broadcast)
-    else:
-        write_file(job.out / UPDATE, sent.data)
+    record |= _write_update(context, Update(job.device, len(y), steps, result.upload), sent.data)
     write_file(job.out / CLIENT_STATE, wire.encode(dict(uploads.with_residual(result.client, sent.residual)._asdict())))
     write_file(job.out / RESULT, json.dumps(record).encode())
     if job.continuous:
@@ -304,6 +300,16 @@ def train(context: TrainingContext) -> Client:
             _save(context, setup.method.global_model(client, context.broadcast), job.out / GLOBAL, job.round - 1)
     emit(event="trained")
     return result.client
+
+
+def _write_update(context: TrainingContext, update: Update, data: bytes) -> dict[str, Any]:
+    """Leave the update's bytes or, where the server learns sums alone, its numbers, and say what these mean."""
+    job = context.job
+    if not job.plan.secure.is_on:
+        write_file(job.out / UPDATE, data)
+        return {}
+    told = write_numbers(job.out / UPDATE, context.setup, context.initial, job.plan, update, context.broadcast)
+    return {"sum": told}
 
 
 def update_heads(context: TrainingContext) -> None:
