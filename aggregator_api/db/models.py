@@ -278,6 +278,7 @@ class SecureSumDeviceRow(Base):
     vector: Mapped[bytes] = mapped_column(LargeBinary)  # its head: the numbers are in the total alone
     signature: Mapped[bytes] = mapped_column(LargeBinary)
     opened: Mapped[bytes] = mapped_column(LargeBinary)
+    uploaded: Mapped[dict[str, str]] = mapped_column(JSON)  # by part the sha256 of the bytes that came
 
     device: Mapped[DeviceRow] = relationship(lazy="joined")
 

@@ -152,6 +152,9 @@ class Coordinator:
         """Continue one federation where its rows say that it stands."""
         with self.lock:
             self._cap_deadline(name)
+            if self.sums.is_of_the_past(name):
+                self.apply_event(name, Stopped("the server was restored while a secure sum was under way"))
+                return
             phase = self._phase(name)
             if phase == RoundPhase.ANNOUNCED:
                 self._open(name)

@@ -203,8 +203,6 @@ class Ingest:
             if manifest.withdraw:
                 self._accept(key, manifest, None, {})
                 return
-            if manifest.sum is not None:
-                self._require_expected(context, manifest)
             upload = self._uploads.get(key)
             if upload is None or not upload.continues(manifest):
                 if reason := disk.shortage(self._uploads.root, self._min_free_bytes + manifest.size):
@@ -258,14 +256,6 @@ class Ingest:
             self._blobs.adopt(upload.path, upload.manifest.sha256)
             blob = Blob(upload.manifest.sha256, upload.manifest.size)
         self._accept(key, upload.manifest, blob, norms)
-
-    def _require_expected(self, context: UpdateContext, manifest: UpdateManifest) -> None:
-        """Check that the secure sum of its round takes a message now, before its bytes are taken."""
-        federation, device = admission.sender(
-            context, manifest.federation, manifest.client, enrolled_only=self._enrolled_only
-        )
-        with self._database.read() as session:
-            secure_rounds.require_expected(session, federation.id, device.id, manifest)
 
     def _take_part(self, key: Key, upload: PartialUpload, data: bytes) -> None:
         """Take a message of a secure sum: rows, then the acknowledgement, then what follows if its stage has ended.
@@ -336,10 +326,13 @@ class Ingest:
             return UpdateContext.load(session, *key, manifest.round if manifest else 0)
 
     def _admit(self, key: Key, context: UpdateContext, manifest: UpdateManifest) -> Contract:
-        federation, _ = admission.sender(context, *key[:2], enrolled_only=self._enrolled_only)
+        federation, device = admission.sender(context, *key[:2], enrolled_only=self._enrolled_only)
         with self._database.read() as session:
             contract = self._coordinator.contract_of(session, federation)
         admission.admit(context, manifest, key, contract)
+        if manifest.sum is not None:
+            with self._database.read() as session:
+                secure_rounds.require_expected(session, federation.id, device.id, manifest)
         return contract
 
     def _make_room(self, key: Key) -> None:
@@ -360,6 +353,9 @@ class Ingest:
         if manifest is not None and manifest.sequence is not None and admission.repeats(context, manifest):
             self._answer(key, "accepted", nonce=manifest.nonce)
             return True
+        if manifest is not None and manifest.sum is not None and self._has_said(context, manifest):
+            self._answer(key, "accepted", nonce=manifest.nonce)
+            return True
         if context.known is None:
             return False
         status, reason, sha256, known_nonce = context.known
@@ -370,6 +366,13 @@ class Ingest:
         else:
             self._answer(key, "accepted" if status in ACCEPTED_STATUSES else "refused", nonce=nonce, reason=reason)
         return True
+
+    def _has_said(self, context: UpdateContext, manifest: UpdateManifest) -> bool:
+        """Whether the secure sum of its round has this message already."""
+        if context.federation is None or context.device is None:
+            return False
+        with self._database.read() as session:
+            return secure_rounds.has_said(session, context.federation.id, context.device.id, manifest)
 
     def _note_forged(self, key: Key, reason: str) -> None:
         """Count what was forged in the journal, of each device once a minute: whoever forges must not fill the disk."""

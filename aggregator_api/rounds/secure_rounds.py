@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from aggregator_api.db import epochs, repositories
 from aggregator_api.db.models import DeviceRow, FederationRow, RoundRow, SecureSumDeviceRow, SecureSumRow
 from aggregator_api.errors import UpdateRefusedError
+from aggregator_api.updates.context import DeviceInfo
 from federation.plan import RoundSettings, SecureSettings
 from federation.protocol.messages import SumOrder, SumPart, UpdateManifest
 from federation.rounds.server_round import RoundPhase
@@ -37,13 +38,6 @@ STAGES: dict[SumPart, ServerStage] = {
     "opened": ServerStage.OPENING,
 }
 """When each part of a device is taken."""
-_COLUMN_OF: dict[SumPart, str] = {
-    "keys": "keys",
-    "shares": "shares",
-    "vector": "vector",
-    "list": "signature",
-    "opened": "opened",
-}
 
 
 class Summed(NamedTuple):
@@ -97,7 +91,9 @@ def begin(session: Session, federation: FederationRow, settings: SecureSettings,
     )
     for device in cohort:
         identity = base64.b64decode(device.public_key or "")
-        session.add(SecureSumDeviceRow(round_id=row.id, device_id=device.id, identity=identity, **_silent()))
+        session.add(
+            SecureSumDeviceRow(round_id=row.id, device_id=device.id, identity=identity, uploaded={}, **_silent())
+        )
     session.flush()
 
 
@@ -151,7 +147,7 @@ def _devices(session: Session, round_id: int) -> dict[str, SecureSumDeviceRow]:
 
 
 def require_expected(session: Session, federation_id: int, device_id: int, manifest: UpdateManifest) -> RoundRow:
-    """Return the round whose sum takes this message now, new or once more; asked before its bytes are taken.
+    """Return the round whose sum takes this message now; asked before its bytes are taken, and again after.
 
     Raises:
         UpdateRefusedError: saying where the sum stands.
@@ -164,7 +160,9 @@ def require_expected(session: Session, federation_id: int, device_id: int, manif
     own = session.get(SecureSumDeviceRow, (row.id, device_id))
     if own is None:
         raise UpdateRefusedError(f"{manifest.client} is not in the secure sum of round {manifest.round}")
-    if not getattr(own, _COLUMN_OF[part]) and found.stage != STAGES[part]:
+    if part in own.uploaded:
+        raise UpdateRefusedError(f"{manifest.client} has sent its {part} for round {manifest.round} already")
+    if found.stage != STAGES[part]:
         raise UpdateRefusedError(
             f"{manifest.client} is too late or too early with its {part}: the secure sum is at {found.stage}"
         )
@@ -173,21 +171,32 @@ def require_expected(session: Session, federation_id: int, device_id: int, manif
     return row
 
 
-def take(session: Session, row: RoundRow, device: str, part: SumPart, data: bytes) -> ServerState:
+def has_said(session: Session, federation_id: int, device_id: int, manifest: UpdateManifest) -> bool:
+    """Whether this very message of a device was taken in the open round before."""
+    mine = (SecureSumDeviceRow.device_id == device_id, RoundRow.federation_id == federation_id)
+    query = select(SecureSumDeviceRow.uploaded).join(RoundRow, RoundRow.id == SecureSumDeviceRow.round_id)
+    uploaded = session.scalar(query.where(*mine, RoundRow.number == manifest.round))
+    return uploaded is not None and uploaded.get(str(manifest.sum)) == manifest.sha256
+
+
+def take(session: Session, row: RoundRow, device: DeviceInfo, manifest: UpdateManifest, data: bytes) -> ServerState:
     """Take a device's message, and return where the sum stands with it.
 
     Raises:
         UpdateRefusedError: if it is wrong, late, or another one than the device has sent before.
         WireError: if it cannot be read.
     """
-    state = load(session, row)
-    if state is None:
+    state, part = load(session, row), manifest.sum
+    if state is None or part is None:
         raise UpdateRefusedError(f"round {row.number} adds up nothing")
     message = unpacked(part, data)
-    result = server.step(state, FromDevice(device, message.kind, message.payload, message.vector))
+    result = server.step(state, FromDevice(device.name, message.kind, message.payload, message.vector))
     if result.refusal:
         raise UpdateRefusedError(result.refusal)
     save(session, row, state, result.state, None)
+    own = session.get_one(SecureSumDeviceRow, (row.id, device.id))
+    own.uploaded = {**own.uploaded, part: manifest.sha256}
+    session.flush()
     return result.state
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import repositories
+from aggregator_api.db import epochs, repositories
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import FederationRow, RoundRow, SecureSumRow
 from aggregator_api.errors import UpdateRefusedError
@@ -24,6 +24,7 @@ from federation.protocol.messages import UpdateManifest
 from federation.rounds.server_round import RoundPhase
 from federation.secure_sums import server
 from federation.secure_sums.events import StageClosed
+from federation.secure_sums.messages import SumRequest, read
 from federation.secure_sums.server import ServerStage, ServerState
 
 
@@ -62,16 +63,24 @@ class SumDriver:
             UpdateRefusedError: if it is wrong, late, or another one than the device has sent before.
         """
         row = secure_rounds.require_expected(session, federation.id, device.id, manifest)
-        if manifest.sum is None:
-            raise UpdateRefusedError("the manifest names no part of a secure sum")
         try:
-            state = secure_rounds.take(session, row, device.name, manifest.sum, data)
+            state = secure_rounds.take(session, row, device, manifest, data)
         except WireError as error:
             raise UpdateRefusedError(str(error)) from error
         if state.stage is ServerStage.KEYS or server.missing(state):
             return False
         self._close(session, session.get_one(FederationRow, federation.id), row, state)
         return True
+
+    def is_of_the_past(self, name: str) -> bool:
+        """Whether the open round's sum was begun before the server was restored: its devices answer it no more."""
+        with self._database.read() as session:
+            federation = repositories.find_federation(session, name)
+            row = repositories.open_round(session, federation) if federation is not None else None
+            found = session.get(SecureSumRow, row.id) if row is not None else None
+            if found is None:
+                return False
+            return read(SumRequest, found.request).epoch != epochs.current(session).epoch
 
     def go_on(self, name: str) -> None:
         """Begin with the stages after the keys, once the round has closed; or go on with them after a restart.

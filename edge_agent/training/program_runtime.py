@@ -187,7 +187,7 @@ class ProgramRuntime(NamedTuple):
         """Return where those tensors of an upload began whose change is sent; only int8 asks for them."""
         return self.program.run("reference", self.broadcast) if self.job.precision == "int8" else {}
 
-    def summands(self, trained: TrainedRound, examples: int, steps: int) -> tuple[bytes, dict[str, Any]]:
+    def write_summand(self, trained: TrainedRound, steps: int, path: Path) -> dict[str, Any]:
         """Refuse: how an update becomes whole numbers is a method's, which needs torch.
 
         Raises:

@@ -98,8 +98,8 @@ class TrainingRuntime(Protocol):
     def sent(self, trained: TrainedRound, residual: Any) -> SentUpload:
         """Write what travels, as the job's precision and compression have it, and what is kept."""
 
-    def summands(self, trained: TrainedRound, examples: int, steps: int) -> tuple[bytes, dict[str, Any]]:
-        """Return what the device adds to the round's secure sum, as whole numbers, and what they mean."""
+    def write_summand(self, trained: TrainedRound, steps: int, path: Path) -> dict[str, Any]:
+        """Write what the device adds to the round's secure sum, as whole numbers; return what they mean."""
 
     def is_trained(self) -> bool:
         """Whether the broadcast serves with other parameters than the network that the federation began with."""

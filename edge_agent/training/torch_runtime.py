@@ -22,13 +22,13 @@ from edge_agent.training.local_data import LocalData, noun
 from edge_agent.training.orientation import orientation_of
 from edge_agent.training.round_budget import RoundBudget
 from edge_agent.training.runtime import Measurement, SentUpload, TrainedRound, require_whole_broadcast
+from edge_agent.training.summand import write_numbers
 from federation import wire
 from federation.aggregation.ridge import LIMIT
 from federation.head import with_placeholder_head
 from federation.methods import method_from_json
 from federation.records import Client, Examples, Tree, Update
 from federation.rounds.server_round import keeps_partial_work
-from federation.secure_sums.summation import encoded, layout_of
 from federation.serving_heads import SHARED
 from federation.tasks import task_from_json
 from federation.tasks.task import arrays
@@ -166,13 +166,10 @@ class TorchRuntime(NamedTuple):
         kept = uploads.with_residual(trained.client, sent.residual)
         return SentUpload(sent.data, wire.encode(dict(kept._asdict())))
 
-    def summands(self, trained: TrainedRound, examples: int, steps: int) -> tuple[bytes, dict[str, Any]]:
-        """Return what the device adds to the round's secure sum, as whole numbers, and what they mean."""
-        secure, setup = self.job.plan.secure, self.setup
-        layout = layout_of(setup.method, setup.training, self.initial, secure)
-        update = Update(self.job.device, examples, steps, trained.upload)
-        numbers = encoded(setup.method, layout, update, self.broadcast, secure)
-        return numbers.astype("<i8").tobytes(), {"bound": layout.bound, "layout": layout.digest.hex()}
+    def write_summand(self, trained: TrainedRound, steps: int, path: Path) -> dict[str, Any]:
+        """Write what the device adds to the round's secure sum, as whole numbers; return what they mean."""
+        update = Update(self.job.device, len(self.data.train.y), steps, trained.upload)
+        return write_numbers(path, self.setup, self.initial, self.job.plan, update, self.broadcast)
 
     def is_trained(self) -> bool:
         """Whether the broadcast serves with other parameters than the network that the federation began with.

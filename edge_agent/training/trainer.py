@@ -173,8 +173,7 @@ def train(context: TrainingRuntime) -> Client:
     }
     sent = context.sent(trained, residual)
     if job.plan.secure.is_on:
-        numbers, record["sum"] = context.summands(trained, len(data.train.y), steps)
-        write_file(job.out / UPDATE, numbers)
+        record["sum"] = context.write_summand(trained, steps, job.out / UPDATE)
     else:
         write_file(job.out / UPDATE, sent.upload)
     write_file(job.out / CLIENT_STATE, sent.client)

@@ -97,6 +97,9 @@ class SummingDevice:
                 server.send(parcel.topic("end"))
             answer = server.last(self.name)
             self.answers.append(answer)
+            if answer.status == "accepted" and parcel.manifest.sum != "opened":  # as if the answer had been lost
+                server.send(parcel.topic("begin"), sign(parcel.manifest))
+                assert server.last(self.name).status == "accepted"
             if answer.status in ("accepted", "refused"):
                 with self.store() as store:
                     forget_update(store, parcel.manifest.update_id, answer.status, answer.reason)

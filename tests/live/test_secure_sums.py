@@ -11,9 +11,13 @@ import pytest
 from numpy.typing import NDArray
 from sqlalchemy import func, select
 
+from aggregator_api.db import epochs
 from aggregator_api.db.models import EventRow, MetricRow, RoundRow, SecureSumDeviceRow, SecureSumRow
 from aggregator_api.errors import UnprocessableError
 from aggregator_api.federations.initial_state import build_initial_state
+from edge_agent import secure_sum
+from edge_agent.machine.commands import BeginEpoch
+from edge_agent.persistence import begin_epoch
 from federation import wire
 from federation.methods import method_from_json
 from federation.plan import Plan, SecureSettings
@@ -130,6 +134,29 @@ def test_too_few_are_left_and_the_round_ends_in_words(tmp_path: Path) -> None:
     begun(server, devices, 2)
     assert stage_of(server) == "shares"
     assert devices[0].hear(server).update_id.startswith("m2-shares-ada-")
+    server.stop()
+
+
+@pytest.mark.ci
+def test_a_restored_server_ends_the_sum_that_was_under_way(tmp_path: Path) -> None:
+    """Else a device would be asked for the same round's numbers under other masks, or the round would wait for ever."""
+    server, devices = federation(tmp_path)
+    begun(server, devices)
+    old = devices[0].invitation(server)
+    with server.runtime.database.write() as session:
+        epoch = epochs.begin(session)
+    server.stop()
+    server = Bench(tmp_path / "server")
+    wait_for(ended(server, "failed"))
+    invited_to(server, devices, 2)
+    assert devices[0].invitation(server).epoch == epoch
+    with devices[0].store() as store:
+        begin_epoch(store, BeginEpoch(epoch, 2, None))
+        assert secure_sum.numbers_of(store) == ""
+        assert secure_sum.answer(store, old) == secure_sum.SumAnswer()
+    devices[0].begin(server, numbers_for(server, "ada"))
+    devices[0].send(server)
+    assert devices[0].answers[-1].status == "accepted"
     server.stop()
 
 

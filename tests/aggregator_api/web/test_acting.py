@@ -63,7 +63,9 @@ def test_every_preset_makes_a_federation_once_it_has_a_name(visitor: Visitor, pr
     assert ("lets no phone's browser take part" not in text) == (preset in EXPORTS)
     text = words_in(visitor.submit(f"/federations/from-{preset}/enrolment-tokens", {"hours": "1"}).text)
     assert ("its link needs the phone's name" in text) == (preset in EXPORTS)
-    assert "running" in visitor.get(answer.headers["location"]).text
+    shown = visitor.get(answer.headers["location"]).text
+    assert "running" in shown
+    assert ("Secure sums are on" in shown) == (preset == "private")
 
 
 @pytest.mark.parametrize(
@@ -75,6 +77,7 @@ def test_every_preset_makes_a_federation_once_it_has_a_name(visitor: Visitor, pr
         ("labels", "only", "labels"),
         ("rounds", "many", "rounds: expected a whole number, got 'many'"),
         ("lr", "-1", "lr"),
+        ("secure", "clear", "hides nothing"),
         ("model", "nothing", "'nothing'"),
         ("method", "fedavgg", "fedavg"),
         ("further", "[rounds", "further settings are not TOML"),

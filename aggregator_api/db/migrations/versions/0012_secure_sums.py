@@ -34,6 +34,7 @@ def upgrade() -> None:
         sa.Column("round_id", whole, nullable=False),
         sa.Column("device_id", whole, nullable=False),
         *(sa.Column(name, sa.LargeBinary(), nullable=False) for name in said),
+        sa.Column("uploaded", sa.JSON(), nullable=False),
         sa.ForeignKeyConstraint(["round_id"], ["rounds.id"], name=op.f("fk_secure_sum_devices_round_id")),
         sa.ForeignKeyConstraint(["device_id"], ["devices.id"], name=op.f("fk_secure_sum_devices_device_id")),
         sa.PrimaryKeyConstraint("round_id", "device_id", name=op.f("pk_secure_sum_devices")),
