@@ -427,6 +427,8 @@ export const releaseOrder = object({
  *   whenever enough of its windows have changed (`plan.publication`); `round` is the number of the next version
  * @property {BlobPointer | null} feature_model an ONNX file of the network below the head, for ends without torch:
  *   windows `x`, as `plan.data.normalization` has them, to `embedding` (B, D); none: such ends cannot take part
+ * @property {BlobPointer | null} program the client's half of a round as ONNX graphs in one archive, for ends without
+ *   torch; none: there is none, or not yet, and such ends cannot train
  * @property {ReleaseOrder | null} release which model to use; none: nothing was released
  * @property {number} chunk_bytes
  * @property {string} presence_check where it has changed, devices say their status again
@@ -449,6 +451,7 @@ export const announcement = object({
   model: orNull(blobPointer),
   continuous: or(flag, false),
   feature_model: orNull(blobPointer),
+  program: orNull(blobPointer),
   release: orNull(releaseOrder),
   chunk_bytes: or(whole(1_024, 1_048_576), 131_072),
   presence_check: or(text(64), ""),
@@ -545,6 +548,7 @@ export const offer = object({
  * @property {number[] | null} [class_counts]
  * @property {"lossless" | "float16" | "int8"} [precision]
  * @property {"none" | "zstd"} [compression]
+ * @property {"torch" | "onnx"} [runtime] what trained it
  * @property {number} size
  * @property {string} sha256
  * @property {number} chunk_bytes
