@@ -52,12 +52,12 @@ class ProgramMaker:
     ) -> None:
         self._database, self._blobs, self._leadership = database, blobs, leadership
         self._announce, self._closing = announce, closing
-        self._is_on = is_on
+        self.is_on = is_on
         self._pool = ThreadPoolExecutor(1, "programs")
 
     def first_state(self, plan: Plan) -> tuple[str, str]:
         """Say what a new federation's row is to hold: that one is being made, or why there is none."""
-        if not self._is_on:
+        if not self.is_on:
             return NONE, "this server makes no programs (its setting `programs`)"
         if missing := [name for name in NEEDS if find_spec(name) is None]:
             return NONE, f"the server lacks {' and '.join(missing)}: pip install 'gaitway[export]'"
