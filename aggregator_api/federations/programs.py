@@ -7,6 +7,7 @@ cannot be made is said in words, and the federation works for all other devices.
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,7 @@ MAX_BYTES = 128 << 20
 NEEDS = ("onnx", "onnxruntime")
 MAKING, READY, NONE, FAILED = "making", "ready", "none", "failed"
 POLL_S = 0.2
+NICE = 10
 
 
 class ProgramMaker:
@@ -52,12 +54,12 @@ class ProgramMaker:
     ) -> None:
         self._database, self._blobs, self._leadership = database, blobs, leadership
         self._announce, self._closing = announce, closing
-        self._is_on = is_on
+        self.is_on = is_on
         self._pool = ThreadPoolExecutor(1, "programs")
 
     def first_state(self, plan: Plan) -> tuple[str, str]:
         """Say what a new federation's row is to hold: that one is being made, or why there is none."""
-        if not self._is_on:
+        if not self.is_on:
             return NONE, "this server makes no programs (its setting `programs`)"
         if missing := [name for name in NEEDS if find_spec(name) is None]:
             return NONE, f"the server lacks {' and '.join(missing)}: pip install 'gaitway[export]'"
@@ -116,7 +118,7 @@ def export_program(plan: Plan, is_over: Callable[[], bool]) -> tuple[bytes, str]
     with tempfile.TemporaryDirectory(prefix="gaitway-program-") as folder:
         source, target = Path(folder) / "plan.json", Path(folder) / "program.zip"
         source.write_text(plan.model_dump_json())
-        polite = ["nice", "-n", "10"] if shutil.which("nice") else []
+        polite = ["nice", "-n", str(max(0, NICE - os.nice(0)))] if shutil.which("nice") else []
         command = [*polite, sys.executable, "-m", "export", "program", "--plan", str(source), "--out", str(target)]
         with (Path(folder) / "said.txt").open("wb+") as said:
             process = subprocess.Popen(command, stdout=said, stderr=said)

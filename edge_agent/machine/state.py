@@ -36,8 +36,8 @@ UNANNOUNCED = (
 
 
 WITHOUT_PROGRAM = (
-    "this device has no torch, and its server has no program for it (yet): the federation's page says why; "
-    "gaitway[edge] brings torch"
+    "this device has no torch, and its server has no program for it (yet): `program` of GET /v1/federations/{name} "
+    "says why; gaitway[edge] brings torch"
 )
 WITHDRAWN = "withdrawn by the person: it sends nothing that its windows say until it is told to take part again"
 

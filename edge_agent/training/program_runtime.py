@@ -243,8 +243,8 @@ def open_program(job: Job) -> TrainingProgram:
     """
     if job.program is None or not job.program.is_file():
         raise JobError(
-            "the server has announced no program for this federation, without which a device without torch cannot "
-            "train; its page says why, and gaitway[edge] brings torch"
+            "there is no program of this federation here, without which a device without torch cannot train: none was "
+            "announced, or it could not be fetched"
         )
     if sha256_of(job.program) != job.program.name:
         raise JobError(f"the program in {job.program} is damaged: its sha256 is not the announced one")

@@ -122,7 +122,7 @@ def export_program(federation: Federation) -> bytes:
         served=_types(served_of(method, received)) if serves else {},
         has_global_model=method.has_global_model,
         untrained_sha256=untrained_digest(method, federation.initial, federation.broadcast) if serves else None,
-        answers_alike=serves and answers_alike(method, _module(federation)),
+        answers_alike=serves and answers_alike(method, module_of(federation)),
         graphs={name: _graph_entry(name, one, models.get(name)) for name, one in traced.items()},
     )
     return write_program(manifest, models)
@@ -183,7 +183,7 @@ def _traced(federation: Federation, received: Client, state: Tree) -> Iterable[t
     )
     if _serves(federation):
         yield from serving_graphs(
-            method, _module(federation), received, federation.broadcast, torch.zeros(1, *federation.x)
+            method, module_of(federation), received, federation.broadcast, torch.zeros(1, *federation.x)
         )
 
 
@@ -192,7 +192,8 @@ def _serves(federation: Federation) -> bool:
     return federation.setup.task.is_served and len(federation.x) in (2, 3)
 
 
-def _module(federation: Federation) -> torch.nn.Module:
+def module_of(federation: Federation) -> torch.nn.Module:
+    """Build the federation's network anew."""
     return build(federation.model["name"], classes=federation.setup.training.classes, **federation.model["options"])
 
 

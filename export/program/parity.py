@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from export.program.errors import ProgramError
-from export.program.exporter import EVALUATION_BATCH, Federation
-from export.program.host import DeviceExamples, ProgramRound, RoundIdentity, RoundOutcome, measure, train
+from export.program.exporter import EVALUATION_BATCH, Federation, module_of
+from export.program.host import DeviceExamples, ProgramRound, RoundIdentity, RoundOutcome, measure, served_by, train
 from export.program.runtime import Arrays, TrainingProgram
 from export.program.tracing import as_dicts
 from federation.records import Client, Examples, Update
@@ -24,9 +24,13 @@ from federation.training.client_round import train_one, train_stacked
 from federation.training.local_round import LocalRound
 from federation.training.prediction import measure as measure_with_torch
 from federation.tree import flatten, map_tree
+from models.layers.alp import set_inference
 
 ROUNDING_FACTOR = 10.0
 """How many times as far as torch from itself a program may end from torch."""
+MAX_LOGIT_DELTA = 1e-4
+SERVED_EXAMPLES = 8
+"""On which the model that a device serves with is held against torch's."""
 MAX_STEPS = 8
 """Of a gate's round."""
 ONE_BIT = 2.0**-23
@@ -47,6 +51,8 @@ class RoundParity(NamedTuple):
     scores: Mapping[str, float]
     torch_scores: Mapping[str, float]
     steps: int
+    serving: float = 0.0
+    """The largest difference of a logit of the graph `model` from torch's network with the round's numbers."""
 
 
 class PairedRound(NamedTuple):
@@ -139,7 +145,27 @@ def compare_round(
         scores,
         setup.task.scores(arrays(found)),
         pair.ours.steps,
+        serving_difference(federation, program, pair.ours.client, examples.x[:SERVED_EXAMPLES]),
     )
+
+
+def serving_difference(federation: Federation, program: TrainingProgram, client: Arrays, x: Tensor) -> float:
+    """Hold the graph `model` against torch, on what a client serves with; 0 where devices have no use for it."""
+    if not program.manifest.served:
+        return 0.0
+    module = module_of(federation)
+    set_inference(module, "row")
+    served = served_by(program, client)
+    kept = {name.split("/", 2)[2]: torch.from_numpy(value.copy()) for name, value in served.items()}
+    module.load_state_dict({**module.state_dict(), **kept})
+    module.eval()
+    with torch.no_grad():
+        expected = module(x)[1].numpy()
+    kinds = program.manifest.graphs["model"].inputs
+    plain = {"input/mean": np.zeros, "input/std": np.ones}
+    values = served | {name: make(kinds[name].shape, np.float32) for name, make in plain.items()}
+    found = [program.run("model", values | {"x": one.numpy()[None]})["logits"] for one in x]
+    return float(np.abs(np.concatenate(found) - expected).max())
 
 
 def _moved_round(federation: Federation, examples: Examples, max_steps: int | None, seed: int) -> LocalRound:
@@ -170,6 +196,11 @@ def check_round(federation: Federation, program: TrainingProgram, examples: Exam
             f"after {parity.steps} steps a tensor of the program's is {parity.ratio:.0f} times as far from torch's as "
             f"rounding takes it; expected at most {ROUNDING_FACTOR:.0f} times (the largest difference is "
             f"{parity.difference:.1e}, of rounding {parity.rounding:.1e})"
+        )
+    if not parity.serving <= MAX_LOGIT_DELTA:
+        raise ProgramError(
+            f"the program's model answers with logits that are {parity.serving:.1e} from torch's; expected at most "
+            f"{MAX_LOGIT_DELTA:.0e}"
         )
     primary, task = federation.setup.task.primary_metric, federation.setup.task
     ours, theirs = parity.scores[primary], parity.torch_scores[primary]

@@ -39,6 +39,7 @@ MESSAGES: tuple[tuple[Any, dict[str, Any]], ...] = (
         {
             "federation": "walk", "instance": INSTANCE, "state": "collecting", "round": 1, "plan": PLAN,
             "model": POINTER, "created": 1.0, "continuous": True, "feature_model": POINTER,
+            "program": POINTER,
         },
     ),
     (Invitation, {"instance": INSTANCE, "round": 1, "model": POINTER}),
@@ -49,6 +50,7 @@ MESSAGES: tuple[tuple[Any, dict[str, Any]], ...] = (
             "update_id": "r1-a", "federation": "walk", "instance": INSTANCE, "client": "a", "round": 1,
             "method": "fedavg", "base_version": HASH, "examples": 3, "steps": 1, "class_counts": [1, 2], "size": 10,
             "sha256": HASH, "chunk_bytes": 1024, "nonce": "0123456789", "created": 1.0, "sequence": 1_795_000_000_250,
+            "runtime": "onnx",
         },
     ),
     (Acknowledgement, {"update_id": "r1-a", "nonce": "0123456789", "status": "accepted"}),

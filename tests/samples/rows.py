@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, Boolean, Column, Float, Integer, MetaData, Table, select
+from sqlalchemy import JSON, Boolean, Column, Float, Integer, LargeBinary, MetaData, Table, select
 
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import Base
@@ -75,4 +75,6 @@ def value(column: Column[Any], k: int) -> Any:
             return 10 * k
         case Float():
             return k + 0.5
+        case LargeBinary():
+            return f"{k}{column.name}".encode()
     return f"{k}{column.name}"[: getattr(column.type, "length", None)]

@@ -142,7 +142,7 @@ def test_int8_without_torch_is_read_by_the_server_and_leaves_its_residual(device
 def test_a_program_that_is_missing_damaged_of_another_plan_or_too_large_is_refused(device: Path) -> None:
     job = a_job(device, DITTO, runtime="onnx")
     assert job.program is not None
-    with pytest.raises(JobError, match="no program"):
+    with pytest.raises(JobError, match="no program of this federation"):
         trainer.build_context(job.model_copy(update={"program": None}))
     other = job.program.with_name("0" * 64)
     other.write_bytes(job.program.read_bytes())

@@ -56,6 +56,7 @@ WHOLE: dict[str, tuple[type[Strict], dict[str, Any]]] = {
             "model": POINTER,
             "continuous": True,
             "feature_model": POINTER,
+            "program": POINTER,
             "release": {
                 "serial": 1,
                 "released": RELEASE,
