@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy import select
@@ -65,7 +65,14 @@ def compare(request: Request, database: DatabaseDep, caller: CallerDep, names: N
             if same
         ]
     labels = list(dict.fromkeys(label for one in found for label in one.plan.labels))
-    values = {"found": found, "pairs": pairs, "labels": labels, "offered": known, "wanted": wanted, "same": same}
+    values: dict[str, Any] = {
+        "found": found,
+        "pairs": pairs,
+        "labels": labels,
+        "offered": known,
+        "wanted": wanted,
+        "same": same,
+    }
     values |= {"chart": _chart(found) if same else None, "score_text": views.score_text, "most": MAX_COMPARED}
     return page(request, "compare.html", unfinished=history.is_unfinished, **values)
 
