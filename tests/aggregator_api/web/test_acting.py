@@ -248,7 +248,7 @@ def test_a_federation_starts_from_another_ones_version(visitor: Visitor) -> None
     assert bodies
     assert all(torch.equal(made["params"][name], base["params"][name]) for name in bodies)
     shown = visitor.get("/new-federation").text
-    assert '<option value="gestures">' in shown
+    assert "<option>gestures</option>" in shown
 
 
 class FormReader(HTMLParser):

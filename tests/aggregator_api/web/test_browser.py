@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from aggregator_api.api import queries
 from aggregator_api.app import create_app
 from aggregator_api.auth import api_keys
 from aggregator_api.db import repositories
@@ -24,7 +25,7 @@ from tests.browser import NEEDS_BROWSER, barriers, excess_width
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
     from sqlalchemy.orm import Session
 
 pytestmark = NEEDS_BROWSER
@@ -168,6 +169,31 @@ def test_a_federations_life_by_clicks(address: str, operator: Page) -> None:
     operator.get_by_role("button", name="Stop", exact=True).click()
     operator.get_by_text("Stopped, no round has begun yet", exact=False).wait_for()
     assert operator.get_by_role("button", name="Pause").count() == 0
+
+
+def test_a_version_is_promoted_without_javascript(app: FastAPI, address: str, browser: Browser) -> None:
+    context = browser.new_context(java_script_enabled=False, viewport={"width": 390, "height": 800})
+    page = context.new_page()
+    page.goto(f"{address}/login")
+    page.get_by_label("API key").fill(
+        (app.state.runtime.settings.data_dir / api_keys.OPERATOR_FILE).read_text().strip()
+    )
+    page.get_by_role("button", name="Log in").click()
+    page.goto(f"{address}/federations/{WALKS}/models")
+    page.get_by_role("link", name="Promote version 9").click()
+    meaning = page.get_by_text("What devices measured of the version as the server made it")
+    assert not meaning.is_visible()
+    page.get_by_role("button", name="macro-F1, version").first.click()
+    assert meaning.is_visible()
+    page.keyboard.press("Escape")
+    page.get_by_label("Why it should be done all the same").fill("to see that it works")
+    page.get_by_role("button", name="Promote it").click()
+    page.get_by_text("forced by an operator (to see that it works)", exact=False).wait_for()
+    with app.state.runtime.database.read() as session:
+        named = {one.alias: one.version for one in queries.aliases(session, get_federation(session, WALKS))}
+    assert (named["stable"], named["latest"]) == (9, 13)
+    app.state.runtime.aliases.move(WALKS, "stable", 13)  # as before: it is measured to be better
+    context.close()
 
 
 def test_a_token_is_made_and_shown_as_a_code(address: str, operator: Page) -> None:

@@ -21,6 +21,7 @@ from aggregator_api.federations.service import FederationService, get_federation
 from aggregator_api.settings import Settings
 from aggregator_api.web.files import MEDIA_TYPES, url_of
 from federation.tasks import TASKS
+from gaitway.label_text import label_text
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.http_client import OperatorClient, TestClient, problem
 from tests.aggregator_api.web.seeded import HOSTILE, LABELS, Seeder, plan
@@ -40,10 +41,10 @@ SHOWS = {
     f"{WALKS}/devices?tag=pilot": ["phone-05"],
     f"{WALKS}/devices?name=phone-1&enrolment=approved": ["phone-10", 'name="enrolment" value="approved"'],
     f"{WALKS}/devices?name=nobody": ["No device here has a name that begins with nobody"],
-    f"{WALKS}/devices/phone-02": ["Why it does not train", "the battery is at 18 %, 30 % are needed", *LABELS],
+    f"{WALKS}/devices/phone-02": ["Why it does not train", "the battery is at 18 %, 30 % are needed", "climbing down"],
     f"{WALKS}/enrolment": ["phone-new", "Approve", "any device", "by phone-01"],
     f"{WALKS}/rollouts": ["halted", "2 of 3 devices that answered failed", "Roll out version 13"],
-    f"{WALKS}/rollouts/1": ["wave 2 of 3", ">rolled back</span>", "worse than the most frequent class", "70.00 %"],
+    f"{WALKS}/rollouts/1": ["wave 2 of 3", ">rolled back</span>", "Worse than the most frequent class", "70.00 %"],
     f"{WALKS}/models": ["round 13, from v12", "stable", "checkpoint"],
     f"{WALKS}/updates": ["conv1.weight has NaN"],
     f"{WALKS}/updates?status=accepted": ["phone-01", "Next page"],
@@ -54,6 +55,8 @@ SHOWS = {
     "/federations/gestures": ["Paused, no round has begun yet", "Resume", "No device has joined yet", "agent.toml"],
     "/federations/gestures/devices": ["A token lets one in"],
     "/federations/gestures/rollouts": ["There was none yet"],
+    "/audit": ["keys.create", "this machine"],
+    "/compare": ["Choose two federations or more"],
 }
 LIVE = [
     "/live/overview",
@@ -163,7 +166,7 @@ def test_the_charts_numbers_are_the_devices_own(operator: Visitor) -> None:
     found = json.loads(operator.get(f"/live{WALKS}/scores").text)
     assert found["rounds"] == list(range(1, 15))
     assert found["metric"] == "macro-F1 (%)"
-    assert [one["label"] for one in found["classes"]] == list(LABELS)
+    assert [one["label"] for one in found["classes"]] == [label_text(label) for label in LABELS]
     with operator.server.runtime.database.read() as session:
         rows = session.connection().exec_driver_sql(
             "SELECT value FROM metrics WHERE round_number = 9 AND name = 'macro_f1_after'"
@@ -179,7 +182,7 @@ def test_the_charts_numbers_are_the_devices_own(operator: Visitor) -> None:
 
 def test_the_scores_name_is_the_tasks(operator: Visitor) -> None:
     label = TASKS["classification"].metric_kinds[TASKS["classification"].primary_metric].label
-    assert f"<dt>{label}</dt>" in operator.get("/").text
+    assert f">{label}, own models</button></dt>" in operator.get("/").text
 
 
 def test_who_only_reads_sees_no_button_to_act_with(reader: Visitor) -> None:
