@@ -12,7 +12,9 @@ from federation.secure_sums.summation import encoded, layout_of
 from federation.training.local_round import Setup
 
 
-def write_numbers(path: Path, setup: Setup, initial: Client, plan: Plan, update: Update, broadcast: Tree) -> Any:
+def write_numbers(
+    path: Path, setup: Setup, initial: Client, plan: Plan, update: Update, broadcast: Tree
+) -> dict[str, Any]:
     """Write an update's numbers as they are added; return, as JSON, what they mean and how large they may be."""
     layout = layout_of(setup.method, setup.training, initial, plan.secure)
     numbers = encoded(setup.method, layout, update, broadcast, plan.secure)
