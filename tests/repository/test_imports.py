@@ -21,11 +21,13 @@ EVERYWHERE = (
     "gaitway.files",
     "gaitway.input_spec",
     "gaitway.images",
+    "gaitway.label_text",
     "gaitway.plugins",
     "gaitway.progress",
     "gaitway.tasks",
     "gaitway.terminal",
     "gaitway.threads",
+    "gaitway.toml_text",
 )
 """For every package: the root of errors, the atomic write, what a network takes, images, tasks, what
 commands print to and end with, and threads that do not end unheard."""
