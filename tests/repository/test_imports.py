@@ -18,6 +18,7 @@ EVERYWHERE = (
     "gaitway.files",
     "gaitway.input_spec",
     "gaitway.images",
+    "gaitway.label_text",
     "gaitway.plugins",
     "gaitway.progress",
     "gaitway.tasks",

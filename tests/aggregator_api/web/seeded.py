@@ -51,12 +51,12 @@ def plan(**changes: object) -> Plan:
     )
 
 
-def seed(runtime: Runtime, *, devices: int = 12, rounds: int = 14) -> None:
+def seed(runtime: Runtime, *, devices: int = 12, rounds: int = 14, rollout: bool = True) -> None:
     """Fill the server's database; the same numbers give the same scores."""
     for name in (WALKS, "gestures"):
         runtime.federations.create(NewFederation(name=name, plan=plan()))
     with runtime.database.write() as session:
-        Seeder(session, get_federation(session, WALKS), devices).fill(rounds)
+        Seeder(session, get_federation(session, WALKS), devices).fill(rounds, rollout=rollout)
     runtime.federations.pause("gestures")
 
 
@@ -69,12 +69,13 @@ class Seeder:
         self._now = time.time()
         self._devices = [self._device(k) for k in range(devices)]
 
-    def fill(self, rounds: int) -> None:
+    def fill(self, rounds: int, *, rollout: bool = True) -> None:
         """Write devices, rounds, a rollout, tokens and updates in quarantine."""
         for number in range(1, rounds + 1):
             self._round(number, rounds, is_open=number == rounds)
         self._quarantine(rounds - 1)
-        self._rollout()
+        if rollout:
+            self._rollout()
         for k in range(3):
             self._token(k)
         for name, detail in ((HOSTILE, HOSTILE), ("phone-new", "")):

@@ -22,7 +22,7 @@ from federation.protocol.messages import Announcement, DeviceStatus, ReleaseOrde
 from federation.protocol.signing import unwrap
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.http_client import TestClient
-from tests.aggregator_api.web.seeded import WALKS, Seeder, seed
+from tests.aggregator_api.web.seeded import WALKS, seed
 from tests.aggregator_api.web.visitors import Visitor, key_of
 
 HERE = f"/federations/{WALKS}"
@@ -38,12 +38,11 @@ class SentForm(NamedTuple):
 
 
 @pytest.fixture
-def visitor(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Visitor]:
+def visitor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visitor]:
     """An operator at a server with four devices and versions 0 to 2, none of which was rolled out."""
-    monkeypatch.setattr(Seeder, "_rollout", lambda seeder: None)
     settings = Settings(data_dir=tmp_path_factory.mktemp("releases"), aggregation_process=False)
     with TestClient(create_app(settings, Wires)) as client:
-        seed(client.runtime, devices=4, rounds=3)
+        seed(client.runtime, devices=4, rounds=3, rollout=False)
         yield Visitor.logged_in(client, (settings.data_dir / api_keys.OPERATOR_FILE).read_text().strip())
 
 
