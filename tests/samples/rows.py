@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, Boolean, Column, Float, Integer, MetaData, Table, select
+from sqlalchemy import JSON, Boolean, Column, Float, Integer, LargeBinary, MetaData, Table, select
 
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import Base
@@ -69,6 +69,8 @@ def value(column: Column[Any], k: int) -> Any:
     match column.type:
         case Boolean():
             return k == 1
+        case LargeBinary():
+            return bytes([k])
         case JSON():
             return {"k": k}
         case Integer():
