@@ -69,6 +69,8 @@ def value(column: Column[Any], k: int) -> Any:
     match column.type:
         case Boolean():
             return k == 1
+        case LargeBinary():
+            return bytes([k])
         case JSON():
             return {"k": k}
         case Integer():
