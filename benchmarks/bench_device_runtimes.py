@@ -86,13 +86,14 @@ finally:
 
 def measured(statement: str, *arguments: str) -> dict[str, float]:
     """Run a statement in a fresh interpreter; its wall clock, processor time and largest memory."""
-    begun, said = time.monotonic(), tempfile.TemporaryFile("w+")
+    begun = time.monotonic()
     command = [sys.executable, "-c", WITH_PEAK.format(statement), *arguments]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said)
-    # the peak that the kernel counts for a child begins with its parent's, so the child says its own
-    _, status, usage = os.wait4(process.pid, 0)
-    said.seek(0)
-    words = said.read()
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said)
+        # the peak that the kernel counts for a child begins with its parent's, so the child says its own
+        _, status, usage = os.wait4(process.pid, 0)
+        said.seek(0)
+        words = said.read()
     assert status == 0, words
     peak_kb = int(words.rsplit("peak ", 1)[1].split()[0])
     processor_s = usage.ru_utime + usage.ru_stime
