@@ -74,17 +74,30 @@ def a_job(folder: Path, minutes: float, runtime: Runtime, program: Path) -> Job:
     return job
 
 
-def measured(command: list[str]) -> dict[str, float]:
-    """Run a command alone; its wall clock, processor time and largest memory."""
+WITH_PEAK = """
+import sys
+try:
+    {}
+finally:
+    peak = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
+    print("peak", peak, file=sys.stderr, flush=True)
+"""
+
+
+def measured(statement: str, *arguments: str) -> dict[str, float]:
+    """Run a statement in a fresh interpreter; its wall clock, processor time and largest memory."""
     begun = time.monotonic()
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    assert status == 0, command
-    return {
-        "wall_s": time.monotonic() - begun,
-        "processor_s": usage.ru_utime + usage.ru_stime,
-        "peak_mb": usage.ru_maxrss / 1024,
-    }
+    command = [sys.executable, "-c", WITH_PEAK.format(statement), *arguments]
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said)
+        # the peak that the kernel counts for a child begins with its parent's, so the child says its own
+        _, status, usage = os.wait4(process.pid, 0)
+        said.seek(0)
+        words = said.read()
+    assert status == 0, words
+    peak_kb = int(words.rsplit("peak ", 1)[1].split()[0])
+    processor_s = usage.ru_utime + usage.ru_stime
+    return {"wall_s": time.monotonic() - begun, "processor_s": processor_s, "peak_mb": peak_kb / 1024}
 
 
 def main() -> None:
@@ -93,7 +106,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=8.0)
     asked = parser.parse_args()
     for name, statement in IMPORTS.items():
-        print(json.dumps({"import": name} | measured([sys.executable, "-c", statement])), flush=True)
+        print(json.dumps({"import": name} | measured(statement)), flush=True)
     with tempfile.TemporaryDirectory() as where:
         folder = Path(where)
         fill(folder, asked.minutes)
@@ -102,8 +115,8 @@ def main() -> None:
         program.write_bytes(data)
         for runtime in ("torch", "onnx"):
             job = a_job(folder, asked.minutes, runtime, program)
-            command = [sys.executable, "-m", "edge_agent.training.entrypoint", str(job.out / "job.json")]
-            found = measured(command)
+            run = "import runpy; runpy.run_module('edge_agent.training.entrypoint', run_name='__main__')"
+            found = measured(run, str(job.out / "job.json"))
             result = json.loads((job.out / "result.json").read_bytes())
             print(
                 json.dumps(

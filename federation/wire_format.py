@@ -46,7 +46,7 @@ class RawTensor(NamedTuple):
 
 
 def join(
-    tensors: Mapping[str, RawTensor], compression: Compression = "none", metadata: Mapping[str, str] = {}
+    tensors: Mapping[str, RawTensor], compression: Compression = "none", metadata: Mapping[str, str] | None = None
 ) -> bytes:
     """Return a safetensors file: the header in the tree's order, then the tensors' bytes as they lie in memory.
 

@@ -99,6 +99,7 @@ def export_candidate(job: Job, data: LocalData, path: Path, folder: Path) -> Non
         GateError: if ONNX Runtime does not agree with torch on the device's own windows.
         CheckpointError: if the checkpoint is gone or damaged.
     """
+    torch.set_num_threads(job.threads)
     module, info = load_checkpoint(path)
     if path != folder / CHECKPOINT:
         save_checkpoint(folder / CHECKPOINT, module, info)
