@@ -92,10 +92,8 @@ def main(
 
     Example: make demo DEMO_ARGS=--keep-running, to look at everything afterwards; DEMO_ARGS=--phone, to join by phone
     """
-    if INTERRUPTIBLE:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     keep_running = keep_running or phone
-    console = Console()
+    console = _console()
     try:
         _refuse_model(model)
         folder = _new_folder(out)
@@ -146,6 +144,13 @@ def main(
     except KeyboardInterrupt:
         Console(stderr=True).print("Interrupted; every process of the demo has been ended.")
         raise typer.Exit(130) from None
+
+
+def _console() -> Console:
+    """Return where the demo writes; from here on Ctrl-C is an exception."""
+    if INTERRUPTIBLE:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return Console()
 
 
 def _new_folder(out: Path | None) -> Path:
