@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from gaitway.errors import closest
 from gaitway.exit_codes import ExitCode
@@ -115,7 +115,22 @@ def _run(name: str, words: list[str]) -> None:
         if error.name in UNIX_MODULES:
             _fail(f"`gaitway {name}` runs on {program.systems}, and this system has no Python module {error.name}")
         _fail(f"`gaitway {name}` needs {error.name}, which is not installed: pip install 'gaitway[{program.extra}]'")
-    module.app(words, prog_name=f"gaitway {name}")
+    from typer.main import get_command  # there with every program
+
+    command = get_command(module.app)
+    _name_programs(command)
+    command(words, prog_name=f"gaitway {name}")
+
+
+def _name_programs(command: Any) -> None:
+    """Let the help of a command, and of those below it, say `gaitway sim` where it says `python -m sim`."""
+    for described in (command, *command.params):
+        if text := getattr(described, "help", None):
+            for name, program in PROGRAMS.items():
+                text = text.replace(f"python -m {program.module.partition('.')[0]}", f"gaitway {name}")
+            described.help = text
+    for below in getattr(command, "commands", {}).values():
+        _name_programs(below)
 
 
 def _complete() -> None:

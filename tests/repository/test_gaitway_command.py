@@ -60,6 +60,15 @@ def test_a_program_is_the_same_app_as_its_module(
     assert f"gaitway {name} " in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("words", [["sim", "run"], ["server", "keys", "create"], ["agent", "enrol"]])
+def test_the_help_of_a_command_has_examples_by_this_name(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([*words, "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"{' '.join(['gaitway', *words])} --" in shown
+    assert "python -m" not in shown
+
+
 def test_words_of_a_program_reach_it() -> None:
     done = run("server", "gc", "--no-such-option")
     assert done.returncode == 2
