@@ -25,6 +25,7 @@ def derived_fields(plan: Plan, name: str, version: int) -> dict[str, str]:
         "batch_size": str(training.batch_size),
         "lr": f"{training.lr:g}",
         "normalization": plan.data.normalization,
+        "secure": plan.secure.mode,
         "start_federation": name,
         "start_version": str(version),
         "further": toml_tables(_further(plan)),

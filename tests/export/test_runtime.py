@@ -149,7 +149,7 @@ REFUSED: list[tuple[bytes, str]] = [
     (model_bytes(edit=described(filter=asdict(LowPass()) | {"cutoff_hz": "22"})), "filter"),
     (model_bytes(edit=described(channels=list("abcdef"))), "channels"),
     (model_bytes(shape=("batch", 100, 6)), r"inputs are .*100.*expected x: float32 \[batch, 128, 6\]"),
-    (model_bytes(shape=(1, 128, 6)), "fixed at 1"),
+    (model_bytes(shape=(2, 128, 6)), "fixed at 2"),
     (model_bytes(classes=3), r"expected logits \[batch, 4\]"),
     (model_bytes(outputs=("logits", "features")), "outputs are"),
 ]

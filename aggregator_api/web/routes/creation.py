@@ -152,7 +152,7 @@ def _plan(form: Form) -> dict[str, Any]:
         if release not in RELEASES:
             raise UnprocessableError(f"release: expected one of {', '.join(RELEASES)}, got {release[:40]!r}")
         plan["rollout"] = RELEASES[release][1]
-    if (mode := form.get("secure", "off").strip()) != "off":
+    if (mode := form.get("secure", "").strip() or "off") != "off":
         plan["secure"] = {"mode": mode}
     for name, (where, kind) in _NUMBERS.items():
         text = form.get(name, "").strip()

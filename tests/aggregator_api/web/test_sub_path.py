@@ -47,7 +47,7 @@ def test_a_page_below_a_path_names_rest_below_it(tmp_path: Path) -> None:
     with OperatorClient(create_app(settings, Wires)) as client:
         client.runtime.federations.create(NewFederation(name="walks", plan=plan(rollout={"mode": "off"})))
         shown = client.get("/gaitway/federations/walks/rollouts", headers=HTML).text
-        assert "PATCH /gaitway/v1/federations/walks</code>" in shown
+        assert 'action="/gaitway/federations/walks"' in shown
         assert 'hx-get="/gaitway/live/federations/walks/rollouts"' in shown
 
 
