@@ -75,7 +75,7 @@ class DeviceReaper:
                 self.toggle(config)
 
 
-@pytest.mark.ci
+@pytest.mark.slow  # minutes where two cores are shared
 @pytest.mark.service
 def test_a_few_kills_of_devices_change_no_bit_of_the_sums(tmp_path: Path) -> None:
     found = episode(world(SYNTHETIC[:2]), tmp_path, seed=0, kills=3)
