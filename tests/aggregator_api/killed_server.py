@@ -111,9 +111,16 @@ def finish(folder: Path) -> None:
 
     wait_for(is_settled)
     check(bench, folder)
-    found = {"state": wire.digest(bench.state()), "announced": bench.now().round}
+    found = {"state": digest_of_sums(bench.state()), "announced": bench.now().round}
     bench.stop()
     (folder / "found.json").write_text(json.dumps(found))
+
+
+def digest_of_sums(state: bytes) -> str:
+    """Return the sha256 of a state without the rules of its plan, which a server adds to what the method keeps."""
+    tree = wire.decode(state, limit_bytes=len(state))
+    tree.pop("rules", None)
+    return wire.digest(wire.encode(tree))
 
 
 def send_next(bench: Bench, folder: Path, device: str, *, withdraws: bool) -> None:
