@@ -65,7 +65,7 @@ def adopted(folder: Path) -> bool:
     return model is not None and model["round"] == 2
 
 
-@pytest.mark.ci
+@pytest.mark.slow  # minutes; masks, which CI watches, take the same way
 @pytest.mark.service
 def test_two_devices_learn_their_images_together(tmp_path: Path) -> None:
     with fleet(tmp_path, broker=embedded) as here:

@@ -101,7 +101,7 @@ def said(*words: str) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.ci
+@pytest.mark.slow  # minutes; CI watches the live federation of numbers
 @pytest.mark.service
 def test_from_a_described_column_to_a_device_that_says_how_fast_its_owner_steps(tmp_path: Path) -> None:
     """Two devices with CSV files, the server and a broker as processes; then the adopted model on another recording."""

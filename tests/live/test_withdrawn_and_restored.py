@@ -16,9 +16,10 @@ from tests.live.walks import data_options, experiment_for, plan_of
 NAMES = SYNTHETIC[:2]
 
 
-@pytest.mark.ci
 @pytest.mark.service
-@pytest.mark.parametrize("who", ["the ledger", "the device"])
+@pytest.mark.parametrize(
+    "who", [pytest.param("the ledger", marks=pytest.mark.ci), pytest.param("the device", marks=pytest.mark.slow)]
+)
 def test_a_restored_server_forgets_a_withdrawn_device_again(who: str, tmp_path: Path) -> None:
     """The ledger says it where the device is gone for good; the device says it where the ledger knows nothing."""
     options = {**data_options(2.0), "phones": ["phone100", "phone200"]}

@@ -23,7 +23,7 @@ from tests.repository.test_documents import DOCUMENTS, RUN_BY, RUN_HERE
 HERE = [file for file in DOCUMENTS if RUN_BY.get(file.name) == RUN_HERE]
 
 
-IN_CI = ("cluster.md", "inference.md", "your-data.md")
+IN_CI = ("inference.md", "your-data.md")
 """Those that take little more than a minute."""
 
 
