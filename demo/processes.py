@@ -17,7 +17,7 @@ from types import FrameType, TracebackType
 import psutil
 
 GRACE_S = 8.0
-INTERRUPT_GRACE_S = 1.0
+INTERRUPT_GRACE_S = 0.4
 """After Ctrl-C somebody waits; programs that are killed lose nothing, as their tests show."""
 STRAYS_S = 2.0
 
