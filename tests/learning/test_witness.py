@@ -65,9 +65,10 @@ CASES = {
 
 
 @pytest.mark.data
-@pytest.mark.ci  # half a minute each
 @pytest.mark.xdist_group("learning")  # which reads the same recordings
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.ci if name == "har_cnn" else pytest.mark.slow) for name in CASES]
+)  # half a minute each
 def test_simulation_and_plain_torch_come_to_the_same_scores(
     name: str, gaitway_data: Path, record_property: Callable[[str, object], None]
 ) -> None:

@@ -15,12 +15,10 @@ MINUTES = 2.0
 CUTS = [4_000, 6_500, 9_000, 11_001, 5_000] * 3
 """Bytes after which a device's connections are cut, one after the other; an update has about 15 000."""
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.slow]  # a minute each; tests of the chunks themselves are quick
 
 
-@pytest.mark.parametrize(
-    "transport", [pytest.param("mqtt", marks=pytest.mark.ci), pytest.param("http", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("transport", ["mqtt", "http"])
 def test_a_network_that_cuts_chunks_in_two(transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GAITWAY_CHUNK_BYTES", "1024")
     settings = experiment_for("fedavg", minutes=MINUTES)

@@ -204,6 +204,7 @@ IS_USELESS = """async (version) => {
 }"""
 
 
+@pytest.mark.slow
 def test_a_phone_learns_by_itself_and_goes_back_without_the_server(tmp_path: Path, phones: dict[str, Page]) -> None:
     """Both are the owner's to do; what is in use then is so after a reload."""
     page = phones["phone-1"]

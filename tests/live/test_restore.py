@@ -128,7 +128,7 @@ class Installation:
         pytest.param("sqlite", True, 4, id="sqlite-enrolled", marks=pytest.mark.slow),
         pytest.param("postgresql", False, 4, id="postgresql-open", marks=pytest.mark.slow),
         pytest.param("postgresql", True, 4, id="postgresql-enrolled", marks=pytest.mark.slow),
-        pytest.param("postgresql", True, 3, id="postgresql-enrolled-short", marks=pytest.mark.ci),
+        pytest.param("postgresql", True, 3, id="postgresql-enrolled-short", marks=pytest.mark.slow),
     ],
 )
 def test_a_restored_server_finishes_all_rounds(

@@ -124,6 +124,7 @@ def test_the_pages_work_below_the_path(proxy: tuple[int, str]) -> None:
     assert faults == []
 
 
+@pytest.mark.slow
 @needs_browser
 @pytest.mark.skipif(RUNTIME not in files(), reason="no ONNX Runtime for the phone's client: make phone")
 def test_a_phone_joins_collects_takes_part_and_leaves_below_the_path(

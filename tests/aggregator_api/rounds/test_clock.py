@@ -17,7 +17,7 @@ from tests.aggregator_api.generated_devices import tiny_plan
 HOUR_S, DAY_S = 3600.0, 86_400.0
 LEAPS = [sign * size for sign in (1, -1) for size in (HOUR_S, DAY_S, 3653 * DAY_S)]
 FEW_LEAPS = [
-    pytest.param(leap, marks=[pytest.mark.ci] * (leap not in (-HOUR_S, 3653 * DAY_S))) for leap in LEAPS
+    pytest.param(leap, marks=pytest.mark.ci if leap in (-HOUR_S, 3653 * DAY_S) else pytest.mark.slow) for leap in LEAPS
 ]  # 6 s each
 LONG_S = 1000.0
 Leap = Callable[[float], None]
@@ -67,7 +67,6 @@ def test_a_round_lasts_as_long_as_it_should(tmp_path: Path, leap: Leap, seconds:
     bench.runtime.stop()
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("seconds", FEW_LEAPS)
 def test_a_device_that_has_gone_is_given_up_in_good_time(tmp_path: Path, leap: Leap, seconds: float) -> None:
     bench = opened(tmp_path)

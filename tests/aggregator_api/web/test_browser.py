@@ -299,8 +299,15 @@ def test_long_names_and_words_break_no_page(app: FastAPI, address: str, operator
     assert legend.evaluate(clipped) <= 1
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (1280, "light"),
+        (360, "dark"),
+        pytest.param(1280, "dark", marks=pytest.mark.slow),
+        pytest.param(360, "light", marks=pytest.mark.slow),
+    ],
+)
 def test_every_page_suits_everybody(
     app: FastAPI, address: str, operator: Page, faults: list[str], scheme: str, width: int
 ) -> None:

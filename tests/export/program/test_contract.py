@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -41,9 +42,20 @@ def test_a_round_ends_where_torchs_does(name: str) -> None:
     assert parity.scores == parity.torch_scores
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("network_name", ["har_cnn", "har_cnn_alp", "hart", "hart_alp"])
-@pytest.mark.parametrize("name", EXPORTABLE)
+NETWORKS = ("har_cnn", "har_cnn_alp", "hart", "hart_alp")
+IN_CI = {("fedavg", network) for network in NETWORKS} | {
+    (name, NETWORKS[1 + 2 * (i % 2)]) for i, name in enumerate(EXPORTABLE)
+}
+"""Every network with one method, every method with one network that has its layers; all pairs by hand."""
+
+
+@pytest.mark.parametrize(
+    ("name", "network_name"),
+    [
+        pytest.param(*pair, marks=pytest.mark.ci if pair in IN_CI else pytest.mark.slow)
+        for pair in itertools.product(EXPORTABLE, NETWORKS)
+    ],
+)
 def test_a_round_with_each_network_ends_where_torchs_does(name: str, network_name: str) -> None:
     if METHODS[name].requires_alp and not network_name.endswith("_alp"):
         pytest.skip("the method needs ALP layers")

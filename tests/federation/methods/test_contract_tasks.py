@@ -32,15 +32,18 @@ OF_THE_TABLE = [
     if not each().requires_alp and each().task_incompatibility(TASKS["segmentation"]()) is None
 ]
 ALWAYS = [(method, None) for method in ("fedavg", "fedali", "fedproto")] + [("fedproto", "segmenter_small")]
+SEVERAL_NETWORKS = ("fedavg", "fedproto", "fedproto_margin")
 LARGE = "deeplab_v3plus"
 """Two of whose rounds in float64 take tens of seconds; with these methods it is in CI, with all by hand."""
 LARGE_IN_CI = ("fedavg", "fedproto_margin")
 
 
 def marks(method: str, name: str | None) -> list[pytest.MarkDecorator]:
+    """Leave to CI every method with one network, and to hand all networks with it."""
     if (method, name) in ALWAYS:
         return []
-    return [pytest.mark.slow if name == LARGE and method not in LARGE_IN_CI else pytest.mark.ci]
+    in_ci = name is None or (name != LARGE and method in SEVERAL_NETWORKS) or (name == LARGE and method in LARGE_IN_CI)
+    return [pytest.mark.ci if in_ci else pytest.mark.slow]
 
 
 every_case = pytest.mark.parametrize(

@@ -44,6 +44,19 @@ STEPPED_IN_CI = ("har_cnn", "mnist_cnn", "hart_alp")
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
+    for attempt in range(3):
+        try:
+            _start_cluster()
+            break
+        except Exception:  # of no narrower type: Ray gives its own processes 30 s, too few where cores are scarce
+            ray.shutdown()
+            if attempt == 2:
+                raise
+    yield
+    ray.shutdown()
+
+
+def _start_cluster() -> None:
     repository = str(Path(__file__).resolve().parents[3])
     ray.init(
         "local",
@@ -52,8 +65,6 @@ def cluster() -> Iterator[None]:
         log_to_driver=False,
         runtime_env={"env_vars": {"PYTHONPATH": repository}},
     )
-    yield
-    ray.shutdown()
 
 
 @pytest.fixture(scope="module")
