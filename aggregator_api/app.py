@@ -31,6 +31,8 @@ from aggregator_api.auth.client_address import ClientAddress
 from aggregator_api.auth.scopes import anybody
 from aggregator_api.mqtt.client import MqttDriver
 from aggregator_api.mqtt.transport import Connect
+from aggregator_api.notifications.channels import channels_of
+from aggregator_api.notifications.notifier import Notifier
 from aggregator_api.observability.metrics import HttpTimer
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
@@ -55,7 +57,12 @@ class _Application(FastAPI):
 
 
 def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
-    """Make the application; its lifespan starts and stops the runtime, which is then in `app.state.runtime`."""
+    """Make the application; its lifespan starts and stops the runtime, which is then in `app.state.runtime`.
+
+    Raises:
+        ConfigError: if a file that notifications need cannot be read.
+    """
+    channels = channels_of(settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -67,13 +74,20 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
         app.state.histories = HistoryCache()
         preparation = HistoryPrefetcher(runtime.database, app.state.histories, runtime.closing)
         app.state.event_feed = EventFeed(runtime.database, runtime.closing)
+        notifiers = [
+            Notifier(settings, channel, runtime.database, runtime.readiness, runtime.leadership) for channel in channels
+        ]
         to_thread.current_default_thread_limiter().total_tokens = THREADS
         try:
             await run_in_threadpool(runtime.start)
             await run_in_threadpool(_log_access, runtime)
             preparation.start()
+            for notifier in notifiers:
+                notifier.start()
             yield
         finally:
+            for notifier in notifiers:
+                await run_in_threadpool(notifier.stop)
             await run_in_threadpool(preparation.stop)
             await run_in_threadpool(runtime.stop)
 

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import Field, IPvAnyNetwork, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, SettingsConfigDict
+from pydantic_settings import EnvSettingsSource, NoDecode, SettingsConfigDict
 
 from aggregator_api.errors import ConfigError
+from aggregator_api.notification_settings import NotificationSettings
 from aggregator_api.ports import is_loopback
 from gaitway.errors import did_you_mean, first_problem
 
@@ -49,7 +50,7 @@ class BrokerAccess(NamedTuple):
     ca_file: Path | None
 
 
-class Settings(BaseSettings):
+class Settings(NotificationSettings):
     """Everything that an operator can set; the command line wins over the environment, that over the file."""
 
     model_config = SettingsConfigDict(env_prefix="GAITWAY_", frozen=True, extra="forbid")

@@ -6,6 +6,7 @@ import typer
 
 from edge_agent.cli.doctor import doctor
 from edge_agent.cli.enrol import enrol
+from edge_agent.cli.home_assistant import app as home_assistant_app
 from edge_agent.cli.label import label
 from edge_agent.cli.models import models
 from edge_agent.cli.page_password import page_password
@@ -35,6 +36,7 @@ for command in (run, enrol, status, label, windows, models, doctor):
 app.command("withdraw")(withdraw_device)
 app.command("take-part")(take_part_again)
 app.command("page-password")(page_password)
+app.add_typer(home_assistant_app, name="home-assistant")
 
 
 @app.command("example-config")

@@ -14,6 +14,7 @@ from edge_agent.background_tasks import BackgroundTasks, Evaluated
 from edge_agent.conditions.readings import Readings
 from edge_agent.conditions.watcher import ConditionWatcher, Reader
 from edge_agent.config.settings import Config
+from edge_agent.home_assistant.publisher import HomeAssistant
 from edge_agent.machine.events import Event
 from edge_agent.sensors import SensorSource, open_source
 from edge_agent.service_manager import ServiceManager
@@ -53,6 +54,7 @@ class Drivers:
     jobs: JobRunner
     background: BackgroundTasks
     service_manager: ServiceManager
+    home: HomeAssistant | None
 
     def close(self) -> None:
         """Close the database, and let others have the data folder."""
@@ -94,4 +96,5 @@ def open_drivers(
         jobs=jobs,
         background=BackgroundTasks(config, renewal, post),
         service_manager=service_manager or ServiceManager(),
+        home=HomeAssistant(config.home_assistant, me.device, me.federation) if config.home_assistant.host else None,
     )

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from edge_agent import secure_sum
 from edge_agent.machine.commands import BeginEpoch, PrepareWithdrawal
 from edge_agent.machine.state import Agent, Candidate, Contribution
+from edge_agent.storage import home_assistant
 from edge_agent.storage.data_folder import CANDIDATES, CHECKPOINTS, CLIENTS, JOBS, MODELS, OUTBOX, SUMS
 from edge_agent.storage.files import move_file, sha256_of, write_file
 from edge_agent.storage.participation import CONTRIBUTION, WISH, participation
@@ -262,7 +263,8 @@ def begin_epoch(store: StateStore, begun: BeginEpoch) -> None:
 
 def reset_agent(store: StateStore, identity: str, epoch: int) -> None:
     """Forget everything learnt in another instance of the federation, or by another network."""
-    kept = {name: store.get(name) for name in ("device", "federation", NEWEST_ANNOUNCEMENT, WISH, SEQUENCE)}
+    names = ("device", "federation", NEWEST_ANNOUNCEMENT, WISH, SEQUENCE, home_assistant.WISH, home_assistant.TOPICS)
+    kept = {name: store.get(name) for name in names}
     store.reset(identity=identity, epoch=str(epoch), **kept)
     for name in (OUTBOX, CLIENTS, MODELS, JOBS, CHECKPOINTS, CANDIDATES, SUMS):
         shutil.rmtree(store.folder / name, ignore_errors=True)

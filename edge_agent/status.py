@@ -17,6 +17,7 @@ from edge_agent.machine.state import Agent, Stage, status_of
 from edge_agent.serving.classifier import describe_live
 from edge_agent.serving.model_registry import ModelRegistry, name_of
 from edge_agent.storage.files import tolerate_full_disk, write_file
+from edge_agent.storage.home_assistant import PROBLEM, is_switched_off
 from edge_agent.storage.participation import can_withdraw, participation
 from edge_agent.storage.repair import DAMAGED_FILE
 from edge_agent.storage.state_store import RememberedRound, StateStore
@@ -105,8 +106,16 @@ def describe_device(store: StateStore, device: str, *, running: bool) -> list[st
         *describe_release(store, device),
         *_left_alone(store),
         *(describe_live(store.folder) if running else []),
+        *(_home(store) if running else []),
         *(f"Round {row.round} was left out: {row.reason}." for row in store.rounds() if row.status == "left out"),
     ]
+
+
+def _home(store: StateStore) -> list[str]:
+    problem = store.get(PROBLEM)
+    if not problem or is_switched_off(store):
+        return []
+    return [f"Home Assistant is told nothing: {problem}; it is tried again by itself."]
 
 
 def describe_participation(store: StateStore) -> str:

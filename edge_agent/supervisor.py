@@ -18,6 +18,7 @@ from edge_agent.config.settings import Config
 from edge_agent.config.training import resolve_runtime
 from edge_agent.drivers import Drivers, Mailbox, Message, Stop, open_drivers
 from edge_agent.errors import StoreError, TrustError
+from edge_agent.home_assistant.discovery import HomeState
 from edge_agent.machine import commands as do
 from edge_agent.machine.agent import step
 from edge_agent.machine.events import (
@@ -60,13 +61,17 @@ from edge_agent.storage.state_store import ADOPTION_REPORT, RELEASE_OFFER, RELEA
 from edge_agent.training.job import JobEnded, JobLine, make_job
 from edge_agent.transport.link import InvalidMessage, MessageDelivered
 from federation.logs import about
+from federation.plan import Plan
 from federation.protocol.messages import Announcement, Invitation
+from gaitway.tasks import task_of
 from gaitway.threads import thread_failures
 
 log = logging.getLogger(__name__)
 
 TICK_S = 0.25
 STOP_S = 0.5
+HOME_FRESH_S = 30.0
+"""What was recognized longer ago, Home Assistant is told as unknown."""
 
 
 class Supervisor:
@@ -96,6 +101,7 @@ class Supervisor:
         self._serving: str | None = None  # what the store says about the present model; None: not read yet
         self._code: int | None = None
         self._failures = 0  # of threads, when the status was saved last
+        self._labels: tuple[str, ...] = ()  # of the plan that is collected for, where it has classes
 
     @classmethod
     def open(cls, config: Config, until: Literal["never", "round", "finished"] = "never") -> Supervisor:
@@ -125,7 +131,7 @@ class Supervisor:
         self._classifier.start()
         self._serve()
         if plan := load_plan(self.store):
-            self._sensors.start(plan)  # also where the broker cannot be reached
+            self._collect(plan)  # also where the broker cannot be reached
         self._link.start()
         self._manager.ready()
         ticked = time.monotonic()
@@ -147,6 +153,8 @@ class Supervisor:
         self._link.stop(say_offline=not self.agent.finished, timeout_s=STOP_S)
         self._sensors.stop(STOP_S)
         self._conditions.stop(STOP_S / 2)
+        if self._drivers.home:
+            self._drivers.home.stop(STOP_S / 2)
         self._classifier.stop(STOP_S / 2)
         save_activity(self.store, self.agent, left=True)
         self._drivers.close()
@@ -216,9 +224,37 @@ class Supervisor:
             self._step(ParticipationRead(wish))
         self._step(Tick())
         self._manager.alive(short_status(self.agent))
+        self._tell_home()
         if (failures := sum(thread_failures.counts().values())) != self._failures:
             self._failures = failures
             save_activity(self.store, self.agent)
+
+    def _collect(self, plan: Plan) -> None:
+        self._labels = tuple(plan.labels) if task_of(plan.task).has_classes else ()
+        self._sensors.start(plan)
+
+    def _tell_home(self) -> None:
+        """Tell Home Assistant what is recognized, and how the device is."""
+        home, agent, seen = self._drivers.home, self.agent, self._classifier.latest
+        if home is None:
+            return
+        if seen is not None and time.time() - seen.at > HOME_FRESH_S:
+            seen = None
+        problems = (
+            "" if agent.connected else agent.connection_error or "there is no connection to the server",
+            agent.paused,
+            self._classifier.error,
+            *(f"the thread {name} has failed" for name in thread_failures.counts()),
+        )
+        state = HomeState(
+            seen.label if seen else None,
+            seen.probability if seen else None,
+            agent.in_use,
+            status_of(agent).state,
+            tuple(filter(None, problems)),
+        )
+        with tolerate_full_disk("what Home Assistant is told"):
+            home.tick(self.store, state, self._labels)
 
     def _serve(self) -> None:
         """Classify with the present model; `models --rollback` changes it from another process."""
@@ -304,7 +340,7 @@ class Supervisor:
                 ModelRegistry(self.store).forget_rollouts()
                 self._write_summary()
             case do.Collect(plan):
-                self._sensors.start(plan)
+                self._collect(plan)
                 self.store.put(plan=plan.model_dump_json())
             case do.FetchBlob():
                 self._background.fetch(command.model, command.network)

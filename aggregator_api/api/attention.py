@@ -38,37 +38,43 @@ Level = Literal["error", "warning", "note"]
 
 
 class AttentionItem(NamedTuple):
-    """One thing to look at; `page_path` is the page about it, below its federation."""
+    """One thing to look at; `page_path` is the page about it, below its federation.
+
+    `thing` names it for as long as it lasts, whatever its figures are meanwhile; `is_own`: it is of this process, and
+    not of all that share the database.
+    """
 
     level: Level
     message: str
     federation: str = ""
     page_path: str = ""
+    thing: str = ""
+    is_own: bool = False
 
 
 def of_server(session: Session, readiness: Readiness, now: float) -> list[AttentionItem]:
     """Tell what does not work, and what ends soon."""
-    problems = [each + ADVICE.get(each, "") for each in readiness.problems()]
-    found = [AttentionItem("error", each[0].upper() + each[1:] + ".") for each in problems]
-    found += [AttentionItem("warning", sentence) for sentence in thread_failures.describe()]
+    found = []
+    for problem in readiness.problems():
+        words = problem[0].upper() + problem[1:] + ADVICE.get(problem, "") + "."
+        found.append(AttentionItem("error", words, thing=problem.partition(":")[0], is_own=True))
+    for failure in thread_failures.recent():
+        found.append(AttentionItem("warning", failure.describe(now), thing=f"thread {failure.thread}", is_own=True))
     for name, expiry in readiness.certificates().items():
         if expiry < now + EXPIRY_WARNING_S:
-            found.append(
-                AttentionItem(
-                    "error" if expiry <= now else "warning", f"The certificate of {name} {_ends(expiry, now)}."
-                )
-            )
+            level: Level = "error" if expiry <= now else "warning"
+            words = f"The certificate of {name} {_ends(expiry, now)}."
+            found.append(AttentionItem(level, words, thing=f"certificate of {name}", is_own=True))
     held = session.scalar(select(func.count()).where(CredentialRow.held_at.is_not(None))) or 0
     if held:
         words = f"{_counted(held, 'key')} open{'s' if held == 1 else ''} nothing since the server was restored without "
         words += "its ledger; confirm those that were not revoked: `python -m aggregator_api keys confirm`."
-        found.append(AttentionItem("warning", words))
+        found.append(AttentionItem("warning", words, thing="keys to confirm"))
     for row, federation in api_keys.every(session):
         if _ends_soon(row, now):
             where = f" for {federation}" if federation else ""
-            found.append(
-                AttentionItem("note", f"The key {row.name} ({row.prefix}){where} {_ends(row.expires_at or 0, now)}.")
-            )
+            words = f"The key {row.name} ({row.prefix}){where} {_ends(row.expires_at or 0, now)}."
+            found.append(AttentionItem("note", words, thing=f"key {row.prefix}"))
     return found
 
 
@@ -94,9 +100,11 @@ def worst_first(found: list[AttentionItem]) -> list[AttentionItem]:
 def _measures(row: FederationRow) -> list[AttentionItem]:
     """Tell what devices have measured to be worse, and that `stable` stays behind for it."""
     worse = row.regression.splitlines()
-    found = [AttentionItem("error", f"Worse than before: {each}.", row.name, "models") for each in worse]
+    found = [AttentionItem("error", f"Worse than before: {each}.", row.name, "models", "regression") for each in worse]
     if row.stable_note and row.status in ("finished", "stopped"):
-        found.append(AttentionItem("warning", f"The name stable stays: {row.stable_note}.", row.name, "models"))
+        found.append(
+            AttentionItem("warning", f"The name stable stays: {row.stable_note}.", row.name, "models", "stable")
+        )
     return found
 
 
@@ -105,11 +113,11 @@ def _rollout(session: Session, row: FederationRow) -> list[AttentionItem]:
     latest = session.scalar(query)
     if latest is not None and latest.phase == "rolling" and latest.reason:
         words = f"Rollout {latest.number} waits, {latest.reason}."
-        return [AttentionItem("warning", words, row.name, f"rollouts/{latest.number}")]
+        return [AttentionItem("warning", words, row.name, f"rollouts/{latest.number}", f"rollout {latest.number}")]
     if latest is None or latest.phase != "halted":
         return []
     words = f"Rollout {latest.number} was halted: {latest.reason or 'no reason was given'}."
-    return [AttentionItem("error", words, row.name, f"rollouts/{latest.number}")]
+    return [AttentionItem("error", words, row.name, f"rollouts/{latest.number}", f"rollout {latest.number}")]
 
 
 def _round(session: Session, row: FederationRow) -> list[AttentionItem]:
@@ -123,7 +131,7 @@ def _round(session: Session, row: FederationRow) -> list[AttentionItem]:
         words = f"{failed:,} rounds in a row have failed, the last one ({latest.number}) because: {latest.reason}."
     if row.status == "paused":
         words += " The federation is paused; see to the cause, and resume it."
-    return [AttentionItem("error", words, row.name, "")]
+    return [AttentionItem("error", words, row.name, "", "rounds")]
 
 
 def _quarantine(session: Session, row: FederationRow, now: float) -> list[AttentionItem]:
@@ -136,7 +144,7 @@ def _quarantine(session: Session, row: FederationRow, now: float) -> list[Attent
     if not updates:
         return []
     words = f"{_counted(updates, 'update')} of {_counted(devices, 'device')} went into quarantine within a day."
-    return [AttentionItem("warning", words, row.name, "updates")]
+    return [AttentionItem("warning", words, row.name, "updates", "quarantine")]
 
 
 def _devices(session: Session, row: FederationRow) -> list[AttentionItem]:
@@ -150,18 +158,19 @@ def _devices(session: Session, row: FederationRow) -> list[AttentionItem]:
             f"{_counted(suspended, 'device')} {'is' if suspended == 1 else 'are'} suspended: several updates in a row "
             f"were refused. Look at why, and reinstate {'it' if suspended == 1 else 'them'}, or revoke."
         )
-        found.append(AttentionItem("warning", words, row.name, "devices?suspended=true"))
+        found.append(AttentionItem("warning", words, row.name, "devices?suspended=true", "suspended devices"))
     if cloned:
         words = f"Two programs have used the name of {_counted(cloned, 'device')} at the same time."
-        found.append(AttentionItem("warning", words, row.name, "devices"))
+        found.append(AttentionItem("warning", words, row.name, "devices", "cloned devices"))
     tokens = select(func.count()).where(EnrolmentTokenRow.federation_id == row.id)
     held = session.scalar(tokens.where(EnrolmentTokenRow.held_at.is_not(None))) or 0
     if held:
         words = f"{_counted(held, 'enrolment token')} let nobody in since the server was restored, until you confirm "
-        found.append(AttentionItem("warning", words + ("it." if held == 1 else "them."), row.name, "enrolment"))
+        words += "it." if held == 1 else "them."
+        found.append(AttentionItem("warning", words, row.name, "enrolment", "tokens to confirm"))
     if pending:
         words = f"{_counted(pending, 'device')} {'waits' if pending == 1 else 'wait'} for your approval."
-        found.append(AttentionItem("warning", words, row.name, "enrolment"))
+        found.append(AttentionItem("warning", words, row.name, "enrolment", "waiting devices"))
     return found
 
 

@@ -15,6 +15,7 @@ from aggregator_api.cli.audit import app as audit_app
 from aggregator_api.cli.broker import broker_config, broker_passwords, server_certificate
 from aggregator_api.cli.devices import app as devices_app
 from aggregator_api.cli.keys import keys_app, login_link, tokens_app
+from aggregator_api.cli.notify import app as notify_app
 from aggregator_api.cli.retention import delete_device, federations_app, retention_app, versions_app
 from aggregator_api.cli.rollouts import app as rollouts_app
 from aggregator_api.cli.session import ConfigOption, DataOption, cli_errors, database_of, fail, new_app, warn
@@ -39,6 +40,7 @@ app.command("new-ledger")(new_ledger)
 app.add_typer(keys_app, name="keys")
 app.add_typer(tokens_app, name="tokens")
 app.add_typer(audit_app, name="audit")
+app.add_typer(notify_app, name="notify")
 devices_app.command("delete")(delete_device)
 app.add_typer(devices_app, name="devices")
 app.add_typer(federations_app, name="federations")

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from edge_agent.config.home_assistant import HomeAssistantSection
 from edge_agent.config.page import PASSWORD_HASH, Address, is_loopback
 from edge_agent.config.section import Section
 from edge_agent.config.sensors import IioSection, PhoneSection, SensorsSection, WindowsSection
@@ -110,6 +111,7 @@ class Config(Section):
     conditions: ConditionsSection = ConditionsSection()
     model: ModelSection = ModelSection()
     uploads: UploadsSection = UploadsSection()
+    home_assistant: HomeAssistantSection = HomeAssistantSection()
 
     @property
     def sensor_client(self) -> str:
@@ -184,10 +186,10 @@ def _overlay(tree: dict[str, Any], environment: Mapping[str, str]) -> None:
     for key, value in environment.items():
         if not key.startswith(ENVIRONMENT):
             continue
-        section, _, field = key.removeprefix(ENVIRONMENT).lower().partition("_")
-        known = [f"{ENVIRONMENT}{s}_{f}".upper() for s in Config.model_fields for f in _section(s).model_fields]
+        known = {f"{ENVIRONMENT}{s}_{f}".upper(): (s, f) for s in Config.model_fields for f in _section(s).model_fields}
         if key not in known:
             raise ConfigError(f"environment variable {key} is unknown; {did_you_mean(key, known)}")
+        section, field = known[key]
         kind = _section(section).model_fields[field]
         composed = isinstance(kind.get_default(call_default_factory=True), dict | tuple)
         try:

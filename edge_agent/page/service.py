@@ -114,7 +114,8 @@ class PageService:
     """One device's page. Every method is safe on any thread, and raises AgentError with what to do."""
 
     def __init__(self, config: Config, config_file: Path, live: Live) -> None:
-        self._config, self._file, self._live = config, config_file, live
+        self.config = config
+        self._file, self._live = config_file, live
         self._folder = config.agent.data_dir
         self._examined = threading.Lock()
         self._teacher = Teacher(config, live)
@@ -140,9 +141,9 @@ class PageService:
     def status(self) -> dict[str, Any]:
         """Return what `status` says: what the device does, and why it does not train."""
         with closing(StateStore(self._folder)) as store:
-            device = self._config.agent.device
+            device = self.config.agent.device
             doing = describe_device(store, device, running=is_locked(store))
-        return {"device": device, "words": [*doing, *collected_windows(self._folder, self._config.windows).words]}
+        return {"device": device, "words": [*doing, *collected_windows(self._folder, self.config.windows).words]}
 
     def windows(self) -> dict[str, Any]:
         """Return what `windows` and `label --list` show, and the labels that can be given."""
@@ -167,7 +168,7 @@ class PageService:
         with closing(StateStore(self._folder)) as store:
             kept = [{**model, "name": name_of(model)} for model in ModelRegistry(store).good_models()]
             judged = [row.reason for row in store.adoptions()][-MAX_JUDGED:]
-            released = describe_release(store, self._config.agent.device)
+            released = describe_release(store, self.config.agent.device)
             return {"models": kept, "serving": describe_served(store), "judged": judged, "released": released}
 
     def teaching(self) -> dict[str, Any]:

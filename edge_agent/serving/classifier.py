@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from edge_agent.serving.minute_log import MinuteLog
 from export.runtime import ExportError, Session
 from federation.private_files import opener
 from gaitway.threads import SupervisedThread
@@ -61,6 +62,7 @@ class Classifier:
         self._latest_windows: deque[Window] = deque(maxlen=LATEST_WINDOWS)
         self._submitted = 0
         self.error = ""
+        self._minutes = MinuteLog(folder)
         self._thread = SupervisedThread("inference", self._run)
 
     def start(self) -> None:
@@ -111,13 +113,16 @@ class Classifier:
             with self._news:
                 self._news.wait_for(lambda: self._stopping or self._windows or self._model is not self._served)
                 if self._stopping:
-                    return
+                    break
                 windows, model = list(self._windows), self._model
                 self._windows.clear()
             if model is not self._served:
                 self._load(model)
             if windows and self._session:
                 self._classify(self._session, windows)
+            elif windows:
+                self._minutes.add(windows, (), ())
+        self._minutes.keep()
 
     def _load(self, model: Mapping[str, Any] | None) -> None:
         if model is None:
@@ -138,7 +143,9 @@ class Classifier:
             return
         if not found.labels:  # pixels have classes, images have none
             return
-        probability = float(found.probabilities[-1].max()) if found.numbers is None else None
+        likeliest = found.probabilities.max(axis=1) if found.numbers is None else None
+        probability = None if likeliest is None else float(likeliest[-1])
+        self._minutes.add(windows, () if likeliest is None else found.labels, () if likeliest is None else likeliest)
         self.latest = LivePrediction(found.labels[-1], probability, float(windows[-1].start_s), time.time())
         with self._news:
             self._history.append(self.latest)

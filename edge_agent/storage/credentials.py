@@ -180,17 +180,18 @@ def login(settings: BrokerSection, credentials: Credentials | None, device: str)
     """
     if settings.username is not None:
         # the broker binds a device's account to its own name as the client id
-        return Login(settings.username, settings.username, settings.password or _first_line(settings.password_file))
+        return Login(settings.username, settings.username, settings.password or first_line(settings.password_file))
     if credentials is None:
         return Login(device, None, None)
     return Login(credentials.broker.username, credentials.broker.username, credentials.broker.password)
 
 
-def _first_line(path: Path | None) -> str | None:
+def first_line(path: Path | None, section: str = "broker") -> str | None:
+    """Return the first line of a section's password_file, None without one; raises ConfigError if it is unreadable."""
     if path is None:
         return None
     try:
         with path.open(encoding="utf-8") as file:
             return file.readline(MAX_SECRET).rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"[broker] password_file {path} cannot be read: {error}") from error
+        raise ConfigError(f"[{section}] password_file {path} cannot be read: {error}") from error

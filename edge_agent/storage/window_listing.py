@@ -13,6 +13,7 @@ import numpy as np
 from edge_agent.errors import StoreError
 from edge_agent.storage.files import move_file
 from edge_agent.storage.repair import DAMAGED_FILE
+from edge_agent.storage.timeline import forget_minutes, forget_span
 from edge_agent.storage.window_store import CHANNELS, UNLABELLED, WindowStore
 
 
@@ -101,12 +102,16 @@ def _columns(rows: Sequence[tuple[object, ...]], names: Sequence[str]) -> dict[s
 def delete(store: WindowStore, selection: Selection) -> int:
     """Delete windows for good: their bytes are overwritten in the file, which shrinks; returns how many.
 
-    A broken database that was set aside may hold them too, and goes with them.
+    What was recognized in their minutes goes too. A broken database that was set aside may hold them, and goes with
+    them.
     """
     condition, values = selection.condition()
     with store.reading() as db:
         db.execute("PRAGMA secure_delete=ON").fetchall()
     with store.writing() as db:
+        forget_minutes(db, condition, values)
+        if selection.activity is None:  # also what was recognized in windows that are not kept
+            forget_span(db, selection.from_s, selection.to_s)
         count = db.execute(f"DELETE FROM windows WHERE {condition}", values).rowcount
     with store.reading() as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()

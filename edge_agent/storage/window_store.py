@@ -69,6 +69,10 @@ CREATE TABLE IF NOT EXISTS masks (
 CREATE TABLE IF NOT EXISTS numbers (
     window INTEGER PRIMARY KEY REFERENCES windows (id) ON DELETE CASCADE, number REAL NOT NULL
 );
+CREATE TABLE IF NOT EXISTS minutes (
+    minute INTEGER NOT NULL, label TEXT NOT NULL, windows INTEGER NOT NULL, probability REAL NOT NULL,
+    movement REAL NOT NULL, PRIMARY KEY (minute, label)
+);
 CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 _INSERT = "INSERT INTO windows (x, activity, start_s, end_s, session, pipeline, origin, at) VALUES (?,?,?,?,?,?,?,?)"

@@ -11,6 +11,7 @@ import { LateEmbedder } from "./runtime.js";
 import { Teacher } from "./teaching/teacher.js";
 import * as collect from "./ui/collect.js";
 import * as data from "./ui/data.js";
+import * as theDay from "./ui/day.js";
 import { element, fill } from "./ui/dom.js";
 import { note, run } from "./ui/frame.js";
 import * as join from "./ui/join.js";
@@ -18,7 +19,7 @@ import * as recognize from "./ui/recognize.js";
 import * as takePart from "./ui/take_part.js";
 import * as teach from "./ui/teach.js";
 
-const VIEWS = { join, teach, collect, recognize, "take-part": takePart, data };
+const VIEWS = { join, teach, collect, recognize, "take-part": takePart, data, day: theDay };
 /** What can be labelled before a federation says what it learns. */
 const LABELS = ["walking", "running", "stairs_up", "stairs_down", "sitting", "standing", "lying", "cycling"];
 const LINK = "#gaitway-enrol";

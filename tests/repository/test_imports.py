@@ -99,6 +99,7 @@ TABLE = {
         ),
         ("paho", "numpy"),
     ),
+    "edge_agent.home_assistant": Rule(("edge_agent.config", "edge_agent.errors", "edge_agent.storage"), ("paho",)),
     # the page calls what the commands call; it knows neither the supervisor nor the way to the server
     "edge_agent.page": Rule(
         (
@@ -187,9 +188,10 @@ FLOORS = {
         *("auth", "db", "device_http", "devices", "federations", "observability", "retention", "rollouts", "storage"),
         "updates",
     ),
+    "notifications": ("api", "db", "observability"),
     "web": ("api", "auth", "db", "devices", "federations", "observability", "rollouts", "storage"),
 }
-GROUND = ("disk", "errors", "fields", "ports", "settings")
+GROUND = ("disk", "errors", "fields", "notification_settings", "ports", "settings")
 for _floor, _below_it in FLOORS.items():
     TABLE[f"aggregator_api.{_floor}"] = replace(
         TABLE["aggregator_api"],

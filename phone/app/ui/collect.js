@@ -178,6 +178,7 @@ function before({ recorder, store, labels }) {
       stretch.root,
       action("Label this stretch", () => give(...stretch.read())),
     ),
+    element("p", {}, element("a", { href: "#day" }, "The whole day, on a timeline")),
     done,
   );
   let shown = "";

@@ -9,6 +9,7 @@ const BUSY_MS = 50;
 /**
  * @typedef {object} View
  * @property {string} title
+ * @property {string} [within] the view that opens it; without one it stands in the bar
  * @property {(root: HTMLElement, app: import("../main.js").App) => () => void} show returns what ends it
  */
 
@@ -27,9 +28,11 @@ export function run(views, app) {
     const name = Object.hasOwn(views, asked) ? asked : app.participation.membership || app.marks.length ? "collect" : "join";
     fill(
       bar,
-      Object.entries(views).map(([each, { title }]) =>
-        element("a", { href: `#${each}`, "aria-current": each === name ? "page" : null }, title),
-      ),
+      Object.entries(views)
+        .filter(([, { within }]) => within === undefined)
+        .map(([each, { title }]) =>
+          element("a", { href: `#${each}`, "aria-current": each === (views[name].within ?? name) ? "page" : null }, title),
+        ),
     );
     bar.hidden = false;
     end();

@@ -26,6 +26,7 @@ export function show(root, app) {
       { class: "card", "aria-labelledby": "line-title" },
       element("h2", { id: "line-title" }, "The last five minutes"),
       line,
+      element("p", {}, element("a", { href: "#day" }, "The whole day: see it, label and correct it")),
     ),
     element("p", { class: "quiet" }, "The model runs on this phone. What is recorded here is kept, as under Collect."),
   );

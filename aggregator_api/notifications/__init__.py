@@ -1,0 +1,1 @@
+"""Tells the operator, by webhook and e-mail, what needs attention; off by default."""

@@ -1,0 +1,175 @@
+"""Looks at what needs attention, and tells it once; a thread for each channel, so that none waits for another."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Protocol
+from urllib.parse import quote
+
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from aggregator_api.api import attention
+from aggregator_api.api.attention import AttentionItem
+from aggregator_api.db.database import Database
+from aggregator_api.db.failure_log import failures
+from aggregator_api.db.models import FederationRow
+from aggregator_api.notifications.channels import Channel, DeliveryResult
+from aggregator_api.notifications.message import Notification
+from aggregator_api.notifications.records import RANKS, Key, Told
+from aggregator_api.observability.health import Readiness
+from aggregator_api.settings import Settings
+from gaitway.threads import SupervisedThread
+
+log = logging.getLogger(__name__)
+
+PERIOD_S = 20.0
+HOLD_S = 60.0
+"""What lasts for less is not told: a broker that restarts."""
+RESOLVE_S = 600.0
+"""What is gone for so long is over; when it comes again, it is told again."""
+RETRY_S = 900.0
+"""After every attempt has failed, all begin anew."""
+FIRST_PAUSE_S, PAUSE_FACTOR = 2.0, 4.0
+MAX_PER_HOUR = 30
+STOP_S = 2.0
+HOUR_S = 3600.0
+
+
+class LeadershipCheck(Protocol):
+    """Who drives which federation."""
+
+    def leads(self, name: str) -> bool:
+        """Whether this process drives that federation."""
+
+
+class Notifier:
+    """One channel's thread; `look` is one turn of it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        channel: Channel,
+        database: Database,
+        readiness: Readiness,
+        leadership: LeadershipCheck,
+        *,
+        hold_s: float = HOLD_S,
+        pause_s: float = FIRST_PAUSE_S,
+    ) -> None:
+        self._settings, self._channel = settings, channel
+        self._database, self._readiness, self._leadership = database, readiness, leadership
+        self._hold_s, self._pause_s = hold_s, pause_s
+        self._base = settings.public_url or settings.own_url
+        self._told = Told(channel.name)
+        self._since: dict[Key, float] = {}
+        self._gone: dict[Key, float] = {}
+        self._retry_at: dict[Key, float] = {}
+        self._sent: deque[float] = deque(maxlen=MAX_PER_HOUR)
+        self._stopped = threading.Event()
+        self._thread = SupervisedThread(f"notifications {channel.name}", self._work)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the attempt that is being made."""
+        self._stopped.set()
+        self._thread.join(STOP_S)
+
+    def _work(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self.look(time.time())
+            except SQLAlchemyError as error:
+                failures.report("notifications not looked for", error)
+                self._told = Told(self._channel.name)  # it may hold what was not committed
+            self._stopped.wait(PERIOD_S)
+
+    def look(self, now: float) -> None:
+        """Tell what has needed attention for long enough and was not told yet; note what is over."""
+        with self._database.read() as session:
+            self._told.read_on(session)
+            federations = [name for name in session.scalars(select(FederationRow.name)) if self._leadership.leads(name)]
+            found = self._found(session, federations, now)
+        self._since = {key: self._since.get(key, now) for key in found}
+        self._resolve(found.keys(), {*federations, ""}, now)
+        for key, items in found.items():
+            if now - self._since[key] >= self._hold_s and now >= self._retry_at.get(key, 0.0):
+                self._tell(key, items, now)
+
+    def _found(self, session: Session, federations: Iterable[str], now: float) -> dict[Key, list[AttentionItem]]:
+        """Return what is urgent enough by federation and thing, the worst first."""
+        items = attention.of_server(session, self._readiness, now)
+        for row in session.scalars(select(FederationRow).where(FederationRow.name.in_(federations))):
+            items += attention.of_federation(session, row, now)
+        found: dict[Key, list[AttentionItem]] = {}
+        for item in attention.worst_first(items):
+            if RANKS[item.level] <= RANKS[self._settings.notify_level]:
+                found.setdefault((item.federation, self._thing(item)), []).append(item)
+        return found
+
+    def _thing(self, item: AttentionItem) -> str:
+        """Name a thing; of several processes of one database each has its own disk and its own broker's connection."""
+        return f"{self._settings.holder}: {item.thing}" if item.is_own and self._settings.shares_work else item.thing
+
+    def _resolve(self, present: Iterable[Key], mine: set[str], now: float) -> None:
+        told, there = self._told.keys(), {*present}
+        foreign = ": " if self._settings.shares_work else None
+        gone = [key for key in told if key not in there and key[0] in mine and not self._is_anothers(key, foreign)]
+        self._gone = {key: self._gone.get(key, now) for key in gone}
+        over = [key for key, since in self._gone.items() if now - since >= RESOLVE_S]
+        if not over:
+            return
+        with self._database.write() as session:
+            for key in over:
+                self._told.resolve(session, key)
+
+    def _is_anothers(self, key: Key, mark: str | None) -> bool:
+        """Whether a thing is of another process, which alone knows whether it is over."""
+        return mark is not None and mark in key[1] and not key[1].startswith(f"{self._settings.holder}{mark}")
+
+    def _tell(self, key: Key, items: list[AttentionItem], now: float) -> None:
+        state = items[0].level
+        if not self._told.is_news(key, state):
+            return
+        if len(self._sent) == MAX_PER_HOUR and now - self._sent[0] < HOUR_S:
+            log.warning("notification put off channel=%s: %d within an hour", self._channel.name, MAX_PER_HOUR)
+            self._retry_at[key] = self._sent[0] + HOUR_S
+            return
+        with self._database.write() as session:
+            if not self._told.claim(session, key, state):
+                return
+        self._sent.append(now)
+        result = self._deliver(self._notification(key, items, now))
+        if not result.reason:
+            log.info("notification sent channel=%s thing=%s state=%s", self._channel.name, "/".join(key), state)
+            return
+        log.warning("notification failed channel=%s thing=%s: %s", self._channel.name, "/".join(key), result.reason)
+        self._retry_at[key] = now + RETRY_S
+        with self._database.write() as session:
+            self._told.fail(session, key, state)
+
+    def _notification(self, key: Key, items: list[AttentionItem], now: float) -> Notification:
+        federation, thing = key
+        path = f"/federations/{quote(federation)}/{items[0].page_path}".rstrip("/") if federation else "/"
+        message = "\n".join(item.message for item in items)
+        level = items[0].level
+        return Notification(level, message, federation, thing, level, self._base + path, self._base, now)
+
+    def _deliver(self, notification: Notification) -> DeliveryResult:
+        pause_s = self._pause_s
+        for attempt in range(1, self._settings.notify_attempts + 1):
+            result = self._channel.deliver(notification)
+            if not result.reason or result.is_final or attempt == self._settings.notify_attempts:
+                break
+            if self._stopped.wait(pause_s):
+                break
+            pause_s *= PAUSE_FACTOR
+        return result

@@ -1,0 +1,77 @@
+"""`python -m edge_agent home-assistant on` and `off`: whether Home Assistant is told what the device recognizes."""
+
+from __future__ import annotations
+
+import time
+
+import typer
+
+from edge_agent.cli.command import ConfigOption, cli_errors, open_state
+from edge_agent.config.settings import Config
+from edge_agent.errors import AgentError, ConfigError
+from edge_agent.home_assistant.publisher import HomeAssistant
+from edge_agent.storage.data_folder import is_locked
+from edge_agent.storage.home_assistant import note_topics, noted_topics, switch
+from edge_agent.storage.state_store import StateStore
+
+REMOVE_S = 10.0
+POLL_S = 0.1
+
+app = typer.Typer(no_args_is_help=True, help="Tell a Home Assistant in the same home, or nobody, what is recognized.")
+
+
+@app.command()
+def off(config: ConfigOption) -> None:
+    """Remove the device from Home Assistant, and tell it nothing until `on`: the broker forgets what it retains.
+
+    Example: python -m edge_agent home-assistant off --config agent.toml
+    """
+    with cli_errors(), open_state(config) as (settings, store):
+        switch(store, on=False)
+        count = len(noted_topics(store))
+        if count:
+            _remove(settings, store)
+    typer.echo(f"Home Assistant is told nothing; {count} retained messages were removed from its broker.")
+
+
+@app.command()
+def on(config: ConfigOption) -> None:
+    """Tell Home Assistant again, as [home_assistant] says.
+
+    Example: python -m edge_agent home-assistant on --config agent.toml
+    """
+    with cli_errors(), open_state(config) as (settings, store):
+        if settings.home_assistant.host is None:
+            raise ConfigError("[home_assistant] host is not set; name the broker that Home Assistant uses")
+        switch(store, on=True)
+        running = is_locked(store)
+    place = settings.home_assistant.place
+    when = "within a second" if running else "when the agent runs"
+    typer.echo(f"Home Assistant is told at {place.host}:{place.port} {when}." if place else "")
+
+
+def _remove(settings: Config, store: StateStore) -> None:
+    """Have the running agent remove what is retained, or do it here where none runs.
+
+    Raises:
+        AgentError: if it is not removed within `REMOVE_S`.
+    """
+    me = settings.agent
+    home = None
+    if not is_locked(store):
+        home = HomeAssistant(settings.home_assistant, me.device, me.federation)
+    until = time.monotonic() + REMOVE_S
+    try:
+        while noted_topics(store):
+            if home is not None and home.remove(noted_topics(store)):
+                note_topics(store, ())
+            if time.monotonic() > until:
+                why = f": {home.problem}" if home is not None and home.problem else ""
+                raise AgentError(
+                    f"Home Assistant's broker has not removed this device within {REMOVE_S:.0f} s{why}. It is told "
+                    "nothing any more; ask again once its broker is there"
+                )
+            time.sleep(POLL_S)
+    finally:
+        if home is not None:
+            home.stop(1.0)

@@ -1,0 +1,50 @@
+"""Where a Home Assistant in the same home listens: a section of `edge_agent.config.settings`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from edge_agent.config.section import Section
+from edge_agent.config.training import PORT, TLS_PORT, BrokerPlace
+
+
+class HomeAssistantSection(Section):
+    """Tells a Home Assistant, through its own broker, what is recognized; without `host` nothing is told."""
+
+    host: str | None = Field(
+        default=None, max_length=253, description="the local MQTT broker that Home Assistant uses; none: off"
+    )
+    port: int | None = Field(default=None, ge=1, le=65535, description="none: 8883 with TLS, else 1883")
+    username: str | None = Field(default=None, max_length=256, description="none: anonymous")
+    password: str | None = Field(
+        default=None, max_length=1024, description="better in password_file or GAITWAY_EDGE_HOME_ASSISTANT_PASSWORD"
+    )
+    password_file: Path | None = Field(default=None, description="its first line is the password")
+    tls: bool = Field(default=False, description="encrypt, and believe only a broker with a certificate for `host`")
+    ca_file: Path | None = Field(default=None, description="certificates to believe, PEM; none: the system's")
+    discovery_prefix: str = Field(
+        default="homeassistant",
+        pattern=r"^[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*$",
+        max_length=64,
+        description="as Home Assistant's MQTT integration has it",
+    )
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        if self.ca_file is not None and not self.tls:
+            raise ValueError("ca_file is set but tls is not: set tls = true, or leave ca_file out")
+        if self.password is not None and self.password_file is not None:
+            raise ValueError("password and password_file are both set; leave one out")
+        if (self.password or self.password_file) and self.username is None:
+            raise ValueError("there is a password but no username: set username, or leave the password out")
+        return self
+
+    @property
+    def place(self) -> BrokerPlace | None:
+        """Where the broker is; None: nothing is told."""
+        if self.host is None:
+            return None
+        return BrokerPlace(self.host, self.port or (TLS_PORT if self.tls else PORT), self.tls, self.ca_file)
