@@ -187,7 +187,8 @@ def _intent(scope: Scope, body: bytes) -> Intent:
 
 
 def _is_file(scope: Scope) -> bool:
-    return scope["path"].removeprefix("/v1") == "/checkpoints"
+    path: str = scope["path"]
+    return path.removeprefix("/v1") == "/checkpoints"
 
 
 def _object(body: bytes) -> dict[str, Any]:
