@@ -21,7 +21,7 @@ DEMO_ARGS ?=
 PYTEST_ARGS ?=
 SOAK_ARGS ?=
 
-.PHONY: help setup phone messages check test test-ci test-slow demo bench soak check-aarch64 walkthrough lock sbom dist
+.PHONY: help setup phone messages check test test-ci test-slow demo bench soak check-aarch64 walkthrough lock sbom dist docs screenshots
 .DELETE_ON_ERROR:
 
 help:  ## show this list
@@ -95,6 +95,14 @@ sbom: $(STAMP)  ## runs/sbom: what a server and a device are made of, as Cyclone
 dist: $(STAMP)  ## dist: source archive and wheels of what is committed, the same bytes each time, checked by twine
 	$(BIN)/python -m pip install --quiet 'twine>=6' && $(BIN)/python deploy/distribution.py --out dist
 	$(BIN)/python -m twine check --strict dist/*.whl dist/*.tar.gz
+
+docs: $(STAMP)  ## build/site: the documents as a site that needs no network, with the Python reference; checks every link
+	$(BIN)/python -m pip install --quiet --no-compile -e '.[docs]' && $(BIN)/python -m mkdocs build --quiet
+	@echo "Open build/site/index.html"
+
+screenshots: $(STAMP)  ## docs/images: the pages' screenshots anew, by the tests of the pages (needs Chromium; six minutes)
+	GAITWAY_SCREENSHOTS=docs/images $(BIN)/python -m pytest -m "" -n 0 tests/repository/test_tutorial.py \
+		tests/aggregator_api/web/test_screenshots.py tests/edge_agent/page/test_browser.py
 
 walkthrough: $(STAMP)  ## docs/operations.md from an empty Debian to the first device, in namespaces (needs root)
 	$(BIN)/python deploy/walkthrough.py

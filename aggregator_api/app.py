@@ -29,6 +29,7 @@ from aggregator_api.api.routes import ROUTERS
 from aggregator_api.auth import api_keys
 from aggregator_api.auth.client_address import ClientAddress
 from aggregator_api.auth.scopes import anybody
+from aggregator_api.federations.checkpoints import MAX_HEADER_BYTES
 from aggregator_api.mqtt.client import MqttDriver
 from aggregator_api.mqtt.transport import Connect
 from aggregator_api.notifications.channels import channels_of
@@ -103,7 +104,12 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
     app.add_middleware(AuditRequests)
     app.add_middleware(Idempotency)
     app.add_middleware(ConcurrencyLimit)  # behind the body: a slow sender holds no place
-    problems.install(app, max_body_bytes=settings.max_body_bytes)
+    checkpoint_bytes = settings.max_model_bytes + MAX_HEADER_BYTES
+    problems.install(
+        app,
+        max_body_bytes=settings.max_body_bytes,
+        larger={"/v1/checkpoints": checkpoint_bytes, "/checkpoints": checkpoint_bytes},
+    )
     app.add_middleware(CoalescedReads)
     app.add_middleware(AuthMiddleware, settings=settings)  # the last one added is asked first
     app.add_middleware(FailedRequests)

@@ -29,6 +29,7 @@ from aggregator_api.devices.service import DeviceService
 from aggregator_api.devices.tokens import TokenService
 from aggregator_api.disk import require_folder
 from aggregator_api.federations.changes import AliasService, SettingsService
+from aggregator_api.federations.checkpoints import CheckpointService
 from aggregator_api.federations.programs import ProgramMaker
 from aggregator_api.federations.service import FederationService
 from aggregator_api.mqtt.client import MqttDriver
@@ -171,8 +172,16 @@ class Runtime:
             self.closing,
             is_on=settings.programs,
         )
+        self.checkpoints = CheckpointService(
+            self.blobs, max_model_bytes=settings.max_model_bytes, keep_s=settings.gc_grace_s
+        )
         self.federations = FederationService(
-            self.database, self.blobs, self.coordinator, self.programs, max_model_bytes=settings.max_model_bytes
+            self.database,
+            self.blobs,
+            self.coordinator,
+            self.programs,
+            self.checkpoints,
+            max_model_bytes=settings.max_model_bytes,
         )
         self.federation_settings = SettingsService(self.database, self.coordinator, self.clock)
         self.aliases = AliasService(self.database, self.coordinator)

@@ -28,6 +28,7 @@ import verdict
 from aggregator_api.auth.api_keys import OPERATOR_FILE
 from aggregator_api.auth.server_identity import write_secret
 from exchange import Outcome, outcome, run_exchange
+from gaitway.progress import working
 from gaitway.terminal import Console
 from processes import Child, Children, DemoError, free_port, require_port, wait_for_port
 from rest import Operator, Snapshot, connect
@@ -98,7 +99,7 @@ def main(
         _refuse_model(model)
         folder = _new_folder(out)
         http_port, mqtt_port = _ports(http_port, mqtt_port)
-        with console.status("looking for recordings"):
+        with working(console, "looking for recordings"):
             chosen = scenario.choose(data, devices, minutes)
         console.print(f"{method} with {model}: {chosen.about}", soft_wrap=True, highlight=False)
         epochs, min_f1 = epochs or chosen.suited.epochs, chosen.suited.min_f1 if min_f1 is None else min_f1
@@ -178,7 +179,7 @@ def _exchange(
     """Run the analytic federation before the rounds, if it is wanted: what it came to."""
     if not wanted:
         return []
-    with console.status("one exchange of exact sums: the analytic federation"):
+    with working(console, "one exchange of exact sums: the analytic federation"):
         found = run_exchange(children, operator, folder / "analytic", chosen, ports, timeout_s)
     said = f"{found.title}: every device has a model after {found.seconds:.1f} s; now the rounds"
     console.print(said, soft_wrap=True, highlight=False)
@@ -224,7 +225,7 @@ def _ports(http_port: int, mqtt_port: int) -> tuple[int, int]:
 def _start_server(
     children: Children, folder: Path, http_port: int, mqtt_port: int, https: phones.Https | None, console: Console
 ) -> Operator:
-    with console.status("starting the broker and the server"):
+    with working(console, "starting the broker and the server"):
         broker = children.start("broker", "aggregator_api", "broker", "--port", str(mqtt_port))
         wait_for_port(mqtt_port, broker, 30)
         server = children.start(

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from exchange import Outcome
+from gaitway.progress import PeriodicLines
 from gaitway.terminal import Console
 from processes import DemoError
 from rest import Snapshot
@@ -28,20 +29,27 @@ SHOWN_ROUNDS = 5
 
 @contextmanager
 def live(console: Console) -> Iterator[Callable[[Snapshot], None]]:
-    """Give a function that shows a snapshot: in place on a terminal, else one line for each change."""
+    """Give a function that shows a snapshot: in place on a terminal, else a line for each change and now and then."""
     if console.is_terminal:
         with Live(console=console, refresh_per_second=4) as display:
             yield lambda snapshot: display.update(_panel(snapshot))
     else:
-        seen: list[str] = []
+        last: list[Snapshot] = []
+
+        def print_line(line: str) -> None:
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
 
         def line(snapshot: Snapshot) -> None:
-            text = _line(snapshot)
-            if text not in seen[-1:]:
-                seen.append(text)
-                console.print(f"{snapshot.elapsed_s:6.1f} s  {text}", markup=False, highlight=False, soft_wrap=True)
+            if not last or _line(snapshot) != _line(last[0]):
+                print_line(_timed(snapshot))
+            last[:] = [snapshot]
 
-        yield line
+        unchanged = PeriodicLines(print_line, lambda: map(_timed, last))
+        unchanged.start()
+        try:
+            yield line
+        finally:
+            unchanged.stop()
 
 
 def load_summaries(folders: dict[str, Path]) -> dict[str, dict[str, Any]]:
@@ -111,6 +119,10 @@ def _panel(snapshot: Snapshot) -> Group:
         table.add_row(device.name, state, str(device.examples), device.detail[:60])
     title = Text(f"{snapshot.elapsed_s:5.1f} s  {snapshot.headline}", "bold")
     return Group(title, table)
+
+
+def _timed(snapshot: Snapshot) -> str:
+    return f"{snapshot.elapsed_s:6.1f} s  {_line(snapshot)}"
 
 
 def _line(snapshot: Snapshot) -> str:

@@ -25,6 +25,7 @@ from export.runtime import GateError, InputError, ModelMetadata, Session
 from export.timeline import Timeline
 from gaitway.errors import GaitwayError
 from gaitway.exit_codes import ExitCode
+from gaitway.progress import working
 from gaitway.terminal import Console
 from har_pipeline import Recording
 from har_pipeline.description import read_description
@@ -69,7 +70,7 @@ def onnx_command(
     from models.checkpoint import load_checkpoint
 
     console = Console()
-    with _cli_errors("export"), console.status("exporting, and comparing ONNX Runtime with torch"):
+    with _cli_errors("export"), working(console, "exporting, and comparing ONNX Runtime with torch"):
         module, info = load_checkpoint(checkpoint)
         if info.fresh_head:
             raise InputError(
@@ -108,7 +109,7 @@ def program_command(
     from export.program.command import write_program_file
 
     console = Console()
-    with _cli_errors("export"), console.status("exporting, and training a round with both"):
+    with _cli_errors("export"), working(console, "exporting, and training a round with both"):
         table = write_program_file(plan, out, examples)
     console.print(table)
 

@@ -1,7 +1,8 @@
-"""A federation that starts from another one's model: everything but the head, whatever either of them learns."""
+"""A federation that starts from a model that is there: everything but the head, whatever either of them learns."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -27,17 +28,39 @@ def started_from(client: Client, method: Method, state: Tree) -> Client:
         SettingsError: if the state has no such parameters, naming one.
     """
     given = _plain(state.get("params", {}))
+    _require_same(
+        given,
+        _plain(client.params),
+        "a federation of the same model with the same options, whose method shares the model's parameters",
+    )
+    return _laid_over(client, given, _prototypes(state["prototypes"]) if method.requires_alp else {})
+
+
+def started_from_model(client: Client, state: Mapping[str, Tensor]) -> Client:
+    """Lay the feature extractor of a model's `state` over a client that has done nothing yet, as `started_from` does.
+
+    Raises:
+        SettingsError: if the model has other parameters, naming one.
+    """
+    given = {name: value for name, value in state.items() if is_base(name)}
+    prototypes = {name: value for name, value in given.items() if name.endswith((LOCAL, GLOBAL))}
     wanted = _plain(client.params)
+    buffers = {_without_prefix(name) for name in client.buffers}
+    params = {name: value for name, value in given.items() if name in wanted or name not in buffers}
+    _require_same(params, wanted, "a checkpoint of the same model with the same options")
+    return _laid_over(client, params, prototypes)
+
+
+def _require_same(given: Tensors, wanted: Tensors, what: str) -> None:
     names = wanted.keys() | given.keys()
     if differing := sorted(name for name in names if _shape(wanted, name) != _shape(given, name)):
         name = differing[0]
-        raise SettingsError(
-            f"its {name} is {_shape(given, name)}, and {_shape(wanted, name)} here; start from a federation of the "
-            "same model with the same options, whose method shares the model's parameters"
-        )
-    buffers = _prototypes(state["prototypes"]) if method.requires_alp else {}
+        raise SettingsError(f"its {name} is {_shape(given, name)}, and {_shape(wanted, name)} here; start from {what}")
+
+
+def _laid_over(client: Client, given: Tensors, prototypes: Tensors) -> Client:
     laid = {name: given[_without_prefix(name)] for name in client.params if is_base(name)}
-    moved = {name: buffers[_without_prefix(name)] for name in client.buffers if _without_prefix(name) in buffers}
+    moved = {name: prototypes[_without_prefix(name)] for name in client.buffers if _without_prefix(name) in prototypes}
     return client._replace(params=merge(client.params, laid), buffers=merge(client.buffers, moved))
 
 

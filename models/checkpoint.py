@@ -60,7 +60,7 @@ class CheckpointInfo:
         """Read and check the metadata's JSON; raises CheckpointError."""
         try:
             values = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CheckpointError(f"metadata {_KEY!r} is not JSON: {error}") from None
         if not isinstance(values, dict) or values.pop("schema", None) != SCHEMA:
             raise CheckpointError(f"metadata {_KEY!r}: expected an object with schema {SCHEMA}")

@@ -5,6 +5,8 @@ A module of such tests says `pytestmark = NEEDS_BROWSER`. `tests/conftest.py` gi
 
 from __future__ import annotations
 
+import io
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +31,11 @@ NEEDS_BROWSER = [
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 OPTIONS += ["--disable-component-update", "--disable-sync"]
 PATIENCE_MS = 60_000
+SCREENSHOTS = "GAITWAY_SCREENSHOTS"
+"""Names the folder for the documents' screenshots (`make screenshots`); without it a test has them in its own."""
+MAX_SCREENSHOT_BYTES = 150_000
+SCREENSHOT_COLOURS = 96
+MAX_HEIGHT = 1400
 
 
 def needs_browser(test: Test) -> Test:
@@ -55,6 +62,45 @@ def launched(*options: str) -> Iterator[Browser]:
 def browser() -> Iterator[Browser]:
     with launched() as found:
         yield found
+
+
+class Screenshots:
+    """Takes the documents' screenshots while tests use the pages."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def take(self, page: Page, name: str, *, height: int | None = None) -> None:
+        """Write what `page` shows as `name`.png; from its top as far as `height`, or as far as its window."""
+        size = page.viewport_size
+        assert size is not None
+        image = page.screenshot(full_page=True, animations="disabled")
+        self._keep(image, name, min(height or size["height"], MAX_HEIGHT))
+
+    def _keep(self, image: bytes, name: str, height: int) -> None:
+        from PIL import Image
+
+        with Image.open(io.BytesIO(image)) as whole:
+            shown = whole.convert("RGB").crop((0, 0, whole.width, min(height, whole.height)))
+        path = self.folder / f"{name}.png"
+        shown.quantize(SCREENSHOT_COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+        assert path.stat().st_size <= MAX_SCREENSHOT_BYTES, f"{path} has {path.stat().st_size:,} bytes"
+
+    def animate(self, frames: list[bytes], name: str, *, frame_ms: int) -> None:
+        """Write screenshots one after the other as `name`.webp."""
+        from PIL import Image
+
+        first, *others = (Image.open(io.BytesIO(frame)).convert("RGB") for frame in frames)
+        path = self.folder / f"{name}.webp"
+        first.save(path, save_all=True, append_images=others, duration=frame_ms, loop=0, quality=60, method=6)
+        assert path.stat().st_size <= MAX_SCREENSHOT_BYTES, f"{path} has {path.stat().st_size:,} bytes"
+
+
+@pytest.fixture
+def screenshots(tmp_path: Path) -> Screenshots:
+    """Where the documents' screenshots go."""
+    named = os.environ.get(SCREENSHOTS)
+    return Screenshots(Path(named) if named else tmp_path)
 
 
 @pytest.fixture

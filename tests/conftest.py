@@ -22,6 +22,7 @@ from tests.browser import browser as browser
 from tests.browser import context as context
 from tests.browser import faults as faults
 from tests.browser import page as page
+from tests.browser import screenshots as screenshots
 from tests.gaitway.failing_work import restarts_at_once as restarts_at_once
 
 # a busy machine is slow, which says nothing about the code; cases are drawn anew in each run, so half as many do

@@ -87,7 +87,7 @@ def teaching_world(
         float32_graph(ExportModule(module, metadata), metadata).SerializeToString(),
         shared,
         len(parts),
-        _longest_runs(dataset, root, person, options),
+        longest_runs(dataset, root, person, options),
     )
 
 
@@ -111,10 +111,10 @@ def _plan(labels: tuple[str, ...], cosines: int) -> Plan:
     return plan.model_copy(update={"data": plan.data.model_copy(update={"normalization": "none"})})
 
 
-def _longest_runs(
+def longest_runs(
     dataset: str, root: Path | None, person: str, options: dict[str, Any]
 ) -> dict[str, npt.NDArray[np.float64]]:
-    """Return of each activity the longest unbroken run: time in s from 0 on, acceleration, rotation (n, 7)."""
+    """Return of each activity of a person the longest unbroken run: time in s, acceleration, rotation (n, 7)."""
     sensors: dict[str, dict[str, list[Recording]]] = {}
     for each in recordings(dataset, root, clients=[person], options=options):
         sensors.setdefault(each.session, {}).setdefault(each.sensor, []).append(each)

@@ -23,6 +23,7 @@ from aggregator_api.devices.service import DeviceService
 from aggregator_api.devices.tokens import TokenService
 from aggregator_api.errors import UnprocessableError
 from aggregator_api.federations.changes import AliasService, SettingsService
+from aggregator_api.federations.checkpoints import CheckpointService
 from aggregator_api.federations.service import FederationService
 from aggregator_api.observability.health import Readiness
 from aggregator_api.retention.deletion import DeletionService
@@ -55,6 +56,7 @@ BlobStoreDep = Annotated[BlobStore, Depends(_part(lambda runtime: runtime.blobs)
 IdentityDep = Annotated[Identity, Depends(_part(lambda runtime: runtime.identity))]
 ReadinessDep = Annotated[Readiness, Depends(_part(lambda runtime: runtime.readiness))]
 FederationServiceDep = Annotated[FederationService, Depends(_part(lambda runtime: runtime.federations))]
+CheckpointServiceDep = Annotated[CheckpointService, Depends(_part(lambda runtime: runtime.checkpoints))]
 SettingsServiceDep = Annotated[SettingsService, Depends(_part(lambda runtime: runtime.federation_settings))]
 AliasServiceDep = Annotated[AliasService, Depends(_part(lambda runtime: runtime.aliases))]
 EnrolmentServiceDep = Annotated[EnrolmentService, Depends(_part(lambda runtime: runtime.enrolment))]

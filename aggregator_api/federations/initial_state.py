@@ -5,6 +5,7 @@ The only module here that knows `models`, and it imports them when a federation 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from aggregator_api.errors import UnprocessableError
 from federation import wire
 from federation.errors import SettingsError
 from federation.head import is_base
-from federation.initial_weights import started_from
+from federation.initial_weights import started_from, started_from_model
 from federation.method import Method
 from federation.methods import METHODS, method_from_json
 from federation.plan import ModelSpec, Plan, RolloutSettings
@@ -38,6 +39,22 @@ class StartingPoint(NamedTuple):
     plan: Plan
     state: bytes
 
+    def started(self, client: Client) -> Client:
+        """Lay its weights over a client; raises SettingsError where they do not fit."""
+        state = wire.decode(self.state, limit_bytes=len(self.state))
+        return started_from(client, method_from_json(self.plan.method), state)
+
+
+class CheckpointStart(NamedTuple):
+    """An uploaded checkpoint that a federation starts from: what it is called, and its tensors."""
+
+    label: str
+    tensors: Mapping[str, torch.Tensor]
+
+    def started(self, client: Client) -> Client:
+        """Lay its weights over a client; raises SettingsError where they do not fit."""
+        return started_from_model(client, self.tensors)
+
 
 class InitialState(NamedTuple):
     """The bytes of the initial state and broadcast, the schema of an upload, and what it started from.
@@ -57,7 +74,9 @@ class InitialState(NamedTuple):
         return wire.digest(self.broadcast)
 
 
-def build_initial_state(plan: Plan, *, max_model_bytes: int, start: StartingPoint | None = None) -> InitialState:
+def build_initial_state(
+    plan: Plan, *, max_model_bytes: int, start: StartingPoint | CheckpointStart | None = None
+) -> InitialState:
     """Build the initial model from the plan's seed, or from another's, and ask the method for its first state.
 
     Raises:
@@ -103,15 +122,14 @@ def network_names() -> list[str]:
     return [name for name in learners(DEFAULT_TASK.name) if "window" in MODELS[name].input_kinds]
 
 
-def _started(client: Client, method: Method, start: StartingPoint) -> Client:
+def _started(client: Client, method: Method, start: StartingPoint | CheckpointStart) -> Client:
     sends = method.has_global_model or any(is_base(name) and method.shared(name) for name in client.params)
     if not sends:
         raise UnprocessableError(
             f"start_from: {method.name} sends devices no parameters, so they could not start from any; leave it out"
         )
     try:
-        state = wire.decode(start.state, limit_bytes=len(start.state))
-        return started_from(client, method_from_json(start.plan.method), state)
+        return start.started(client)
     except SettingsError as error:
         raise UnprocessableError(f"start_from: {start.label} does not fit: {error}") from error
 

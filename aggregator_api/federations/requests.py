@@ -17,6 +17,7 @@ from federation.plan import (
     live_incompatibility,
     with_packages,
 )
+from federation.protocol.messages import Sha256
 
 _FIXED = (frozenset(Plan.model_fields) | {"name", "plan"}) - {"rounds", "publication", "rollout", "promotion"}
 
@@ -46,12 +47,18 @@ class VersionReference(Strict):
     version: int | None = Field(default=None, ge=0, le=2**53, description="none: the one that the alias latest names")
 
 
+class CheckpointReference(Strict):
+    """A checkpoint that was uploaded to this server."""
+
+    checkpoint: Sha256 = Field(description="sha256 of its bytes, as POST /v1/checkpoints answers it")
+
+
 class NewFederation(Strict):
     """A federation to create."""
 
     name: Name
     plan: Annotated[Plan, AfterValidator(_live)]
-    start_from: VersionReference | None = Field(
+    start_from: VersionReference | CheckpointReference | None = Field(
         default=None,
         description="weights to start from, but for the head, such as those that a federation without labels "
         "(task masked_reconstruction) has made; none: they are drawn from the plan's seed",

@@ -14,9 +14,15 @@ from aggregator_api.db.database import Database
 from aggregator_api.db.models import Blob, FederationRow, RoundRow
 from aggregator_api.errors import ConflictError, NotFoundError
 from aggregator_api.federations import exports
-from aggregator_api.federations.initial_state import InitialState, StartingPoint, build_initial_state
+from aggregator_api.federations.checkpoints import CheckpointService
+from aggregator_api.federations.initial_state import (
+    CheckpointStart,
+    InitialState,
+    StartingPoint,
+    build_initial_state,
+)
 from aggregator_api.federations.programs import ProgramMaker
-from aggregator_api.federations.requests import NewFederation, VersionReference
+from aggregator_api.federations.requests import CheckpointReference, NewFederation, VersionReference
 from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.updates.contract import write_schema
@@ -34,6 +40,7 @@ class FederationService:
         blobs: BlobStore,
         coordinator: Coordinator,
         programs: ProgramMaker,
+        checkpoints: CheckpointService,
         *,
         max_model_bytes: int,
     ) -> None:
@@ -41,6 +48,7 @@ class FederationService:
         self._blobs = blobs
         self._coordinator = coordinator
         self._programs = programs
+        self._checkpoints = checkpoints
         self._max_model_bytes = max_model_bytes
 
     def create(self, new: NewFederation) -> None:
@@ -49,7 +57,7 @@ class FederationService:
         Raises:
             UnprocessableError: if the plan contradicts itself, or what it is to start from has another model.
             UnavailableError: if ends without torch may join, and the server cannot make their model now.
-            NotFoundError: if there is no such federation or version to start from.
+            NotFoundError: if there is no such federation, version or checkpoint to start from.
             ConflictError: if there is a federation of that name, or the version was deleted.
         """
         with self._database.read() as session:
@@ -84,7 +92,15 @@ class FederationService:
             start = None if new.start_from is None else self._starting_point(session, new.start_from)
         return len(build_initial_state(new.plan, max_model_bytes=self._max_model_bytes, start=start).broadcast)
 
-    def _starting_point(self, session: Session, version: VersionReference) -> StartingPoint:
+    def _starting_point(
+        self, session: Session, start: VersionReference | CheckpointReference
+    ) -> StartingPoint | CheckpointStart:
+        if isinstance(start, CheckpointReference):
+            found = self._checkpoints.get(start.checkpoint)
+            return CheckpointStart(f"checkpoint {start.checkpoint[:12]}", found.tensors)
+        return self._version(session, start)
+
+    def _version(self, session: Session, version: VersionReference) -> StartingPoint:
         row = get_federation(session, version.federation)
         found = (
             repositories.current_version(session, row)

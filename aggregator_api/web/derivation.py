@@ -1,11 +1,15 @@
-"""The form's fields for a federation that continues from another: what its model needs, from that one's plan."""
+"""The form's fields for a federation that continues from another's version or a checkpoint: what its model needs."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from aggregator_api.federations.checkpoints import Checkpoint
 from aggregator_api.web.presets import EMPTY
+from federation.methods import METHODS
 from federation.plan import Plan
+from gaitway.input_spec import InputSpec
+from gaitway.tasks import DEFAULT_TASK
 from gaitway.toml_text import toml_tables
 
 COPIED = ("task", "alternatives", "data", "training", "method")
@@ -31,6 +35,49 @@ def derived_fields(plan: Plan, name: str, version: int) -> dict[str, str]:
         "further": toml_tables(_further(plan)),
     }
     return {**EMPTY, **fields}
+
+
+def checkpoint_fields(found: Checkpoint) -> dict[str, str]:
+    """Fill the form in with a checkpoint's network, options, labels and normalization, and its weights.
+
+    A checkpoint does not say how it was trained, but for the method's name.
+    """
+    info = found.info
+    method = METHODS.get(info.method)
+    trains_live = method is not None and method().has_global_model and not method.pools_data
+    normalization, data = _data(info.model, info.input)
+    further: dict[str, Any] = {"data": data} if data else {}
+    if info.options:
+        further["model"] = {"options": info.options}
+    if info.task != {"name": DEFAULT_TASK.name}:
+        further["task"] = info.task
+    fields = {
+        "labels": "\n".join(info.labels),
+        "model": info.model,
+        "method": info.method if trains_live else "fedavg",
+        "normalization": normalization,
+        "start_checkpoint": found.sha256,
+        "further": toml_tables(further),
+    }
+    return {**EMPTY, **fields}
+
+
+def _data(model: str, taken: InputSpec) -> tuple[str, dict[str, Any]]:
+    """Return how a checkpoint's examples were normalized, and what else the plan's `data` has to say of them."""
+    from models import MODELS  # who fills in a form for a checkpoint has loaded it already
+
+    data: dict[str, Any] = {}
+    if taken.kind == "image":
+        data["input"] = {"kind": "image", "shape": list(taken.shape), "fit": taken.fit}
+    elif (taken.shape[0], taken.rate_hz, taken.stride) != (128, 50.0, 64):
+        data["pipeline"] = {"window": taken.shape[0], "rate_hz": taken.rate_hz, "stride": taken.stride}
+    mean, std = list(taken.mean), list(taken.std)
+    if MODELS[model].takes_raw_input:
+        return "none", data
+    if mean == [0.0] * len(mean) and std == [1.0] * len(std):
+        return "client", data
+    square = [m * m + s * s for m, s in zip(mean, std, strict=True)]
+    return "federated", {**data, "statistics": {"count": 1, "total": mean, "square": square}}
 
 
 def _further(plan: Plan) -> dict[str, Any]:

@@ -19,6 +19,7 @@ MEDIA_TYPES = {
     "htmx.min.js": "text/javascript",
     "icon.svg": "image/svg+xml",
     "live.js": "text/javascript",
+    "upload.js": "text/javascript",
     "uPlot.iife.min.js": "text/javascript",
     "uPlot.min.css": "text/css",
 }

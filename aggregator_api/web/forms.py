@@ -11,6 +11,8 @@ from aggregator_api.auth import web_sessions
 from aggregator_api.errors import ForbiddenError, UnprocessableError
 
 MEDIA_TYPE = "application/x-www-form-urlencoded"
+UPLOADS = frozenset({"/checkpoints"})
+"""Pages' paths that take a file instead of a form, as its bytes; the session's token is in a header."""
 MAX_FIELDS = 100
 
 Form = dict[str, str]
@@ -29,7 +31,7 @@ async def checked_form(request: Request) -> Form:
         raise ForbiddenError(
             "the form comes from another site; open this server's page yourself, and send it from there"
         )
-    form = await _read(request)
+    form = {} if request.url.path in UPLOADS else await _read(request)
     session = getattr(request.state, "session", "")
     given = form.pop("csrf", "") or request.headers.get(web_sessions.CSRF_HEADER, "")
     # who logs in has no session yet, and whose session ended in another tab may still press 'Log out'

@@ -124,6 +124,7 @@ EMPTY = {
     "further": "",
     "start_federation": "",
     "start_version": "",
+    "start_checkpoint": "",
 }
 """The form's fields, with the plan's own defaults."""
 

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gaitway.files import write_file
+from gaitway.progress import working
 from gaitway.terminal import Console
 from har_pipeline.description.files import DescribedFiles, find_files
 from har_pipeline.description.guess.draft import draft
@@ -32,8 +33,8 @@ LEVELS: tuple[tuple[Sensor, str, str], ...] = (
 
 def write_draft(root: Path, out: Path | None, console: Console) -> None:
     """Guess a description of the files under root, print it, and write it to `out` if that is not there yet."""
-    with console.status("looking") as status:
-        found = draft(root, lambda done, name: status.update(f"trying it on file {done}: {escape(name)}"))
+    with working(console, "looking") as say:
+        found = draft(root, lambda done, name: say(f"trying it on file {done}: {name}"))
     text = found.toml()
     console.print(text, markup=False, soft_wrap=True)
     for problem in found.problems[:SHOWN_PROBLEMS]:
@@ -72,10 +73,8 @@ def show_description(description: Description, root: Path | None, console: Conso
         console.print("With --root PATH the files are read: which match, their rates, and their labels are counted.")
         return
     files = find_files(description, root)
-    with console.status("reading") as status:
-        reports = list(
-            inspect(description, files, lambda done, name: status.update(f"{done} of {files.count}: {escape(name)}"))
-        )
+    with working(console, "reading") as say:
+        reports = list(inspect(description, files, lambda done, name: say(f"{done} of {files.count}: {name}")))
     _show_files(files, reports, console)
     if all(report.problem for report in reports):
         raise SourceError("none of the files can be read by this description; see the reasons above")

@@ -29,14 +29,18 @@ def compare(
         str | None, typer.Option(help="Method or row that the others are tested against; by default fedavg.")
     ] = None,
     select: SelectOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print comparison.json, and all else to stderr.")] = False,
 ) -> None:
     """Put runs into one table, test them against a baseline seed by seed, and write HTML, Markdown and JSON."""
     from sim.reports.comparison.compare import compare as compare_runs
     from sim.reports.comparison.printed import print_comparison
 
+    console.stderr = as_json
     with cli_errors():
-        print_comparison(compare_runs(runs, out, baseline, select))
+        print_comparison(compare_runs(runs, out, baseline, select), console)
         console.print(f"Written to [bold]{out}[/bold]")
+        if as_json:
+            print((out / "comparison.json").read_text("utf-8"), end="")
 
 
 @app.command()

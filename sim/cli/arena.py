@@ -98,7 +98,9 @@ def render_command(
             pages[path] = render_marks(path.read_text("utf-8"), TABLES, known)
         stale = [path for path, text in pages.items() if not path.is_file() or path.read_text("utf-8") != text]
         if check and stale:
-            raise SettingsError(f"{stale[0]} is not what the summaries say; run `python -m sim arena render`")
+            words = f"{stale[0]} is not what the summaries say; run `python -m sim arena render`"
+            console.print(f"[bold red]failed:[/bold red] {escape(words)}", soft_wrap=True)
+            raise typer.Exit(ExitCode.FAILED)
         for path in stale:
             write_file(path, pages[path].encode())
             console.print(f"Written: [bold]{path}[/bold]")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated
@@ -36,6 +38,7 @@ def presets(
     out: Annotated[
         Path | None, typer.Option(help="With --classes, also draw each partition into this folder; by default none is.")
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON, with all that they set.")] = False,
 ) -> None:
     """List the named starting points by paper: clients, rounds, and the data that each needs; or explain some.
 
@@ -44,7 +47,9 @@ def presets(
     """
     with cli_errors():
         chosen = {name: preset_named(name) for name in names or ()}
-        if classes is not None:
+        if as_json:
+            print(json.dumps({name: asdict(each) for name, each in (chosen or PRESETS).items()}, indent=1, default=str))
+        elif classes is not None:
             _deal(chosen or {name: each for name, each in PRESETS.items() if each.reported}, classes, seed, out)
         elif chosen:
             for name, preset in chosen.items():

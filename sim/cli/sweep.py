@@ -56,6 +56,9 @@ def sweep(
         ),
     ] = None,
     select: SelectOption = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the comparison as JSON at the end, and all else to stderr.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print each cell's command and do nothing.")] = False,
     run_options: Annotated[
         list[str] | None, typer.Argument(help="After `--`: options of every `run`; what is left out has its default.")
@@ -67,6 +70,7 @@ def sweep(
     --when method=fedali:model=har_cnn_alp --when method=fedprox:method.mu=0.01,0.1 --jobs 2
     -- --data motionsense --data-root ../shared/data --rounds 20
     """
+    console.stderr = as_json
     run = _RunOptions(context)
     try:
         made = cells(_axes(over), [condition(text) for text in when or []], run_options or [], run.flags)
@@ -76,7 +80,7 @@ def sweep(
             _print_commands(record)
             return
         _play(record, jobs)
-        _compare(record, baseline, select)
+        _compare(record, baseline, select, as_json)
     except (SimError, OSError) as error:
         console.print(f"[bold red]error:[/bold red] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(ExitCode.REFUSED) from error
@@ -165,7 +169,7 @@ class CellDisplay:
             console.print(f"[{colour}]{status.phase}[/{colour}] {escape(cell.name)}{took}")
 
 
-def _compare(record: SweepRecord, baseline: str | None, select: Selection | None) -> None:
+def _compare(record: SweepRecord, baseline: str | None, select: Selection | None, as_json: bool) -> None:
     finished = record.in_phase(CellPhase.FINISHED, CellPhase.SKIPPED)
     if not finished:
         return
@@ -176,6 +180,8 @@ def _compare(record: SweepRecord, baseline: str | None, select: Selection | None
     found = compare([record.folder / cell.name for cell in finished], out, baseline, select)
     print_comparison(found, console)
     console.print(f"Comparison: [bold]{out / 'comparison.html'}[/bold]")
+    if as_json:
+        print((out / "comparison.json").read_text("utf-8"), end="")
 
 
 def _print_failures(record: SweepRecord) -> bool:

@@ -9,6 +9,9 @@ import base64
 import hashlib
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
 from aggregator_api.web import phone as web
 from tests.teaching_world import TeachingWorld
 
@@ -84,8 +87,12 @@ def mount(page: Page, address: str, world: TeachingWorld) -> None:
 
 
 def play(page: Page, world: TeachingWorld, activity: str, from_s: float = 0.0, seconds: float = 30.0) -> None:
-    """Have the phone moved as the person was recorded, from now on: m/s², and degrees a second."""
-    rows = world.recordings[activity]
-    rows = rows[(rows[:, 0] >= from_s) & (rows[:, 0] < from_s + seconds)] - [from_s, 0, 0, 0, 0, 0, 0]
-    rows[:, 4:] *= 57.29577951308232
+    """Have the phone moved as the person was recorded, from now on."""
+    move(page, world.recordings[activity], from_s, seconds)
+
+
+def move(page: Page, recording: npt.NDArray[np.float64], from_s: float = 0.0, seconds: float = 30.0) -> None:
+    """Have the phone moved as in a recording (n, 7) of s, m/s² and rad/s, from now on."""
+    rows = recording[(recording[:, 0] >= from_s) & (recording[:, 0] < from_s + seconds)] - [from_s, 0, 0, 0, 0, 0, 0]
+    rows[:, 4:] *= 57.29577951308232  # browsers say degrees a second
     page.evaluate(PLAY, rows.round(5).tolist())

@@ -34,6 +34,8 @@ RUN_BY = {
     "cluster.md": RUN_HERE,
     "inference.md": RUN_HERE,
     "your-data.md": RUN_HERE,
+    "compare-runs.md": "tests/repository/test_tutorial.py",
+    "tutorial.md": "tests/repository/test_tutorial.py",
 }
 """Who runs the blocks of a document that do not say `not run`."""
 

@@ -26,7 +26,7 @@ ENROL, CLAIM, TOKEN = "/v1/enrol", "/v1/enrol/claim", "/v1/enrol/token"
 UNKNOWN = "unknown.request"
 LOGIN, LOGOUT, CHECK = "/login", "/logout", "/new-federation/check"
 _PAGE_ACTIONS = {LOGIN: "sessions.create", LOGOUT: "sessions.delete", "/new-federation": "federations.create"}
-_PAGES = frozenset({"", "events", "federations", "live", "new-federation"})
+_PAGES = frozenset({"", "checkpoints", "events", "federations", "live", "new-federation"})
 """First parts of the paths of pages, which are named like what REST does at the path of the same name."""
 _SECRET = frozenset({"key", "csrf"})
 """Fields of forms that the audit must not hold."""
@@ -171,6 +171,8 @@ def _intent(scope: Scope, body: bytes) -> Intent:
     caller, address = state.get("caller"), state.get("client_address", client)
     found = target(scope["app"], scope["method"], scope["path"])
     is_form = _is_page(scope["path"]) or scope["path"] in _PAGE_ACTIONS
+    if _is_file(scope):  # not read as text, which takes as much memory again, nor shown
+        is_form, body = False, f"{len(body):,} bytes".encode()
     said = _fields(body) if is_form else _object(body)
     federation = found.federation or _text(said, "federation")
     if found.action == "federations.create":
@@ -182,6 +184,11 @@ def _intent(scope: Scope, body: bytes) -> Intent:
     detail = shown if found.action != UNKNOWN else f"{scope['method']} {scope['path'][:200]}"
     unnamed = "unknown" if is_form else "device"
     return Intent(caller.id if caller else unnamed, address, found.action, federation, device, detail)
+
+
+def _is_file(scope: Scope) -> bool:
+    path: str = scope["path"]
+    return path.removeprefix("/v1") == "/checkpoints"
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -31,8 +32,11 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
 
 
-def install(app: FastAPI, *, max_body_bytes: int) -> None:
-    """Answer every error of the application as a problem, and refuse bodies that are too large."""
+def install(app: FastAPI, *, max_body_bytes: int, larger: Mapping[str, int] | None = None) -> None:
+    """Answer every error of the application as a problem, and refuse bodies that are too large.
+
+    larger: paths whose bodies may be larger, and how large.
+    """
 
     @app.exception_handler(RequestError)
     async def known(request: Request, error: RequestError) -> Response:
@@ -54,7 +58,7 @@ def install(app: FastAPI, *, max_body_bytes: int) -> None:
             answer.headers["Allow"] = ", ".join(sorted(_methods_at(app, request.url.path)))
         return answer
 
-    app.add_middleware(BodyLimit, limit=max_body_bytes)
+    app.add_middleware(BodyLimit, limit=max_body_bytes, larger=larger or {})
 
 
 def _methods_at(app: FastAPI, path: str) -> set[str]:
@@ -67,15 +71,17 @@ def _methods_at(app: FastAPI, path: str) -> set[str]:
 class BodyLimit:
     """Refuses a request whose body is larger than the limit, whatever its Content-Length says."""
 
-    def __init__(self, app: ASGIApp, limit: int) -> None:
+    def __init__(self, app: ASGIApp, limit: int, larger: Mapping[str, int]) -> None:
         self._app = app
         self._limit = limit
+        self._larger = larger
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the body within the limit, then hand the request on."""
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD"):
             await self._app(scope, receive, send)
             return
+        limit = self._larger.get(scope["path"], self._limit)
         body = bytearray()
         more = True
         while more:
@@ -84,8 +90,9 @@ class BodyLimit:
                 return
             body += message.get("body", b"")
             more = message.get("more_body", False)
-            if len(body) > self._limit:
-                detail = f"the body is larger than {self._limit:,} bytes (max_body_bytes)"
+            if len(body) > limit:
+                setting = "max_model_bytes" if scope["path"] in self._larger else "max_body_bytes"
+                detail = f"the body is larger than {limit:,} bytes ({setting})"
                 await send_problem(scope, send, TooLargeError(detail))
                 return
         await self._app(scope, replay(bytes(body), receive), send)

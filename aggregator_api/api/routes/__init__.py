@@ -5,6 +5,7 @@ from __future__ import annotations
 from aggregator_api.api.routes import (
     audit,
     blobs,
+    checkpoints,
     device_messages,
     enrolment,
     events,
@@ -20,7 +21,7 @@ from aggregator_api.api.routes import (
 ROUTERS = tuple(
     module.router
     for module in (
-        *(federations, progress, models, rollouts, events),
+        *(federations, checkpoints, progress, models, rollouts, events),
         *(enrolment, device_messages, keys, audit, blobs, health),
     )
 )

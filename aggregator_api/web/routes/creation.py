@@ -6,11 +6,12 @@ import tomllib
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import RedirectResponse
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse, RedirectResponse
 from pydantic import ValidationError
 from sqlalchemy import select
 
-from aggregator_api.api.dependencies import DatabaseDep, FederationServiceDep
+from aggregator_api.api.dependencies import CheckpointServiceDep, DatabaseDep, FederationServiceDep
 from aggregator_api.auth.scopes import requires
 from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
@@ -19,7 +20,7 @@ from aggregator_api.errors import RequestError, UnprocessableError
 from aggregator_api.federations import service
 from aggregator_api.federations.initial_state import feature_dim_of, network_names
 from aggregator_api.federations.requests import NewFederation
-from aggregator_api.web.derivation import derived_fields
+from aggregator_api.web.derivation import checkpoint_fields, derived_fields
 from aggregator_api.web.forms import Form, FormDep, words_of
 from aggregator_api.web.pages import byte_text, page, part
 from aggregator_api.web.presets import EMPTY, FIRST, NORMALIZATIONS, PRESETS, RELEASES, filled
@@ -31,6 +32,7 @@ router = APIRouter()
 
 MAX_FURTHER = 20_000
 StartName = Annotated[str, Query(max_length=64)]
+StartCheckpoint = Annotated[str, Query(pattern=r"^([0-9a-f]{64})?$")]
 StartVersion = Annotated[int | None, Query(ge=0, le=2**31 - 1)]
 OFFERED = 200
 """Federations that are offered as a start, the newest; any other can be typed."""
@@ -49,9 +51,17 @@ _NUMBERS = {
 @router.get("/new-federation")
 @requires("operator")
 def show(
-    request: Request, database: DatabaseDep, preset: str = FIRST, start: StartName = "", version: StartVersion = None
+    request: Request,
+    database: DatabaseDep,
+    checkpoints: CheckpointServiceDep,
+    preset: str = FIRST,
+    start: StartName = "",
+    version: StartVersion = None,
+    checkpoint: StartCheckpoint = "",
 ) -> Response:
-    """Show the form: filled in by a preset, or with all that a federation's model needs, to continue from it."""
+    """Show the form: filled in by a preset, or with all that a model needs, to continue from it."""
+    if checkpoint:
+        return _form(request, database, checkpoint_fields(checkpoints.get(checkpoint)), preset="")
     if not start:
         return _form(request, database, filled(preset), preset=preset)
     with database.read() as session:
@@ -63,6 +73,15 @@ def show(
         )
         fields = derived_fields(Plan.model_validate(row.plan), row.name, found.version)
     return _form(request, database, fields, preset="")
+
+
+@router.post("/checkpoints", status_code=201)
+@requires("operator")
+async def upload(checkpoints: CheckpointServiceDep, request: Request) -> Response:
+    """Take a checkpoint's bytes, and tell the page's script where the form that continues from it is."""
+    body = await request.body()
+    found = await run_in_threadpool(checkpoints.put, body)
+    return JSONResponse({"sha256": found.sha256}, 201)
 
 
 @router.post("/new-federation/check")
@@ -124,7 +143,15 @@ def _read(form: Form) -> NewFederation:
 
 def _start(form: Form) -> dict[str, Any] | None:
     """Return the version whose weights the federation starts from; None: they are drawn."""
-    name, version = (form.get(f"start_{field}", "").strip() for field in ("federation", "version"))
+    name, version, checkpoint = (
+        form.get(f"start_{field}", "").strip() for field in ("federation", "version", "checkpoint")
+    )
+    if checkpoint:
+        if name or version:
+            raise UnprocessableError(
+                "start_checkpoint: weights come from a federation or a checkpoint; leave one empty"
+            )
+        return {"checkpoint": checkpoint}
     if not name:
         if version:
             raise UnprocessableError("start_version: of which federation? Name it, or leave both empty")

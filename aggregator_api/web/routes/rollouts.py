@@ -98,8 +98,7 @@ def change(settings: SettingsServiceDep, name: FederationName, form: FormDep) ->
         wanted = {"mode": mode} if schedule == OWN else release_settings(mode, schedule)
         settings.change(name, FederationChanges.model_validate({"rollout": wanted}))
     except KeyError as error:
-        known = ", ".join(SCHEDULES)
-        raise UnprocessableError(f"schedule: {schedule[:40]!r} is none of {known}") from error
+        raise _unknown_schedule(schedule) from error
     except ValidationError as error:
         raise UnprocessableError(first_problem(error, input_shown=True)) from error
     return RedirectResponse(f"/federations/{name}/rollouts", 303)
@@ -109,7 +108,10 @@ def change(settings: SettingsServiceDep, name: FederationName, form: FormDep) ->
 @requires("operator")
 def start(rollouts: RolloutServiceDep, database: DatabaseDep, name: FederationName, form: FormDep) -> Response:
     """Begin to release a version, by a schedule of waves where one is chosen."""
-    schedule = SCHEDULES.get(form.get("schedule", ""))
+    chosen = form.get("schedule", "") or OWN
+    if chosen not in (OWN, *SCHEDULES):
+        raise _unknown_schedule(chosen)
+    schedule = SCHEDULES.get(chosen)
     waves = {} if schedule is None else {"waves": schedule.waves, "soak_s": schedule.soak_s}
     with database.read() as session:
         refuse_changed(form, "what devices use", present_version(session, service.get_federation(session, name)))
@@ -183,6 +185,10 @@ def halt(rollouts: RolloutServiceDep, name: str, number: Number, form: FormDep) 
     """Halt it, or take a completed one back."""
     rollouts.halt(name, number)
     return _to(name, number)
+
+
+def _unknown_schedule(name: str) -> UnprocessableError:
+    return UnprocessableError(f"schedule: {name[:40]!r} is none of {', '.join((*SCHEDULES, OWN))}")
 
 
 def _to(name: str, number: int) -> Response:

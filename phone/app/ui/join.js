@@ -93,6 +93,8 @@ function joined({ participation }) {
           {},
           "It was approved and takes part. ",
           element("a", { href: "#take-part" }, "See what it does"),
+          ", ",
+          element("a", { href: "#teach" }, "teach it what you do"),
           ", or ",
           element("a", { href: "#collect" }, "record and label"),
           ".",

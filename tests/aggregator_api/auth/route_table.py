@@ -9,6 +9,7 @@ TABLE = """
 GET    /openapi.json                                                              anybody
 HEAD   /openapi.json                                                              anybody
 POST   /v1/federations                                                            operator | the server
+POST   /v1/checkpoints                                                            operator | the server
 GET    /v1/federations                                                            operator read | its own
 GET    /v1/federations/{name}                                                     operator read | {name}
 GET    /v1/federations/{name}/plan                                                operator read | {name}
@@ -88,6 +89,7 @@ GET    /live/overview                                                           
 GET    /audit                                                                     operator | the server
 GET    /compare                                                                   operator read | its own
 GET    /new-federation                                                            operator | the server
+POST   /checkpoints                                                               operator | the server
 POST   /new-federation/check                                                      operator | the server
 POST   /new-federation                                                            operator | the server
 GET    /federations/{name}/devices                                                operator read | {name}

@@ -51,20 +51,21 @@ def plan(**changes: object) -> Plan:
     )
 
 
-def seed(runtime: Runtime, *, devices: int = 12, rounds: int = 14, rollout: bool = True) -> None:
-    """Fill the server's database; the same numbers give the same scores."""
+def seed(runtime: Runtime, *, devices: int = 12, rounds: int = 14, rollout: bool = True, hostile: bool = True) -> None:
+    """Fill the server's database; the same numbers give the same scores. `hostile`: names and words that attack."""
     for name in (WALKS, "gestures"):
         runtime.federations.create(NewFederation(name=name, plan=plan()))
     with runtime.database.write() as session:
-        Seeder(session, get_federation(session, WALKS), devices).fill(rounds, rollout=rollout)
+        seeder = Seeder(session, get_federation(session, WALKS), devices, HOSTILE if hostile else "phone-other")
+        seeder.fill(rounds, rollout=rollout)
     runtime.federations.pause("gestures")
 
 
 class Seeder:
     """Writes what a federation would have written."""
 
-    def __init__(self, session: Session, federation: FederationRow, devices: int) -> None:
-        self._session, self._federation = session, federation
+    def __init__(self, session: Session, federation: FederationRow, devices: int, words: str = HOSTILE) -> None:
+        self._session, self._federation, self._words = session, federation, words
         self._random = Random(1)
         self._now = time.time()
         self._devices = [self._device(k) for k in range(devices)]
@@ -78,7 +79,7 @@ class Seeder:
             self._rollout()
         for k in range(3):
             self._token(k)
-        for name, detail in ((HOSTILE, HOSTILE), ("phone-new", "")):
+        for name, detail in ((self._words, self._words), ("phone-new", "")):
             self._session.add(self._row(name, "collecting", detail=detail, enrolment="pending"))
         self._session.flush()
 
@@ -255,8 +256,8 @@ class Seeder:
 
     def _quarantine(self, number: int) -> None:
         device = self._devices[-1]
-        self._update(device, number, "quarantined", reason=f"conv1.weight has NaN {HOSTILE}")
-        self._event("update.quarantined", self._now - 500, number=number, device=device.name, detail=HOSTILE)
+        self._update(device, number, "quarantined", reason=f"conv1.weight has NaN {self._words}")
+        self._event("update.quarantined", self._now - 500, number=number, device=device.name, detail=self._words)
 
     def _rollout(self) -> None:
         settings = plan().rollout.model_dump(mode="json")

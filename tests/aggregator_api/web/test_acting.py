@@ -29,7 +29,7 @@ from models.checkpoint import load_checkpoint
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.http_client import TestClient
 from tests.aggregator_api.web.seeded import Seeder, plan, seed
-from tests.aggregator_api.web.visitors import Visitor
+from tests.aggregator_api.web.visitors import FROM_HERE, Visitor
 
 
 @pytest.fixture(scope="module")
@@ -299,6 +299,27 @@ def test_a_federation_continues_from_another_with_all_that_its_model_needs(visit
     assert new["rollout"]["mode"] == "automatic"  # how its models are released is its own
 
 
+@pytest.mark.ci
+def test_a_federation_continues_from_an_uploaded_checkpoint(visitor: Visitor) -> None:
+    """As the page's script does it: the file's bytes, then the form that they fill in."""
+    checkpoint = visitor.get("/federations/walks/models/0/checkpoint").content
+    sent = {**FROM_HERE, "cookie": visitor.cookie, "content-type": "application/octet-stream"}
+    assert visitor.server.post("/checkpoints", content=checkpoint, headers=sent).status_code == 403  # no token
+    answer = visitor.server.post(
+        "/checkpoints", content=checkpoint, headers={**sent, "x-csrf-token": visitor.token("/")}
+    )
+    assert answer.status_code == 201, answer.text
+    fields = FormReader(visitor.get(f"/new-federation?checkpoint={answer.json()['sha256']}").text).fields
+    created = visitor.post("/new-federation", {**fields, "name": "uploaded", "csrf": visitor.token("/")})
+    assert created.status_code == 303, words_in(created.text)
+    with visitor.server.runtime.database.read() as session:
+        old, new = (get_federation(session, name).plan for name in ("walks", "uploaded"))
+    for part in ("labels", "method", "data", "task"):
+        assert new[part] == old[part], part
+    assert new["model"]["options"].items() >= old["model"]["options"].items()  # a checkpoint names every option
+    assert visitor.get(f"/new-federation?checkpoint={'0' * 64}").status_code == 404
+
+
 @pytest.mark.parametrize(
     ("start", "words"),
     [
@@ -306,6 +327,7 @@ def test_a_federation_continues_from_another_with_all_that_its_model_needs(visit
         ({"start_federation": "gestures", "start_version": "7"}, "has no model version 7"),
         ({"start_federation": "nobody"}, "nobody"),
         ({"start_version": "1"}, "start_version: of which federation?"),
+        ({"start_federation": "gestures", "start_checkpoint": "0" * 64}, "leave one empty"),
     ],
 )
 def test_a_start_that_does_not_exist_is_refused_in_words(visitor: Visitor, start: dict[str, str], words: str) -> None:

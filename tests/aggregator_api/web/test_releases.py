@@ -147,6 +147,9 @@ def test_a_gate_turns_away_in_words_and_a_reason_opens_only_that_of_the_measure(
     assert "it is worse" in words_in(refused.text)
     assert visitor.post(form.action, {**form.fields, "reason": " "}).status_code == 422
     assert visitor.post(form.action, {**form.fields, "reason": "a demonstration"}).status_code == 303
+    unknown = visitor.post(f"{HERE}/rollouts", {"csrf": form.fields["csrf"], "version": "2", "schedule": "hourly"})
+    assert unknown.status_code == 422
+    assert "schedule: 'hourly' is none of standard, careful, at-once, plan" in words_in(unknown.text)
     late = visitor.post(form.action, {**form.fields, "reason": "pressed again in another tab"})
     assert late.status_code == 409
     assert "was version 2 on the page" in words_in(late.text)

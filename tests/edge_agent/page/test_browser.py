@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edge_agent.page.access import password_hash
-from tests.browser import NEEDS_BROWSER, barriers, excess_width
+from tests.browser import NEEDS_BROWSER, Screenshots, barriers, excess_width
 from tests.edge_agent.page.page_devices import PageDevice
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def device(tmp_path: Path) -> Iterator[PageDevice]:
 
 
 def test_a_person_logs_in_labels_deletes_and_goes_back_to_a_model(
-    page: Page, device: PageDevice, tmp_path: Path
+    page: Page, device: PageDevice, screenshots: Screenshots, tmp_path: Path
 ) -> None:
     page.on("dialog", lambda dialog: dialog.accept())
     page.goto(device.address)
@@ -42,7 +42,7 @@ def test_a_person_logs_in_labels_deletes_and_goes_back_to_a_model(
     assert page.locator("#acc").evaluate(
         "c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some((v) => v)"
     )
-    page.screenshot(path=tmp_path / "device-page.png")
+    screenshots.take(page, "device-page")
     assert barriers(page) == []
     page.locator("#models").get_by_text("0.800").first.wait_for()  # as the words about models say it
     times = page.locator("#classes tbody td:nth-child(5)").all_inner_texts()

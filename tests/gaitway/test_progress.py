@@ -1,0 +1,49 @@
+"""Progress that cannot be drawn is printed: at once, and now and then for as long as the work lasts."""
+
+from __future__ import annotations
+
+import io
+import time
+
+import pytest
+
+from gaitway.progress import ProgressDisplay, working
+from gaitway.terminal import Console
+
+
+@pytest.fixture
+def piped(monkeypatch: pytest.MonkeyPatch) -> Console:
+    """A console whose output goes into a file."""
+    monkeypatch.setattr("gaitway.progress.LINE_EVERY_S", 0.02)
+    return Console(file=io.StringIO(), width=80)
+
+
+def wait_for(console: Console, words: str) -> None:
+    assert isinstance(console.file, io.StringIO)
+    deadline = time.monotonic() + 30
+    while words not in console.file.getvalue():
+        assert time.monotonic() < deadline, console.file.getvalue()
+        time.sleep(0.005)
+
+
+def test_work_without_a_bar_is_said_at_once_and_again(piped: Console) -> None:
+    with working(piped, "reading") as say:
+        wait_for(piped, "reading …\n")
+        wait_for(piped, "reading, 0 s\n")
+        say("3 of 9: [bold]a.csv[/bold]")
+        wait_for(piped, "3 of 9: [bold]a.csv[/bold], 0 s\n")  # a file's name is no markup
+
+
+def test_a_bar_is_a_line_now_and_then(piped: Console) -> None:
+    with ProgressDisplay(console=piped) as bars:
+        bars.update(bars.add_task("round 2", total=9), completed=3)
+        wait_for(piped, "round 2: 3 of 9, 0 s\n")
+
+
+def test_it_ends_with_its_work(piped: Console) -> None:
+    assert isinstance(piped.file, io.StringIO)
+    with pytest.raises(KeyboardInterrupt), working(piped, "reading"):
+        raise KeyboardInterrupt
+    ended = piped.file.getvalue()
+    time.sleep(0.1)
+    assert piped.file.getvalue() == ended
