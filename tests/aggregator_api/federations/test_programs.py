@@ -12,6 +12,7 @@ from aggregator_api.federations import programs
 from aggregator_api.federations.requests import NewFederation
 from aggregator_api.rounds.announcements import announcement
 from aggregator_api.storage import garbage_collection
+from federation.plan import SecureSettings
 from federation.protocol.messages import BlobPointer
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.continuous import continuous_plan
@@ -75,6 +76,9 @@ def test_what_cannot_be_made_is_said_and_the_federation_works(bench: Bench, monk
 def test_a_method_that_has_none_and_a_server_that_makes_none_say_why(bench: Bench) -> None:
     assert bench.runtime.programs.first_state(continuous_plan())[0] == "none"
     assert "analytic" in bench.runtime.programs.first_state(continuous_plan())[1]
+    secure = tiny_plan().model_copy(update={"secure": SecureSettings(mode="masked")})
+    state, words = bench.runtime.programs.first_state(secure)
+    assert (state, "devices without it wait" in words) == ("none", True)  # else each round draws and loses them
     bench.runtime.programs.is_on = False
     bench.runtime.federations.create(NewFederation(name=NAME, plan=tiny_plan()))
     assert (row_of(bench).program_state, "setting `programs`" in row_of(bench).program_note) == ("none", True)
