@@ -11,12 +11,13 @@ import numpy as np
 from torch import nn
 
 import models
+from federation.aggregation.ridge import Spread, spread_of
 from federation.methods.fedavg import FedAvg
 from federation.records import Client
 from federation.serving_heads import SHARED, head_without_labels
 from federation.tasks.task import Statistics, Task
 from federation.training.client_round import train_one
-from models.orientation import FAR, gravity_distance
+from models.orientation import FAR, gravity_columns, gravity_distance
 from sim.adaptation import adapt_head
 from sim.baselines import Baseline
 from sim.data.federated_data import ClientData
@@ -107,7 +108,7 @@ class _Scorer:
         scores = {each: self._measured(ClientModel(plain, heads[each]), client) for each in names}
         if shots:
             return {SERVED: self._measured(ClientModel(setup, served), client), **scores}
-        is_far = self._is_far(network, name, client)
+        is_far = self._is_far(name, client)
         self.far.setdefault(way, []).append(is_far)
         return {SERVED: scores[head_without_labels(names, is_far)], **scores}
 
@@ -148,11 +149,16 @@ class _Scorer:
         spec, classes = self.simulation.networks[0].model, self.simulation.setup.training.classes
         return models.build(spec.name, classes=classes, **spec.options)
 
-    def _is_far(self, network: Architecture, name: str, client: ClientData) -> bool:
-        was = self.simulation.data.new_statistics.get(name)
-        if was is None or client.train.x.dim() != 3:
+    @cached_property
+    def _usual_gravity(self) -> Spread | None:
+        columns, sums = gravity_columns(self._module), self.simulation.state.get("sums")
+        return spread_of(sums, columns) if columns and sums else None
+
+    def _is_far(self, name: str, client: ClientData) -> bool:
+        was, usual = self.simulation.data.new_statistics.get(name), self._usual_gravity
+        if was is None or usual is None or client.train.x.dim() != 3:
             return False
-        distance = gravity_distance(self._module, raw_windows(client.train, was))
+        distance = gravity_distance(self._module, raw_windows(client.train, was), *usual)
         return distance is not None and distance > FAR
 
 

@@ -4,7 +4,7 @@ All of them come out of one exchange of sums; a network of the device's own may 
 at least two activities have five contiguous labelled windows each, the heads are scored on those of these windows that
 are the holdout, the last in time of each activity, of which no head was made. The simplest is used unless another is
 right more often by more than a standard error of the paired difference over stretches of time (`training.comparison`).
-Without such windows it is the shared head, or the one that knows no axes where gravity lies far from what is usual
+Without such windows it is the shared head, or the one that knows no axes where gravity lies far from the others'
 (`training.orientation`), which is a warning sign and no proof. The winner then takes the place of the present model,
 unless that one is shown to be better on the same windows.
 """

@@ -9,11 +9,13 @@ import torch
 from torch import nn
 
 from edge_agent.training.local_data import LocalData
-from models.orientation import FAR, gravity_distance
+from federation.aggregation.ridge import spread_of
+from federation.records import Tree
+from models.orientation import FAR, gravity_columns, gravity_distance
 
 
 class Orientation(NamedTuple):
-    """How far gravity lies from what is usual, in deviations; None: the network does not say what is."""
+    """How far gravity lies from what is usual, in deviations; None: nobody has said yet what is."""
 
     distance: float | None
 
@@ -27,6 +29,8 @@ class Orientation(NamedTuple):
         return json.dumps({"distance": self.distance, "is_far": self.is_far}).encode()
 
 
-def orientation_of(module: nn.Module, data: LocalData) -> Orientation:
-    """Measure how far gravity lies from the constants of a network, on all windows (n, window, 6) of a device."""
-    return Orientation(gravity_distance(module, torch.from_numpy(data.train.x)))
+def orientation_of(module: nn.Module, data: LocalData, shared: Tree) -> Orientation:
+    """Measure how far gravity on all windows (n, window, 6) of a device lies from that in the shared sums."""
+    columns = gravity_columns(module)
+    usual = spread_of(shared, columns) if columns else None
+    return Orientation(None if usual is None else gravity_distance(module, torch.from_numpy(data.train.x), *usual))

@@ -234,7 +234,8 @@ class TorchRuntime(NamedTuple):
         first, began = copy.deepcopy(self.module), method.serving_model(self.initial)
         first.load_state_dict({**with_placeholder_head(began.params), **began.buffers})
         save_heads(job, self.settings, self.data, self.module, heads, version)
-        write_file(job.out / HEADS / ORIENTATION, orientation_of(self.module, self.data).to_json())
+        lies = orientation_of(self.module, self.data, self.broadcast["sums"])
+        write_file(job.out / HEADS / ORIENTATION, lies.to_json())
         export_heads(job, self.data, first)
 
 

@@ -8,7 +8,7 @@ What travels are 32-bit whole numbers of 2⁻¹⁵, which int64 adds without err
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import NamedTuple
 
@@ -122,6 +122,25 @@ def solve(
     added = torch.where((mean > 0) & (used > 0), ridge * mean, 1.0)
     found = torch.cholesky_solve(moment, torch.linalg.cholesky(gram + torch.diag(added)))
     return found[:-1].T, found[-1]
+
+
+class Spread(NamedTuple):
+    """Mean (k,) and covariance (k, k) of some features over everybody's windows, in float64."""
+
+    mean: Tensor
+    covariance: Tensor
+
+
+def spread_of(shared: Tree, columns: Sequence[int]) -> Spread | None:
+    """Return how some features are spread over the windows in the shared sums, weighed as there; None of no window."""
+    size, index = shared["moment"].shape[0], torch.tensor([*columns, shared["moment"].shape[0] - 1])
+    low, high = torch.minimum(index[:, None], index), torch.maximum(index[:, None], index)
+    squares = shared["gram"].double()[low * size - low * (low - 1) // 2 + high - low]  # of the packed upper triangle
+    weight = squares[-1, -1]
+    if weight <= 0:
+        return None
+    mean = squares[-1, :-1] / weight
+    return Spread(mean, squares[:-1, :-1] / weight - torch.outer(mean, mean))
 
 
 def solve_mean(

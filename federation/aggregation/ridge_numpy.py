@@ -109,12 +109,18 @@ def solve(
 def solve_mean(
     shared: FixedSums, own: FixedSums | None, clients: float, ridge: float, columns: Sequence[int], share: float
 ) -> RidgeHead:
-    """Solve the mean of the head on all features and, with so large a share, the one on `columns`, if there are any."""
+    """Solve the mean of the head on all features and, with so large a share, the one on `columns`, if there are any.
+
+    Classes behind the shared ones are those of the head on all features: only their owner's device, which lies as it
+    lies, has learnt them, and the mean would know them less (docs/methods.md, 'One round').
+    """
     whole = solve(shared, own, clients, ridge)
     if not columns or not share:
         return whole
-    part = solve(shared, own, clients, ridge, columns)
-    return RidgeHead(*((1 - share) * one + share * other for one, other in zip(whole, part, strict=True)))
+    part, federated = solve(shared, own, clients, ridge, columns), shared.moment.shape[1]
+    for one, other in zip(whole, part, strict=True):
+        one[:federated] = (1 - share) * one[:federated] + share * other[:federated]
+    return whole
 
 
 def _damped_solution(upper: Doubles, moment: Doubles, ridge: float) -> Doubles:

@@ -7,14 +7,16 @@
 
 import { byStretch, Paired, PairedGain, STRETCHES } from "./comparison.js";
 import { threeDecimals, withDecimals } from "./numbers.js";
-import { headScores, solve, solveMean } from "./ridge.js";
+import { distanceFromAll, headScores, solve, solveMean } from "./ridge.js";
 import { ClassSoundness, METRIC } from "./soundness.js";
 
 /** Labelled windows of one activity in one session: of fewer, a holdout says nothing. */
 const MIN_CONTIGUOUS = 5;
 const MIN_CLASSES = 2;
-/** Root mean square of the standardized means of the acceleration's axes: models/orientation.py. */
+/** Deviations of everybody's windows, root mean square over the acceleration's axes: models/orientation.py. */
 const FAR = 1;
+/** Added to everybody's variance on each axis. */
+const MIN_VARIANCE = 0.05;
 /** The simplest first. @type {Record<HeadName, string>} */
 export const HEADS_IN_WORDS = {
   shared: "shared head",
@@ -98,18 +100,21 @@ export function answersOf(embeddings, count, model) {
 }
 
 /**
- * Whether the phone lies otherwise than most, by the mean embedding of its windows: a warning sign, no proof.
- * @param {Float32Array} embeddings (n × D) @param {number} count n @param {readonly number[]} gravity columns
+ * Whether the phone lies otherwise than those of the shared sums, by the mean embedding of its windows: a warning sign,
+ * no proof.
+ * @param {Float32Array} embeddings (n × D) @param {readonly number[]} gravity columns @param {FixedSums} shared
+ * @returns {Promise<boolean>}
  */
-export function isFar(embeddings, count, gravity) {
+export async function isFar(embeddings, gravity, shared) {
+  const width = shared.moment.length / shared.classes - 1;
+  const count = embeddings.length / width;
   if (!count || !gravity.length) return false;
-  const width = embeddings.length / count;
-  const squares = gravity.map((column) => {
+  const mean = gravity.map((column) => {
     let sum = 0;
     for (let row = 0; row < count; row++) sum += embeddings[row * width + column];
-    return (sum / count) ** 2;
+    return sum / count;
   });
-  return Math.sqrt(squares.reduce((total, each) => total + each, 0) / gravity.length) > FAR;
+  return (await distanceFromAll(shared, gravity, mean, MIN_VARIANCE)) > FAR;
 }
 
 /**

@@ -105,7 +105,7 @@ export class Learner {
     const heads = await solveHeads(exchange);
     if (!heads.length) throw new Error("nobody has sent sums yet, and this phone has no labelled windows");
     const lying = train.y.length ? embeddings.train : embeddings.unlabelled;
-    const far = isFar(lying, lying.length / (exchange.shared.moment.length / exchange.shared.classes - 1), gravity);
+    const far = await isFar(lying, gravity, exchange.shared);
     const verdict = evaluate({ heads, present, holdout, train, embeddings: embeddings.holdout, labels, isFar: far });
     return { verdict, heads };
   }

@@ -130,7 +130,8 @@ export async function solve(shared, own, clients, ridge, columns = null) {
 }
 
 /**
- * The mean of the head on all features and, with so large a share, the one on `columns`, if there are any.
+ * The mean of the head on all features and, with so large a share, the one on `columns`, if there are any. Classes behind
+ * the shared ones are those of the head on all features: as federation/aggregation/ridge_numpy.py.
  * @param {FixedSums} shared @param {FixedSums | null} own @param {number} clients @param {number} ridge
  * @param {readonly number[]} columns @param {number} share @returns {Promise<Head>}
  */
@@ -138,9 +139,37 @@ export async function solveMean(shared, own, clients, ridge, columns, share) {
   const whole = await solve(shared, own, clients, ridge);
   if (!columns.length || !share) return whole;
   const part = await solve(shared, own, clients, ridge, columns);
-  const mean = (/** @type {Float64Array} */ one, /** @type {Float64Array} */ other) =>
-    one.map((value, i) => (1 - share) * value + share * other[i]);
+  const mean = (/** @type {Float64Array} */ one, /** @type {Float64Array} */ other) => {
+    const federated = (one.length / whole.bias.length) * shared.classes;
+    return one.map((value, i) => (i < federated ? (1 - share) * value + share * other[i] : value));
+  };
   return { weight: mean(whole.weight, part.weight), bias: mean(whole.bias, part.bias) };
+}
+
+/**
+ * How far a mean of some features lies from everybody's, in everybody's deviations: the root mean square over them, by
+ * the covariance of all windows in the sums (Mahalanobis). 0 where no window is in them.
+ * @param {FixedSums} shared @param {readonly number[]} columns of the features @param {readonly number[]} mean of them
+ * @param {number} variance added to everybody's @returns {Promise<number>}
+ */
+export async function distanceFromAll(shared, columns, mean, variance) {
+  const size = shared.moment.length / shared.classes;
+  const squares = lowerTriangle(shared.gram, null, 0, [...columns, size - 1], size);
+  const [count, last] = [columns.length, columns.length * (columns.length + 1)];
+  const weight = squares[last + count];
+  if (!(weight > 0)) return 0;
+  const all = columns.map((_, i) => squares[last + i] / weight);
+  const covariance = new Float64Array(count * count);
+  for (let i = 0; i < count; i++) {
+    for (let j = 0; j <= i; j++) {
+      covariance[i * count + j] = squares[i * (count + 1) + j] / weight - all[i] * all[j] + (i === j ? variance : 0);
+    }
+  }
+  const away = Float64Array.from(mean, (value, i) => value - all[i]);
+  const solved = away.slice();
+  await factorize(covariance, count);
+  substitute(covariance, count, solved, 1);
+  return Math.sqrt(Math.max(0, away.reduce((total, value, i) => total + value * solved[i], 0) / count));
 }
 
 /** @param {ArrayLike<number>} features (width) @param {Head} head @returns {Float64Array} (classes) */

@@ -133,6 +133,7 @@ test("a present model of another network is not asked, and gives way", async () 
 
 test("without labels it is the shared head, or the one without axes where the phone lies otherwise than most", async () => {
   const given = await situation({ label: null, orientationFree: [0] });
+  // in the first column a third of the others' windows have 3, the rest 0: a deviation of 1.4 about 1
   const far = { ...given.embeddings, unlabelled: Float32Array.from({ length: 40 }, (_, i) => (i % 2 ? 0 : 3)) };
   const near = { ...given.embeddings, unlabelled: new Float32Array(40).fill(1) };
   const chosen = async (embeddings, gravity) => (await new Learner().choose({ ...given, embeddings, gravity })).verdict;

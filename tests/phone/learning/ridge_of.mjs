@@ -1,13 +1,13 @@
 // Reads features of windows and shared sums, and writes the sums that a phone would send and the head that it solves.
 import { readFileSync } from "node:fs";
-import { addWindows, emptySums, predict, solve, solveMean, travelling } from "../../../phone/app/learning/ridge.js";
+import { addWindows, distanceFromAll, emptySums, predict, solve, solveMean, travelling } from "../../../phone/app/learning/ridge.js";
 import { floats } from "./vectors.mjs";
 
 /** @param {string} text base64 of little-endian int64 */
 const wholes = (text) => new BigInt64Array(Uint8Array.from(Buffer.from(text, "base64")).buffer);
 
 const written = (array) => Buffer.from(array.buffer).toString("base64");
-const { cases, clip, ridge } = JSON.parse(readFileSync(0, "utf8"));
+const { cases, clip, ridge, variance } = JSON.parse(readFileSync(0, "utf8"));
 const found = [];
 for (const { features, y, width, classes, shared, clients, columns, share } of cases) {
   const embeddings = floats(features);
@@ -27,6 +27,7 @@ for (const { features, y, width, classes, shared, clients, columns, share } of c
     weight: written(head.weight),
     bias: written(head.bias),
     predicted: predict(embeddings, head),
+    distance: await distanceFromAll(all, [0, 2, 4], [1, -1, 0.5], variance),
     seconds,
   });
 }

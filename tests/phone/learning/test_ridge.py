@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from federation.aggregation.ridge import spread_of
 from federation.aggregation.ridge_numpy import FixedSums, solve, solve_mean, sums_of, travelling
-from models.orientation import FAR
+from models.orientation import FAR, MIN_VARIANCE
 from tests.phone.learning.conftest import ByNode
 
 CLIP, RIDGE = 4.0, 1e-2
@@ -58,18 +60,32 @@ def test_sums_and_heads_are_those_of_numpy(by_node: ByNode) -> None:
         case(4, 7, 2, count=0),
         case(5, 783, 6, personal=1, count=200),  # as long as the plan's own network has them
     ]
-    answers = by_node("ridge_of.mjs", {"cases": [request(each) for each in cases], "clip": CLIP, "ridge": RIDGE})
+    given = {"clip": CLIP, "ridge": RIDGE, "variance": MIN_VARIANCE}
+    answers = by_node("ridge_of.mjs", {"cases": [request(each) for each in cases], **given})
     for each, found in zip(cases, answers, strict=True):
         own = travelling(sums_of(each["features"], each["y"], each["classes"], CLIP))
         assert np.array_equal(unpacked(found["gram"], "<i4"), own.gram)
         assert np.array_equal(unpacked(found["moment"], "<i4"), own.moment.reshape(-1))
-        given = each["shared"], own if each["clients"] else None, each["clients"], RIDGE, each["columns"]
-        head = solve_mean(*given, each["share"]) if each["share"] else solve(*given)
+        solved_of = each["shared"], own if each["clients"] else None, each["clients"], RIDGE, each["columns"]
+        head = solve_mean(*solved_of, each["share"]) if each["share"] else solve(*solved_of)
         assert unpacked(found["weight"], "<f8") == pytest.approx(head.weight.reshape(-1), abs=1e-6)
         assert unpacked(found["bias"], "<f8") == pytest.approx(head.bias, abs=1e-6)
         assert found["predicted"] == head.classes(each["features"]).tolist()
+        assert found["distance"] == pytest.approx(distance(each["shared"]), rel=1e-9)
+
+
+def distance(shared: FixedSums) -> float:
+    """Mahalanobis, of a mean that is the same in each case, over three features."""
+    sums = {name: torch.from_numpy(value) for name, value in shared._asdict().items()}
+    usual = spread_of(sums, (0, 2, 4))
+    assert usual
+    away = np.array([1, -1, 0.5]) - usual.mean.numpy()
+    return float(np.sqrt(away @ np.linalg.inv(usual.covariance.numpy() + MIN_VARIANCE * np.eye(3)) @ away / 3))
 
 
 def test_a_phone_and_a_board_call_the_same_direction_of_gravity_far() -> None:
     source = (Path(__file__).parents[3] / "phone/app/learning/heads.js").read_text()
-    assert [float(found) for found in re.findall(r"const FAR = ([\d.]+);", source)] == [FAR]
+    assert [float(found) for found in re.findall(r"const (?:FAR|MIN_VARIANCE) = ([\d.]+);", source)] == [
+        FAR,
+        MIN_VARIANCE,
+    ]
