@@ -211,6 +211,7 @@ def manifest_of(
         precision=job.precision,
         compression=job.compression,
         runtime=job.runtime,
+        processor=result.get("processor", "cpu"),
         size=update.stat().st_size,
         sha256=sha256,
         chunk_bytes=job.chunk_bytes,

@@ -102,6 +102,7 @@ def describe_device(store: StateStore, device: str, *, running: bool) -> list[st
         f"{waiting} of its updates wait for the server's answer." if waiting else "No update waits for an answer.",
         *(ThreadFailure(**each).describe(time.time()) for each in doing.get("failures", []) if running),
         *filter(None, [describe_restore(store), describe_participation(store)]),
+        *_trained_by(store),
         describe_served(store),
         *describe_release(store, device),
         *_left_alone(store),
@@ -136,6 +137,15 @@ def describe_served(store: StateStore) -> str:
     return f"It uses the {name_of(present)}" + (f"; {why}." if why else ".")
 
 
+def _trained_by(store: StateStore) -> list[str]:
+    """Say on what the last round was trained, where there is more to it than the CPU."""
+    trained = max(
+        (row for row in store.rounds() if row.update_id), key=lambda row: (row.epoch, row.round), default=None
+    )
+    words = trained.result.get("placement") if trained else ""
+    return [f"Its last round was trained {words}."] if words else []
+
+
 def _left_alone(store: StateStore) -> list[str]:
     judged = store.adoption_report()
     if judged is None or judged.answer == "adopted":
@@ -162,6 +172,7 @@ def _round(row: RememberedRound) -> dict[str, Any]:
         **{f"score_{when}": metrics.get(f"{metric}_{when}") for when in ("before", "after")},
         **scores,
         "seconds": row.result.get("seconds"),
+        "processor": row.result.get("processor", "cpu"),
         "status": row.status,
     }
 

@@ -280,6 +280,8 @@ class Supervisor:
         elif posted.record.get("event") == "epoch":
             done = posted.record.get("epoch")
             log.info("epoch finished round=%d epoch=%s", job.round, done, extra=about(round=job.round))
+        elif posted.record.get("event") == "placed":
+            log.info("training round=%d %s", job.round, posted.record.get("words"), extra=about(round=job.round))
         elif posted.record.get("event") == "trained":
             try:
                 kept = save_round(self.store, job)

@@ -1,6 +1,7 @@
-"""Trees of numpy arrays on the wire, and int8 uploads of them: what `federation.wire` does, without torch.
+"""Trees of numpy arrays on the wire, and int8 uploads of them, without torch.
 
-The bytes are the same, and so is what is refused. A tree is a flat dict by paths (`federation.paths`).
+The bytes are those of `federation.wire`, and so is what is refused; how numbers become int8 is written here alone, and
+`federation.wire.quantization` says by whom it was published. A tree is a flat dict by paths (`federation.paths`).
 """
 
 from __future__ import annotations
@@ -36,6 +37,14 @@ LEVELS = 127
 """Symmetric: −128 is not used, so that 0 stays 0."""
 TINY = float(np.finfo(np.float32).tiny)
 """The smallest normal number, where a block is all but zero: a scale is never 0, and its inverse never infinite."""
+
+
+class Quantized(NamedTuple):
+    """Arrays that travel, the scales of those among them that are int8, and what is still owed to the server."""
+
+    values: Arrays
+    scales: Arrays
+    residual: Arrays
 
 
 class EncodedArrays(NamedTuple):
@@ -100,30 +109,50 @@ def encode_upload(
     """
     if precision != "int8":
         return EncodedArrays(encode(upload, compression=compression, precision=precision), {})
-    values: Arrays = {}
-    scales: Arrays = {}
-    kept: Arrays = {}
+    packed = pack(upload, delta_reference, residual)
+    parts = {"values": packed.values, "scales": packed.scales}
+    flat = {f"{part}/{name}": value for part, named in parts.items() for name, value in named.items()}
+    return EncodedArrays(encode(flat, compression=compression), packed.residual)
+
+
+def is_quantized(dtype: str, count: int) -> bool:
+    """Whether so many numbers travel as int8: float32, and not so few that they hardly count."""
+    return dtype == "float32" and count >= BLOCK
+
+
+def blocks_of(count: int) -> int:
+    """Return how many scales so many numbers have."""
+    return -(-count // BLOCK)
+
+
+def pack(upload: Mapping[str, Array], delta_reference: Mapping[str, Array], residual: Mapping[str, Array]) -> Quantized:
+    """Quantize an upload; of what is in `delta_reference`, its change from there plus the residual of the round before.
+
+    Raises:
+        UpdateError: if an array that is to be quantized, or its change, is not finite.
+    """
+    packed = Quantized({}, {}, {})
     for name, value in upload.items():
-        values[f"values/{name}"] = value
-        if value.dtype != np.float32 or value.size < BLOCK:
+        packed.values[name] = value
+        if not is_quantized(value.dtype.name, value.size):
             continue
-        wanted = value
-        if name in delta_reference:
-            before = residual.get(name)
-            wanted = value - delta_reference[name]
-            if before is not None and before.shape == wanted.shape:
-                wanted = wanted + before
-        levels, scale = quantize(wanted)
-        if not np.isfinite(scale).all():
+        start = delta_reference.get(name)
+        wanted = value if start is None else _with_residual(value, start, residual.get(name))
+        levels, scales = quantize(wanted)
+        if not np.isfinite(scales).all():
             raise UpdateError(f"tensor {name!r}, or its change in this round, holds NaN or infinity")
-        values[f"values/{name}"], scales[f"scales/{name}"] = levels, scale
-        if name in delta_reference:
-            kept[name] = wanted - dequantize(levels, scale)
-    return EncodedArrays(encode(values | scales, compression=compression), kept)
+        packed.values[name], packed.scales[name] = levels, scales
+        if start is not None:
+            packed.residual[name] = wanted - dequantize(levels, scales)
+    return packed
 
 
 def quantize(values: Array) -> tuple[Array, Array]:
-    """Round float32 values (…) to int8 of that shape and float32 scales (blocks,), as `federation.wire` does."""
+    """Round float32 values (…) to int8 of that shape and float32 scales (blocks,).
+
+    Each number errs by at most half its scale, up to float32's own rounding. Of values that are not finite a scale is
+    not, and the levels mean nothing.
+    """
     blocks = _in_blocks(values)
     largest = np.maximum(blocks.max(1), -blocks.min(1))
     scales = np.maximum(largest / np.float32(LEVELS), np.float32(TINY))
@@ -134,8 +163,9 @@ def quantize(values: Array) -> tuple[Array, Array]:
 
 
 def dequantize(levels: Array, scales: Array) -> Array:
-    """Return q·scale in float32, in the shape of the levels."""
-    values = _in_blocks(levels).astype(np.float32) * scales[:, None]
+    """Return q·scale in float32, in the shape of the levels; infinity where a scale is too large for that."""
+    with np.errstate(over="ignore"):
+        values = _in_blocks(levels).astype(np.float32) * scales[:, None]
     return values.reshape(-1)[: levels.size].reshape(levels.shape)
 
 
@@ -146,6 +176,13 @@ def read_kept(data: bytes) -> Arrays:
         WireError: if it is damaged.
     """
     return decode(data, limit_bytes=len(data))
+
+
+def _with_residual(value: Array, start: Array, residual: Array | None) -> Array:
+    with np.errstate(over="ignore", invalid="ignore"):  # the scale says so
+        change: Array = value - start
+        # a client state may be older than this tensor
+        return change if residual is None or residual.shape != change.shape else change + residual
 
 
 def _in_blocks(values: Array) -> Array:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import TypeVar
 
+Head = TypeVar("Head")
 SHARED, PERSONALIZED = "shared", "personalized"
 SHARED_ANY_ORIENTATION, PERSONALIZED_ANY_ORIENTATION = "shared_any_orientation", "personalized_any_orientation"
 """The names that `Method.serving_models` gives them; the last two know nothing of how the phone lies."""
+
+
+def usable_heads(heads: Mapping[str, Head], *, is_trained: bool, is_labelled: bool) -> dict[str, Head]:
+    """Return those of a device's heads that mean something.
+
+    Before anybody's sums are in the broadcast these are the ones that need no sums of others. A device that has none of
+    its own has the shared ones.
+    """
+    return {name: head for name, head in heads.items() if (is_trained if name.startswith(SHARED) else is_labelled)}
 
 
 def head_without_labels(names: Collection[str], is_far: bool) -> str:

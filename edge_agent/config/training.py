@@ -13,6 +13,8 @@ from edge_agent.config.section import Section
 from federation.protocol.messages import Runtime
 from gaitway.tasks.soundness import MIN_EXAMPLES
 
+TrainingDevice = Literal["auto", "cpu", "cuda"]
+
 Condition = Literal["charging", "idle", "network", "battery", "temperature", "memory", "disk", "quiet_hours"]
 
 PORT, TLS_PORT = 1883, 8883
@@ -65,8 +67,12 @@ class TrainingSection(Section):
         description="what trains: torch, or ONNX Runtime with the program that the federation's server makes; "
         "auto: torch where it is installed",
     )
+    device: TrainingDevice = Field(
+        default="auto",
+        description="where it computes: cpu, or cuda, an NVIDIA GPU; auto: the GPU, where the runtime can use one",
+    )
     threads: int = Field(default=1, ge=1, le=1024)
-    memory_mb: int = Field(default=1024, ge=0, description="cap of its memory; 0: no cap")
+    memory_mb: int = Field(default=1024, ge=0, description="cap of its memory, on a GPU of the GPU's; 0: no cap")
     nice: int = Field(default=10, ge=0, le=19)
     max_round_s: float = Field(
         default=600.0, gt=0, description="a round's training ends after so long; what was done is partial work"

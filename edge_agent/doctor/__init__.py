@@ -33,7 +33,7 @@ def examine(path: Path) -> Iterator[CheckResult]:
     yield from network.check_server(config)
     yield from network.check_messages(config, running=running)
     yield from check_sensors(config, running=running)
-    yield machine.training_process(resolve_runtime(config.training.runtime))
+    yield machine.training_process(resolve_runtime(config.training.runtime), config.training.device)
 
 
 def _is_running(config: Config) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 from edge_agent.config.settings import Config
+from edge_agent.config.training import TrainingDevice
 from edge_agent.doctor.check_result import CheckResult, failure, ok, warning
 from edge_agent.errors import StoreError
 from edge_agent.status import describe_restore
@@ -29,9 +31,15 @@ TRAINING_DISK_MB = 1000.0
 TRAINING_MEMORY_MB = 600.0
 IMPORT_S = 120.0
 NEEDED = {
-    "torch": "import torch, onnx, onnxruntime, safetensors, scipy; print('torch', torch.__version__)",
-    "onnx": "import onnxruntime, safetensors, zstandard; print('without torch, ONNX Runtime', onnxruntime.__version__)",
+    "torch": "import torch, onnx, onnxruntime, safetensors, scipy; loaded = f'torch {torch.__version__}'",
+    "onnx": "import onnxruntime as ort, safetensors, zstandard; "
+    "loaded = f'without torch, ONNX Runtime {ort.__version__}'",
 }
+PLACED = """
+import json, sys
+from edge_agent.training.processor import place
+print(json.dumps([loaded, *place(sys.argv[1], sys.argv[2], 0)[1:]]))
+"""
 EXTRAS = {"torch": "edge", "onnx": "edge-lite"}
 
 
@@ -119,12 +127,12 @@ def memory(meminfo: Path = Path("/proc/meminfo")) -> CheckResult:
     return ok("memory", f"{free / 1000:.1f} GB free")
 
 
-def training_process(runtime: Runtime = "torch") -> CheckResult:
-    """Whether Python can load what a training process needs; in a process of its own, as it would be."""
+def training_process(runtime: Runtime = "torch", device: TrainingDevice = "cpu") -> CheckResult:
+    """Whether Python can load what a training process needs, and on what it computes; in a process of its own."""
     version = ".".join(map(str, sys.version_info[:3]))
     try:
         run = subprocess.run(
-            [sys.executable, "-c", NEEDED[runtime]],
+            [sys.executable, "-c", f"{NEEDED[runtime]}\n{PLACED}", runtime, device],
             capture_output=True,
             text=True,
             timeout=IMPORT_S,
@@ -143,4 +151,6 @@ def training_process(runtime: Runtime = "torch") -> CheckResult:
             f"Python {version}: {last}",
             f"pip install 'gaitway[{EXTRAS[runtime]}]'; see docs/dependencies.md",
         )
-    return ok("training", f"Python {version}, {run.stdout.strip()}")
+    loaded, words, advice = json.loads(run.stdout.strip().splitlines()[-1])
+    said = f"Python {version}, {loaded}" + (f"; {words}" if words else "")
+    return warning("training", said, advice) if advice else ok("training", said)

@@ -157,7 +157,8 @@ def _announced(transition: Transition, a: Announcement) -> None:
     elif a.epoch > transition.agent.epoch:
         _restored(transition, a)
     said = transition.agent.announcement
-    lacks_program = transition.policy.runtime == "onnx" and a.program is None and not a.continuous
+    needed = a.feature_model if a.continuous else a.program
+    lacks_program = transition.policy.runtime == "onnx" and needed is None
     transition.set(announcement=a, untrusted="", unannounced=False, lacks_program=lacks_program)
     if a.presence_check != transition.agent.presence_check:
         transition.set(

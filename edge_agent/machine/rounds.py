@@ -147,13 +147,13 @@ def _sum_request(transition: Transition, work: PendingWork) -> str:
 
 
 def _network(transition: Transition, work: PendingWork) -> BlobPointer | None:
-    """Return the ONNX file that the work needs: without torch the federation's program, else, of a continuous one, the
-    network of which heads are made: torch's exporter costs far more.
+    """Return the ONNX file that the work needs: of a continuous federation the network of which heads are made, since
+    torch's exporter costs far more, and without torch sums; of another one the program, without torch.
     """
-    a = transition.agent.announcement
-    if a and transition.policy.runtime == "onnx":
-        return a.program
-    return a.feature_model if a and work.continuous and leaves_model(a.plan) else None
+    a, without_torch = transition.agent.announcement, transition.policy.runtime == "onnx"
+    if a and work.continuous:
+        return a.feature_model if without_torch or leaves_model(a.plan) else None
+    return a.program if a and without_torch else None
 
 
 def _candidate(transition: Transition, work: PendingWork) -> None:

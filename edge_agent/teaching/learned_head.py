@@ -9,13 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.teaching.shared_sums import SharedSums
+from edge_agent.storage.shared_sums import SharedSums
 from edge_agent.teaching.stretches import left_out
-from federation.aggregation.ridge_numpy import RidgeHead, solve_mean, sums_of, travelling
+from federation.aggregation.ridge_numpy import RidgeHead, RidgeOptions, solve_mean, sums_of, travelling
 from gaitway.tasks.classification import confusion, scores_of
 
-RIDGE, CLIP, OWN_WEIGHT, ORIENTATION_FREE_SHARE = 1e-2, 4.0, 1.0, 0.33
-"""The method's defaults, for plans that leave them out."""
 Codes = NDArray[np.int64]
 
 
@@ -60,15 +58,15 @@ def learn(
 
     classes: the federation's and behind them the person's own.
     """
-    begun, ridge = time.perf_counter(), float(method.get("ridge", RIDGE))
+    begun, options = time.perf_counter(), RidgeOptions.of(method)
     train, test = left_out(windows.y, windows.start_s, windows.session, window_s)
     y = windows.y[train]
-    own = travelling(sums_of(windows.features[train], y, classes, float(method.get("clip", CLIP))))
-    weight = float(method.get("own_weight", OWN_WEIGHT)) * max(1, shared.clients)
-    means = windows.orientation_free, float(method.get("orientation_free_share", ORIENTATION_FREE_SHARE))
-    personal = solve_mean(shared.sums, own, weight, ridge, *means)
+    own = travelling(sums_of(windows.features[train], y, classes, options.clip))
+    weight = options.own_weight * max(1, shared.clients)
+    means = windows.orientation_free, options.orientation_free_share
+    personal = solve_mean(shared.sums, own, weight, options.ridge, *means)
     solve_s = time.perf_counter() - begun
-    everybody = solve_mean(shared.sums, None, 0, ridge, *means)
+    everybody = solve_mean(shared.sums, None, 0, options.ridge, *means)
     truth, features = windows.y[test], windows.features[test]
     federated = truth < everybody.bias.size
     mine, theirs = personal.classes(features), everybody.classes(features)

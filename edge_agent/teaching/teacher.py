@@ -17,11 +17,11 @@ from edge_agent.errors import AgentError, LabelError, StoreError
 from edge_agent.serving.model_registry import ModelRegistry
 from edge_agent.storage.labels import SHARE, known_activity, label_span, plan_labels
 from edge_agent.storage.personal_activities import add_activity, count_as, personal_activities, remove_activity
+from edge_agent.storage.shared_sums import SharedSums, newest_broadcast, read_shared_sums
 from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_store import FILE_NAME, WindowOutline, WindowStore
 from edge_agent.teaching.learned_head import EmbeddedWindows, LearnedHead, described, learn
 from edge_agent.teaching.lesson import LESSON_S, Lesson
-from edge_agent.teaching.shared_sums import SharedSums, newest_broadcast, read_shared_sums
 from edge_agent.training.local_data import pipeline_settings
 from export.runtime import ExportError, Session
 from federation.plan import Plan

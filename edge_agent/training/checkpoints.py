@@ -15,6 +15,7 @@ from federation import wire
 from federation.errors import WireError
 from federation.records import Client, Tensors, Tree
 from federation.training.callbacks import EpochCheckpoint, TrainingCallback
+from federation.tree import map_tree
 from federation.wire.schema import schema_of
 
 
@@ -23,8 +24,8 @@ class EpochCheckpoints(TrainingCallback):
 
     wants_checkpoints = True
 
-    def __init__(self, budget: RoundBudget, initial: Client) -> None:
-        self.budget, self.initial = budget, initial
+    def __init__(self, budget: RoundBudget, initial: Client, processor: str = "cpu") -> None:
+        self.budget, self.initial, self.processor = budget, initial, processor
 
     def resume(self) -> EpochCheckpoint | None:
         """Read the file; a damaged one is as good as none. Checkpoints of other rounds are deleted."""
@@ -36,7 +37,8 @@ class EpochCheckpoints(TrainingCallback):
         except (OSError, WireError, JobError, KeyError, TypeError, ValueError, RuntimeError):
             return None
         self.budget.resumed(found.epoch, seconds)
-        return found
+        moved: EpochCheckpoint = map_tree(self._there, found)
+        return moved
 
     def should_stop(self, steps: int) -> bool:
         """Say after at least one step whether the time is over."""
@@ -52,6 +54,9 @@ class EpochCheckpoints(TrainingCallback):
         tensors = {name: value for name, value in checkpoint._asdict().items() if name not in progress}
         write_file(self.budget.path, wire.encode({**tensors, "progress": progress}))
         self.budget.epoch_ended(checkpoint.epoch)
+
+    def _there(self, value: Any) -> Any:
+        return value.to(self.processor) if isinstance(value, Tensor) else value
 
     def _read(self, tree: Tree) -> EpochCheckpoint:
         progress = tree["progress"]

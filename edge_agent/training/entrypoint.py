@@ -1,6 +1,7 @@
 """How the training process starts, `python -m edge_agent.training.entrypoint JOB.json`: limited, then torch is loaded.
 
-The cap is on private writable memory (RLIMIT_DATA), not on the address space: torch maps twice as much as it touches.
+Where there may be a GPU, the cap comes later, when it is known what computes (`edge_agent.training.processor`). It is
+on private writable memory (RLIMIT_DATA), not on the address space: torch maps twice as much as it touches.
 Measured with torch 2.13 (CPU): a round of the CNN touches 324 MB, is charged 352 MB, and maps 857 MB; one of HART 402,
 434 and 937 MB.
 """
@@ -10,14 +11,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import gc
+import importlib
 import os
-import resource
 import select
 import signal
 import sys
 from pathlib import Path
 
 from edge_agent.training.job import Job
+from edge_agent.training.processor import cap_memory, may_use_gpu
 from gaitway import plugins
 
 
@@ -25,10 +27,8 @@ def limit_resources(job: Job) -> None:
     """Give way to other programs, and cap the memory."""
     with contextlib.suppress(OSError):  # a phone may not let its programs do it
         os.nice(job.nice)
-    if job.memory_mb:
-        cap = job.memory_mb << 20
-        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        resource.setrlimit(resource.RLIMIT_DATA, (cap if hard == resource.RLIM_INFINITY else min(cap, hard), hard))
+    if not may_use_gpu(job.processor):
+        cap_memory(job.memory_mb)
 
 
 def exit_with_supervisor() -> None:
@@ -54,7 +54,7 @@ if __name__ == "__main__":
     from edge_agent.training import trainer
 
     if job.runtime == "torch":
-        pass  # loads torch, under the cap
+        importlib.import_module("edge_agent.training.torch_runtime")  # loads torch, under the cap
     gc.freeze()
     gc.enable()
     sys.exit(trainer.main(sys.argv[1:]))

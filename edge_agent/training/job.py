@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from edge_agent.config.settings import Config
-from edge_agent.config.training import resolve_runtime
+from edge_agent.config.training import TrainingDevice, resolve_runtime
 from edge_agent.errors import JobError
 from edge_agent.machine.commands import StartJob
 from edge_agent.machine.events import Kind
@@ -33,6 +33,7 @@ CHECKPOINT, MODEL, PARITY = "candidate.safetensors", "model.onnx", "parity.json"
 CROSS_VALIDATION = "cross_validation.json"
 HEADS, ORIENTATION = "heads", "orientation.json"
 """Folder in a continuous federation's job folder with a folder for each head to choose among; how the device lies."""
+UNTRAINED = "the federation's model is the one that it began with: nobody has trained it yet"
 KEY_BYTES = 8
 WINDOW_KEYS = "windows.bin"
 """Numbers of the windows that a continuous federation's sums are of, eight bytes each."""
@@ -84,6 +85,7 @@ class Job(BaseModel):
     out: Path
     checkpoints: Path  # folder of the epochs' checkpoints
     threads: int
+    processor: TrainingDevice = "cpu"  # what is wanted; what is used, is found in the process
     nice: int
     memory_mb: int  # 0: no cap
     round_s: float
@@ -107,6 +109,7 @@ def make_job(config: Config, command: StartJob, broadcast: Path, client_state: s
     """
     folder, training = config.agent.data_dir.resolve(), config.training
     network, runtime = network_of(command.plan, config.agent.model), resolve_runtime(training.runtime)
+    by_program = runtime == "onnx" and not command.continuous
     if network is None:
         raise JobError(incompatibility(command.plan, config.agent.model))
     return Job(
@@ -123,13 +126,15 @@ def make_job(config: Config, command: StartJob, broadcast: Path, client_state: s
         broadcast=broadcast.resolve(),
         model=command.model,
         client_state=folder / client_state if client_state else None,
-        onnx_network=None if runtime == "onnx" else fetched and fetched.resolve(),
-        program=fetched and fetched.resolve() if runtime == "onnx" else None,
+        onnx_network=None if by_program else fetched and fetched.resolve(),
+        program=fetched and fetched.resolve() if by_program else None,
         runtime=runtime,
         candidate=candidate_path(folder, command.round) if command.kind == "export" else None,
         out=job_folder(folder, command.round, command.kind),
         checkpoints=folder / CHECKPOINTS,
         threads=training.threads,
+        # sums of features take seconds, and are to be the same on whatever the device computes
+        processor="cpu" if command.continuous else training.device,
         nice=training.nice,
         memory_mb=training.memory_mb,
         round_s=training.max_round_s,

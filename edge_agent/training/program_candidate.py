@@ -6,6 +6,7 @@ The checkpoint is what `models.checkpoint` reads; the ONNX file is the program's
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -47,13 +48,22 @@ def save_candidate(
     for name in manifest.noise:  # dropout's counters, which a model that serves never reads
         kind = manifest.client[name]
         state[name.removeprefix("client/buffers/")] = np.zeros(kind.shape, kind.dtype)
+    folder.mkdir(exist_ok=True)
+    spec = settings.input_spec(data.mean, data.std)
+    write_checkpoint(job, folder / CHECKPOINT, state, spec, round_number, manifest.model["options"])
+
+
+def write_checkpoint(
+    job: Job, path: Path, state: Arrays, spec: InputSpec, round_number: int, options: Mapping[str, Any] | None = None
+) -> None:
+    """Write a network's parameters and buffers as `models.checkpoint` reads them; options: all of the network's."""
     info = {
         "schema": CHECKPOINT_SCHEMA,
         "classes": len(job.plan.labels),
         "model": job.network.name,
-        "options": dict(manifest.model["options"]),
+        "options": dict(job.network.options if options is None else options),
         "labels": list(job.plan.labels),
-        "input": settings.input_spec(data.mean, data.std).to_json(),
+        "input": spec.to_json(),
         "method": str(job.plan.method.get("name", "")),
         "round": round_number,
         "federation": job.federation,
@@ -61,8 +71,7 @@ def save_candidate(
         "scores": {},
         "task": dict(job.plan.task),
     }
-    folder.mkdir(exist_ok=True)
-    write_file(folder / CHECKPOINT, arrays.encode(state, metadata={METADATA: json.dumps(info)}))
+    write_file(path, arrays.encode(state, metadata={METADATA: json.dumps(info)}))
 
 
 def export_candidate(

@@ -15,6 +15,7 @@ from edge_agent.storage.files import sha256_of, write_file
 from edge_agent.storage.images import Preparation
 from edge_agent.training.job import Job
 from edge_agent.training.local_data import LocalData, noun
+from edge_agent.training.processor import ON_CPU, Placement, fallback
 from edge_agent.training.program_candidate import export_candidate, save_candidate
 from edge_agent.training.round_budget import RoundBudget
 from edge_agent.training.runtime import Measurement, SentUpload, TrainedRound, require_whole_broadcast
@@ -37,10 +38,7 @@ from federation.errors import UpdateError, WireError
 from federation.wire_format import HEADER_BYTES
 from gaitway.tasks import TaskDefinition, task_of
 
-CONTINUOUS = (
-    "this federation is continuous, which a device takes part in with torch so far: install gaitway[edge], or teach "
-    "the device's own model on its page"
-)
+CONTINUOUS = "a continuous federation has sums, and no program"
 SECURE_SUMS = (
     "the federation adds updates up by secure sums (secure.mode), in which a device takes part with torch so far: "
     "install gaitway[edge], or leave this federation to other devices"
@@ -59,9 +57,10 @@ class ProgramRuntime(NamedTuple):
     program: TrainingProgram
     broadcast: Arrays
     task: TaskDefinition
+    placement: Placement = ON_CPU
 
     @classmethod
-    def open(cls, job: Job, settings: Preparation, data: LocalData) -> ProgramRuntime:
+    def open(cls, job: Job, settings: Preparation, data: LocalData, placement: Placement = ON_CPU) -> ProgramRuntime:
         """Check the program and the broadcast against the plan.
 
         Raises:
@@ -70,15 +69,17 @@ class ProgramRuntime(NamedTuple):
             ProgramError: if it is not a program that may be run.
             WireError: if the broadcast is none.
         """
-        if job.continuous:
-            raise NonRetryableJobError(CONTINUOUS)
         if job.plan.secure.is_on:
             raise NonRetryableJobError(SECURE_SUMS)
-        program, task = open_program(job), task_of(job.plan.task)
+        program, task = open_program(job, placement), task_of(job.plan.task)
+        if placement.processor == "cuda" and not program.runs_on_gpu():
+            reason = "ONNX Runtime's CUDA provider does not load: its libraries of CUDA or cuDNN are missing or others"
+            placement = fallback(reason, job.memory_mb)
+            program = open_program(job)
         takes, came = program.manifest.x.shape[1:], data.train.x.shape[1:]
         if takes != came:
             raise NonRetryableJobError(f"the program takes {noun(settings)} of shape {takes}, and these are {came}")
-        return cls(job, settings, data, program, _broadcast(job, program.manifest), task)
+        return cls(job, settings, data, program, _broadcast(job, program.manifest), task, placement)
 
     @property
     def has_global_model(self) -> bool:
@@ -233,7 +234,7 @@ class ProgramRuntime(NamedTuple):
         )
 
 
-def open_program(job: Job) -> TrainingProgram:
+def open_program(job: Job, placement: Placement = ON_CPU) -> TrainingProgram:
     """Read the federation's program, checked against the plan.
 
     Raises:
@@ -248,7 +249,8 @@ def open_program(job: Job) -> TrainingProgram:
         )
     if sha256_of(job.program) != job.program.name:
         raise JobError(f"the program in {job.program} is damaged: its sha256 is not the announced one")
-    program, plan = TrainingProgram.load(job.program, threads=job.threads), job.plan
+    gpu_memory_mb = job.memory_mb if placement.processor == "cuda" else None
+    program, plan = TrainingProgram.load(job.program, threads=job.threads, gpu_memory_mb=gpu_memory_mb), job.plan
     # an operator may change how many rounds there are, which a schedule of learning rates ends with
     manifest = program.manifest = program.manifest.model_copy(update={"rounds": plan.rounds.rounds})
     if manifest.model["name"] != job.network.name or manifest.method.get("name") != plan.method.get("name"):

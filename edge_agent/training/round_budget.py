@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from edge_agent.training.job import Job
+from federation.protocol.messages import Processor
 from har_pipeline import ClientWindows
 
 FORMAT = 1
@@ -23,8 +24,8 @@ FORMAT = 1
 SUFFIX = ".epoch"
 
 
-def checkpoint_path(folder: Path, job: Job, windows: ClientWindows) -> Path:
-    """Name the checkpoint of a job that trains on these windows."""
+def checkpoint_path(folder: Path, job: Job, windows: ClientWindows, processor: Processor = "cpu") -> Path:
+    """Name the checkpoint of a job that trains on these windows there."""
     runtime = "torch" if job.runtime == "torch" else "onnxruntime"
     data = hashlib.sha256(windows.x.tobytes())
     data.update(np.ascontiguousarray(windows.targets).tobytes())
@@ -41,6 +42,8 @@ def checkpoint_path(folder: Path, job: Job, windows: ClientWindows) -> Path:
         "program": job.program.name if job.program else "",
         "threads": job.threads,
     }
+    if processor != "cpu":
+        bound["processor"] = processor
     return folder / (hashlib.sha256(json.dumps(bound, sort_keys=True).encode()).hexdigest()[:40] + SUFFIX)
 
 

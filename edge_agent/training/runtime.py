@@ -17,6 +17,7 @@ from edge_agent.storage.files import sha256_of
 from edge_agent.storage.images import Preparation
 from edge_agent.training.job import Job
 from edge_agent.training.local_data import LocalData
+from edge_agent.training.processor import Placement
 from edge_agent.training.round_budget import RoundBudget
 from gaitway.tasks import Soundness
 
@@ -55,6 +56,10 @@ class TrainingRuntime(Protocol):
     @property
     def job(self) -> Job:
         """The job."""
+
+    @property
+    def placement(self) -> Placement:
+        """What computes it."""
 
     @property
     def settings(self) -> Preparation:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from edge_agent.errors import JobError, NonRetryableJobError
 from edge_agent.machine.state import leaves_model
@@ -17,33 +17,36 @@ from edge_agent.storage.files import write_file
 from edge_agent.storage.images import Preparation
 from edge_agent.training.candidate import export_candidate, export_heads, save_candidate, save_heads
 from edge_agent.training.checkpoints import EpochCheckpoints
-from edge_agent.training.job import HEADS, ORIENTATION, Job, is_out_of_memory
+from edge_agent.training.job import HEADS, ORIENTATION, UNTRAINED, Job, is_out_of_memory
 from edge_agent.training.local_data import LocalData, noun
 from edge_agent.training.orientation import orientation_of
+from edge_agent.training.processor import ON_CPU, Placement, is_of_gpu
 from edge_agent.training.round_budget import RoundBudget
 from edge_agent.training.runtime import Measurement, SentUpload, TrainedRound, require_whole_broadcast
 from edge_agent.training.summand import write_numbers
 from federation import wire
-from federation.aggregation.ridge import LIMIT
+from federation.aggregation.ridge_numpy import FixedSums, check_believable
 from federation.head import with_placeholder_head
 from federation.methods import method_from_json
 from federation.records import Client, Examples, Tree, Update
 from federation.rounds.server_round import keeps_partial_work
-from federation.serving_heads import SHARED
+from federation.serving_heads import usable_heads
 from federation.tasks import task_from_json
 from federation.tasks.task import arrays
+from federation.training.callbacks import TrainingCallback
 from federation.training.client_round import steps_of, train_one
-from federation.training.forward import initial_client, initial_model, network
-from federation.training.local_round import Setup
+from federation.training.forward import Network, initial_client, initial_model, network
+from federation.training.local_round import LocalRound, Setup
 from federation.training.prediction import measure, predict, task_mismatch
 from federation.training.rotation import ChannelScale
+from federation.tree import map_tree
 from federation.wire import uploads
 from federation.wire.schema import check_tree, schema_of, size_limit, upload_schema
+from har_pipeline import ClientWindows
 from models import build
 from models.errors import ModelError
 from models.mae import with_decoder
 
-UNTRAINED = "the federation's model is the one that it began with: nobody has trained it yet"
 EVALUATION_BATCH = 256
 """The simulation's default: ALP looks at the whole batch, so scores compare only at equal sizes."""
 
@@ -58,9 +61,11 @@ class TorchRuntime(NamedTuple):
     setup: Setup
     initial: Client
     broadcast: Tree
+    placement: Placement = ON_CPU
+    """Only what is computed goes there: what is kept, sent and exported lies in the CPU's memory."""
 
     @classmethod
-    def open(cls, job: Job, settings: Preparation, data: LocalData) -> TorchRuntime:
+    def open(cls, job: Job, settings: Preparation, data: LocalData, placement: Placement = ON_CPU) -> TorchRuntime:
         """Read the broadcast, and build the model as the server did.
 
         Raises:
@@ -76,11 +81,13 @@ class TorchRuntime(NamedTuple):
 
         module = initial_model(make, plan.training.seed)
         initial = method.init_client_state(initial_client(module), plan.training)
-        setup = Setup(method, plan.training, network(module), task, rounds=plan.rounds.rounds)
+        setup = Setup(method, plan.training, _network(module, placement), task, rounds=plan.rounds.rounds)
         if (statistics := data.statistics) is not None and data.channel_axis == -1:
             setup = replace(setup, channels=ChannelScale.of(statistics.mean, statistics.std))
-        _check_input(setup, initial, spec.name, data, settings)
-        return cls(job, settings, data, module, setup, initial, _broadcast(job, setup, initial))
+        broadcast = _broadcast(job, setup, initial)
+        opened = cls(job, settings, data, module, setup, initial, broadcast, placement)
+        opened._check_input()
+        return opened
 
     @property
     def has_global_model(self) -> bool:
@@ -112,6 +119,8 @@ class TorchRuntime(NamedTuple):
         if path is None:
             return initial, {}
         tree = wire.decode(path.read_bytes(), limit_bytes=path.stat().st_size)
+        if set(tree) == {"memory"}:  # of a round without torch: sums alone, of which the rest is made again
+            tree = {**initial._asdict(), "memory": {**initial.memory, **tree["memory"]}}
         client = Client(*(tree.get(name, {}) for name in Client._fields))  # the wire leaves out an empty group
         kept, residual = uploads.split_residual(client)
         for name, mine, expected in zip(Client._fields, kept, initial, strict=True):
@@ -126,9 +135,8 @@ class TorchRuntime(NamedTuple):
     def measured(self, client: Client) -> Measurement:
         """Measure a client on the holdout."""
         data, task = self.data, self.setup.task
-        x, y = torch.from_numpy(data.normalized(data.holdout)), torch.from_numpy(data.holdout.targets)
-        found = measure(self.setup, client, Examples(x, y), EVALUATION_BATCH)
-        sound = task.soundness(arrays(found), len(y), self.job.plan.labels, noun(self.settings))
+        found = measure(self.setup, self._there(client), self._examples(data, data.holdout), EVALUATION_BATCH)
+        sound = task.soundness(arrays(found), len(data.holdout), self.job.plan.labels, noun(self.settings))
         return Measurement(task.metrics(found), sound, task.class_scores(found))
 
     def train(self, client: Client, budget: RoundBudget) -> TrainedRound:
@@ -137,16 +145,8 @@ class TorchRuntime(NamedTuple):
         Raises:
             UpdateError: if training left NaN or infinity.
         """
-        setup, examples = self.setup, self._examples(self.data)
-        result = train_one(
-            setup,
-            client,
-            self.broadcast,
-            examples,
-            client_id=self.job.device,
-            round_number=self.job.round,
-            callback=EpochCheckpoints(budget, self.initial),
-        )
+        setup, examples = self.setup, self._examples(self.data, self.data.train)
+        result = self._round(client, examples, EpochCheckpoints(budget, self.initial, self.placement.processor))
         check_tree(result.upload, upload_schema(setup.method, setup.training, self.initial))
         return TrainedRound(result.client, result.upload, float(result.loss), steps_of(setup, len(examples.y)))
 
@@ -197,26 +197,54 @@ class TorchRuntime(NamedTuple):
     def fold_answers(self, fold: LocalData) -> np.ndarray:
         """Train the round anew on a fold's training windows, and return the answers (n,) to its others."""
         # a client that has taken part in nothing: what the method keeps has seen the fold
-        found = train_one(
+        found = self._round(self.initial, self._examples(fold, fold.train))
+        x = self._examples(fold, fold.holdout).x
+        return predict(self.setup, self._there(found.client), x, EVALUATION_BATCH)
+
+    def _examples(self, data: LocalData, part: ClientWindows) -> Examples:
+        examples = Examples(torch.from_numpy(data.normalized(part)), torch.from_numpy(part.targets))
+        return Examples(*map(self._there, examples))
+
+    def _round(self, client: Client, examples: Examples, callback: TrainingCallback | None = None) -> LocalRound:
+        """Run the job's round from a client, and return what it leaves in the CPU's memory."""
+        result = train_one(
             self.setup,
-            self.initial,
-            self.broadcast,
-            self._examples(fold),
+            self._there(client),
+            self._there(self.broadcast),
+            examples,
             client_id=self.job.device,
             round_number=self.job.round,
+            callback=callback,
         )
-        x = torch.from_numpy(fold.normalized(fold.holdout))
-        return predict(self.setup, found.client, x, EVALUATION_BATCH)
+        left: LocalRound = map_tree(Tensor.cpu, result)
+        return left
 
-    def _examples(self, data: LocalData) -> Examples:
-        return Examples(torch.from_numpy(data.normalized(data.train)), torch.from_numpy(data.train.targets))
+    def _there(self, tree: Any) -> Any:
+        """Lay tensors into the memory of what computes."""
+        where = self.placement.processor
+        return tree if where == "cpu" else map_tree(lambda value: value.to(where), tree)
+
+    def _check_input(self) -> None:
+        """Let the network take one example before anything is trained.
+
+        Raises:
+            NonRetryableJobError: if it takes none of this shape, or does not answer what the task asks for.
+        """
+        data, model = self.data, self.job.network.name
+        one = data.train.select(np.arange(1))
+        shape = tuple(one.x.shape[1:])
+        try:
+            mismatch = task_mismatch(self.setup, self._there(self.initial), self._examples(data, one))
+        except (RuntimeError, ValueError, ModelError) as error:
+            if is_out_of_memory(error) or is_of_gpu(error):
+                raise
+            words = f"{model} takes no {noun(self.settings)} of shape {shape}: {error}"
+            raise NonRetryableJobError(words) from error
+        if mismatch:
+            raise NonRetryableJobError(mismatch)
 
     def update_heads(self, client: Client | None) -> None:
-        """Make of the newest sums each head that the device can serve with.
-
-        Before anybody's sums are in the broadcast, those heads that need no sums of others. A device that has none of
-        its own has the shared ones.
-        """
+        """Make of the newest sums each head that the device can serve with."""
         job, method = self.job, self.setup.method
         if client is None:
             client, _ = method.receive(self.load_client()[0], self.broadcast)
@@ -224,10 +252,7 @@ class TorchRuntime(NamedTuple):
         if not leaves_model(job.plan):
             return
         heads = method.serving_models(client)
-        if not self.is_trained():
-            heads = {name: head for name, head in heads.items() if not name.startswith(SHARED)}
-        if not self.data.is_labelled:
-            heads = {name: head for name, head in heads.items() if name.startswith(SHARED)}
+        heads = usable_heads(heads, is_trained=self.is_trained(), is_labelled=self.data.is_labelled)
         if not heads:
             raise NonRetryableJobError(UNTRAINED)
         version = max(0, job.round - 1) if job.kind == "train" else job.round
@@ -239,23 +264,10 @@ class TorchRuntime(NamedTuple):
         export_heads(job, self.data, first)
 
 
-def _check_input(setup: Setup, initial: Client, model: str, data: LocalData, settings: Preparation) -> None:
-    """Let the network take one example before anything is trained.
-
-    Raises:
-        NonRetryableJobError: if it takes none of this shape, or does not answer what the task asks for.
-    """
-    one = data.train.select(np.arange(1))
-    examples = Examples(torch.from_numpy(data.normalized(one)), torch.from_numpy(one.targets))
-    shape = tuple(one.x.shape[1:])
-    try:
-        mismatch = task_mismatch(setup, initial, examples)
-    except (RuntimeError, ValueError, ModelError) as error:
-        if is_out_of_memory(error):
-            raise
-        raise NonRetryableJobError(f"{model} takes no {noun(settings)} of shape {shape}: {error}") from error
-    if mismatch:
-        raise NonRetryableJobError(mismatch)
+def _network(module: nn.Module, placement: Placement) -> Network:
+    if placement.processor == "cpu":
+        return network(module)
+    return network(copy.deepcopy(module).to(placement.processor))  # the other one is what is exported
 
 
 def _broadcast(job: Job, setup: Setup, initial: Client) -> Tree:
@@ -266,22 +278,8 @@ def _broadcast(job: Job, setup: Setup, initial: Client) -> Tree:
     tree = wire.decode(job.broadcast.read_bytes(), limit_bytes=size_limit(schema))
     check_tree(tree, schema)
     if job.continuous:
-        _check_sums(tree)
+        sums = tree["sums"]
+        fixed = FixedSums(sums["gram"].numpy(), sums["moment"].numpy())
+        if reason := check_believable(fixed, int(sums["clients"])):
+            raise NonRetryableJobError(reason)
     return tree
-
-
-def _check_sums(broadcast: Tree) -> None:
-    """Refuse sums that so many devices cannot have sent: each number of one device's fits into 32 bits.
-
-    Raises:
-        NonRetryableJobError: saying which sums, of how many devices.
-    """
-    sums = dict(broadcast.get("sums", {}))
-    clients = int(sums.pop("clients", 0))
-    for name, values in sums.items():
-        largest = int(values.abs().max())
-        if not 0 <= largest <= clients * int(LIMIT):
-            raise NonRetryableJobError(
-                f"the broadcast's sums {name} of {clients} devices reach {largest}; no device can add more than "
-                f"{int(LIMIT)}, so they are not believed, and the present model stays"
-            )

@@ -41,6 +41,7 @@ from edge_agent.training.local_data import (
     read_unlabelled_data,
     window_keys,
 )
+from edge_agent.training.processor import ON_CPU, Placement, fallback, first_line, is_of_gpu, place
 from edge_agent.training.round_budget import RoundBudget, checkpoint_path
 from edge_agent.training.runtime import Client, Measurement, TrainingRuntime
 from federation.protocol.messages import class_score_names
@@ -58,7 +59,7 @@ def main(arguments: list[str]) -> int:
     """Run the job that a file describes; 0 if everything that was due is on disk."""
     job = Job.model_validate_json(Path(arguments[0]).read_bytes())
     try:
-        run(job)
+        run_or_fall_back(job)
     except EXPECTED as error:
         if job.runtime == "onnx" and is_out_of_memory(error):  # ONNX Runtime says it in words of its own
             emit(event="error", reason=memory_cap_error(job.memory_mb), final=True)
@@ -77,12 +78,25 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def run(job: Job) -> None:
+def run_or_fall_back(job: Job) -> None:
+    """Do a job's work; on the CPU, from its beginning, if the GPU fails on the way."""
+    placement = place(job.runtime, job.processor, job.memory_mb)
+    try:
+        run(job, placement)
+    except (GaitwayError, RuntimeError) as error:
+        if placement.processor == "cpu" or not is_of_gpu(error):
+            raise
+        run(job, fallback(f"the GPU failed: {first_line(error)}", job.memory_mb))
+
+
+def run(job: Job, placement: Placement = ON_CPU) -> None:
     """Do a job's work; `EXPECTED` tells why it cannot be done."""
     if job.candidate is not None:
         export_kept(job, job.candidate)
         return
-    context = build_context(job)
+    context = build_context(job, placement)
+    if words := context.placement.describe():
+        emit(event="placed", words=words)
     if job.continuous:
         context.update_heads(train(context) if job.kind == "train" else None)
         return
@@ -112,7 +126,7 @@ def read_data(job: Job) -> tuple[Preparation, LocalData]:
     return settings, data
 
 
-def build_context(job: Job) -> TrainingRuntime:
+def build_context(job: Job, placement: Placement = ON_CPU) -> TrainingRuntime:
     """Read the windows and the broadcast, and have the model ready in the runtime that the job names.
 
     Raises:
@@ -120,13 +134,17 @@ def build_context(job: Job) -> TrainingRuntime:
         FederationError: if the broadcast does not fit the plan.
     """
     settings, data = read_data(job)
+    if job.runtime == "onnx" and job.continuous:
+        from edge_agent.training.sums_runtime import SumsRuntime
+
+        return SumsRuntime.open(job, settings, data)
     if job.runtime == "onnx":
         from edge_agent.training.program_runtime import ProgramRuntime
 
-        return ProgramRuntime.open(job, settings, data)
+        return ProgramRuntime.open(job, settings, data, placement)
     from edge_agent.training.torch_runtime import TorchRuntime  # loads torch, under the cap
 
-    return TorchRuntime.open(job, settings, data)
+    return TorchRuntime.open(job, settings, data, placement)
 
 
 def export_kept(job: Job, checkpoint: Path) -> None:
@@ -155,7 +173,7 @@ def train(context: TrainingRuntime) -> Client:
     begun = time.monotonic()
     client, residual = context.load_client()
     before = context.measured_as_received(client)
-    path = checkpoint_path(job.checkpoints, job, data.train)
+    path = checkpoint_path(job.checkpoints, job, data.train, context.placement.processor)
     budget = RoundBudget(path, job.round_s, lambda epoch: emit(event="epoch", epoch=epoch))
     trained = context.train(client, budget)
     steps, work = _work_done(context, budget, trained.asked_steps)
@@ -170,6 +188,8 @@ def train(context: TrainingRuntime) -> Client:
         # a device without holdout windows has no scores, and JSON no NaN
         "metrics": {name: value for name, value in metrics.items() if math.isfinite(value)},
         "seconds": time.monotonic() - begun,
+        "processor": context.placement.processor,
+        "placement": context.placement.describe(),
     }
     sent = context.sent(trained, residual)
     if job.plan.secure.is_on:

@@ -22,32 +22,38 @@ from export.runtime import LOAD_ERRORS
 Arrays = dict[str, NDArray[Any]]
 """Arrays by their paths, such as `client/params/head.0.weight`."""
 
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _KINDS = {"float": "float32", "double": "float64", "int32": "int32", "int64": "int64", "bool": "bool"}
 
 
 class TrainingProgram:
     """A checked program; a graph is loaded when it is first run, and kept."""
 
-    def __init__(self, file: ProgramFile, *, threads: int = 1) -> None:
+    def __init__(self, file: ProgramFile, *, threads: int = 1, gpu_memory_mb: int | None = None) -> None:
         self.manifest: Manifest = file.manifest
-        self._graphs, self._threads = file.graphs, threads
+        self._graphs, self._threads, self._gpu_memory_mb = file.graphs, threads, gpu_memory_mb
         self._sessions: dict[str, onnxruntime.InferenceSession] = {}
 
     @classmethod
-    def load(cls, source: Path | bytes, *, threads: int = 1) -> TrainingProgram:
-        """Read a file or its bytes.
+    def load(cls, source: Path | bytes, *, threads: int = 1, gpu_memory_mb: int | None = None) -> TrainingProgram:
+        """Read a file or its bytes, to run by CUDA if memory of the GPU is given (0: as much as there is).
 
         Raises:
             ProgramError: if it is not a program, or not one that may be run.
         """
         if isinstance(source, bytes):
-            return cls(read_program(source), threads=threads)
+            return cls(read_program(source), threads=threads, gpu_memory_mb=gpu_memory_mb)
         try:
             with source.open("rb") as file:
                 data = file.read(MAX_FILE_BYTES + 1)
         except OSError as error:
             raise ProgramError(f"{source}: {error}; expected a program") from None
-        return cls(read_program(data), threads=threads)
+        return cls(read_program(data), threads=threads, gpu_memory_mb=gpu_memory_mb)
+
+    def runs_on_gpu(self) -> bool:
+        """Whether the CUDA provider could be loaded; without its libraries ONNX Runtime goes on without a word."""
+        name = self.manifest.phases[0].step if self.manifest.phases else "evaluate"
+        return CUDA in self._session(name, self.manifest.graphs[name]).get_providers()
 
     def graph(self, name: str) -> bytes:
         """Return a graph's bytes, which were checked."""
@@ -79,10 +85,11 @@ class TrainingProgram:
             options = onnxruntime.SessionOptions()
             options.intra_op_num_threads = self._threads
             options.log_severity_level = 3
+            options.use_deterministic_compute = self._gpu_memory_mb is not None
             # the level above lays out convolutions in blocks, which the products here are not: a tenth slower
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
             try:
-                session = onnxruntime.InferenceSession(self._graphs[name], options, providers=["CPUExecutionProvider"])
+                session = onnxruntime.InferenceSession(self._graphs[name], options, providers=self._providers())
             except LOAD_ERRORS as error:
                 raise ProgramError(f"the graph {name} cannot be loaded: {error}") from None
             outputs = {OUTPUT + path: kind for path, kind in entry.outputs.items()}
@@ -90,6 +97,14 @@ class TrainingProgram:
             _check_ends(name, "outputs", session.get_outputs(), outputs)
             self._sessions[name] = session
         return self._sessions[name]
+
+    def _providers(self) -> list[str | tuple[str, dict[str, str]]]:
+        if self._gpu_memory_mb is None:
+            return [CPU]
+        # float32 as on the CPU, and an algorithm of cuDNN that does not depend on how busy the GPU is
+        options = {"use_tf32": "0", "cudnn_conv_algo_search": "DEFAULT", "arena_extend_strategy": "kSameAsRequested"}
+        limit = {"gpu_mem_limit": str(self._gpu_memory_mb << 20)} if self._gpu_memory_mb else {}
+        return [(CUDA, options | limit), CPU]
 
 
 def _check_ends(graph: str, which: str, ends: Iterable[Any], expected: Mapping[str, TensorType]) -> None:

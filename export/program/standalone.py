@@ -1,10 +1,12 @@
-"""A program's network as a file of its own: the graph `model` with a device's numbers laid in, without onnx or torch.
+"""A network as a file of its own with a device's numbers laid in, without onnx or torch.
 
-ONNX is protobuf: a graph's inputs become constants of the same names, everything else is copied as its bytes.
+ONNX is protobuf: of a program's graph `model` inputs become constants of the same names, of an exported file constants
+are replaced, and everything else is copied as its bytes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,6 +24,7 @@ TENSOR_DIMS, TENSOR_TYPE, TENSOR_NAME, TENSOR_RAW = 1, 2, 8, 9
 KEY, VALUE = 1, 2
 KINDS = {"float32": 1, "int32": 6, "int64": 7, "bool": 9, "float64": 11}
 """ONNX's numbers of types (TensorProto.DataType)."""
+TYPES = {number: name for name, number in KINDS.items()}
 BYTES = 2
 
 
@@ -37,10 +40,67 @@ def standalone_model(graph: bytes, values: Mapping[str, NDArray[Any]], propertie
             parts.append(_field(number, _with_constants(data, values)))
         else:
             parts.append(_copied(number, wire, data))
+    return b"".join([*parts, *_properties(properties)])
+
+
+def constants_of(model: bytes) -> dict[str, NDArray[Any]]:
+    """Return the constants of an exported file by their names.
+
+    Raises:
+        ProgramError: if one of them is not float or int, or lies outside the file.
+    """
+    found: dict[str, NDArray[Any]] = {}
+    for number, _, data in fields_of(model):
+        if number == MODEL_GRAPH and isinstance(data, memoryview):
+            for place, _, part in fields_of(data):
+                if place == GRAPH_INITIALIZER and isinstance(part, memoryview):
+                    found[_name(part, TENSOR_NAME)] = _array(part)
+    return found
+
+
+def with_constants(model: bytes, values: Mapping[str, NDArray[Any]], properties: Mapping[str, str]) -> bytes:
+    """Return an exported file with other values of some constants, and other properties.
+
+    Raises:
+        ProgramError: if it has no constant of a name, type and shape.
+    """
+    known = constants_of(model)
+    for name, value in values.items():
+        if name not in known or (known[name].dtype, known[name].shape) != (value.dtype, value.shape):
+            raise ProgramError(f"the file has no constant {name!r} of type {value.dtype} and shape {value.shape}")
+    parts = []
+    for number, wire, data in fields_of(model):
+        if number == MODEL_GRAPH and isinstance(data, memoryview):
+            parts.append(_field(number, _replaced(data, values)))
+        elif number != MODEL_PROPERTIES:
+            parts.append(_copied(number, wire, data))
+    return b"".join([*parts, *_properties(properties)])
+
+
+def _properties(properties: Mapping[str, str]) -> Iterator[bytes]:
     for name, text in properties.items():
-        entry = _field(KEY, name.encode()) + _field(VALUE, text.encode())
-        parts.append(_field(MODEL_PROPERTIES, entry))
+        yield _field(MODEL_PROPERTIES, _field(KEY, name.encode()) + _field(VALUE, text.encode()))
+
+
+def _replaced(graph: memoryview, values: Mapping[str, NDArray[Any]]) -> bytes:
+    parts = []
+    for number, wire, data in fields_of(graph):
+        name = _name(data, TENSOR_NAME) if number == GRAPH_INITIALIZER and isinstance(data, memoryview) else ""
+        parts.append(_field(number, _tensor(name, values[name])) if name in values else _copied(number, wire, data))
     return b"".join(parts)
+
+
+def _array(tensor: memoryview) -> NDArray[Any]:
+    fields = list(fields_of(tensor))
+    numbers = {number: data for number, _, data in fields if number != TENSOR_DIMS}
+    kind, raw = TYPES.get(int(str(numbers.get(TENSOR_TYPE)))), numbers.get(TENSOR_RAW, memoryview(b""))
+    shape = tuple(data for number, _, data in fields if number == TENSOR_DIMS and isinstance(data, int))
+    if kind is None or not isinstance(raw, memoryview) or not {*numbers} <= {TENSOR_TYPE, TENSOR_NAME, TENSOR_RAW}:
+        raise ProgramError(f"the constant {_name(tensor, TENSOR_NAME)!r} is none of numbers within the file")
+    values = np.frombuffer(raw, np.dtype(kind).newbyteorder("<"))
+    if values.size != math.prod(shape):
+        raise ProgramError(f"the constant {_name(tensor, TENSOR_NAME)!r} has {values.size} numbers for shape {shape}")
+    return values.reshape(shape).astype(kind, copy=False)
 
 
 def _with_constants(graph: memoryview, values: Mapping[str, NDArray[Any]]) -> bytes:

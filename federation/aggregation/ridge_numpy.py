@@ -7,7 +7,7 @@ knows (a person's own activities).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,21 @@ FEATURE_STEPS = float(1 << 12)
 SUM_STEPS = float(1 << 15)
 LIMIT = float((1 << 31) - 1)
 Doubles = NDArray[np.float64]
+
+
+class RidgeOptions(NamedTuple):
+    """A plan's options of the method, with the defaults of `federation.methods.analytic`."""
+
+    ridge: float = 1e-2
+    clip: float = 4.0
+    own_weight: float = 1.0
+    orientation_free_share: float = 0.33
+    rotations: int = 0
+
+    @classmethod
+    def of(cls, method: Mapping[str, Any]) -> RidgeOptions:
+        """Take those of a plan's method that are here."""
+        return cls(**{name: method[name] for name in cls._fields if name in method})
 
 
 class RidgeSums(NamedTuple):
@@ -123,15 +138,29 @@ def solve_mean(
     return whole
 
 
+def check_believable(sums: FixedSums, clients: int) -> str:
+    """Say which sums so many devices cannot have sent, each number of one's fitting into 32 bits; '' where they can."""
+    for name, values in sums._asdict().items():
+        # the least int64 has no positive one
+        largest = max(int(values.max(initial=0)), -int(values.min(initial=0)))
+        if largest > clients * int(LIMIT):
+            return (
+                f"the broadcast's sums {name} of {clients} devices reach {largest}; no device can add more than "
+                f"{int(LIMIT)}, so they are not believed, and the present model stays"
+            )
+    return ""
+
+
 def _damped_solution(upper: Doubles, moment: Doubles, ridge: float) -> Doubles:
     """Solve (G + λ tr/d I) W = B by Cholesky, where `upper` holds G's upper triangle."""
-    try:
-        from scipy.linalg import cho_factor, cho_solve  # a hundred megabytes, which a device that only trains can spare
-    except ImportError as error:
-        raise UpdateError("a head is solved by scipy, which is not installed: pip install scipy") from error
-    mean = np.trace(upper) / len(upper)
-    upper[np.diag_indices_from(upper)] += ridge * mean if mean > 0 else 1.0
-    return np.asarray(cho_solve(cho_factor(upper, lower=False, overwrite_a=True), moment))
+    gram = np.triu(upper) + np.triu(upper, 1).T
+    mean = np.trace(gram) / len(gram)
+    gram[np.diag_indices_from(gram)] += ridge * mean if mean > 0 else 1.0
+    try:  # numpy solves no triangular system by itself: scipy does, and takes a hundred megabytes of a device
+        np.linalg.cholesky(gram)
+        return np.linalg.solve(gram, moment)
+    except np.linalg.LinAlgError as error:
+        raise UpdateError(f"the sums are not those of any examples, no head can be solved of them: {error}") from error
 
 
 def _check_alike(shared: FixedSums, own: FixedSums) -> None:

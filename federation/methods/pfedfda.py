@@ -178,7 +178,7 @@ class PFedFda(Method):
                 parts.append(-(chances * held_out).sum() / held_out.sum().clamp(min=1))
             return torch.stack(parts).sum()
 
-        found = [features.new_tensor(0.5), features.new_tensor(0.5)]
+        found = [features.new_full((), 0.5), features.new_full((), 0.5)]
         grid = torch.linspace(0, 1, _GRID, dtype=features.dtype, device=features.device)
         for part in (0, 1) * _SWEEPS:
             tried = [[beta if self.one_beta or n == part else found[n] for n in (0, 1)] for beta in grid]

@@ -32,6 +32,8 @@ Compression = Literal["none", "zstd"]
 
 Runtime = Literal["torch", "onnx"]
 """What computes a device's rounds: torch, or ONNX Runtime with the federation's program."""
+Processor = Literal["cpu", "cuda"]
+"""Where it computes them."""
 
 Epoch = Annotated[int, Field(ge=1, lt=1 << 53)]
 """Counts how often a server was restored: it only rises, while all its other numbers may come again."""
@@ -354,6 +356,11 @@ class UpdateManifest(Strict):
         # left out where it is torch, so that servers of a version without it go on
         exclude_if=lambda runtime: runtime == "torch",
         description="what trained it",
+    )
+    processor: Processor = Field(
+        default="cpu",
+        exclude_if=lambda processor: processor == "cpu",
+        description="where: on the CPU, or on a GPU by CUDA",
     )
     size: int = Field(ge=0, le=1 << 34)
     sha256: Sha256

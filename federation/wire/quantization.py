@@ -10,26 +10,23 @@ Differs from the papers: levels are evenly spaced, and the change is that of a w
 `Method.delta_reference` are sent as changes and have a residual: what one round lost of them no later round would
 bring. Others, such as prototypes, are measured anew each round, so a residual would only add the last round's error to
 this one's.
+
+The arithmetic is `federation.arrays`', which devices without torch use: here are its trees of tensors and their schema.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
+from federation import arrays
 from federation.errors import UpdateError
 from federation.records import Tensors, Tree
 from federation.tree import flatten, unflatten
-from federation.wire.schema import Schema, TensorSpec, check_tree, spec_of
-
-BLOCK = 256
-"""Numbers that share a scale: 1.6 % more bytes. Rows of a matrix cost three times that, and err as much."""
-
-LEVELS = 127
-"""Symmetric: −128 is not used, so that 0 stays 0."""
+from federation.wire.schema import Schema, TensorSpec, check_tree
 
 
 class Packed(NamedTuple):
@@ -39,18 +36,15 @@ class Packed(NamedTuple):
     residual: Tree
 
 
-def is_quantized(spec: TensorSpec) -> bool:
-    """Whether a tensor travels as int8: float32, and not so small that it hardly counts."""
-    return spec.dtype == torch.float32 and torch.Size(spec.shape).numel() >= BLOCK
-
-
 def packed_schema(schema: Schema) -> Schema:
     """Say what the tensors of a packed upload look like."""
     values, scales = {}, {}
     for name, spec in schema.items():
-        values[f"values/{name}"] = spec._replace(dtype=torch.int8) if is_quantized(spec) else spec
-        if is_quantized(spec):
-            scales[f"scales/{name}"] = TensorSpec((_blocks(torch.Size(spec.shape).numel()),), torch.float32)
+        count = torch.Size(spec.shape).numel()
+        values[f"values/{name}"] = spec
+        if arrays.is_quantized(str(spec.dtype).removeprefix("torch."), count):
+            values[f"values/{name}"] = spec._replace(dtype=torch.int8)
+            scales[f"scales/{name}"] = TensorSpec((arrays.blocks_of(count),), torch.float32)
     return {**values, **scales}
 
 
@@ -58,23 +52,14 @@ def pack(upload: Tree, delta_reference: Tree, residual: Tree) -> Packed:
     """Quantize an upload; of what is in `delta_reference`, its change from there plus the residual of the round before.
 
     Raises:
-        UpdateError: if a tensor, or its change, is not finite.
+        UpdateError: if a tensor that is to be quantized, or its change, is not finite.
     """
-    start, before = flatten(delta_reference), flatten(residual)
-    values: Tensors = {}
-    scales: Tensors = {}
-    kept: Tensors = {}
-    for name, value in flatten(upload).items():
-        if not is_quantized(spec_of(value)):
-            values[name] = value
-            continue
-        wanted = _with_residual(value, start[name], before.get(name)) if name in start else value
-        values[name], scales[name] = quantize(wanted)
-        if not torch.isfinite(scales[name]).all():
-            raise UpdateError(f"tensor {name!r}, or its change in this round, holds NaN or infinity")
-        if name in start:
-            kept[name] = wanted.sub_(dequantize(values[name], scales[name]))
-    return Packed({"values": unflatten(values), "scales": unflatten(scales)}, unflatten(kept))
+    mine = flatten(upload)
+    names = [name for name, value in mine.items() if value.dtype == torch.float32]
+    packed = arrays.pack(*(_as_arrays(tree, names) for tree in (upload, delta_reference, residual)))
+    levels = {name: packed.values[name] for name in packed.scales}
+    tree = {"values": unflatten({**mine, **_as_tensors(levels)}), "scales": unflatten(_as_tensors(packed.scales))}
+    return Packed(tree, unflatten(_as_tensors(packed.residual)))
 
 
 def unpack(packed: Tree, schema: Schema, delta_reference: Tree) -> Tree:
@@ -89,39 +74,20 @@ def unpack(packed: Tree, schema: Schema, delta_reference: Tree) -> Tree:
     for name, scale in scales.items():
         if not bool((scale > 0).all()):
             raise UpdateError(f"the scales of tensor {name!r} must be above 0; the least is {float(scale.min()):g}")
-    sent = {name: dequantize(value, scales[name]) if name in scales else value for name, value in values.items()}
+    sent = {name: _dequantized(value, scales[name]) if name in scales else value for name, value in values.items()}
     for name in scales.keys() & start.keys():
         sent[name].add_(start[name])
     return unflatten({name: sent[name] for name in schema})
 
 
-def quantize(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Round float32 values (…) to int8 of that shape and float32 scales (blocks,).
-
-    Each number errs by at most half its scale, up to float32's own rounding; values must be finite.
-    """
-    blocks = _in_blocks(values)
-    # the smallest normal number, where a block is all but zero: a scale is never 0, and its inverse never infinite
-    scales = (torch.maximum(blocks.amax(1), -blocks.amin(1)) / LEVELS).clamp(min=torch.finfo(torch.float32).tiny)
-    levels = (blocks / scales[:, None]).round_().to(torch.int8)
-    return levels.reshape(-1)[: values.numel()].reshape(values.shape), scales
+def _dequantized(levels: Tensor, scales: Tensor) -> Tensor:
+    return torch.from_numpy(arrays.dequantize(levels.numpy(), scales.numpy()))
 
 
-def dequantize(levels: Tensor, scales: Tensor) -> Tensor:
-    """Return q·scale in float32, in the shape of the levels."""
-    values = _in_blocks(levels).float().mul_(scales[:, None])
-    return values.reshape(-1)[: levels.numel()].reshape(levels.shape)
+def _as_arrays(tree: Tree, names: Sequence[str]) -> arrays.Arrays:
+    flat = flatten(tree)
+    return {name: flat[name].detach().cpu().numpy() for name in names if name in flat}
 
 
-def _with_residual(value: Tensor, start: Tensor, residual: Tensor | None) -> Tensor:
-    change = value - start
-    # a client state may be older than this tensor
-    return change if residual is None or residual.shape != change.shape else change.add_(residual)
-
-
-def _in_blocks(values: Tensor) -> Tensor:
-    return pad(values.reshape(-1), (0, -values.numel() % BLOCK)).reshape(-1, BLOCK)
-
-
-def _blocks(count: int) -> int:
-    return -(-count // BLOCK)
+def _as_tensors(flat: arrays.Arrays) -> Tensors:
+    return {name: torch.from_numpy(value) for name, value in flat.items()}

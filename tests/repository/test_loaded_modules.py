@@ -23,7 +23,10 @@ from tests.repository.imports import REPOSITORY
         ("import edge_agent", "torch fastapi sqlalchemy aggregator_api sim"),
         ("import edge_agent.supervisor", "torch fastapi sqlalchemy aggregator_api sim"),
         ("import edge_agent.__main__", "torch onnx scipy pandas PIL"),
-        ("import edge_agent.training.program_runtime, edge_agent.training.trainer", "torch onnx scipy pandas models"),
+        (
+            "import edge_agent.training.program_runtime, edge_agent.training.sums_runtime, edge_agent.training.trainer",
+            "torch onnx scipy pandas models",
+        ),
         (
             "import aggregator_api.app",
             "edge_agent sim har_pipeline pandas federation.training.local_round federation.training.client_round",

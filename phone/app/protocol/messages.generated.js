@@ -568,6 +568,7 @@ export const offer = object({
  * @property {"lossless" | "float16" | "int8"} [precision]
  * @property {"none" | "zstd"} [compression]
  * @property {"torch" | "onnx"} [runtime] what trained it
+ * @property {"cpu" | "cuda"} [processor] where: on the CPU, or on a GPU by CUDA
  * @property {number} size
  * @property {string} sha256
  * @property {number} chunk_bytes

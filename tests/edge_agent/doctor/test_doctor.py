@@ -299,7 +299,7 @@ def test_a_phone_that_nobody_has_heard(tmp_path: Path) -> None:
 
 
 def test_the_whole_visit_of_a_device_whose_server_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "NEEDED", dict.fromkeys(("torch", "onnx"), "print('torch, not loaded here')"))
+    monkeypatch.setattr(machine, "NEEDED", dict.fromkeys(("torch", "onnx"), "loaded = 'torch, not loaded here'"))
     with closing(socket.socket()) as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]

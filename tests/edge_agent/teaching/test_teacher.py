@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from edge_agent.errors import LabelError, StoreError
+from edge_agent.storage.shared_sums import read_shared_sums
 from edge_agent.storage.state_store import StateStore
-from edge_agent.teaching.shared_sums import read_shared_sums
 from edge_agent.teaching.teacher import LEFT_ALONE_S, Teacher
 from edge_agent.training.local_data import pipeline_settings
 from har_pipeline import Recording, StreamPipeline, Window

@@ -24,13 +24,26 @@ from edge_agent.storage.participation import participation, withdraw
 from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.training import trainer
-from edge_agent.training.job import CHECKPOINT, HEADS, MODEL, PARITY, UPDATE, Job
+from edge_agent.training.job import (
+    CHECKPOINT,
+    CLIENT_STATE,
+    HEADS,
+    MODEL,
+    ORIENTATION,
+    PARITY,
+    RESULT,
+    UPDATE,
+    Job,
+)
 from edge_agent.training.local_data import preparation, stored_examples, training_windows, window_keys
 from export import onnx_export
 from export.runtime import Session
 from federation import wire
+from federation.aggregation.ridge_numpy import RidgeOptions
+from federation.methods import METHODS
 from federation.plan import Plan
 from federation.records import Tree, Update
+from federation.tree import flatten
 from har_pipeline import ClientWindows, prepare
 from models.checkpoint import load_checkpoint
 from tests.edge_agent.factories import DEVICE, INSTANCE, make_config, make_plan
@@ -124,6 +137,52 @@ def test_heads_are_made_of_the_servers_export_without_another(
         found = Session.load(job.out / HEADS / name / MODEL)
         np.testing.assert_allclose(found.predict(prepared.x[:50]).logits, wanted, atol=1e-4)
         assert (found.metadata.round, found.metadata.labels) == (1, plan.labels)
+
+
+def test_a_device_without_torch_sends_the_same_sums_and_makes_the_same_heads(
+    plan: Plan,
+    broadcast: Tree,
+    device: Path,
+    prepared: ClientWindows,
+    capsys: pytest.CaptureFixture[str],
+    network: Path,
+) -> None:
+    x, told, sent, answers, states = prepared.x[:50], {}, {}, {}, {}
+    for runtime in ("torch", "onnx"):
+        job = a_job(device, plan, "train", 2, broadcast=broadcast, continuous=True)
+        job = job.model_copy(update={"onnx_network": network, "runtime": runtime, "program": None})
+        run(job, capsys)
+        told[runtime] = json.loads((job.out / RESULT).read_bytes())
+        sent[runtime] = flatten(wire.decode((job.out / UPDATE).read_bytes(), limit_bytes=1 << 24))
+        answers[runtime] = {name: Session.load(job.out / HEADS / name / MODEL).predict(x).logits for name in NAMES}
+        states[runtime] = (job.out / CLIENT_STATE).read_bytes()
+        orientation = json.loads((job.out / HEADS / ORIENTATION).read_bytes())
+        told[runtime]["distance"] = orientation["distance"]
+    assert told["onnx"]["metrics"] == pytest.approx(told["torch"]["metrics"], abs=0.02)
+    assert told["onnx"]["distance"] == pytest.approx(told["torch"]["distance"], abs=1e-3)
+    assert (told["onnx"]["class_counts"], told["onnx"]["steps"]) == (told["torch"]["class_counts"], 0)
+    for name, value in sent["torch"].items():  # features that are rounded the other way, here and there
+        assert value.dtype == sent["onnx"][name].dtype == torch.int32
+        apart = (value.long() - sent["onnx"][name].long()).abs().max()
+        assert 0 <= int(apart) <= 1e-4 * int(value.long().abs().max()), name
+    for name in NAMES:
+        np.testing.assert_allclose(answers["onnx"][name], answers["torch"][name], atol=5e-3)
+        module, info = load_checkpoint(job.out / HEADS / name / CHECKPOINT)
+        with torch.no_grad():
+            found = module.eval()(torch.from_numpy(x)).logits.numpy()
+        np.testing.assert_allclose(found, answers["onnx"][name], atol=1e-4)
+        assert (info.round, info.method) == (1, "analytic")
+    for kept, runtime in ((states["onnx"], "torch"), (states["torch"], "onnx")):  # a device may change its runtime
+        (device / "kept").write_bytes(kept)
+        job = a_job(device, plan, "adopt", 2, state="kept", broadcast=broadcast, continuous=True)
+        run(job.model_copy(update={"onnx_network": network, "runtime": runtime}), capsys)
+        again = Session.load(job.out / HEADS / "personalized" / MODEL).predict(x).logits
+        np.testing.assert_allclose(again, answers[runtime]["personalized"], atol=5e-3)
+    turned = plan.model_copy(update={"method": {"name": "analytic", "rotations": 1}})
+    job = a_job(device, turned, "train", 2, broadcast=broadcast, continuous=True)
+    said = run(job.model_copy(update={"onnx_network": network, "runtime": "onnx"}), capsys)
+    assert (said["final"], "method.rotations adds turned windows" in said["reason"]) == (True, True)
+    assert RidgeOptions()._asdict().items() <= vars(METHODS["analytic"]()).items()
 
 
 def test_before_anybody_has_sent_there_are_only_heads_of_ones_own(
