@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 pytestmark = [
-    *NEEDS_BROWSER,
+    *(mark for mark in NEEDS_BROWSER if mark.name != "ci"),  # which tests/phone/training has of its kind
+    pytest.mark.slow,
     pytest.mark.service,
     pytest.mark.skipif(RUNTIME not in files(), reason="no ONNX Runtime for the phone's client: make phone"),
 ]
