@@ -15,9 +15,10 @@ import psutil
 import segno
 from rich.text import Text
 
+import exchange
 from aggregator_api.mqtt.mosquitto.certificates import issue, make_authority
 from aggregator_api.web.phone import RUNTIME, files
-from exchange import plan_of_sums
+from federation.plan import Plan
 from federation.protocol.enrolment_uri import EnrolmentUri
 from gaitway.files import write_file
 from gaitway.terminal import Console
@@ -28,6 +29,17 @@ FEDERATION = "demo-phones"
 DEVICE = "phone-1"
 DAYS = 60
 """How long the certificate holds: more than the 30 days before whose end the operator's page warns."""
+ROUNDS = 20
+ROUND_S = 300.0
+"""Until a round's deadline: a phone whose page was closed does not hold up the others for longer."""
+JOIN_SUMS = (
+    "There: Join; then Teach me, and tap what you do, some twenty seconds of two or more. It then takes part by "
+    "itself, in one federation with the devices above; Recognize shows what it makes of it."
+)
+JOIN_ROUNDS = (
+    "There: Join; then Collect, and tap what you do, half a minute of two or more. Its rounds begin then, with the "
+    "devices above, and Take part shows each; keep the page open. Recognize uses the network that comes of them."
+)
 INTERVAL_S = 15.0
 """From one version to the next, at least: somebody looks on."""
 
@@ -114,21 +126,30 @@ def write_https(folder: Path, address: str, port: int) -> Https:
     return Https(address, port, path, ca, ":".join(digest[at : at + 2] for at in range(0, len(digest), 2)))
 
 
-def invite(console: Console, operator: Operator, labels: tuple[str, ...], https: Https, key: Path) -> None:
+def plan_of_sums(labels: tuple[str, ...]) -> Plan:
+    """Describe a federation without rounds: exact sums of features."""
+    return exchange.plan_of_sums(labels, INTERVAL_S)
+
+
+def plan_of_rounds(plan: Plan) -> Plan:
+    """Describe a federation like the demo's, whose rounds begin when a phone is there beside the boards."""
+    clients = plan.rounds.minimum_clients + 1
+    changes = {"rounds": ROUNDS, "minimum_clients": clients, "deadline_s": ROUND_S, "partial_work": "use"}
+    return plan.model_copy(update={"rounds": plan.rounds.model_copy(update=changes)})
+
+
+def invite(console: Console, operator: Operator, plan: Plan, https: Https, key: Path) -> None:
     """Create the federation of phones and boards, and show how a phone joins it."""
     console.rule("A phone in the same network")
     console.print("The operator's page from other machines, and the file with the key that it asks for:")
     say(console, f"  {https.url}/\n  {key}")
-    operator.create(plan_of_sums(labels, INTERVAL_S), name=FEDERATION)
+    operator.create(plan, name=FEDERATION)
     token = operator.enrolment_token(FEDERATION, DEVICE)
     console.print(
         f"A phone that scans this code, or opens the link below it, takes part in {FEDERATION} by its browser."
     )
     show_link(console, EnrolmentUri(https.url, FEDERATION, DEVICE, token).phone_link)
-    console.print(
-        "There: Join; then Teach me, and tap what you do, some twenty seconds of two or more. It then takes part by "
-        "itself, in one federation with the devices above; Recognize shows what it makes of it."
-    )
+    console.print(JOIN_SUMS if plan.method["name"] == "analytic" else JOIN_ROUNDS)
     _about_the_certificate(console, https)
     console.print("The link lets one phone in, within a day. Links for more of them:")
     say(console, f"  {https.url}/federations/{FEDERATION}/enrolment")

@@ -80,6 +80,14 @@ def main(
             "let a phone look and take part. Without it nothing listens but on this machine alone.",
         ),
     ] = False,
+    phone_rounds: Annotated[
+        bool,
+        typer.Option(
+            "--phone-rounds",
+            help="As --phone, but the phones' federation trains the network in rounds, each with a phone in it, "
+            "instead of adding up exact sums.",
+        ),
+    ] = False,
     phone_port: Annotated[int, typer.Option(min=0, max=65535, help="HTTPS for phones; 0: any free port.")] = 18443,
     address: Annotated[
         str | None, typer.Option(help="This machine's address, as phones reach it; without it, it is looked for.")
@@ -93,6 +101,7 @@ def main(
 
     Example: make demo DEMO_ARGS=--keep-running, to look at everything afterwards; DEMO_ARGS=--phone, to join by phone
     """
+    phone = phone or phone_rounds
     keep_running = keep_running or phone
     console = _console()
     try:
@@ -132,7 +141,8 @@ def main(
             more = f"--rounds {ROUNDS} of --epochs {chosen.suited.epochs}" if short else ""
             works = _judge(console, summaries, min_f1, folder / "logs", more, first)
             if https is not None:
-                phones.invite(console, operator, chosen.labels, https, folder / "server" / OPERATOR_FILE)
+                theirs = phones.plan_of_rounds(plan) if phone_rounds else phones.plan_of_sums(chosen.labels)
+                phones.invite(console, operator, theirs, https, folder / "server" / OPERATOR_FILE)
                 configs = _beside_phones(operator, folder, chosen, http_port, mqtt_port, pages)
             operator.close()
             if keep_running:

@@ -28,6 +28,7 @@ from aggregator_api.storage.blobs import BlobStore
 from federation.logs import about
 from federation.methods import method_from_json
 from federation.plan import Plan
+from gaitway.tasks import DEFAULT_TASK, task_of
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +117,15 @@ class ProgramMaker:
         if reason:
             log.warning("no program for devices without torch: %s", reason, extra=about(federation=name))
         self._announce(name)
+
+
+def takes_phones(row: FederationRow) -> bool:
+    """Whether a phone's browser can do a federation's work: what `phone/app/protocol/eligibility.js` asks of it."""
+    if row.feature_model_sha256 is not None:
+        return True
+    plan = Plan.model_validate(row.plan)
+    learns_activities = plan.data.input is None and task_of(plan.task).name == DEFAULT_TASK.name
+    return row.program_state in (MAKING, READY) and learns_activities and not plan.secure.is_on
 
 
 def export_program(plan: Plan, is_over: Callable[[], bool]) -> tuple[bytes, str]:

@@ -35,6 +35,8 @@ INDEX = "index.html"
 WORKER = "service_worker.js"
 RECOGNIZER = APP.parents[1] / "export" / "web"
 """Modules that the app shares with every user of an exported model."""
+LATER = ("vendor/", "training/")
+"""Modules that a page loads when it first needs them: what trains runs in a worker."""
 SHARED_ASSETS = {"base.css": FILES / "app.css", "icon.svg": FILES / "icon.svg"}
 """What it shares with the operator's pages."""
 RUNTIME = "vendor/ort/ort-wasm-simd-threaded.wasm"
@@ -126,7 +128,7 @@ def _filled(request: Request, name: str) -> Response:
 @cache
 def filled_page(name: str) -> str:
     """Write the version, and which files there are, into the page or its worker."""
-    modules = (each for each in files() if each.endswith(".js") and each != WORKER and not each.startswith("vendor/"))
+    modules = (each for each in files() if each.endswith(".js") and each != WORKER and not each.startswith(LATER))
     says = {
         "<!-- modules -->": "\n".join(f'<link rel="modulepreload" href="./{each}">' for each in modules),
         '"./': f'"./{version()}/',  # from the page on, so that a proxy may serve it below a path

@@ -35,6 +35,9 @@ Runtime = Literal["torch", "onnx"]
 Processor = Literal["cpu", "cuda"]
 """Where it computes them."""
 
+TrainedBy = Literal["torch", "onnx", "onnxruntime-web"]
+"""What trained an update: a device's runtime, or the federation's program in a browser."""
+
 Epoch = Annotated[int, Field(ge=1, lt=1 << 53)]
 """Counts how often a server was restored: it only rises, while all its other numbers may come again."""
 
@@ -351,7 +354,7 @@ class UpdateManifest(Strict):
     class_counts: tuple[Annotated[int, Field(le=10**9)], ...] | None = Field(default=None, max_length=10_000)
     precision: Precision = "lossless"
     compression: Compression = "none"
-    runtime: Runtime = Field(
+    runtime: TrainedBy = Field(
         default="torch",
         # left out where it is torch, so that servers of a version without it go on
         exclude_if=lambda runtime: runtime == "torch",

@@ -9,6 +9,7 @@ import { Participation } from "./participation.js";
 import { Recognition } from "./recognition.js";
 import { LateEmbedder } from "./runtime.js";
 import { Teacher } from "./teaching/teacher.js";
+import { RemoteHost } from "./training/remote_host.js";
 import * as collect from "./ui/collect.js";
 import * as data from "./ui/data.js";
 import * as theDay from "./ui/day.js";
@@ -39,8 +40,9 @@ async function begin() {
   const recorder = new Recorder(store);
   const learner = new Learner();
   const embedder = new LateEmbedder();
-  const participation = new Participation(store, learner, embedder);
-  const models = new Models(store, embedder, learner, participation);
+  const host = new RemoteHost();
+  const participation = new Participation(store, learner, embedder, host);
+  const models = new Models(store, embedder, learner, host, participation);
   const teacher = new Teacher(store, recorder, models);
   /** @type {App} */
   const app = {

@@ -2,21 +2,25 @@
 
 import { recognize } from "./learning/learner.js";
 import { nameOf } from "./learning/heads.js";
-import { BROADCAST, FEATURE_MODEL } from "./protocol/agent_state.js";
+import { BROADCAST, FEATURE_MODEL, PROGRAM } from "./protocol/agent_state.js";
 import { solveVersion } from "./protocol/contribution_worker.js";
 import { withLeft } from "./protocol/releases.js";
 import { capital } from "./labels.js";
+import { normalized } from "./learning/normalization.js";
+import { probabilitiesOf } from "./training/network_models.js";
 
 /** While it is recorded, windows are normalized by those of some seconds ago. */
 const PREPARED_MS = 10_000;
 
-/** What each head is, for the person. @type {Record<import("./learning/heads.js").HeadName, string>} */
+/** What each model is, for the person. @type {Record<Model["head"], string>} */
 const MEANING = {
   shared: "learnt from everybody's windows",
   shared_any_orientation: "learnt from everybody's windows, by what is the same however the phone is turned",
   personalized: "everybody's windows, and this phone's own weigh as all others together",
   personalized_any_orientation:
     "everybody's windows and this phone's own, by what is the same however the phone is turned",
+  shared_network: "what the rounds of all devices have made together",
+  personal_network: "what all devices have made, trained further on this phone's own windows",
 };
 
 /**
@@ -27,12 +31,14 @@ const MEANING = {
 export class Models {
   /**
    * @param {import("./collection/store.js").Store} store @param {import("./types.js").Embedder} embedder
-   * @param {import("./learning/learner.js").Learner} learner @param {import("./participation.js").Participation} participation
+   * @param {import("./learning/learner.js").Learner} learner @param {import("./types.js").TrainingHost} host
+   * @param {import("./participation.js").Participation} participation
    */
-  constructor(store, embedder, learner, participation) {
+  constructor(store, embedder, learner, host, participation) {
     this.store = store;
     this.embedder = embedder;
     this.learner = learner;
+    this.host = host;
     this.participation = participation;
     /** @type {{prepared: import("./types.js").Prepared, windows: import("./types.js").StoredWindow[]} | null} */
     this.cache = null;
@@ -61,6 +67,8 @@ export class Models {
     }
     if (this.model && this.plan) return "";
     if (this.participation.state?.verdict) return "The federation's last model was not taken: Take part says why.";
+    if (this.participation.state?.isContinuous === false)
+      return "The federation's model has not come yet: it comes with a round, of this phone or of others.";
     return "The federation's model has not come yet: it comes when somebody has sent sums, or with your own labels.";
   }
 
@@ -94,8 +102,8 @@ export class Models {
     const agent = this.participation.agent;
     const kept = agent?.stateStore.current.kept;
     if (!kept) return [];
-    const choices = [{ label: "Learn from this phone's windows", run: () => this.personalize() }];
-    const { before } = kept;
+    const { before, model } = kept;
+    const choices = "values" in model ? [] : [{ label: "Learn from this phone's windows", run: () => this.personalize() }];
     if (before) choices.push({ label: `Go back to the ${nameOf(before.model)}`, run: () => this.use(before) });
     return choices;
   }
@@ -118,11 +126,24 @@ export class Models {
   async ranking(x) {
     const { model, plan } = this;
     if (!model || !plan) throw new Error(this.unavailableReason);
-    await this.load(plan);
+    if (!("values" in model)) await this.load(plan);
     const { prepared, windows } = await this.preparation(plan);
     const normalization = this.learner.normalizationOf(prepared, windows, plan);
+    if ("values" in model) return this.networkRanking(model, normalization ? normalized(x, normalization) : x, plan);
     const { probabilities } = await recognize(x, { model, normalization }, this.embedder, plan.labels);
     return Object.entries(probabilities).sort((one, other) => other[1] - one[1]);
+  }
+
+  /**
+   * @param {import("./types.js").NetworkModel} model @param {Float32Array} x normalized @param {import("./types.js").Plan} plan
+   * @returns {Promise<[string, number][]>}
+   */
+  async networkRanking(model, x, plan) {
+    const program = await this.store.get(PROGRAM);
+    if (program?.sha256 !== model.sha256) throw new Error("the program that runs the model has not come yet");
+    const source = { sha256: program.sha256, file: program.file, rounds: plan.rounds.rounds };
+    const found = await probabilitiesOf(this.host, source, model, x, plan);
+    return plan.labels.map((label, code) => /** @type {[string, number]} */ ([label, found[code]])).sort((one, other) => other[1] - one[1]);
   }
 
   /** Have the network behind the embedder, and say what it says of its columns. @param {import("./types.js").Plan} plan */
@@ -150,7 +171,7 @@ export class Models {
     const { model, plan } = this;
     const kept = this.participation.agent?.stateStore.current.kept;
     const broadcast = await this.store.get(BROADCAST);
-    if (!model || !plan || !kept || !broadcast) throw new Error(this.unavailableReason);
+    if (!model || "values" in model || !plan || !kept || !broadcast) throw new Error(this.unavailableReason);
     const columns = await this.load(plan);
     this.cache = null; // of all windows that there are
     const { prepared } = await this.preparation(plan);

@@ -1,8 +1,9 @@
 /** This phone in a federation: invited by a link, enrolled, approved, taking part, gone again. */
 
+import { blockerOf } from "./conditions.js";
 import { Agent, AGENT_LOCK } from "./protocol/agent.js";
 import { beginEnrolment, ENROLMENT, readEnrolmentLink, sayLeft, storedEnrolment } from "./protocol/enrolment.js";
-import { BROADCAST, FEATURE_MODEL, MEMORY, MODEL } from "./protocol/agent_state.js";
+import * as keys from "./protocol/agent_state.js";
 import { OUTBOX } from "./protocol/upload.js";
 
 const DATA_CHANGE_DELAY_MS = 10_000;
@@ -10,7 +11,10 @@ const SENT = "bytes_sent";
 /** Of this app in several tabs: `ending` asks the others to stop, `changed` to look at what is kept, and go on. */
 const TABS = "gaitway-participation";
 /** The runtime's own files are cached by the worker; these are the federation's. */
-const MEMBERSHIP_KEYS = [ENROLMENT, MEMORY, MODEL, FEATURE_MODEL, BROADCAST, OUTBOX, SENT];
+const MEMBERSHIP_KEYS = [
+  ...[ENROLMENT, keys.MEMORY, keys.MODEL, keys.FEATURE_MODEL, keys.BROADCAST, OUTBOX, SENT],
+  ...[keys.PROGRAM, keys.ROUND_BROADCAST, keys.CLIENT, keys.ROUND, keys.CANDIDATES],
+];
 
 /** @typedef {import("./types.js").AgentState} AgentState */
 
@@ -20,12 +24,13 @@ const WAITING_STATES = ["waiting_for_approval", "elsewhere"];
 export class Participation {
   /**
    * @param {import("./collection/store.js").Store} store @param {import("./types.js").Learner} learner
-   * @param {import("./types.js").Embedder} embedder
+   * @param {import("./types.js").Embedder} embedder @param {import("./types.js").TrainingHost} host
    */
-  constructor(store, learner, embedder) {
+  constructor(store, learner, embedder, host) {
     this.store = store;
     this.learner = learner;
     this.embedder = embedder;
+    this.host = host;
     /** @type {import("./protocol/enrolment.js").EnrolmentLink | null} */ this.invitation = null;
     /** @type {{federation: string, device: string, approved: boolean} | null} */ this.membership = null;
     /** @type {AgentState | null} */ this.state = null;
@@ -92,6 +97,8 @@ export class Participation {
       store: this.store,
       learner: this.learner,
       embedder: this.embedder,
+      host: this.host,
+      conditions: blockerOf,
       locks: navigator.locks,
       ask: (url, request) => this.counted(url, request),
       onState: (state) => this.setState(state),

@@ -1,8 +1,7 @@
-/** ONNX Runtime for the web, loaded with the first model: 14 MB that who only labels never needs. */
+/** The embedder of the page, loaded with the first model. */
 
 import { Embedder } from "./learning/embedder.js";
-
-const HERE = new URL("./vendor/ort/", import.meta.url).href;
+import { NO_RUNTIME, loadRuntime } from "./onnx_runtime.js";
 
 /** The embedder, whose runtime comes when a model does. @implements {Embedding} */
 export class LateEmbedder {
@@ -30,12 +29,7 @@ export class LateEmbedder {
 
 async function begin() {
   if (document.documentElement.dataset.runtime === "no") {
-    throw new Error(
-      "this server lacks ONNX Runtime for phones: whoever runs it has to say `make phone`, and start it again",
-    );
+    throw new Error(NO_RUNTIME);
   }
-  const ort = await import("./vendor/ort/ort.wasm.min.mjs");
-  ort.env.wasm.wasmPaths = HERE;
-  ort.env.wasm.numThreads = 1; // more need a page that is isolated from all others
-  return new Embedder(ort);
+  return new Embedder(await loadRuntime());
 }

@@ -51,12 +51,35 @@
  */
 
 /**
- * @typedef {object} Model What a phone recognizes by, a linear head on embeddings; structured-cloneable.
+ * @typedef {object} NetworkModel What a phone recognizes by in a federation in rounds, a whole network; structured-cloneable.
+ * @property {"shared_network" | "personal_network"} head whose it is
+ * @property {import("./training/tensors.js").Tensors} values of the network, by the program's paths
+ * @property {number} version that it is of; of a personal one the round
+ * @property {string} sha256 of the program that runs it
+ */
+
+/** @typedef {HeadModel | NetworkModel} Model What a phone recognizes by. */
+
+/**
+ * @typedef {object} HeadModel What a phone recognizes by in a continuous federation, a linear head on embeddings;
+ *   structured-cloneable.
  * @property {import("./learning/heads.js").HeadName} head which one of the exchange it is
  * @property {Float64Array} weight (C × D)
  * @property {Float64Array} bias (C)
  * @property {number} version whose shared sums it was solved of
  * @property {string} sha256 of the network whose embeddings it is of
+ */
+
+/**
+ * @typedef {object} TrainingHost training/host.js: rounds and answers with a federation's program.
+ * @property {(job: import("./training/host.js").RoundJob, onProgress: (progress: import("./training/host.js").RoundProgress) => void,
+ *   signal: AbortSignal) => Promise<import("./training/host.js").RoundResult>} train until it is done, the time is over, or
+ *   the signal ends it
+ * @property {(program: import("./training/host.js").ProgramSource, broadcast: Uint8Array,
+ *   client: import("./training/tensors.js").Tensors | null) => Promise<import("./training/tensors.js").Tensors | null>} sharedNetwork
+ *   that the server's model serves with; null: there is none, or nobody has trained it
+ * @property {(program: import("./training/host.js").ProgramSource, network: import("./training/tensors.js").Tensors,
+ *   x: Float32Array) => Promise<Float32Array>} logits (n, C) of windows
  */
 
 /**
@@ -74,7 +97,7 @@
  * @typedef {object} Compared
  * @property {string} metric @property {number} windows @property {number} classes @property {number} stretches
  * @property {string} unit
- * @property {{head: import("./learning/heads.js").HeadName, name: string, score: number | null, gain: number | null,
+ * @property {{head: Model["head"], name: string, score: number | null, gain: number | null,
  *   standard_error: number | null}[]} models gain: how much more often it is right than the simplest
  */
 
@@ -88,7 +111,7 @@
  * @property {readonly number[]} gravity columns of the embedding that tell how the phone lies; may be none
  */
 
-/** @typedef {{verdict: Verdict, heads: Model[]}} Chosen */
+/** @typedef {{verdict: Verdict, heads: HeadModel[]}} Chosen */
 
 /**
  * @typedef {object} Learner learning/learner.js: everything but embeddings is computed here.
@@ -96,7 +119,7 @@
  * @property {(embeddings: Float32Array, y: Int32Array, classes: number, clip: number) =>
  *   Promise<import("./learning/ridge.js").FixedSums & {gram: Int32Array, moment: Int32Array}>} sums that a phone sends
  * @property {(choice: Choice) => Promise<Chosen>} choose among the heads of an exchange
- * @property {(heads: readonly Model[], holdout: Examples, embeddings: Float32Array, labels: readonly string[]) =>
+ * @property {(heads: readonly HeadModel[], holdout: Examples, embeddings: Float32Array, labels: readonly string[]) =>
  *   Record<string, number>} measure what an update says of them
  */
 
@@ -126,6 +149,8 @@
  * @property {Model | null} model the one in use
  * @property {Verdict | null} verdict on the last model
  * @property {import("./protocol/agent_state.js").Answered[]} uploads newest last
+ * @property {boolean} isContinuous false: the federation trains in rounds
+ * @property {import("./protocol/round_worker.js").RoundProgress | null} progress of the round that is being trained
  */
 
 export {};

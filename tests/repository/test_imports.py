@@ -75,7 +75,9 @@ TABLE = {
     "export.images": Rule(("export.runtime",), ("numpy", "PIL")),
     "phone": Rule(),  # files that the server serves
     # imported by no program
-    "phone.generate": Rule(("federation.plan", "federation.protocol.messages", "phone"), ("pydantic",)),
+    "phone.generate": Rule(
+        ("export.program", "federation.plan", "federation.protocol.messages", "phone"), ("pydantic",)
+    ),
     "edge_agent": Rule(("federation", "har_pipeline", "models", "export.runtime"), ("paho", "numpy", "onnxruntime")),
     # inside the agent: the state machine has no I/O, sensors know no server, nothing below the supervisor knows it
     "edge_agent.machine": Rule(("federation", "har_pipeline")),

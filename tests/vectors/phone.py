@@ -18,6 +18,8 @@ from edge_agent.serving import acceptance
 from edge_agent.training.comparison import PairedComparison, by_stretch
 from federation import wire
 from federation.aggregation.ridge_numpy import sums_of, travelling
+from federation.seeds import noise_seed
+from federation.training.schedule import schedule
 from gaitway.tasks.classification import ClassSoundness
 from har_pipeline import ChannelStatistics, ClientWindows, PipelineSettings, split_client
 
@@ -40,6 +42,8 @@ def vectors() -> dict[str, Any]:
         "soundness": list(_soundness()),
         "thinned_holdout": [_thinned(*case) for case in ((10, 20), (20, 20), (41, 20), (1000, 300), (1001, 7))],
         "comparison": list(_comparisons()),
+        "orders": list(_orders()),
+        "noise_seeds": list(_noise_seeds()),
     }
 
 
@@ -62,6 +66,31 @@ def text(content: dict[str, Any]) -> str:
 def packed(values: np.ndarray) -> str:
     """Write float32 as base64."""
     return base64.b64encode(np.ascontiguousarray(values, "<f4").tobytes()).decode()
+
+
+# ---- the draws of a round
+
+
+def _orders() -> Iterator[dict[str, Any]]:
+    for examples, seed, client, number, epoch in (
+        (1, 0, "ada", 1, 0), (2, 0, "ada", 1, 0), (443, 7, "phone-1", 3, 2), (64, 2**53 - 1, "Zoë", 12, 0)
+    ):  # fmt: skip
+        drawn = schedule(examples, examples, epoch + 1, seed=seed, client_id=client, round_number=number)
+        yield {
+            "name": f"{examples} windows of {client}",
+            "seed": seed,
+            "client": client,
+            "round": number,
+            "epoch": epoch,
+            "order": drawn.rows[epoch, 0].tolist(),
+        }
+
+
+def _noise_seeds() -> Iterator[dict[str, Any]]:
+    for bits in (31, 62):
+        name = "head.2.noise"
+        found = noise_seed(5, "phone-1", 3, name, bits)
+        yield {"name": name, "seed": 5, "client": "phone-1", "round": 3, "bits": bits, "value": str(found)}
 
 
 # ---- sums of features, and the upload

@@ -18,7 +18,7 @@ from aggregator_api.api.routes import enrolment as rest
 from aggregator_api.api.schemas.credentials import MadeToken, NewToken
 from aggregator_api.auth.scopes import requires
 from aggregator_api.errors import UnprocessableError
-from aggregator_api.federations import service
+from aggregator_api.federations import programs, service
 from aggregator_api.ports import is_loopback
 from aggregator_api.web.forms import Form, FormDep, words_of
 from aggregator_api.web.pages import page
@@ -57,7 +57,7 @@ def make_token(
     if not request.app.state.runtime.settings.phone_page:
         links["phone"] = ""
     with database.read() as session:
-        takes_phones = service.get_federation(session, name).feature_model_sha256 is not None
+        takes_phones = programs.takes_phones(service.get_federation(session, name))
     return page(request, "token.html", federation=name, made=made, server=server, takes_phones=takes_phones, **links)
 
 

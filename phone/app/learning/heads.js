@@ -17,16 +17,19 @@ const MIN_CLASSES = 2;
 const FAR = 1;
 /** Added to everybody's variance on each axis. */
 const MIN_VARIANCE = 0.05;
-/** The simplest first. @type {Record<HeadName, string>} */
+/** The simplest first. @type {Record<Model["head"], string>} */
 export const HEADS_IN_WORDS = {
   shared: "shared head",
   shared_any_orientation: "shared head for any orientation",
   personalized: "personal head",
   personalized_any_orientation: "personal head for any orientation",
+  shared_network: "shared network",
+  personal_network: "personal network",
 };
 
 /** @typedef {"shared" | "shared_any_orientation" | "personalized" | "personalized_any_orientation"} HeadName */
 /** @typedef {import("../types.js").Model} Model */
+/** @typedef {import("../types.js").HeadModel} HeadModel */
 /** @typedef {import("../types.js").Examples} Examples */
 /** @typedef {import("../types.js").Verdict} Verdict */
 /** @typedef {import("./ridge.js").FixedSums} FixedSums */
@@ -42,7 +45,7 @@ export const HEADS_IN_WORDS = {
 
 /**
  * Solve every head that there is something for, the simplest first.
- * @param {Exchange} exchange @returns {Promise<Model[]>}
+ * @param {Exchange} exchange @returns {Promise<HeadModel[]>}
  */
 export async function solveHeads({ shared, clients, own, method, orientationFree, version, sha256 }) {
   const { ridge } = method;
@@ -63,9 +66,9 @@ export async function solveHeads({ shared, clients, own, method, orientationFree
   return found;
 }
 
-/** Whether the phone's own sums are in it. @param {Model} model */
+/** Whether the phone's own windows are in it in particular. @param {Model} model */
 export function isPersonal({ head }) {
-  return head.startsWith("personalized");
+  return head.startsWith("personal");
 }
 
 /** What a model is called. @param {Model} model */
@@ -76,7 +79,7 @@ export function nameOf({ head, version }) {
 /**
  * Recognize one window by its embedding. A ridge regression on 0 and 1 estimates how likely each class is; what comes
  * out below 0 counts as 0.
- * @param {ArrayLike<number>} embedding (D) @param {Model} model
+ * @param {ArrayLike<number>} embedding (D) @param {HeadModel} model
  * @returns {{code: number, probabilities: Float64Array}}
  */
 export function recognizeBy(embedding, model) {
@@ -89,7 +92,7 @@ export function recognizeBy(embedding, model) {
 }
 
 /**
- * The class of each embedding. @param {Float32Array} embeddings (n × D) @param {number} count n @param {Model} model
+ * The class of each embedding. @param {Float32Array} embeddings (n × D) @param {number} count n @param {HeadModel} model
  * @returns {Int32Array} (n)
  */
 export function answersOf(embeddings, count, model) {
@@ -118,9 +121,10 @@ export async function isFar(embeddings, gravity, shared) {
 }
 
 /**
- * @typedef {object} Question which head is used?
+ * @typedef {object} Question which head, or network, is used?
  * @property {readonly Model[]} heads the simplest first @property {Model | null} present the one in use
- * @property {Examples} holdout @property {Examples} train @property {Float32Array} embeddings (n × D) of the holdout
+ * @property {Examples} holdout @property {Examples} train
+ * @property {(model: Model) => Int32Array} answersOf (n) the holdout's windows, of a model that runs by what these do
  * @property {readonly string[]} labels @property {boolean} isFar
  */
 
@@ -130,7 +134,7 @@ export async function isFar(embeddings, gravity, shared) {
  * Say which head is used from now on. The winner takes the place of the present model, unless that one is shown to be
  * better on the same windows. @param {Question} question @returns {Verdict}
  */
-export function evaluate({ heads, present, holdout, train, embeddings, labels, isFar: far }) {
+export function evaluate({ heads, present, holdout, train, answersOf: answersBy, labels, isFar: far }) {
   const places = comparable(train, holdout);
   const y = places.map((i) => holdout.y[i]);
   const groups = byStretch({
@@ -138,11 +142,9 @@ export function evaluate({ heads, present, holdout, train, embeddings, labels, i
     startS: Float64Array.from(places, (i) => holdout.startS[i]),
     session: places.map((i) => holdout.session[i]),
   });
-  const width = embeddings.length / Math.max(holdout.y.length, 1);
-  const rows = new Float32Array(places.length * width);
-  places.forEach((place, i) => rows.set(embeddings.subarray(place * width, (place + 1) * width), i * width));
   const run = (/** @type {Model} */ model) => {
-    const answered = answersOf(rows, y.length, model);
+    const all = answersBy(model);
+    const answered = places.map((i) => all[i]);
     const soundness = ClassSoundness.of(y, answered, labels);
     const right = Uint8Array.from(y, (code, i) => Number(answered[i] === code));
     return { model, right, soundness, score: soundness.score ?? 0 };

@@ -14,7 +14,7 @@ import { evenly, temporalSplit } from "./splits.js";
 /** @typedef {import("../types.js").StoredWindow} StoredWindow */
 /** @typedef {import("../types.js").Plan} Plan */
 /** @typedef {import("../types.js").Prepared} Prepared */
-/** @typedef {import("../types.js").Model} Model */
+/** @typedef {import("../types.js").HeadModel} HeadModel */
 /** @typedef {import("../types.js").Normalization} Normalization */
 /** @typedef {import("./ridge.js").FixedSums} FixedSums */
 
@@ -106,13 +106,15 @@ export class Learner {
     if (!heads.length) throw new Error("nobody has sent sums yet, and this phone has no labelled windows");
     const lying = train.y.length ? embeddings.train : embeddings.unlabelled;
     const far = await isFar(lying, gravity, exchange.shared);
-    const verdict = evaluate({ heads, present, holdout, train, embeddings: embeddings.holdout, labels, isFar: far });
+    const ofHoldout = (/** @type {import("../types.js").Model} */ model) =>
+      answersOf(embeddings.holdout, holdout.y.length, /** @type {import("../types.js").HeadModel} */ (model));
+    const verdict = evaluate({ heads, present, holdout, train, answersOf: ofHoldout, labels, isFar: far });
     return { verdict, heads };
   }
 
   /**
    * What heads score on the holdout, under the names that updates carry: the shared one, and the phone's own.
-   * @param {readonly Model[]} heads @param {import("../types.js").Examples} holdout
+   * @param {readonly HeadModel[]} heads @param {import("../types.js").Examples} holdout
    * @param {Float32Array} embeddings (n × D) of the holdout @param {readonly string[]} labels
    * @returns {Record<string, number>}
    */
@@ -128,7 +130,7 @@ export class Learner {
 
 /**
  * Recognize one window as it was measured.
- * @param {Float32Array} x (128, 6) @param {{model: Model, normalization: Normalization | null}} by of `Prepared`
+ * @param {Float32Array} x (128, 6) @param {{model: HeadModel, normalization: Normalization | null}} by of `Prepared`
  * @param {{embed: (x: Float32Array) => Promise<Float32Array>}} embedder @param {readonly string[]} labels
  * @returns {Promise<{label: string, probability: number, probabilities: Record<string, number>}>}
  */

@@ -1,9 +1,9 @@
 /**
- * The phone as a device of its federation: follows the server, sends the sums of its windows when enough have changed,
- * and takes up what comes of everybody's. What must survive a reload is in the store before anything follows from it.
+ * The phone as a device of its federation: follows the server, sends the sums of its windows when enough have changed or
+ * trains the rounds that it is invited to, and takes up what comes of everybody's. What must survive a reload is in the store before anything follows from it.
  *
  * Three things run side by side: the stream (connection.js), one piece of work after the other
- * (contribution_worker.js), and what is said of it (status_sender.js).
+ * (device_worker.js), and what is said of it (status_sender.js).
  */
 
 import { Connection } from "./connection.js";
@@ -20,7 +20,7 @@ import { deviceStatus, nameOf, reasonFor } from "./status.js";
 import { ineligibleReason } from "./eligibility.js";
 import { Tokens } from "./token.js";
 import { isAbout } from "./upload.js";
-import { ContributionWorker } from "./contribution_worker.js";
+import { DeviceWorker } from "./device_worker.js";
 
 /** @typedef {import("../types.js").AgentState} AgentState */
 /** @typedef {import("./messages.js").Announcement} Announcement */
@@ -30,6 +30,8 @@ import { ContributionWorker } from "./contribution_worker.js";
  * @property {import("../types.js").Store} store
  * @property {import("../types.js").Learner} learner
  * @property {import("../types.js").Embedder} embedder
+ * @property {import("../types.js").TrainingHost} host
+ * @property {import("./round_worker.js").Conditions} [conditions]
  * @property {(state: AgentState) => void} [onState] called whenever it has changed
  * @property {import("./server.js").Clock} [clock]
  * @property {typeof fetch} [ask]
@@ -47,6 +49,8 @@ export class Agent {
     store,
     learner,
     embedder,
+    host,
+    conditions,
     onState = () => {},
     clock = CLOCK,
     ask = (...given) => fetch(...given),
@@ -59,9 +63,9 @@ export class Agent {
     this.locks = locks;
     this.statusSender = new StatusSender(clock);
     this.stateStore = new StateStore(store);
-    /** @type {import("./contribution_worker.js").ServerState} */
+    /** @type {import("./device_worker.js").ServerState} */
     this.serverState = { announcement: null, connected: false };
-    this.work = new ContributionWorker({ store, learner, embedder }, clock, this.stateStore, this.serverState, () => this.changed());
+    this.work = new DeviceWorker({ store, learner, embedder, host, conditions }, clock, this.stateStore, this.serverState, () => this.changed());
     this.connectionError = "";
     this.untrusted = "";
     this.approved = false;
@@ -193,6 +197,7 @@ export class Agent {
     };
     return {
       announced: (a) => this.announced(a),
+      invited: (invitation) => this.invited(invitation),
       offered: (offer) => this.offered(offer),
       acknowledged: (answer) => this.acknowledged(answer),
       untrusted: (reason) => {
@@ -217,6 +222,12 @@ export class Agent {
     if (JSON.stringify(before?.plan) !== JSON.stringify(a.plan)) [this.work.prepared, this.work.stale] = [null, true];
     this.statusSender.answerPresenceCheck(a.presence_check, this.signal);
     this.changed();
+    this.work.wakeUp.notify();
+  }
+
+  /** @param {import("./messages.js").Invitation} invitation */
+  async invited(invitation) {
+    await this.stateStore.change(({ memory }) => ({ memory: { ...memory, invitation } }));
     this.work.wakeUp.notify();
   }
 
@@ -255,6 +266,8 @@ export class Agent {
       model: this.stateStore.current.kept?.model ?? null,
       verdict: this.memory.verdict,
       uploads: this.memory.uploads,
+      isContinuous: this.announcement?.continuous ?? true,
+      progress: this.work.rounds.progress,
     };
   }
 

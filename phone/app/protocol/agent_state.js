@@ -8,10 +8,20 @@ export const MODEL = "model";
 export const FEATURE_MODEL = "feature_model";
 /** The last version that was taken up, as it came. */
 export const BROADCAST = "broadcast";
+/** A federation's program, and the broadcast that a round begins with, as they came. */
+export const PROGRAM = "program";
+export const ROUND_BROADCAST = "round_broadcast";
+/** What a phone keeps of its network between rounds, and what an unfinished round has come to. */
+export const CLIENT = "client";
+export const ROUND = "round";
 export const MAX_UPLOADS = 50;
+/** The networks that the last trained round has left, until they are judged. */
+export const CANDIDATES = "candidates";
+/** Rounds that are remembered as done: a repeated invitation is to one of the last. */
+const MAX_DONE = 16;
 
 /** @typedef {import("./upload.js").PendingUpdate} PendingUpdate */
-/** @typedef {{version: number, withdraw: boolean, answer: "accepted" | "refused", reason: string, atMs: number}} Answered */
+/** @typedef {{version: number, withdraw: boolean, answer: "accepted" | "refused", reason: string, atMs: number}} Answered version: in rounds, the round */
 
 /**
  * @typedef {object} Memory
@@ -27,6 +37,9 @@ export const MAX_UPLOADS = 50;
  * @property {import("./messages.generated.js").AdoptionReport | null} adoption the last word about a model
  * @property {import("./messages.generated.js").ReleaseReport | null} release the last word about a released one
  * @property {import("./messages.js").Offer | null} offer
+ * @property {import("./messages.js").Invitation | null} [invitation] to the last round that the phone was drawn for
+ * @property {number | null} [trained] the round whose networks are to be judged yet
+ * @property {string[]} [done] rounds that were trained, or left out, with the sha256 of what they began with
  * @property {import("../types.js").Plan | null} plan of the last announcement
  * @property {import("../types.js").Verdict | null} verdict on the last heads
  */
@@ -39,6 +52,7 @@ export const MAX_UPLOADS = 50;
  */
 
 /** @typedef {{memory: Memory, outbox: PendingUpdate[], kept: KeptModel | null}} StoredState */
+/** @typedef {Partial<StoredState> & {also?: Record<string, any>}} StateChange also: what else goes to the disk with it */
 
 /** @param {string} of @returns {Memory} */
 export function newMemory(of) {
@@ -90,7 +104,7 @@ export class StateStore {
 
   /**
    * Change what is known: all of it is on the disk when this returns, or nothing has changed.
-   * @param {(state: StoredState) => Partial<StoredState> | null} change of what is there by then; null: nothing
+   * @param {(state: StoredState) => StateChange | null} change of what is there by then; null: nothing
    * @returns {Promise<void>}
    */
   change(change) {
@@ -102,6 +116,7 @@ export class StateStore {
         [MEMORY]: memory,
         ...(changed.outbox && { [OUTBOX]: outbox }),
         ...("kept" in changed && { [MODEL]: kept }),
+        ...changed.also,
       });
       this.current = { memory, outbox, kept };
     });
@@ -113,20 +128,39 @@ export class StateStore {
 /**
  * What is known once an announcement has come: all of it, less what is of another instance or epoch.
  * @param {StoredState} known @param {import("./messages.js").Announcement} a @param {import("./messages.js").Newest} newest
- * @returns {Partial<StoredState>}
+ * @returns {StateChange}
  */
 export function announced({ memory }, a, newest) {
   const plan = /** @type {import("../types.js").Plan} */ (/** @type {unknown} */ (a.plan));
   const now = { newest, instance: a.instance, epoch: a.epoch, plan };
   if (memory.instance && memory.instance !== a.instance) {
-    const { of, offer, takesPart, sequence } = memory; // the offer may be of the new instance
-    return { memory: { ...newMemory(of), offer, takesPart, sequence, ...now }, outbox: [], kept: null };
+    const { of, offer, invitation, takesPart, sequence } = memory; // offer and invitation may be of the new instance
+    const also = { [CLIENT]: null, [ROUND]: null, [CANDIDATES]: null };
+    return { memory: { ...newMemory(of), offer, invitation, takesPart, sequence, ...now }, outbox: [], kept: null, also };
   }
   if (memory.instance && a.epoch > memory.epoch) {
     const sent = memory.sent && UNKNOWN; // the backup may have other sums of this phone: they come anew, or go again
     return { memory: { ...memory, ...now, sent, release: null, judged: "", refreshed: null }, outbox: [] };
   }
   return { memory: { ...memory, ...now } };
+}
+
+/**
+ * Whether what is remembered is of an announcement's instance and epoch.
+ * @param {Memory} memory @param {import("./messages.js").Announcement} a
+ */
+export function isOf({ instance, epoch }, a) {
+  return instance === a.instance && epoch === a.epoch;
+}
+
+/** A round's name: another broadcast makes it another one. @param {import("./messages.js").Invitation} invitation */
+export function roundKey({ epoch, round, model }) {
+  return `${epoch} ${round} ${model.sha256}`;
+}
+
+/** @param {Memory} memory @param {string} key of `roundKey` @returns {Memory} */
+export function withDone(memory, key) {
+  return { ...memory, done: [...(memory.done ?? []), key].slice(-MAX_DONE) };
 }
 
 /** @param {Memory} memory @param {Answered} answered @returns {Memory} */

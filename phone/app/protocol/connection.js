@@ -4,7 +4,7 @@
  */
 
 import { RefusedError, RevokedError, TrustError, UnreachableError, WireError, messageOf } from "./errors.js";
-import { readAcknowledgement, readAnnouncement, readNotice, readOffer } from "./messages.js";
+import { readAcknowledgement, readAnnouncement, readInvitation, readNotice, readOffer } from "./messages.js";
 import { textOf, verified } from "./signing.js";
 
 const REFUSED_WAIT_MS = 60_000;
@@ -23,6 +23,7 @@ const ENDED = {
 /**
  * @typedef {object} Listener
  * @property {(a: import("./messages.js").Announcement) => Promise<void>} announced throws a TrustError for an old one
+ * @property {(invitation: import("./messages.js").Invitation) => Promise<void>} invited
  * @property {(offer: import("./messages.js").Offer) => Promise<void>} offered
  * @property {(answer: import("./messages.js").Acknowledgement) => Promise<void>} acknowledged
  * @property {(reason: string) => void} untrusted a message was not believed
@@ -123,6 +124,8 @@ export class Connection {
     switch (name) {
       case "announcement":
         return this.listener.announced(readAnnouncement(await this.open(name, data)));
+      case "invitation":
+        return this.listener.invited(readInvitation(await this.open(name, data)));
       case "offer":
         return this.listener.offered(readOffer(await this.open(name, data)));
       case "acknowledgement":

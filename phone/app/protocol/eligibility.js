@@ -6,10 +6,11 @@ import { labelText } from "../labels.js";
 
 /** A larger network, or broadcast, is not downloaded to a phone. */
 export const MAX_FILE_BYTES = 128 * 1024 * 1024;
+const MAX_PROGRAM_BYTES = 32 * 1024 * 1024;
 const MAX_UPLOAD_NUMBERS = 4 * 1024 * 1024;
 
 /** @param {Announcement} a @returns {string} */
-export function ineligibleReason({ plan, continuous, feature_model: network }) {
+export function ineligibleReason({ plan, continuous, feature_model: network, program }) {
   const { task, method, data, labels, training } = plan;
   if (task.name !== "classification") {
     return `this federation learns ${task.name}; a phone takes part where activities are recognized`;
@@ -21,12 +22,7 @@ export function ineligibleReason({ plan, continuous, feature_model: network }) {
       "part in yet; its operator can make another one for phones"
     );
   }
-  if (!continuous) {
-    return (
-      `this federation trains in rounds (${method.name}), which a browser cannot; its operator can make one without ` +
-      "rounds (analytic)"
-    );
-  }
+  if (!continuous) return ineligibleForRounds(String(method.name), program, data, labels, training);
   if (!network) return "the server has no network for phones in this federation; ask its operator";
   if (network.size > MAX_FILE_BYTES) {
     const size = Math.round(network.size / 1e6);
@@ -38,6 +34,27 @@ export function ineligibleReason({ plan, continuous, feature_model: network }) {
   const size = training.feature_dim + 1;
   if ((size * (size + 1)) / 2 + size * labels.length > MAX_UPLOAD_NUMBERS)
     return "this federation's sums are too large for a phone";
+  return "";
+}
+
+/**
+ * @param {string} method @param {import("./messages.generated.js").BlobPointer | null} program
+ * @param {Announcement["plan"]["data"]} data @param {readonly string[]} labels @param {Announcement["plan"]["training"]} training
+ */
+function ineligibleForRounds(method, program, data, labels, training) {
+  if (!program) {
+    return (
+      `this federation trains in rounds (${method}), and its server has no program for phones, or not yet: its operator ` +
+      "finds the reason on the federation's page"
+    );
+  }
+  if (program.size > MAX_PROGRAM_BYTES) {
+    const size = Math.round(program.size / 1e6);
+    return `this federation's program has ${size} MB, more than a phone downloads (${MAX_PROGRAM_BYTES >> 20} MB)`;
+  }
+  if (data.normalization === "pooled")
+    return "this federation needs all windows in one place: it is for simulations alone";
+  if (labels.length !== training.classes) return "the plan's labels are not as many as its classes; ask its operator";
   return "";
 }
 

@@ -476,6 +476,38 @@ export const announcement = object({
 });
 
 /**
+ * @typedef {object} SumOrder What the server says to a device in the secure sum of a round: a message of
+ *   `federation.secure_sums.messages`.
+ * @property {"request" | "members" | "shares" | "included" | "confirmed"} kind
+ * @property {string} body the message, as JSON in a text: devices sign its bytes
+ */
+/** @type {import("./checks.js").Check<SumOrder>} */
+export const sumOrder = object({
+  kind: oneOf("request", "members", "shares", "included", "confirmed"),
+  body: text(204_800),
+});
+
+/**
+ * @typedef {object} Invitation Retained on a device's invitation topic: it is in that round's cohort, and trains from
+ *   `model`.
+ * @property {1} schema_version
+ * @property {string} instance
+ * @property {number} epoch
+ * @property {number} round
+ * @property {BlobPointer} model what this device gets; where methods say so, others get something else
+ * @property {SumOrder | null} sum of a plan with `secure.mode`: what the round's secure sum asks of this device now
+ */
+/** @type {import("./checks.js").Check<Invitation>} */
+export const invitation = object({
+  schema_version: or(oneOf(1), 1),
+  instance: text(MESSAGE_BYTES, INSTANCE),
+  epoch: or(whole(1, Number.MAX_SAFE_INTEGER), 1),
+  round: whole(1, 2_147_483_647),
+  model: blobPointer,
+  sum: orNull(sumOrder),
+});
+
+/**
  * @typedef {object} Notice To one run of a device's program: another one uses the device's name, and was there first.
  *   It is to stop.
  * @property {1} schema_version
@@ -567,7 +599,7 @@ export const offer = object({
  * @property {number[] | null} [class_counts]
  * @property {"lossless" | "float16" | "int8"} [precision]
  * @property {"none" | "zstd"} [compression]
- * @property {"torch" | "onnx"} [runtime] what trained it
+ * @property {"torch" | "onnx" | "onnxruntime-web"} [runtime] what trained it
  * @property {"cpu" | "cuda"} [processor] where: on the CPU, or on a GPU by CUDA
  * @property {number} size
  * @property {string} sha256

@@ -4,10 +4,11 @@
  */
 
 import { TrustError, WireError } from "./errors.js";
-import { acknowledgement, announcement, MESSAGE_BYTES, notice, offer } from "./messages.generated.js";
+import { acknowledgement, announcement, invitation, MESSAGE_BYTES, notice, offer } from "./messages.generated.js";
 import { textOf } from "./signing.js";
 
 /** @typedef {import("./messages.generated.js").Announcement} Announcement */
+/** @typedef {import("./messages.generated.js").Invitation} Invitation */
 /** @typedef {import("./messages.generated.js").Offer} Offer */
 /** @typedef {import("./messages.generated.js").Notice} Notice */
 /** @typedef {import("./messages.generated.js").Acknowledgement} Acknowledgement */
@@ -41,6 +42,8 @@ export function readAnnouncement(body) {
   if (new Set(found.plan.labels).size !== found.plan.labels.length) throw new WireError("the plan names a label twice");
   return found;
 }
+/** @param {Uint8Array} body @returns {Invitation} */
+export const readInvitation = (body) => readJson(invitation, body, "invitation");
 /** @param {Uint8Array} body @returns {Offer} */
 export const readOffer = (body) => readJson(offer, body, "offer");
 /** @param {Uint8Array} body @returns {Notice} */

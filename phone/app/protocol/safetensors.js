@@ -14,11 +14,12 @@ const MAX_TENSORS = 65_536;
 const MAX_DIMENSIONS = 16;
 const LITTLE_ENDIAN = new Uint8Array(Uint16Array.of(1).buffer)[0] === 1;
 
-/** @typedef {{shape: readonly number[], data: Float32Array | Int32Array | BigInt64Array}} Tensor row-major */
+/** @typedef {Float32Array | Float64Array | Int32Array | BigInt64Array | Uint8Array} Numbers the last one of 0 and 1 */
+/** @typedef {{shape: readonly number[], data: Numbers}} Tensor row-major */
 /** @typedef {{dtype: string, shape: number[], begin: number, end: number}} Place where a tensor lies */
 
 /**
- * Write tensors of float32, int32 and int64, in this order of names: the same bytes as `federation.wire.encode`.
+ * Write tensors of float32, float64, int32, int64 and bool, in this order of names: the same bytes as `federation.wire.encode`.
  * @param {readonly (readonly [name: string, tensor: Tensor])[]} tensors @returns {Uint8Array<ArrayBuffer>}
  */
 export function encode(tensors) {
@@ -51,10 +52,34 @@ export function encode(tensors) {
   return file;
 }
 
-/** @param {Tensor["data"]} data */
+/** What holds the numbers of each type in JavaScript. @type {[string, new (buffer: ArrayBuffer) => Numbers][]} */
+const HELD = [
+  ["I64", BigInt64Array],
+  ["I32", Int32Array],
+  ["F32", Float32Array],
+  ["F64", Float64Array],
+  ["BOOL", Uint8Array],
+];
+
+/** @param {Numbers} data */
 function dtypeOf(data) {
-  if (data instanceof BigInt64Array) return "I64";
-  return data instanceof Int32Array ? "I32" : "F32";
+  return /** @type {[string, unknown]} */ (HELD.find(([, kind]) => data instanceof kind))[0];
+}
+
+/**
+ * All tensors of a file, by name; throws a WireError, also for types that JavaScript has no arrays of.
+ * @param {Uint8Array} file @param {number} limitBytes @returns {Record<string, Tensor>}
+ */
+export function decoded(file, limitBytes) {
+  const tensors = new Safetensors(file, limitBytes);
+  /** @type {Record<string, Tensor>} */
+  const found = {};
+  for (const [name, { dtype, shape }] of tensors.places) {
+    const held = HELD.find(([code]) => code === dtype);
+    if (!held) throw new WireError(`tensor ${JSON.stringify(name.slice(0, 64))} came as ${dtype}, which is not read here`);
+    found[name] = { shape, data: new held[1](tensors.bytes(name, dtype, shape)) };
+  }
+  return found;
 }
 
 /** @typedef {{name: string, dtype: string}} Named */

@@ -39,7 +39,7 @@ function stateOf(now, able) {
   if (!able) return "collecting";
   if (now.stage === "learning") return "training";
   if (now.waiting) return "uploading";
-  return now.memory.sent ? "idle" : "ready";
+  return now.memory.sent || now.memory.done?.length ? "idle" : "ready";
 }
 
 /** @param {PhoneState} now @returns {string} why it waits, or does not take part; else empty */

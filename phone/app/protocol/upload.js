@@ -16,8 +16,8 @@ const MAX_METRICS = 64;
 /**
  * @typedef {object} PendingUpdate an update that waits
  * @property {string} updateId @property {string} nonce @property {number} round
- * @property {number} sequence @property {boolean} withdraw @property {number[]} windows ids of those that it was made of
- * @property {number} chunkBytes
+ * @property {number | null} sequence null: of a round @property {boolean} withdraw
+ * @property {number[]} windows ids of those that it was made of @property {number} chunkBytes
  * @property {Uint8Array} begin the signed manifest, as it is sent
  * @property {Uint8Array} bytes
  */
@@ -25,20 +25,22 @@ const MAX_METRICS = 64;
 /**
  * @typedef {object} Described what a manifest says of an update, besides its bytes
  * @property {string} federation @property {string} instance @property {string} device @property {number} round
- * @property {string} method @property {string} base sha256 of the broadcast @property {number} sequence
- * @property {boolean} [withdraw] @property {number} examples @property {number[] | null} classCounts
+ * @property {string} method @property {string} base sha256 of the broadcast
+ * @property {number | null} sequence of a continuous federation; null: of a round, whose network was trained here
+ * @property {boolean} [withdraw] @property {number} examples @property {number} [steps] none: nobody trains @property {number[] | null} classCounts
  * @property {Record<string, number>} metrics @property {number} chunkBytes @property {number} createdS
  * @property {number[]} windows ids of those that it was made of; they stay on the phone
  */
 
 /**
- * Describe and sign an update; its running number names it.
+ * Describe and sign an update; its running number, or its round, names it.
  * @param {CryptoKey} key @param {Described} about @param {Uint8Array} bytes @returns {Promise<PendingUpdate>}
  */
 export async function pendingUpdate(key, about, bytes) {
   const digest = await sha256(bytes);
   const { federation, instance, device, round, sequence, withdraw = false } = about;
-  const updateId = `s${sequence}-${device.slice(0, 36)}-${withdraw ? "out" : digest.slice(0, 8)}`;
+  const number = sequence === null ? `r${round}` : `s${sequence}`;
+  const updateId = `${number}-${device.slice(0, 36)}-${withdraw ? "out" : digest.slice(0, 8)}`;
   const nonce = toHex(crypto.getRandomValues(new Uint8Array(8)));
   const measured = Object.entries(about.metrics).filter(([, value]) => Number.isFinite(value));
   /** @type {import("./messages.generated.js").UpdateManifest} */
@@ -51,10 +53,10 @@ export async function pendingUpdate(key, about, bytes) {
     round,
     method: about.method,
     base_version: about.base,
-    sequence,
+    ...(sequence === null ? { runtime: /** @type {const} */ ("onnxruntime-web") } : { sequence }),
     ...(withdraw && { withdraw }),
     examples: about.examples,
-    steps: 0, // nobody trains
+    steps: about.steps ?? 0,
     class_counts: about.classCounts,
     precision: "lossless",
     compression: "none",

@@ -1,5 +1,5 @@
 /**
- * The versions of a continuous federation on a phone: what one is made of, which one is to be taken up, and what is
+ * The versions of a federation on a phone: what one of a continuous federation is made of, which one is to be taken up, and what is
  * reported of it.
  */
 
@@ -29,6 +29,11 @@ const REFRESH_MS = 900_000;
  */
 
 /** @typedef {{ridge: number, clip: number, own_weight: number, orientation_free_share: number}} Method what the plan says of it, with its defaults */
+
+/** @param {Announcement} a @returns {Plan} */
+export function planOf(a) {
+  return /** @type {Plan} */ (/** @type {unknown} */ (a.plan));
+}
 
 /** @param {Plan} plan @returns {Method} throws a WireError where it is out of bounds */
 export function methodOf({ method }) {
@@ -77,9 +82,8 @@ function largestOf(values) {
 export function targetOf(a, release, memory, kept, nowMs) {
   if (a.plan.rollout.mode === "off") {
     const target = newest(a);
-    return target && target.version > 0 && memory.judged !== target.key && mayRefresh(memory, target, nowMs)
-      ? target
-      : null;
+    const isNew = target && target.version > 0 && memory.judged !== target.key;
+    return isNew && (!a.continuous || mayRefresh(memory, target, nowMs)) ? target : null;
   }
   if (!release) return null;
   if (kept?.release === release.rollout || memory.release?.rollout === release.rollout) return null;

@@ -34,6 +34,30 @@ function nothing() {
   );
 }
 
+/** In a federation in rounds. @type {Partial<Record<import("../types.js").AgentState["name"], string>>} */
+const DOES_IN_ROUNDS = {
+  ready: "It is ready for a round.",
+  training: "It trains a round.",
+  uploading: "It sends what it has trained.",
+  idle: "It takes part, and waits to be drawn for the next round.",
+  withdrawn: "It is withdrawn: it trains no round, and sends nothing about its windows.",
+};
+const ABOUT_SUMS =
+  "Nothing is trained in rounds. A phone adds up features of its labelled windows and sends the sums; the server adds up " +
+  "everybody's, and one equation gives the model. What this phone sends again replaces what it sent before.";
+const ABOUT_ROUNDS =
+  "This federation trains in rounds. The server draws devices for each; one that is drawn trains the network on its " +
+  "labelled windows and sends the trained network, never a window. Keep this page open for it: a round that a closed page " +
+  "interrupts goes on from its last whole pass over the windows, if it is still open then.";
+
+const WITHDRAWS_SUMS =
+  "The sums of this phone's windows are taken out of the federation's: its next version is as if this phone had never sent " +
+  "any. Models that were given out before stay as they are. The phone stays in the federation, uses its models, and sends " +
+  "nothing about its windows until you take part again.";
+const WITHDRAWS_FROM_ROUNDS =
+  "This phone trains no more rounds and sends nothing about its windows until you take part again. What it sent before is in " +
+  "the models of those rounds, and stays there. The phone stays in the federation and uses its models.";
+
 const DOES = {
   elsewhere: "This app takes part in another tab of this browser.",
   waiting_for_approval: "It waits to be approved by whoever runs the federation.",
@@ -52,28 +76,36 @@ const DOES = {
 /** @param {import("../main.js").App} app */
 function federation({ participation }) {
   const { state, membership, bytesSent } = participation;
+  const isContinuous = state?.isContinuous ?? true;
   const accepted = state?.uploads.filter(({ answer, withdraw }) => answer === "accepted" && !withdraw).length ?? 0;
   return element(
     "section",
     { class: "card stack", "aria-label": "Federation" },
     element("h2", {}, membership?.federation ?? ""),
-    element("p", { class: "lead", role: "status" }, state ? DOES[state.name] : "It begins."),
+    element("p", { class: "lead", role: "status" }, state ? doing(state) : "It begins."),
+    state?.progress ? progressBar(state.progress) : null,
     state?.reason ? element("p", { class: "reason" }, capital(state.reason)) : null,
     gone(participation),
     figures([
-      ["Version", String(state?.version || "–")],
-      ["Sums accepted", accepted < MAX_UPLOADS ? String(accepted) : `${accepted} or more`],
+      [isContinuous ? "Version" : "Round", String(state?.version || "–")],
+      [isContinuous ? "Sums accepted" : "Rounds accepted", accepted < MAX_UPLOADS ? String(accepted) : `${accepted} or more`],
       ["Labelled windows", (state?.examples ?? 0).toLocaleString("en")],
       ["Sent", bytesIn(bytesSent)],
     ]),
-    element(
-      "p",
-      { class: "quiet" },
-      "Nothing is trained in rounds. A phone adds up features of its labelled windows and sends the sums; the server adds up " +
-        "everybody's, and one equation gives the model. What this phone sends again replaces what it sent before.",
-    ),
+    element("p", { class: "quiet" }, isContinuous ? ABOUT_SUMS : ABOUT_ROUNDS),
     membership?.approved ? takesPartAction(participation) : null,
   );
+}
+
+/** @param {import("../types.js").AgentState} state */
+function doing({ name, isContinuous }) {
+  return (isContinuous ? null : DOES_IN_ROUNDS[name]) ?? DOES[name];
+}
+
+/** @param {import("../protocol/round_worker.js").RoundProgress} progress */
+function progressBar({ round, steps, all }) {
+  const words = `Round ${round}: ${steps} of ${all} steps`;
+  return element("p", {}, element("progress", { max: String(all), value: String(steps), "aria-label": words }), ` ${words}`);
 }
 
 /** Withdraw, or take part again. @param {import("../participation.js").Participation} participation */
@@ -81,11 +113,10 @@ function takesPartAction(participation) {
   if (participation.state?.takesPart === false) {
     return action("Take part again", () => participation.setTakesPart(true));
   }
+  const { isContinuous } = participation.state ?? { isContinuous: true };
   return confirmed(
     "Withdraw …",
-    "The sums of this phone's windows are taken out of the federation's: its next version is as if this phone had never sent " +
-      "any. Models that were given out before stay as they are. The phone stays in the federation, uses its models, and sends " +
-      "nothing about its windows until you take part again.",
+    isContinuous ? WITHDRAWS_SUMS : WITHDRAWS_FROM_ROUNDS,
     "Withdraw",
     () => participation.setTakesPart(false),
   );
@@ -116,6 +147,7 @@ function model({ models }) {
 /** @param {import("../main.js").App} app */
 function uploads({ participation }) {
   const sent = participation.state?.uploads ?? [];
+  const isContinuous = participation.state?.isContinuous ?? true;
   if (!sent.length) return null;
   return element(
     "section",
@@ -130,7 +162,7 @@ function uploads({ participation }) {
         element(
           "tr",
           {},
-          ["Version", "When", "What", "Answer"].map((each) => element("th", { scope: "col" }, each)),
+          [isContinuous ? "Version" : "Round", "When", "What", "Answer"].map((each) => element("th", { scope: "col" }, each)),
         ),
       ),
       element(
@@ -145,7 +177,7 @@ function uploads({ participation }) {
               {},
               element("td", {}, String(each.version)),
               element("td", {}, clock(each.atMs)),
-              element("td", {}, each.withdraw ? "withdrawal" : "sums"),
+              element("td", {}, each.withdraw ? "withdrawal" : isContinuous ? "sums" : "what it trained"),
               element("td", {}, labelText(each.answer), each.reason ? `: ${each.reason}` : ""),
             ),
           ),

@@ -6,6 +6,8 @@ import { channelSums, inFloat32, normalized, statisticsOf } from "../../../phone
 import { addWindows, emptySums, travelling } from "../../../phone/app/learning/ridge.js";
 import { ClassSoundness } from "../../../phone/app/learning/soundness.js";
 import { evenly, temporalSplit } from "../../../phone/app/learning/splits.js";
+import { noiseSeed } from "../../../phone/app/training/draws.js";
+import { orderOf } from "../../../phone/app/training/schedule.js";
 import { encode } from "../../../phone/app/protocol/safetensors.js";
 import { assertNear, assertSameBits, floats, vectorsOf } from "./vectors.mjs";
 
@@ -33,6 +35,19 @@ describe("sums, and the upload that carries them", () => {
       assert.equal(Buffer.from(bytes).toString("base64"), upload);
     });
   }
+});
+
+describe("the draws of a round", () => {
+  for (const { name, seed, client, round, epoch, order } of VECTORS.orders) {
+    test(name, async () => {
+      assert.deepEqual([...(await orderOf(order.length, seed, { client, round }, epoch))], order);
+    });
+  }
+  test("where dropout's counters begin", async () => {
+    for (const { name, seed, client, round, bits, value } of VECTORS.noise_seeds) {
+      assert.equal(String(await noiseSeed(seed, client, round, name, bits)), value);
+    }
+  });
 });
 
 describe("temporal split", () => {

@@ -70,7 +70,7 @@ export class FirstNumbers {
 export const clock = { now: () => Date.now(), wait: (ms, signal) => sleep(Math.min(ms, 5), undefined, { signal }) };
 
 /** An agent that has the server's link, and what it says of itself. */
-export async function agentOf(server, { store = new MemoryStore(), count = 20, ask, by = new Learner() } = {}) {
+export async function agentOf(server, { store = new MemoryStore(), count = 20, ask, by = new Learner(), host, conditions } = {}) {
   if (!store.stored.length) store.stored = someWindows(count);
   if (!(await store.get("enrolment"))) await beginEnrolment(store, readEnrolmentLink(server.link));
   const states = [];
@@ -78,6 +78,8 @@ export async function agentOf(server, { store = new MemoryStore(), count = 20, a
     store,
     learner: by,
     embedder: new FirstNumbers(),
+    host,
+    conditions,
     clock,
     ask,
     onState: (state) => states.push(state),

@@ -70,6 +70,10 @@ WHOLE: dict[str, tuple[type[Strict], dict[str, Any]]] = {
             "expires": 2_000_000_000,
         },
     ),
+    "invitation": (
+        messages.Invitation,
+        {**ENVELOPE, "round": 3, "model": POINTER, "sum": {"kind": "request", "body": "{}"}},
+    ),
     "offer": (messages.Offer, {**ENVELOPE, "rollout": 2}),
     "notice": (messages.Notice, {"schema_version": 1, "session": "s", "reason": "two of a name"}),
     "acknowledgement": (
@@ -113,9 +117,10 @@ def is_taken(kind: type[Strict], message: dict[str, Any]) -> bool:
 
 
 def test_the_generated_file_is_what_the_models_say(tmp_path: Path) -> None:
-    generate.main(tmp_path / "messages.js")
-    written = (tmp_path / "messages.js").read_text(encoding="utf-8")
-    assert written == generate.GENERATED.read_text(encoding="utf-8"), "make messages writes it anew"
+    made = {tmp_path / "messages.js": generate.GENERATED, tmp_path / "manifest.js": generate.GENERATED_MANIFEST}
+    generate.main(*made)
+    for path, generated in made.items():
+        assert path.read_text(encoding="utf-8") == generated.read_text(encoding="utf-8"), "make messages writes it anew"
 
 
 @pytest.mark.parametrize("name", WHOLE)

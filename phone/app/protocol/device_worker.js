@@ -1,0 +1,210 @@
+/**
+ * What a phone does one thing after the other, whatever its federation: it sends what waits, leaves models that were
+ * withdrawn, and then does what a continuous federation (contribution_worker.js) or a round (round_worker.js) asks of it.
+ * Whatever fails is tried again; what must last is in the store before it counts.
+ */
+
+import { withAnswered } from "./agent_state.js";
+import { UNKNOWN } from "./contribution.js";
+import { ContributionWorker } from "./contribution_worker.js";
+import { ineligibleReason, missingData } from "./eligibility.js";
+import { UnreachableError, messageOf } from "./errors.js";
+import { withLeft, withoutWithdrawn } from "./releases.js";
+import { RoundWorker } from "./round_worker.js";
+import { sendUpdate } from "./upload.js";
+import { planOf } from "./versions.js";
+import { WakeUp } from "./wakeup.js";
+
+const FIRST_PAUSE_MS = 2_000;
+const MAX_PAUSE_MS = 60_000;
+const MAX_ATTEMPTS = 3;
+/** After work that has failed for good, and a withdrawal that was refused. */
+const LONG_PAUSE_MS = 600_000;
+
+/** @typedef {import("../types.js").Plan} Plan */
+/** @typedef {import("../types.js").Prepared} Prepared */
+/** @typedef {import("./messages.js").Announcement} Announcement */
+/** @typedef {import("./upload.js").PendingUpdate} PendingUpdate */
+
+/** @typedef {{announcement: Announcement | null, connected: boolean}} ServerState what the server said last */
+
+/**
+ * @typedef {object} Means
+ * @property {import("./server.js").Server} server @property {import("./connection.js").Connection} connection
+ * @property {string} device @property {string} federation @property {CryptoKey} key @property {AbortSignal} signal
+ */
+
+export class DeviceWorker {
+  /**
+   * @param {import("./agent.js").Parts} parts @param {import("./server.js").Clock} clock
+   * @param {import("./agent_state.js").StateStore} stateStore @param {ServerState} serverState @param {() => void} onChange
+   */
+  constructor({ store, learner, embedder, host, conditions }, clock, stateStore, serverState, onChange) {
+    this.store = store;
+    this.learner = learner;
+    this.embedder = embedder;
+    this.clock = clock;
+    this.stateStore = stateStore;
+    this.serverState = serverState;
+    this.changed = onChange;
+    this.wakeUp = new WakeUp();
+    /** @type {Prepared | null} */ this.prepared = null;
+    this.stale = true; // windows or labels have changed since they were prepared
+    this.missing = "";
+    /** @type {"" | "learning" | "adopting"} */ this.stage = "";
+    this.detail = "";
+    this.failures = { of: "", count: 0 };
+    this.contributeAtMs = 0; // not before: the last try has failed
+    this.wakesAtMs = Infinity;
+    this.contributions = new ContributionWorker(this);
+    this.rounds = new RoundWorker(this, host, conditions);
+  }
+
+  /** @param {Means} means */
+  async keep(means) {
+    for (let pauseMs = FIRST_PAUSE_MS; ;) {
+      await this.wakeUp.wait(means.signal);
+      try {
+        while (await this.step(means)) pauseMs = FIRST_PAUSE_MS;
+      } catch (error) {
+        means.signal.throwIfAborted();
+        this.report(messageOf(error));
+        await this.clock.wait(pauseMs * (0.5 + Math.random() / 2), means.signal);
+        pauseMs = Math.min(MAX_PAUSE_MS, 2 * pauseMs);
+        this.wakeUp.notify();
+      } finally {
+        this.stage = "";
+        this.changed();
+      }
+    }
+  }
+
+  /** Do the next piece of work; false where there is none. @param {Means} means @returns {Promise<boolean>} */
+  async step(means) {
+    const a = this.serverState.announcement;
+    if (!a) return false;
+    await this.leaveWithdrawn(a);
+    await this.dropDeleted();
+    await this.prepare(a);
+    if (a.continuous && (await this.contributions.takeOut(a, means))) return true;
+    const { outbox } = this.stateStore.current;
+    if (outbox.length && this.serverState.connected) return this.upload(outbox[0], means);
+    if (ineligibleReason(a) || !this.serverState.connected) return false; // a server that is away is asked by the connection alone
+    return a.continuous ? this.contributions.step(a, means) : this.rounds.step(a, means);
+  }
+
+  /** An update that waits is not sent where one of its windows was deleted: it is made again from the rest. */
+  async dropDeleted() {
+    /** @type {PendingUpdate[]} */
+    const gone = [];
+    for (const update of this.stateStore.current.outbox) {
+      if (!(await this.store.has(update.windows))) gone.push(update);
+    }
+    if (!gone.length) return;
+    await this.stateStore.change(({ memory, outbox }) => {
+      return { memory: withUnknown(memory), outbox: outbox.filter((each) => !gone.includes(each)) };
+    });
+    this.stale = true;
+    this.report("an update that waited is not sent: windows that it was made of have been deleted");
+  }
+
+  /** @param {Announcement} a */
+  async prepare(a) {
+    if (!this.stale || ineligibleReason(a)) return;
+    this.stale = false;
+    try {
+      const windows = await this.store.windows();
+      this.prepared = this.learner.prepare(windows, planOf(a));
+      this.missing = missingData(windows, a.plan.labels, this.prepared.train.y.length);
+    } catch (error) {
+      this.stale = true;
+      throw error;
+    }
+    this.changed();
+  }
+
+  /** @param {PendingUpdate} update @param {Means} means */
+  async upload(update, { server, connection, signal }) {
+    this.changed();
+    const answer = await sendUpdate(update, {
+      server,
+      open: (payload) => connection.open("acknowledgement", payload),
+      clock: this.clock,
+      onRetry: (reason) => this.report(`the server takes the update later: ${reason}`),
+      isWanted: () => this.stateStore.current.outbox.includes(update),
+      signal,
+    });
+    this.detail = "";
+    if (answer) await this.settle(update, answer, signal);
+    return true;
+  }
+
+  /** @param {PendingUpdate} update @param {import("./messages.js").Acknowledgement} answer @param {AbortSignal} signal */
+  async settle(update, { status, reason }, signal) {
+    const answered = /** @type {"accepted" | "refused"} */ (status);
+    const isKept = update.withdraw && answered === "refused";
+    await this.stateStore.change(({ memory, outbox }) => {
+      if (!outbox.includes(update)) return null;
+      const version = update.sequence === null ? update.round : Math.max(0, update.round - 1);
+      const noted = { version, withdraw: update.withdraw, answer: answered, reason, atMs: this.clock.now() };
+      const known = isKept ? withUnknown(memory) : memory;
+      return { memory: withAnswered(known, noted), outbox: outbox.filter((each) => each !== update) };
+    });
+    if (isKept) {
+      this.report(`the server refuses to take this phone's sums out: ${reason}`);
+      this.pause(signal);
+    }
+    this.changed();
+  }
+
+  /** @param {Announcement} a */
+  async leaveWithdrawn(a) {
+    const before = this.stateStore.current.kept;
+    const kept = withoutWithdrawn(before, a.release);
+    if (kept === before) return;
+    await this.stateStore.change(({ memory }) => {
+      return { memory: withLeft(memory, before?.release ?? 0, kept?.release ?? 0, a.release), kept };
+    });
+    this.changed();
+  }
+
+  /** Whether something has failed so often, for another reason than the network, that it is left for now. @param {string} of @param {unknown} error */
+  countFailure(of, error) {
+    if (!this.serverState.connected || error instanceof UnreachableError) return false;
+    this.failures = { of, count: this.failures.of === of ? this.failures.count + 1 : 1 };
+    return this.failures.count >= MAX_ATTEMPTS;
+  }
+
+  /** Leave contributions for a while; each phone for its own. @param {AbortSignal} signal */
+  pause(signal) {
+    this.contributeAtMs = this.clock.now() + LONG_PAUSE_MS * (0.5 + Math.random());
+    this.failures = { of: "", count: 0 };
+    this.wakeAt(this.contributeAtMs, signal);
+  }
+
+  /** Look again at that time, in Unix milliseconds. @param {number} atMs @param {AbortSignal} signal */
+  wakeAt(atMs, signal) {
+    const now = this.clock.now();
+    if (atMs <= now || (this.wakesAtMs > now && this.wakesAtMs <= atMs)) return;
+    this.wakesAtMs = atMs;
+    const woken = this.clock.wait(atMs - now, signal).then(() => this.wakeUp.notify());
+    woken.catch(() => {}); // the app has ended
+  }
+
+  /** @param {"learning" | "adopting"} stage */
+  begin(stage) {
+    this.stage = stage;
+    this.changed();
+  }
+
+  /** @param {string} detail for the person */
+  report(detail) {
+    this.detail = detail;
+    this.changed();
+  }
+}
+
+/** @param {import("./agent_state.js").Memory} memory */
+function withUnknown(memory) {
+  return { ...memory, sent: UNKNOWN };
+}

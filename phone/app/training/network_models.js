@@ -1,0 +1,53 @@
+/** Networks that a program serves with, on this phone's windows: which one is used, and what it makes of a window. */
+
+import { evaluate } from "../learning/heads.js";
+import { inFloat32, insideModel } from "../learning/normalization.js";
+
+/** @typedef {import("../types.js").NetworkModel} NetworkModel */
+/** @typedef {import("../types.js").Plan} Plan */
+/** @typedef {import("../types.js").TrainingHost} TrainingHost */
+/** @typedef {import("./host.js").ProgramSource} ProgramSource */
+/** @typedef {import("./tensors.js").Tensors} Tensors */
+
+/**
+ * Say which network is used from now on. @param {TrainingHost} host @param {ProgramSource} program
+ * @param {{networks: NetworkModel[], present: import("../types.js").Model | null, prepared: import("../types.js").Prepared,
+ *   plan: Plan}} of the simplest network first @returns {Promise<import("../types.js").Verdict>}
+ */
+export async function judgeNetworks(host, program, { networks, present, prepared, plan }) {
+  const { train, holdout } = prepared;
+  const answers = new Map();
+  const runnable = present && "values" in present && present.sha256 === program.sha256 ? [present] : [];
+  for (const model of [...networks, ...runnable]) {
+    const logits = await host.logits(program, { ...model.values, ...statisticsOf(plan) }, holdout.x);
+    answers.set(model, answersOf(logits, plan.labels.length));
+  }
+  const question = { heads: networks, present, holdout, train, labels: plan.labels, isFar: false };
+  return evaluate({ ...question, answersOf: (model) => answers.get(model) });
+}
+
+/**
+ * Probabilities of a window's classes. @param {TrainingHost} host @param {ProgramSource} program @param {NetworkModel} model
+ * @param {Float32Array} x (1, 128, 6) @param {Plan} plan @returns {Promise<Float64Array>}
+ */
+export async function probabilitiesOf(host, program, model, x, plan) {
+  const logits = await host.logits(program, { ...model.values, ...statisticsOf(plan) }, x);
+  const largest = Math.max(...logits);
+  const powers = Float64Array.from(logits, (each) => Math.exp(each - largest));
+  const sum = powers.reduce((total, each) => total + each, 0);
+  return powers.map((each) => each / sum);
+}
+
+/** What the graph `model` normalizes by. @param {Plan} plan @returns {Tensors} */
+function statisticsOf({ data }) {
+  const { mean, std } = inFloat32(insideModel(data));
+  return { "input/mean": { shape: [mean.length], data: mean }, "input/std": { shape: [std.length], data: std } };
+}
+
+/** The class of each row of logits (n × C). @param {Float32Array} logits @param {number} classes */
+function answersOf(logits, classes) {
+  return Int32Array.from({ length: logits.length / classes }, (_, row) => {
+    const scores = logits.subarray(row * classes, (row + 1) * classes);
+    return scores.indexOf(Math.max(...scores));
+  });
+}

@@ -1,0 +1,110 @@
+"""A round with a program ends in JavaScript where it does in Python, whole or cut off, and networks answer alike."""
+
+from __future__ import annotations
+
+import base64
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from aggregator_api.app import create_app
+from aggregator_api.settings import Settings
+from aggregator_api.web.phone import RUNTIME, files, version
+from export.program.host import DeviceExamples, ProgramRound, RoundIdentity, measure, receive, train
+from export.program.parity import as_arrays, generated_examples
+from export.program.runtime import Arrays, TrainingProgram
+from federation import arrays
+from tests.aggregator_api.generated_devices import Wires
+from tests.aggregator_api.sockets import served
+from tests.browser import needs_browser
+from tests.export.program.small_federations import small_program
+from tests.phone.test_javascript import by_node
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.skipif(RUNTIME not in files(), reason="no ONNX Runtime for the phone's client: make phone")
+ROUNDS = (("fedavg", "har_cnn"), ("fedali", "har_cnn_alp"))
+OTHER_ROUNDS = (("fedprox", "har_cnn"), ("fedproto", "har_cnn"), ("scaffold", "har_cnn"))
+OF_ROUNDING_ALONE = re.compile(r"convolutions\.\d\.0\.bias$")
+"""Before a normalization of each channel by itself: their gradients are rounding, which Adam makes steps of."""
+IDENTITY = RoundIdentity("phone-1", 1)
+EXAMPLES, CLASSES = 11, 3
+TOLERANCE = 1e-4
+
+
+class Case:
+    """A program, a broadcast and windows."""
+
+    def __init__(self, method: str, network: str) -> None:
+        federation, data = small_program(method, network)
+        made = generated_examples(federation, EXAMPLES)
+        self.names = method, network
+        self.data, self.program = data, TrainingProgram.load(data)
+        self.examples = DeviceExamples(made.x.numpy(), made.y.numpy())
+        self.broadcast = as_arrays({"broadcast": federation.broadcast})
+
+    def for_node(self) -> dict[str, Any]:
+        sent = arrays.encode({name.removeprefix("broadcast/"): value for name, value in self.broadcast.items()})
+        packed = {"program": self.data, "broadcast": sent, "x": self.examples.x.astype("<f4").tobytes()}
+        said = {name: base64.b64encode(part).decode() for name, part in packed.items()}
+        who = {"client": IDENTITY.client_id, "round": IDENTITY.round_number, "rounds": 4}
+        return {**said, **who, "y": self.examples.y.tolist()}
+
+    def answers(self, client: Arrays) -> np.ndarray:
+        served = self.program.run("serving", client)
+        served |= {"input/mean": np.zeros(6, np.float32), "input/std": np.ones(6, np.float32)}
+        return np.concatenate(
+            [self.program.run("model", served | {"x": one[None]})["logits"] for one in self.examples.x]
+        )
+
+
+@pytest.mark.parametrize(
+    "rounds", [pytest.param(ROUNDS, marks=pytest.mark.ci), pytest.param(OTHER_ROUNDS, marks=pytest.mark.slow)]
+)
+def test_a_phones_round_ends_where_a_devices_without_torch_does(rounds: tuple[tuple[str, str], ...]) -> None:
+    cases = [Case(*each) for each in rounds]
+    ort = str(files()[RUNTIME].parent)
+    request = {"ort": ort, "cases": [case.for_node() for case in cases]}
+    require_equal(cases, by_node(HERE / "round_of.mjs", request))
+
+
+@needs_browser
+def test_in_chromium_it_does_so_in_a_worker(page: Page, tmp_path: Path) -> None:
+    cases = [Case(*ROUNDS[0])]
+    function = (HERE / "outcomes_of.mjs").read_text().replace("export async", "async", 1)
+    work = f"""async ({{ version, cases }}) => {{
+      {function}
+      const {{ RemoteHost }} = await import(`/phone/${{version}}/training/remote_host.js`);
+      return outcomesOf(new RemoteHost(), cases);
+    }}"""
+    with served(create_app(Settings(data_dir=tmp_path, aggregation_process=False), Wires)) as port:
+        page.goto(f"http://127.0.0.1:{port}/phone/")
+        told = page.evaluate(work, {"version": version(), "cases": [case.for_node() for case in cases]})
+    require_equal(cases, told)
+
+
+def require_equal(cases: list[Case], told: list[dict[str, Any]]) -> None:
+    for case, found in zip(cases, told, strict=True):
+        program, broadcast, mine = case.program, case.broadcast, case.examples
+        expected = train(ProgramRound(program, {}, broadcast, mine, IDENTITY))
+        upload = {name.removeprefix("upload/"): value for name, value in expected.upload.items()}
+        came = arrays.decode(base64.b64decode(found["upload"]), limit_bytes=1 << 24)
+        assert list(came) == list(upload), case.names
+        for name, value in upload.items():
+            assert came[name].dtype == value.dtype
+            if OF_ROUNDING_ALONE.search(name):
+                continue
+            np.testing.assert_allclose(came[name], value, atol=TOLERANCE, rtol=0, err_msg=f"{case.names} {name}")
+        assert (found["steps"], found["loss"]) == (expected.steps, pytest.approx(expected.loss, abs=TOLERANCE))
+        before = measure(program, receive(program, {}, broadcast, IDENTITY), mine)["confusion"]
+        after = measure(program, expected.client, mine)["confusion"]
+        assert (found["before"], found["after"]) == (before.tolist(), after.tolist())
+        assert found["same"], "a round that was cut off after an epoch goes on to the same bits"
+        assert found["stopped"] == [1, expected.steps], "after at least one step"
+        logits = np.frombuffer(base64.b64decode(found["logits"]), "<f4").reshape(EXAMPLES, CLASSES)
+        np.testing.assert_allclose(logits, case.answers(expected.client), atol=1e-3, rtol=0, err_msg=str(case.names))
