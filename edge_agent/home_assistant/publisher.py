@@ -127,7 +127,10 @@ class HomeAssistant:
             if last.rc == paho.MQTT_ERR_SUCCESS:
                 last.wait_for_publish(timeout_s)
         self._client.disconnect()
-        run_in_thread("home assistant", self._client.loop_stop).join(timeout_s)
+        run_in_thread("home assistant", self._end_loop).join(timeout_s)
+
+    def _end_loop(self) -> None:
+        self._client.loop_stop()
 
     def _start(self) -> None:
         if self._is_started:
@@ -139,7 +142,7 @@ class HomeAssistant:
     def _disconnect(self) -> None:
         """Leave, so that the next tick after `on` begins anew; the last will is not sent by a leave that is said."""
         self._client.disconnect()
-        run_in_thread("home assistant", self._client.loop_stop)
+        run_in_thread("home assistant", self._end_loop)
         self._connected.clear()
         self._is_started, self._labels, self._state, self._told, self._removals = False, (), None, None, []
 

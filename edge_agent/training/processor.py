@@ -99,7 +99,9 @@ def _with_torch(memory_mb: int) -> Placement:
 
 def _with_onnx(memory_mb: int) -> Placement:
     """Ask for ONNX Runtime's CUDA provider; whether it loads, a session shows (`TrainingProgram.runs_on_gpu`)."""
-    from export.program.runtime import CUDA, onnxruntime
+    import onnxruntime
+
+    from export.program.runtime import CUDA
 
     if CUDA not in onnxruntime.get_available_providers():
         return fallback(f"ONNX Runtime {onnxruntime.__version__} has no CUDA provider", memory_mb)
