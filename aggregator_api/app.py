@@ -33,7 +33,7 @@ from aggregator_api.federations.checkpoints import MAX_HEADER_BYTES
 from aggregator_api.mqtt.client import MqttDriver
 from aggregator_api.mqtt.transport import Connect
 from aggregator_api.notifications.channels import channels_of
-from aggregator_api.notifications.notifier import Notifier
+from aggregator_api.notifications.notifier import Notifiers
 from aggregator_api.observability.metrics import HttpTimer
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
@@ -75,20 +75,16 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
         app.state.histories = HistoryCache()
         preparation = HistoryPrefetcher(runtime.database, app.state.histories, runtime.closing)
         app.state.event_feed = EventFeed(runtime.database, runtime.closing)
-        notifiers = [
-            Notifier(settings, channel, runtime.database, runtime.readiness, runtime.leadership) for channel in channels
-        ]
+        notifiers = Notifiers(settings, channels, runtime.database, runtime.readiness, runtime.leadership)
         to_thread.current_default_thread_limiter().total_tokens = THREADS
         try:
             await run_in_threadpool(runtime.start)
             await run_in_threadpool(_log_access, runtime)
             preparation.start()
-            for notifier in notifiers:
-                notifier.start()
+            notifiers.start()
             yield
         finally:
-            for notifier in notifiers:
-                await run_in_threadpool(notifier.stop)
+            await run_in_threadpool(notifiers.stop)
             await run_in_threadpool(preparation.stop)
             await run_in_threadpool(runtime.stop)
 

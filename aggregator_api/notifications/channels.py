@@ -34,7 +34,7 @@ class DeliveryResult(NamedTuple):
     is_final: bool = False
 
 
-class Channel(Protocol):
+class NotificationChannel(Protocol):
     """A way to the operator."""
 
     name: str
@@ -43,13 +43,13 @@ class Channel(Protocol):
         """Try once, and say what came of it."""
 
 
-def channels_of(settings: Settings) -> list[Channel]:
+def channels_of(settings: Settings) -> list[NotificationChannel]:
     """Return the ways that the settings name.
 
     Raises:
         ConfigError: if a file of theirs cannot be read, or a template or a secret is none.
     """
-    found: list[Channel] = []
+    found: list[NotificationChannel] = []
     if settings.notify_webhook_url is not None:
         found.append(Webhook(settings))
     if settings.notify_email_to:

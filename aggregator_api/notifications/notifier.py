@@ -19,7 +19,7 @@ from aggregator_api.api.attention import AttentionItem
 from aggregator_api.db.database import Database
 from aggregator_api.db.failure_log import failures
 from aggregator_api.db.models import FederationRow
-from aggregator_api.notifications.channels import Channel, DeliveryResult
+from aggregator_api.notifications.channels import DeliveryResult, NotificationChannel
 from aggregator_api.notifications.message import Notification
 from aggregator_api.notifications.records import RANKS, Key, Told
 from aggregator_api.observability.health import Readiness
@@ -48,13 +48,37 @@ class LeadershipCheck(Protocol):
         """Whether this process drives that federation."""
 
 
+class Notifiers:
+    """The threads of all channels, which start and end together."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        channels: Iterable[NotificationChannel],
+        database: Database,
+        readiness: Readiness,
+        leadership: LeadershipCheck,
+    ) -> None:
+        self._all = [Notifier(settings, channel, database, readiness, leadership) for channel in channels]
+
+    def start(self) -> None:
+        """Begin to look."""
+        for notifier in self._all:
+            notifier.start()
+
+    def stop(self) -> None:
+        """End after the attempts that are being made."""
+        for notifier in self._all:
+            notifier.stop()
+
+
 class Notifier:
     """One channel's thread; `look` is one turn of it."""
 
     def __init__(
         self,
         settings: Settings,
-        channel: Channel,
+        channel: NotificationChannel,
         database: Database,
         readiness: Readiness,
         leadership: LeadershipCheck,

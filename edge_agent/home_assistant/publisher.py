@@ -127,10 +127,7 @@ class HomeAssistant:
             if last.rc == paho.MQTT_ERR_SUCCESS:
                 last.wait_for_publish(timeout_s)
         self._client.disconnect()
-        run_in_thread("home assistant", self._end_loop).join(timeout_s)
-
-    def _end_loop(self) -> None:
-        self._client.loop_stop()
+        self._end_loop().join(timeout_s)
 
     def _start(self) -> None:
         if self._is_started:
@@ -142,9 +139,17 @@ class HomeAssistant:
     def _disconnect(self) -> None:
         """Leave, so that the next tick after `on` begins anew; the last will is not sent by a leave that is said."""
         self._client.disconnect()
-        run_in_thread("home assistant", self._end_loop)
+        self._end_loop()
         self._connected.clear()
         self._is_started, self._labels, self._state, self._told, self._removals = False, (), None, None, []
+
+    def _end_loop(self) -> threading.Thread:
+        """End paho's thread from another one: it may be connecting, which takes seconds."""
+
+        def stop() -> None:
+            self._client.loop_stop()
+
+        return run_in_thread("home assistant", stop)
 
     def _tell(self) -> None:
         state = self._state

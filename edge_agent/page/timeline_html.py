@@ -198,12 +198,11 @@ def _span_form(found: DayView) -> str:
         f'<button class="label" name="activity" value="{escape(label)}">{escape(label_text(label))}</button>'
         for label in found.labels
     )
-    first_s, last_s = min(found.minutes) * MINUTE_S, max(found.minutes) * MINUTE_S
-    return (
+    return (  # without times: a button that is pressed by mistake labels nothing
         f'<form id="span" method="post" action="/timeline/label">{_hidden("day", found.day.isoformat())}'
         '<p id="how" class="quiet">Say from when to when, on this device\'s clock, and what you did.</p>'
-        f'<p class="row"><label>From <input type="time" name="from" value="{_clock(first_s)}" required></label> '
-        f'<label>to <input type="time" name="to" value="{_clock(last_s)}" required></label></p>'
+        '<p class="row"><label>From <input type="time" name="from" required></label> '
+        '<label>to <input type="time" name="to" required></label></p>'
         f'<div class="buttons" role="group" aria-label="Activity">{buttons}</div></form>'
     )
 
@@ -225,10 +224,13 @@ def _item(stretch: Stretch, found: DayView, *, with_day: bool) -> str:
     day = datetime.fromtimestamp(stretch.from_s).date()
     when = f"{_clock(stretch.from_s)} to {_end(stretch, day)}"
     where = f"{_day_name(day)}, {when}" if with_day and day != found.day else when
-    parts = [f"<b>{escape(where)}</b>", f"<span>{_recognized(stretch, found.labels)}</span>"]
-    if stretch.movement is not None:
-        parts.append(f'<span class="quiet">{_movement_words(stretch.movement)}</span>')
-    parts.append(f"<span>{_label_words(stretch, found.labels)}</span>")
+    moved = "" if stretch.movement is None else _movement_words(stretch.movement)
+    parts = [
+        f"<b>{escape(where)}</b>",
+        f"<span>{_recognized(stretch, found.labels)}</span>",
+        f'<span class="quiet">{moved}</span>',
+        f"<span>{_label_words(stretch, found.labels)}</span>",
+    ]
     if found.labels and stretch.kept:
         parts.append(_item_form(stretch, found.labels, day, when))
     return f"<li>{''.join(parts)}</li>"

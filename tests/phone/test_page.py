@@ -6,6 +6,7 @@ import gzip
 import math
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -394,3 +395,56 @@ def test_over_plain_http_it_says_what_to_do(address: str, browser: Browser) -> N
     page.get_by_text("This page came over plain HTTP").wait_for()
     assert page.get_by_text("open https://gaitway.example").count() == 1
     other.close()
+
+
+DAY = """async ({ version, began }) => {
+  const day = await import(`/phone/${version}/ui/day.js`);
+  const { Store } = await import(`/phone/${version}/collection/store.js`);
+  const store = await Store.open("gaitway-day");
+  const still = new Float32Array(128 * 6).map((_, i) => (i % 6 === 2 ? 9.8 : 0));
+  const moved = still.map((value, i) => (i % 6 === 2 ? value + 3 * Math.sin(i) : value));
+  const windows = Array.from({ length: 300 }, (_, n) => ({
+    startMs: began + 6000 * n, x: n < 100 ? moved : still, label: n < 200 ? null : "sitting", session: "a",
+  }));
+  await store.addWindows(windows);
+  const models = {
+    unavailableReason: "",
+    ranking: async (x) => (x[2] === x[8] ? [["lying", 0.5], ["sitting", 0.4]] : [["walking", 0.9]]),
+  };
+  const labels = () => ["walking", "sitting", "lying"];
+  const app = { store, models, marks: await store.marks(), labels, recorder: {} };
+  store.watchers.add(async () => { app.marks = await store.marks(); });
+  location.hash = "#recognize";
+  await new Promise((done) => setTimeout(done, 200));
+  day.show(document.getElementById("main"), app);
+  window.labelled = async () => (await store.marks()).filter(({ label }) => label === "lying").length;
+}"""
+
+
+def test_a_stretch_of_a_day_is_dragged_over_labelled_and_taken_back(address: str, phone: Page, tmp_path: Path) -> None:
+    phone.goto(f"{address}/phone/#join")
+    phone.get_by_role("heading", level=1).wait_for()
+    noon = datetime.now().replace(hour=12, minute=0, second=0, microsecond=0) - timedelta(days=1)
+    phone.evaluate(DAY, {"version": web.version(), "began": 1000 * noon.timestamp()})
+    asked = phone.get_by_role("region", name="Help me with these")
+    asked.get_by_text("12:10 to 12:20").wait_for()
+    phone.get_by_text("lying, 50 % · labelled sitting (differs)").wait_for()
+    assert asked.get_by_role("listitem").count() == 1, "what is certain is not asked"
+    assert barriers(phone) == []
+    assert excess_width(phone) == 0
+    box = phone.locator(".day-chart").bounding_box()
+    assert box
+    minute = box["width"] / 60
+    phone.mouse.move(box["x"] + 2.5 * minute, box["y"] + 20)
+    phone.mouse.down()
+    phone.mouse.move(box["x"] + 5.5 * minute, box["y"] + 20, steps=3)
+    phone.mouse.up()
+    phone.screenshot(path=tmp_path / "phone-day.png", full_page=True)
+    choices = phone.get_by_role("group", name="What you did")
+    choices.get_by_role("button", name="lying").click()
+    phone.get_by_text("40 windows are lying now, from 12:02 to 12:06.").wait_for()
+    phone.get_by_role("button", name="Take it back").click()
+    phone.get_by_text("Taken back").wait_for()
+    assert phone.evaluate("labelled()") == 0
+    phone.get_by_role("button", name="Correct 12:20 to 12:30").click()
+    phone.get_by_text("100 windows are sitting now").wait_for()

@@ -291,6 +291,7 @@ ALSO_OUTSIDE = {
         "starlette": "the part of FastAPI that has the middleware, thread pool and error classes",
         "anyio": "starlette's threads, with limits of their own",
     },
+    "aggregator_api.notification_settings": {"pydantic_settings": "a part of the settings"},
     "aggregator_api.settings": {"pydantic_settings": "settings from TOML and the environment"},
     "aggregator_api.storage.blobs": {"fsspec": "the design's blob store"},
     "aggregator_api.mqtt.mosquitto": {"cryptography": "the authority's and the broker's certificates"},

@@ -15,6 +15,7 @@ import pytest
 from edge_agent.page.access import password_hash
 from tests.browser import NEEDS_BROWSER, Screenshots, barriers, excess_width
 from tests.edge_agent.page.page_devices import PageDevice
+from tests.edge_agent.page.test_timeline import DAY, lived
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
@@ -88,3 +89,34 @@ def test_nothing_is_asked_any_more_once_a_session_ends(page: Page, device: PageD
     page.get_by_label("Password").wait_for()
     page.wait_for_timeout(2500)  # as long as the page waits between two looks
     assert asked[-1] == "logout"
+
+
+def test_a_stretch_of_a_day_is_dragged_over_and_labelled(page: Page, tmp_path: Path) -> None:
+    device = PageDevice(tmp_path)
+    lived(device.data)
+    page.goto(f"{device.address}/timeline?day={DAY}")
+    assert barriers(page) == []
+    box = page.locator("#chart").bounding_box()
+    assert box
+    y, minute = box["y"] + 20, box["width"] / 60  # the hour from noon on
+    page.mouse.move(box["x"] + 2.5 * minute, y)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 5.5 * minute, y, steps=3)
+    page.mouse.up()
+    assert page.get_by_label("From", exact=True).input_value() == "12:02"
+    assert page.get_by_label("to", exact=True).input_value() == "12:06"
+    page.screenshot(path=tmp_path / "device-timeline.png", full_page=True)
+    page.get_by_role("button", name="sitting", exact=True).click()
+    page.get_by_text("80 windows are now sitting.").wait_for()
+    page.set_viewport_size({"width": 360, "height": 800})
+    assert excess_width(page) == 0
+    page.screenshot(path=tmp_path / "device-timeline-narrow.png", full_page=True)
+    page.locator("#chart").scroll_into_view_if_needed()
+    box = page.locator("#chart").bounding_box()
+    assert box
+    page.mouse.click(box["x"] + box["width"] * 25 / 60, box["y"] + 60)  # a tap takes the whole stretch
+    assert page.get_by_label("From", exact=True).input_value() == "12:20"
+    page.get_by_role("button", name="Take it back").click()
+    page.get_by_role("button", name="Take it back").wait_for(state="detached")
+    device.close()
+    assert {name: count for name, count in device.classes().items() if name} == {"sit": 2, "run": 200}
