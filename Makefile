@@ -97,7 +97,9 @@ dist: $(STAMP)  ## dist: source archive and wheels of what is committed, the sam
 	$(BIN)/python -m twine check --strict dist/*.whl dist/*.tar.gz
 
 docs: $(STAMP)  ## build/site: the documents as a site that needs no network, with the Python reference; checks every link
-	$(BIN)/python -m pip install --quiet --no-compile -e '.[docs]' && $(BIN)/python -m mkdocs build --quiet
+	$(BIN)/python -m pip install --quiet --no-compile -e '.[docs]' && $(BIN)/python deploy/document_site.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+	@# not --quiet, which would silence the warnings by which --strict fails
 	@echo "Open build/site/index.html"
 
 screenshots: $(STAMP)  ## docs/images: the pages' screenshots anew, by the tests of the pages (needs Chromium; six minutes)

@@ -35,7 +35,7 @@ SCREENSHOTS = "GAITWAY_SCREENSHOTS"
 """Names the folder for the documents' screenshots (`make screenshots`); without it a test has them in its own."""
 MAX_SCREENSHOT_BYTES = 150_000
 SCREENSHOT_COLOURS = 96
-MAX_HEIGHT = 1400
+ANIMATION_WIDTH = 760
 
 
 def needs_browser(test: Test) -> Test:
@@ -70,18 +70,20 @@ class Screenshots:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def take(self, page: Page, name: str, *, height: int | None = None) -> None:
-        """Write what `page` shows as `name`.png; from its top as far as `height`, or as far as its window."""
-        size = page.viewport_size
-        assert size is not None
-        image = page.screenshot(full_page=True, animations="disabled")
-        self._keep(image, name, min(height or size["height"], MAX_HEIGHT))
-
-    def _keep(self, image: bytes, name: str, height: int) -> None:
+    def take(self, page: Page, name: str, *, height: int | None = None, width: int | None = None) -> None:
+        """Write what `page` shows as `name`.png: as high as its window or `height`, scaled to `width`."""
         from PIL import Image
 
+        window = page.viewport_size
+        assert window is not None
+        scale = 1.0 if width is None else width / window["width"]
+        if height is not None:  # not the whole page: a bar at the window's foot would lie across it
+            page.set_viewport_size({"width": window["width"], "height": round(height / scale)})
+        image = page.screenshot(animations="disabled")
+        page.set_viewport_size({"width": window["width"], "height": window["height"]})
         with Image.open(io.BytesIO(image)) as whole:
-            shown = whole.convert("RGB").crop((0, 0, whole.width, min(height, whole.height)))
+            size = (round(whole.width * scale), round(whole.height * scale))
+            shown = whole.convert("RGB").resize(size, Image.Resampling.LANCZOS)
         path = self.folder / f"{name}.png"
         shown.quantize(SCREENSHOT_COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
         assert path.stat().st_size <= MAX_SCREENSHOT_BYTES, f"{path} has {path.stat().st_size:,} bytes"
@@ -90,9 +92,12 @@ class Screenshots:
         """Write screenshots one after the other as `name`.webp."""
         from PIL import Image
 
-        first, *others = (Image.open(io.BytesIO(frame)).convert("RGB") for frame in frames)
+        images = [Image.open(io.BytesIO(frame)).convert("RGB") for frame in frames]
+        for image in images:
+            image.thumbnail((ANIMATION_WIDTH, ANIMATION_WIDTH))
+        first, *others = images
         path = self.folder / f"{name}.webp"
-        first.save(path, save_all=True, append_images=others, duration=frame_ms, loop=0, quality=60, method=6)
+        first.save(path, save_all=True, append_images=others, duration=frame_ms, loop=0, quality=50, method=6)
         assert path.stat().st_size <= MAX_SCREENSHOT_BYTES, f"{path} has {path.stat().st_size:,} bytes"
 
 

@@ -86,7 +86,8 @@ class RunResult(Mapping[str, Any]):
         summary = self.run.summary
         chosen = summary.selected(summary.trusted) if summary else None
         own = chosen.personalization if chosen else None
-        score = f", personalization {kind.label} {kind.text(own[metric].mean)}{kind.unit}" if own else ""
+        unit = kind.unit.strip(" ()")  # a heading's brackets
+        score = f", personalization {kind.label} {kind.text(own[metric].mean)} {unit}".rstrip() if own else ""
         return f"<RunResult {self._title()}{score}: {self.run.path}>"
 
     def _title(self) -> str:

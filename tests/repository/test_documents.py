@@ -17,6 +17,7 @@ import pytest
 from typer.main import get_command
 
 from deploy.document_blocks import Block, shell_blocks
+from deploy.document_site import LINK
 from gaitway.__main__ import PROGRAMS as GAITWAY
 from gaitway.plugins import GROUPS
 from models.registry import MODELS
@@ -177,6 +178,17 @@ def test_a_long_paragraph_is_seen() -> None:
 def test_a_page_begins_with_what_its_reader_can_do_after_it(file: Path) -> None:
     _, first = next(paragraphs(file.read_text()))
     assert " ".join(first).startswith("After this page you can ")
+
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: file.name)
+def test_every_link_leads_to_a_file(file: Path) -> None:
+    """`make docs` looks at anchors too."""
+    assert [target for target in LINK.findall(file.read_text()) if not (file.parent / target).exists()] == []
+
+
+def test_the_site_has_every_page() -> None:
+    menu = (REPOSITORY / "mkdocs.yml").read_text()
+    assert [file.name for file in DOCUMENTS[2:] if f": {file.name}\n" not in menu] == []
 
 
 def test_the_map_names_every_folder() -> None:
