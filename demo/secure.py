@@ -55,7 +55,9 @@ def enrol(children: Children, operator: Operator, config: Path, device: str, fed
     write_secret(token, operator.enrolment_token(federation, device).encode())
     command = ("enrol", "--config", str(config), "--token-file", str(token))
     child = children.start(f"enrol-{federation}-{device}", "edge_agent", *command)
-    if child.process.wait(ENROL_S) != 0:
+    code = child.process.wait(ENROL_S)
+    children.end([child])
+    if code != 0:
         raise DemoError(f"{device} cannot enrol: {child.log_tail()}")
 
 
@@ -65,7 +67,8 @@ def say_what_was_seen(console: Console, database: Path, federations: list[str]) 
     for name, counts in found.items():
         summed, devices = counts.pop("sums"), counts.pop("devices")
         rest = ", ".join(f"{count} {what}" for what, count in counts.items())
-        words = f"{name}: the server has {summed} sums of {devices} devices each; of single devices {rest}."
+        sums = "1 sum" if summed == 1 else f"{summed} sums"
+        words = f"{name}: the server has {sums} of {devices} devices; of single devices {rest}."
         console.print(words, soft_wrap=True, highlight=False)
     return not any(sum(counts.values()) for counts in found.values())
 
