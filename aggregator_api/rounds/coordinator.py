@@ -305,7 +305,7 @@ class Coordinator:
     def _cap_deadline(self, name: str) -> None:
         with self._database.write() as session:
             federation = _row(session, name)
-            moved_s = deadlines.cap_deadline(session, federation, self.contract(federation).plan.rounds, self._clock())
+            moved_s = deadlines.cap_deadline(session, federation, self.contract(federation).plan, self._clock())
         if moved_s:
             log.warning("deadline capped by_s=%.0f", moved_s, extra=about(federation=name))
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from aggregator_api.db import repositories
 from aggregator_api.db.models import Blob, DeviceRow, FederationRow, RoundRow, UpdateRow
 from aggregator_api.devices import masked_contributions
-from aggregator_api.rounds import secure_rounds
+from aggregator_api.rounds import deadlines, secure_rounds
 from federation.methods import in_batches
 from federation.plan import Plan
 from federation.rounds import publication
@@ -94,8 +94,7 @@ def draw(session: Session, federation: FederationRow, plan: Plan, now: float) ->
     cohort = sample_cohort(
         rounds, online, seed=plan.training.seed, round_number=number, examples=_weights(plan, online)
     )
-    # a batch does not wait for ever for a device that stays silent: the others' changes wait with it
-    waits_s = plan.rounds.deadline_s or (plan.publication.max_wait_s if is_batch else None)
+    waits_s = deadlines.waits_s(plan)
     deadline = now + waits_s if waits_s else None
     repositories.add_round(session, federation, number, [online[name] for name in cohort], deadline, is_batch=is_batch)
     if plan.secure.is_on:

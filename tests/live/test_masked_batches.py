@@ -41,7 +41,7 @@ STAGES = ("shares", "vectors", "lists", "opening")
 
 def batch_plan() -> Plan:
     plan = continuous_plan()
-    rounds = plan.rounds.model_copy(update={"max_weight_ratio": None, "norm_factor": None, "deadline_s": 600.0})
+    rounds = plan.rounds.model_copy(update={"max_weight_ratio": None, "norm_factor": None})
     return plan.model_copy(update={"rounds": rounds, "secure": SecureSettings(mode="masked")})
 
 
@@ -109,8 +109,8 @@ def federation(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Bench, li
     return server, devices
 
 
-def opens(server: Bench, devices: list[BatchDevice], number: int) -> None:
-    """Let these devices say that they have changes, and begin the batch that opens for them."""
+def opens(server: Bench, devices: list[BatchDevice], number: int, restarted: Path | None = None) -> Bench:
+    """Let these devices say that they have changes, and begin the batch that opens for them; the server may restart."""
     server.as_inbox(lambda: server.runtime.federations.pause(FEDERATION))  # else a batch opens for the first three
     for one in devices:
         one.tell(server, changed=True)
@@ -119,8 +119,12 @@ def opens(server: Bench, devices: list[BatchDevice], number: int) -> None:
     for one in devices:
         one.tell(server, changed=False)
         one.begin_batch(server)
+    if restarted is not None:
+        server.stop()
+        server = Bench(restarted)
     for one in devices:
         one.send(server)
+    return server
 
 
 def phase_of(server: Bench, number: int) -> str:
@@ -182,7 +186,7 @@ def test_batches_add_up_to_the_sums_in_the_open_whatever_is_lost_killed_and_take
     bob.has(None)
     eve.is_lost = False
     batch = [ada, bob, eve]
-    opens(server, batch, 2)
+    server = opens(server, batch, 2, restarted=tmp_path / "server")
     for _stage in STAGES:
         server.stop()
         server = Bench(tmp_path / "server")

@@ -21,6 +21,7 @@ from tests.live.walks import assert_same, data_options, experiment_for, plan_of
 
 STAGES = ("keys", "shares", "vectors", "lists", "opening")
 VICTIMS = ("server", "device")
+LOOK_S = 3.0
 STAGE_OF_OPEN = (
     "SELECT s.stage FROM secure_sums s JOIN rounds r ON r.id = s.round_id "
     "WHERE r.phase IN ('collecting', 'aggregating')"
@@ -52,10 +53,12 @@ def start(here: Fleet, world: World, folder: Path) -> list[Path]:
 
 def kill_at(here: Fleet, config: Path, stage: str, victim: str, is_over: Callable[[], bool]) -> bool:
     """End the victim at that stage of the open batch, and start it again; false if the batch was over before."""
-    database = here.folder / "data" / "gaitway.sqlite3"
+    database, looked = here.folder / "data" / "gaitway.sqlite3", time.monotonic()
     while rows(database, STAGE_OF_OPEN) != [stage]:
-        if is_over():
-            return False
+        if time.monotonic() - looked > LOOK_S:  # a look costs the server more than a stage lasts
+            looked = time.monotonic()
+            if is_over():
+                return False
         time.sleep(0.01)
     program = here.server if victim == "server" else here.devices[config.stem]
     program.kill()
