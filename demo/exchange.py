@@ -13,6 +13,7 @@ from models import build
 from processes import Child, Children, DemoError
 from rest import Operator
 from scenario import Scenario, write_agent_config
+from secure import enrol
 
 FEDERATION = "demo-analytic"
 LOOK_S = 0.2
@@ -24,7 +25,7 @@ class Outcome(NamedTuple):
     title: str
     scores: dict[str, float | None]
     seconds: float  # from the agents' start until each device has a model that everybody's windows are in
-    sent_bytes: int  # by all devices
+    sent_bytes: int | None  # by all devices; None: the server does not note each of a secure sum's messages
     version_bytes: int  # of all versions; a device fetches each once, at the most
 
 
@@ -43,18 +44,26 @@ def plan_of_sums(labels: tuple[str, ...], interval_s: float | None = None) -> Pl
 
 
 def run_exchange(
-    children: Children, operator: Operator, folder: Path, chosen: Scenario, ports: tuple[int, int], timeout_s: float
+    children: Children,
+    operator: Operator,
+    folder: Path,
+    chosen: Scenario,
+    ports: tuple[int, int],
+    timeout_s: float,
+    plan: Plan,
 ) -> Outcome:
     """Let an agent for each client join a federation of its own, and end them when all use everybody's sums.
 
     Raises:
         DemoError: if a program fails, or the time is up.
     """
-    operator.create(plan_of_sums(chosen.labels), name=FEDERATION)
+    operator.create(plan, name=FEDERATION)
     write_secret(folder / "server.key", operator.device_key(FEDERATION).encode())
     began, agents = time.monotonic(), dict[str, Child]()
     for device in chosen.clients:
         config = write_agent_config(folder / device, chosen, device, *ports, federation=FEDERATION)
+        if plan.secure.is_on:
+            enrol(children, operator, config, device, FEDERATION)
         agents[device] = children.start(f"analytic-{device}", "edge_agent", "run", "--config", str(config))
     version = 0
     while not version or not all(_has_judged(folder / device, version) for device in agents):
@@ -74,7 +83,8 @@ def outcome(
 ) -> Outcome:
     """Say what a federation came to, by what its devices left and the server has listed."""
     scores = {device: (summary["model"] or {}).get("score") for device, summary in summaries.items()}
-    sent = sum(update["size"] for update in operator.listed("updates", federation))
+    is_private = operator.described(federation)["plan"]["secure"]["mode"] != "off"
+    sent = None if is_private else sum(update["size"] for update in operator.listed("updates", federation))
     versions = sum(one["size"] for one in operator.listed("models", federation) if one["version"] > 0)
     return Outcome(title, scores, seconds, sent, versions)
 

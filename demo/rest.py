@@ -132,6 +132,10 @@ class Operator:
         items: list[dict[str, Any]] = self._get(f"/v1/federations/{federation}/{what}?limit=500")["items"]
         return items
 
+    def blob(self, sha256: str) -> bytes:
+        """Download a blob."""
+        return self._checked(self._http.get(f"/v1/blobs/{sha256}")).content
+
     def _get(self, path: str) -> dict[str, Any]:
         answer: dict[str, Any] = self._checked(self._http.get(path)).json()
         return answer

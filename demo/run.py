@@ -23,11 +23,14 @@ import typer
 import addresses
 import phones
 import scenario
+import secure
 import show
 import verdict
 from aggregator_api.auth.api_keys import OPERATOR_FILE
 from aggregator_api.auth.server_identity import write_secret
-from exchange import Outcome, outcome, run_exchange
+from exchange import FEDERATION as SUMS
+from exchange import Outcome, outcome, plan_of_sums, run_exchange
+from federation.plan import Plan
 from gaitway.progress import working
 from gaitway.terminal import Console
 from processes import Child, Children, DemoError, free_port, require_port, wait_for_port
@@ -88,6 +91,14 @@ def main(
             "instead of adding up exact sums.",
         ),
     ] = False,
+    private: Annotated[
+        bool,
+        typer.Option(
+            "--private",
+            help="Add updates up by secure sums: the server learns the sum of all devices alone. At its end the demo "
+            "says what the server saw, and compares the models with a simulation in the open.",
+        ),
+    ] = False,
     phone_port: Annotated[int, typer.Option(min=0, max=65535, help="HTTPS for phones; 0: any free port.")] = 18443,
     address: Annotated[
         str | None, typer.Option(help="This machine's address, as phones reach it; without it, it is looked for.")
@@ -105,7 +116,7 @@ def main(
     keep_running = keep_running or phone
     console = _console()
     try:
-        _refuse_model(model)
+        _refuse_options(model, phone, private)
         folder = _new_folder(out)
         http_port, mqtt_port = _ports(http_port, mqtt_port)
         with working(console, "looking for recordings"):
@@ -113,19 +124,19 @@ def main(
         console.print(f"{method} with {model}: {chosen.about}", soft_wrap=True, highlight=False)
         epochs, min_f1 = epochs or chosen.suited.epochs, chosen.suited.min_f1 if min_f1 is None else min_f1
         plan = scenario.make_plan(chosen, model=model, method=method, rounds=rounds, epochs=epochs, lr=lr, seed=seed)
+        plan, sums = secure.plans(plan, plan_of_sums(chosen.labels), devices, private)
         began = time.monotonic()
-        https = _https(folder / "https", address or phones.network_address(), phone_port) if phone else None
-        if phone:
-            phones.say_what_is_missing(console)
+        https = _https(console, folder / "https", address or phones.network_address(), phone_port) if phone else None
         pages = addresses.page_addresses(chosen.clients) if keep_running else {}
         with Children(folder / "logs") as children:
             operator = _start_server(children, folder, http_port, mqtt_port, https, console)
             addresses.opening(console, folder / "server", http_port, pages, stays=keep_running)
             operator.create(plan)
             write_secret(folder / "devices" / "server.key", operator.device_key().encode())
-            first = _exchange(console, children, operator, folder, chosen, (http_port, mqtt_port), timeout_s, exchange)
+            run = (children, operator, folder / "analytic", chosen, (http_port, mqtt_port), timeout_s, sums)
+            first = _exchange(console, run) if exchange else []
             started = time.monotonic()
-            configs = _start_agents(children, folder, chosen, http_port, mqtt_port, pages)
+            configs = _start_agents(children, operator, folder, chosen, http_port, mqtt_port, pages, private)
             folders = {device: config.parent for device, config in configs.items()}
             finished = _watch(children, operator, folders, console, timeout_s)
             if finished.status != "finished":
@@ -135,11 +146,10 @@ def main(
             show.results(console, operator.rounds(), summaries)
             outcomes = [outcome(f"{method}, {rounds} rounds", operator, FEDERATION, summaries, rounds_took), *first]
             show.beside(console, outcomes)
-            spent = f"{time.monotonic() - began:.0f} s in all."
-            console.print(f"{spent} Everything is in {folder}", soft_wrap=True, highlight=False)
-            short = rounds * epochs < ROUNDS * chosen.suited.epochs
-            more = f"--rounds {ROUNDS} of --epochs {chosen.suited.epochs}" if short else ""
-            works = _judge(console, summaries, min_f1, folder / "logs", more, first)
+            said = f"{time.monotonic() - began:.0f} s in all. Everything is in {folder}"
+            console.print(said, soft_wrap=True, highlight=False)
+            works = _judge(console, summaries, min_f1, folder / "logs", _more_training(chosen, rounds, epochs), first)
+            works &= not private or _is_private(console, operator, folder, chosen, plan, sums if first else None)
             if https is not None:
                 theirs = phones.plan_of_rounds(plan) if phone_rounds else phones.plan_of_sums(chosen.labels)
                 phones.invite(console, operator, theirs, https, folder / "server" / OPERATOR_FILE)
@@ -171,29 +181,37 @@ def _new_folder(out: Path | None) -> Path:
     return folder
 
 
-def _refuse_model(model: str) -> None:
+def _refuse_options(model: str, phone: bool, private: bool) -> None:
     if model not in MODELS:
         raise DemoError(f"--model {model}: expected one of {', '.join(MODELS)}")
+    if phone and private:
+        raise DemoError("--phone and --private: a browser takes no part in secure sums yet; choose one")
 
 
-def _exchange(
-    console: Console,
-    children: Children,
-    operator: Operator,
-    folder: Path,
-    chosen: Scenario,
-    ports: tuple[int, int],
-    timeout_s: float,
-    wanted: bool,
-) -> list[Outcome]:
-    """Run the analytic federation before the rounds, if it is wanted: what it came to."""
-    if not wanted:
-        return []
+def _more_training(chosen: Scenario, rounds: int, epochs: int) -> str:
+    """Name the options of more training, where it is less than suits the data."""
+    short = rounds * epochs < ROUNDS * chosen.suited.epochs
+    return f"--rounds {ROUNDS} of --epochs {chosen.suited.epochs}" if short else ""
+
+
+def _exchange(console: Console, run: tuple[Any, ...]) -> list[Outcome]:
+    """Run the analytic federation before the rounds: what it came to; `run` is what `run_exchange` takes."""
     with working(console, "one exchange of exact sums: the analytic federation"):
-        found = run_exchange(children, operator, folder / "analytic", chosen, ports, timeout_s)
+        found = run_exchange(*run)
     said = f"{found.title}: every device has a model after {found.seconds:.1f} s; now the rounds"
     console.print(said, soft_wrap=True, highlight=False)
     return [found]
+
+
+def _is_private(
+    console: Console, operator: Operator, folder: Path, chosen: Scenario, plan: Plan, sums: Plan | None
+) -> bool:
+    """Say what the server saw, and whether the models are those without masks; whether both is as it should be."""
+    plans = {FEDERATION: plan} | ({SUMS: sums} if sums else {})
+    works = secure.say_what_was_seen(console, folder / "server" / "gaitway.sqlite3", list(plans))
+    for name, one in plans.items():
+        works &= secure.is_that_in_the_open(console, operator, one, chosen, name)
+    return works
 
 
 def _judge(
@@ -216,11 +234,13 @@ def _judge(
     return False
 
 
-def _https(folder: Path, address: str, port: int) -> phones.Https:
+def _https(console: Console, folder: Path, address: str, port: int) -> phones.Https:
     phones.require_own(address)
     port = port or free_port(address)
     require_port(port, "HTTPS for phones", "--phone-port", address)
-    return phones.write_https(folder, address, port)
+    found = phones.write_https(folder, address, port)
+    phones.say_what_is_missing(console)
+    return found
 
 
 def _ports(http_port: int, mqtt_port: int) -> tuple[int, int]:
@@ -248,13 +268,22 @@ def _start_server(
 
 
 def _start_agents(
-    children: Children, folder: Path, chosen: Scenario, http_port: int, mqtt_port: int, pages: dict[str, str]
+    children: Children,
+    operator: Operator,
+    folder: Path,
+    chosen: Scenario,
+    http_port: int,
+    mqtt_port: int,
+    pages: dict[str, str],
+    enrols: bool,
 ) -> dict[str, Path]:
-    """Start an agent for each client; return each device's settings, which lie in its folder."""
+    """Start an agent for each client, which enrols if it has to sign; return each device's settings, in its folder."""
     configs = {}
     for device in chosen.clients:
         home, page = folder / "devices" / device, pages.get(device)
         configs[device] = scenario.write_agent_config(home, chosen, device, http_port, mqtt_port, page)
+        if enrols:
+            secure.enrol(children, operator, configs[device], device, FEDERATION)
         children.start(f"agent-{device}", "edge_agent", "run", "--config", str(configs[device]), "--until-finished")
     return configs
 

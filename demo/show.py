@@ -99,7 +99,7 @@ def beside(console: Console, outcomes: Sequence[Outcome]) -> None:
         scores = [_percent(found.scores.get(device)) for found in outcomes]
         table.add_row(device, *scores, end_section=device == devices[-1])
     table.add_row("seconds", *(f"{found.seconds:.1f}" for found in outcomes))
-    table.add_row("MB sent by all devices", *(f"{found.sent_bytes / 1e6:.2f}" for found in outcomes))
+    table.add_row("MB sent by all devices", *(_megabytes(found.sent_bytes) for found in outcomes))
     table.add_row("MB of versions, for each", *(f"{found.version_bytes / 1e6:.2f}" for found in outcomes))
     _print(console, "Macro-F1 of the model that each device uses, in percent, and what it took", table)
 
@@ -188,6 +188,10 @@ def _confusion(models: Sequence[dict[str, Any]]) -> Table:
 
 def _count(count: int, *, right: bool) -> Text:
     return Text(str(count) if count else "·", "bold green" if right else "red" if count else "dim")
+
+
+def _megabytes(size: int | None) -> str:
+    return "–" if size is None else f"{size / 1e6:.2f}"
 
 
 def _percent(score: float | None) -> str:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import logging
 import secrets
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from edge_agent import secure_sum
+from edge_agent import masked_parts, secure_sum
 from edge_agent.machine.commands import BeginEpoch, PrepareWithdrawal
 from edge_agent.machine.state import Agent, Candidate, Contribution
 from edge_agent.storage import home_assistant
@@ -26,7 +25,6 @@ from edge_agent.storage.state_store import NEWEST_ANNOUNCEMENT, RELEASE_OFFER, R
 from edge_agent.training.job import (
     CHECKPOINT,
     CLIENT_STATE,
-    KEY_BYTES,
     RESULT,
     UPDATE,
     WINDOW_KEYS,
@@ -58,8 +56,9 @@ def load_agent(store: StateStore) -> Agent:
     _remove_leftovers(store)
     rows, epoch = store.rounds(), store.epoch
     takes_part, sent, outbox = participation(store).takes_part, load_contribution(store), tuple(store.outbox())
-    if not takes_part:  # nothing leaves but the withdrawal
-        outbox = tuple(name for name in outbox if sent and (sent.kind, sent.update_id) == ("withdrawn", name))
+    if not takes_part:  # nothing leaves but the withdrawal, which has several messages where sums are masked
+        leaving = sent is not None and sent.kind == "withdrawn"
+        outbox = tuple(name for name in outbox if leaving and sent and (not sent.is_settled or sent.update_id == name))
     return Agent(
         identity=store.get("identity"),
         epoch=epoch,
@@ -95,12 +94,15 @@ def save_round(store: StateStore, job: Job) -> SavedRound:
         ValueError: if the process left a result or an update that cannot be described.
     """
     result = json.loads((job.out / RESULT).read_bytes())
-    sequence = next_sequence(store) if job.continuous else None
+    in_clear = job.continuous and not job.plan.secure.is_on
+    sequence = next_sequence(store) if in_clear else None
     manifest = manifest_of(job, result, job.out / UPDATE, store.get("identity").partition("/")[0], sequence)
     update, client = store.folder / OUTBOX / manifest.update_id, store.folder / CLIENTS / manifest.update_id
     pairs: dict[str, str] = {}
+    keys = masked_parts.read_keys((job.out / WINDOW_KEYS).read_bytes()) if job.continuous else frozenset()
     if job.plan.secure.is_on:
-        begun = secure_sum.begin(store, job.plan, job.sum_request, manifest, job.out / UPDATE, result["sum"])
+        part = secure_sum.NewPart("sums", keys) if job.continuous else None
+        begun = secure_sum.begin(store, job.plan, job.sum_request, manifest, job.out / UPDATE, result["sum"], part)
         manifest, update, pairs = begun
     else:
         move_file(job.out / UPDATE, update)
@@ -110,16 +112,12 @@ def save_round(store: StateStore, job: Job) -> SavedRound:
         write_file(candidate_path(store.folder, job.round), (job.out / CHECKPOINT).read_bytes())
         candidates.append(Candidate(job.round, job.model))
     pairs |= {"client_state": str(client.relative_to(store.folder)), **_candidates_json(candidates)}
-    keys: frozenset[int] = frozenset()
-    if job.continuous:
-        keys = _read_keys((job.out / WINDOW_KEYS).read_bytes())
+    if in_clear:
         sent = Contribution("sums", manifest.update_id, keys)
-        pairs |= {SEQUENCE: str(manifest.sequence), CONTRIBUTION: _contribution_json(sent)}
+        pairs |= {SEQUENCE: str(manifest.sequence), CONTRIBUTION: masked_parts.contribution_json(sent)}
     store.keep_update(manifest, update, result, **pairs)
-    for folder, kept in ((client.parent, client.name), (store.folder / SUMS, secure_sum.numbers_of(store))):
-        for other in folder.glob("*"):
-            if other.name != kept:
-                other.unlink()
+    _keep_only(client.parent, {client.name})
+    _keep_only(store.folder / SUMS, secure_sum.files_of(store))
     shutil.rmtree(job.checkpoints, ignore_errors=True)
     return SavedRound(manifest.update_id, result["metrics"], result["seconds"], keys)
 
@@ -155,7 +153,7 @@ def prepare_withdrawal(store: StateStore, asked: PrepareWithdrawal) -> str:
     )
     path, before = store.folder / OUTBOX / manifest.update_id, store.outbox()
     write_file(path, b"")
-    sent = _contribution_json(Contribution("withdrawn", manifest.update_id))
+    sent = masked_parts.contribution_json(Contribution("withdrawn", manifest.update_id))
     store.replace_outbox(manifest, path, **{SEQUENCE: str(sequence), CONTRIBUTION: sent})
     for other in before.values():
         other.unlink(missing_ok=True)
@@ -164,25 +162,12 @@ def prepare_withdrawal(store: StateStore, asked: PrepareWithdrawal) -> str:
 
 def load_contribution(store: StateStore) -> Contribution | None:
     """Return what the server has of this device, once it has answered; None before anything was sent."""
-    noted = json.loads(store.get(CONTRIBUTION) or "null")
-    if noted is None:
-        return None
-    keys = _read_keys(base64.b64decode(noted.get("keys", "")))
-    return Contribution(noted["kind"], noted.get("update_id", ""), keys)
+    return masked_parts.contribution_from_json(store.get(CONTRIBUTION))
 
 
 def forget_contribution(store: StateStore) -> None:
     """Note that it is not known what the server has of this device."""
-    store.put(**{CONTRIBUTION: _contribution_json(Contribution("unknown"))})
-
-
-def _contribution_json(sent: Contribution) -> str:
-    keys = b"".join(key.to_bytes(KEY_BYTES) for key in sorted(sent.keys))
-    return json.dumps({"kind": sent.kind, "update_id": sent.update_id, "keys": base64.b64encode(keys).decode()})
-
-
-def _read_keys(data: bytes) -> frozenset[int]:
-    return frozenset(int.from_bytes(data[at : at + KEY_BYTES]) for at in range(0, len(data), KEY_BYTES))
+    store.put(**{CONTRIBUTION: masked_parts.contribution_json(Contribution("unknown"))})
 
 
 def manifest_of(
@@ -249,17 +234,25 @@ def forget_update(store: StateStore, update_id: str, status: str, reason: str) -
 def begin_epoch(store: StateStore, begun: BeginEpoch) -> None:
     """Keep that the server was restored; rounds of earlier epochs stay as history and count no more."""
     trained = max((row.round for row in store.rounds() if row.update_id), default=0)
-    sent = _contribution_json(Contribution("unknown")) if load_contribution(store) else ""
+    sent = masked_parts.contribution_json(Contribution("unknown")) if load_contribution(store) else ""
     restored = {"epoch": begun.epoch, "at": begun.at, "round": begun.round, "trained": trained}
     reason = "the server was restored before it had answered"
     store.begin_epoch(
         begun.epoch,
         reason,
         restored=json.dumps(restored),
-        **{RELEASE_REPORT: "", RELEASE_ORDER: "", RELEASE_OFFER: "", CONTRIBUTION: sent, secure_sum.SUM: ""},
+        **{RELEASE_REPORT: "", RELEASE_ORDER: "", RELEASE_OFFER: "", secure_sum.SUM: ""},
+        **({CONTRIBUTION: sent} | masked_parts.begin_epoch(store, begun.epoch)),
     )
-    for name in (OUTBOX, CHECKPOINTS, SUMS):
+    for name in (OUTBOX, CHECKPOINTS):
         shutil.rmtree(store.folder / name, ignore_errors=True)
+    _keep_only(store.folder / SUMS, masked_parts.files_of(store))
+
+
+def _keep_only(folder: Path, names: Collection[str]) -> None:
+    for path in folder.glob("*"):
+        if path.name not in names:
+            path.unlink()
 
 
 def reset_agent(store: StateStore, identity: str, epoch: int) -> None:
@@ -276,9 +269,7 @@ def _remove_leftovers(store: StateStore) -> None:
     shutil.rmtree(store.folder / JOBS, ignore_errors=True)
     named = {path.name for path in store.outbox().values()}
     candidates = {candidate_path(store.folder, one.round).name for one in load_candidates(store)}
-    sums = {secure_sum.numbers_of(store)}
-    kept = ((OUTBOX, named), (SUMS, sums), (CLIENTS, {Path(store.get("client_state")).name}), (CANDIDATES, candidates))
+    clients = {Path(store.get("client_state")).name}
+    kept = ((OUTBOX, named), (SUMS, secure_sum.files_of(store)), (CLIENTS, clients), (CANDIDATES, candidates))
     for folder, names in kept:
-        for path in (store.folder / folder).glob("*"):
-            if path.name not in names:
-                path.unlink()
+        _keep_only(store.folder / folder, names)

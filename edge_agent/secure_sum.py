@@ -12,10 +12,14 @@ import json
 import secrets
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from edge_agent import masked_parts
+from edge_agent.machine.commands import BeginMaskedWithdrawal
+from edge_agent.masked_parts import MaskedParts, Part
 from edge_agent.storage.credentials import device_key, has_key
 from edge_agent.storage.data_folder import OUTBOX, SUMS
 from edge_agent.storage.files import move_file, write_file
@@ -41,6 +45,13 @@ class SumAnswer(NamedTuple):
     reason: str = ""
 
 
+class NewPart(NamedTuple):
+    """What a device's whole sums are over, which go into a batch of a continuous federation."""
+
+    kind: Literal["sums", "withdrawn"]
+    keys: frozenset[int] = frozenset()
+
+
 class BegunSum(NamedTuple):
     """The message with the keys, which is on disk, and the pairs to be kept with it in one transaction."""
 
@@ -49,14 +60,24 @@ class BegunSum(NamedTuple):
     pairs: dict[str, str]
 
 
-def begin(store: StateStore, plan: Plan, asked: str, described: UpdateManifest, numbers: Path, told: Any) -> BegunSum:
+def begin(
+    store: StateStore,
+    plan: Plan,
+    asked: str,
+    described: UpdateManifest,
+    numbers: Path | None,
+    told: Any,
+    part: NewPart | None = None,
+) -> BegunSum:
     """Begin a round's sum with the numbers that training has left in a file, which is moved to where it lasts.
 
     `asked` is the server's request, `described` the manifest of the update as such, `told` what the numbers mean.
+    `part`: of a continuous federation, where the numbers (None: all are 0) are the device's whole sums; what it has in
+    the sums of all is subtracted from them.
 
     Raises:
         ValueError: if the request is none, is for another round or federation, asks for less than the plan, or the
-            device has begun the sum of this round before, or has no key.
+            device has begun the sum of this round before, or has no key; or if it cannot tell what it has in the sums.
     """
     mine = (store.get("federation"), described.instance, store.epoch, described.round)
     try:
@@ -67,13 +88,18 @@ def begin(store: StateStore, plan: Plan, asked: str, described: UpdateManifest, 
             raise WireError("the server asks for a sum of other numbers than the plan has")
         if (before := _kept(store)) and before["where"] == list(mine):
             raise WireError(f"this device has begun the sum of round {described.round} before; it does so once")
+        parts = masked_parts.load(store)
+        if part is not None and (reason := _refusal_reason(parts, store.epoch, described.round)):
+            raise WireError(reason)
         begun = client.begin(_device(store, plan.secure), asked.encode())
     except WireError as error:
         raise ValueError(f"the secure sum of round {described.round} cannot begin: {error}") from error
     if begun.message is None:
         raise ValueError(begun.reason)
-    kept = store.folder / SUMS / f"r{described.round}.numbers"
-    move_file(numbers, kept)
+    kept = None if numbers is None else store.folder / SUMS / f"r{described.round}-{request.attempt.hex()[:16]}.numbers"
+    if numbers is not None and kept is not None:
+        move_file(numbers, kept)
+    where = "" if kept is None else str(kept.relative_to(store.folder))
     manifest = _manifest(described, begun.message)
     path = store.folder / OUTBOX / manifest.update_id
     write_file(path, packed(begun.message))
@@ -81,19 +107,73 @@ def begin(store: StateStore, plan: Plan, asked: str, described: UpdateManifest, 
         "where": list(mine),
         "bound": told["bound"],
         "layout": told["layout"],
-        "numbers": str(kept.relative_to(store.folder)),
+        "numbers": where,
+        "length": request.length,
+        "less": parts.base if part is not None else "",
         "described": described.model_dump(mode="json"),
         "secure": plan.secure.model_dump(mode="json"),
         "state": begun.state.model_dump_json(),
     }
-    return BegunSum(manifest, path, {SUM: json.dumps(noted)})
+    pairs = {SUM: json.dumps(noted)}
+    if part is not None:
+        keys = masked_parts.keys_text(part.keys)
+        added = Part(store.epoch, described.round, part.kind, keys, where, told["bound"], told["layout"])
+        pairs |= masked_parts.pairs_of(parts.begun(request.attempt.hex(), added))
+    return BegunSum(manifest, path, pairs)
+
+
+def begin_withdrawal(store: StateStore, asked: BeginMaskedWithdrawal) -> str:
+    """Begin a batch's sum with the negative of all that the device has in the sums; returns the message's id.
+
+    Raises:
+        ValueError: as `begin`.
+    """
+    said, parts = asked.invitation, masked_parts.load(store)
+    if parts.included not in parts.parts:
+        raise ValueError(masked_parts.LOST if parts.included else "this device has nothing in the sums")
+    added = parts.parts[parts.included]
+    described = UpdateManifest(
+        update_id="withdrawal",
+        federation=store.get("federation"),
+        instance=said.instance,
+        client=store.get("device"),
+        round=said.round,
+        method=str(asked.plan.method.get("name", "")),
+        base_version=said.model.sha256,
+        sum="keys",
+        examples=0,
+        steps=0,
+        size=0,
+        sha256=hashlib.sha256().hexdigest(),
+        chunk_bytes=asked.chunk_bytes,
+        nonce=secrets.token_hex(8),
+        created=time.time(),
+    )
+    body, told = said.sum.body if said.sum is not None else "", {"bound": added.bound, "layout": added.layout}
+    begun = begin(store, asked.plan, body, described, None, told, NewPart("withdrawn"))
+    before = store.outbox()
+    store.replace_outbox(begun.manifest, begun.path, **begun.pairs)
+    for other in before.values():
+        other.unlink(missing_ok=True)
+    return begun.manifest.update_id
+
+
+def _refusal_reason(parts: MaskedParts, epoch: int, number: int) -> str:
+    """Say why the device cannot tell what it is to add to a batch; empty if it can."""
+    if parts.over < (epoch, number - 1):
+        return "the server has not said which batch has this device's sums"
+    if parts.over >= (epoch, number):
+        return "the batch is over"
+    if parts.pending:
+        return "it is not known yet whether the last batch has this device's sums"
+    return masked_parts.LOST if parts.is_lost else ""
 
 
 def answer(store: StateStore, said: Invitation) -> SumAnswer:
     """Take what the server says in the sum of a round; the state and the message are durable when this returns."""
     kept = _kept(store)
     where = [store.get("federation"), said.instance, said.epoch, said.round]
-    if said.sum is None or said.sum.kind == "request" or not kept or kept["where"] != where:
+    if said.sum is None or said.sum.kind in ("request", "settled") or not kept or kept["where"] != where:
         return SumAnswer()  # a request is answered by the training of its round
     try:
         device = _device(store, SecureSettings.model_validate(kept["secure"]))
@@ -116,10 +196,11 @@ def answer(store: StateStore, said: Invitation) -> SumAnswer:
     return SumAnswer(manifest.update_id)
 
 
-def numbers_of(store: StateStore) -> str:
-    """Return the name of the file with the present sum's numbers; empty if there is none."""
+def files_of(store: StateStore) -> set[str]:
+    """Return the names of the files with the present sum's numbers, and with what the device has added."""
     kept = _kept(store)
-    return Path(kept["numbers"]).name if kept else ""
+    names = {Path(kept["numbers"]).name, Path(kept["less"]).name} - {""} if kept else set()
+    return names | masked_parts.files_of(store)
 
 
 def _kept(store: StateStore) -> dict[str, Any]:
@@ -128,8 +209,13 @@ def _kept(store: StateStore) -> dict[str, Any]:
 
 
 def _numbers(store: StateStore, kept: dict[str, Any]) -> VectorReady:
-    data = (store.folder / kept["numbers"]).read_bytes()
-    return VectorReady(np.frombuffer(data, "<i8").astype(np.int64), kept["bound"], bytes.fromhex(kept["layout"]))
+    def read_numbers(name: str) -> NDArray[np.int64]:
+        if not name:
+            return np.zeros(kept["length"], np.int64)
+        return np.frombuffer((store.folder / name).read_bytes(), "<i8").astype(np.int64)
+
+    vector = read_numbers(kept["numbers"]) - read_numbers(kept["less"])
+    return VectorReady(vector, kept["bound"], bytes.fromhex(kept["layout"]))
 
 
 def _device(store: StateStore, settings: SecureSettings) -> SumDevice:

@@ -12,7 +12,7 @@ import queue
 import time
 from typing import Literal
 
-from edge_agent import secure_sum
+from edge_agent import masked_parts, secure_sum
 from edge_agent.background_tasks import Evaluated
 from edge_agent.config.settings import Config
 from edge_agent.config.training import resolve_runtime
@@ -35,6 +35,7 @@ from edge_agent.machine.events import (
     ParticipationRead,
     PhoneConditions,
     SumMessageReady,
+    SumsSettled,
     Tick,
     TrainingFinished,
     WithdrawalReady,
@@ -182,6 +183,8 @@ class Supervisor:
                 self._classifier.submit(windows)
             case Announced(announcement):
                 self._announced(announcement)
+            case SumsSettled():  # read again: a batch may have been begun since it was posted
+                self._dispatch(SumsSettled(*masked_parts.known(self.store)))
             case Acknowledged(ack):
                 if self._uploads.is_about(ack):
                     self._dispatch(posted)
@@ -206,7 +209,8 @@ class Supervisor:
             self._dispatch(MessageRejected(str(error)))
             return
         self._dispatch(Announced(announcement))
-        continuous = "yes" if announcement.continuous else "no"
+        how = "masked" if announcement.plan.secure.is_on else "yes"
+        continuous = how if announcement.continuous else "no"
         if self.store.get(CONTINUOUS) != continuous:
             with tolerate_full_disk("how the federation works"):
                 self.store.put(**{CONTINUOUS: continuous})
@@ -373,6 +377,11 @@ class Supervisor:
                 self._write_summary()
             case do.PrepareWithdrawal():
                 self._mailbox.put(WithdrawalReady(prepare_withdrawal(self.store, command)))
+            case do.SettleSums(invitation):
+                masked_parts.settle(self.store, invitation)
+                self._mailbox.put(SumsSettled(*masked_parts.known(self.store)))
+            case do.BeginMaskedWithdrawal():
+                self._begin_withdrawal(command)
             case do.AnswerSum(invitation):
                 self._answer_sum(invitation)
             case do.ForgetContribution():
@@ -404,6 +413,14 @@ class Supervisor:
             self._mailbox.put(SumMessageReady(came.update_id))
         elif came.reason:
             log.warning("secure sum round=%d: %s", invitation.round, came.reason, extra=about(round=invitation.round))
+
+    def _begin_withdrawal(self, asked: do.BeginMaskedWithdrawal) -> None:
+        try:
+            self._mailbox.put(WithdrawalReady(secure_sum.begin_withdrawal(self.store, asked)))
+        except ValueError as error:  # the next batch asks again
+            log.warning(
+                "withdrawal round=%d: %s", asked.invitation.round, error, extra=about(round=asked.invitation.round)
+            )
 
     def _start_job(self, command: do.StartJob) -> None:
         what = {"train": "training", "export": "export", "adopt": "export of the global model"}

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.db import repositories
 from aggregator_api.db.models import DeviceRow, FederationRow, ParticipationRow, RoundRow
-from aggregator_api.devices import contributions, suspension
+from aggregator_api.devices import contributions, masked_contributions, suspension
 from federation.methods import is_continuous
 from federation.plan import Plan
 from federation.rounds.server_round import ClientStatus, RoundPhase, needed_devices
@@ -74,6 +74,8 @@ def _in_sums(session: Session, federation: FederationRow, device: DeviceRow) -> 
     """Say what a device has in the sums of a continuous federation; empty where the federation works in rounds."""
     if not is_continuous(federation.plan["method"]):
         return ""
+    if federation.plan.get("secure", {}).get("mode", "off") != "off":
+        return _in_batches(session, device)
     row = contributions.find(session, device)
     if row is None:
         return f"It has sent no sums yet{_detail_suffix(device)}."
@@ -85,6 +87,14 @@ def _in_sums(session: Session, federation: FederationRow, device: DeviceRow) -> 
         return f"{sums} are in the model since version {row.published_version}."
     earlier = f"; the model has earlier ones since version {row.published_version}" if row.published_version else ""
     return f"{sums} wait for the next version{earlier}."
+
+
+def _in_batches(session: Session, device: DeviceRow) -> str:
+    """Say which batch has a device; with what, only the device knows."""
+    row = masked_contributions.find(session, device)
+    last = f"Its last batch made version {row.version}" if row and row.version else "No batch has had it yet"
+    waits = "; it has changes, and waits for the next one" if row and row.changed_at else _detail_suffix(device)
+    return f"{last}{waits}. What it has in the sums, or whether it has taken them out, only the device knows."
 
 
 def _in_round(current: RoundRow, part: ParticipationRow | None, device: DeviceRow) -> str:

@@ -28,7 +28,7 @@ from aggregator_api.db.models import (
     RoundRow,
     UpdateRow,
 )
-from aggregator_api.devices import contributions
+from aggregator_api.devices import contributions, masked_contributions
 from aggregator_api.errors import NotFoundError
 from aggregator_api.rollouts import adoptions
 from aggregator_api.updates.screening import EXCLUDED
@@ -91,8 +91,11 @@ def federation(
 def _continuous(session: Session, row: FederationRow) -> resources.ContinuousState | None:
     if not is_continuous(row.plan["method"]):
         return None
-    found, settings = contributions.counts(session, row), Plan.model_validate(row.plan).publication
-    at = publication.due_at(settings, contributions.waiting(found), found.last) if row.status == "running" else None
+    plan = Plan.model_validate(row.plan)
+    found = masked_contributions.counts(session, row) if plan.secure.is_on else contributions.counts(session, row)
+    # with fewer changes than a sum has devices there is no batch, however long they wait
+    is_coming = row.status == "running" and (not plan.secure.is_on or found.waiting >= plan.secure.min_devices)
+    at = publication.due_at(plan.publication, contributions.waiting(found), found.last) if is_coming else None
     return resources.ContinuousState(devices=found.devices, changes_waiting=found.waiting, next_version_at=at)
 
 

@@ -263,6 +263,8 @@ class SecureSumRow(Base):
     listed_devices: Mapped[int]  # how many were members, and how many vectors are in the sum
     summed_devices: Mapped[int]
     deadline_at: Mapped[float | None]  # of the stage; null: the round's own deadline ends it
+    # of a continuous federation's newest batch: what it has added to the sums, with which fsck compares; null: other's
+    added: Mapped[bytes | None] = mapped_column(LargeBinary)
 
 
 class SecureSumDeviceRow(Base):
@@ -318,6 +320,24 @@ class ContributionRow(Base):
     published_version: Mapped[int | None]
 
     device: Mapped[DeviceRow | None] = relationship(lazy="joined")
+
+
+class MaskedContributionRow(Base):
+    """What a device has in the sums of a continuous federation whose batches are added by secure sums.
+
+    The server knows which batch the device was in last, and not with what: an empty sum says as much as a full one.
+    """
+
+    __tablename__ = "masked_contributions"
+    __table_args__ = (Index("ix_masked_contributions_federation_id_changed_at", "federation_id", "changed_at"),)
+
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), primary_key=True)
+    federation_id: Mapped[int] = mapped_column(ForeignKey("federations.id"))
+    batch: Mapped[str] = mapped_column(SHA256)  # `attempt` of the last published one that has it; empty: none has
+    version: Mapped[int | None]  # that the batch made
+    changed_at: Mapped[float | None]  # since when the device says that it has other sums; null: it does not
+
+    device: Mapped[DeviceRow] = relationship(lazy="joined")
 
 
 class RolloutRow(Base):

@@ -34,6 +34,7 @@ from aggregator_api.db.models import (
     DeviceTagRow,
     EventRow,
     FederationRow,
+    MaskedContributionRow,
     ModelAliasRow,
     ModelVersionRow,
     ParticipationRow,
@@ -124,22 +125,37 @@ def find_device(session: Session, federation: FederationRow, name: str) -> Devic
 
 
 def count_online(
-    session: Session, federation: FederationRow, tags: Sequence[str] = (), *, signing: bool = False
+    session: Session,
+    federation: FederationRow,
+    tags: Sequence[str] = (),
+    *,
+    signing: bool = False,
+    changed: bool = False,
 ) -> int:
-    """Count the devices that could train now; with tags, those in one of these groups; signing: those with a key."""
-    wanted = _could_train(federation, tags, signing=signing)
+    """Count the devices that could train now; with tags, those in one of these groups.
+
+    signing: those with a key; changed: those that say that their masked sums are to be replaced or taken out.
+    """
+    wanted = _could_train(federation, tags, signing=signing, changed=changed)
     return session.scalars(select(func.count()).select_from(DeviceRow).where(*wanted)).one()
 
 
 def online_devices(
-    session: Session, federation: FederationRow, tags: Sequence[str] = (), *, signing: bool = False
+    session: Session,
+    federation: FederationRow,
+    tags: Sequence[str] = (),
+    *,
+    signing: bool = False,
+    changed: bool = False,
 ) -> dict[str, DeviceRow]:
-    """Return the devices that could train now, by name; with tags and signing as `count_online`."""
-    wanted = _could_train(federation, tags, signing=signing)
+    """Return the devices that could train now, by name; with tags, signing and changed as `count_online`."""
+    wanted = _could_train(federation, tags, signing=signing, changed=changed)
     return {row.name: row for row in session.scalars(select(DeviceRow).where(*wanted))}
 
 
-def _could_train(federation: FederationRow, tags: Sequence[str], *, signing: bool) -> list[ColumnElement[bool]]:
+def _could_train(
+    federation: FederationRow, tags: Sequence[str], *, signing: bool, changed: bool
+) -> list[ColumnElement[bool]]:
     wanted = [
         DeviceRow.federation_id == federation.id,
         DeviceRow.state.not_in(OFFLINE_STATES),
@@ -149,6 +165,10 @@ def _could_train(federation: FederationRow, tags: Sequence[str], *, signing: boo
         wanted.append(DeviceRow.id.in_(select(DeviceTagRow.device_id).where(DeviceTagRow.tag.in_(tags))))
     if signing:
         wanted += [DeviceRow.enrolment == "approved", DeviceRow.public_key.is_not(None)]
+    if changed:
+        row = MaskedContributionRow
+        waiting = (row.federation_id == federation.id, row.changed_at.is_not(None))
+        wanted.append(DeviceRow.id.in_(select(row.device_id).where(*waiting)))
     return wanted
 
 
@@ -166,6 +186,12 @@ def last_number(session: Session, federation: FederationRow) -> int:
     """Return the number of the latest round, 0 before the first."""
     found = session.scalar(select(func.max(RoundRow.number)).where(RoundRow.federation_id == federation.id))
     return found or 0
+
+
+def last_ended(session: Session, federation: FederationRow) -> RoundRow | None:
+    """Return the latest round that has ended, if there is one."""
+    mine = select(RoundRow).where(RoundRow.federation_id == federation.id, RoundRow.phase.in_(ENDED))
+    return session.scalar(mine.order_by(RoundRow.number.desc()).limit(1))
 
 
 def published_rounds(session: Session, federation: FederationRow) -> int:
@@ -329,10 +355,19 @@ def invited(session: Session, row: RoundRow) -> int:
 
 
 def add_round(
-    session: Session, federation: FederationRow, number: int, cohort: list[DeviceRow], deadline: float | None
+    session: Session,
+    federation: FederationRow,
+    number: int,
+    cohort: list[DeviceRow],
+    deadline: float | None,
+    *,
+    is_batch: bool = False,
 ) -> None:
-    """Write a new round in phase `announced`, its cohort, and that they all get the present broadcast."""
-    base = current_version(session, federation)
+    """Write a new round in phase `announced`, its cohort, and that they all get the present broadcast.
+
+    A batch of a continuous federation changes the newest version, wherever `latest` was moved to.
+    """
+    base = newest_version(session, federation) if is_batch else current_version(session, federation)
     row = RoundRow(
         federation_id=federation.id,
         base_version_id=base.id,

@@ -17,12 +17,12 @@ from aggregator_api.cluster.leadership import Leadership
 from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import Blob, FederationRow, RoundRow
-from aggregator_api.devices import contributions
+from aggregator_api.devices import contributions, masked_contributions
 from aggregator_api.devices.presence import PresenceCheck, mark_unresponsive
 from aggregator_api.devices.suspension import judge_round
 from aggregator_api.errors import BlobError
 from aggregator_api.rollouts import transitions
-from aggregator_api.rounds import deadlines, opening, publications
+from aggregator_api.rounds import deadlines, opening, publications, secure_rounds
 from aggregator_api.rounds.aggregation import Aggregate
 from aggregator_api.rounds.announcements import Announcer
 from aggregator_api.rounds.background_jobs import BackgroundJobs
@@ -34,6 +34,7 @@ from aggregator_api.updates.contract import Contract, read_contract
 from aggregator_api.updates.screening import write_screening
 from federation.aggregation.screening import Screening
 from federation.logs import about
+from federation.methods import in_batches
 from federation.rounds.server_round import (
     Action,
     Aggregated,
@@ -242,7 +243,7 @@ class Coordinator:
                     self.sums.go_on(name)
                 case Action.AGGREGATE:
                     self.announce(name)
-                    work = self._jobs.publish if self._is_continuous(name) else self._jobs.aggregate
+                    work = self._jobs.publish if self._keeps_contributions(name) else self._jobs.aggregate
                     work(self, name, self._number(name))
                 case Action.PUBLISH | Action.FAIL:
                     self.advance(name)
@@ -304,7 +305,7 @@ class Coordinator:
     def _cap_deadline(self, name: str) -> None:
         with self._database.write() as session:
             federation = _row(session, name)
-            moved_s = deadlines.cap_deadline(session, federation, self.contract(federation).plan.rounds, self._clock())
+            moved_s = deadlines.cap_deadline(session, federation, self.contract(federation).plan, self._clock())
         if moved_s:
             log.warning("deadline capped by_s=%.0f", moved_s, extra=about(federation=name))
 
@@ -346,7 +347,11 @@ class Coordinator:
                     return  # stopped while it was aggregated: the result is not used
                 settings = self.contract(federation).plan.rounds
                 version = repositories.add_version(session, federation, number, result.state, result.broadcast)
-                if self.contract(federation).is_continuous:
+                if self._in_batches(federation):
+                    summed = secure_rounds.summed_devices(session, row)
+                    masked_contributions.settle(session, row, version, summed)
+                    judge_round(session, federation, row, settings, {}, is_published=True)
+                elif self.contract(federation).is_continuous:
                     contributions.note_screening(session, federation, row, screening)
                     contributions.settle(session, row, version)
                     judge_round(session, federation, row, settings, {}, is_published=True)
@@ -404,7 +409,7 @@ class Coordinator:
 
     def _try_open(self, name: str) -> bool:
         with self.lock:
-            if self._is_continuous(name):
+            if self._keeps_contributions(name):
                 return self._try_publish(name)
             with self._database.write() as session:
                 federation = _row(session, name)
@@ -430,9 +435,12 @@ class Coordinator:
         with self._database.read() as session:
             return self.contract(_row(session, name)).plan.secure.is_on
 
-    def _is_continuous(self, name: str) -> bool:
+    def _keeps_contributions(self, name: str) -> bool:
         with self._database.read() as session:
-            return self.contract(_row(session, name)).is_continuous
+            return self.contract(_row(session, name)).keeps_contributions
+
+    def _in_batches(self, federation: FederationRow) -> bool:
+        return in_batches(self.contract(federation).plan)
 
     def _open(self, name: str) -> None:
         with self._database.read() as session:

@@ -16,7 +16,8 @@ from aggregator_api.db.models import (
     SecureSumRow,
 )
 from aggregator_api.rounds.clock import MIN_CLOCK_STEP_S
-from federation.plan import RoundSettings
+from federation.methods import in_batches
+from federation.plan import Plan
 from federation.rounds.server_round import RoundPhase
 
 
@@ -35,9 +36,10 @@ def deadlines_passed(session: Session, now: float) -> list[str]:
 def devices_gone(session: Session, now: float, offline_timeout_s: float) -> list[tuple[str, str]]:
     """Return (federation, device) of those awaited that have been offline for `offline_timeout_s`.
 
-    Only where no deadline ends the wait: a deadline says for how long the operator wants to wait. One that was heard
-    at a time to come was heard before the clock was set back; the caller has listened for long enough since.
+    Only where no deadline of the plan ends the wait: it says for how long the operator wants to wait. One that was
+    heard at a time to come was heard before the clock was set back; the caller has listened for long enough since.
     """
+    without = FederationRow.plan["rounds"]["deadline_s"].as_string().is_(None)  # a batch has one of its own
     query = (
         select(FederationRow.name, DeviceRow.name)
         .join(DeviceRow, DeviceRow.federation_id == FederationRow.id)
@@ -45,7 +47,7 @@ def devices_gone(session: Session, now: float, offline_timeout_s: float) -> list
         .join(RoundRow, RoundRow.id == ParticipationRow.round_id)
         .where(
             RoundRow.phase == RoundPhase.COLLECTING,
-            RoundRow.deadline_at.is_(None),
+            or_(RoundRow.deadline_at.is_(None), without),
             ParticipationRow.outcome == "waiting",
             DeviceRow.state == "offline",
             or_(DeviceRow.seen_at <= now - offline_timeout_s, DeviceRow.seen_at > now + offline_timeout_s),
@@ -68,14 +70,22 @@ def move_open_rounds(session: Session, names: Iterable[str], leap_s: float) -> N
         rollout.wave_started_at += leap_s
 
 
-def cap_deadline(session: Session, federation: FederationRow, rounds: RoundSettings, now: float) -> float:
+def waits_s(plan: Plan) -> float | None:
+    """Return how long a round waits for its devices; None: for all of them.
+
+    A batch does not wait for ever for a device that stays silent: the others' changes wait with it.
+    """
+    return plan.rounds.deadline_s or (plan.publication.max_wait_s or None if in_batches(plan) else None)
+
+
+def cap_deadline(session: Session, federation: FederationRow, plan: Plan, now: float) -> float:
     """Set a deadline that is further away than a whole round lasts to one round from now; return by how much it moved.
 
     It was written before the clock was set back, while this process did not run.
     """
     moved_s = 0.0
     for row in _open_rounds(session, [federation.name]):
-        latest = now + (rounds.deadline_s or 0.0)
+        latest = now + (waits_s(plan) or 0.0)
         if row.deadline_at is not None and row.deadline_at > latest + MIN_CLOCK_STEP_S:
             moved_s += row.deadline_at - latest
             row.opened_at, row.deadline_at = now, latest

@@ -18,8 +18,8 @@ from sqlalchemy.orm import Session
 from aggregator_api import disk
 from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
-from aggregator_api.db.models import Blob
-from aggregator_api.devices import contributions, suspension
+from aggregator_api.db.models import Blob, FederationRow
+from aggregator_api.devices import contributions, masked_contributions, suspension
 from aggregator_api.devices.clones import CloneDetector
 from aggregator_api.errors import BlobError, UpdateRefusedError
 from aggregator_api.rollouts import adoptions, transitions
@@ -166,9 +166,9 @@ class Ingest:
             # writers come one after the other: who completes the number sees all the others, and an open round looks
             # for its successor's devices itself
             contract = self._coordinator.contract(federation)
-            missed = (
-                changed and not contract.is_continuous and opening.due(session, federation, contract.plan, time.time())
-            )
+            changed |= self._note_changes(session, federation, contract, address.device, status)
+            waits = changed and not contract.keeps_contributions
+            missed = waits and opening.due(session, federation, contract.plan, time.time())
             report = status.release
             if status.adoption:
                 adoptions.record_adoption(session, federation, address.device, status.adoption)
@@ -183,6 +183,16 @@ class Ingest:
             self._coordinator.announce(address.federation)
         if missed:
             self._coordinator.devices_changed(address.federation)
+
+    def _note_changes(
+        self, session: Session, federation: FederationRow, contract: Contract, device: str, status: DeviceStatus
+    ) -> bool:
+        """Note whether a device's masked sums are to go into the next batch; return whether that is news."""
+        if not contract.is_continuous or contract.keeps_contributions:
+            return False
+        row = repositories.find_device(session, federation, device)
+        says = row is not None and status.state != "offline"  # a last will knows nothing of sums
+        return says and masked_contributions.note_status(session, federation, row, changed=status.changed)
 
     def _begin(self, key: Key, payload: bytes) -> None:
         envelope, manifest, fault = _opened(payload)
@@ -250,7 +260,7 @@ class Ingest:
             return
         tree = contract.decode(upload.manifest, data, self._broadcasts.read)
         norms = self._anomalies.check(contract, context, upload.manifest, tree)
-        if contract.is_continuous and upload.manifest.compression != "none":
+        if contract.keeps_contributions and upload.manifest.compression != "none":
             blob = self._blobs.put(wire.encode(tree))  # it stays for long, and is read without its manifest
         else:
             self._blobs.adopt(upload.path, upload.manifest.sha256)
@@ -297,7 +307,7 @@ class Ingest:
             federation, device = admission.sender(context, *key[:2], enrolled_only=self._enrolled_only)
             contract = self._coordinator.contract_of(session, federation)
             admission.admit(context, manifest, key, contract)
-            if contract.is_continuous:
+            if contract.keeps_contributions:
                 contributions.replace(session, federation, device, manifest, blob)
                 next_one = receipts.Destination("accepted", federation.last_round + 1)
                 receipts.note_update(session, federation, device, manifest, next_one, "", norms)

@@ -9,9 +9,13 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.db import repositories
 from aggregator_api.db.models import Blob, DeviceRow, FederationRow, RoundRow, UpdateRow
-from aggregator_api.rounds import secure_rounds
+from aggregator_api.devices import masked_contributions
+from aggregator_api.rounds import deadlines, secure_rounds
+from federation.methods import in_batches
 from federation.plan import Plan
+from federation.rounds import publication
 from federation.rounds.progress import Progress
+from federation.rounds.publication import WaitingChanges
 from federation.rounds.server_round import (
     Action,
     Event,
@@ -34,6 +38,8 @@ def due(session: Session, federation: FederationRow, plan: Plan, now: float) -> 
     """
     if federation.status != "running" or repositories.open_round(session, federation) is not None:
         return False
+    if in_batches(plan):
+        return _batch_is_due(session, federation, plan, now)
     if _is_finished(session, federation, plan):
         return True
     if plan.rounds.interval_s and _rests(session, federation, plan.rounds.interval_s, now):
@@ -42,15 +48,24 @@ def due(session: Session, federation: FederationRow, plan: Plan, now: float) -> 
     return online >= needed_devices(plan)
 
 
+def _batch_is_due(session: Session, federation: FederationRow, plan: Plan, now: float) -> bool:
+    """Whether enough devices that are here have changes, and the last batch is long enough ago."""
+    ready = repositories.count_online(session, federation, plan.rounds.cohort_tags, signing=True, changed=True)
+    found = masked_contributions.counts(session, federation)
+    changes = WaitingChanges(ready, found.oldest_at)
+    return ready >= needed_devices(plan) and publication.is_due(plan.publication, changes, found.last, now)
+
+
 def _is_finished(session: Session, federation: FederationRow, plan: Plan) -> bool:
     return Progress(repositories.published_rounds(session, federation)).is_finished(plan.rounds)
 
 
 def rested(session: Session, plan_of: Callable[[FederationRow], Plan], now: float) -> list[str]:
-    """Return the running federations without an open round whose interval is over, and which have enough devices."""
+    """Return the running federations whose next round or batch is due by the time alone, and have enough devices."""
     query = select(FederationRow).where(FederationRow.status == "running")
     waiting = ((row, plan_of(row)) for row in session.scalars(query))
-    return [row.name for row, plan in waiting if plan.rounds.interval_s and due(session, row, plan, now)]
+    timed = ((row, plan) for row, plan in waiting if plan.rounds.interval_s or in_batches(plan))
+    return [row.name for row, plan in timed if due(session, row, plan, now)]
 
 
 def _rests(session: Session, federation: FederationRow, interval_s: float, now: float) -> bool:
@@ -67,18 +82,21 @@ def draw(session: Session, federation: FederationRow, plan: Plan, now: float) ->
     """
     if not due(session, federation, plan, now):
         return False
-    number = repositories.last_number(session, federation) + 1
-    if _is_finished(session, federation, plan):
+    number, is_batch = repositories.last_number(session, federation) + 1, in_batches(plan)
+    if not is_batch and _is_finished(session, federation, plan):
         federation.status = "finished"
         repositories.journal(session, federation, "federation.finished", round_number=number - 1)
         return False
-    online = repositories.online_devices(session, federation, plan.rounds.cohort_tags, signing=plan.secure.is_on)
+    online = repositories.online_devices(
+        session, federation, plan.rounds.cohort_tags, signing=plan.secure.is_on, changed=is_batch
+    )
     rounds = secure_rounds.bounded(plan.rounds, plan.secure)
     cohort = sample_cohort(
         rounds, online, seed=plan.training.seed, round_number=number, examples=_weights(plan, online)
     )
-    deadline = now + plan.rounds.deadline_s if plan.rounds.deadline_s else None
-    repositories.add_round(session, federation, number, [online[name] for name in cohort], deadline)
+    waits_s = deadlines.waits_s(plan)
+    deadline = now + waits_s if waits_s else None
+    repositories.add_round(session, federation, number, [online[name] for name in cohort], deadline, is_batch=is_batch)
     if plan.secure.is_on:
         secure_rounds.begin(session, federation, plan.secure, [online[name] for name in cohort])
     return True

@@ -7,7 +7,7 @@ What a device sends is a row before it has an effect, and so is the end of each 
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import select
@@ -200,14 +200,22 @@ def take(session: Session, row: RoundRow, device: DeviceInfo, manifest: UpdateMa
     return result.state
 
 
-def orders(session: Session, row: RoundRow) -> dict[str, SumOrder]:
-    """Return what each device that is still waited for was told last, from the rows alone."""
+def orders(session: Session, row: RoundRow, batches: Mapping[str, str] | None = None) -> dict[str, SumOrder]:
+    """Return what each device that is still waited for was told last, from the rows alone.
+
+    batches: of a continuous federation the last published one that has the device; it adds its difference from there.
+    """
     state = load(session, row)
     if state is None:
         return {}
     awaited = set(server.missing(state))
+    is_told = batches is not None and state.stage is ServerStage.KEYS
     return {
-        said.device: SumOrder(kind=said.kind.value, body=said.body.decode())
+        said.device: SumOrder(
+            kind=said.kind.value,
+            body=said.body.decode(),
+            settled=batches.get(said.device, "") if batches is not None and is_told else None,
+        )
         for said in server.repeated(state)
         if said.device in awaited
     }
@@ -230,3 +238,9 @@ def summed(session: Session, row: RoundRow) -> Summed | None:
     if state is None or state.stage is not ServerStage.DONE:
         return None
     return Summed(state.total, read(SumRequest, state.request).bits, server.included_devices(state))
+
+
+def summed_devices(session: Session, row: RoundRow) -> tuple[str, ...]:
+    """Return whose vectors are in the sum of a round that is about to be published."""
+    state = load(session, row)
+    return server.included_devices(state) if state is not None else ()

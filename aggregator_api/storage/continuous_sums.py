@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from aggregator_api.db import repositories
-from aggregator_api.db.models import ContributionRow, FederationRow
+from aggregator_api.db.models import ContributionRow, FederationRow, SecureSumRow
 from aggregator_api.errors import BlobError
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.fsck_result import FROM_BACKUP, FsckResult, Severity
 from federation import wire
 from federation.aggregation.present_sums import combined, settings_of
-from federation.methods import is_continuous, method_from_json
+from federation.methods import in_batches, is_continuous, method_from_json
 from federation.plan import Plan
 from federation.records import Tree, Update
+from federation.secure_sums.messages import SumRequest, read
+from federation.secure_sums.summation import layout_from_json, next_state
 from federation.tree import flatten
 
 
@@ -26,8 +29,9 @@ def check(session: Session, blobs: BlobStore) -> Iterator[FsckResult]:
     for federation in session.scalars(select(FederationRow).order_by(FederationRow.id)):
         if not is_continuous(federation.plan["method"]):
             continue
+        batched = in_batches(Plan.model_validate(federation.plan))
         try:
-            yield _compared(session, blobs, federation)
+            yield (_batch_compared if batched else _compared)(session, blobs, federation)
         except (BlobError, OSError) as error:
             yield FsckResult(
                 Severity.PROBLEM, f"federation {federation.name}: its sums cannot be added up: {error}", FROM_BACKUP
@@ -68,6 +72,30 @@ def _compared(session: Session, blobs: BlobStore, federation: FederationRow) -> 
         message = f"{words} are not those of its {clients} devices: {', '.join(differing)} differ"
         return FsckResult(Severity.PROBLEM, message, FROM_BACKUP)
     return FsckResult(Severity.OK, f"{words} are those of its {clients} devices, bit for bit")
+
+
+def _batch_compared(session: Session, blobs: BlobStore, federation: FederationRow) -> FsckResult:
+    """Add the newest batch's sum to the version before, and compare: single devices' sums are nowhere."""
+    newest = repositories.newest_version(session, federation)
+    words = f"federation {federation.name}: the sums of version {newest.version}"
+    row = repositories.find_round(session, federation, newest.round_number)
+    summed = session.get(SecureSumRow, row.id) if row is not None else None
+    if row is None or summed is None or summed.added is None:
+        return FsckResult(Severity.OK, f"{words} are of no batch: nothing was added up yet")
+    if row.base_version.deleted_at is not None:
+        words = (
+            f"{words} are not compared: version {row.base_version.version}, which the last batch changed, was deleted"
+        )
+        return FsckResult(Severity.OK, words)
+    method, layout = method_from_json(federation.plan["method"]), layout_from_json(federation.sum_layout or ())
+    base = blobs.read(row.base_version.state_sha256)
+    total = np.frombuffer(summed.added, f"<i{read(SumRequest, summed.request).bits // 8}").astype(np.int64)
+    again = flatten(next_state(method, wire.decode(base, limit_bytes=len(base)), layout, total, ("batch",)))
+    kept = flatten(_newest(session, blobs, federation))
+    if differing := [name for name, value in again.items() if not torch.equal(value, kept[name])]:
+        message = f"{words} are not those of the version before and the last batch: {', '.join(differing)} differ"
+        return FsckResult(Severity.PROBLEM, message, FROM_BACKUP)
+    return FsckResult(Severity.OK, f"{words} are those of the version before and the last batch's, bit for bit")
 
 
 def _has_nameless(session: Session, federation: FederationRow) -> bool:

@@ -52,6 +52,11 @@ class Contract:
         """Whether devices' updates replace one another at any time, and versions are published by a schedule."""
         return self.method.is_continuous
 
+    @property
+    def keeps_contributions(self) -> bool:
+        """Whether the server has each device's sums and replaces them; else they come in batches, which it adds up."""
+        return self.is_continuous and not self.plan.secure.is_on
+
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` needs, in another process."""
         plan, layout = self.plan.model_dump(mode="json"), self.sum_layout and self.sum_layout.segments

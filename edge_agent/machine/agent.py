@@ -30,6 +30,7 @@ from edge_agent.machine.events import (
     ParticipationRead,
     SensorFailed,
     SumMessageReady,
+    SumsSettled,
     Tick,
     TrainingConditions,
     WithdrawalReady,
@@ -82,8 +83,12 @@ def _apply(transition: Transition, event: Event) -> None:
             transition.issue(Log(reason))
         case Invited(invitation):
             transition.set(invitation=invitation)
+            contributions.settle(transition)
             _reconsider(transition)
             _answer_sum(transition, invitation)
+        case SumsSettled(contribution, reason):
+            contributions.settled(transition, contribution, reason)
+            _reconsider(transition)
         case SumMessageReady(update_id):
             if update_id not in transition.agent.outbox:
                 transition.set(outbox=(*transition.agent.outbox, update_id))
@@ -154,10 +159,12 @@ def _announced(transition: Transition, a: Announcement) -> None:
         transition.set(invitation=before.invitation, offer=before.offer)  # they may be of the new instance
         transition.set(takes_part=before.takes_part)
         transition.issue(Reset(mine, a.epoch))
+        contributions.settle(transition)
     elif a.epoch > transition.agent.epoch:
         _restored(transition, a)
     said = transition.agent.announcement
-    needed = a.feature_model if a.continuous else a.program
+    in_clear = a.continuous and not a.plan.secure.is_on
+    needed = a.feature_model if in_clear else a.program
     lacks_program = transition.policy.runtime == "onnx" and needed is None
     transition.set(announcement=a, untrusted="", unannounced=False, lacks_program=lacks_program)
     if a.presence_check != transition.agent.presence_check:
@@ -177,8 +184,9 @@ def _announced(transition: Transition, a: Announcement) -> None:
 
 def _answer_sum(transition: Transition, invitation: Invitation) -> None:
     """Have the secure sum's next message written; its first one, the keys, follows from the round's training."""
-    said = invitation.sum
-    if said is not None and said.kind != "request" and transition.agent.takes_part:
+    said, sent = invitation.sum, transition.agent.contribution
+    is_leaving = sent is not None and sent.kind == "withdrawn"  # by the very sum that is asked about
+    if said is not None and said.kind not in ("request", "settled") and (transition.agent.takes_part or is_leaving):
         transition.issue(AnswerSum(invitation))
 
 
@@ -191,9 +199,10 @@ def _restored(transition: Transition, a: Announcement) -> None:
     rounds.drop(transition, "the server was restored from a backup")
     uploads.stop(transition)
     transition.set(epoch=a.epoch, done=frozenset(), outbox=(), undecided="")
-    contributions.restored(transition)
+    contributions.restored(transition, a)
     transition.set(order=None, offered=None, using=0, report=None)
     transition.issue(BeginEpoch(a.epoch, a.round, a.restored_at))
+    contributions.settle(transition)
     transition.issue(Log(f"the server was restored: it is in epoch {a.epoch} now, and at round {a.round}"))
 
 

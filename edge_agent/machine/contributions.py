@@ -9,11 +9,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edge_agent.machine import uploads
-from edge_agent.machine.commands import ForgetContribution, ForgetUpdate, Log, PrepareWithdrawal
+from edge_agent.machine.commands import (
+    BeginMaskedWithdrawal,
+    ForgetContribution,
+    ForgetUpdate,
+    Log,
+    PrepareWithdrawal,
+    SettleSums,
+)
 from edge_agent.machine.events import TrainingFinished
 from edge_agent.machine.state import Contribution, withdrawal_is_due
 from edge_agent.machine.transition import Transition
-from federation.protocol.messages import Acknowledgement
+from federation.protocol.messages import Acknowledgement, Announcement
 from federation.seeds import seed_for
 
 PAUSE_S = 600.0
@@ -45,13 +52,16 @@ def begin_withdrawal(transition: Transition) -> None:
         return
     uploads.stop(transition)
     transition.set(outbox=(), withdrawing=True, contribute_at=transition.now + transition.policy.ack_timeout_s)
+    if a.plan.secure.is_on and agent.invitation is not None:
+        transition.issue(BeginMaskedWithdrawal(agent.invitation, a.plan, a.chunk_bytes))
+        return
     base, method = a.model.sha256 if a.model else NO_BASE, str(a.plan.method.get("name", ""))
     transition.issue(PrepareWithdrawal(max(1, a.round), base, method, a.chunk_bytes))
 
 
 def withdrawal_ready(transition: Transition, update_id: str) -> None:
     """Send the withdrawal: it is durable."""
-    gone = Contribution("withdrawn", update_id)
+    gone = Contribution("withdrawn", update_id, is_settled=not _is_masked(transition))
     transition.set(contribution=gone, outbox=(update_id,), withdrawing=False, contribute_at=None)
 
 
@@ -60,26 +70,52 @@ def trained(transition: Transition, event: TrainingFinished) -> bool:
     if not transition.agent.takes_part:
         transition.issue(ForgetUpdate(event.update_id, "refused", "the person has withdrawn this device"))
         return False
-    transition.set(contribution=Contribution("sums", event.update_id, event.keys))
+    is_settled = not _is_masked(transition)
+    transition.set(contribution=Contribution("sums", event.update_id, event.keys, is_settled))
     return True
+
+
+def settle(transition: Transition) -> None:
+    """Have kept which batch has this device's masked sums, where the server has just said it of this instance."""
+    said, instance = transition.agent.invitation, transition.agent.identity.partition("/")[0]
+    if said is not None and said.sum is not None and said.sum.settled is not None and said.instance == instance:
+        transition.issue(SettleSums(said))
+
+
+def settled(transition: Transition, contribution: Contribution | None, reason: str) -> None:
+    """Go on from what a batch has of this device; the next one is to have what has changed since."""
+    transition.set(contribution=contribution, withdrawing=False, detail=reason or transition.agent.detail)
+    if reason:
+        transition.issue(Log(reason))
+
+
+def _is_masked(transition: Transition) -> bool:
+    a = transition.agent.announcement
+    return a is not None and a.plan.secure.is_on
 
 
 def acknowledged(transition: Transition, ack: Acknowledgement) -> None:
     """Ask again later where the server refuses to take the sums out."""
     sent = transition.agent.contribution
-    if sent and sent.kind == "withdrawn" and (ack.status, ack.update_id) == ("refused", sent.update_id):
+    if (
+        sent
+        and sent.is_settled
+        and sent.kind == "withdrawn"
+        and (ack.status, ack.update_id) == ("refused", sent.update_id)
+    ):
         transition.set(contribution=replace(sent, kind="unknown", update_id=""))
         _pause(transition, f"the server refuses to take this device's sums out: {ack.reason}")
         transition.issue(ForgetContribution())
 
 
-def restored(transition: Transition) -> None:
+def restored(transition: Transition, a: Announcement) -> None:
     """Hold what the server has of this device for unknown, if it ever had any: the backup may have other sums of it.
 
-    So sums are sent anew, and a withdrawal is repeated, whoever or whatever it was made by.
+    So sums are sent anew, and a withdrawal is repeated, whoever or whatever it was made by. Of masked sums the server
+    says which batch has them.
     """
     sent = transition.agent.contribution
-    unknown = Contribution("unknown") if sent else None
+    unknown = Contribution("unknown", is_settled=not a.plan.secure.is_on) if sent else None
     transition.set(contribution=unknown, contribute_at=None, withdrawing=False)
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from federation.protocol.messages import Acknowledgement, Announcement, Invitation, Offer
 from har_pipeline import Window
+
+if TYPE_CHECKING:
+    from edge_agent.machine.state import Contribution
 
 Kind = Literal["train", "export", "adopt"]
 """A round's training with the export of its model, that export alone, or the export of a global model."""
@@ -157,6 +160,14 @@ class WithdrawalReady:
 
 
 @dataclass(frozen=True)
+class SumsSettled:
+    """Which batch has this device's masked sums is known and durable; `reason`: why it can add no more."""
+
+    contribution: Contribution | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class SumMessageReady:
     """A message of the round's secure sum is durable, and in the outbox."""
 
@@ -258,6 +269,7 @@ Event = (
     | TrainingFinished
     | ParticipationRead
     | WithdrawalReady
+    | SumsSettled
     | SumMessageReady
     | CandidateReady
     | JobFailed
@@ -279,6 +291,8 @@ def describe(event: Event) -> str:
             return f"no connection to the broker: {reason}"
         case Announced(a):
             return f"announced: round {a.round} {a.state}" + (f", {a.invited} devices" if a.invited else "")
+        case Invited(invitation) if invitation.sum and invitation.sum.kind == "settled":
+            return f"told whose sums the batches up to {invitation.round} have"
         case Invited(invitation):
             return f"invited to round {invitation.round}"
         case Offered(offer):

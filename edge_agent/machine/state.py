@@ -100,12 +100,14 @@ class Candidate:
 class Contribution:
     """What a continuous federation has of this device, or will have once it has answered.
 
-    sums: those over the windows with these keys; withdrawn: nothing any more; unknown: it has refused to say.
+    sums: those over the windows with these keys; withdrawn: nothing any more; unknown: it has refused to say, or (of
+    masked sums) the device does not know it any more.
     """
 
     kind: Literal["sums", "withdrawn", "unknown"]
     update_id: str = ""
     keys: frozenset[int] = frozenset()
+    is_settled: bool = True  # false: of masked sums, whose batch is under way
 
 
 @dataclass(frozen=True)
@@ -225,7 +227,8 @@ def next_work(agent: Agent) -> PendingWork | None:
     if not agent.examples:
         return _to_adopt(agent, a)
     if a.continuous:
-        return _to_contribute(agent, a) or _to_adopt(agent, a)
+        to_add = _to_add_masked if a.plan.secure.is_on else _to_contribute
+        return to_add(agent, a) or _to_adopt(agent, a)
     here = (a.instance, a.epoch, a.round)
     invited = a.state == "collecting" and mine and (mine.instance, mine.epoch, mine.round) == here
     if invited and mine and agent.takes_part and (mine.round, mine.model.sha256) not in agent.done:
@@ -248,11 +251,49 @@ def _to_contribute(agent: Agent, a: Announcement) -> PendingWork | None:
     return PendingWork("train", a.round, a.model, continuous=True)
 
 
+def _to_add_masked(agent: Agent, a: Announcement) -> PendingWork | None:
+    """Return the sums that a batch is to have to which the device is invited: it adds by how much they have changed."""
+    mine = agent.invitation
+    if mine is None or not is_in_batch(agent, a) or not _is_to_add(agent) or not has_masked_changes(agent, a):
+        return None
+    return PendingWork("train", mine.round, mine.model, continuous=True)
+
+
+def _is_to_add(agent: Agent) -> bool:
+    return agent.takes_part and bool(agent.examples) and agent.contribute_at is None and not agent.outbox
+
+
+def is_in_batch(agent: Agent, a: Announcement) -> bool:
+    """Whether a batch waits for this device's keys."""
+    mine = agent.invitation
+    here = (a.instance, a.epoch, a.round)
+    asked = mine is not None and mine.sum is not None and mine.sum.kind == "request"
+    return a.state == "collecting" and asked and mine is not None and (mine.instance, mine.epoch, mine.round) == here
+
+
+def has_masked_changes(agent: Agent, a: Announcement) -> bool:
+    """Whether what the device has in masked sums is to be replaced or taken out, so that the next batch is to have it.
+
+    Not while it is unknown which batch has it, and not where the device has lost what it has added.
+    """
+    sent = agent.contribution
+    if agent.examples is None or (sent and (not sent.is_settled or sent.kind == "unknown")):
+        return False
+    if not agent.takes_part or not agent.examples:
+        return sent is not None and sent.kind == "sums"
+    if sent is None or sent.kind != "sums":
+        return True
+    return len(sent.keys ^ agent.keys) >= a.plan.publication.send_after_windows
+
+
 def withdrawal_is_due(agent: Agent, a: Announcement) -> bool:
     """Whether what the server has of this device is to be taken out: the person asks for it, or no window is left."""
     if not a.continuous or agent.withdrawing or agent.contribute_at is not None:
         return False
     sent = agent.contribution
+    if a.plan.secure.is_on:
+        leaves = not agent.takes_part or not agent.examples
+        return leaves and is_in_batch(agent, a) and has_masked_changes(agent, a)
     emptied = agent.examples == 0 and sent is not None
     return (emptied or not agent.takes_part) and (sent is None or sent.kind != "withdrawn")
 
@@ -303,9 +344,11 @@ def _released(agent: Agent) -> PendingWork | None:
 
 def superseded(work: PendingWork, a: Announcement, following: PendingWork | None) -> str:
     """Say why a piece of work is no longer worth doing under announcement `a`; empty if it is."""
-    if work.stage is Stage.EVALUATING or (work.continuous and a.state == "collecting"):
-        return ""
     again = following is not None and following.kind == "train"
+    if work.stage is Stage.EVALUATING or (work.continuous and a.state == "collecting"):
+        is_asked = work.kind != "train" or work.stage is Stage.EXPORTING or not a.plan.secure.is_on
+        in_batch = again and following is not None and following.round == work.round
+        return "" if is_asked or in_batch else f"batch {work.round} is over, or does not need this device any more"
     if work.kind == "export":
         return f"round {a.round} comes first" if again else ""
     if work.release:
@@ -333,10 +376,13 @@ def status_of(agent: Agent) -> DeviceStatus:
     """Put the state into the words of the protocol."""
     a, work = agent.announcement, agent.work
     round_number = work.round if work else a.round if a else 0
+    alone = a is not None and a.plan.secure.is_on  # nothing of a device alone is told where the server learns sums
+    free = not agent.blockers and not agent.lacks_program and agent.contribute_at is None
+    changed = a is not None and a.continuous and alone and free and has_masked_changes(agent, a)
     state: Literal["collecting", "ready", "training", "uploading", "idle", "finished"]
     if agent.finished:
         state = "finished"
-    elif not agent.examples or agent.lacks_program:
+    elif (not agent.examples and not changed) or agent.lacks_program:
         state = "collecting"
     elif work and work.kind == "train" and work.stage in (Stage.FETCHING, Stage.BACKOFF, Stage.TRAINING):
         state = "training"
@@ -345,13 +391,13 @@ def status_of(agent: Agent) -> DeviceStatus:
     else:
         state = "idle" if agent.done or agent.contribution else "ready"
     mine = agent.takes_part  # else nothing that the device's own windows say is told
-    alone = a is not None and a.plan.secure.is_on  # nor where the server learns sums alone
     return DeviceStatus(
         state=state,
         round=round_number,
         examples=min(agent.examples or 0, 1 if alone else 10**9) if mine else 0,
         detail=_detail(agent)[:500],
         metrics=dict(agent.metrics) if mine and not alone else {},
+        changed=changed,
         release=agent.report,
         adoption=agent.adoption if mine else None,
     )

@@ -17,7 +17,10 @@ from edge_agent.storage.state_store import StateStore
 WISH = "participation"
 """Name of the person's wish in the store: empty while the device takes part, else JSON with the time of the request."""
 CONTINUOUS = "continuous"
-"""Name in the store of what the last announcement said of the federation: "yes", "no", or nothing before any."""
+"""Name in the store of what the last announcement said of the federation: "yes", "no", or nothing before any.
+
+"masked": yes, and its batches are added by secure sums.
+"""
 CONTRIBUTION = "contribution"
 """Name in the store of what the server has of this device, or will have once it has answered."""
 
@@ -48,7 +51,10 @@ def participation(store: StateStore) -> Participation:
     wish, sent = store.get(WISH), json.loads(store.get(CONTRIBUTION) or "{}")
     if not wish:
         return Participation(True)
-    is_confirmed = sent.get("kind") == "withdrawn" and sent.get("update_id") not in store.outbox()
+    if store.get(CONTINUOUS) == "masked":  # what was never added is out of the sums
+        is_confirmed = sent.get("kind", "withdrawn") == "withdrawn" and sent.get("is_settled", True)
+    else:
+        is_confirmed = sent.get("kind") == "withdrawn" and sent.get("update_id") not in store.outbox()
     return Participation(False, float(json.loads(wish)["at"]), is_confirmed)
 
 

@@ -31,6 +31,7 @@ from federation.methods.local import Local
 from federation.methods.moon import Moon
 from federation.methods.pfedfda import PFedFda
 from federation.methods.scaffold import Scaffold
+from federation.plan import Plan
 from gaitway.plugins import EntryTable, named_subclass
 
 METHODS: EntryTable[type[Method]] = EntryTable(
@@ -71,6 +72,11 @@ METHODS: EntryTable[type[Method]] = EntryTable(
 def method_to_json(method: Method) -> dict[str, Any]:
     """Return {"name": …, every hyper-parameter}."""
     return described(method.name, method)
+
+
+def in_batches(plan: Plan) -> bool:
+    """Whether a federation is continuous and its sums come in batches, of which the server learns the sum alone."""
+    return plan.secure.is_on and is_continuous(plan.method)
 
 
 def is_continuous(description: Mapping[str, Any]) -> bool:

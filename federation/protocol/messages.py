@@ -225,8 +225,18 @@ class Announcement(Strict):
 class SumOrder(Strict):
     """What the server says to a device in the secure sum of a round: a message of `federation.secure_sums.messages`."""
 
-    kind: Literal["request", "members", "shares", "included", "confirmed"]
+    kind: Literal["request", "members", "shares", "included", "confirmed", "settled"] = Field(
+        description="settled: of a continuous federation; the batches up to `round` are over, and nothing is asked"
+    )
     body: str = Field(max_length=MAX_SUM_BODY, description="the message, as JSON in a text: devices sign its bytes")
+    settled: str | None = Field(
+        default=None,
+        pattern=r"^([0-9a-f]{64})?$",
+        # left out where there is none, so that devices of a version without it go on
+        exclude_if=lambda batch: batch is None,
+        description="of a continuous federation: `attempt` of the last published batch that has this device's numbers, "
+        "from which it adds its difference; empty: none has",
+    )
 
 
 class Invitation(Strict):
@@ -240,7 +250,7 @@ class Invitation(Strict):
     schema_version: Literal[1] = 1
     instance: Instance
     epoch: Epoch = 1
-    round: int = Field(ge=1, le=MAX_ROUNDS)
+    round: int = Field(ge=0, le=MAX_ROUNDS, description="0: before the first one of an epoch nothing is asked")
     model: BlobPointer = Field(description="what this device gets; where methods say so, others get something else")
     sum: SumOrder | None = Field(
         default=None,
@@ -312,6 +322,13 @@ class DeviceStatus(Strict):
     examples: int = Field(default=0, ge=0, le=10**9)
     detail: str = Field(default="", max_length=500)
     metrics: Metrics = Field(default_factory=dict)
+    changed: bool = Field(
+        default=False,
+        # left out where it is false, so that servers of a version without it go on
+        exclude_if=operator.not_,
+        description="of a continuous federation with `secure.mode`: what the device has in the sums is to be replaced "
+        "or taken out, so that the next batch is to have it",
+    )
     release: ReleaseReport | None = None
     adoption: AdoptionReport | None = None
     session: str = Field(default="", max_length=64, description="random, drawn anew by each run of the program")

@@ -23,11 +23,6 @@ def check_live(plan: Plan, method: Method) -> None:
     if not secure.is_on:
         return
     where = f"secure.mode={secure.mode}"
-    if method.is_continuous:
-        raise SettingsError(
-            f"{where}: {method.name} is continuous, and live secure sums are of rounds; choose a method such as "
-            "fedavg, or run it in a simulation (`python -m sim run --secure masked`)"
-        )
     check_secure(method, rounds, secure)
     if rounds.clients_per_round is not None and (invited := _invited(plan)) > MAX_LIVE_MEMBERS:
         raise SettingsError(

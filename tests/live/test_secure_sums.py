@@ -152,7 +152,7 @@ def test_a_restored_server_ends_the_sum_that_was_under_way(tmp_path: Path) -> No
     assert devices[0].invitation(server).epoch == epoch
     with devices[0].store() as store:
         begin_epoch(store, BeginEpoch(epoch, 2, None))
-        assert secure_sum.numbers_of(store) == ""
+        assert secure_sum.files_of(store) == set()
         assert secure_sum.answer(store, old) == secure_sum.SumAnswer()
     devices[0].begin(server, numbers_for(server, "ada"))
     devices[0].send(server)

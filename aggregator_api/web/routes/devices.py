@@ -175,7 +175,7 @@ def _device(session: Session, federation: FederationRow, row: DeviceRow) -> dict
         "device": Device.model_validate(row),
         "activity": activity(session, federation, row),
         "is_continuous": is_continuous(plan.method),
-        "has_sums": contributions.has_sums(session, row),
+        "has_sums": contributions.has_sums(session, row),  # of masked ones the server knows nothing to take out
         "history": past,
         "events": latest_events(session, federation, 12, EventFilter(device=row.name)),
         "metric_name": name,

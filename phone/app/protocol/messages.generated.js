@@ -559,6 +559,8 @@ export const offer = object({
  * @property {number} [examples]
  * @property {string} [detail]
  * @property {Record<string, number>} [metrics]
+ * @property {boolean} [changed] of a continuous federation with `secure.mode`: what the device has in the sums is to be
+ *   replaced or taken out, so that the next batch is to have it
  * @property {ReleaseReport | null} [release]
  * @property {AdoptionReport | null} [adoption]
  * @property {string} [session] random, drawn anew by each run of the program

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from edge_agent.machine.commands import (
+    AnswerSum,
+    BeginMaskedWithdrawal,
     Evaluate,
     FetchBlob,
     ForgetContribution,
@@ -12,6 +14,7 @@ from edge_agent.machine.commands import (
     PrepareWithdrawal,
     PublishStatus,
     SendBegin,
+    SettleSums,
     SkipRound,
     StartJob,
     StopJob,
@@ -26,15 +29,19 @@ from edge_agent.machine.events import (
     Connected,
     DataReady,
     Disconnected,
+    Invited,
     JobFailed,
     ParticipationRead,
+    SumsSettled,
     Tick,
     TrainingConditions,
     TrainingFinished,
     WithdrawalReady,
 )
 from edge_agent.machine.state import Agent, Contribution, Stage
-from tests.edge_agent.factories import announcement
+from federation.plan import SecureSettings
+from federation.protocol.messages import Invitation, SumOrder
+from tests.edge_agent.factories import INSTANCE, announcement, make_plan, pointer
 from tests.edge_agent.state_machine import A, B, Device, answer, ready
 
 LATER_S = 2 * PAUSE_S
@@ -229,3 +236,64 @@ def test_rounds_are_as_they_were() -> None:
     one.on(TrainingFinished(1, "u1"), answer("accepted"), CandidateReady(1, "train"))
     one.on(CandidateEvaluated(1, "train", "adopted", ""), DataReady(90, keys=frozenset(range(90))))
     assert not one.asked(FetchBlob)
+
+
+MASKED = make_plan().model_copy(update={"secure": SecureSettings(mode="masked")})
+KEYS = frozenset(range(40))
+
+
+def batch(number: int, kind: Any = "request", settled: str | None = "") -> Invited:
+    """What the server says to the device in a batch of masked sums."""
+    order = SumOrder(kind=kind, body="{}", settled=settled)
+    return Invited(Invitation(instance=INSTANCE, round=number, model=pointer("a"), sum=order))
+
+
+def masked(agent: Agent | None = None) -> Device:
+    return Device(agent).on(Connected(), version(plan=MASKED), windows(0, 40))
+
+
+def says_changed(one: Device) -> bool:
+    assert one.agent.reported is not None
+    return one.agent.reported.changed
+
+
+def test_masked_sums_wait_for_a_batch_and_for_its_end() -> None:
+    one = masked()
+    assert says_changed(one)
+    assert not one.asked(FetchBlob)  # nobody has asked it into a batch
+    one.on(batch(1))
+    assert one.asked(SettleSums)
+    assert one.on(SumsSettled(None), BlobFetched(A)).asked(StartJob)[0].sum_request == "{}"
+    one.on(TrainingFinished(1, "m1-keys", {}, KEYS), answer("accepted", "m1-keys"), CandidateReady(1, "train"))
+    one.on(CandidateEvaluated(1, "train", "adopted", "", with_global=True), windows(0, 90), batch(1))
+    assert not says_changed(one)  # which sums the next batch is to replace is not known yet
+    assert not one.asked(FetchBlob)
+    assert one.on(batch(1, "members", None)).asked(AnswerSum)
+    one.on(batch(1, "settled", A), SumsSettled(Contribution("sums", "", KEYS)))
+    assert says_changed(one)
+    one.on(batch(2, settled=A), version(2, plan=MASKED))
+    assert one.asked(FetchBlob)
+    one.on(BlobFetched(A), batch(2, "settled", A))  # the batch was over before it was ready
+    assert one.asked(StopJob)
+    assert says_changed(one)
+
+
+def test_masked_sums_are_taken_out_by_a_batch_and_a_device_that_lost_them_asks_for_nothing() -> None:
+    one = masked(Agent(identity=masked().agent.identity, contribution=Contribution("sums", "", KEYS)))
+    assert not says_changed(one)
+    one.on(ParticipationRead(False))
+    assert says_changed(one)
+    assert not one.asked(PrepareWithdrawal)
+    one.on(batch(1, settled=A))
+    assert [said.invitation.round for said in one.asked(BeginMaskedWithdrawal)] == [1]
+    one.on(WithdrawalReady("m1-keys"))
+    assert one.asked(SendBegin) == [SendBegin("m1-keys")]
+    assert not says_changed(one)
+    assert one.on(answer("accepted", "m1-keys"), batch(1, "members", None)).asked(AnswerSum)
+    one.on(batch(1, "settled", B), SumsSettled(Contribution("withdrawn")))
+    assert not says_changed(one)
+    one.on(ParticipationRead(True), Tick())
+    assert says_changed(one)
+    one.on(SumsSettled(Contribution("unknown"), "they are lost"))
+    assert not says_changed(one)
+    assert one.agent.detail == "they are lost"
