@@ -62,7 +62,8 @@ class World(NamedTuple):
             f'[server]\nurl = "{here.url}"\ntransport = "{transport}"\n'
             f'[broker]\nhost = "127.0.0.1"\nport = {here.mqtt}\n'
             f'[sensors]\ndataset = "{dataset}"\n{root}options = {{ {listed} }}\n'
-            '[conditions]\nignore = ["all"]\n[training]\nretry_s = 0.2\n[uploads]\nack_timeout_s = 2.0\n'
+            '[conditions]\nignore = ["all"]\n[training]\nretry_s = 0.2\nattempts = 100\n'
+            "[uploads]\nack_timeout_s = 2.0\n"
         )
         return path
 

@@ -2,6 +2,8 @@
 
 A device that has sent has nothing left to lose, so those that are idle are taken out of the federation or come back:
 there is always one that trains, sends, or takes its sums out again.
+Its training process may be killed as often as it comes (`attempts`): by itself a device tries three times, and then
+again after twelve minutes.
 """
 
 from __future__ import annotations
