@@ -45,6 +45,13 @@ def onnx_command(
     checkpoint: Annotated[Path, typer.Option(help="A .safetensors checkpoint of sim or of the agent.")],
     out: Annotated[Path, typer.Option(help="The ONNX file to write; int8 goes beside it as *.int8.onnx.")],
     int8: Annotated[bool, typer.Option("--int8", help="Also write and gate an int8 version.")] = False,
+    fixed_shapes: Annotated[
+        bool,
+        typer.Option(
+            "--fixed-shapes",
+            help="Also write and gate *.fixed.onnx, for phones' accelerators: one example at a time.",
+        ),
+    ] = False,
     examples: Annotated[
         Path | None,
         typer.Option(
@@ -79,7 +86,7 @@ def onnx_command(
         x, y, origin = _examples(examples, metadata_of(info))
         result = export_onnx(
             module, out, metadata=metadata_of(info), examples=x, labels=y, examples_from=origin,
-            int8=int8, allow_few=allow_few,
+            int8=int8, fixed_shapes=fixed_shapes, allow_few=allow_few,
         )  # fmt: skip
     console.print(_table(result))
     if report is not None:
@@ -313,7 +320,7 @@ def _examples(path: Path | None, metadata: ModelMetadata) -> tuple[NDArray[np.fl
 
 def _table(result: ExportReport) -> Table:
     table = Table(title=f"gates passed on {result.examples} examples, {result.examples_from}", show_header=False)
-    for kind, file in (("float32", result.float32), ("int8", result.int8)):
+    for kind, file in (("float32", result.float32), ("int8", result.int8), ("fixed", result.fixed)):
         if file is not None:
             table.add_row(kind, f"{file.path}  {file.bytes / 1e6:.2f} MB  {file.latency_ms:.2f} ms an example")
     agreement = result.parity.argmax_agreement

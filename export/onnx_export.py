@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 from torch import nn
 
+from export.fixed_shapes import with_accelerated_operators
 from export.gates import (
     BATCHES,
     Floats,
@@ -69,6 +70,7 @@ class ExportReport:
     alp: BatchEvaluation | None
     int8: File | None = None
     int8_quality: Int8Quality | None = None
+    fixed: File | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for a JSON file."""
@@ -84,9 +86,12 @@ def export_onnx(
     labels: NDArray[Any] | None = None,
     examples_from: str = "the caller",
     int8: bool = False,
+    fixed_shapes: bool = False,
     allow_few: bool = False,
 ) -> ExportReport:
     """Write `path`, and with int8 also `path` with the suffix `.int8.onnx`, if every gate passes.
+
+    fixed_shapes: also `.fixed.onnx`, of one example at a time, for phones' accelerators (`export.fixed_shapes`).
 
     examples (n, *metadata.input.shape) raw, in its units, n ≥ 256 (16 images that are segmented) unless allow_few;
     labels (n,) class numbers, or (n, height, width) of pixels, or (n,) numbers as the task has them, or None.
@@ -109,6 +114,12 @@ def export_onnx(
         content[int8_path] = int8_graph(graph).SerializeToString()
         quantized = Session.load(content[int8_path])
         quality = check_int8(quantized, exact, x, y, task)
+    fixed, fixed_path = None, path.with_suffix(".fixed.onnx")
+    if fixed_shapes:
+        accelerated = with_accelerated_operators(float32_graph(deployed, metadata, fixed=True))
+        content[fixed_path] = accelerated.SerializeToString()
+        fixed = Session.load(content[fixed_path])
+        check_parity(fixed, x, reference, task)
     sizes = {p: len(data) for p, data in content.items()}
     _write_all(content)
     report = ExportReport(
@@ -121,6 +132,8 @@ def export_onnx(
         score=None if y is None else score_of(task, reference, y),
         alp=_against_batches(deployed, x, y, reference, task),
     )
+    if fixed:
+        report = replace(report, fixed=File(str(fixed_path), sizes[fixed_path], latency_ms(fixed, x)))
     if quantized:
         file = File(str(int8_path), sizes[int8_path], latency_ms(quantized, x))
         return replace(report, int8=file, int8_quality=quality)
