@@ -10,6 +10,7 @@ import json
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -72,7 +73,7 @@ def onnx_command(
 
     Example: python -m export onnx --checkpoint runs/a/global.safetensors --out model.onnx --int8 --examples test.npz
     """
-    from export.onnx_export import export_onnx, metadata_of
+    from export.onnx_export import export_fixed_shapes, export_onnx, metadata_of
     from models.checkpoint import load_checkpoint
 
     console = Console()
@@ -86,8 +87,11 @@ def onnx_command(
         x, y, origin = _examples(examples, metadata_of(info))
         result = export_onnx(
             module, out, metadata=metadata_of(info), examples=x, labels=y, examples_from=origin,
-            int8=int8, fixed_shapes=fixed_shapes, allow_few=allow_few,
+            int8=int8, allow_few=allow_few,
         )  # fmt: skip
+        if fixed_shapes:
+            fixed = export_fixed_shapes(module, out, metadata=metadata_of(info), examples=x, allow_few=allow_few)
+            result = replace(result, fixed=fixed)
     console.print(_table(result))
     if report is not None:
         report.write_text(json.dumps(result.to_json(), indent=2) + "\n")

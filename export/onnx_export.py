@@ -86,12 +86,9 @@ def export_onnx(
     labels: NDArray[Any] | None = None,
     examples_from: str = "the caller",
     int8: bool = False,
-    fixed_shapes: bool = False,
     allow_few: bool = False,
 ) -> ExportReport:
     """Write `path`, and with int8 also `path` with the suffix `.int8.onnx`, if every gate passes.
-
-    fixed_shapes: also `.fixed.onnx`, of one example at a time, for phones' accelerators (`export.fixed_shapes`).
 
     examples (n, *metadata.input.shape) raw, in its units, n ≥ 256 (16 images that are segmented) unless allow_few;
     labels (n,) class numbers, or (n, height, width) of pixels, or (n,) numbers as the task has them, or None.
@@ -114,12 +111,6 @@ def export_onnx(
         content[int8_path] = int8_graph(graph).SerializeToString()
         quantized = Session.load(content[int8_path])
         quality = check_int8(quantized, exact, x, y, task)
-    fixed, fixed_path = None, path.with_suffix(".fixed.onnx")
-    if fixed_shapes:
-        accelerated = with_accelerated_operators(float32_graph(deployed, metadata, fixed=True))
-        content[fixed_path] = accelerated.SerializeToString()
-        fixed = Session.load(content[fixed_path])
-        check_parity(fixed, x, reference, task)
     sizes = {p: len(data) for p, data in content.items()}
     _write_all(content)
     report = ExportReport(
@@ -132,12 +123,31 @@ def export_onnx(
         score=None if y is None else score_of(task, reference, y),
         alp=_against_batches(deployed, x, y, reference, task),
     )
-    if fixed:
-        report = replace(report, fixed=File(str(fixed_path), sizes[fixed_path], latency_ms(fixed, x)))
     if quantized:
         file = File(str(int8_path), sizes[int8_path], latency_ms(quantized, x))
         return replace(report, int8=file, int8_quality=quality)
     return report
+
+
+def export_fixed_shapes(
+    module: nn.Module, path: Path, *, metadata: ModelMetadata, examples: NDArray[Any], allow_few: bool = False
+) -> File:
+    """Write `path` with the suffix `.fixed.onnx`, one example at a time for phones' accelerators, if the gate passes.
+
+    Arguments and errors are those of `export_onnx`.
+    """
+    path, metadata = path.with_suffix(".fixed.onnx"), with_columns(metadata, module)
+    metadata.check()
+    task = _task_of(metadata)
+    x, _ = _checked(examples, None, metadata, task)
+    check_count(x, allow_few, metadata.answered.min_gate_examples)
+    deployed = ExportModule(module, metadata)
+    graph = with_accelerated_operators(float32_graph(deployed, metadata, fixed=True))
+    data = graph.SerializeToString()
+    session = Session.load(data)
+    check_parity(session, x, deployed.logits(x), task)
+    _write_all({path: data})
+    return File(str(path), len(data), latency_ms(session, x))
 
 
 @dataclass(frozen=True)
@@ -292,6 +302,7 @@ __all__ = [
     "ExportedNetwork",
     "File",
     "GateError",
+    "export_fixed_shapes",
     "export_onnx",
     "export_variants",
     "metadata_of",

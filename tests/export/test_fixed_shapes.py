@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.tools.mobile_helpers import usability_checker
 
 from export.fixed_shapes import with_accelerated_operators
-from export.onnx_export import export_onnx
+from export.onnx_export import export_fixed_shapes, export_onnx
 from export.runtime import Session
 from tests.export.conftest import metadata, trained, waves
 
@@ -76,11 +76,9 @@ def test_normalizations_lengths_and_convolutions_of_signals_are_written_by_what_
 def test_an_export_of_fixed_shapes_passes_the_gate_and_is_one_part(tmp_path: Path) -> None:
     x, y = waves(256, 3)
     module = trained("har_cnn", steps=1)
-    report = export_onnx(
-        module, tmp_path / "m.onnx", metadata=metadata("har_cnn"), examples=x, labels=y, fixed_shapes=True
-    )
-    assert report.fixed is not None
+    report = export_onnx(module, tmp_path / "m.onnx", metadata=metadata("har_cnn"), examples=x, labels=y)
+    fixed = export_fixed_shapes(module, tmp_path / "m.onnx", metadata=metadata("har_cnn"), examples=x)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.fixed.onnx", "m.onnx"]
-    assert partitions(onnx.load(report.fixed.path)) == (1, 1)
-    one, many = (Session.load(path).predict(x[:9]) for path in (report.fixed.path, report.float32.path))
+    assert partitions(onnx.load(fixed.path)) == (1, 1)
+    one, many = (Session.load(path).predict(x[:9]) for path in (fixed.path, report.float32.path))
     np.testing.assert_allclose(one.logits, many.logits, atol=1e-4)
