@@ -17,15 +17,11 @@ from typing import Any
 
 from measure import interleaved, report, torch_threads
 
-PAIRS = (
-    ("har_cnn", "fedavg"),
-    ("har_cnn", "fedprox"),
-    ("har_cnn", "fedproto"),
-    ("har_cnn_alp", "fedali"),
-    ("hart", "fedavg"),
-    ("hart", "fedprox"),
-    ("hart_alp", "fedali"),
-)
+NETWORKS = ("har_cnn", "har_cnn_alp", "hart", "hart_alp")
+METHODS = ("fedavg", "fedprox", "fedproto", "fedali")
+PAIRS = [
+    (network, method) for network in NETWORKS for method in METHODS if method != "fedali" or network.endswith("_alp")
+]
 MAX_RATIO, MAX_EXPORT_S = 1.2, 10.0
 
 
@@ -106,14 +102,15 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--windows", type=int, default=443, help="generated ones, where there is no --data")
     parser.add_argument("--data", type=Path, help="a folder with MotionSense")
-    parser.add_argument("--only", help="one network, such as hart")
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS)
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     with torch_threads(1):
         rows = [
             row_of(network, method, options.repeats, options.data, options.windows)
             for network, method in PAIRS
-            if options.only in (None, network)
+            if network in options.networks and method in options.methods
         ]
     report("programs", rows, out=options.out, packages=("numpy", "torch", "onnxruntime"))
     slow = [row for row in rows if row["ratio"] > MAX_RATIO or row["export s"] > MAX_EXPORT_S]

@@ -10,6 +10,7 @@ import json
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -46,6 +47,13 @@ def onnx_command(
     checkpoint: Annotated[Path, typer.Option(help="A .safetensors checkpoint of sim or of the agent.")],
     out: Annotated[Path, typer.Option(help="The ONNX file to write; int8 goes beside it as *.int8.onnx.")],
     int8: Annotated[bool, typer.Option("--int8", help="Also write and gate an int8 version.")] = False,
+    fixed_shapes: Annotated[
+        bool,
+        typer.Option(
+            "--fixed-shapes",
+            help="Also write and gate *.fixed.onnx, for phones' accelerators: one example at a time.",
+        ),
+    ] = False,
     examples: Annotated[
         Path | None,
         typer.Option(
@@ -66,7 +74,7 @@ def onnx_command(
 
     Example: python -m export onnx --checkpoint runs/a/global.safetensors --out model.onnx --int8 --examples test.npz
     """
-    from export.onnx_export import export_onnx, metadata_of
+    from export.onnx_export import export_fixed_shapes, export_onnx, metadata_of
     from models.checkpoint import load_checkpoint
 
     console = Console()
@@ -82,6 +90,9 @@ def onnx_command(
             module, out, metadata=metadata_of(info), examples=x, labels=y, examples_from=origin,
             int8=int8, allow_few=allow_few,
         )  # fmt: skip
+        if fixed_shapes:
+            fixed = export_fixed_shapes(module, out, metadata=metadata_of(info), examples=x, allow_few=allow_few)
+            result = replace(result, fixed=fixed)
     console.print(_table(result))
     if report is not None:
         report.write_text(json.dumps(result.to_json(), indent=2) + "\n")
@@ -314,7 +325,7 @@ def _examples(path: Path | None, metadata: ModelMetadata) -> tuple[NDArray[np.fl
 
 def _table(result: ExportReport) -> Table:
     table = Table(title=f"gates passed on {result.examples} examples, {result.examples_from}", show_header=False)
-    for kind, file in (("float32", result.float32), ("int8", result.int8)):
+    for kind, file in (("float32", result.float32), ("int8", result.int8), ("fixed", result.fixed)):
         if file is not None:
             table.add_row(kind, f"{file.path}  {file.bytes / 1e6:.2f} MB  {file.latency_ms:.2f} ms an example")
     agreement = result.parity.argmax_agreement

@@ -59,16 +59,19 @@ class ExportModule(nn.Module):
         return torch.cat(parts).numpy()
 
 
-def float32_graph(deployed: ExportModule, metadata: ModelMetadata) -> onnx.ModelProto:
-    """Export with a free batch, one file, opset 18 and IR of at most 10; the metadata is in the file."""
+def float32_graph(deployed: ExportModule, metadata: ModelMetadata, *, fixed: bool = False) -> onnx.ModelProto:
+    """Export with a free batch, one file, opset 18 and IR of at most 10; the metadata is in the file.
+
+    fixed: of one example at a time.
+    """
     # A batch of two or more: with one, torch.export would take the batch for a constant.
-    example = torch.zeros(4, *metadata.input.shape)
+    example = torch.zeros(1 if fixed else 4, *metadata.input.shape)
     with quiet(), _uncollected():
         program = torch.onnx.export(
             deployed,
             (example,),
             dynamo=True,
-            dynamic_shapes={"x": {0: torch.export.Dim("batch")}},
+            dynamic_shapes=None if fixed else {"x": {0: torch.export.Dim("batch")}},
             external_data=False,
             opset_version=OPSET,
             input_names=["x"],

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 from torch import nn
 
+from export.fixed_shapes import with_accelerated_operators
 from export.gates import (
     BATCHES,
     Floats,
@@ -69,6 +70,7 @@ class ExportReport:
     alp: BatchEvaluation | None
     int8: File | None = None
     int8_quality: Int8Quality | None = None
+    fixed: File | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for a JSON file."""
@@ -125,6 +127,27 @@ def export_onnx(
         file = File(str(int8_path), sizes[int8_path], latency_ms(quantized, x))
         return replace(report, int8=file, int8_quality=quality)
     return report
+
+
+def export_fixed_shapes(
+    module: nn.Module, path: Path, *, metadata: ModelMetadata, examples: NDArray[Any], allow_few: bool = False
+) -> File:
+    """Write `path` with the suffix `.fixed.onnx`, one example at a time for phones' accelerators, if the gate passes.
+
+    Arguments and errors are those of `export_onnx`.
+    """
+    path, metadata = path.with_suffix(".fixed.onnx"), with_columns(metadata, module)
+    metadata.check()
+    task = _task_of(metadata)
+    x, _ = _checked(examples, None, metadata, task)
+    check_count(x, allow_few, metadata.answered.min_gate_examples)
+    deployed = ExportModule(module, metadata)
+    graph = with_accelerated_operators(float32_graph(deployed, metadata, fixed=True))
+    data = graph.SerializeToString()
+    session = Session.load(data)
+    check_parity(session, x, deployed.logits(x), task)
+    _write_all({path: data})
+    return File(str(path), len(data), latency_ms(session, x))
 
 
 @dataclass(frozen=True)
@@ -279,6 +302,7 @@ __all__ = [
     "ExportedNetwork",
     "File",
     "GateError",
+    "export_fixed_shapes",
     "export_onnx",
     "export_variants",
     "metadata_of",

@@ -129,7 +129,7 @@ TABLE = {
             "federation",
             "har_pipeline",
         ),
-        ("numpy", "safetensors"),
+        ("numpy",),
     ),
     "edge_agent.training": Rule(
         (
@@ -229,7 +229,7 @@ INSIDE = {
         "rounds": ("aggregation", "errors", "method", "plan", "seeds"),
         "secure_sums": ("errors", "method", "plan", "protocol", "records", "tree", "wire"),
         "training": ("aggregation", "errors", "method", "plan", "records", "seeds", "tasks", "tree"),
-        "wire": ("aggregation", "errors", "method", "plan", "protocol", "records", "tree", "wire_format"),
+        "wire": ("aggregation", "arrays", "errors", "method", "plan", "protocol", "records", "tree", "wire_format"),
     },
     "sim": {
         "memory": ("errors",),
@@ -283,6 +283,8 @@ ALSO_OUTSIDE = {
     "edge_agent.conditions.readings": {"psutil": "load, memory and processes"},
     "sim.client_store.choice": {"psutil": "the memory that is free, on any system"},
     "edge_agent.training.torch_runtime": {"torch": "the training process with torch"},
+    "edge_agent.training.processor": {"torch": "only the training process asks it for CUDA"},
+    "edge_agent.storage.shared_sums": {"safetensors": "the sums of a broadcast, without torch"},
     "edge_agent.training.checkpoints": {"torch": "only the training process imports it"},
     "edge_agent.training.candidate": {"torch": "only the training process imports it"},
     "edge_agent.training.orientation": {"torch": "only the training process imports it"},
