@@ -100,8 +100,7 @@ def main(
 
     Example: make demo DEMO_ARGS=--keep-running, to look at everything afterwards; DEMO_ARGS=--phone, to join by phone
     """
-    phone = phone or phone_rounds
-    keep_running = keep_running or phone
+    phone, keep_running = phone or phone_rounds, keep_running or phone or phone_rounds
     console = _console()
     try:
         _refuse_model(model)
@@ -130,18 +129,17 @@ def main(
             if finished.status != "finished":
                 raise DemoError(f"the federation is {finished.status}; see {folder / 'logs'}")
             summaries = show.load_summaries(folders)
-            rounds_took = time.monotonic() - started
+            took_s = time.monotonic() - started
             show.results(console, operator.rounds(), summaries)
-            outcomes = [outcome(f"{method}, {rounds} rounds", operator, FEDERATION, summaries, rounds_took), *first]
+            outcomes = [outcome(f"{method}, {rounds} rounds", operator, FEDERATION, summaries, took_s), *first]
             show.beside(console, outcomes)
-            spent = f"{time.monotonic() - began:.0f} s in all."
-            console.print(f"{spent} Everything is in {folder}", soft_wrap=True, highlight=False)
+            said = f"{time.monotonic() - began:.0f} s in all. Everything is in {folder}"
+            console.print(said, soft_wrap=True, highlight=False)
             short = rounds * epochs < ROUNDS * chosen.suited.epochs
             more = f"--rounds {ROUNDS} of --epochs {chosen.suited.epochs}" if short else ""
             works = _judge(console, summaries, min_f1, folder / "logs", more, first)
             if https is not None:
-                theirs = phones.plan_of_rounds(plan) if phone_rounds else phones.plan_of_sums(chosen.labels)
-                phones.invite(console, operator, theirs, https, folder / "server" / OPERATOR_FILE)
+                phones.invite(console, operator, phones.plan_for(plan, phone_rounds), https, folder / "server")
                 configs = _beside_phones(operator, folder, chosen, http_port, mqtt_port, pages)
             operator.close()
             if keep_running:
