@@ -16,6 +16,7 @@ import segno
 from rich.text import Text
 
 import exchange
+from aggregator_api.auth.api_keys import OPERATOR_FILE
 from aggregator_api.mqtt.mosquitto.certificates import issue, make_authority
 from aggregator_api.web.phone import RUNTIME, files
 from federation.plan import Plan
@@ -126,23 +127,24 @@ def write_https(folder: Path, address: str, port: int) -> Https:
     return Https(address, port, path, ca, ":".join(digest[at : at + 2] for at in range(0, len(digest), 2)))
 
 
-def plan_of_sums(labels: tuple[str, ...]) -> Plan:
-    """Describe a federation without rounds: exact sums of features."""
-    return exchange.plan_of_sums(labels, INTERVAL_S)
+def plan_for(plan: Plan, in_rounds: bool) -> Plan:
+    """Describe what phones and boards join, for the demo's own plan.
 
-
-def plan_of_rounds(plan: Plan) -> Plan:
-    """Describe a federation like the demo's, whose rounds begin when a phone is there beside the boards."""
+    It is a federation without rounds, exact sums of features; or one like the demo's, whose rounds begin when a phone
+    is there beside the boards.
+    """
+    if not in_rounds:
+        return exchange.plan_of_sums(plan.labels, INTERVAL_S)
     clients = plan.rounds.minimum_clients + 1
     changes = {"rounds": ROUNDS, "minimum_clients": clients, "deadline_s": ROUND_S, "partial_work": "use"}
     return plan.model_copy(update={"rounds": plan.rounds.model_copy(update=changes)})
 
 
-def invite(console: Console, operator: Operator, plan: Plan, https: Https, key: Path) -> None:
+def invite(console: Console, operator: Operator, plan: Plan, https: Https, server: Path) -> None:
     """Create the federation of phones and boards, and show how a phone joins it."""
     console.rule("A phone in the same network")
     console.print("The operator's page from other machines, and the file with the key that it asks for:")
-    say(console, f"  {https.url}/\n  {key}")
+    say(console, f"  {https.url}/\n  {server / OPERATOR_FILE}")
     operator.create(plan, name=FEDERATION)
     token = operator.enrolment_token(FEDERATION, DEVICE)
     console.print(

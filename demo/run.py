@@ -112,8 +112,7 @@ def main(
 
     Example: make demo DEMO_ARGS=--keep-running, to look at everything afterwards; DEMO_ARGS=--phone, to join by phone
     """
-    phone = phone or phone_rounds
-    keep_running = keep_running or phone
+    phone, keep_running = phone or phone_rounds, keep_running or phone or phone_rounds
     console = _console()
     try:
         _refuse_options(model, phone, private)
@@ -142,17 +141,16 @@ def main(
             if finished.status != "finished":
                 raise DemoError(f"the federation is {finished.status}; see {folder / 'logs'}")
             summaries = show.load_summaries(folders)
-            rounds_took = time.monotonic() - started
+            took_s = time.monotonic() - started
             show.results(console, operator.rounds(), summaries)
-            outcomes = [outcome(f"{method}, {rounds} rounds", operator, FEDERATION, summaries, rounds_took), *first]
+            outcomes = [outcome(f"{method}, {rounds} rounds", operator, FEDERATION, summaries, took_s), *first]
             show.beside(console, outcomes)
             said = f"{time.monotonic() - began:.0f} s in all. Everything is in {folder}"
             console.print(said, soft_wrap=True, highlight=False)
             works = _judge(console, summaries, min_f1, folder / "logs", _more_training(chosen, rounds, epochs), first)
             works &= not private or _is_private(console, operator, folder, chosen, plan, sums if first else None)
             if https is not None:
-                theirs = phones.plan_of_rounds(plan) if phone_rounds else phones.plan_of_sums(chosen.labels)
-                phones.invite(console, operator, theirs, https, folder / "server" / OPERATOR_FILE)
+                phones.invite(console, operator, phones.plan_for(plan, phone_rounds), https, folder / "server")
                 configs = _beside_phones(operator, folder, chosen, http_port, mqtt_port, pages)
             operator.close()
             if keep_running:

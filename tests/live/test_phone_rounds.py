@@ -82,7 +82,7 @@ def test_a_phone_trains_a_round_is_closed_within_it_and_ends_where_python_does(
         page.goto("about:blank")  # closed: its worker is gone
         page.goto(f"{here.url}/phone/#take-part")
         here.wait_for(lambda: here.get("/v1/federations/live")["status"] == "finished", "the phone does not end it")
-        page.get_by_text("network of version 1:").or_(page.get_by_text("network of version 0:")).first.wait_for()
+        page.get_by_text("network of version 1:").or_(page.get_by_text("network of round 1:")).first.wait_for()
         page.get_by_role("row", name="accepted").wait_for()
         assert page.get_by_text("Sums").count() == 0
         page.goto(f"{here.url}/phone/#recognize")

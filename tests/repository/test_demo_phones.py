@@ -68,7 +68,8 @@ def test_phones_and_boards_join_one_federation(phones: ModuleType, scenario: Mod
     https = phones.write_https(tmp_path / "https", "192.0.2.7", 18443)
     with OperatorClient(create_app(settings, Wires)) as client:
         operator = rest.Operator(client, scenario.FEDERATION)
-        phones.invite(console, operator, phones.plan_of_sums(chosen.labels), https, tmp_path / "key")
+        plan = phones.exchange.plan_of_sums(chosen.labels, phones.INTERVAL_S)
+        phones.invite(console, operator, plan, https, tmp_path)
         found = client.get(f"/v1/federations/{phones.FEDERATION}").json()
         key = operator.device_key(phones.FEDERATION)
         network = client.get(found["feature_model"]["url"], headers={"Authorization": f"Bearer {key}"})

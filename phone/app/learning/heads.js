@@ -73,7 +73,7 @@ export function isPersonal({ head }) {
 
 /** What a model is called. @param {Model} model */
 export function nameOf({ head, version }) {
-  return `${HEADS_IN_WORDS[head]} of version ${version}`;
+  return `${HEADS_IN_WORDS[head]} of ${head === "personal_network" ? "round" : "version"} ${version}`;
 }
 
 /**

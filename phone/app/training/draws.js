@@ -68,13 +68,13 @@ export class Generator {
     return Number(drawn & 0xffffffffn);
   }
 
-  /** A whole number from 0 to `most`, below 2^32: numbers of as many bits are drawn until one is. @param {number} most */
-  integer(most) {
-    if (!most) return 0; // nothing is drawn
-    const mask = 2 ** (32 - Math.clz32(most)) - 1;
+  /** A whole number from 0 to `max`, below 2^32: numbers of as many bits are drawn until one is. @param {number} max */
+  integer(max) {
+    if (!max) return 0; // nothing is drawn
+    const mask = 2 ** (32 - Math.clz32(max)) - 1;
     for (;;) {
       const drawn = (this.next32() & mask) >>> 0;
-      if (drawn <= most) return drawn;
+      if (drawn <= max) return drawn;
     }
   }
 

@@ -60,7 +60,7 @@ export class RemoteHost {
       throw new Error(NO_RUNTIME);
     }
     const worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
-    worker.addEventListener("message", ({ data }) => this.heard(data));
+    worker.addEventListener("message", ({ data }) => this.takeMessage(data));
     worker.addEventListener("error", (event) => {
       event.preventDefault();
       this.failed(worker, event.message || "its files could not be loaded");
@@ -69,7 +69,7 @@ export class RemoteHost {
   }
 
   /** @param {{id: number, progress?: any[], result?: any, error?: string}} said */
-  heard({ id, progress, result, error }) {
+  takeMessage({ id, progress, result, error }) {
     const waiting = this.waiting.get(id);
     if (progress) waiting?.onProgress?.(...progress);
     else if (error !== undefined) waiting?.reject(new Error(error));

@@ -217,13 +217,13 @@ function batchOf({ manifest }, { x, y }, rows, size = manifest.x.shape[0]) {
 }
 
 /**
- * @param {TrainingProgram} program @param {TrainingExamples} examples @param {number} [least]
+ * @param {TrainingProgram} program @param {TrainingExamples} examples @param {number} [min]
  * @returns {TrainingExamples}
  */
-function checkedExamples({ manifest }, examples, least = 1) {
+function checkedExamples({ manifest }, examples, min = 1) {
   const { x, y } = examples;
   const shape = manifest.x.shape.slice(1);
-  if (y.length < least) throw new WireError("a round needs labelled windows, and there are none");
+  if (y.length < min) throw new WireError("a round needs labelled windows, and there are none");
   if (manifest.x.dtype !== "float32" || x.length !== y.length * sizeOf({ dtype: "float32", shape })) {
     throw new WireError(`the program takes windows of shape [${shape}], and this phone's are others`);
   }

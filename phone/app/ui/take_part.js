@@ -177,7 +177,7 @@ function uploads({ participation }) {
               {},
               element("td", {}, String(each.version)),
               element("td", {}, clock(each.atMs)),
-              element("td", {}, each.withdraw ? "withdrawal" : isContinuous ? "sums" : "what it trained"),
+              element("td", {}, each.withdraw ? "withdrawal" : isContinuous ? "sums" : "network"),
               element("td", {}, labelText(each.answer), each.reason ? `: ${each.reason}` : ""),
             ),
           ),
