@@ -478,13 +478,17 @@ export const announcement = object({
 /**
  * @typedef {object} SumOrder What the server says to a device in the secure sum of a round: a message of
  *   `federation.secure_sums.messages`.
- * @property {"request" | "members" | "shares" | "included" | "confirmed"} kind
+ * @property {"request" | "members" | "shares" | "included" | "confirmed" | "settled"} kind settled: of a continuous
+ *   federation; the batches up to `round` are over, and nothing is asked
  * @property {string} body the message, as JSON in a text: devices sign its bytes
+ * @property {string | null} settled of a continuous federation: `attempt` of the last published batch that has this
+ *   device's numbers, from which it adds its difference; empty: none has
  */
 /** @type {import("./checks.js").Check<SumOrder>} */
 export const sumOrder = object({
-  kind: oneOf("request", "members", "shares", "included", "confirmed"),
+  kind: oneOf("request", "members", "shares", "included", "confirmed", "settled"),
   body: text(204_800),
+  settled: orNull(text(MESSAGE_BYTES, /^([0-9a-f]{64})?$/)),
 });
 
 /**
@@ -493,7 +497,7 @@ export const sumOrder = object({
  * @property {1} schema_version
  * @property {string} instance
  * @property {number} epoch
- * @property {number} round
+ * @property {number} round 0: before the first one of an epoch nothing is asked
  * @property {BlobPointer} model what this device gets; where methods say so, others get something else
  * @property {SumOrder | null} sum of a plan with `secure.mode`: what the round's secure sum asks of this device now
  */
@@ -502,7 +506,7 @@ export const invitation = object({
   schema_version: or(oneOf(1), 1),
   instance: text(MESSAGE_BYTES, INSTANCE),
   epoch: or(whole(1, Number.MAX_SAFE_INTEGER), 1),
-  round: whole(1, 2_147_483_647),
+  round: whole(0, 2_147_483_647),
   model: blobPointer,
   sum: orNull(sumOrder),
 });
