@@ -246,6 +246,21 @@ class SecureSettings(Strict):
         default=64.0, gt=0, le=1e6, description="a prototype's or variate's number is cut off beyond"
     )
     max_weight: int = Field(default=4096, ge=1, le=1 << 24, description="a client weighs at most so many examples")
+    clip_norm: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e12,
+        # left out where there is none, so that devices of a version without it go on
+        exclude_if=lambda norm: norm is None,
+        description="L2 norm of a client's vector at most, in the whole numbers that it adds (analytic: 2¹⁵ to 1)",
+    )
+    noise_multiplier: float = Field(
+        default=0.0,
+        ge=0,
+        le=1e3,
+        exclude_if=operator.not_,
+        description="deviation of the noise in the sum, in units of clip_norm; each client adds its share of it",
+    )
     stage_s: float = Field(
         default=60.0,
         gt=0,

@@ -214,7 +214,7 @@ def _secure_rounds(settings: Experiment, networks: Sequence[Architecture], clien
             f"secure.mode={secure.mode}: a round has {cohort} clients, a sum {secure.min_devices} at least "
             "(secure.min_devices)"
         )
-    return SecureRounds.of(setup, networks[0].initial, secure)
+    return SecureRounds.of(setup, networks[0].initial, secure, settings.rounds.delta)
 
 
 def _check_baseline(settings: Experiment) -> None:

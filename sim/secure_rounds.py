@@ -9,6 +9,7 @@ import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from federation.errors import RoundError
 from federation.plan import SecureSettings
+from federation.privacy.discrete_gaussian import epsilon
 from federation.records import Client, Tree, Update
 from federation.secure_sums import server
 from federation.secure_sums.events import SumDevice, VectorReady
@@ -24,7 +26,17 @@ from federation.secure_sums.in_memory import InMemorySum, added
 from federation.secure_sums.membership import membership
 from federation.secure_sums.messages import SumRequest
 from federation.secure_sums.server import ServerStage
-from federation.secure_sums.summation import SumLayout, clipped_share, encoded, layout_of, next_state, per_mille
+from federation.secure_sums.summation import (
+    SumLayout,
+    clipped_share,
+    encoded,
+    layout_of,
+    next_state,
+    noisy_clients,
+    per_mille,
+    privatized,
+)
+from federation.seeds import seed_for
 from federation.training.local_round import Setup
 
 
@@ -43,12 +55,13 @@ class SecureRounds:
     setup: Setup
     settings: SecureSettings
     layout: SumLayout
+    delta: float
     identities: dict[str, Ed25519PrivateKey] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, setup: Setup, initial: Client, settings: SecureSettings) -> SecureRounds:
+    def of(cls, setup: Setup, initial: Client, settings: SecureSettings, delta: float) -> SecureRounds:
         """Derive what the clients' numbers mean from the method and the model."""
-        return cls(setup, settings, layout_of(setup.method, setup.training, initial, settings))
+        return cls(setup, settings, layout_of(setup.method, setup.training, initial, settings), delta)
 
     def next_state(
         self, state: Tree, cohort: Sequence[str], updates: Sequence[Update], broadcasts: Mapping[str, Tree], number: int
@@ -63,12 +76,24 @@ class SecureRounds:
             update.client_id: encoded(method, layout, update, broadcasts[update.client_id], self.settings)
             for update in updates
         }
+        facts = self._add_noise(vectors, len(cohort), number)
         if self.settings.mode == "clear":
             summed = SecureSum(added(vectors), tuple(sorted(vectors)), {})
         else:
             summed = self._masked(cohort, vectors, number)
-        facts = {**summed.facts, "numbers": layout.length, "cut_off": round(clipped_share(vectors, layout), 8)}
+        facts |= {**summed.facts, "numbers": layout.length, "cut_off": round(clipped_share(vectors, layout), 8)}
         return next_state(method, state, layout, summed.total, summed.clients), summed._replace(facts=facts)
+
+    def _add_noise(self, vectors: dict[str, NDArray[np.int64]], cohort: int, number: int) -> dict[str, Any]:
+        """Clip each client's numbers and add its share of the noise, drawn from the run's seed; return ε."""
+        settings = self.settings
+        if not settings.noise_multiplier:
+            return {}
+        clients = noisy_clients(settings, cohort)
+        for name, vector in vectors.items():
+            draw = Random(seed_for(self.setup.training.seed, "noise of a sum", name, number))
+            vectors[name] = privatized(self.setup.method, self.layout, vector, settings, clients, draw)
+        return {"noisy_clients": clients, "epsilon": round(epsilon(settings.noise_multiplier, self.delta), 4)}
 
     def _masked(self, cohort: Sequence[str], vectors: Mapping[str, NDArray[np.int64]], number: int) -> SecureSum:
         names = {_device_name(name): name for name in cohort}

@@ -99,14 +99,14 @@ def capped(sums: Tensors, steps: int) -> Tensors:
 
 
 def solve(
-    shared: Tree, own: Tree, clients: Tensor, ridge: float, columns: Tensor | None = None
+    shared: Tree, own: Tree, clients: Tensor, ridge: float, columns: Tensor | None = None, floor: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """Return weight (C, D) and bias (C,) in float64 of sums in fixed point.
 
-    W = (G + N Gᵢ + λ tr/d I)⁻¹ (B + N Bᵢ): a client's own sums weigh as all others' together; N = `clients` in the
-    shared sums, or 0 for the shared head. Zero where both are empty. With `columns` (D,), 1 for a feature that is used:
-    the solution of these rows and columns of the same sums, with its own λ tr/d, and 0 elsewhere. A pure function,
-    which vmap can lift.
+    W = (G + N Gᵢ + (λ tr/d + floor) I)⁻¹ (B + N Bᵢ): a client's own sums weigh as all others' together; N = `clients`
+    in the shared sums, or 0 for the shared head. Zero where both are empty. With `columns` (D,), 1 for a feature that
+    is used: the solution of these rows and columns of the same sums, with its own λ tr/d, and 0 elsewhere. A pure
+    function, which vmap can lift.
     """
     upper, moment = (
         (shared[name].double() + clients.double() * own[name].double()) / SUM_STEPS for name in ("gram", "moment")
@@ -119,7 +119,7 @@ def solve(
         gram, moment = gram * used * used[:, None], moment * used[:, None]
     mean = gram.diagonal().sum() / used.sum()
     # a column that is not used stands by itself, with 0 on the right
-    added = torch.where((mean > 0) & (used > 0), ridge * mean, 1.0)
+    added = torch.where((mean > 0) & (used > 0), ridge * mean + floor, 1.0)
     found = torch.cholesky_solve(moment, torch.linalg.cholesky(gram + torch.diag(added)))
     return found[:-1].T, found[-1]
 
@@ -144,12 +144,12 @@ def spread_of(shared: Tree, columns: Sequence[int]) -> Spread | None:
 
 
 def solve_mean(
-    shared: Tree, own: Tree, clients: Tensor, ridge: float, columns: Tensor | None, share: float
+    shared: Tree, own: Tree, clients: Tensor, ridge: float, columns: Tensor | None, share: float, floor: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """Return the mean of the head on all features and, with so large a share, the one on `columns`: weight and bias."""
-    whole = solve(shared, own, clients, ridge)
+    whole = solve(shared, own, clients, ridge, floor=floor)
     if columns is None or not share:
         return whole
-    part = solve(shared, own, clients, ridge, columns)
+    part = solve(shared, own, clients, ridge, columns, floor)
     weight, bias = ((1 - share) * one + share * other for one, other in zip(whole, part, strict=True))
     return weight, bias

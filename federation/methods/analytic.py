@@ -101,6 +101,7 @@ class Analytic(Method):
     own_weight: float = 1.0  # of a client's own sums against all others' together; 0: the shared head
     orientation_free_share: float = 0.33  # of the head without axes in what serves, 0 to 1; the rest is of all
     rotations: int = 0  # copies of each window, turned at random, that a client's sums have besides it, 0 to 16
+    floor: float = 0.0  # added to G's diagonal: where its sums have noise of deviation σ, about 2 σ √d, 0 or more
     degrees: float = 180.0  # by how much these copies are turned at most, above 0; 180: by any rotation
 
     def __post_init__(self) -> None:
@@ -123,6 +124,8 @@ class Analytic(Method):
             raise SettingsError(f"{self.name}: orientation_free_share={share}: expected 0 to 1, such as 0.33")
         if not 0 <= self.rotations <= 16:
             raise SettingsError(f"{self.name}: rotations={self.rotations}: expected 0 to 16 turned copies of a window")
+        if not 0 <= self.floor <= 1e12:
+            raise SettingsError(f"{self.name}: floor={self.floor}: expected 0 or more; 0 where sums have no noise")
         if not 0 < self.degrees <= 180:
             raise SettingsError(f"{self.name}: degrees={self.degrees}: expected an angle above 0 and up to 180")
 
@@ -233,7 +236,7 @@ class Analytic(Method):
         heads = {PERSONALIZED: self._solved(shared, client.memory, others, columns)}
         for name, weight in zip(ANY_ORIENTATION, (alone, others), strict=True):
             if name in client.memory["heads"]:
-                heads[name] = ridge.solve(shared, client.memory, weight, self.ridge, columns)
+                heads[name] = ridge.solve(shared, client.memory, weight, self.ridge, columns, self.floor)
         like = client.memory["solved"]
         kept = {name: {"weight": weight.to(like), "bias": bias.to(like)} for name, (weight, bias) in heads.items()}
         return client._replace(memory={**client.memory, "heads": kept, "solved": torch.ones_like(like)})
@@ -241,7 +244,7 @@ class Analytic(Method):
     def _solved(self, shared: Tree, own: Tree, clients: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return weight and bias of a head that uses all features, also `columns` (D,) of those without axes."""
         share = self.orientation_free_share if columns is not None else 0.0
-        return ridge.solve_mean(shared, own, clients, self.ridge, columns, share)
+        return ridge.solve_mean(shared, own, clients, self.ridge, columns, share, self.floor)
 
     # ---- server half
 

@@ -23,6 +23,11 @@ def check_live(plan: Plan, method: Method) -> None:
     if not secure.is_on:
         return
     where = f"secure.mode={secure.mode}"
+    if secure.noise_multiplier:
+        raise SettingsError(
+            f"{where}: secure.noise_multiplier is of one release, in a simulation; a live federation of {method.name} "
+            "publishes again and again, for which no account is kept yet: leave it out"
+        )
     check_secure(method, rounds, secure)
     if rounds.clients_per_round is not None and (invited := _invited(plan)) > MAX_LIVE_MEMBERS:
         raise SettingsError(

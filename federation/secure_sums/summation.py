@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from federation.errors import RoundError, SettingsError
 from federation.method import Method
 from federation.plan import RoundSettings, SecureSettings, TrainingConfig
+from federation.privacy import discrete_gaussian
 from federation.records import Broadcast, Client, SumKind, Tree, Update
 from federation.secure_sums.masks import Bits
 from federation.tree import flatten, unflatten
@@ -101,8 +103,22 @@ def check_secure(method: Method, rounds: RoundSettings, settings: SecureSettings
                 f"secure.mode={settings.mode}: rounds.{name}={value:g} judges single updates, which the server does "
                 f"not see; set rounds.{name}=null"
             )
+    _check_noise(method, rounds, settings)
     if rounds.late != "drop":
         raise SettingsError(f"secure.mode={settings.mode}: a late update fits no sum any more; set rounds.late=drop")
+
+
+def _check_noise(method: Method, rounds: RoundSettings, settings: SecureSettings) -> None:
+    """Refuse noise that would protect nothing, or whose account is not kept."""
+    if not settings.noise_multiplier:
+        return
+    if settings.clip_norm is None:
+        raise SettingsError("secure.noise_multiplier needs secure.clip_norm: without a bound, no noise is enough")
+    if not method.is_continuous or rounds.rounds > 1:
+        raise SettingsError(
+            f"secure.noise_multiplier: noise on secure sums is for one release of exact sums; this is {method.name} "
+            f"in {rounds.rounds} rounds; use analytic with rounds.rounds=1, or rounds.clip_norm without secure sums"
+        )
 
 
 def layout_of(method: Method, training: TrainingConfig, client: Client, settings: SecureSettings) -> SumLayout:
@@ -141,6 +157,39 @@ def encoded(
     ]
     vector: NDArray[np.int64] = torch.cat([part.reshape(-1) for part in parts]).cpu().numpy()
     return vector
+
+
+def privatized(
+    method: Method,
+    layout: SumLayout,
+    vector: NDArray[np.int64],
+    settings: SecureSettings,
+    clients: int,
+    draw: Random,
+) -> NDArray[np.int64]:
+    """Return a client's numbers, clipped and with its share of the sum's noise; a count of clients stays as it is.
+
+    clients: how many add noise for certain, whoever is lost or works for the server. draw: as for
+    `federation.privacy.discrete_gaussian.noise`.
+
+    Raises:
+        SettingsError: if that share is too little.
+    """
+    if settings.clip_norm is None or not settings.noise_multiplier:
+        return vector
+    counts = {name for name, kind in method.sum_groups.items() if kind is SumKind.COUNT}
+    told = [segment.name.split("/")[0] in counts for segment in layout.segments]
+    hidden = ~np.repeat(told, [math.prod(segment.shape) for segment in layout.segments])
+    numbers = discrete_gaussian.clipped(vector[hidden], settings.clip_norm)
+    share = discrete_gaussian.share_of(settings.noise_multiplier, settings.clip_norm, clients)
+    result = vector.copy()
+    result[hidden] = numbers + discrete_gaussian.noise(len(numbers), share, draw)
+    return result
+
+
+def noisy_clients(settings: SecureSettings, cohort: int) -> int:
+    """Return how many of a cohort add their noise for certain: those neither lost nor working for the server."""
+    return max(1, cohort - math.ceil(cohort * (settings.colluding_share + settings.lost_share)))
 
 
 def decoded(layout: SumLayout, total: NDArray[np.int64]) -> Tree:

@@ -203,6 +203,10 @@ export const publicationSettings = object({
  * @property {number} max_change a parameter's change is cut off beyond
  * @property {number} max_value a prototype's or variate's number is cut off beyond
  * @property {number} max_weight a client weighs at most so many examples
+ * @property {number | null} clip_norm L2 norm of a client's vector at most, in the whole numbers that it adds
+ *   (analytic: 2¹⁵ to 1)
+ * @property {number} noise_multiplier deviation of the noise in the sum, in units of clip_norm; each client adds its
+ *   share of it
  * @property {number} stage_s a server waits so long for each of the answers that follow a device's keys; then it is
  *   lost
  */
@@ -216,6 +220,8 @@ export const secureSettings = object({
   max_change: or(number({ max: 1_000_000, above: 0 }), 4),
   max_value: or(number({ max: 1_000_000, above: 0 }), 64),
   max_weight: or(whole(1, 16_777_216), 4_096),
+  clip_norm: orNull(number({ max: 1_000_000_000_000, above: 0 })),
+  noise_multiplier: or(number({ min: 0, max: 1_000 }), 0),
   stage_s: or(number({ max: 86_400, above: 0 }), 60),
 }, { others: true });
 

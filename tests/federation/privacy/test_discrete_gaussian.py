@@ -1,0 +1,89 @@
+"""Discrete Gaussian noise against its probabilities, and what of a client's numbers it hides."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+
+from federation.aggregation import ridge
+from federation.errors import SettingsError
+from federation.methods.analytic import Analytic
+from federation.plan import RoundSettings, SecureSettings
+from federation.privacy import discrete_gaussian
+from federation.secure_sums.summation import Segment, SumLayout, check_secure, noisy_clients, privatized
+
+
+def test_it_is_drawn_with_the_probabilities_that_define_it() -> None:
+    variance, count = Fraction(13, 4), 20_000
+    drawn = discrete_gaussian.noise(count, variance, Random(3))
+    values = np.arange(-6, 7)
+    weights = np.exp(-(values**2) / (2 * float(variance)))
+    weights /= np.exp(-(np.arange(-60, 61) ** 2) / (2 * float(variance))).sum()
+    found = np.array([(drawn == value).sum() for value in values])
+    chi_square = float(((found - count * weights) ** 2 / (count * weights)).sum())
+    assert chi_square < 37  # 13 degrees of freedom at most: beyond it once in 2,000
+    assert (drawn == discrete_gaussian.noise(count, variance, Random(3))).all()
+
+
+def test_epsilon_is_that_of_the_gaussian_of_the_same_concentration() -> None:
+    """ρ-zCDP gives ε ≤ ρ + 2 √(ρ ln 1/δ) (Bun and Steinke 2016, proposition 1.3)."""
+    multiplier, delta = 1.5, 1e-5
+    rho = 1 / (2 * multiplier**2)
+    bound = rho + 2 * math.sqrt(rho * math.log(1 / delta))
+    assert 0.8 * bound < discrete_gaussian.epsilon(multiplier, delta) < bound
+    assert discrete_gaussian.epsilon(0.0, delta) == math.inf
+
+
+def test_a_client_is_clipped_has_its_share_of_the_noise_and_its_count_stays() -> None:
+    layout = SumLayout(
+        (
+            Segment("gram", (3,), 1, 1 << 32),
+            Segment("moment", (2, 2), 1, 1 << 32),
+            Segment("clients", (), 1, 9),
+        )
+    )
+    vector = np.array([30_000, 0, 0, 0, -40_000, 0, 0, 1], np.int64)
+    assert np.linalg.norm(discrete_gaussian.clipped(vector[:-1], 500.0)) <= 500.0
+    settings = SecureSettings(mode="masked", clip_norm=500.0, noise_multiplier=2.0)
+    clients = noisy_clients(settings, 10)
+    assert clients == 6  # a fifth may be lost, and a fifth work for the server
+    made = [privatized(Analytic(), layout, vector, settings, clients, Random(seed)) for seed in range(300)]
+    assert {int(one[-1]) for one in made} == {1}
+    around = np.array(made)[:, :-1] - np.array([300, 0, 0, 0, -400, 0, 0])
+    deviation = 2.0 * 500.0 / math.sqrt(clients)
+    assert around.std() == pytest.approx(deviation, rel=0.05)
+    assert abs(around.mean()) < 4 * deviation / math.sqrt(around.size)
+    plain = SecureSettings(mode="masked")
+    assert privatized(Analytic(), layout, vector, plain, clients, Random(0)) is vector
+
+
+def test_noise_that_protects_nothing_is_refused_in_words() -> None:
+    one = RoundSettings(rounds=1, norm_factor=None, max_weight_ratio=None)
+    noisy = SecureSettings(mode="clear", clip_norm=500.0, noise_multiplier=2.0)
+    check_secure(Analytic(), one, noisy)
+    for settings, rounds, words in (
+        (noisy.model_copy(update={"clip_norm": None}), one, "without a bound, no noise is enough"),
+        (noisy, one.model_copy(update={"rounds": 2}), "for one release of exact sums"),
+    ):
+        with pytest.raises(SettingsError, match=words):
+            check_secure(Analytic(), rounds, settings)
+    with pytest.raises(SettingsError, match=r"raise secure\.clip_norm"):
+        discrete_gaussian.share_of(1.0, 10.0, 100)
+
+
+def test_a_floor_keeps_noisy_sums_solvable() -> None:
+    """Noise of deviation σ in a symmetric matrix moves its eigenvalues by about 2 σ √d."""
+    size, deviation = 20, 5.0
+    draw = torch.Generator().manual_seed(0)
+    upper = deviation * ridge.SUM_STEPS * torch.randn(size * (size + 1) // 2, generator=draw, dtype=torch.float64)
+    sums = {"gram": upper.long(), "moment": torch.ones(size, 2).long()}
+    nothing = {name: torch.zeros_like(value) for name, value in sums.items()}
+    with pytest.raises(RuntimeError):
+        ridge.solve(sums, nothing, torch.tensor(0.0), 1e-2)
+    weight, _ = ridge.solve(sums, nothing, torch.tensor(0.0), 1e-2, floor=2.2 * deviation * size**0.5)
+    assert torch.isfinite(weight).all()
