@@ -12,6 +12,6 @@ SHARED_ANY_ORIENTATION, PERSONALIZED_ANY_ORIENTATION = "shared_any_orientation",
 def head_without_labels(names: Collection[str], is_far: bool) -> str:
     """Return the head that serves where nobody has said what its windows are.
 
-    The shared one, or, where gravity lies far from that of others, the shared one that does not know how the phone lies.
+    The shared one, or, where gravity lies far from the others', the shared one that does not know how the phone lies.
     """
     return SHARED_ANY_ORIENTATION if is_far and SHARED_ANY_ORIENTATION in names else SHARED
