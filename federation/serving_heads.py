@@ -23,6 +23,6 @@ def usable_heads(heads: Mapping[str, Head], *, is_trained: bool, is_labelled: bo
 def head_without_labels(names: Collection[str], is_far: bool) -> str:
     """Return the head that serves where nobody has said what its windows are.
 
-    The shared one, or, where gravity lies far from that of others, the shared one that does not see how a phone lies.
+    The shared one, or, where gravity lies far from the others', the shared one that does not know how the phone lies.
     """
     return SHARED_ANY_ORIENTATION if is_far and SHARED_ANY_ORIENTATION in names else SHARED

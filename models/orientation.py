@@ -1,9 +1,9 @@
 """How far gravity lies from where it is usual in a federation: a warning sign that a phone is carried otherwise.
 
 The mean acceleration of a window is the direction of gravity and the bias of the sensor. How its three numbers are
-spread over everybody's windows is in the sums that devices exchange (`federation.aggregation.ridge.spread_of`): what is
-usual is not the same for phones in pockets and for belts. A device is as far as its mean is from everybody's, in
-everybody's deviations (P. C. Mahalanobis, 1936).
+spread over everybody's windows is in the sums that devices exchange (`feature_moments` of
+`federation.aggregation.ridge`): what is usual is not the same in pockets and on belts. A device is as far as its mean
+is from everybody's, in everybody's deviations (P. C. Mahalanobis, 1936).
 """
 
 from __future__ import annotations

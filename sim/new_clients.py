@@ -11,7 +11,7 @@ import numpy as np
 from torch import nn
 
 import models
-from federation.aggregation.ridge import Spread, spread_of
+from federation.aggregation.ridge import FeatureMoments, feature_moments
 from federation.methods.fedavg import FedAvg
 from federation.records import Client
 from federation.serving_heads import SHARED, head_without_labels
@@ -150,9 +150,9 @@ class _Scorer:
         return models.build(spec.name, classes=classes, **spec.options)
 
     @cached_property
-    def _usual_gravity(self) -> Spread | None:
+    def _usual_gravity(self) -> FeatureMoments | None:
         columns, sums = gravity_columns(self._module), self.simulation.state.get("sums")
-        return spread_of(sums, columns) if columns and sums else None
+        return feature_moments(sums, columns) if columns and sums else None
 
     def _is_far(self, name: str, client: ClientData) -> bool:
         was, usual = self.simulation.data.new_statistics.get(name), self._usual_gravity

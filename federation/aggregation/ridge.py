@@ -124,14 +124,14 @@ def solve(
     return found[:-1].T, found[-1]
 
 
-class Spread(NamedTuple):
+class FeatureMoments(NamedTuple):
     """Mean (k,) and covariance (k, k) of some features over everybody's windows, in float64."""
 
     mean: Tensor
     covariance: Tensor
 
 
-def spread_of(shared: Tree, columns: Sequence[int]) -> Spread | None:
+def feature_moments(shared: Tree, columns: Sequence[int]) -> FeatureMoments | None:
     """Return how some features are spread over the windows in the shared sums, weighed as there; None of no window."""
     size, index = shared["moment"].shape[0], torch.tensor([*columns, shared["moment"].shape[0] - 1])
     low, high = torch.minimum(index[:, None], index), torch.maximum(index[:, None], index)
@@ -140,7 +140,7 @@ def spread_of(shared: Tree, columns: Sequence[int]) -> Spread | None:
     if weight <= 0:
         return None
     mean = squares[-1, :-1] / weight
-    return Spread(mean, squares[:-1, :-1] / weight - torch.outer(mean, mean))
+    return FeatureMoments(mean, squares[:-1, :-1] / weight - torch.outer(mean, mean))
 
 
 def solve_mean(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from federation.aggregation.ridge import spread_of
+from federation.aggregation.ridge import feature_moments
 from federation.aggregation.ridge_numpy import FixedSums, solve, solve_mean, sums_of, travelling
 from models.orientation import FAR, MIN_VARIANCE
 from tests.phone.learning.conftest import ByNode
@@ -77,7 +77,7 @@ def test_sums_and_heads_are_those_of_numpy(by_node: ByNode) -> None:
 def distance(shared: FixedSums) -> float:
     """Mahalanobis, of a mean that is the same in each case, over three features."""
     sums = {name: torch.from_numpy(value) for name, value in shared._asdict().items()}
-    usual = spread_of(sums, (0, 2, 4))
+    usual = feature_moments(sums, (0, 2, 4))
     assert usual
     away = np.array([1, -1, 0.5]) - usual.mean.numpy()
     return float(np.sqrt(away @ np.linalg.inv(usual.covariance.numpy() + MIN_VARIANCE * np.eye(3)) @ away / 3))
