@@ -152,7 +152,7 @@ def _damped_solution(upper: Doubles, moment: Doubles, ridge: float) -> Doubles:
     gram[np.diag_indices_from(gram)] += ridge * mean if mean > 0 else 1.0
     try:  # numpy solves no triangular system by itself: scipy does, and takes a hundred megabytes of a device
         np.linalg.cholesky(gram)
-        return np.linalg.solve(gram, moment)
+        return np.asarray(np.linalg.solve(gram, moment), np.float64)
     except np.linalg.LinAlgError as error:
         raise UpdateError(f"the sums are not those of any examples, no head can be solved of them: {error}") from error
 
