@@ -30,5 +30,15 @@ def test_a_device_without_torch_leaves_a_federation_that_has_ended_without_a_pro
     assert device.agent.finished
 
 
+def test_a_device_without_torch_makes_a_continuous_federations_sums_of_its_networks_file() -> None:
+    device = Device(runtime="onnx").on(Connected(), Announced(announcement(1, continuous=True)))
+    device.on(DataReady(40, keys=frozenset(range(40))))
+    assert (device.status, device.asked(FetchBlob)) == ("collecting", [])
+    device.on(Announced(announcement(1, continuous=True, feature_model=PROGRAM, program=pointer("e"))))
+    assert device.asked(FetchBlob) == [FetchBlob(pointer(), PROGRAM)]
+    device.on(BlobFetched(A))
+    assert [(job.network, job.continuous) for job in device.asked(StartJob)] == [(PROGRAM, True)]
+
+
 def test_a_device_with_torch_needs_no_program() -> None:
     assert ready().announced(1, program=PROGRAM).asked(FetchBlob) == [FetchBlob(pointer(), None)]
