@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 import federation.plan
@@ -110,7 +111,7 @@ COMBINATORS = frozenset(
 """What `phone/app/protocol/checks.js` exports."""
 
 
-def _definitions(models: tuple[type[federation.plan.Strict], ...]) -> dict[str, Schema]:
+def _definitions(models: tuple[type[BaseModel], ...]) -> dict[str, Schema]:
     """Return the JSON Schemas of models and of all that they consist of, by name."""
     _, schema = models_json_schema([(model, "validation") for model in models], ref_template="{model}")
     definitions: dict[str, Schema] = schema["$defs"]
