@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,9 @@ import pytest
 from aggregator_api.app import create_app
 from aggregator_api.settings import Settings
 from aggregator_api.web.phone import RUNTIME, files, version
+from export.program.archive import read_program, write_program
 from export.program.host import DeviceExamples, ProgramRound, RoundIdentity, measure, receive, train
+from export.program.manifest import TensorType
 from export.program.parity import as_arrays, generated_examples
 from export.program.runtime import Arrays, TrainingProgram
 from federation import arrays
@@ -71,6 +74,32 @@ def test_a_phones_round_ends_where_a_devices_without_torch_does(rounds: tuple[tu
     ort = str(files()[RUNTIME].parent)
     request = {"ort": ort, "cases": [case.for_node() for case in cases]}
     require_equal(cases, by_node(HERE / "round_of.mjs", request))
+
+
+@pytest.mark.ci
+def test_a_phone_refuses_what_is_no_program_or_another_one_than_it_says() -> None:
+    _, data = small_program(*ROUNDS[0])
+    file = read_program(data)
+    step = file.manifest.graphs["step"]
+    huge = TensorType(dtype="float32", shape=(1 << 20, 1 << 20))
+
+    def with_step(graph: bytes, **changes: Any) -> bytes:
+        found = {**file.manifest.graphs, "step": step.model_copy(update=changes)}
+        manifest = file.manifest.model_copy(update={"graphs": found})
+        return write_program(manifest, {**file.graphs, "step": graph})
+
+    other = file.graphs["step"].replace(b"MatMul", b"Loop\0\0", 1)
+    cases = {
+        "": data,
+        "no archive": data[:-30],
+        "damaged": with_step(file.graphs["step"][:-1] + b"x"),
+        "the operator Loop": with_step(other, sha256=hashlib.sha256(other).hexdigest()),
+        "other nodes": with_step(file.graphs["step"], nodes=step.nodes + 1),
+        "bytes of numbers": with_step(file.graphs["step"], inputs={**step.inputs, "more": huge}),
+    }
+    told = by_node(HERE / "refusals_of.mjs", [base64.b64encode(case).decode() for case in cases.values()])
+    assert told[0] == ""
+    assert all(words in said for words, said in zip(cases, told, strict=True)), told
 
 
 @needs_browser
