@@ -97,6 +97,17 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
         redoc_url=None,
         dependencies=[Depends(known_query)],
     )
+    _add_middleware(app, settings)
+    for route in app.routes:  # FastAPI's own: openapi.json, the same on every server
+        if isinstance(route, Route):
+            anybody()(route.endpoint)
+    for router in (*ROUTERS, *web.ROUTERS):
+        app.include_router(router)
+    return app
+
+
+def _add_middleware(app: FastAPI, settings: Settings) -> None:
+    """Add what every request goes through; the last one added is asked first."""
     app.add_middleware(AuditRequests)
     app.add_middleware(Idempotency)
     app.add_middleware(ConcurrencyLimit)  # behind the body: a slow sender holds no place
@@ -107,19 +118,13 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
         larger={"/v1/checkpoints": checkpoint_bytes, "/checkpoints": checkpoint_bytes},
     )
     app.add_middleware(CoalescedReads)
-    app.add_middleware(AuthMiddleware, settings=settings)  # the last one added is asked first
+    app.add_middleware(AuthMiddleware, settings=settings)
     app.add_middleware(FailedRequests)
     app.add_middleware(ErrorPages)
     app.add_middleware(HttpTimer)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(ClientAddress, trusted=settings.trusted_proxies)
     app.add_middleware(SubPath, root_path=settings.root_path, trusted=settings.trusted_proxies)
-    for route in app.routes:  # FastAPI's own: openapi.json, the same on every server
-        if isinstance(route, Route):
-            anybody()(route.endpoint)
-    for router in (*ROUTERS, *web.ROUTERS):
-        app.include_router(router)
-    return app
 
 
 def _log_access(runtime: Runtime) -> None:

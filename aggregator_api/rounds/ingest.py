@@ -191,8 +191,9 @@ class Ingest:
         if not contract.is_continuous or contract.keeps_contributions:
             return False
         row = repositories.find_device(session, federation, device)
-        says = row is not None and status.state != "offline"  # a last will knows nothing of sums
-        return says and masked_contributions.note_status(session, federation, row, changed=status.changed)
+        if row is None or status.state == "offline":  # a last will knows nothing of sums
+            return False
+        return masked_contributions.note_status(session, federation, row, changed=status.changed)
 
     def _begin(self, key: Key, payload: bytes) -> None:
         envelope, manifest, fault = _opened(payload)

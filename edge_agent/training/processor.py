@@ -99,10 +99,8 @@ def _with_torch(memory_mb: int) -> Placement:
 
 def _with_onnx(memory_mb: int) -> Placement:
     """Ask for ONNX Runtime's CUDA provider; whether it loads, a session shows (`TrainingProgram.runs_on_gpu`)."""
-    import onnxruntime
+    from export.program.runtime import RUNTIME_VERSION, has_cuda
 
-    from export.program.runtime import CUDA
-
-    if CUDA not in onnxruntime.get_available_providers():
-        return fallback(f"ONNX Runtime {onnxruntime.__version__} has no CUDA provider", memory_mb)
-    return Placement("cuda", f"on the GPU, by ONNX Runtime {onnxruntime.__version__} with CUDA")
+    if not has_cuda():
+        return fallback(f"ONNX Runtime {RUNTIME_VERSION} has no CUDA provider", memory_mb)
+    return Placement("cuda", f"on the GPU, by ONNX Runtime {RUNTIME_VERSION} with CUDA")

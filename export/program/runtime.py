@@ -23,7 +23,13 @@ Arrays = dict[str, NDArray[Any]]
 """Arrays by their paths, such as `client/params/head.0.weight`."""
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+RUNTIME_VERSION: str = onnxruntime.__version__
 _KINDS = {"float": "float32", "double": "float64", "int32": "int32", "int64": "int64", "bool": "bool"}
+
+
+def has_cuda() -> bool:
+    """Whether this build of ONNX Runtime knows CUDA; its libraries may be missing all the same."""
+    return CUDA in onnxruntime.get_available_providers()
 
 
 class TrainingProgram:
