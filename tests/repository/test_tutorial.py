@@ -226,8 +226,8 @@ def recognize(phone: Page, motion: dict[str, npt.NDArray[np.float64]], screensho
     screenshots.take(phone, "phone-collect")
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("page", ["tutorial.md", pytest.param("compare-runs.md", marks=pytest.mark.slow)])
+@pytest.mark.slow  # tests/sim/cli runs these commands
+@pytest.mark.parametrize("page", ["tutorial.md", "compare-runs.md"])
 def test_the_simulations_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = "\n".join(block.text for block in shell_blocks(DOCS / page) if not block.not_run)
