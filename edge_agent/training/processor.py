@@ -99,8 +99,8 @@ def _with_torch(memory_mb: int) -> Placement:
 
 def _with_onnx(memory_mb: int) -> Placement:
     """Ask for ONNX Runtime's CUDA provider; whether it loads, a session shows (`TrainingProgram.runs_on_gpu`)."""
-    from export.program.runtime import CUDA, onnxruntime
+    from export.program.runtime import VERSION, has_cuda
 
-    if CUDA not in onnxruntime.get_available_providers():
-        return fallback(f"ONNX Runtime {onnxruntime.__version__} has no CUDA provider", memory_mb)
-    return Placement("cuda", f"on the GPU, by ONNX Runtime {onnxruntime.__version__} with CUDA")
+    if not has_cuda():
+        return fallback(f"ONNX Runtime {VERSION} has no CUDA provider", memory_mb)
+    return Placement("cuda", f"on the GPU, by ONNX Runtime {VERSION} with CUDA")
