@@ -99,8 +99,8 @@ def _with_torch(memory_mb: int) -> Placement:
 
 def _with_onnx(memory_mb: int) -> Placement:
     """Ask for ONNX Runtime's CUDA provider; whether it loads, a session shows (`TrainingProgram.runs_on_gpu`)."""
-    from export.program.runtime import RUNTIME_VERSION, has_cuda
+    from export.program.runtime import VERSION, has_cuda
 
     if not has_cuda():
-        return fallback(f"ONNX Runtime {RUNTIME_VERSION} has no CUDA provider", memory_mb)
-    return Placement("cuda", f"on the GPU, by ONNX Runtime {RUNTIME_VERSION} with CUDA")
+        return fallback(f"ONNX Runtime {VERSION} has no CUDA provider", memory_mb)
+    return Placement("cuda", f"on the GPU, by ONNX Runtime {VERSION} with CUDA")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from edge_agent.storage.files import write_file
 from edge_agent.storage.images import Preparation, preparation_from_json
 from edge_agent.training.job import CHECKPOINT, MODEL, PARITY, Job
 from edge_agent.training.local_data import LocalData, noun
-from export.program.runtime import Arrays, TrainingProgram
+from export.program.runtime import VERSION, Arrays, TrainingProgram
 from export.program.standalone import standalone_model
 from export.runtime import GateError, ModelMetadata, Session
 from federation import arrays
@@ -137,7 +136,7 @@ def _properties(info: dict[str, Any], spec: InputSpec) -> dict[str, str]:
         round=info["round"],
         federation=info["federation"],
         parent_sha256=info["parent_sha256"],
-        versions={"onnxruntime": version("onnxruntime")},
+        versions={"onnxruntime": VERSION},
         task=info["task"],
     )
     metadata.check()

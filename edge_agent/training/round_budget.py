@@ -26,7 +26,6 @@ SUFFIX = ".epoch"
 
 def checkpoint_path(folder: Path, job: Job, windows: ClientWindows, processor: Processor = "cpu") -> Path:
     """Name the checkpoint of a job that trains on these windows there."""
-    runtime = "torch" if job.runtime == "torch" else "onnxruntime"
     data = hashlib.sha256(windows.x.tobytes())
     data.update(np.ascontiguousarray(windows.targets).tobytes())
     bound = {
@@ -38,13 +37,21 @@ def checkpoint_path(folder: Path, job: Job, windows: ClientWindows, processor: P
         "plan": job.plan.model_dump(mode="json"),  # with the seed
         "network": job.network.model_dump(mode="json"),
         "windows": data.hexdigest(),
-        "runtime": f"{runtime} {version(runtime)}",
+        "runtime": _runtime(job),
         "program": job.program.name if job.program else "",
         "threads": job.threads,
     }
     if processor != "cpu":
         bound["processor"] = processor
     return folder / (hashlib.sha256(json.dumps(bound, sort_keys=True).encode()).hexdigest()[:40] + SUFFIX)
+
+
+def _runtime(job: Job) -> str:
+    if job.runtime == "torch":
+        return f"torch {version('torch')}"
+    from export.program.runtime import VERSION
+
+    return f"onnxruntime {VERSION}"
 
 
 class RoundBudget:

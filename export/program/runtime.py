@@ -23,13 +23,9 @@ Arrays = dict[str, NDArray[Any]]
 """Arrays by their paths, such as `client/params/head.0.weight`."""
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-RUNTIME_VERSION: str = onnxruntime.__version__
+VERSION = str(onnxruntime.__version__)
+"""Of ONNX Runtime, whichever of its packages is installed: the one with CUDA has another name."""
 _KINDS = {"float": "float32", "double": "float64", "int32": "int32", "int64": "int64", "bool": "bool"}
-
-
-def has_cuda() -> bool:
-    """Whether this build of ONNX Runtime knows CUDA; its libraries may be missing all the same."""
-    return CUDA in onnxruntime.get_available_providers()
 
 
 class TrainingProgram:
@@ -111,6 +107,11 @@ class TrainingProgram:
         options = {"use_tf32": "0", "cudnn_conv_algo_search": "DEFAULT", "arena_extend_strategy": "kSameAsRequested"}
         limit = {"gpu_mem_limit": str(self._gpu_memory_mb << 20)} if self._gpu_memory_mb else {}
         return [(CUDA, options | limit), CPU]
+
+
+def has_cuda() -> bool:
+    """Whether this ONNX Runtime was built with its CUDA provider; whether that loads, a session shows."""
+    return CUDA in onnxruntime.get_available_providers()
 
 
 def _check_ends(graph: str, which: str, ends: Iterable[Any], expected: Mapping[str, TensorType]) -> None:
