@@ -22,7 +22,7 @@ MAX_HEADER_BYTES = 1 << 20
 _LENGTH_BYTES = 8
 
 
-class Checkpoint(NamedTuple):
+class UploadedCheckpoint(NamedTuple):
     """A checkpoint that was checked: the name and size of its bytes, what it says of its model, and its tensors."""
 
     sha256: str
@@ -39,7 +39,7 @@ class CheckpointService:
         self.max_bytes = max_model_bytes + MAX_HEADER_BYTES
         self.keep_s = keep_s
 
-    def put(self, data: bytes) -> Checkpoint:
+    def put(self, data: bytes) -> UploadedCheckpoint:
         """Check a checkpoint and keep it.
 
         Raises:
@@ -50,9 +50,9 @@ class CheckpointService:
             raise TooLargeError(f"{len(data):,} bytes; a checkpoint has at most {self.max_bytes:,} (max_model_bytes)")
         info, tensors = _read(data)
         blob = self._blobs.put(data)
-        return Checkpoint(blob.sha256, blob.size, info, tensors)
+        return UploadedCheckpoint(blob.sha256, blob.size, info, tensors)
 
-    def get(self, sha256: str) -> Checkpoint:
+    def get(self, sha256: str) -> UploadedCheckpoint:
         """Return a checkpoint that was put here.
 
         Raises:
@@ -69,7 +69,7 @@ class CheckpointService:
                 f"there is no checkpoint {sha256[:12]}; one that no federation starts from is kept for "
                 f"{self.keep_s / 3600:g} h: upload it again"
             ) from error
-        return Checkpoint(sha256, size, *_read(data))
+        return UploadedCheckpoint(sha256, size, *_read(data))
 
 
 def _read(data: bytes) -> tuple[CheckpointInfo, Tensors]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aggregator_api.federations.checkpoints import Checkpoint
+from aggregator_api.federations.checkpoints import UploadedCheckpoint
 from aggregator_api.web.presets import EMPTY
 from federation.methods import METHODS
 from federation.plan import Plan
@@ -37,7 +37,7 @@ def derived_fields(plan: Plan, name: str, version: int) -> dict[str, str]:
     return {**EMPTY, **fields}
 
 
-def checkpoint_fields(found: Checkpoint) -> dict[str, str]:
+def checkpoint_fields(found: UploadedCheckpoint) -> dict[str, str]:
     """Fill the form in with a checkpoint's network, options, labels and normalization, and its weights.
 
     A checkpoint does not say how it was trained, but for the method's name.

@@ -7,7 +7,7 @@ from typing import Any, Self
 from pydantic import Field
 
 from aggregator_api.api.schemas.resources import View
-from aggregator_api.federations.checkpoints import Checkpoint
+from aggregator_api.federations.checkpoints import UploadedCheckpoint
 
 
 class CheckpointView(View):
@@ -25,7 +25,7 @@ class CheckpointView(View):
     keep_s: float = Field(description="for how long it is kept if no federation starts from it")
 
     @classmethod
-    def of(cls, found: Checkpoint, keep_s: float) -> Self:
+    def of(cls, found: UploadedCheckpoint, keep_s: float) -> Self:
         """Describe a checkpoint."""
         info = found.info
         return cls(
