@@ -34,8 +34,17 @@ def jobs(fed: Federation) -> list[ClientJob]:
 
 STACKED = ("analytic", "fedali", "fedpac", "pfedfda", "scaffold")
 """What methods compute with stacked clients goes through the same hooks; these have most of their own."""
+
+
+def marks(name: str) -> list[pytest.MarkDecorator]:
+    """Leave to CI what takes its time, and to hand what has little of its own."""
+    if name == "fedali":
+        return []
+    return [pytest.mark.ci if name in STACKED else pytest.mark.slow]
+
+
 PAIRS = [
-    pytest.param(name, engine, marks=() if name == "fedali" else pytest.mark.ci, id=f"{engine}-{name}")
+    pytest.param(name, engine, marks=marks(name), id=f"{engine}-{name}")
     for engine, names in (("serial", METHODS), ("stacked", STACKED))
     for name in names
 ]
