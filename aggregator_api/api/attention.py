@@ -100,7 +100,7 @@ def worst_first(found: list[AttentionItem]) -> list[AttentionItem]:
 def _measures(row: FederationRow) -> list[AttentionItem]:
     """Tell what devices have measured to be worse, and that `stable` stays behind for it."""
     worse = row.regression.splitlines()
-    found = [AttentionItem("error", f"Worse than before: {each}.", row.name, "models", "regression") for each in worse]
+    found = [AttentionItem("error", f"Worse than before: {each}.", row.name, "models", "worse") for each in worse]
     if row.stable_note and row.status in ("finished", "stopped"):
         found.append(
             AttentionItem("warning", f"The name stable stays: {row.stable_note}.", row.name, "models", "stable")

@@ -34,6 +34,7 @@ from federation.aggregation.ridge_numpy import (
     RidgeHead,
     RidgeOptions,
     check_believable,
+    feature_moments,
     solve,
     solve_mean,
     sums_of,
@@ -57,8 +58,8 @@ GRAM, MOMENT = "memory/gram", "memory/moment"
 """A client's own sums, as one that torch has trained keeps them too."""
 PARITY_EXAMPLES = 256
 MAX_LOGIT_DELTA = 1e-4
-FAR = 1.0
-"""As `models.orientation` has it."""
+FAR, MIN_VARIANCE = 1.0, 0.05
+"""As `models.orientation` has them."""
 ROUNDS = "a continuous federation has heads, and no candidates of rounds"
 
 
@@ -252,10 +253,12 @@ class SumsRuntime:
     def _orientation(self) -> dict[str, Any]:
         """Say how far gravity lies from what is usual, by the features that say it (`models.orientation`)."""
         columns = self._session.metadata.gravity_columns
-        if not columns or not len(self.data.train):
+        usual = feature_moments(self._shared.sums, columns) if columns else None
+        if usual is None or not len(self.data.train):
             return {"distance": None, "is_far": False}
-        standard = self._features("train")[:, list(columns)].astype(np.float64).mean(0)
-        distance = float(np.sqrt((standard**2).mean()))
+        away = self._features("train")[:, list(columns)].astype(np.float64).mean(0) - usual[0]
+        scale = usual[1] + MIN_VARIANCE * np.eye(len(away))
+        distance = float(np.sqrt(max(0.0, away @ np.linalg.solve(scale, away) / len(away))))
         return {"distance": distance, "is_far": distance > FAR}
 
 

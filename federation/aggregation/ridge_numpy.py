@@ -121,6 +121,18 @@ def solve(
     return RidgeHead(solved[:-1].T, solved[-1])
 
 
+def feature_moments(shared: FixedSums, columns: Sequence[int]) -> tuple[Doubles, Doubles] | None:
+    """Return mean (k,) and covariance (k, k) of some features over the shared sums' windows; None of no window."""
+    size, index = len(shared.moment), np.array([*columns, len(shared.moment) - 1])
+    low, high = np.minimum(index[:, None], index), np.maximum(index[:, None], index)
+    squares = shared.gram[low * size - low * (low - 1) // 2 + high - low].astype(np.float64)  # of the upper triangle
+    weight = squares[-1, -1]
+    if weight <= 0:
+        return None
+    mean = squares[-1, :-1] / weight
+    return mean, squares[:-1, :-1] / weight - np.outer(mean, mean)
+
+
 def solve_mean(
     shared: FixedSums, own: FixedSums | None, clients: float, ridge: float, columns: Sequence[int], share: float
 ) -> RidgeHead:

@@ -122,9 +122,12 @@ class _Operation:
             found += self._schemas(old[name], new[name], f"{where}.{name}", sent=sent)
         if "items" in was and "items" in now:
             found += self._schemas(was["items"], now["items"], f"{where}[]", sent=sent)
-        for kind in ("anyOf", "oneOf", "allOf"):
-            for one, other in zip(was.get(kind, []), now.get(kind, []), strict=False):
-                found += self._schemas(one, other, where, sent=sent)
+        for one, other in zip(was.get("allOf", []), now.get("allOf", []), strict=False):
+            found += self._schemas(one, other, where, sent=sent)
+        for kind in ("anyOf", "oneOf"):  # there may be more of them now, in any order
+            for one in was.get(kind, []):
+                narrowed = [self._schemas(one, other, where, sent=sent) for other in now.get(kind, [])]
+                found += min(narrowed, key=len, default=[])
         return found
 
 

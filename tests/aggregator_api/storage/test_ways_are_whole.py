@@ -34,7 +34,13 @@ from tests.aggregator_api.storage.ends_of_access import (
 )
 
 NOTHING_ENDS = {
-    *("POST /v1/enrol/token", "POST /v1/federations", "PATCH /v1/federations/{name}", "POST /v1/keys"),
+    *(
+        "POST /v1/checkpoints",
+        "POST /v1/enrol/token",
+        "POST /v1/federations",
+        "PATCH /v1/federations/{name}",
+        "POST /v1/keys",
+    ),
     *("POST /v1/keys/{id}/confirm", "POST /v1/federations/{name}/enrolment-tokens"),
     "POST /v1/federations/{name}/enrolment-tokens/{token}/confirm",
     *(f"POST /v1/federations/{{name}}/{word}" for word in ("pause", "resume", "stop", "rollouts")),
@@ -80,7 +86,7 @@ NOTHING_ENDS_BY_COMMAND = {
         "versions list",
         "versions delete",
     ),
-    *("rollouts list", "rollouts start", "rollouts pause", "rollouts resume", "rollouts halt"),
+    *("rollouts list", "rollouts start", "rollouts pause", "rollouts resume", "rollouts halt", "notify test"),
 }
 ENDS_BY_COMMAND = {
     "keys revoke": (KeyRevokedByCommand,),
