@@ -35,7 +35,7 @@ INDEX = "index.html"
 WORKER = "service_worker.js"
 RECOGNIZER = APP.parents[1] / "export" / "web"
 """Modules that the app shares with every user of an exported model."""
-LATER = ("vendor/", "training/")
+LATER = ("vendor/", "training/", "timeline.js", "ui/day.js")
 """Modules that a page loads when it first needs them: what trains runs in a worker."""
 SHARED_ASSETS = {"base.css": FILES / "app.css", "icon.svg": FILES / "icon.svg"}
 """What it shares with the operator's pages."""

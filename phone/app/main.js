@@ -12,7 +12,6 @@ import { Teacher } from "./teaching/teacher.js";
 import { RemoteHost } from "./training/remote_host.js";
 import * as collect from "./ui/collect.js";
 import * as data from "./ui/data.js";
-import * as theDay from "./ui/day.js";
 import { element, fill } from "./ui/dom.js";
 import { note, run } from "./ui/frame.js";
 import * as join from "./ui/join.js";
@@ -20,7 +19,23 @@ import * as recognize from "./ui/recognize.js";
 import * as takePart from "./ui/take_part.js";
 import * as teach from "./ui/teach.js";
 
-const VIEWS = { join, teach, collect, recognize, "take-part": takePart, data, day: theDay };
+/** The view of a day, loaded when it is opened for the first time. @type {import("./ui/frame.js").View} */
+const day = {
+  title: "The day",
+  within: "recognize",
+  show(root, app) {
+    let isOver = false;
+    let end = () => {};
+    import("./ui/day.js").then(({ show }) => {
+      if (!isOver) end = show(root, app);
+    });
+    return () => {
+      isOver = true;
+      end();
+    };
+  },
+};
+const VIEWS = { join, teach, collect, recognize, "take-part": takePart, data, day };
 /** What can be labelled before a federation says what it learns. */
 const LABELS = ["walking", "running", "stairs_up", "stairs_down", "sitting", "standing", "lying", "cycling"];
 const LINK = "#gaitway-enrol";

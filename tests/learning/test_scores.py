@@ -24,7 +24,7 @@ GENERATED = [name for name, one in FEDERATIONS.items() if one.is_generated]
 ALWAYS = ("MotionSense", "fedavg on generated recordings")
 """Federations of the default run: a convolution in time, and what a clone without data sees."""
 SLOW = ("HART",)
-"""CI has the same blocks in HART with ALP, and HART itself beside plain torch (`test_witness`)."""
+"""CI has the same blocks in HART with ALP; `test_witness` has HART itself beside plain torch."""
 
 # one process reads the recordings, which takes as long as two of these federations
 pytestmark = pytest.mark.xdist_group("learning")

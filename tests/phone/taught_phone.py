@@ -36,7 +36,7 @@ MOUNT = """async ({ version, plan, broadcast, network, sha256 }) => {
   const state = { plan, model: null, name: "ready" };
   const participation = { state, membership: { approved: true }, agent: null, watchers: new Set() };
   const recorder = new Recorder(store);
-  const models = new Models(store, new LateEmbedder(), new Learner(), participation);
+  const models = new Models(store, new LateEmbedder(), new Learner(), null, participation);
   const teacher = new Teacher(store, recorder, models);
   await teacher.begin();
   const app = { store, recorder, models, participation, teacher, labels: () => plan.labels, marks: [] };

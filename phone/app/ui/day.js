@@ -4,9 +4,7 @@ import { labelText } from "../labels.js";
 import { labelsWithin, MINUTE_MS, minutesOf, movementOf, sampleOf, stretchesOf, uncertainOf } from "../timeline.js";
 import { counted, day, drawn, element, fill } from "./dom.js";
 
-export const title = "The day";
-/** Not in the bar of views: it is opened from there. */
-export const within = "recognize";
+const TITLE = "The day";
 const REFRESH_MS = 700;
 const COLOURS = 8;
 const HOUR_MS = 3_600_000;
@@ -23,7 +21,7 @@ const TAP_PX = 6;
 /** @param {HTMLElement} root @param {import("../main.js").App} app @returns {() => void} */
 export function show(root, app) {
   const view = new DayView(app);
-  fill(root, element("h1", {}, title), ...view.parts);
+  fill(root, element("h1", {}, TITLE), ...view.parts);
   view.refresh();
   const timer = setInterval(() => view.refresh(), REFRESH_MS);
   return () => {

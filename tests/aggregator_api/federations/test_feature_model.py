@@ -33,6 +33,7 @@ from tests.aggregator_api.http_client import TestClient, problem
 from tests.aggregator_api.web.visitors import Visitor, key_of
 
 LONG_AGO = 1_000_000.0
+pytestmark = pytest.mark.xdist_group("feature model")  # one server, which exports for 20 s
 
 
 def features_plan() -> Plan:
