@@ -83,7 +83,7 @@ def outcome(
 ) -> Outcome:
     """Say what a federation came to, by what its devices left and the server has listed."""
     scores = {device: (summary["model"] or {}).get("score") for device, summary in summaries.items()}
-    is_private = operator.described(federation)["plan"]["secure"]["mode"] != "off"
+    is_private = operator.described(federation)["plan"].get("secure", {}).get("mode", "off") != "off"
     sent = None if is_private else sum(update["size"] for update in operator.listed("updates", federation))
     versions = sum(one["size"] for one in operator.listed("models", federation) if one["version"] > 0)
     return Outcome(title, scores, seconds, sent, versions)

@@ -40,6 +40,7 @@ CONFIG = {
         for name in (
             # its body is a DeviceStatus, which the document calls bytes
             "POST /v1/federations/{name}/devices/{device}/status",
+            "POST /v1/checkpoints",  # its body is a file, which the document calls bytes
             "POST /v1/federations",
             "PATCH /v1/federations/{name}",
             "POST /v1/federations/{name}/rollouts",
