@@ -53,7 +53,8 @@ def command(contestant: str, cores: int) -> list[str]:
 
 def seconds_of(contestant: str, work: str, options: str, rounds: int, cores: int, device: str) -> list[float]:
     """Play a contestant once and return its rounds, the first of which warms up."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE.parent), str(TRAINING)])}
+    paths = [str(HERE.parent), str(TRAINING), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     asked = ["--work", work, "--options", options, "--rounds", str(rounds + 1), "--device", device]
     done = subprocess.run(
         [*command(contestant, cores), *asked],
