@@ -45,7 +45,7 @@ class CudaGraphs:
 
     def _run(self, key: Hashable, step: Step, *trees: Any) -> Any:
         tensors, layout = _pytree.tree_flatten(trees)
-        key = (key, layout, *((tensor.shape, tensor.dtype) for tensor in tensors))
+        key = (key, str(layout), *((tensor.shape, tensor.dtype) for tensor in tensors))
         if (replay := self.graphs.get(key)) is not None:
             return replay(tensors)
         if key not in self._seen or self._closed:
