@@ -222,9 +222,17 @@ def _zip_members(stream: IO[bytes]) -> Iterator[tuple[str, Callable[[], IO[bytes
 
 def _tar_members(stream: IO[bytes]) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
     with tarfile.open(fileobj=stream, mode="r|*") as packed:
+        packed.fileobject = _ReadForward
         for info in packed:
             if info.isfile():
                 yield info.name.removeprefix("./"), partial(_extract, packed, info)
+
+
+class _ReadForward(tarfile.ExFileObject):
+    """A member of a tar that is read as a stream, which Python 3.12 asks in vain whether it can seek."""
+
+    def seekable(self) -> bool:
+        return False
 
 
 def _extract(packed: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
