@@ -152,8 +152,17 @@ class SignedHead(SecureMessage):
     head: bytes = Field(max_length=MAX_SIGNED_BYTES, description="`MaskedVector`, signed")
 
 
+class SignatureList(SecureMessage):
+    """The signatures of enough members under one list: the same for all, so that it is written once for many."""
+
+    included: Digest
+    signatures: tuple[MemberSignature, ...] = Field(max_length=MAX_MEMBERS)
+
+
 class ConfirmedList(SecureMessage):
     """The signatures of enough members under one list, and the heads of the receiver's neighbours in it.
+
+    Where the signatures of many come apart, as a `SignatureList`, there are none in it.
 
     A device opens the seed of a neighbour that has masked with the dealers of the list alone: one that was told of
     fewer lacks masks, and its numbers would be seen.
