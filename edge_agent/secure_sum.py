@@ -169,8 +169,11 @@ def _refusal_reason(parts: MaskedParts, epoch: int, number: int) -> str:
     return masked_parts.LOST if parts.is_lost else ""
 
 
-def answer(store: StateStore, said: Invitation) -> SumAnswer:
-    """Take what the server says in the sum of a round; the state and the message are durable when this returns."""
+def answer(store: StateStore, said: Invitation, shared: bytes = b"") -> SumAnswer:
+    """Take what the server says in the sum of a round; the state and the message are durable when this returns.
+
+    `shared` is the part of it that `said` points to.
+    """
     kept = _kept(store)
     where = [store.get("federation"), said.instance, said.epoch, said.round]
     if said.sum is None or said.sum.kind in ("request", "settled") or not kept or kept["where"] != where:
@@ -178,7 +181,10 @@ def answer(store: StateStore, said: Invitation) -> SumAnswer:
     try:
         device = _device(store, SecureSettings.model_validate(kept["secure"]))
         state = ClientState.model_validate_json(kept["state"])
-        result = client.step(device, state, FromServer(ServerMessage(said.sum.kind), said.sum.body.encode()))
+        if said.sum.shared is not None and hashlib.sha256(shared).hexdigest() != said.sum.shared.sha256:
+            raise WireError("what all members are told is damaged on this device")
+        heard = FromServer(ServerMessage(said.sum.kind), said.sum.body.encode(), shared)
+        result = client.step(device, state, heard)
         if said.sum.kind == "shares" and not result.reason:
             result = client.step(device, result.state, _numbers(store, kept))
     except (WireError, FileNotFoundError) as error:

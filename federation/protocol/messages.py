@@ -229,6 +229,12 @@ class SumOrder(Strict):
         description="settled: of a continuous federation; the batches up to `round` are over, and nothing is asked"
     )
     body: str = Field(max_length=MAX_SUM_BODY, description="the message, as JSON in a text: devices sign its bytes")
+    shared: BlobPointer | None = Field(
+        default=None,
+        exclude_if=lambda pointer: pointer is None,
+        description="to the part of the message that all members are told alike, where it is long: of `members` all of "
+        "it, of `confirmed` the signatures",
+    )
     settled: str | None = Field(
         default=None,
         pattern=r"^([0-9a-f]{64})?$",

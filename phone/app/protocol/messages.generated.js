@@ -487,6 +487,8 @@ export const announcement = object({
  * @property {"request" | "members" | "shares" | "included" | "confirmed" | "settled"} kind settled: of a continuous
  *   federation; the batches up to `round` are over, and nothing is asked
  * @property {string} body the message, as JSON in a text: devices sign its bytes
+ * @property {BlobPointer | null} shared to the part of the message that all members are told alike, where it is long:
+ *   of `members` all of it, of `confirmed` the signatures
  * @property {string | null} settled of a continuous federation: `attempt` of the last published batch that has this
  *   device's numbers, from which it adds its difference; empty: none has
  */
@@ -494,6 +496,7 @@ export const announcement = object({
 export const sumOrder = object({
   kind: oneOf("request", "members", "shares", "included", "confirmed", "settled"),
   body: text(204_800),
+  shared: orNull(blobPointer),
   settled: orNull(text(MESSAGE_BYTES, /^([0-9a-f]{64})?$/)),
 });
 

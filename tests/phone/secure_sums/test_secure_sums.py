@@ -28,7 +28,7 @@ from tests.federation.secure_sums.small_sums import (
 )
 from tests.phone.test_javascript import HERE, why_not
 
-SUMS = 60
+SUMS = 30
 
 
 class Phones:
@@ -93,7 +93,7 @@ class MixedNetwork(Network):
 def deliver_mixed(drawn: random.Random, messages: list[tuple[str, ToServer]]) -> Iterator[tuple[str, ToServer]]:
     """Deliver in any order, some twice, some not at all."""
     for name, message in drawn.sample(messages, len(messages)):
-        if drawn.random() < 0.97:
+        if drawn.random() < 0.94:
             yield name, message
             if drawn.random() < 0.2:
                 yield name, message
@@ -128,4 +128,4 @@ def test_phones_and_boards_have_the_exact_sum_or_none_whoever_is_lost(monkeypatc
                 assert "needed" in state.reason, state.reason
     finally:
         phones.stop()
-    assert min(ends.values()) > 3, ends
+    assert min(ends.values()) > 2, ends
