@@ -89,7 +89,7 @@ def begin(
         if (before := _kept(store)) and before["where"] == list(mine):
             raise WireError(f"this device has begun the sum of round {described.round} before; it does so once")
         parts = masked_parts.load(store)
-        if part is not None and (reason := _refusal_reason(parts, store.epoch, described.round)):
+        if part is not None and (reason := _refusal_reason(parts, store.epoch, described.round, request)):
             raise WireError(reason)
         begun = client.begin(_device(store, plan.secure), asked.encode())
     except WireError as error:
@@ -109,7 +109,7 @@ def begin(
         "layout": told["layout"],
         "numbers": where,
         "length": request.length,
-        "less": parts.base if part is not None else "",
+        "less": parts.base if part is not None and not request.anew else "",
         "described": described.model_dump(mode="json"),
         "secure": plan.secure.model_dump(mode="json"),
         "state": begun.state.model_dump_json(),
@@ -158,7 +158,7 @@ def begin_withdrawal(store: StateStore, asked: BeginMaskedWithdrawal) -> str:
     return begun.manifest.update_id
 
 
-def _refusal_reason(parts: MaskedParts, epoch: int, number: int) -> str:
+def _refusal_reason(parts: MaskedParts, epoch: int, number: int, request: SumRequest) -> str:
     """Say why the device cannot tell what it is to add to a batch; empty if it can."""
     if parts.over < (epoch, number - 1):
         return "the server has not said which batch has this device's sums"
@@ -166,7 +166,7 @@ def _refusal_reason(parts: MaskedParts, epoch: int, number: int) -> str:
         return "the batch is over"
     if parts.pending:
         return "it is not known yet whether the last batch has this device's sums"
-    return masked_parts.LOST if parts.is_lost else ""
+    return masked_parts.LOST if parts.is_lost and not request.anew else ""
 
 
 def answer(store: StateStore, said: Invitation, shared: bytes = b"") -> SumAnswer:

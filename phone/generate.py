@@ -138,7 +138,8 @@ def sums_source() -> str:
     types = "".join(_typedef(name, schema, written=True) for name, schema in written.items() if name not in read)
     checks = ", ".join(_checks_in(body))
     imports = f'\nimport {{ {checks} }} from "../protocol/checks.js";\n'
-    imports += f'import {{ {", ".join(name for name in ("MESSAGE_BYTES", *PATTERNS) if name in body)} }} from "../protocol/messages.generated.js";\n\n'
+    shared = ", ".join(name for name in ("MESSAGE_BYTES", *PATTERNS) if name in body)
+    imports += f'import {{ {shared} }} from "../protocol/messages.generated.js";\n\n'
     constants = "".join(f"export const {name} = {_number(getattr(sums, name))};\n" for name in SUMS_CONSTANTS)
     return SUMS_HEAD + imports + constants + "\n" + body + types.rstrip() + "\n"
 
@@ -334,9 +335,7 @@ def _variable(name: str) -> str:
     return name[0].lower() + name[1:]
 
 
-def main(
-    path: Path = GENERATED, manifest_path: Path = GENERATED_MANIFEST, sums_path: Path = GENERATED_SUMS
-) -> None:
+def main(path: Path = GENERATED, manifest_path: Path = GENERATED_MANIFEST, sums_path: Path = GENERATED_SUMS) -> None:
     """Write the generated modules."""
     path.write_text(source(), encoding="utf-8")
     sums_path.write_text(sums_source(), encoding="utf-8")

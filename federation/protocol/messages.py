@@ -335,6 +335,12 @@ class DeviceStatus(Strict):
         description="of a continuous federation with `secure.mode`: what the device has in the sums is to be replaced "
         "or taken out, so that the next batch is to have it",
     )
+    leaving: bool = Field(
+        default=False,
+        exclude_if=operator.not_,
+        description="of the same: its person asks to leave, and what it has added is lost on the device, so that the "
+        "sums of the others are to be collected anew",
+    )
     release: ReleaseReport | None = None
     adoption: AdoptionReport | None = None
     session: str = Field(default="", max_length=64, description="random, drawn anew by each run of the program")

@@ -263,7 +263,7 @@ def masked_vector(listed: Membership, state: ClientState, vector: NDArray[np.int
 
 def _included(device: SumDevice, state: ClientState, said: FromServer) -> ClientStep:
     """Sign the list of those included, once."""
-    body = said.body
+    body = said.shared or said.body
     if state.included:
         return _again(state, state.included, body, ToServer(Kind.SUM_LIST, state.list_sent), "lists of those included")
     if state.stage is not ClientStage.VECTOR:

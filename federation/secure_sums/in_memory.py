@@ -73,7 +73,9 @@ class InMemorySum:
         if message.kind is ServerMessage.REQUEST:
             answer = client.begin(own, message.body)
         else:
-            answer = client.step(own, self.states[message.device], FromServer(message.kind, message.body, message.shared))
+            answer = client.step(
+                own, self.states[message.device], FromServer(message.kind, message.body, message.shared)
+            )
         if message.kind is ServerMessage.SHARES:
             answer = client.step(own, answer.state, self.vectors[message.device])
         cost.seconds += time.process_time() - begun

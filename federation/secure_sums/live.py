@@ -54,7 +54,9 @@ def _invited(plan: Plan) -> int:
     return math.ceil((plan.rounds.clients_per_round or 0) * plan.rounds.over_selection)
 
 
-def request_for(settings: SecureSettings, layout: SumLayout, devices: int, where: dict[str, object]) -> SumRequest:
+def request_for(
+    settings: SecureSettings, layout: SumLayout, devices: int, where: dict[str, object], *, anew: bool = False
+) -> SumRequest:
     """Ask for the sum of a cohort of so many devices; `where` is the federation, its instance, the epoch and the round.
 
     Raises:
@@ -70,5 +72,6 @@ def request_for(settings: SecureSettings, layout: SumLayout, devices: int, where
             "min_members": settings.min_devices,
             "colluding": per_mille(settings.colluding_share),
             "lost": per_mille(settings.lost_share),
+            "anew": anew,
         }
     )

@@ -7,6 +7,7 @@ whoever carries them, like all of its messages.
 from __future__ import annotations
 
 import hashlib
+import operator
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -61,6 +62,11 @@ class SumRequest(SecureMessage):
     min_members: int = Field(ge=MIN_MEMBERS, le=MAX_MEMBERS)
     colluding: PerMille = Field(description="of the members may work for the server")
     lost: PerMille = Field(description="of the members may be lost")
+    anew: bool = Field(
+        default=False,
+        exclude_if=operator.not_,
+        description="of a continuous federation: the sum takes the place of all before it; each adds all that it has",
+    )
 
 
 class PublicKeys(SecureMessage):

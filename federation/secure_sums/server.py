@@ -46,7 +46,6 @@ from federation.secure_sums.messages import (
 )
 from federation.secure_sums.unmasking import Opening, unmasked
 
-
 MAX_INLINE_BYTES = 64 * 1024
 """Of what all members are told alike: what is longer comes apart from what each is told, once for all."""
 
@@ -281,7 +280,7 @@ def _close_keys(state: ServerState) -> ServerStep:
     )
     body = written(MemberList(request=digest(state.request), members=members))
     new = state.model_copy(update={"stage": ServerStage.SHARES, "members": body})
-    own, shared = (body, b"") if len(body) <= MAX_INLINE_BYTES else (b"", body)
+    own, shared = _apart(body)
     return ServerStep(new, tuple(ToDevice(name, ServerMessage.MEMBERS, own, shared) for name in sorted(state.keys)))
 
 
@@ -314,7 +313,13 @@ def _close_vectors(state: ServerState) -> ServerStep:
     included = tuple(sorted(listed.places[name] for name in state.vectors))
     body = written(IncludedList(members=listed.digest, dealers=state.dealers, included=included))
     new = state.model_copy(update={"stage": ServerStage.LISTS, "included": body})
-    return ServerStep(new, tuple(ToDevice(name, ServerMessage.INCLUDED, body) for name in sorted(state.vectors)))
+    own, shared = _apart(body)
+    return ServerStep(new, tuple(ToDevice(name, ServerMessage.INCLUDED, own, shared) for name in sorted(state.vectors)))
+
+
+def _apart(body: bytes) -> tuple[bytes, bytes]:
+    """Return what each member is told by itself, and what all are told alike."""
+    return (body, b"") if len(body) <= MAX_INLINE_BYTES else (b"", body)
 
 
 def _too_few(listed: Membership, count: int, what: str) -> str:

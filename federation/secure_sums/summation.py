@@ -216,6 +216,11 @@ def next_state(
     return method.finish(state, accumulator)
 
 
+def emptied(state: Tree) -> Tree:
+    """Return the state of a continuous federation without anybody's sums."""
+    return {**state, "sums": {name: torch.zeros_like(value) for name, value in state["sums"].items()}}
+
+
 def per_mille(share: float) -> int:
     """Return a share as requests have it."""
     return round(1000 * share)

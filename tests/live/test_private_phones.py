@@ -1,4 +1,4 @@
-"""A private federation of two boards and a phone in Chromium: its model is that of the same devices in clear, bit for bit.
+"""A private federation of two boards and a phone in Chromium: its model is that of these devices in clear, bit for bit.
 
 The server learns the sum of a batch alone; the phone's page is closed in the middle of a batch, and goes on.
 """
@@ -69,8 +69,8 @@ def everybody(here: Fleet, folder: Path, plan: Plan, page: Page) -> Tree:
     for device, transport in zip(DEVICES, ("mqtt", "http"), strict=True):
         config = agent_toml(folder, device, here.url, here.mqtt, MINUTES, "", transport)
         here.add_device(config, enrols=True)
+    bring_windows(here, page, NAME)  # before it joins: it sends the sums of all of them at once
     join(here, page, NAME)
-    bring_windows(here, page, NAME)
     page.goto(f"{here.url}/phone/#take-part")
     here.wait_for(lambda: clients(here) == 3, "the sums of two boards and a phone do not come together")
     page.get_by_text(USED).first.wait_for()
@@ -80,7 +80,8 @@ def everybody(here: Fleet, folder: Path, plan: Plan, page: Page) -> Tree:
 def closed_within_a_batch(here: Fleet, page: Page, database: Path) -> None:
     """Close the page once the batch has the phone's keys, and open it again."""
     has_keys = (
-        "SELECT count(*) FROM secure_sum_devices s JOIN devices d ON d.id = s.device_id JOIN rounds r ON r.id = s.round_id "
+        "SELECT count(*) FROM secure_sum_devices s JOIN devices d ON d.id = s.device_id "
+        "JOIN rounds r ON r.id = s.round_id "
         f"WHERE d.name = '{NAME}' AND r.number > 1 AND s.keys != x''"
     )
     here.wait_for(lambda: rows(database, has_keys) != [0], "the phone does not join the batch")

@@ -90,8 +90,7 @@ def vectors() -> dict[str, Any]:
     """Make the vectors; the same each time."""
     return {
         "degrees": [
-            [members, colluding, lost, *degree_for(members, colluding, lost)]
-            for members, colluding, lost in DEGREES
+            [members, colluding, lost, *degree_for(members, colluding, lost)] for members, colluding, lost in DEGREES
         ],
         "neighbours": [
             [index, members, degree, seed.hex(), neighbours_of(index, members, degree, seed)]
@@ -110,10 +109,8 @@ def vectors() -> dict[str, Any]:
 
 def text(made: dict[str, Any]) -> str:
     """Write vectors, a case or a row a line."""
-    rows = [
-        f"{json.dumps(name)}: [\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]" for name, cases in made.items()
-    ]
-    return "{\n" + ",\n".join(rows) + "\n}\n"
+    lists = {name: ",\n".join(map(json.dumps, cases)) for name, cases in made.items()}
+    return "{\n" + ",\n".join(f"{json.dumps(name)}: [\n{rows}\n]" for name, rows in lists.items()) + "\n}\n"
 
 
 if __name__ == "__main__":

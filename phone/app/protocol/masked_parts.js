@@ -26,7 +26,8 @@ const MAX_PARTS = 4;
 export const NO_PARTS = Object.freeze({ included: "", over: /** @type {const} */ ([0, 0]), parts: {} });
 export const LOST =
   "this phone does not have any more what it has added to the federation's sums, so that it can neither replace it nor " +
-  "take it out: it stays in them until the operator has them collected again without it";
+  "take it out: it stays in them until the sums of all others are collected anew, for which you withdraw it here, or the " +
+  "operator asks";
 
 /** @param {readonly [number, number]} one @param {readonly [number, number]} other */
 function isBefore([epoch, round], [otherEpoch, otherRound]) {
@@ -75,11 +76,20 @@ export function inEpoch(masked, epoch) {
  * Why the phone cannot tell what it is to add to a batch; empty if it can.
  * @param {MaskedParts} masked @param {Invitation} invitation to it
  */
-export function refusalReason(masked, { epoch, round }) {
+export function refusalReason(masked, { epoch, round, sum }) {
   if (isBefore(masked.over, [epoch, round - 1])) return "the server has not said which batch has this phone's sums";
   if (!isBefore(masked.over, [epoch, round])) return "the batch is over";
   if (contributionOf(masked)?.isSettled === false) return "it is not known yet whether the last batch has this phone's sums";
-  return isLost(masked) ? LOST : "";
+  return isLost(masked) && !asksAnew(sum?.body) ? LOST : "";
+}
+
+/** Whether a batch takes the place of all sums before it. @param {string | undefined} request */
+function asksAnew(request) {
+  try {
+    return JSON.parse(request ?? "{}").anew === true;
+  } catch {
+    return false; // said where it is answered
+  }
 }
 
 /** Whether a batch waits for this phone's keys. @param {Announcement} a @param {Memory} memory */
@@ -95,7 +105,10 @@ export function isInBatch(a, { invitation }) {
  */
 export function hasChanges(a, memory, keys) {
   const sent = contributionOf(memory.masked ?? NO_PARTS);
-  if (sent && (!sent.isSettled || sent.kind === "unknown")) return false;
+  if (sent && !sent.isSettled) return false;
+  // what it had goes for all, also what it has lost
+  if (isInBatch(a, memory) && asksAnew(memory.invitation?.sum?.body)) return memory.takesPart && keys.length > 0;
+  if (sent?.kind === "unknown") return false;
   if (!memory.takesPart || !keys.length) return sent?.kind === "sums";
   if (sent?.kind !== "sums") return true;
   return changesBetween(sent.keys, keys) >= a.plan.publication.send_after_windows;

@@ -574,6 +574,8 @@ export const offer = object({
  * @property {Record<string, number>} [metrics]
  * @property {boolean} [changed] of a continuous federation with `secure.mode`: what the device has in the sums is to be
  *   replaced or taken out, so that the next batch is to have it
+ * @property {boolean} [leaving] of the same: its person asks to leave, and what it has added is lost on the device, so
+ *   that the sums of the others are to be collected anew
  * @property {ReleaseReport | null} [release]
  * @property {AdoptionReport | null} [adoption]
  * @property {string} [session] random, drawn anew by each run of the program

@@ -33,6 +33,7 @@ export function deviceStatus(now) {
     detail: reasonFor(now).slice(0, 500),
     metrics: {},
     ...(now.changed && { changed: true }),
+    ...(isAlone && a?.continuous && !mine && isLost(memory.masked ?? NO_PARTS) && { leaving: true }),
     ...(memory.release && { release: memory.release }),
     ...(mine && memory.adoption && { adoption: memory.adoption }),
   };

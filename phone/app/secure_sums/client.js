@@ -245,7 +245,8 @@ async function masked(listed, state, place, dealers, vector) {
 }
 
 /** Sign the list of those included, once. @type {Answer} */
-async function answerIncluded(device, state, body) {
+async function answerIncluded(device, state, own, shared) {
+  const body = shared ?? own;
   const sent = /** @type {ToServer} */ ({ kind: "sum-list", payload: state.listSent });
   if (state.included.length) return again(state, state.included, body, sent, "lists of those included");
   if (state.stage !== "vector") return early(state, "the list of those included");

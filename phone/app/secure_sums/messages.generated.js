@@ -3,7 +3,7 @@
  * What the server and a phone say to each other in a secure sum; bytes are base64 with "-" and "_" in a message.
  */
 
-import { bytes, list, object, oneOf, or, text, whole } from "../protocol/checks.js";
+import { bytes, flag, list, object, oneOf, or, text, whole } from "../protocol/checks.js";
 import { MESSAGE_BYTES, NAME, INSTANCE } from "../protocol/messages.generated.js";
 
 export const MAX_SIGNED_BYTES = 1_024;
@@ -168,6 +168,8 @@ export const signatureList = object({
  * @property {number} min_members
  * @property {number} colluding of the members may work for the server
  * @property {number} lost of the members may be lost
+ * @property {boolean} anew of a continuous federation: the sum takes the place of all before it; each adds all that it
+ *   has
  */
 /** @type {import("../protocol/checks.js").Check<SumRequest>} */
 export const sumRequest = object({
@@ -182,6 +184,7 @@ export const sumRequest = object({
   min_members: whole(3, 16_384),
   colluding: whole(0, 333),
   lost: whole(0, 333),
+  anew: or(flag, false),
 });
 
 /**

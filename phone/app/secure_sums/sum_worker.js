@@ -67,7 +67,7 @@ export async function beginSum(worker, a, invitation, added, means) {
     if (reason) throw new WireError(reason);
     const masked = begun(before, batch, { epoch, round, kind, keys: added.keys });
     const left = Object.fromEntries(Object.entries(numbers).filter(([name]) => Object.hasOwn(masked.parts, name)));
-    const sum = /** @type {KeptSum} */ ({ ...about, less: before.included, state });
+    const sum = /** @type {KeptSum} */ ({ ...about, less: request.anew ? "" : before.included, state });
     const also = { [SUM]: sum, [MASKED_NUMBERS]: { ...left, [batch]: added.present } };
     return { memory: { ...memory, masked, heard: true }, outbox: [...outbox.filter(({ sum: part }) => !part), update], also };
   });
