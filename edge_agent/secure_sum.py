@@ -12,6 +12,7 @@ import json
 import secrets
 import time
 from pathlib import Path
+from random import SystemRandom
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from edge_agent.storage.files import move_file, write_file
 from edge_agent.storage.state_store import StateStore
 from federation.errors import WireError
 from federation.plan import Plan, SecureSettings
+from federation.privacy import discrete_gaussian
 from federation.protocol.messages import Invitation, SumPart, UpdateManifest
 from federation.secure_sums import client
 from federation.secure_sums.client import ClientState
@@ -100,6 +102,7 @@ def begin(
     if numbers is not None and kept is not None:
         move_file(numbers, kept)
     where = "" if kept is None else str(kept.relative_to(store.folder))
+    noise = _add_noise(store, plan.secure, request, where) if part is not None and plan.secure.noise_multiplier else ""
     manifest = _manifest(described, begun.message)
     path = store.folder / OUTBOX / manifest.update_id
     write_file(path, packed(begun.message))
@@ -108,6 +111,7 @@ def begin(
         "bound": told["bound"],
         "layout": told["layout"],
         "numbers": where,
+        "noise": noise,
         "length": request.length,
         "less": parts.base if part is not None and not request.anew else "",
         "described": described.model_dump(mode="json"),
@@ -120,6 +124,27 @@ def begin(
         added = Part(store.epoch, described.round, part.kind, keys, where, told["bound"], told["layout"])
         pairs |= masked_parts.pairs_of(parts.begun(request.attempt.hex(), added))
     return BegunSum(manifest, path, pairs)
+
+
+def _add_noise(store: StateStore, settings: SecureSettings, request: SumRequest, numbers: str) -> str:
+    """Clip the numbers in their file, and draw this sum's noise into another one, whose name is returned.
+
+    It is drawn once: the same numbers with other noise would show more of them. What a device has in the sums is at
+    most half of `clip_norm`, so that the difference that it adds is at most `clip_norm`, also where it leaves. The last
+    number, the device itself, stays as it is.
+    """
+    norm = settings.clip_norm or 0.0
+    if numbers:
+        path = store.folder / numbers
+        vector = np.frombuffer(path.read_bytes(), "<i8").astype(np.int64)
+        vector[:-1] = discrete_gaussian.clipped(vector[:-1], norm / 2)
+        write_file(path, vector.astype("<i8").tobytes())
+    share = discrete_gaussian.share_of(settings.noise_multiplier, norm, discrete_gaussian.noisy_devices(settings))
+    noise = np.zeros(request.length, "<i8")
+    noise[:-1] = discrete_gaussian.noise(request.length - 1, share, SystemRandom())
+    name = f"{SUMS}/r{request.round}-{request.attempt.hex()[:16]}.noise"
+    write_file(store.folder / name, noise.tobytes())
+    return name
 
 
 def begin_withdrawal(store: StateStore, asked: BeginMaskedWithdrawal) -> str:
@@ -205,7 +230,8 @@ def answer(store: StateStore, said: Invitation, shared: bytes = b"") -> SumAnswe
 def files_of(store: StateStore) -> set[str]:
     """Return the names of the files with the present sum's numbers, and with what the device has added."""
     kept = _kept(store)
-    names = {Path(kept["numbers"]).name, Path(kept["less"]).name} - {""} if kept else set()
+    named = ("numbers", "less", "noise")
+    names = {Path(kept.get(one, "")).name for one in named} - {""} if kept else set()
     return names | masked_parts.files_of(store)
 
 
@@ -220,7 +246,7 @@ def _numbers(store: StateStore, kept: dict[str, Any]) -> VectorReady:
             return np.zeros(kept["length"], np.int64)
         return np.frombuffer((store.folder / name).read_bytes(), "<i8").astype(np.int64)
 
-    vector = read_numbers(kept["numbers"]) - read_numbers(kept["less"])
+    vector = read_numbers(kept["numbers"]) - read_numbers(kept["less"]) + read_numbers(kept.get("noise", ""))
     return VectorReady(vector, kept["bound"], bytes.fromhex(kept["layout"]))
 
 

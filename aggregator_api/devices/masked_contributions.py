@@ -121,8 +121,8 @@ def anew(session: Session, federation: FederationRow, online: Collection[str]) -
     query = select(DeviceRow.name, row.changed_at).join(row, DeviceRow.id == row.device_id)
     staying = (row.federation_id == federation.id, row.leaving_at.is_(None))
     new = query.where(*staying, row.batch == "", row.changed_at.is_not(None))
-    found = {name: changed_at for name, changed_at in session.execute(query.where(*staying, row.batch != ""))}
-    candidates = found | {name: changed_at for name, changed_at in session.execute(new)}
+    found = dict(session.execute(query.where(*staying, row.batch != "")).all())
+    candidates = found | dict(session.execute(new).all())
     here = frozenset(candidates) & frozenset(online)
     changed = sum(candidates[name] is not None for name in here)
     return Anew(here, len(found.keys() - here), changed)
@@ -131,8 +131,8 @@ def anew(session: Session, federation: FederationRow, online: Collection[str]) -
 def settle(session: Session, publication: RoundRow, version: int, devices: Collection[str]) -> None:
     """Note that a version has what its batch has summed, of these devices, and keep the sum for `fsck`.
 
-    A batch that takes the place of all sums has nobody else's. A device that was to go after it was drawn is in it: then
-    the sums are collected once more.
+    A batch that takes the place of all sums has nobody else's. A device that was to go after it was drawn is in it:
+    then the sums are collected once more.
     """
     summed = session.get_one(SecureSumRow, publication.id)
     batch = read(SumRequest, summed.request).attempt.hex()

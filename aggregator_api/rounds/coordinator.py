@@ -361,8 +361,10 @@ class Coordinator:
                     judge_round(session, federation, row, settings, screening.excluded, is_published=True)
                 transitions.start_next(session, federation, self._clock())
                 published = self.transition(session, federation, Aggregated())
-                if result.noise_multiplier is not None:
-                    note_privacy(session, federation, number, result.noise_multiplier, settings)
+                secure = self.contract(federation).plan.secure
+                multiplier = secure.noise_multiplier or None if secure.is_on else result.noise_multiplier
+                if multiplier is not None:
+                    note_privacy(session, federation, number, multiplier, settings)
                 detail = f"{seconds:.2f} s, model {result.broadcast.sha256[:12]}"
                 repositories.journal(session, federation, "model.published", round_number=number, detail=detail)
             if published is not None:

@@ -187,11 +187,6 @@ def privatized(
     return result
 
 
-def noisy_clients(settings: SecureSettings, cohort: int) -> int:
-    """Return how many of a cohort add their noise for certain: those neither lost nor working for the server."""
-    return max(1, cohort - math.ceil(cohort * (settings.colluding_share + settings.lost_share)))
-
-
 def decoded(layout: SumLayout, total: NDArray[np.int64]) -> Tree:
     """Return a sum of vectors as a tree of float64; whole numbers stay whole, below 2⁵³."""
     flat, at = {}, 0
