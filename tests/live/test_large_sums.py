@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +18,10 @@ from sqlalchemy import select
 
 from aggregator_api.db.models import DeviceRow, FederationRow, MaskedContributionRow, SecureSumRow
 from edge_agent.secure_sum import message_id
-from federation.protocol.messages import SumPart
-from federation.protocol.signing import Kind, wrap
+from federation.protocol import topics
+from federation.protocol.messages import Acknowledgement, Announcement, Invitation, SumPart
+from federation.protocol.messages import read as read_message
+from federation.protocol.signing import Kind, unwrap, wrap
 from federation.secure_sums import client
 from federation.secure_sums.client import ClientState
 from federation.secure_sums.events import FromServer, ServerMessage, ToServer, VectorReady
@@ -31,8 +35,8 @@ from tests.live.summing_devices import layout_of, pass_stage, stage_of
 from tests.live.test_masked_batches import batch_plan, fsck, phase_of
 from tests.manifests import manifest_of
 
-DEVICES, LOST = int(__import__("os").environ.get("N", "2000")), 100
-SECONDS = 3000.0
+DEVICES, LOST = int(os.environ.get("GAITWAY_SUM_DEVICES", "2000")), 100
+SECONDS = 3600.0
 PART_OF: dict[Kind, SumPart] = {kind: part for part, kind in PARTS.items()}
 
 
@@ -46,9 +50,9 @@ class ThinDevice:
         self.numbers = VectorReady(self.vector, layout.bound, layout.digest)
         self.state: ClientState | None = None
 
-    def take_part(self, server: Bench) -> None:
-        """Answer what the server has said last."""
-        said = server.wires.invitations(self.name)[-1]
+    def take_part(self, server: Bench, said_last: Mapping[str, bytes]) -> None:
+        """Answer what the server has said last, by topic."""
+        said = read_message(Invitation, unwrap(said_last[topics.invitation(FEDERATION, self.name)]).body)
         assert said.sum is not None
         shared = server.runtime.blobs.read(said.sum.shared.sha256) if said.sum.shared else b""
         if self.state is None:
@@ -60,24 +64,26 @@ class ThinDevice:
             step = client.step(self.own, step.state, self.numbers)
         assert step.message is not None, step.reason
         self.state = step.state
-        self.send(server, step.message)
+        self.send(server, step.message, said)
+        answer = unwrap(said_last[topics.ack(FEDERATION, self.name)]).body
+        assert read_message(Acknowledgement, answer).status == "accepted", answer
 
-    def send(self, server: Bench, message: ToServer) -> None:
-        announced, data, part = NOW[0], packed(message), PART_OF[message.kind]
+    def send(self, server: Bench, message: ToServer, invitation: Invitation) -> None:
+        """Send a message as an upload."""
+        announced, data, part = ANNOUNCED[0], packed(message), PART_OF[message.kind]
         sha256 = hashlib.sha256(data).hexdigest()
         said = {"update_id": message_id(announced.round, part, self.name, sha256), "sum": part, "steps": 0}
         said |= {"size": len(data), "sha256": sha256, "chunk_bytes": 1 << 17}
-        said["base_version"] = server.wires.invitations(self.name)[-1].model.sha256
+        said["base_version"] = invitation.model.sha256
         parcel = Parcel(manifest_of(announced, self.name, 0, **said), data, {})  # type: ignore[arg-type]
         body = parcel.manifest.model_dump_json().encode()
         server.send(parcel.topic("begin"), wrap(Kind.UPDATE, FEDERATION, self.name, body, self.own.sign))
         for n, chunk in enumerate(parcel.chunks()):
             server.send(parcel.topic("chunk", n), chunk)
         server.send(parcel.topic("end"))
-        assert server.last(self.name).status == "accepted", server.last(self.name)
 
 
-NOW: list = []
+ANNOUNCED: list[Announcement] = []
 
 
 def enrolled(server: Bench, names: list[str]) -> None:
@@ -106,7 +112,13 @@ def test_a_batch_of_two_thousand_is_exact(tmp_path: Path, monkeypatch: pytest.Mo
     def note(what: str) -> None:
         print(f"{time.monotonic() - begun:6.0f} s: {what}", flush=True)
 
-    server = Bench(tmp_path / "server", batch_plan())
+    plan = batch_plan()
+    patient = plan.secure.model_copy(update={"stage_s": SECONDS})
+    server = Bench(tmp_path / "server", plan.model_copy(update={"secure": patient}))
+    said_last: dict[str, bytes] = {}
+    monkeypatch.setattr(
+        server.wires, "publish", lambda topic, payload, retain=False: said_last.update({topic: payload})
+    )
     layout = layout_of(server)
     names = [f"device{number:04d}" for number in range(DEVICES)]
     enrolled(server, names)
@@ -114,10 +126,10 @@ def test_a_batch_of_two_thousand_is_exact(tmp_path: Path, monkeypatch: pytest.Mo
     note("enrolled")
     server.as_inbox(server.runtime.coordinator.tick)
     wait_for(lambda: phase_of(server, 1) == "collecting", seconds=300)
-    NOW[:] = [server.now()]
+    ANNOUNCED[:] = [server.now()]
     note("the batch is open")
     for one in devices:
-        one.take_part(server)
+        one.take_part(server, said_last)
     lost = {
         "vectors": devices[:LOST:2],
         "lists": devices[1:LOST:2],
@@ -128,7 +140,7 @@ def test_a_batch_of_two_thousand_is_exact(tmp_path: Path, monkeypatch: pytest.Mo
         note(stage)
         present = [one for one in present if one not in lost.get(stage, [])]
         for one in present:
-            one.take_part(server)
+            one.take_part(server, said_last)
         if lost.get(stage):
             pass_stage(server)
     wait_for(lambda: phase_of(server, 1) == "published", seconds=600)
