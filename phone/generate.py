@@ -22,6 +22,8 @@ from pydantic.json_schema import models_json_schema
 
 import federation.plan
 from export.program import archive, graph_check, manifest
+from federation.method import Method
+from federation.methods import METHODS
 from federation.protocol import messages
 from federation.secure_sums import messages as sums
 from gaitway.label_text import SPELLED_OUT
@@ -176,9 +178,22 @@ def _in_order(definitions: Mapping[str, Schema]) -> list[str]:
 def _constants() -> Iterator[str]:
     for name in CONSTANTS:
         yield f"export const {name} = {_number(getattr(messages, name))};\n"
+    changes = json.dumps(_weighted_change_methods())
+    words = "Methods to whose secure sums a client adds n · (w_k − w) and n, and nothing else."
+    yield f"/** {words} */\nexport const WEIGHTED_CHANGE_METHODS = {changes};\n"
     for name, text in PATTERNS.items():
         yield f"export const {name} = /{_pattern_of(text)}/;\n"
     yield "\n"
+
+
+def _weighted_change_methods() -> list[str]:
+    base = Method
+    return [
+        name
+        for name, method in METHODS.items()
+        if (method.summand, method.weight, method.sum_groups) == (base.summand, base.weight, base.sum_groups)
+        and not method().sum_incompatibility
+    ]
 
 
 def _pattern_of(annotated: Any) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +16,17 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import torch
 
+from federation import wire
+from federation.methods.fedavg import FedAvg
+from federation.plan import SecureSettings
+from federation.records import Update
 from federation.secure_sums import server
 from federation.secure_sums.events import ServerMessage, ToDevice, ToServer, VectorReady
 from federation.secure_sums.neighbours import degree_for, neighbours_of
 from federation.secure_sums.server import ServerStage
+from federation.secure_sums.summation import Segment, SumLayout, encoded
 from tests.federation.secure_sums.small_sums import LAYOUT, Network, identity, request
 
 PATH = Path(__file__).parent / "secure_sums.json"
@@ -86,6 +93,29 @@ def _case(
     }
 
 
+def _change(name: str, examples: int, **limits: Any) -> dict[str, Any]:
+    """What a client of FedAvg adds, of numbers that are cut off, halves between two steps, and odd shapes."""
+    settings, method = SecureSettings(mode="masked", **limits), FedAvg()
+    draw = torch.Generator().manual_seed(examples)
+    start = {"body.weight": torch.randn(3, 2, generator=draw), "head.bias": torch.randn(5, generator=draw)}
+    start["head.bias"][0] = 0.0
+    moved = {key: value + 2 * torch.randn(value.shape, generator=draw) for key, value in start.items()}
+    moved["head.bias"][0] = 1.5 / settings.steps / examples
+    broadcast, update = {"params": start}, Update("", examples, 1, {"params": moved})
+    bound = math.ceil(settings.max_change * settings.max_weight * settings.steps)
+    segments = [Segment(f"params/{key}", tuple(value.shape), settings.steps, bound) for key, value in start.items()]
+    layout = SumLayout((*segments, Segment("weight", (), 1, settings.max_weight)))
+    return {
+        "name": name,
+        "examples": examples,
+        "limits": settings.model_dump(mode="json"),
+        "broadcast": _base64(wire.encode(broadcast)),
+        "upload": _base64(wire.encode(update.tensors)),
+        "layout": layout.digest.hex(),
+        "numbers": encoded(method, layout, update, broadcast, settings).tolist(),
+    }
+
+
 def vectors() -> dict[str, Any]:
     """Make the vectors; the same each time."""
     return {
@@ -95,6 +125,10 @@ def vectors() -> dict[str, Any]:
         "neighbours": [
             [index, members, degree, seed.hex(), neighbours_of(index, members, degree, seed)]
             for index, members, degree, seed in ((5, 40, 8, bytes(32)), (0, 300, 4, b"\xff" * 32), (2, 5, 4, bytes(32)))
+        ],
+        "changes": [
+            _change("thirty examples", 30),
+            _change("more examples than the limit, and small bounds", 700, max_weight=64, max_change=0.5, steps=7),
         ],
         "sums": [
             _case("three of 32 bits", 3, 1),

@@ -1,6 +1,7 @@
 /** Why a phone does not take part in a federation, in words for its owner; empty where it can. */
 
 import { labelText } from "../labels.js";
+import { WEIGHTED_CHANGE_METHODS } from "./messages.generated.js";
 
 /** @typedef {import("./messages.js").Announcement} Announcement */
 
@@ -17,10 +18,10 @@ export function ineligibleReason({ plan, continuous, feature_model: network, pro
   }
   if (data.input !== null) return "this federation learns from images; a phone has windows of its motion sensors";
   const { secure } = plan;
-  if (secure && secure.mode !== "off" && !continuous) {
+  if (secure && secure.mode !== "off" && !continuous && !WEIGHTED_CHANGE_METHODS.includes(String(method.name))) {
     return (
-      "in this federation the server learns the sum of a round's updates alone (secure sums); a browser takes part in such " +
-      "sums where the federation is continuous, not yet in rounds: its operator can make another one for phones"
+      `in this federation the server learns the sum of a round's updates alone (secure sums), and what ${method.name} adds to ` +
+      "it a browser cannot compute yet; its operator can make another one for phones"
     );
   }
   if (secure && secure.mode !== "off" && secure.noise_multiplier > 0) {

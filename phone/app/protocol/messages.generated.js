@@ -22,6 +22,8 @@ import {
 
 export const MESSAGE_BYTES = 262_144;
 export const MAX_CLASS_SCORES = 20;
+/** Methods to whose secure sums a client adds n · (w_k − w) and n, and nothing else. */
+export const WEIGHTED_CHANGE_METHODS = ["fedavg", "fedprox", "fedavgm", "fedadam", "fedyogi", "fedper", "fedrep", "fedbabu", "fedala", "ditto", "moon"];
 export const NAME = /^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$/;
 export const SHA256 = /^[0-9a-f]{64}$/;
 export const INSTANCE = /^[0-9a-f]{32}$/;

@@ -5,14 +5,16 @@
  */
 
 import { isOf } from "../protocol/agent_state.js";
+import { MAX_FILE_BYTES } from "../protocol/eligibility.js";
 import { WireError } from "../protocol/errors.js";
 import { MASKED_NUMBERS, NO_PARTS, SUM, begun, refusalReason } from "../protocol/masked_parts.js";
+import { decoded } from "../protocol/safetensors.js";
 import { toHex, utf8 } from "../protocol/signing.js";
 import { sumMessage } from "../protocol/upload.js";
 import * as client from "./client.js";
 import { areSame, read } from "./membership.js";
 import { sumRequest } from "./messages.generated.js";
-import { boundOf, difference, layoutDigest, packed, sumsLayout } from "./summand.js";
+import { boundOf, difference, layoutDigest, packed, sumsLayout, weightedChange } from "./summand.js";
 
 const PER_MILLE = 1000;
 
@@ -41,24 +43,11 @@ const PER_MILLE = 1000;
  * @param {DeviceWorker} worker @param {Announcement} a @param {Invitation} invitation @param {Added} added @param {Means} means
  */
 export async function beginSum(worker, a, invitation, added, means) {
-  const body = utf8(invitation.sum?.body ?? "");
-  const request = read(sumRequest, body, "SumRequest");
   const { training, labels, secure } = a.plan;
   const layout = sumsLayout(training.feature_dim, labels.length, secure.max_weight);
-  const digest = await layoutDigest(layout);
-  checkRequest(request, invitation, means, digest);
-  const insists = { colluding: Math.round(PER_MILLE * secure.colluding_share), minMembers: secure.min_devices };
-  const { state, message } = await client.begin(deviceOf(means, insists), body);
-  const batch = toHex(request.attempt);
-  const { instance, epoch, round } = invitation;
-  const kept = await worker.store.get(SUM);
-  if (kept?.instance === instance && kept.epoch === epoch && kept.round === round) {
-    throw new WireError(`this phone has begun the sum of batch ${round} before; it does so once`);
-  }
   const kind = added.present ? /** @type {const} */ ("sums") : /** @type {const} */ ("withdrawn");
-  const told = { ...insists, layout: digest, bound: boundOf(layout), length: request.length };
-  const about = { instance, epoch, round, batch, kind, windows: added.windows, base: invitation.model.sha256, ...told };
-  const update = await messageOf(worker, a, about, message, means);
+  const { about, state, update, isAnew } = await begunSum(worker, a, invitation, { layout, kind, windows: added.windows }, means);
+  const { epoch, round, batch } = about;
   const numbers = (await worker.store.get(MASKED_NUMBERS)) ?? {};
   await worker.stateStore.change(({ memory, outbox }) => {
     const before = memory.masked ?? NO_PARTS;
@@ -67,10 +56,49 @@ export async function beginSum(worker, a, invitation, added, means) {
     if (reason) throw new WireError(reason);
     const masked = begun(before, batch, { epoch, round, kind, keys: added.keys });
     const left = Object.fromEntries(Object.entries(numbers).filter(([name]) => Object.hasOwn(masked.parts, name)));
-    const sum = /** @type {KeptSum} */ ({ ...about, less: request.anew ? "" : before.included, state });
+    const sum = /** @type {KeptSum} */ ({ ...about, less: isAnew ? "" : before.included, state });
     const also = { [SUM]: sum, [MASKED_NUMBERS]: { ...left, [batch]: added.present } };
     return { memory: { ...memory, masked, heard: true }, outbox: [...outbox.filter(({ sum: part }) => !part), update], also };
   });
+}
+
+/**
+ * What is to be kept, with the update, of a round whose updates are added by a secure sum; throws a WireError.
+ * @param {DeviceWorker} worker @param {Announcement} a @param {Invitation} invitation
+ * @param {{upload: Uint8Array, broadcast: Uint8Array, examples: number, windows: number[]}} trained @param {Means} means
+ * @returns {Promise<{update: import("../protocol/upload.js").PendingUpdate, also: Record<string, any>}>}
+ */
+export async function beginRoundSum(worker, a, invitation, { upload, broadcast, examples, windows }, means) {
+  const [trained, before] = [upload, broadcast].map((file) => decoded(file, MAX_FILE_BYTES));
+  const counted = (a.plan.method.weighting ?? "examples") === "examples" ? examples : 1;
+  const { layout, vector } = weightedChange(trained, before, counted, a.plan.secure);
+  const { about, state, update } = await begunSum(worker, a, invitation, { layout, kind: "sums", windows }, means);
+  const sum = /** @type {KeptSum} */ ({ ...about, less: "", state });
+  return { update, also: { [SUM]: sum, [MASKED_NUMBERS]: { [about.batch]: { vector } } } };
+}
+
+/**
+ * Answer a request with the phone's keys, of which nothing is kept yet.
+ * @param {DeviceWorker} worker @param {Announcement} a @param {Invitation} invitation
+ * @param {{layout: import("./summand.js").Segment[], kind: Part["kind"], windows: number[]}} added @param {Means} means
+ */
+async function begunSum(worker, a, invitation, { layout, kind, windows }, means) {
+  const body = utf8(invitation.sum?.body ?? "");
+  const request = read(sumRequest, body, "SumRequest");
+  const { secure } = a.plan;
+  const digest = await layoutDigest(layout);
+  checkRequest(request, invitation, means, digest);
+  const insists = { colluding: Math.round(PER_MILLE * secure.colluding_share), minMembers: secure.min_devices };
+  const { state, message } = await client.begin(deviceOf(means, insists), body);
+  const { instance, epoch, round } = invitation;
+  const kept = await worker.store.get(SUM);
+  if (kept?.instance === instance && kept.epoch === epoch && kept.round === round) {
+    throw new WireError(`this phone has begun the sum of round ${round} before; it does so once`);
+  }
+  const told = { ...insists, layout: digest, bound: boundOf(layout), length: request.length };
+  const where = { instance, epoch, round, batch: toHex(request.attempt), base: invitation.model.sha256 };
+  const about = { ...where, kind, windows, ...told };
+  return { about, state, update: await messageOf(worker, a, about, message, means), isAnew: request.anew };
 }
 
 /**
@@ -134,6 +162,7 @@ async function leaveOut(worker, reason) {
 async function vectorOf({ store }, { batch, less, kind, length, bound, layout }) {
   const numbers = (await store.get(MASKED_NUMBERS)) ?? {};
   const before = less ? numbers[less] : null;
+  if (numbers[batch]?.vector) return { vector: numbers[batch].vector, bound, layout };
   if (before === undefined || (kind === "sums" && !numbers[batch])) {
     throw new WireError("the phone does not have the numbers any more that it was about to add");
   }

@@ -1,9 +1,12 @@
 /** What the numbers of a sum mean, and how a phone's message travels: federation/secure_sums/{summation,uploads}.py. */
 
+import { roundHalfEven } from "../learning/numbers.js";
+import { WireError } from "../protocol/errors.js";
 import { joined, utf8 } from "../protocol/signing.js";
 import { digest } from "./membership.js";
 
 /** @typedef {import("../protocol/signing.js").Bytes} Bytes */
+/** @typedef {import("../protocol/safetensors.js").Tensor} Tensor */
 /** @typedef {{name: string, shape: number[], steps: number, bound: number}} Segment one tensor's place among the numbers */
 
 /** Of two whole numbers of 32 bits. */
@@ -20,6 +23,31 @@ export function sumsLayout(features, classes, maxWeight) {
     { name: "moment", shape: [size, classes], steps: 1, bound: MAX_DIFFERENCE },
     { name: "clients", shape: [], steps: 1, bound: maxWeight },
   ];
+}
+
+/**
+ * What is added in a round, n · (w_k − w) and n, and what it means: `Method.summand` and `encoded` in Python.
+ * @param {Record<string, Tensor>} upload as it would travel @param {Record<string, Tensor>} broadcast that it began with
+ * @param {number} examples @param {import("../protocol/messages.generated.js").SecureSettings} limits
+ * @returns {{layout: Segment[], vector: Float64Array}}
+ */
+export function weightedChange(upload, broadcast, examples, { steps, max_change: maxChange, max_weight: maxWeight }) {
+  const weight = Math.min(examples, maxWeight);
+  const bound = Math.ceil(maxChange * maxWeight * steps);
+  const names = Object.keys(upload).filter((name) => name.startsWith("params/"));
+  const layout = names.map((name) => ({ name, shape: [...upload[name].shape], steps, bound }));
+  const vector = new Float64Array(names.reduce((size, name) => size + upload[name].data.length, 1));
+  let at = 0;
+  for (const name of names) {
+    const [now, before] = [upload[name].data, broadcast[name]?.data];
+    if (before?.length !== now.length) throw new WireError(`what the round began with has no tensor ${name} of this shape`);
+    for (let i = 0; i < now.length; i++) {
+      const change = Math.min(Math.max(Number(now[i]) - Number(before[i]), -maxChange), maxChange);
+      vector[at++] = Math.min(Math.max(roundHalfEven(change * weight * steps), -bound), bound);
+    }
+  }
+  vector[at] = weight;
+  return { layout: [...layout, { name: "weight", shape: [], steps: 1, bound: maxWeight }], vector };
 }
 
 /** The SHA-256 of names, shapes and scales, as Python writes them. @param {Segment[]} layout @returns {Promise<Bytes>} */
