@@ -146,6 +146,7 @@ class Runtime:
             self.leadership,
             self.clock,
             verify=self.blobs.verify,
+            store=self.blobs.put,
             offline_timeout_s=settings.offline_timeout_s,
         )
         self.rollout_scheduler = RolloutScheduler(self.database, self.coordinator, announcer, self.leadership)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,19 +11,22 @@ from pathlib import Path
 from edge_agent.config.settings import Config
 from edge_agent.errors import AgentError, DownloadError
 from edge_agent.machine.commands import Evaluate
-from edge_agent.machine.events import BlobFailed, BlobFetched
+from edge_agent.machine.events import BlobFailed, BlobFetched, SumMessageFetched
 from edge_agent.serving.acceptance import evaluate_job
 from edge_agent.serving.model_registry import Verdict
-from edge_agent.storage.data_folder import BLOBS, NETWORKS
+from edge_agent.storage.data_folder import BLOBS, NETWORKS, SUM_MESSAGES
 from edge_agent.transport.downloads import BlobDownloader
 from edge_agent.transport.renewal import CredentialRenewal
 from federation.plan import Plan
-from federation.protocol.messages import BlobPointer
+from federation.protocol.messages import BlobPointer, Invitation
+from federation.secure_sums.messages import MAX_MESSAGE_BYTES
 from gaitway.threads import run_in_thread
 from har_pipeline import PipelineError
 
 log = logging.getLogger(__name__)
 
+SUM_RETRY_S = 2.0
+"""A stage of a secure sum lasts a minute."""
 MAX_FILE_BYTES = 256 << 20
 """Of a network's file or a program."""
 
@@ -36,7 +40,7 @@ class Evaluated:
     verdict: Verdict
 
 
-Post = Callable[[BlobFetched | BlobFailed | Evaluated], None]
+Post = Callable[[BlobFetched | BlobFailed | Evaluated | SumMessageFetched], None]
 
 
 class BackgroundTasks:
@@ -46,13 +50,13 @@ class BackgroundTasks:
         self,
         config: Config,
         renewal: CredentialRenewal,
-        post: Callable[[BlobFetched | BlobFailed | Evaluated], None],
+        post: Callable[[BlobFetched | BlobFailed | Evaluated | SumMessageFetched], None],
     ) -> None:
         self.config, self.post = config, post
         server = config.server
-        self._blobs, self._networks = (
+        self._blobs, self._networks, self._sums = (
             BlobDownloader(config.agent.data_dir / name, server.url, server.timeout_s, renewal, server.ca_file)
-            for name in (BLOBS, NETWORKS)
+            for name in (BLOBS, NETWORKS, SUM_MESSAGES)
         )
 
     def blob(self, model: BlobPointer) -> Path:
@@ -72,6 +76,19 @@ class BackgroundTasks:
             "download",
             lambda: self._fetch(model, network),
             lambda failure: self.post(BlobFailed(model.sha256, failure.error)),
+        )
+
+    def sum_message(self, invitation: Invitation) -> Path:
+        """Return where the part of a secure sum's message lies that all members are told; not fetched: nothing is."""
+        sha256 = invitation.sum.shared.sha256 if invitation.sum and invitation.sum.shared else ""
+        return self._sums.path(sha256)
+
+    def fetch_sum_message(self, invitation: Invitation) -> None:
+        """Download that part and verify it: a list of members, or of signatures."""
+        run_in_thread(
+            "secure sum",
+            lambda: self._fetch_sum_message(invitation),
+            lambda failure: self.post(SumMessageFetched(invitation, failure.error)),
         )
 
     def evaluate(self, plan: Plan, memory: str, command: Evaluate) -> None:
@@ -96,6 +113,18 @@ class BackgroundTasks:
             self.post(BlobFailed(model.sha256, str(error)))
         else:
             self.post(BlobFetched(model.sha256))
+
+    def _fetch_sum_message(self, invitation: Invitation) -> None:
+        pointer = invitation.sum.shared if invitation.sum else None
+        reason = "" if pointer is None else f"{pointer.size:,} bytes; at most {MAX_MESSAGE_BYTES:,} are downloaded"
+        try:
+            if pointer is not None and pointer.size <= MAX_MESSAGE_BYTES:
+                self._sums.fetch(pointer)
+                reason = ""
+        except (AgentError, OSError) as error:
+            reason = str(error)
+            time.sleep(SUM_RETRY_S)
+        self.post(SumMessageFetched(invitation, reason))
 
     def _evaluate(self, plan: Plan, memory: str, command: Evaluate) -> None:
         try:

@@ -23,7 +23,8 @@ PARTS = "masked_parts"
 MAX_PARTS = 4
 LOST = (
     "this device does not have any more what it has added to the federation's sums, so that it can neither replace it "
-    "nor take it out: it stays in them, until the operator begins the federation anew"
+    "nor take it out: it stays in them until the sums of all others are collected anew, for which its person withdraws "
+    "it here, or the operator asks"
 )
 
 

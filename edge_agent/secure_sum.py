@@ -12,6 +12,7 @@ import json
 import secrets
 import time
 from pathlib import Path
+from random import SystemRandom
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from edge_agent.storage.files import move_file, write_file
 from edge_agent.storage.state_store import StateStore
 from federation.errors import WireError
 from federation.plan import Plan, SecureSettings
+from federation.privacy import discrete_gaussian
 from federation.protocol.messages import Invitation, SumPart, UpdateManifest
 from federation.secure_sums import client
 from federation.secure_sums.client import ClientState
@@ -89,7 +91,7 @@ def begin(
         if (before := _kept(store)) and before["where"] == list(mine):
             raise WireError(f"this device has begun the sum of round {described.round} before; it does so once")
         parts = masked_parts.load(store)
-        if part is not None and (reason := _refusal_reason(parts, store.epoch, described.round)):
+        if part is not None and (reason := _refusal_reason(parts, store.epoch, described.round, request)):
             raise WireError(reason)
         begun = client.begin(_device(store, plan.secure), asked.encode())
     except WireError as error:
@@ -100,6 +102,7 @@ def begin(
     if numbers is not None and kept is not None:
         move_file(numbers, kept)
     where = "" if kept is None else str(kept.relative_to(store.folder))
+    noise = _add_noise(store, plan.secure, request, where) if part is not None and plan.secure.noise_multiplier else ""
     manifest = _manifest(described, begun.message)
     path = store.folder / OUTBOX / manifest.update_id
     write_file(path, packed(begun.message))
@@ -108,8 +111,9 @@ def begin(
         "bound": told["bound"],
         "layout": told["layout"],
         "numbers": where,
+        "noise": noise,
         "length": request.length,
-        "less": parts.base if part is not None else "",
+        "less": parts.base if part is not None and not request.anew else "",
         "described": described.model_dump(mode="json"),
         "secure": plan.secure.model_dump(mode="json"),
         "state": begun.state.model_dump_json(),
@@ -120,6 +124,27 @@ def begin(
         added = Part(store.epoch, described.round, part.kind, keys, where, told["bound"], told["layout"])
         pairs |= masked_parts.pairs_of(parts.begun(request.attempt.hex(), added))
     return BegunSum(manifest, path, pairs)
+
+
+def _add_noise(store: StateStore, settings: SecureSettings, request: SumRequest, numbers: str) -> str:
+    """Clip the numbers in their file, and draw this sum's noise into another one, whose name is returned.
+
+    It is drawn once: the same numbers with other noise would show more of them. What a device has in the sums is at
+    most half of `clip_norm`, so that the difference that it adds is at most `clip_norm`, also where it leaves. The last
+    number, the device itself, stays as it is.
+    """
+    norm = settings.clip_norm or 0.0
+    if numbers:
+        path = store.folder / numbers
+        vector = np.frombuffer(path.read_bytes(), "<i8").astype(np.int64)
+        vector[:-1] = discrete_gaussian.clipped(vector[:-1], norm / 2)
+        write_file(path, vector.astype("<i8").tobytes())
+    share = discrete_gaussian.share_of(settings.noise_multiplier, norm, discrete_gaussian.noisy_devices(settings))
+    noise = np.zeros(request.length, "<i8")
+    noise[:-1] = discrete_gaussian.noise(request.length - 1, share, SystemRandom())
+    name = f"{SUMS}/r{request.round}-{request.attempt.hex()[:16]}.noise"
+    write_file(store.folder / name, noise.tobytes())
+    return name
 
 
 def begin_withdrawal(store: StateStore, asked: BeginMaskedWithdrawal) -> str:
@@ -158,7 +183,7 @@ def begin_withdrawal(store: StateStore, asked: BeginMaskedWithdrawal) -> str:
     return begun.manifest.update_id
 
 
-def _refusal_reason(parts: MaskedParts, epoch: int, number: int) -> str:
+def _refusal_reason(parts: MaskedParts, epoch: int, number: int, request: SumRequest) -> str:
     """Say why the device cannot tell what it is to add to a batch; empty if it can."""
     if parts.over < (epoch, number - 1):
         return "the server has not said which batch has this device's sums"
@@ -166,11 +191,14 @@ def _refusal_reason(parts: MaskedParts, epoch: int, number: int) -> str:
         return "the batch is over"
     if parts.pending:
         return "it is not known yet whether the last batch has this device's sums"
-    return masked_parts.LOST if parts.is_lost else ""
+    return masked_parts.LOST if parts.is_lost and not request.anew else ""
 
 
-def answer(store: StateStore, said: Invitation) -> SumAnswer:
-    """Take what the server says in the sum of a round; the state and the message are durable when this returns."""
+def answer(store: StateStore, said: Invitation, shared: bytes = b"") -> SumAnswer:
+    """Take what the server says in the sum of a round; the state and the message are durable when this returns.
+
+    `shared` is the part of it that `said` points to.
+    """
     kept = _kept(store)
     where = [store.get("federation"), said.instance, said.epoch, said.round]
     if said.sum is None or said.sum.kind in ("request", "settled") or not kept or kept["where"] != where:
@@ -178,7 +206,10 @@ def answer(store: StateStore, said: Invitation) -> SumAnswer:
     try:
         device = _device(store, SecureSettings.model_validate(kept["secure"]))
         state = ClientState.model_validate_json(kept["state"])
-        result = client.step(device, state, FromServer(ServerMessage(said.sum.kind), said.sum.body.encode()))
+        if said.sum.shared is not None and hashlib.sha256(shared).hexdigest() != said.sum.shared.sha256:
+            raise WireError("what all members are told is damaged on this device")
+        heard = FromServer(ServerMessage(said.sum.kind), said.sum.body.encode(), shared)
+        result = client.step(device, state, heard)
         if said.sum.kind == "shares" and not result.reason:
             result = client.step(device, result.state, _numbers(store, kept))
     except (WireError, FileNotFoundError) as error:
@@ -199,7 +230,8 @@ def answer(store: StateStore, said: Invitation) -> SumAnswer:
 def files_of(store: StateStore) -> set[str]:
     """Return the names of the files with the present sum's numbers, and with what the device has added."""
     kept = _kept(store)
-    names = {Path(kept["numbers"]).name, Path(kept["less"]).name} - {""} if kept else set()
+    named = ("numbers", "less", "noise")
+    names = {Path(kept.get(one, "")).name for one in named} - {""} if kept else set()
     return names | masked_parts.files_of(store)
 
 
@@ -214,7 +246,7 @@ def _numbers(store: StateStore, kept: dict[str, Any]) -> VectorReady:
             return np.zeros(kept["length"], np.int64)
         return np.frombuffer((store.folder / name).read_bytes(), "<i8").astype(np.int64)
 
-    vector = read_numbers(kept["numbers"]) - read_numbers(kept["less"])
+    vector = read_numbers(kept["numbers"]) - read_numbers(kept["less"]) + read_numbers(kept.get("noise", ""))
     return VectorReady(vector, kept["bound"], bytes.fromhex(kept["layout"]))
 
 

@@ -408,7 +408,12 @@ class Supervisor:
                 raise StoreError(f"no driver carries out {type(command).__name__}")
 
     def _answer_sum(self, invitation: Invitation) -> None:
-        came = secure_sum.answer(self.store, invitation)
+        shared = invitation.sum.shared if invitation.sum else None
+        path = self._background.sum_message(invitation)
+        if shared is not None and not path.is_file():
+            self._background.fetch_sum_message(invitation)
+            return
+        came = secure_sum.answer(self.store, invitation, path.read_bytes() if shared is not None else b"")
         if came.update_id:
             self._mailbox.put(SumMessageReady(came.update_id))
         elif came.reason:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from federation.errors import RoundError
 from federation.plan import SecureSettings
-from federation.privacy.discrete_gaussian import epsilon
+from federation.privacy.discrete_gaussian import epsilon, noisy_clients
 from federation.records import Client, Tree, Update
 from federation.secure_sums import server
 from federation.secure_sums.events import SumDevice, VectorReady
@@ -32,7 +32,6 @@ from federation.secure_sums.summation import (
     encoded,
     layout_of,
     next_state,
-    noisy_clients,
     per_mille,
     privatized,
 )

@@ -18,6 +18,7 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    false,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
@@ -89,6 +90,9 @@ class FederationRow(Base):
     program_size: Mapped[int | None] = mapped_column(SIZE)
     stable_note: Mapped[str] = mapped_column(Text, default="", server_default="")  # why `stable` stays where it is
     regression: Mapped[str] = mapped_column(Text, default="", server_default="")  # what has become worse; '': nothing
+    # masked sums are collected anew, since a lost device's are to go: with all who are in them or, from this time on,
+    # without those who are away; null: they are not
+    anew_due_at: Mapped[float | None]
 
 
 class DeviceRow(Base):
@@ -265,6 +269,10 @@ class SecureSumRow(Base):
     deadline_at: Mapped[float | None]  # of the stage; null: the round's own deadline ends it
     # of a continuous federation's newest batch: what it has added to the sums, with which fsck compares; null: other's
     added: Mapped[bytes | None] = mapped_column(LargeBinary)
+    # the blob of what all members are told alike in this stage, where it is long
+    shared_sha256: Mapped[str | None] = mapped_column(SHA256)
+    shared_size: Mapped[int | None] = mapped_column(SIZE)
+    is_anew: Mapped[bool] = mapped_column(default=False, server_default=false())  # it takes the place of all before it
 
 
 class SecureSumDeviceRow(Base):
@@ -336,6 +344,7 @@ class MaskedContributionRow(Base):
     batch: Mapped[str] = mapped_column(SHA256)  # `attempt` of the last published one that has it; empty: none has
     version: Mapped[int | None]  # that the batch made
     changed_at: Mapped[float | None]  # since when the device says that it has other sums; null: it does not
+    leaving_at: Mapped[float | None]  # since when the sums are to be collected anew without it; null: they are not
 
     device: Mapped[DeviceRow] = relationship(lazy="joined")
 

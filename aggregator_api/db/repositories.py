@@ -282,14 +282,17 @@ def _broadcasts(of_one: bool) -> tuple[Select[int], ...]:
     of_network = select(FederationRow.id).where(
         or_(FederationRow.feature_model_sha256 == sha256, FederationRow.program_sha256 == sha256)
     )
+    of_sum = select(SecureSumRow.round_id).where(SecureSumRow.shared_sha256 == sha256)
     if of_one:
+        of_sum = of_sum.join(RoundRow, RoundRow.id == SecureSumRow.round_id)
+        of_sum = of_sum.join(FederationRow, FederationRow.id == RoundRow.federation_id)
         for_all = for_all.join(FederationRow, FederationRow.id == ModelVersionRow.federation_id)
         for_one = for_one.join(FederationRow, FederationRow.id == RoundRow.federation_id)
         name: BindParameter[str] = bindparam("federation")
-        for_all, for_one, of_network = (
-            query.where(FederationRow.name == name) for query in (for_all, for_one, of_network)
+        for_all, for_one, of_network, of_sum = (
+            query.where(FederationRow.name == name) for query in (for_all, for_one, of_network, of_sum)
         )
-    return for_all.limit(1), for_one.limit(1), of_network.limit(1)
+    return for_all.limit(1), for_one.limit(1), of_network.limit(1), of_sum.limit(1)
 
 
 def federations_training_from(session: Session, sha256: str) -> list[str]:
@@ -436,6 +439,7 @@ def _forget_sum(session: Session, row_id: int, phase: RoundPhase) -> None:
     """Delete what devices have said in the secure sum of a round that has ended; how many they were stays."""
     session.execute(delete(SecureSumDeviceRow).where(SecureSumDeviceRow.round_id == row_id))
     left: dict[str, Any] = {"members": b"", "dealers": [], "included": b"", "total": b"", "deadline_at": None}
+    left |= {"shared_sha256": None, "shared_size": None}
     if phase is RoundPhase.FAILED:
         left["stage"] = "failed"
     session.execute(update(SecureSumRow).where(SecureSumRow.round_id == row_id).values(**left))

@@ -27,8 +27,6 @@ from aggregator_api.db.models import (
 from aggregator_api.db.repositories import Named
 from aggregator_api.errors import ConflictError
 from federation.aggregation.screening import Screening
-from federation.methods import in_batches
-from federation.plan import Plan
 from federation.protocol.messages import UpdateManifest
 from federation.rounds.publication import LastPublication, WaitingChanges
 from federation.rounds.server_round import ClientStatus
@@ -91,11 +89,6 @@ def withdraw(session: Session, federation: FederationRow, device: DeviceRow) -> 
     Raises:
         ConflictError: if the device has none here.
     """
-    if in_batches(Plan.model_validate(federation.plan)):
-        raise ConflictError(
-            f"{federation.name!r} adds sums up without seeing one alone (secure.mode), so the server cannot take out "
-            f"those of {device.name!r}: its person withdraws it on the device, and the next batch has its negative"
-        )
     row = find(session, device)
     if row is None:
         raise ConflictError(

@@ -26,7 +26,7 @@ from federation.privacy.differential_privacy import privatized
 from federation.protocol.messages import UpdateManifest
 from federation.records import Tree, Update
 from federation.rounds.server_round import discount
-from federation.secure_sums.summation import next_state
+from federation.secure_sums.summation import emptied, next_state
 
 Name = TypeVar("Name")
 Thing = TypeVar("Thing")
@@ -98,7 +98,9 @@ def add_up(contract: Contract, blobs: BlobStore, state_sha256: str, summed: Summ
         raise RoundError("this federation has no layout of what is added up; create another one")
     method, layout = contract.method, contract.sum_layout
     total = np.frombuffer(summed.total, f"<i{summed.bits // 8}").astype(np.int64)
-    return _stored(method, blobs, next_state(method, read_state(blobs, state_sha256), layout, total, summed.devices))
+    state = read_state(blobs, state_sha256)
+    before = emptied(state) if summed.is_anew else state
+    return _stored(method, blobs, next_state(method, before, layout, total, summed.devices))
 
 
 def publish(contract: Contract, blobs: BlobStore, state_sha256: str, contributed: Contributed) -> Aggregate:

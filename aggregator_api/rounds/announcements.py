@@ -153,11 +153,11 @@ def invitations(
     row, batches = open_round(session, federation), None
     if in_batches(Plan.model_validate(federation.plan)):
         batches = masked_contributions.batches(session, federation)
-        asked = set(secure_rounds.orders(session, row)) if row is not None else set()
-        yield from _settled(session, federation, batches, asked, device)
+    orders = secure_rounds.orders(session, row, batches, device) if row is not None else {}
+    if batches is not None:
+        yield from _settled(session, federation, batches, set(orders), device)
     if row is None or row.phase not in (RoundPhase.COLLECTING, RoundPhase.AGGREGATING):
         return
-    orders = secure_rounds.orders(session, row, batches)
     score, epoch = score_of(session, federation, row.base_version), epochs.current(session).epoch
     for part in row.participations if device is None else _part_of(session, federation, row, device):
         order = orders.get(part.device.name)
@@ -173,7 +173,8 @@ def _settled(
 ) -> Iterator[tuple[str, Invitation]]:
     """Tell those whom the last batch that has ended had invited, or that one device, which batch has their numbers.
 
-    After a restore all are told: what they were told before was of another epoch.
+    After a restore all are told, for what they were told before was of another epoch; and after a batch that has taken
+    the place of all sums, since those who were not in it have nothing in the sums any more.
     """
     epoch, last = epochs.current(session), last_ended(session, federation)
     number, names = (
@@ -181,6 +182,8 @@ def _settled(
     )
     if epoch.restored_at is not None and (last is None or last.opened_at < epoch.restored_at):
         names |= set(batches)
+    if last is not None and secure_rounds.is_anew(session, last):
+        names |= masked_contributions.devices(session, federation)
     names = names if device is None else {device}
     version = newest_version(session, federation)
     model = pointer(version.broadcast_sha256, version.broadcast_size, None)

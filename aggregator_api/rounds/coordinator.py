@@ -69,9 +69,10 @@ class Coordinator:
         clock: SteadyClock,
         *,
         verify: Callable[[str], None],
+        store: Callable[[bytes], Blob],
         offline_timeout_s: float,
     ) -> None:
-        """Put the parts together; `verify` raises BlobError where the blob of that sha256 cannot be read."""
+        """Put the parts together; `verify` raises BlobError where a blob cannot be read, `store` makes one durable."""
         self._database = database
         self._announcer = announcer
         self._presence = presence
@@ -85,7 +86,7 @@ class Coordinator:
         self._last_offline_check = 0.0
         self._contracts: dict[str, Contract] = {}
         self._revisions: dict[str, int] = {}
-        self.sums = SumDriver(database, self, clock)
+        self.sums = SumDriver(database, self, clock, store)
         self.lock = RLock()
         """Held over every transition and its effects, so that they happen in one order."""
 
@@ -360,8 +361,10 @@ class Coordinator:
                     judge_round(session, federation, row, settings, screening.excluded, is_published=True)
                 transitions.start_next(session, federation, self._clock())
                 published = self.transition(session, federation, Aggregated())
-                if result.noise_multiplier is not None:
-                    note_privacy(session, federation, number, result.noise_multiplier, settings)
+                secure = self.contract(federation).plan.secure
+                multiplier = secure.noise_multiplier or None if secure.is_on else result.noise_multiplier
+                if multiplier is not None:
+                    note_privacy(session, federation, number, multiplier, settings)
                 detail = f"{seconds:.2f} s, model {result.broadcast.sha256[:12]}"
                 repositories.journal(session, federation, "model.published", round_number=number, detail=detail)
             if published is not None:

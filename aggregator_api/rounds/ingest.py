@@ -193,6 +193,8 @@ class Ingest:
         row = repositories.find_device(session, federation, device)
         if row is None or status.state == "offline":  # a last will knows nothing of sums
             return False
+        if status.leaving and masked_contributions.ask_without(session, federation, row):
+            return True
         return masked_contributions.note_status(session, federation, row, changed=status.changed)
 
     def _begin(self, key: Key, payload: bytes) -> None:

@@ -50,10 +50,30 @@ def due(session: Session, federation: FederationRow, plan: Plan, now: float) -> 
 
 def _batch_is_due(session: Session, federation: FederationRow, plan: Plan, now: float) -> bool:
     """Whether enough devices that are here have changes, and the last batch is long enough ago."""
+    if federation.anew_due_at is not None and _anew_cohort(session, federation, plan, now):
+        return True
     ready = repositories.count_online(session, federation, plan.rounds.cohort_tags, signing=True, changed=True)
     found = masked_contributions.counts(session, federation)
     changes = WaitingChanges(ready, found.oldest_at)
     return ready >= needed_devices(plan) and publication.is_due(plan.publication, changes, found.last, now)
+
+
+def _anew_cohort(session: Session, federation: FederationRow, plan: Plan, now: float) -> frozenset[str]:
+    """Return who is in the batch that collects all sums anew, if it may begin; else nobody.
+
+    The difference of the sums before and after it is what the lost device had and what the others have changed: so at
+    least `min_devices` of them, the lost one too, must have changed something, as in any batch.
+    """
+    online = repositories.online_devices(session, federation, plan.rounds.cohort_tags, signing=True)
+    found = masked_contributions.anew(session, federation, online)
+    counts = masked_contributions.counts(session, federation)
+    is_large = len(found.here) >= max(needed_devices(plan), plan.secure.min_devices)
+    is_hidden = found.changed >= plan.secure.min_devices - 1
+    waits = found.away and now < (federation.anew_due_at or 0.0)
+    changes = WaitingChanges(found.changed + 1, counts.oldest_at)
+    if not is_large or not is_hidden or waits or not publication.is_due(plan.publication, changes, counts.last, now):
+        return frozenset()
+    return found.here
 
 
 def _is_finished(session: Session, federation: FederationRow, plan: Plan) -> bool:
@@ -87,9 +107,12 @@ def draw(session: Session, federation: FederationRow, plan: Plan, now: float) ->
         federation.status = "finished"
         repositories.journal(session, federation, "federation.finished", round_number=number - 1)
         return False
+    anew = _anew_cohort(session, federation, plan, now) if is_batch and federation.anew_due_at is not None else None
     online = repositories.online_devices(
-        session, federation, plan.rounds.cohort_tags, signing=plan.secure.is_on, changed=is_batch
+        session, federation, plan.rounds.cohort_tags, signing=plan.secure.is_on, changed=is_batch and not anew
     )
+    if anew:
+        online = {name: row for name, row in online.items() if name in anew}
     rounds = secure_rounds.bounded(plan.rounds, plan.secure)
     cohort = sample_cohort(
         rounds, online, seed=plan.training.seed, round_number=number, examples=_weights(plan, online)
@@ -98,7 +121,8 @@ def draw(session: Session, federation: FederationRow, plan: Plan, now: float) ->
     deadline = now + waits_s if waits_s else None
     repositories.add_round(session, federation, number, [online[name] for name in cohort], deadline, is_batch=is_batch)
     if plan.secure.is_on:
-        secure_rounds.begin(session, federation, plan.secure, [online[name] for name in cohort])
+        invited = [online[name] for name in cohort]
+        secure_rounds.begin(session, federation, plan.secure, invited, is_anew=bool(anew))
     return True
 
 

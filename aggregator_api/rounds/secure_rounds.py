@@ -14,11 +14,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from aggregator_api.db import epochs, repositories
-from aggregator_api.db.models import DeviceRow, FederationRow, RoundRow, SecureSumDeviceRow, SecureSumRow
+from aggregator_api.db.models import Blob, DeviceRow, FederationRow, RoundRow, SecureSumDeviceRow, SecureSumRow
 from aggregator_api.errors import UpdateRefusedError
 from aggregator_api.updates.context import DeviceInfo
 from federation.plan import RoundSettings, SecureSettings
-from federation.protocol.messages import SumOrder, SumPart, UpdateManifest
+from federation.protocol.messages import BlobPointer, SumOrder, SumPart, UpdateManifest
 from federation.rounds.server_round import RoundPhase
 from federation.secure_sums import server
 from federation.secure_sums.events import FromDevice
@@ -46,16 +46,18 @@ class Summed(NamedTuple):
     total: bytes
     bits: int
     devices: tuple[str, ...]
+    is_anew: bool = False
+    """Whether it takes the place of all sums before it."""
 
     def to_json(self) -> list[Any]:
         """Return what `from_json` needs, in another process."""
-        return [base64.b64encode(self.total).decode(), self.bits, self.devices]
+        return [base64.b64encode(self.total).decode(), self.bits, self.devices, self.is_anew]
 
     @classmethod
     def from_json(cls, made: Sequence[Any]) -> Summed:
         """Read what another process has made."""
-        total, bits, devices = made
-        return cls(base64.b64decode(total), bits, tuple(devices))
+        total, bits, devices, is_anew = made
+        return cls(base64.b64decode(total), bits, tuple(devices), is_anew)
 
 
 def bounded(rounds: RoundSettings, settings: SecureSettings) -> RoundSettings:
@@ -65,8 +67,18 @@ def bounded(rounds: RoundSettings, settings: SecureSettings) -> RoundSettings:
     return rounds.model_copy(update={"clients_per_round": MAX_LIVE_MEMBERS, "over_selection": 1.0})
 
 
-def begin(session: Session, federation: FederationRow, settings: SecureSettings, cohort: Sequence[DeviceRow]) -> None:
-    """Write what a new round asks its cohort to add up, and by which keys its devices are known."""
+def begin(
+    session: Session,
+    federation: FederationRow,
+    settings: SecureSettings,
+    cohort: Sequence[DeviceRow],
+    *,
+    is_anew: bool = False,
+) -> None:
+    """Write what a new round asks its cohort to add up, and by which keys its devices are known.
+
+    is_anew: of a continuous federation; the sum takes the place of all before it.
+    """
     row = repositories.open_round(session, federation)
     if row is None or federation.sum_layout is None:
         return
@@ -76,7 +88,7 @@ def begin(session: Session, federation: FederationRow, settings: SecureSettings,
         "epoch": epochs.current(session).epoch,
         "round": row.number,
     }
-    request = request_for(settings, layout_from_json(federation.sum_layout), len(cohort), where)
+    request = request_for(settings, layout_from_json(federation.sum_layout), len(cohort), where, anew=is_anew)
     nothing = {"members": b"", "dealers": [], "included": b"", "total": b"", "reason": ""}
     session.add(
         SecureSumRow(
@@ -87,6 +99,7 @@ def begin(session: Session, federation: FederationRow, settings: SecureSettings,
             listed_devices=0,
             summed_devices=0,
             deadline_at=None,
+            is_anew=is_anew,
         )
     )
     for device in cohort:
@@ -106,7 +119,11 @@ def load(session: Session, row: RoundRow) -> ServerState | None:
     found = session.get(SecureSumRow, row.id)
     if found is None:
         return None
-    devices = _devices(session, row.id)
+    return _state(found, _devices(session, row.id))
+
+
+def _state(found: SecureSumRow, devices: Mapping[str, SecureSumDeviceRow]) -> ServerState:
+    """Return where a sum stands, as far as these devices go."""
     said = {
         field: {name: getattr(one, column) for name, one in devices.items() if getattr(one, column)}
         for field, column in SAID.items()
@@ -124,21 +141,37 @@ def load(session: Session, row: RoundRow) -> ServerState | None:
     )
 
 
-def save(session: Session, row: RoundRow, old: ServerState, new: ServerState, deadline_at: float | None) -> None:
-    """Write what a step has changed; `deadline_at` is that of a stage that begins by it."""
+def save(
+    session: Session,
+    row: RoundRow,
+    old: ServerState,
+    new: ServerState,
+    deadline_at: float | None,
+    shared: Blob | None = None,
+) -> None:
+    """Write what the end of a stage has changed; `deadline_at` is that of the next one.
+
+    shared: the blob of what all members are told alike in it, where it is long.
+    """
     found = session.get_one(SecureSumRow, row.id)
-    found.stage, found.members, found.dealers = str(new.stage), new.members, list(new.dealers)
-    found.included, found.total, found.reason = new.included, new.total, new.reason
+    found.shared_sha256, found.shared_size = shared or (None, None)
     if new.stage is not old.stage:
         found.deadline_at = deadline_at if new.stage in STAGES.values() else None
     found.listed_devices = len(new.keys) or found.listed_devices
     found.summed_devices = len(new.vectors)
-    for name, one in _devices(session, row.id).items():
+    _write(found, _devices(session, row.id), old, new)
+    session.flush()
+
+
+def _write(found: SecureSumRow, devices: Mapping[str, SecureSumDeviceRow], old: ServerState, new: ServerState) -> None:
+    """Write a state to the rows that it was read from."""
+    found.stage, found.members, found.dealers = str(new.stage), new.members, list(new.dealers)
+    found.included, found.total, found.reason = new.included, new.total, new.reason
+    for name, one in devices.items():
         for field, column in SAID.items():
             said = getattr(new, field).get(name, b"")
             if said != getattr(old, field).get(name, b""):
                 setattr(one, column, said)
-    session.flush()
 
 
 def _devices(session: Session, round_id: int) -> dict[str, SecureSumDeviceRow]:
@@ -179,46 +212,84 @@ def has_said(session: Session, federation_id: int, device_id: int, manifest: Upd
     return uploaded is not None and uploaded.get(str(manifest.sum)) == manifest.sha256
 
 
-def take(session: Session, row: RoundRow, device: DeviceInfo, manifest: UpdateManifest, data: bytes) -> ServerState:
-    """Take a device's message, and return where the sum stands with it.
+def take(session: Session, row: RoundRow, device: DeviceInfo, manifest: UpdateManifest, data: bytes) -> bool:
+    """Take a device's message, of whose rows its own alone is read; return whether its stage has everybody's.
 
     Raises:
         UpdateRefusedError: if it is wrong, late, or another one than the device has sent before.
         WireError: if it cannot be read.
     """
-    state, part = load(session, row), manifest.sum
-    if state is None or part is None:
+    found, part = session.get(SecureSumRow, row.id), manifest.sum
+    if found is None or part is None:
         raise UpdateRefusedError(f"round {row.number} adds up nothing")
-    message = unpacked(part, data)
+    own = session.get_one(SecureSumDeviceRow, (row.id, device.id))
+    state, message = _state(found, {device.name: own}), unpacked(part, data)
     result = server.step(state, FromDevice(device.name, message.kind, message.payload, message.vector))
     if result.refusal:
         raise UpdateRefusedError(result.refusal)
-    save(session, row, state, result.state, None)
-    own = session.get_one(SecureSumDeviceRow, (row.id, device.id))
+    _write(found, {device.name: own}, state, result.state)
     own.uploaded = {**own.uploaded, part: manifest.sha256}
     session.flush()
-    return result.state
+    return not _is_awaiting(session, row.id, result.state.stage)
 
 
-def orders(session: Session, row: RoundRow, batches: Mapping[str, str] | None = None) -> dict[str, SumOrder]:
-    """Return what each device that is still waited for was told last, from the rows alone.
+AWAITED = {
+    ServerStage.KEYS: ("identity", "keys"),
+    ServerStage.SHARES: ("keys", "shares"),
+    ServerStage.VECTORS: ("shares", "vector"),
+    ServerStage.LISTS: ("vector", "signature"),
+    ServerStage.OPENING: ("vector", "opened"),
+}
+"""By stage: who has said the first, and not the second, is waited for, as `federation.secure_sums.server.missing`."""
+
+
+def _is_awaiting(session: Session, round_id: int, stage: ServerStage, device: str | None = None) -> bool:
+    """Whether any device, or that one, has not answered in a stage."""
+    if stage not in AWAITED:
+        return False
+    has, lacks = (getattr(SecureSumDeviceRow, name) for name in AWAITED[stage])
+    query = select(SecureSumDeviceRow.device_id).where(
+        SecureSumDeviceRow.round_id == round_id, has != b"", lacks == b""
+    )
+    if device is not None:
+        query = query.join(DeviceRow, DeviceRow.id == SecureSumDeviceRow.device_id).where(DeviceRow.name == device)
+    return session.scalar(query.limit(1)) is not None
+
+
+def orders(
+    session: Session, row: RoundRow, batches: Mapping[str, str] | None = None, device: str | None = None
+) -> dict[str, SumOrder]:
+    """Return what each device that is still waited for, or that one, was told last, from the rows alone.
 
     batches: of a continuous federation the last published one that has the device; it adds its difference from there.
     """
-    state = load(session, row)
-    if state is None:
+    found = session.get(SecureSumRow, row.id)
+    if found is None or (device is not None and not _is_awaiting(session, row.id, ServerStage(found.stage), device)):
         return {}
+    state = _state(found, _devices(session, row.id))
     awaited = set(server.missing(state))
     is_told = batches is not None and state.stage is ServerStage.KEYS
     return {
         said.device: SumOrder(
             kind=said.kind.value,
             body=said.body.decode(),
+            shared=_pointer(found) if said.shared else None,
             settled=batches.get(said.device, "") if batches is not None and is_told else None,
         )
         for said in server.repeated(state)
-        if said.device in awaited
+        if said.device in awaited and device in (None, said.device)
     }
+
+
+def _pointer(found: SecureSumRow) -> BlobPointer | None:
+    sha256, size = found.shared_sha256, found.shared_size
+    return None if sha256 is None or size is None else BlobPointer(sha256=sha256, size=size, url=f"/v1/blobs/{sha256}")
+
+
+def is_anew(session: Session, row: RoundRow) -> bool:
+    """Whether the sum of a round takes the place of all before it."""
+    found = session.get(SecureSumRow, row.id)
+    return found is not None and found.is_anew
 
 
 def overdue(session: Session, now: float) -> list[str]:
@@ -237,7 +308,8 @@ def summed(session: Session, row: RoundRow) -> Summed | None:
     state = load(session, row)
     if state is None or state.stage is not ServerStage.DONE:
         return None
-    return Summed(state.total, read(SumRequest, state.request).bits, server.included_devices(state))
+    request = read(SumRequest, state.request)
+    return Summed(state.total, request.bits, server.included_devices(state), request.anew)
 
 
 def summed_devices(session: Session, row: RoundRow) -> tuple[str, ...]:

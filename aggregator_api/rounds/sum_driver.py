@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.db import epochs, repositories
 from aggregator_api.db.database import Database
-from aggregator_api.db.models import FederationRow, RoundRow, SecureSumRow
+from aggregator_api.db.models import Blob, FederationRow, RoundRow, SecureSumRow
 from aggregator_api.errors import UpdateRefusedError
 from aggregator_api.rounds import secure_rounds
 from aggregator_api.updates.context import DeviceInfo, FederationInfo
@@ -47,10 +47,14 @@ class SumOwner(Protocol):
 class SumDriver:
     """The secure sums of every federation of one server process."""
 
-    def __init__(self, database: Database, owner: SumOwner, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, database: Database, owner: SumOwner, clock: Callable[[], float], store: Callable[[bytes], Blob]
+    ) -> None:
+        """Put the parts together; `store` makes a blob durable, and names it."""
         self._database = database
         self._owner = owner
         self._clock = clock
+        self._store = store
 
     def take(
         self, session: Session, federation: FederationInfo, device: DeviceInfo, manifest: UpdateManifest, data: bytes
@@ -64,10 +68,10 @@ class SumDriver:
         """
         row = secure_rounds.require_expected(session, federation.id, device.id, manifest)
         try:
-            state = secure_rounds.take(session, row, device, manifest, data)
+            is_complete = secure_rounds.take(session, row, device, manifest, data)
         except WireError as error:
             raise UpdateRefusedError(str(error)) from error
-        if state.stage is ServerStage.KEYS or server.missing(state):
+        if manifest.sum == "keys" or not is_complete or (state := secure_rounds.load(session, row)) is None:
             return False
         self._close(session, session.get_one(FederationRow, federation.id), row, state)
         return True
@@ -127,8 +131,10 @@ class SumDriver:
 
     def _close(self, session: Session, federation: FederationRow, row: RoundRow, state: ServerState) -> None:
         """End a stage, and write what the next one begins with."""
-        new = server.step(state, StageClosed()).state
-        secure_rounds.save(session, row, state, new, self._deadline(federation))
+        new, messages, _ = server.step(state, StageClosed())
+        shared = next((said.shared for said in messages if said.shared), b"")
+        blob = self._store(shared) if shared else None
+        secure_rounds.save(session, row, state, new, self._deadline(federation), blob)
         if new.stage in (ServerStage.FAILED, state.stage):
             return
         listed = len(new.keys)

@@ -20,7 +20,7 @@ from federation.methods import in_batches, is_continuous, method_from_json
 from federation.plan import Plan
 from federation.records import Tree, Update
 from federation.secure_sums.messages import SumRequest, read
-from federation.secure_sums.summation import layout_from_json, next_state
+from federation.secure_sums.summation import emptied, layout_from_json, next_state
 from federation.tree import flatten
 
 
@@ -88,9 +88,11 @@ def _batch_compared(session: Session, blobs: BlobStore, federation: FederationRo
         )
         return FsckResult(Severity.OK, words)
     method, layout = method_from_json(federation.plan["method"]), layout_from_json(federation.sum_layout or ())
-    base = blobs.read(row.base_version.state_sha256)
+    base = _tree(blobs, row.base_version.state_sha256)
+    if summed.is_anew:
+        base = emptied(base)
     total = np.frombuffer(summed.added, f"<i{read(SumRequest, summed.request).bits // 8}").astype(np.int64)
-    again = flatten(next_state(method, wire.decode(base, limit_bytes=len(base)), layout, total, ("batch",)))
+    again = flatten(next_state(method, base, layout, total, ("batch",)))
     kept = flatten(_newest(session, blobs, federation))
     if differing := [name for name, value in again.items() if not torch.equal(value, kept[name])]:
         message = f"{words} are not those of the version before and the last batch: {', '.join(differing)} differ"

@@ -1,10 +1,10 @@
 """Removing blobs that no row refers to any more.
 
 Kept are: the state and the broadcast of every model version that was not deleted, the network of a federation below the
-head, what the devices of open rounds get, and every update that is deferred, or accepted into a round that has not
-ended, with what its device got to start from; in a continuous federation what each device has sent last, what of it the
-newest version has, and what the next one takes. What is younger than the grace period is kept too, since a blob is
-written before its row.
+head, what the devices of open rounds get, what all members of a secure sum are told, and every update that is deferred,
+or accepted into a round that has not ended, with what its device got to start from; in a continuous federation what
+each device has sent last, what of it the newest version has, and what the next one takes. What is younger than the
+grace period is kept too, since a blob is written before its row.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from aggregator_api.db.models import (
     ModelVersionRow,
     ParticipationRow,
     RoundRow,
+    SecureSumRow,
     UpdateRow,
 )
 from aggregator_api.db.repositories import ENDED
@@ -105,6 +106,7 @@ def _queries(sha256: str | None = None) -> Iterator[Select[Any]]:
         (started_from.where(waiting), ParticipationRow.broadcast_sha256),
         (select(FederationRow.feature_model_sha256), FederationRow.feature_model_sha256),
         (select(FederationRow.program_sha256), FederationRow.program_sha256),
+        (select(SecureSumRow.shared_sha256), SecureSumRow.shared_sha256),
         (select(UpdateRow.sha256).where(waiting), UpdateRow.sha256),
         *((select(column), column) for column in CONTRIBUTED),
     ):

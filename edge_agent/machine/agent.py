@@ -29,6 +29,7 @@ from edge_agent.machine.events import (
     Offered,
     ParticipationRead,
     SensorFailed,
+    SumMessageFetched,
     SumMessageReady,
     SumsSettled,
     Tick,
@@ -92,6 +93,9 @@ def _apply(transition: Transition, event: Event) -> None:
         case SumMessageReady(update_id):
             if update_id not in transition.agent.outbox:
                 transition.set(outbox=(*transition.agent.outbox, update_id))
+        case SumMessageFetched(invitation):
+            if invitation == transition.agent.invitation:
+                _answer_sum(transition, invitation)
         case Offered(offer):
             releases.offered(transition, offer)
             _reconsider(transition)

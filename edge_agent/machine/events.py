@@ -175,6 +175,14 @@ class SumMessageReady:
 
 
 @dataclass(frozen=True)
+class SumMessageFetched:
+    """What all members of a secure sum are told by an invitation lies on the disk; `reason`: why it does not."""
+
+    invitation: Invitation
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class CandidateReady:
     """The process has ended and left an exported model."""
 
@@ -271,6 +279,7 @@ Event = (
     | WithdrawalReady
     | SumsSettled
     | SumMessageReady
+    | SumMessageFetched
     | CandidateReady
     | JobFailed
     | CandidateEvaluated
@@ -299,6 +308,8 @@ def describe(event: Event) -> str:
             return f"release {offer.rollout} is for this device's group"
         case DataReady(examples, noun):
             return f"{examples:,} {noun} to train on"
+        case SumMessageFetched(invitation, reason) if reason:
+            return f"the secure sum of round {invitation.round}: {reason}"
         case Acknowledged(ack) if ack.status == "send":
             return f"update {ack.update_id}: the server asks for chunks from {ack.next_chunk} on"
         case _:

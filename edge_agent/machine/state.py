@@ -6,12 +6,14 @@ outbox, and the connection.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
 from edge_agent.machine.events import Kind
+from federation.errors import WireError
 from federation.plan import ModelSpec, Plan
 from federation.protocol.messages import (
     AdoptionReport,
@@ -25,6 +27,7 @@ from federation.protocol.messages import (
     ReleaseReport,
     Runtime,
 )
+from federation.secure_sums.messages import SumRequest, read
 from gaitway import plugins
 from gaitway.tasks import task_of
 
@@ -277,13 +280,38 @@ def has_masked_changes(agent: Agent, a: Announcement) -> bool:
     Not while it is unknown which batch has it, and not where the device has lost what it has added.
     """
     sent = agent.contribution
-    if agent.examples is None or (sent and (not sent.is_settled or sent.kind == "unknown")):
+    if agent.examples is None or (sent and not sent.is_settled):
+        return False
+    if is_in_batch(agent, a) and is_collected_anew(agent):  # what it had goes for all, also what it has lost
+        return agent.takes_part and bool(agent.examples)
+    if sent and sent.kind == "unknown":
         return False
     if not agent.takes_part or not agent.examples:
         return sent is not None and sent.kind == "sums"
     if sent is None or sent.kind != "sums":
         return True
     return len(sent.keys ^ agent.keys) >= a.plan.publication.send_after_windows
+
+
+def is_collected_anew(agent: Agent) -> bool:
+    """Whether the batch that the device is invited to takes the place of all sums before it."""
+    mine = agent.invitation
+    return mine is not None and mine.sum is not None and _asks_anew(mine.sum.body)
+
+
+@functools.lru_cache(maxsize=4)
+def _asks_anew(request: str) -> bool:
+    try:
+        return read(SumRequest, request.encode()).anew
+    except WireError:
+        return False  # said where it is answered
+
+
+def is_leaving(agent: Agent, a: Announcement) -> bool:
+    """Whether the device's person asks to leave, and what it has in masked sums is lost here."""
+    sent = agent.contribution
+    is_lost = sent is not None and sent.kind == "unknown" and sent.is_settled
+    return a.continuous and a.plan.secure.is_on and not agent.takes_part and is_lost
 
 
 def withdrawal_is_due(agent: Agent, a: Announcement) -> bool:
@@ -398,6 +426,7 @@ def status_of(agent: Agent) -> DeviceStatus:
         detail=_detail(agent)[:500],
         metrics=dict(agent.metrics) if mine and not alone else {},
         changed=changed,
+        leaving=a is not None and is_leaving(agent, a),
         release=agent.report,
         adoption=agent.adoption if mine else None,
     )

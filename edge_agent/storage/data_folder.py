@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 OUTBOX, CLIENTS, MODELS, JOBS, CHECKPOINTS, BLOBS = "outbox", "clients", "models", "jobs", "checkpoints", "blobs"
 NETWORKS = "networks"
 """ONNX files of continuous federations' networks, as the server exported them."""
+SUM_MESSAGES = "sum-messages"
+"""Lists of a secure sum's members and signatures, where they are long."""
 SUMS = "sums"
 """A device's own numbers in the secure sum of a round."""
 CANDIDATES = "candidates"
@@ -32,6 +34,7 @@ AGENT_FILES = (
     BLOBS,
     NETWORKS,
     SUMS,
+    SUM_MESSAGES,
     "lock",
     "*.sqlite*",
     "*.json",

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from federation.errors import SettingsError
+from federation.plan import SecureSettings
 
 MIN_DEVIATION = 4.0
 """Of one client's noise, in whole numbers: 10 n exp(−π² σ²) is below 10⁻⁶⁰ then, for as many clients as one likes."""
@@ -55,6 +56,20 @@ def share_of(multiplier: float, norm: float, clients: int) -> Fraction:
             f"least {MIN_DEVIATION:g} are needed; raise secure.clip_norm or secure.noise_multiplier"
         )
     return variance
+
+
+def noisy_clients(settings: SecureSettings, cohort: int) -> int:
+    """Return how many of a cohort add their noise for certain: those neither lost nor working for the server."""
+    return max(1, cohort - math.ceil(cohort * (settings.colluding_share + settings.lost_share)))
+
+
+def noisy_devices(settings: SecureSettings) -> int:
+    """Return how many devices of any live sum add their noise for certain.
+
+    A server could say that a sum has more members than it has, so that each adds less: devices go by the plan's
+    `min_devices` alone.
+    """
+    return noisy_clients(settings, settings.min_devices)
 
 
 def epsilon(multiplier: float, delta: float) -> float:

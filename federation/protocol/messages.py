@@ -229,6 +229,12 @@ class SumOrder(Strict):
         description="settled: of a continuous federation; the batches up to `round` are over, and nothing is asked"
     )
     body: str = Field(max_length=MAX_SUM_BODY, description="the message, as JSON in a text: devices sign its bytes")
+    shared: BlobPointer | None = Field(
+        default=None,
+        exclude_if=lambda pointer: pointer is None,
+        description="to the part of the message that all members are told alike, where it is long: of `members` all of "
+        "it, of `confirmed` the signatures",
+    )
     settled: str | None = Field(
         default=None,
         pattern=r"^([0-9a-f]{64})?$",
@@ -328,6 +334,12 @@ class DeviceStatus(Strict):
         exclude_if=operator.not_,
         description="of a continuous federation with `secure.mode`: what the device has in the sums is to be replaced "
         "or taken out, so that the next batch is to have it",
+    )
+    leaving: bool = Field(
+        default=False,
+        exclude_if=operator.not_,
+        description="of the same: its person asks to leave, and what it has added is lost on the device, so that the "
+        "sums of the others are to be collected anew",
     )
     release: ReleaseReport | None = None
     adoption: AdoptionReport | None = None

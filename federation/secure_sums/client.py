@@ -35,6 +35,7 @@ from federation.secure_sums.messages import (
     PublicKeys,
     RevealedShares,
     SecureMessage,
+    SignatureList,
     SignedHead,
     SumRequest,
     dealers_digest,
@@ -130,7 +131,7 @@ def step(device: SumDevice, state: ClientState, event: FromServer | VectorReady)
     try:
         if isinstance(event, VectorReady):
             return _mask(device, state, event)
-        return _ANSWERS[event.kind](device, state, event.body)
+        return _ANSWERS[event.kind](device, state, event)
     except WireError as error:
         return _aborted(state, str(error))
 
@@ -155,12 +156,13 @@ def _early(state: ClientState, kind: str) -> ClientStep:
     return ClientStep(state, None, f"{kind} came before its time: the device has got as far as {state.stage}")
 
 
-def _request(device: SumDevice, state: ClientState, body: bytes) -> ClientStep:
-    return _again(state, state.request, body, ToServer(Kind.SUM_KEYS, state.keys_sent), "requests")
+def _request(device: SumDevice, state: ClientState, said: FromServer) -> ClientStep:
+    return _again(state, state.request, said.body, ToServer(Kind.SUM_KEYS, state.keys_sent), "requests")
 
 
-def _members(device: SumDevice, state: ClientState, body: bytes) -> ClientStep:
+def _members(device: SumDevice, state: ClientState, said: FromServer) -> ClientStep:
     """Check the list, and deal shares of both secrets to the neighbours."""
+    body = said.shared or said.body
     if state.members:
         return _again(state, state.members, body, ToServer(Kind.SUM_SHARES, state.shares_sent), "lists of members")
     listed = membership(state.request, body)
@@ -189,8 +191,9 @@ def _members(device: SumDevice, state: ClientState, body: bytes) -> ClientStep:
     return ClientStep(new, ToServer(Kind.SUM_SHARES, sent))
 
 
-def _shares(device: SumDevice, state: ClientState, body: bytes) -> ClientStep:
+def _shares(device: SumDevice, state: ClientState, said: FromServer) -> ClientStep:
     """Open what the neighbours have dealt; a text that cannot be opened is one share less."""
+    body = said.body
     if state.delivered:
         return _again(state, state.delivered, body, None, "deliveries of shares")
     if state.stage is not ClientStage.SHARES:
@@ -258,8 +261,9 @@ def masked_vector(listed: Membership, state: ClientState, vector: NDArray[np.int
     return total
 
 
-def _included(device: SumDevice, state: ClientState, body: bytes) -> ClientStep:
+def _included(device: SumDevice, state: ClientState, said: FromServer) -> ClientStep:
     """Sign the list of those included, once."""
+    body = said.shared or said.body
     if state.included:
         return _again(state, state.included, body, ToServer(Kind.SUM_LIST, state.list_sent), "lists of those included")
     if state.stage is not ClientStage.VECTOR:
@@ -279,18 +283,19 @@ def _included(device: SumDevice, state: ClientState, body: bytes) -> ClientStep:
     return ClientStep(new, ToServer(Kind.SUM_LIST, sent))
 
 
-def _confirmed(device: SumDevice, state: ClientState, body: bytes) -> ClientStep:
+def _confirmed(device: SumDevice, state: ClientState, said: FromServer) -> ClientStep:
     """Open shares, once enough members have signed the same list; then forget all secrets."""
     if state.stage is ClientStage.OPENED:
         return ClientStep(state, ToServer(Kind.SUM_OPENED, state.opened_sent))
     if state.stage is not ClientStage.LIST:
         return _early(state, "the signatures of the list")
-    listed, found = membership(state.request, state.members), read(ConfirmedList, body)
+    listed, found = membership(state.request, state.members), read(ConfirmedList, said.body)
+    signed_by = read(SignatureList, said.shared) if said.shared else found
     included = read(IncludedList, state.included)
-    if found.included != digest(state.included):
+    if {found.included, signed_by.included} != {digest(state.included)}:
         raise AbortError("the server shows two different lists of those included in one sum")
     present = set(included.included)
-    signers = {one.member: one.signature for one in found.signatures if one.member in present}
+    signers = {one.member: one.signature for one in signed_by.signatures if one.member in present}
     valid = 0
     for member, signature in signers.items():
         one = listed.members[member]
@@ -348,7 +353,7 @@ def _check_rising(members: tuple[int, ...], allowed: range | tuple[int, ...], wh
         raise AbortError(f"the list of {what} does not rise, or has somebody who cannot be in it")
 
 
-_ANSWERS: Mapping[ServerMessage, Callable[[SumDevice, ClientState, bytes], ClientStep]] = {
+_ANSWERS: Mapping[ServerMessage, Callable[[SumDevice, ClientState, FromServer], ClientStep]] = {
     ServerMessage.REQUEST: _request,
     ServerMessage.MEMBERS: _members,
     ServerMessage.SHARES: _shares,

@@ -42,10 +42,11 @@ class SumDevice:
 
 @dataclass(frozen=True)
 class FromServer:
-    """A message of the server."""
+    """A message of the server; `shared` is the part of it that all members are told alike, where it comes apart."""
 
     kind: ServerMessage
     body: bytes
+    shared: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,9 @@ class StageClosed(NamedTuple):
 
 
 class ToDevice(NamedTuple):
-    """What the server says to a device."""
+    """What the server says to a device; `shared` is the same for all, and comes apart where it is long."""
 
     device: str
     kind: ServerMessage
     body: bytes
+    shared: bytes = b""

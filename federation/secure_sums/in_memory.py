@@ -68,12 +68,14 @@ class InMemorySum:
 
     def _answered(self, state: ServerState, message: ToDevice) -> ServerState:
         cost, own = self.costs.setdefault(message.device, ProtocolCost()), self.devices[message.device]
-        cost.bytes_down += len(message.body)
+        cost.bytes_down += len(message.body) + len(message.shared)
         begun = time.process_time()
         if message.kind is ServerMessage.REQUEST:
             answer = client.begin(own, message.body)
         else:
-            answer = client.step(own, self.states[message.device], FromServer(message.kind, message.body))
+            answer = client.step(
+                own, self.states[message.device], FromServer(message.kind, message.body, message.shared)
+            )
         if message.kind is ServerMessage.SHARES:
             answer = client.step(own, answer.state, self.vectors[message.device])
         cost.seconds += time.process_time() - begun

@@ -8,9 +8,13 @@ import secrets
 from federation.errors import SettingsError
 from federation.method import Method
 from federation.plan import Plan, SecureSettings
+from federation.privacy.discrete_gaussian import noisy_devices, share_of
 from federation.secure_sums.messages import SumRequest
 from federation.secure_sums.summation import SumLayout, check_secure, per_mille
 from federation.secure_sums.uploads import MAX_LIVE_MEMBERS
+
+MAX_NOISY_NUMBERS = 1 << 16
+"""Each is drawn exactly, which takes a device some 50 µs."""
 
 
 def check_live(plan: Plan, method: Method) -> None:
@@ -23,12 +27,8 @@ def check_live(plan: Plan, method: Method) -> None:
     if not secure.is_on:
         return
     where = f"secure.mode={secure.mode}"
-    if secure.noise_multiplier:
-        raise SettingsError(
-            f"{where}: secure.noise_multiplier is of one release, in a simulation; a live federation of {method.name} "
-            "publishes again and again, for which no account is kept yet: leave it out"
-        )
-    check_secure(method, rounds, secure)
+    _check_live_noise(plan, method)
+    check_secure(method, rounds, secure.model_copy(update={"noise_multiplier": 0.0}))
     if rounds.clients_per_round is not None and (invited := _invited(plan)) > MAX_LIVE_MEMBERS:
         raise SettingsError(
             f"{where}: a round invites {invited} devices, a live sum has {MAX_LIVE_MEMBERS} at most; lower "
@@ -45,6 +45,32 @@ def check_live(plan: Plan, method: Method) -> None:
         )
 
 
+def _check_live_noise(plan: Plan, method: Method) -> None:
+    """Refuse noise of devices that would protect nobody, of which no account is kept, or that takes them too long."""
+    secure, option = plan.secure, f"secure.noise_multiplier={plan.secure.noise_multiplier:g}"
+    if not secure.noise_multiplier:
+        return
+    if secure.mode != "masked":
+        raise SettingsError(
+            f"{option}: a device adds only its share of the noise, and with secure.mode={secure.mode} the server would "
+            "see each device's numbers with that share alone; set secure.mode=masked"
+        )
+    if secure.clip_norm is None:
+        raise SettingsError(f"{option} needs secure.clip_norm: without a bound, no noise is enough")
+    if not method.is_continuous:
+        raise SettingsError(
+            f"{option}: devices add noise to the exact sums of analytic; {method.name} in rounds has noise by "
+            "rounds.clip_norm and rounds.noise_multiplier, without secure sums"
+        )
+    size = plan.training.feature_dim + 1
+    if (numbers := size * (size + 1) // 2 + size * plan.training.classes) > MAX_NOISY_NUMBERS:
+        raise SettingsError(
+            f"{option}: {numbers:,} numbers would have noise, at most {MAX_NOISY_NUMBERS:,} are drawn on a device; use "
+            "a network with fewer features (har_features with cosines=0 has 183)"
+        )
+    share_of(secure.noise_multiplier, secure.clip_norm, noisy_devices(secure))
+
+
 def most_members(plan: Plan) -> int:
     """Return how many devices a round's sum has at most."""
     return MAX_LIVE_MEMBERS if plan.rounds.clients_per_round is None else _invited(plan)
@@ -54,7 +80,9 @@ def _invited(plan: Plan) -> int:
     return math.ceil((plan.rounds.clients_per_round or 0) * plan.rounds.over_selection)
 
 
-def request_for(settings: SecureSettings, layout: SumLayout, devices: int, where: dict[str, object]) -> SumRequest:
+def request_for(
+    settings: SecureSettings, layout: SumLayout, devices: int, where: dict[str, object], *, anew: bool = False
+) -> SumRequest:
     """Ask for the sum of a cohort of so many devices; `where` is the federation, its instance, the epoch and the round.
 
     Raises:
@@ -70,5 +98,6 @@ def request_for(settings: SecureSettings, layout: SumLayout, devices: int, where
             "min_members": settings.min_devices,
             "colluding": per_mille(settings.colluding_share),
             "lost": per_mille(settings.lost_share),
+            "anew": anew,
         }
     )

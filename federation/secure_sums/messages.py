@@ -7,6 +7,7 @@ whoever carries them, like all of its messages.
 from __future__ import annotations
 
 import hashlib
+import operator
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -61,6 +62,11 @@ class SumRequest(SecureMessage):
     min_members: int = Field(ge=MIN_MEMBERS, le=MAX_MEMBERS)
     colluding: PerMille = Field(description="of the members may work for the server")
     lost: PerMille = Field(description="of the members may be lost")
+    anew: bool = Field(
+        default=False,
+        exclude_if=operator.not_,
+        description="of a continuous federation: the sum takes the place of all before it; each adds all that it has",
+    )
 
 
 class PublicKeys(SecureMessage):
@@ -152,8 +158,17 @@ class SignedHead(SecureMessage):
     head: bytes = Field(max_length=MAX_SIGNED_BYTES, description="`MaskedVector`, signed")
 
 
+class SignatureList(SecureMessage):
+    """The signatures of enough members under one list: the same for all, so that it is written once for many."""
+
+    included: Digest
+    signatures: tuple[MemberSignature, ...] = Field(max_length=MAX_MEMBERS)
+
+
 class ConfirmedList(SecureMessage):
     """The signatures of enough members under one list, and the heads of the receiver's neighbours in it.
+
+    Where the signatures of many come apart, as a `SignatureList`, there are none in it.
 
     A device opens the seed of a neighbour that has masked with the dealers of the list alone: one that was told of
     fewer lacks masks, and its numbers would be seen.

@@ -36,6 +36,7 @@ from federation.secure_sums.messages import (
     RevealedShares,
     SealedShare,
     SecureMessage,
+    SignatureList,
     SignedHead,
     SumRequest,
     dealers_digest,
@@ -44,6 +45,9 @@ from federation.secure_sums.messages import (
     written,
 )
 from federation.secure_sums.unmasking import Opening, unmasked
+
+MAX_INLINE_BYTES = 64 * 1024
+"""Of what all members are told alike: what is longer comes apart from what each is told, once for all."""
 
 
 class ServerStage(StrEnum):
@@ -276,7 +280,8 @@ def _close_keys(state: ServerState) -> ServerStep:
     )
     body = written(MemberList(request=digest(state.request), members=members))
     new = state.model_copy(update={"stage": ServerStage.SHARES, "members": body})
-    return ServerStep(new, tuple(ToDevice(name, ServerMessage.MEMBERS, body) for name in sorted(state.keys)))
+    own, shared = _apart(body)
+    return ServerStep(new, tuple(ToDevice(name, ServerMessage.MEMBERS, own, shared) for name in sorted(state.keys)))
 
 
 def _close_shares(state: ServerState) -> ServerStep:
@@ -308,7 +313,13 @@ def _close_vectors(state: ServerState) -> ServerStep:
     included = tuple(sorted(listed.places[name] for name in state.vectors))
     body = written(IncludedList(members=listed.digest, dealers=state.dealers, included=included))
     new = state.model_copy(update={"stage": ServerStage.LISTS, "included": body})
-    return ServerStep(new, tuple(ToDevice(name, ServerMessage.INCLUDED, body) for name in sorted(state.vectors)))
+    own, shared = _apart(body)
+    return ServerStep(new, tuple(ToDevice(name, ServerMessage.INCLUDED, own, shared) for name in sorted(state.vectors)))
+
+
+def _apart(body: bytes) -> tuple[bytes, bytes]:
+    """Return what each member is told by itself, and what all are told alike."""
+    return (body, b"") if len(body) <= MAX_INLINE_BYTES else (b"", body)
 
 
 def _too_few(listed: Membership, count: int, what: str) -> str:
@@ -325,15 +336,18 @@ def _close_lists(state: ServerState) -> ServerStep:
         for name, payload in sorted(state.signatures.items())
     )[: listed.degree.quorum]
     heads = {listed.places[name]: payload for name, payload in state.vectors.items()}
+    apart = written(SignatureList(included=digest(state.included), signatures=signatures))
+    if len(apart) <= MAX_INLINE_BYTES:
+        apart = b""
     messages = []
     for name in sorted(state.vectors):
         near = [other for other in listed.neighbours(listed.places[name]) if other in heads]
         confirmed = ConfirmedList(
             included=digest(state.included),
-            signatures=signatures,
+            signatures=() if apart else signatures,
             heads=tuple(SignedHead(member=other, head=heads[other]) for other in near),
         )
-        messages.append(ToDevice(name, ServerMessage.CONFIRMED, written(confirmed)))
+        messages.append(ToDevice(name, ServerMessage.CONFIRMED, written(confirmed), apart))
     return ServerStep(state.model_copy(update={"stage": ServerStage.OPENING}), tuple(messages))
 
 

@@ -187,11 +187,6 @@ def privatized(
     return result
 
 
-def noisy_clients(settings: SecureSettings, cohort: int) -> int:
-    """Return how many of a cohort add their noise for certain: those neither lost nor working for the server."""
-    return max(1, cohort - math.ceil(cohort * (settings.colluding_share + settings.lost_share)))
-
-
 def decoded(layout: SumLayout, total: NDArray[np.int64]) -> Tree:
     """Return a sum of vectors as a tree of float64; whole numbers stay whole, below 2⁵³."""
     flat, at = {}, 0
@@ -214,6 +209,11 @@ def next_state(
     if not accumulator.weight > 0:
         raise RoundError("a sum needs at least one client with examples; there is none in it")
     return method.finish(state, accumulator)
+
+
+def emptied(state: Tree) -> Tree:
+    """Return the state of a continuous federation without anybody's sums."""
+    return {**state, "sums": {name: torch.zeros_like(value) for name, value in state["sums"].items()}}
 
 
 def per_mille(share: float) -> int:

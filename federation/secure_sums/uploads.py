@@ -13,8 +13,8 @@ from federation.protocol.signing import Kind
 from federation.secure_sums.events import ToServer
 from federation.secure_sums.messages import MAX_SIGNED_BYTES, SumRequest
 
-MAX_LIVE_MEMBERS = 256
-"""Of one sum: the list of more does not fit into one message."""
+MAX_LIVE_MEMBERS = 10_000
+"""Of one sum. What all are told alike is then some 6 MB, a blob; the indices of all still fit into one message."""
 PARTS: dict[SumPart, Kind] = {
     "keys": Kind.SUM_KEYS,
     "shares": Kind.SUM_SHARES,

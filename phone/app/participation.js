@@ -4,6 +4,7 @@ import { blockerOf } from "./conditions.js";
 import { Agent, AGENT_LOCK } from "./protocol/agent.js";
 import { beginEnrolment, ENROLMENT, readEnrolmentLink, sayLeft, storedEnrolment } from "./protocol/enrolment.js";
 import * as keys from "./protocol/agent_state.js";
+import { MASKED_NUMBERS, SUM } from "./protocol/masked_parts.js";
 import { OUTBOX } from "./protocol/upload.js";
 
 const DATA_CHANGE_DELAY_MS = 10_000;
@@ -13,7 +14,7 @@ const TABS = "gaitway-participation";
 /** The runtime's own files are cached by the worker; these are the federation's. */
 const MEMBERSHIP_KEYS = [
   ...[ENROLMENT, keys.MEMORY, keys.MODEL, keys.FEATURE_MODEL, keys.BROADCAST, OUTBOX, SENT],
-  ...[keys.PROGRAM, keys.ROUND_BROADCAST, keys.CLIENT, keys.ROUND, keys.CANDIDATES],
+  ...[keys.PROGRAM, keys.ROUND_BROADCAST, keys.CLIENT, keys.ROUND, keys.CANDIDATES, MASKED_NUMBERS, SUM],
 ];
 
 /** @typedef {import("./types.js").AgentState} AgentState */

@@ -230,5 +230,6 @@ def coordinator_beside(runtime: Runtime, signer: Signer | None = None) -> Coordi
         SoleLeadership(),
         SteadyClock(),
         verify=runtime.blobs.verify,
+        store=runtime.blobs.put,
         offline_timeout_s=60.0,
     )

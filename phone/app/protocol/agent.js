@@ -14,6 +14,7 @@ import { checkOrder } from "./messages.js";
 import { lastWasJudged, versionOf } from "./versions.js";
 import { Backoff } from "./backoff.js";
 import { CLOCK, Server } from "./server.js";
+import { hasChanges, isPrivate, settled } from "./masked_parts.js";
 import { publicKeyOf } from "./signing.js";
 import { StatusSender } from "./status_sender.js";
 import { deviceStatus, nameOf, reasonFor } from "./status.js";
@@ -138,9 +139,10 @@ export class Agent {
       this.backoff = new Backoff(this.clock, () => this.changed());
       const connection = new Connection(server, named, this.listener(), this.clock, this.backoff);
       this.connection = connection;
+      const identity = new Uint8Array(await crypto.subtle.exportKey("raw", keys.publicKey));
       loops = [
         connection.keep(this.signal),
-        this.work.keep({ server, connection, device, federation, key: keys.privateKey, signal: this.signal }),
+        this.work.keep({ server, connection, device, federation, key: keys.privateKey, identity, signal: this.signal }),
         this.statusSender.keep(
           server,
           () => this.status(),
@@ -227,7 +229,8 @@ export class Agent {
 
   /** @param {import("./messages.js").Invitation} invitation */
   async invited(invitation) {
-    await this.stateStore.change(({ memory }) => ({ memory: { ...memory, invitation } }));
+    await this.stateStore.change(({ memory }) => ({ memory: settled({ ...memory, invitation, heard: false }) }));
+    this.changed();
     this.work.wakeUp.notify();
   }
 
@@ -281,7 +284,9 @@ export class Agent {
     const over = a?.state === "stopped" || (a?.state === "finished" && (judged || Boolean(ineligible)));
     const waiting = this.outbox.length;
     const finished = over && !waiting && !stage;
+    const changed = a !== null && this.work.contributions.isReady && changesAreDue(a, memory, prepared?.keys ?? []);
     return {
+      changed,
       announcement: a,
       memory,
       connected,
@@ -307,4 +312,12 @@ export class Agent {
     this.connectionError = reason;
     this.onState(this.state());
   }
+}
+
+/**
+ * Whether the next batch is to have this phone. @param {Announcement} a @param {import("./agent_state.js").Memory} memory
+ * @param {readonly string[]} keys of the training windows
+ */
+function changesAreDue(a, memory, keys) {
+  return a.continuous && isPrivate(a) && !ineligibleReason(a) && hasChanges(a, memory, keys);
 }

@@ -1,6 +1,7 @@
 /** What a phone remembers of its federation between two runs, and how it begins anew. */
 
 import { UNKNOWN } from "./contribution.js";
+import { MASKED_NUMBERS, inEpoch, settled } from "./masked_parts.js";
 import { OUTBOX } from "./upload.js";
 
 export const MEMORY = "agent";
@@ -38,6 +39,8 @@ const MAX_DONE = 16;
  * @property {import("./messages.generated.js").ReleaseReport | null} release the last word about a released one
  * @property {import("./messages.js").Offer | null} offer
  * @property {import("./messages.js").Invitation | null} [invitation] to the last round that the phone was drawn for
+ * @property {boolean} [heard] whether the invitation's message of a secure sum was followed
+ * @property {import("./masked_parts.js").MaskedParts} [masked] of a private continuous federation: what it has of this phone
  * @property {number | null} [trained] the round whose networks are to be judged yet
  * @property {string[]} [done] rounds that were trained, or left out, with the sha256 of what they began with
  * @property {import("../types.js").Plan | null} plan of the last announcement
@@ -135,14 +138,17 @@ export function announced({ memory }, a, newest) {
   const now = { newest, instance: a.instance, epoch: a.epoch, plan };
   if (memory.instance && memory.instance !== a.instance) {
     const { of, offer, invitation, takesPart, sequence } = memory; // offer and invitation may be of the new instance
-    const also = { [CLIENT]: null, [ROUND]: null, [CANDIDATES]: null };
-    return { memory: { ...newMemory(of), offer, invitation, takesPart, sequence, ...now }, outbox: [], kept: null, also };
+    const also = { [CLIENT]: null, [ROUND]: null, [CANDIDATES]: null, [MASKED_NUMBERS]: null };
+    const anew = { ...newMemory(of), offer, invitation, takesPart, sequence, ...now };
+    return { memory: settled(anew), outbox: [], kept: null, also };
   }
   if (memory.instance && a.epoch > memory.epoch) {
     const sent = memory.sent && UNKNOWN; // the backup may have other sums of this phone: they come anew, or go again
-    return { memory: { ...memory, ...now, sent, release: null, judged: "", refreshed: null }, outbox: [] };
+    const masked = memory.masked && { masked: inEpoch(memory.masked, a.epoch) };
+    const anew = { ...memory, ...now, ...masked, sent, release: null, judged: "", refreshed: null };
+    return { memory: settled(anew), outbox: [] };
   }
-  return { memory: { ...memory, ...now } };
+  return { memory: settled({ ...memory, ...now }) };
 }
 
 /**

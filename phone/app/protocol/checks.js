@@ -19,6 +19,22 @@ export function text(max, pattern) {
   };
 }
 
+/**
+ * Bytes, which a message has as base64 with "-" and "_" (RFC 4648, section 5).
+ * @param {number} min @param {number} max @returns {Check<Uint8Array<ArrayBuffer>>}
+ */
+export function bytes(min, max) {
+  const expected = `base64 of ${min} to ${max} bytes`;
+  return (value, at) => {
+    if (typeof value !== "string" || value.length > 4 * Math.ceil(max / 3)) return refuse(at, expected, value);
+    if (!/^(?:[A-Za-z0-9_-]{4})*(?:[A-Za-z0-9_-]{2}==|[A-Za-z0-9_-]{3}=)?$/.test(value)) return refuse(at, expected, value);
+    const text = atob(value.replaceAll("-", "+").replaceAll("_", "/"));
+    const found = new Uint8Array(text.length);
+    for (let i = 0; i < text.length; i++) found[i] = text.charCodeAt(i);
+    return found.length >= min && found.length <= max ? found : refuse(at, expected, value);
+  };
+}
+
 /** @param {number} min @param {number} max @returns {Check<number>} */
 export function whole(min, max) {
   return (value, at) =>

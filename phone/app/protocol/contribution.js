@@ -3,6 +3,7 @@
  * edge_agent/machine/contributions.py. The last ones sent are remembered, so that a reload sends nothing twice.
  */
 
+import { changesBetween } from "./masked_parts.js";
 import { encode } from "./safetensors.js";
 import { pendingUpdate } from "./upload.js";
 
@@ -28,7 +29,7 @@ const NO_BASE = "0".repeat(64);
  */
 export function sumsAreDue(a, { takesPart, sent }, keys) {
   if (a.state !== "collecting" || !a.model || !takesPart || !keys.length) return false;
-  return sent?.kind !== "sums" || changes(sent.keys, keys) >= a.plan.publication.send_after_windows;
+  return sent?.kind !== "sums" || changesBetween(sent.keys, keys) >= a.plan.publication.send_after_windows;
 }
 
 /**
@@ -38,12 +39,6 @@ export function sumsAreDue(a, { takesPart, sent }, keys) {
 export function withdrawalIsDue({ takesPart, sent }, keys) {
   const isEmpty = !keys.length && sent !== null;
   return (isEmpty || !takesPart) && sent?.kind !== "withdrawn";
-}
-
-/** How many windows came or went. @param {readonly string[]} before @param {readonly string[]} now */
-function changes(before, now) {
-  const [old, present] = [new Set(before), new Set(now)];
-  return before.filter((key) => !present.has(key)).length + now.filter((key) => !old.has(key)).length;
 }
 
 /**

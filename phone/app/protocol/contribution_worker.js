@@ -5,8 +5,9 @@
 
 import { BROADCAST, FEATURE_MODEL, isOf } from "./agent_state.js";
 import { nextSequence, sumsAreDue, sumsUpdate, withdrawalIsDue, withdrawalUpdate } from "./contribution.js";
-import { MAX_FILE_BYTES } from "./eligibility.js";
+import { MAX_FILE_BYTES, ineligibleReason } from "./eligibility.js";
 import { WireError } from "./errors.js";
+import { hasChanges, isInBatch, isPrivate } from "./masked_parts.js";
 import { releaseFor } from "./releases.js";
 import { adoptionReport, keptAfter, releaseReport } from "./versions.js";
 import { methodOf, newest, planOf, refreshAtMs, sharedSums, targetOf } from "./versions.js";
@@ -30,6 +31,7 @@ export class ContributionWorker {
 
   /** Have the phone's sums taken out, if that is due. @param {Announcement} a @param {Means} means @returns {Promise<boolean>} */
   async takeOut(a, means) {
+    if (isPrivate(a)) return false; // by a batch, like all that the phone adds
     const isDue = withdrawalIsDue(this.worker.stateStore.current.memory, this.worker.prepared?.keys ?? []);
     return this.isReady && isDue ? this.withdraw(a, means) : false;
   }
@@ -37,8 +39,48 @@ export class ContributionWorker {
   /** Send sums, or take up a version; false where neither is due. @param {Announcement} a @param {Means} means */
   async step(a, means) {
     const { memory, outbox } = this.worker.stateStore.current;
+    if (isPrivate(a)) return (await this.joinBatch(a, means)) || this.adopt(a, means);
     const isDue = !outbox.length && sumsAreDue(a, memory, this.worker.prepared?.keys ?? []);
     return this.isReady && isDue ? this.contribute(a, means) : this.adopt(a, means);
+  }
+
+  /** Answer what a batch asks of this phone next; false where nothing is asked. @param {Announcement} a @param {Means} means */
+  async followSum(a, means) {
+    const { invitation, heard } = this.worker.stateStore.current.memory;
+    const kind = invitation?.sum?.kind;
+    if (heard || !invitation || !kind || kind === "request" || kind === "settled" || ineligibleReason(a)) return false;
+    const { answerSum } = await import("../secure_sums/sum_worker.js");
+    return answerSum(this.worker, a, invitation, means);
+  }
+
+  /** Begin the batch that waits for this phone's keys, if the phone has changes. @param {Announcement} a @param {Means} means */
+  async joinBatch(a, means) {
+    const { memory } = this.worker.stateStore.current;
+    const { prepared } = this.worker;
+    const { invitation } = memory;
+    const isDue = prepared && this.isReady && isInBatch(a, memory) && hasChanges(a, memory, prepared.keys);
+    if (!isDue || !invitation) return false;
+    this.worker.begin("learning");
+    try {
+      const added = { present: null, keys: /** @type {string[]} */ ([]), windows: /** @type {number[]} */ ([]) };
+      const isLeaving = !memory.takesPart || !prepared.keys.length;
+      const { beginSum } = await import("../secure_sums/sum_worker.js");
+      await beginSum(this.worker, a, invitation, isLeaving ? added : await this.ownSums(a, prepared, means), means);
+      this.worker.detail = "";
+      return true;
+    } catch (error) {
+      means.signal.throwIfAborted();
+      if (this.worker.countFailure("sums", error)) this.worker.pause(means.signal);
+      throw error;
+    }
+  }
+
+  /** The sums of the phone's windows, as they are added. @param {Announcement} a @param {Prepared} prepared @param {Means} means */
+  async ownSums(a, prepared, means) {
+    await this.loadNetwork(a, means);
+    const embeddings = await this.worker.embedder.embed(prepared.train.x);
+    const { gram, moment } = await this.worker.learner.sums(embeddings, prepared.train.y, a.plan.labels.length, methodOf(planOf(a)).clip);
+    return { present: { gram, moment }, keys: prepared.keys, windows: prepared.ids };
   }
 
   /** Have what the server has of this phone taken out. @param {Announcement} a @param {Means} means */

@@ -31,7 +31,8 @@ const LONG_PAUSE_MS = 600_000;
 /**
  * @typedef {object} Means
  * @property {import("./server.js").Server} server @property {import("./connection.js").Connection} connection
- * @property {string} device @property {string} federation @property {CryptoKey} key @property {AbortSignal} signal
+ * @property {string} device @property {string} federation @property {CryptoKey} key
+ * @property {Uint8Array<ArrayBuffer>} identity the phone's public key @property {AbortSignal} signal
  */
 
 export class DeviceWorker {
@@ -87,6 +88,7 @@ export class DeviceWorker {
     await this.dropDeleted();
     await this.prepare(a);
     if (a.continuous && (await this.contributions.takeOut(a, means))) return true;
+    if (await this.contributions.followSum(a, means)) return true;
     const { outbox } = this.stateStore.current;
     if (outbox.length && this.serverState.connected) return this.upload(outbox[0], means);
     if (ineligibleReason(a) || !this.serverState.connected) return false; // a server that is away is asked by the connection alone
@@ -142,13 +144,16 @@ export class DeviceWorker {
   /** @param {PendingUpdate} update @param {import("./messages.js").Acknowledgement} answer @param {AbortSignal} signal */
   async settle(update, { status, reason }, signal) {
     const answered = /** @type {"accepted" | "refused"} */ (status);
-    const isKept = update.withdraw && answered === "refused";
+    const isKept = update.withdraw && !update.sum && answered === "refused";
     await this.stateStore.change(({ memory, outbox }) => {
       if (!outbox.includes(update)) return null;
-      const version = update.sequence === null ? update.round : Math.max(0, update.round - 1);
+      const left = outbox.filter((each) => each !== update);
+      // of a secure sum, whose last message that is, the others are no news
+      if (update.sum && update.sum !== "opened" && answered === "accepted") return { outbox: left };
+      const version = update.sequence === null && !update.sum ? update.round : Math.max(0, update.round - 1);
       const noted = { version, withdraw: update.withdraw, answer: answered, reason, atMs: this.clock.now() };
       const known = isKept ? withUnknown(memory) : memory;
-      return { memory: withAnswered(known, noted), outbox: outbox.filter((each) => each !== update) };
+      return { memory: withAnswered(known, noted), outbox: left };
     });
     if (isKept) {
       this.report(`the server refuses to take this phone's sums out: ${reason}`);

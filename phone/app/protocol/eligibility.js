@@ -1,6 +1,7 @@
 /** Why a phone does not take part in a federation, in words for its owner; empty where it can. */
 
 import { labelText } from "../labels.js";
+import { WEIGHTED_CHANGE_METHODS } from "./messages.generated.js";
 
 /** @typedef {import("./messages.js").Announcement} Announcement */
 
@@ -16,11 +17,15 @@ export function ineligibleReason({ plan, continuous, feature_model: network, pro
     return `this federation learns ${task.name}; a phone takes part where activities are recognized`;
   }
   if (data.input !== null) return "this federation learns from images; a phone has windows of its motion sensors";
-  if (plan.secure && plan.secure.mode !== "off") {
+  const { secure } = plan;
+  if (secure && secure.mode !== "off" && !continuous && !WEIGHTED_CHANGE_METHODS.includes(String(method.name))) {
     return (
-      "in this federation the server learns the sum of all updates alone (secure sums), which a browser cannot take " +
-      "part in yet; its operator can make another one for phones"
+      `in this federation the server learns the sum of a round's updates alone (secure sums), and what ${method.name} adds to ` +
+      "it a browser cannot compute yet; its operator can make another one for phones"
     );
+  }
+  if (secure && secure.mode !== "off" && secure.noise_multiplier > 0) {
+    return "in this federation each device adds noise to what it sends, which a browser cannot do yet";
   }
   if (!continuous) return ineligibleForRounds(String(method.name), program, data, labels, training);
   if (!network) return "the server has no network for phones in this federation; ask its operator";

@@ -22,6 +22,8 @@ import {
 
 export const MESSAGE_BYTES = 262_144;
 export const MAX_CLASS_SCORES = 20;
+/** Methods to whose secure sums a client adds n · (w_k − w) and n, and nothing else. */
+export const WEIGHTED_CHANGE_METHODS = ["fedavg", "fedprox", "fedavgm", "fedadam", "fedyogi", "fedper", "fedrep", "fedbabu", "fedala", "ditto", "moon"];
 export const NAME = /^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$/;
 export const SHA256 = /^[0-9a-f]{64}$/;
 export const INSTANCE = /^[0-9a-f]{32}$/;
@@ -487,6 +489,8 @@ export const announcement = object({
  * @property {"request" | "members" | "shares" | "included" | "confirmed" | "settled"} kind settled: of a continuous
  *   federation; the batches up to `round` are over, and nothing is asked
  * @property {string} body the message, as JSON in a text: devices sign its bytes
+ * @property {BlobPointer | null} shared to the part of the message that all members are told alike, where it is long:
+ *   of `members` all of it, of `confirmed` the signatures
  * @property {string | null} settled of a continuous federation: `attempt` of the last published batch that has this
  *   device's numbers, from which it adds its difference; empty: none has
  */
@@ -494,6 +498,7 @@ export const announcement = object({
 export const sumOrder = object({
   kind: oneOf("request", "members", "shares", "included", "confirmed", "settled"),
   body: text(204_800),
+  shared: orNull(blobPointer),
   settled: orNull(text(MESSAGE_BYTES, /^([0-9a-f]{64})?$/)),
 });
 
@@ -571,6 +576,8 @@ export const offer = object({
  * @property {Record<string, number>} [metrics]
  * @property {boolean} [changed] of a continuous federation with `secure.mode`: what the device has in the sums is to be
  *   replaced or taken out, so that the next batch is to have it
+ * @property {boolean} [leaving] of the same: its person asks to leave, and what it has added is lost on the device, so
+ *   that the sums of the others are to be collected anew
  * @property {ReleaseReport | null} [release]
  * @property {AdoptionReport | null} [adoption]
  * @property {string} [session] random, drawn anew by each run of the program

@@ -9,6 +9,7 @@ import { ClassSoundness } from "../learning/soundness.js";
 import { judgeNetworks } from "../training/network_models.js";
 import { CANDIDATES, CLIENT, PROGRAM, ROUND, ROUND_BROADCAST, isOf, roundKey, withDone } from "./agent_state.js";
 import { MAX_FILE_BYTES } from "./eligibility.js";
+import { isPrivate } from "./masked_parts.js";
 import { releaseFor } from "./releases.js";
 import { sha256, utf8 } from "./signing.js";
 import { pendingUpdate } from "./upload.js";
@@ -153,7 +154,9 @@ export class RoundWorker {
     const { worker } = this;
     const { labels, rollout } = a.plan;
     const { round, model } = invitation;
-    const update = await pendingUpdate(
+    const examples = prepared.train.y.length;
+    const sum = isPrivate(a) && (await this.summed(a, invitation, prepared, result.upload, means));
+    const update = sum ? sum.update : await pendingUpdate(
       means.key,
       {
         federation: means.federation,
@@ -163,7 +166,7 @@ export class RoundWorker {
         base: model.sha256,
         round,
         sequence: null,
-        examples: prepared.train.y.length,
+        examples,
         steps: result.steps,
         classCounts: labels.map((_, code) => prepared.train.y.filter((each) => each === code).length),
         metrics: metricsOf(result, prepared, labels),
@@ -186,10 +189,22 @@ export class RoundWorker {
     await worker.stateStore.change(({ memory, outbox }) => {
       if (!isOf(memory, a) || !memory.takesPart) return null;
       const now = { ...withDone(memory, roundKey(invitation)), ...(isJudged && { trained: round }) };
-      const also = { [CLIENT]: client, [ROUND]: null, ...(isJudged && { [CANDIDATES]: candidates }) };
+      const also = { [CLIENT]: client, [ROUND]: null, ...(sum && sum.also), ...(isJudged && { [CANDIDATES]: candidates }) };
       return { memory: now, outbox: [...outbox, update], also };
     });
     worker.detail = "";
+  }
+
+  /**
+   * What a round's secure sum gets in place of the update.
+   * @param {Announcement} a @param {Invitation} invitation @param {Prepared} prepared @param {Uint8Array} upload
+   * @param {Means} means
+   */
+  async summed(a, invitation, prepared, upload, means) {
+    const { beginRoundSum } = await import("../secure_sums/sum_worker.js");
+    const broadcast = await this.file(ROUND_BROADCAST, invitation.model, means);
+    const trained = { upload, broadcast, examples: prepared.train.y.length, windows: prepared.ids };
+    return beginRoundSum(this.worker, a, invitation, trained, means);
   }
 
   /**

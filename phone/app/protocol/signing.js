@@ -17,7 +17,8 @@ const encoder = new TextEncoder();
 const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
 /** @typedef {"announcement" | "invitation" | "offer" | "acknowledgement" | "notice"} ServerKind what the server says */
-/** @typedef {ServerKind | "update" | "enrol" | "claim" | "token"} Kind */
+/** @typedef {"sum-keys" | "sum-shares" | "sum-vector" | "sum-list" | "sum-opened"} SumKind of a secure sum */
+/** @typedef {ServerKind | SumKind | "update" | "enrol" | "claim" | "token"} Kind */
 /** @typedef {Uint8Array<ArrayBuffer>} Bytes */
 
 /** @param {string} text @returns {Bytes} */
@@ -70,10 +71,17 @@ export async function sha256(bytes) {
  * @param {Kind} kind @param {string} federation @param {string} device @param {Uint8Array} body @returns {Bytes}
  */
 export function toSign(kind, federation, device, body) {
-  const head = utf8(`${MARK}\n${kind}\n${federation}\n${device}\n`);
-  const found = new Uint8Array(head.length + body.length);
-  found.set(head);
-  found.set(body, head.length);
+  return joined(utf8(`${MARK}\n${kind}\n${federation}\n${device}\n`), body);
+}
+
+/** Parts one after the other. @param {Uint8Array[]} parts @returns {Bytes} */
+export function joined(...parts) {
+  const found = new Uint8Array(parts.reduce((size, { length }) => size + length, 0));
+  let at = 0;
+  for (const part of parts) {
+    found.set(part, at);
+    at += part.length;
+  }
   return found;
 }
 
@@ -135,10 +143,15 @@ export async function publicKeyOf(text) {
   const raw = fromBase64(text, KEY_BYTES);
   if (!raw) throw new WireError(`a public key is base64 of ${KEY_BYTES} bytes, and another text came`);
   try {
-    return await crypto.subtle.importKey("raw", raw, "Ed25519", true, ["verify"]);
+    return await fromEd25519(raw);
   } catch {
     throw new WireError("the server's public key is no point of Ed25519's curve");
   }
+}
+
+/** A key to verify by, of its 32 bytes. @param {Bytes} raw @returns {Promise<CryptoKey>} */
+export function fromEd25519(raw) {
+  return crypto.subtle.importKey("raw", raw, "Ed25519", true, ["verify"]);
 }
 
 /** Name a public key by the first 128 bits of its SHA-256. @param {string} text base64 @returns {Promise<string>} */

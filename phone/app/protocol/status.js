@@ -1,5 +1,7 @@
 /** A phone's state in the words of the protocol, and in those of its page: edge_agent/machine/state.py. */
 
+import { LOST, NO_PARTS, isLost, isPrivate } from "./masked_parts.js";
+
 /** @typedef {import("../types.js").AgentState} AgentState */
 
 const WITHDRAWN = "withdrawn by its person: it sends nothing that its windows say until it is told to take part again";
@@ -13,6 +15,7 @@ const WITHDRAWN = "withdrawn by its person: it sends nothing that its windows sa
  * @property {string} ineligibleReason why the phone cannot take part; else empty
  * @property {string} missing why it has nothing to learn from; else empty
  * @property {number} examples @property {"" | "learning" | "adopting"} stage @property {number} waiting updates
+ * @property {boolean} changed whether the next batch of a private federation is to have it
  * @property {string} detail
  */
 
@@ -20,14 +23,17 @@ const WITHDRAWN = "withdrawn by its person: it sends nothing that its windows sa
 export function deviceStatus(now) {
   const { announcement: a, memory } = now;
   const able = !now.ineligibleReason && now.examples > 0;
+  const isAlone = a !== null && isPrivate(a); // of one phone nothing is told where the server learns sums
   const mine = memory.takesPart; // else nothing that the phone's own windows say is told
   return {
     schema_version: 1,
     state: stateOf(now, able),
     round: a?.round ?? 0,
-    examples: able && mine ? now.examples : 0,
+    examples: able && mine ? Math.min(now.examples, isAlone ? 1 : now.examples) : 0,
     detail: reasonFor(now).slice(0, 500),
     metrics: {},
+    ...(now.changed && { changed: true }),
+    ...(isAlone && a?.continuous && !mine && isLost(memory.masked ?? NO_PARTS) && { leaving: true }),
     ...(memory.release && { release: memory.release }),
     ...(mine && memory.adoption && { adoption: memory.adoption }),
   };
@@ -36,10 +42,10 @@ export function deviceStatus(now) {
 /** @param {PhoneState} now @param {boolean} able */
 function stateOf(now, able) {
   if (now.finished) return "finished";
-  if (!able) return "collecting";
+  if (!able && !now.changed) return "collecting";
   if (now.stage === "learning") return "training";
   if (now.waiting) return "uploading";
-  return now.memory.sent || now.memory.done?.length ? "idle" : "ready";
+  return now.memory.sent || now.memory.masked?.included || now.memory.done?.length ? "idle" : "ready";
 }
 
 /** @param {PhoneState} now @returns {string} why it waits, or does not take part; else empty */
@@ -51,6 +57,7 @@ export function reasonFor(now) {
   if (now.ineligibleReason) return now.ineligibleReason;
   if (a.state === "stopped") return "the operator has ended this federation";
   if (!now.memory.takesPart) return WITHDRAWN;
+  if (isPrivate(a) && isLost(now.memory.masked ?? NO_PARTS)) return LOST;
   if (now.missing) return now.missing;
   if (a.state === "paused") return "the operator has paused this federation";
   return now.detail;

@@ -18,6 +18,7 @@ const MAX_METRICS = 64;
  * @property {string} updateId @property {string} nonce @property {number} round
  * @property {number | null} sequence null: of a round @property {boolean} withdraw
  * @property {number[]} windows ids of those that it was made of @property {number} chunkBytes
+ * @property {SumPart} [sum] of a secure sum: which of its messages this is
  * @property {Uint8Array} begin the signed manifest, as it is sent
  * @property {Uint8Array} bytes
  */
@@ -70,6 +71,45 @@ export async function pendingUpdate(key, about, bytes) {
   const begin = await wrap(key, "update", federation, device, JSON.stringify(manifest));
   const { windows, chunkBytes } = about;
   return { updateId, nonce, round, sequence, withdraw, windows, chunkBytes, begin, bytes };
+}
+
+/** @typedef {"keys" | "shares" | "vector" | "list" | "opened"} SumPart */
+/** @typedef {Omit<Described, "sequence" | "examples" | "classCounts" | "metrics"> & {withdraw: boolean}} DescribedSum */
+
+/**
+ * Describe and sign a message of a secure sum, of which nothing else is told; the same bytes have the same name.
+ * @param {CryptoKey} key @param {DescribedSum} about @param {SumPart} sum @param {Uint8Array} bytes
+ * @returns {Promise<PendingUpdate>}
+ */
+export async function sumMessage(key, about, sum, bytes) {
+  const digest = await sha256(bytes);
+  const { federation, instance, device, round, withdraw, windows, chunkBytes } = about;
+  const updateId = `m${round}-${sum}-${device.slice(0, 24)}-${digest.slice(0, 16)}`;
+  const nonce = toHex(crypto.getRandomValues(new Uint8Array(8)));
+  /** @type {import("./messages.generated.js").UpdateManifest} */
+  const manifest = {
+    schema_version: 1,
+    update_id: updateId,
+    federation,
+    instance,
+    client: device,
+    round,
+    method: about.method,
+    base_version: about.base,
+    sum,
+    examples: 0,
+    steps: 0,
+    precision: "lossless",
+    compression: "none",
+    size: bytes.length,
+    sha256: digest,
+    chunk_bytes: chunkBytes,
+    nonce,
+    created: about.createdS,
+    metrics: {},
+  };
+  const begin = await wrap(key, "update", federation, device, JSON.stringify(manifest));
+  return { updateId, nonce, round, sequence: null, withdraw, windows, chunkBytes, sum, begin, bytes };
 }
 
 /** @typedef {import("./messages.js").Acknowledgement} Acknowledgement */

@@ -13,7 +13,7 @@ export function show(root, app) {
   const shown = () => {
     const { state, membership, bytesSent } = participation;
     const { description, caution, reason, choices, lastResult } = models;
-    const shownState = state && { ...state, model: models.name, plan: null };
+    const shownState = state && { ...state, model: models.name, plan: state.plan?.secure ?? null };
     return [membership, shownState, bytesSent, description, caution, reason, choices, lastResult];
   };
   const draw = () => (participation.membership ? [federation(app), model(app), uploads(app)] : [nothing()]);
@@ -45,6 +45,12 @@ const DOES_IN_ROUNDS = {
 const ABOUT_SUMS =
   "Nothing is trained in rounds. A phone adds up features of its labelled windows and sends the sums; the server adds up " +
   "everybody's, and one equation gives the model. What this phone sends again replaces what it sent before.";
+const ABOUT_PRIVATE =
+  "The server learns the sum of a batch of devices alone. What this phone adds is hidden by random numbers that cancel in " +
+  "the sum of at least as many devices as the plan asks for: neither the server nor another device sees this phone's own " +
+  "sums, how many windows it has, or what you did when. The server does see that this phone takes part, when it is here, " +
+  "that it has changes, which batches it was in, and how well the model did here (one number). A server that invents devices, " +
+  "or works with most of the others, could undo that; whoever runs it hands out their keys.";
 const ABOUT_ROUNDS =
   "This federation trains in rounds. The server draws devices for each; one that is drawn trains the network on its " +
   "labelled windows and sends the trained network, never a window. Keep this page open for it: a round that a closed page " +
@@ -57,6 +63,11 @@ const WITHDRAWS_SUMS =
 const WITHDRAWS_FROM_ROUNDS =
   "This phone trains no more rounds and sends nothing about its windows until you take part again. What it sent before is in " +
   "the models of those rounds, and stays there. The phone stays in the federation and uses its models.";
+
+const WITHDRAWS_FROM_BATCHES =
+  "This phone takes its sums out with the next batch of devices that have changes; until then they stay in. Only this phone " +
+  "can do that: keep its data until the list says that the withdrawal was accepted. Models that were given out before stay as " +
+  "they are. The phone sends nothing about its windows until you take part again.";
 
 const DOES = {
   elsewhere: "This app takes part in another tab of this browser.",
@@ -93,8 +104,14 @@ function federation({ participation }) {
       ["Sent", bytesIn(bytesSent)],
     ]),
     element("p", { class: "quiet" }, isContinuous ? ABOUT_SUMS : ABOUT_ROUNDS),
+    isPrivateState(state) ? element("p", { class: "quiet" }, ABOUT_PRIVATE) : null,
     membership?.approved ? takesPartAction(participation) : null,
   );
+}
+
+/** Whether the server learns sums alone. @param {import("../types.js").AgentState | null} state */
+function isPrivateState(state) {
+  return (state?.plan?.secure?.mode ?? "off") !== "off";
 }
 
 /** @param {import("../types.js").AgentState} state */
@@ -116,7 +133,7 @@ function takesPartAction(participation) {
   const { isContinuous } = participation.state ?? { isContinuous: true };
   return confirmed(
     "Withdraw …",
-    isContinuous ? WITHDRAWS_SUMS : WITHDRAWS_FROM_ROUNDS,
+    isPrivateState(participation.state) ? WITHDRAWS_FROM_BATCHES : isContinuous ? WITHDRAWS_SUMS : WITHDRAWS_FROM_ROUNDS,
     "Withdraw",
     () => participation.setTakesPart(false),
   );

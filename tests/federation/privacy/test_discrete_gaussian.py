@@ -15,7 +15,7 @@ from federation.errors import SettingsError
 from federation.methods.analytic import Analytic
 from federation.plan import RoundSettings, SecureSettings
 from federation.privacy import discrete_gaussian
-from federation.secure_sums.summation import Segment, SumLayout, check_secure, noisy_clients, privatized
+from federation.secure_sums.summation import Segment, SumLayout, check_secure, privatized
 
 
 def test_it_is_drawn_with_the_probabilities_that_define_it() -> None:
@@ -50,7 +50,7 @@ def test_a_client_is_clipped_has_its_share_of_the_noise_and_its_count_stays() ->
     vector = np.array([30_000, 0, 0, 0, -40_000, 0, 0, 1], np.int64)
     assert np.linalg.norm(discrete_gaussian.clipped(vector[:-1], 500.0)) <= 500.0
     settings = SecureSettings(mode="masked", clip_norm=500.0, noise_multiplier=2.0)
-    clients = noisy_clients(settings, 10)
+    clients = discrete_gaussian.noisy_clients(settings, 10)
     assert clients == 6  # a fifth may be lost, and a fifth work for the server
     made = [privatized(Analytic(), layout, vector, settings, clients, Random(seed)) for seed in range(300)]
     assert {int(one[-1]) for one in made} == {1}

@@ -111,7 +111,7 @@ class Network:
         if message.kind is ServerMessage.REQUEST:
             step = client.begin(own, message.body)
         else:
-            step = client.step(own, self.states[name], FromServer(message.kind, message.body))
+            step = client.step(own, self.states[name], FromServer(message.kind, message.body, message.shared))
         if message.kind is ServerMessage.SHARES:
             step = client.step(own, reloaded(step.state), self.vectors[name])
         self.states[name] = reloaded(step.state)

@@ -1,0 +1,194 @@
+/**
+ * A phone's part in the batches of a private continuous federation: edge_agent/secure_sum.py. What follows from a message
+ * is in the store, with the state that it leaves, before anything is sent; so a page that is closed goes on, or has said
+ * nothing. A phone begins one sum a batch: other numbers under a second set of masks never leave it.
+ */
+
+import { isOf } from "../protocol/agent_state.js";
+import { MAX_FILE_BYTES } from "../protocol/eligibility.js";
+import { WireError } from "../protocol/errors.js";
+import { MASKED_NUMBERS, NO_PARTS, SUM, begun, refusalReason } from "../protocol/masked_parts.js";
+import { decoded } from "../protocol/safetensors.js";
+import { toHex, utf8 } from "../protocol/signing.js";
+import { sumMessage } from "../protocol/upload.js";
+import * as client from "./client.js";
+import { areSame, read } from "./membership.js";
+import { sumRequest } from "./messages.generated.js";
+import { boundOf, difference, layoutDigest, packed, sumsLayout, weightedChange } from "./summand.js";
+
+const PER_MILLE = 1000;
+
+/** @typedef {import("../protocol/messages.js").Announcement} Announcement */
+/** @typedef {import("../protocol/messages.js").Invitation} Invitation */
+/** @typedef {import("../protocol/device_worker.js").DeviceWorker} DeviceWorker */
+/** @typedef {import("../protocol/device_worker.js").Means} Means */
+/** @typedef {import("../protocol/masked_parts.js").Part} Part */
+/** @typedef {import("./summand.js").WholeNumbers} WholeNumbers */
+/** @typedef {{present: WholeNumbers, keys: string[], windows: number[]}} Added null: the phone takes out what it has */
+
+/**
+ * @typedef {object} KeptSum
+ * @property {string} instance @property {number} epoch @property {number} round
+ * @property {string} batch whose numbers the phone has then @property {string} less the batch that has its numbers now
+ * @property {Part["kind"]} kind @property {number[]} windows ids of those that the numbers are of
+ * @property {string} base sha256 of the version that the batch begins with
+ * @property {number} length @property {number} bound @property {Uint8Array<ArrayBuffer>} layout
+ * @property {number} colluding @property {number} minMembers
+ * @property {client.ClientState} state
+ */
+
+/**
+ * Put the keys for a batch into the outbox, with what they are the keys for; throws a WireError where the request is not
+ * one to be followed.
+ * @param {DeviceWorker} worker @param {Announcement} a @param {Invitation} invitation @param {Added} added @param {Means} means
+ */
+export async function beginSum(worker, a, invitation, added, means) {
+  const { training, labels, secure } = a.plan;
+  const layout = sumsLayout(training.feature_dim, labels.length, secure.max_weight);
+  const kind = added.present ? /** @type {const} */ ("sums") : /** @type {const} */ ("withdrawn");
+  const { about, state, update, isAnew } = await begunSum(worker, a, invitation, { layout, kind, windows: added.windows }, means);
+  const { epoch, round, batch } = about;
+  const numbers = (await worker.store.get(MASKED_NUMBERS)) ?? {};
+  await worker.stateStore.change(({ memory, outbox }) => {
+    const before = memory.masked ?? NO_PARTS;
+    if (!isOf(memory, a) || (kind === "sums" && !memory.takesPart)) return null;
+    const reason = refusalReason(before, invitation);
+    if (reason) throw new WireError(reason);
+    const masked = begun(before, batch, { epoch, round, kind, keys: added.keys });
+    const left = Object.fromEntries(Object.entries(numbers).filter(([name]) => Object.hasOwn(masked.parts, name)));
+    const sum = /** @type {KeptSum} */ ({ ...about, less: isAnew ? "" : before.included, state });
+    const also = { [SUM]: sum, [MASKED_NUMBERS]: { ...left, [batch]: added.present } };
+    return { memory: { ...memory, masked, heard: true }, outbox: [...outbox.filter(({ sum: part }) => !part), update], also };
+  });
+}
+
+/**
+ * What is to be kept, with the update, of a round whose updates are added by a secure sum; throws a WireError.
+ * @param {DeviceWorker} worker @param {Announcement} a @param {Invitation} invitation
+ * @param {{upload: Uint8Array, broadcast: Uint8Array, examples: number, windows: number[]}} trained @param {Means} means
+ * @returns {Promise<{update: import("../protocol/upload.js").PendingUpdate, also: Record<string, any>}>}
+ */
+export async function beginRoundSum(worker, a, invitation, { upload, broadcast, examples, windows }, means) {
+  const [trained, before] = [upload, broadcast].map((file) => decoded(file, MAX_FILE_BYTES));
+  const counted = (a.plan.method.weighting ?? "examples") === "examples" ? examples : 1;
+  const { layout, vector } = weightedChange(trained, before, counted, a.plan.secure);
+  const { about, state, update } = await begunSum(worker, a, invitation, { layout, kind: "sums", windows }, means);
+  const sum = /** @type {KeptSum} */ ({ ...about, less: "", state });
+  return { update, also: { [SUM]: sum, [MASKED_NUMBERS]: { [about.batch]: { vector } } } };
+}
+
+/**
+ * Answer a request with the phone's keys, of which nothing is kept yet.
+ * @param {DeviceWorker} worker @param {Announcement} a @param {Invitation} invitation
+ * @param {{layout: import("./summand.js").Segment[], kind: Part["kind"], windows: number[]}} added @param {Means} means
+ */
+async function begunSum(worker, a, invitation, { layout, kind, windows }, means) {
+  const body = utf8(invitation.sum?.body ?? "");
+  const request = read(sumRequest, body, "SumRequest");
+  const { secure } = a.plan;
+  const digest = await layoutDigest(layout);
+  checkRequest(request, invitation, means, digest);
+  const insists = { colluding: Math.round(PER_MILLE * secure.colluding_share), minMembers: secure.min_devices };
+  const { state, message } = await client.begin(deviceOf(means, insists), body);
+  const { instance, epoch, round } = invitation;
+  const kept = await worker.store.get(SUM);
+  if (kept?.instance === instance && kept.epoch === epoch && kept.round === round) {
+    throw new WireError(`this phone has begun the sum of round ${round} before; it does so once`);
+  }
+  const told = { ...insists, layout: digest, bound: boundOf(layout), length: request.length };
+  const where = { instance, epoch, round, batch: toHex(request.attempt), base: invitation.model.sha256 };
+  const about = { ...where, kind, windows, ...told };
+  return { about, state, update: await messageOf(worker, a, about, message, means), isAnew: request.anew };
+}
+
+/**
+ * @param {import("./messages.generated.js").SumRequest} request @param {Invitation} invitation @param {Means} means
+ * @param {Uint8Array} layout
+ */
+function checkRequest(request, { instance, epoch, round }, { federation }, layout) {
+  const isMine = request.federation === federation && request.instance === instance;
+  if (!isMine || request.epoch !== epoch || request.round !== round) {
+    throw new WireError("the request is for the sum of another federation or batch");
+  }
+  if (!areSame(request.layout, layout)) {
+    throw new WireError("the server asks for a sum of other numbers than the plan has");
+  }
+}
+
+/**
+ * Take what the server says in the sum of a batch; false where it is not of the phone's own.
+ * @param {DeviceWorker} worker @param {Announcement} a @param {Invitation} invitation @param {Means} means
+ */
+export async function answerSum(worker, a, invitation, means) {
+  const kept = /** @type {KeptSum | undefined} */ (await worker.store.get(SUM));
+  const { instance, epoch, round, sum } = invitation;
+  const isMine = kept?.instance === instance && kept.epoch === epoch && kept.round === round;
+  if (!isMine || !sum) return false;
+  const device = deviceOf(means, kept);
+  const shared = sum.shared && (await means.server.blob(sum.shared, MAX_SHARED_BYTES, means.signal));
+  const said = { kind: /** @type {client.ServerMessage} */ (sum.kind), body: utf8(sum.body) };
+  const heard = { ...said, ...(shared && { shared: new Uint8Array(shared) }) };
+  let result = await client.step(device, kept.state, heard);
+  if (sum.kind === "shares" && !result.reason) {
+    if (!(await worker.store.has(kept.windows))) {
+      return leaveOut(worker, "the phone leaves this batch: windows that its sums were of have been deleted");
+    }
+    result = await client.step(device, result.state, await vectorOf(worker, kept));
+  }
+  const update = result.message && (await messageOf(worker, a, kept, result.message, means));
+  await worker.stateStore.change(({ memory, outbox }) => {
+    const isWanted = isOf(memory, a) && (memory.takesPart || kept.kind === "withdrawn");
+    if (!isWanted) return { memory: { ...memory, heard: true } };
+    const also = { [SUM]: { ...kept, state: result.state } };
+    // of an earlier stage nothing more is of use
+    const left = outbox.filter(({ sum: part }) => !part);
+    return { memory: { ...memory, heard: true }, outbox: update ? [...left, update] : left, also };
+  });
+  if (result.reason) worker.report(`batch ${round}: ${result.reason}`);
+  return true;
+}
+
+/** A larger list of members, or of signatures, is not downloaded. */
+const MAX_SHARED_BYTES = 16 * 1024 * 1024;
+
+/** @param {DeviceWorker} worker @param {string} reason */
+async function leaveOut(worker, reason) {
+  await worker.stateStore.change(({ memory }) => ({ memory: { ...memory, heard: true } }));
+  worker.report(reason);
+  return true;
+}
+
+/** @param {DeviceWorker} worker @param {KeptSum} kept @returns {Promise<client.VectorReady>} */
+async function vectorOf({ store }, { batch, less, kind, length, bound, layout }) {
+  const numbers = (await store.get(MASKED_NUMBERS)) ?? {};
+  const before = less ? numbers[less] : null;
+  if (numbers[batch]?.vector) return { vector: numbers[batch].vector, bound, layout };
+  if (before === undefined || (kind === "sums" && !numbers[batch])) {
+    throw new WireError("the phone does not have the numbers any more that it was about to add");
+  }
+  return { vector: difference(numbers[batch], before, length), bound, layout };
+}
+
+/** @param {Means} means @param {{colluding: number, minMembers: number}} insists @returns {client.SumDevice} */
+function deviceOf({ device, key, identity }, { colluding, minMembers }) {
+  return { name: device, key, identity, colluding, minMembers };
+}
+
+/**
+ * @param {DeviceWorker} worker @param {Announcement} a @param {Omit<KeptSum, "state" | "less">} about
+ * @param {client.ToServer} message @param {Means} means
+ */
+function messageOf(worker, a, { instance, round, kind, windows, base }, message, { key, federation, device }) {
+  const part = /** @type {const} */ ({
+    "sum-keys": "keys",
+    "sum-shares": "shares",
+    "sum-vector": "vector",
+    "sum-list": "list",
+    "sum-opened": "opened",
+  })[message.kind];
+  const method = String(a.plan.method.name);
+  const createdS = worker.clock.now() / 1000;
+  const about = { federation, device, instance, round, method, base, chunkBytes: a.chunk_bytes, createdS };
+  const withdraw = kind === "withdrawn";
+  return sumMessage(key, { ...about, windows: part === "keys" ? windows : [], withdraw }, part, packed(message));
+}
