@@ -257,6 +257,13 @@ class Method:
         """Return by name all networks that the client could serve with; `personalized` is `serving_model`'s."""
         return {"personalized": self.serving_model(client)}
 
+    def adapted_model(self, client: Client, broadcast: Broadcast, features: Tensor, *, is_far: bool) -> Client | None:
+        """Return what serves a client that has no label, adapted to its own windows' features (n, D).
+
+        is_far: whether the client lies otherwise than most. None: it serves with what came.
+        """
+        return None
+
     def predict(self, forward: Forward, client: Client, x: Tensor, mask: Tensor | None = None) -> Output:
         """Return the network's output for x (B, ...); its logits are the method's scores, larger is likelier."""
         served = self.serving_model(client)

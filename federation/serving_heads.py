@@ -9,6 +9,8 @@ Head = TypeVar("Head")
 SHARED, PERSONALIZED = "shared", "personalized"
 SHARED_ANY_ORIENTATION, PERSONALIZED_ANY_ORIENTATION = "shared_any_orientation", "personalized_any_orientation"
 """The names that `Method.serving_models` gives them; the last two know nothing of how the phone lies."""
+ADAPTED = "adapted"
+"""Of a device without labels, whose windows count as what the shared head names them (`aggregation.pseudo_labels`)."""
 
 
 def usable_heads(heads: Mapping[str, Head], *, is_trained: bool, is_labelled: bool) -> dict[str, Head]:
@@ -23,6 +25,9 @@ def usable_heads(heads: Mapping[str, Head], *, is_trained: bool, is_labelled: bo
 def head_without_labels(names: Collection[str], is_far: bool) -> str:
     """Return the head that serves where nobody has said what its windows are.
 
-    The shared one, or, where gravity lies far from the others', the shared one that does not know how the phone lies.
+    Where gravity lies far from the others', the shared one that does not know how the phone lies; else the one adapted
+    to its own windows, if there is one, or the shared one.
     """
-    return SHARED_ANY_ORIENTATION if is_far and SHARED_ANY_ORIENTATION in names else SHARED
+    if is_far and SHARED_ANY_ORIENTATION in names:
+        return SHARED_ANY_ORIENTATION
+    return ADAPTED if ADAPTED in names and not is_far else SHARED

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 import models
@@ -16,6 +17,7 @@ from federation.methods.fedavg import FedAvg
 from federation.records import Broadcast, Client
 from federation.serving_heads import SHARED, head_without_labels
 from federation.tasks.task import Statistics, Task
+from federation.training.prediction import answer
 from models.orientation import FAR, gravity_columns, gravity_distance
 from sim.adaptation import adapt_head
 from sim.baselines import Baseline
@@ -30,8 +32,9 @@ from sim.simulation import Simulation
 
 AS_RECORDED = "as_recorded"
 Scores = dict[str, Statistics]
-"""Of each client, by the name of the head that it served with; "" is the one that a device would take."""
-SERVED = ""
+"""Of each client, by the name of the head that it served with, or SERVED or COLLECTED."""
+SERVED, COLLECTED = "", "collected"
+"""What a device serves with as it joins, and once it has collected its training windows, of which none has a label."""
 
 
 def score_new_clients(simulation: Simulation, holdout: Holdout, by_own_statistics: bool = False) -> dict[str, Any]:
@@ -43,7 +46,9 @@ def score_new_clients(simulation: Simulation, holdout: Holdout, by_own_statistic
 
     Windows of motion sensors are scored again as of phones that are carried otherwise (`sim.data.turning`): `turned`.
     `by_own_statistics`: each client's windows are normalized by its own. Where a method gives a device several heads,
-    `heads` has the scores of each, and `far` the share of clients that take the one without axes as they join.
+    `heads` has the scores of each, and `far` the share of clients that take the one without axes as they join;
+    `own_windows` are the scores of what they serve with once they have the training windows, without their labels, and
+    `adapted` is the share whose head these change. The test windows are in none of it.
     """
     data = simulation.data
     scorer = (_BaselineScorer if isinstance(simulation, Baseline) else _Scorer)(simulation, holdout)
@@ -59,8 +64,12 @@ def score_new_clients(simulation: Simulation, holdout: Holdout, by_own_statistic
             ]
     found = {way: scorer.scores(way, carried) for way, carried in ways.items()}
     taken = {way: {k: heads.get(SERVED) for k, heads in by_shots.items()} for way, by_shots in found.items()}
+    collected = {way: by_shots["0"][COLLECTED] for way, by_shots in found.items() if COLLECTED in by_shots["0"]}
     heads = {
-        way: {k: {name: each for name, each in heads.items() if name != SERVED} for k, heads in by_shots.items()}
+        way: {
+            k: {name: each for name, each in heads.items() if name not in (SERVED, COLLECTED)}
+            for k, heads in by_shots.items()
+        }
         for way, by_shots in found.items()
     }
     return {
@@ -72,6 +81,8 @@ def score_new_clients(simulation: Simulation, holdout: Holdout, by_own_statistic
         "turned": taken,
         "heads": heads if any(each for by_shots in heads.values() for each in by_shots.values()) else {},
         "far": {way: float(np.mean(flags)) for way, flags in scorer.far.items()},
+        "own_windows": collected,
+        "adapted": {way: float(np.mean(flags)) for way, flags in scorer.adapted.items()},
     }
 
 
@@ -83,6 +94,8 @@ class _Scorer:
     holdout: Holdout
     far: dict[str, list[bool]] = field(default_factory=dict)
     """Of each way to carry a phone, whether gravity lies far from what is usual, of each client."""
+    adapted: dict[str, list[bool]] = field(default_factory=dict)
+    """Of each way, whether a client's own windows without labels change what it serves with."""
 
     def scores(self, way: str, carried: list[Mapping[str, ClientData]]) -> dict[str, dict[str, Any]]:
         """Return by k, and by head, the mean and deviation over clients, and over the times that they are turned."""
@@ -109,7 +122,18 @@ class _Scorer:
             return {SERVED: self._measured(ClientModel(setup, served), client), **scores}
         is_far = self._is_far(name, client)
         self.far.setdefault(way, []).append(is_far)
-        return {SERVED: scores[head_without_labels(names, is_far)], **scores}
+        joined = scores[head_without_labels(names, is_far)]
+        adapted = self._adapted(self._networks[name], heads[SHARED], client, broadcast, is_far)
+        self.adapted.setdefault(way, []).append(adapted is not None)
+        collected = joined if adapted is None else self._measured(ClientModel(plain, adapted), client)
+        return {SERVED: joined, COLLECTED: collected, **scores}
+
+    def _adapted(
+        self, network: Architecture, served: Client, client: ClientData, broadcast: Broadcast, is_far: bool
+    ) -> Client | None:
+        setup, x = network.setup, client.train.x
+        parts = [answer(setup, served, part).features for part in torch.split(x, self.simulation.evaluator.batch)]
+        return setup.method.adapted_model(served, broadcast, torch.cat(parts), is_far=is_far)
 
     def unlabelled(self) -> dict[str, Any] | None:
         """Score models that have adapted to the new clients' training windows without a label of them."""

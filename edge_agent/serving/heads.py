@@ -29,12 +29,16 @@ from edge_agent.training.comparison import PairedComparison, PairedGain
 from edge_agent.training.job import HEADS, MODEL, ORIENTATION, PARITY
 from edge_agent.training.local_data import SplitWindows
 from export.runtime import ExportError
-from federation.serving_heads import SHARED, head_without_labels
+from federation.serving_heads import ADAPTED, SHARED, SHARED_ANY_ORIENTATION, head_without_labels
 from har_pipeline import ClientWindows
 
 MIN_CONTIGUOUS = 5
 """Labelled windows of one activity in one session: of fewer, a holdout says nothing."""
 MIN_CLASSES = 2
+_REASONS = {
+    SHARED_ANY_ORIENTATION: "; this device seems to lie otherwise than most, and this head does not know how it lies",
+    ADAPTED: "; its windows without labels count a little as what the shared head names them",
+}
 
 
 class Head(NamedTuple):
@@ -150,9 +154,7 @@ def _without_labels(heads: Sequence[Head], is_far: bool) -> Choice:
     named = {head.name: head for head in heads}
     few = f"no head is scored: fewer than {MIN_CLASSES} activities have {MIN_CONTIGUOUS} labelled windows in a row"
     name = head_without_labels(named, is_far)
-    if name != SHARED:
-        few = f"{few}; this device seems to lie otherwise than most, and this head does not know how it lies"
-    return Choice(named.get(name, heads[0]), few, {})
+    return Choice(named.get(name, heads[0]), few + _REASONS.get(name, ""), {})
 
 
 def _run_heads(folder: Path, version: int, windows: Windows, threads: int) -> tuple[list[Head], list[str]]:

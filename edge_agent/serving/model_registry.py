@@ -27,6 +27,7 @@ LAST_JUDGED = ("personalized", "global", NETWORK)
 HEADS_IN_WORDS = {
     "shared": "shared head",
     "shared_any_orientation": "shared head for any orientation",
+    "adapted": "shared head adapted to own windows",
     "personalized": "personal head",
     "personalized_any_orientation": "personal head for any orientation",
     NETWORK: "network of its own",

@@ -29,6 +29,7 @@ from edge_agent.training.runtime import Measurement, SentUpload, TrainedRound, r
 from export.program.standalone import constants_of, with_constants
 from export.runtime import Session
 from federation import arrays
+from federation.aggregation.pseudo_labels import pseudo_labelled_head
 from federation.aggregation.ridge_numpy import (
     FixedSums,
     RidgeHead,
@@ -41,6 +42,7 @@ from federation.aggregation.ridge_numpy import (
     travelling,
 )
 from federation.serving_heads import (
+    ADAPTED,
     PERSONALIZED,
     PERSONALIZED_ANY_ORIENTATION,
     SHARED,
@@ -184,10 +186,18 @@ class SumsRuntime:
         heads = usable_heads(self._heads(own), is_trained=self.is_trained(), is_labelled=self.data.is_labelled)
         if not heads:
             raise NonRetryableJobError(UNTRAINED)
+        features = self._features("train")
+        lies = self._orientation(features)
+        if not self.data.is_labelled:
+            told = self.options, self.columns
+            adapted = pseudo_labelled_head(
+                self._shared.sums, self._shared.clients, features, *told, is_far=bool(lies["is_far"])
+            )
+            heads |= {ADAPTED: adapted} if adapted else {}
         version = max(0, job.round - 1) if job.kind == "train" else job.round
         for name, head in heads.items():
             self._save_head(job.out / HEADS / name, head, version)
-        write_file(job.out / HEADS / ORIENTATION, json.dumps(self._orientation()).encode())
+        write_file(job.out / HEADS / ORIENTATION, json.dumps(lies).encode())
 
     def _heads(self, own: FixedSums | None) -> dict[str, RidgeHead]:
         """Solve every head; the personal ones of no sums of one's own are the shared ones."""
@@ -250,13 +260,13 @@ class SumsRuntime:
             state["orientation_free"] = free
         return state
 
-    def _orientation(self) -> dict[str, Any]:
+    def _orientation(self, features: np.ndarray) -> dict[str, Any]:
         """Say how far gravity lies from what is usual, by the features that say it (`models.orientation`)."""
         columns = self._session.metadata.gravity_columns
         usual = feature_moments(self._shared.sums, columns) if columns else None
-        if usual is None or not len(self.data.train):
+        if usual is None or not len(features):
             return {"distance": None, "is_far": False}
-        away = self._features("train")[:, list(columns)].astype(np.float64).mean(0) - usual[0]
+        away = features[:, list(columns)].astype(np.float64).mean(0) - usual[0]
         scale = usual[1] + MIN_VARIANCE * np.eye(len(away))
         distance = float(np.sqrt(max(0.0, away @ np.linalg.solve(scale, away) / len(away))))
         return {"distance": distance, "is_far": distance > FAR}

@@ -30,14 +30,14 @@ from federation.head import with_placeholder_head
 from federation.methods import method_from_json
 from federation.records import Client, Examples, Tree, Update
 from federation.rounds.server_round import keeps_partial_work
-from federation.serving_heads import usable_heads
+from federation.serving_heads import ADAPTED, usable_heads
 from federation.tasks import task_from_json
 from federation.tasks.task import arrays
 from federation.training.callbacks import TrainingCallback
 from federation.training.client_round import steps_of, train_one
 from federation.training.forward import Network, initial_client, initial_model, network
 from federation.training.local_round import LocalRound, Setup
-from federation.training.prediction import measure, predict, task_mismatch
+from federation.training.prediction import answer, measure, predict, task_mismatch
 from federation.training.rotation import ChannelScale
 from federation.tree import map_tree
 from federation.wire import uploads
@@ -255,13 +255,23 @@ class TorchRuntime(NamedTuple):
         heads = usable_heads(heads, is_trained=self.is_trained(), is_labelled=self.data.is_labelled)
         if not heads:
             raise NonRetryableJobError(UNTRAINED)
+        lies = orientation_of(self.module, self.data, self.broadcast["sums"])
+        if adapted := self._adapted(client, is_far=lies.is_far):
+            heads[ADAPTED] = adapted
         version = max(0, job.round - 1) if job.kind == "train" else job.round
         first, began = copy.deepcopy(self.module), method.serving_model(self.initial)
         first.load_state_dict({**with_placeholder_head(began.params), **began.buffers})
         save_heads(job, self.settings, self.data, self.module, heads, version)
-        lies = orientation_of(self.module, self.data, self.broadcast["sums"])
         write_file(job.out / HEADS / ORIENTATION, lies.to_json())
         export_heads(job, self.data, first)
+
+    def _adapted(self, client: Client, *, is_far: bool) -> Client | None:
+        """Return what serves a device without labels that has windows enough; nothing of them is sent."""
+        if self.data.is_labelled:
+            return None
+        x = self._examples(self.data, self.data.train).x
+        parts = [answer(self.setup, self._there(client), part).features for part in torch.split(x, EVALUATION_BATCH)]
+        return self.setup.method.adapted_model(client, self.broadcast, torch.cat(parts), is_far=is_far)
 
 
 def _network(module: nn.Module, placement: Placement) -> Network:

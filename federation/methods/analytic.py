@@ -33,6 +33,8 @@ from torch import Tensor
 from federation.aggregation import ridge, ridge_bounds, robust_sums
 from federation.aggregation.averaging import Accumulator
 from federation.aggregation.present_sums import RULES
+from federation.aggregation.pseudo_labels import pseudo_labelled_head
+from federation.aggregation.ridge_numpy import FixedSums, RidgeOptions
 from federation.aggregation.robust import Rule
 from federation.aggregation.screening import UpdateClaim
 from federation.errors import SettingsError
@@ -220,6 +222,25 @@ class Analytic(Method):
         All of them are one network with other weights of its head; before the client has heads, all are `shared`.
         """
         return {SHARED: client} | {name: self._with_head(client, name) for name in self._candidates(client)}
+
+    def adapted_model(self, client: Client, broadcast: Broadcast, features: Tensor, *, is_far: bool) -> Client | None:
+        """Return the network with a head that counts the windows as what the shared head names them, where that helps.
+
+        Sums that have noise (`floor`) are too coarse for it.
+        """
+        if ORIENTATION_FREE not in client.buffers or self.floor:
+            return None
+        sums, columns = broadcast["sums"], client.buffers[ORIENTATION_FREE].nonzero()[:, 0].tolist()
+        options = RidgeOptions(self.ridge, self.clip, self.own_weight, self.orientation_free_share)
+        fixed = FixedSums(*(sums[name].cpu().numpy() for name in SUMS))
+        head = pseudo_labelled_head(
+            fixed, int(sums["clients"]), features.cpu().numpy(), options, columns, is_far=is_far
+        )
+        if head is None:
+            return None
+        like = client.memory["solved"]
+        weight, bias = (torch.from_numpy(each).to(like) for each in head)
+        return client._replace(params=with_linear_head(client.params, weight, bias))
 
     def _with_head(self, client: Client, name: str) -> Client:
         memory = client.memory

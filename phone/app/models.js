@@ -16,6 +16,7 @@ const PREPARED_MS = 10_000;
 const MEANING = {
   shared: "learnt from everybody's windows",
   shared_any_orientation: "learnt from everybody's windows, by what is the same however the phone is turned",
+  adapted: "learnt from everybody's windows, and a little from this phone's own as that names them, without labels",
   personalized: "everybody's windows, and this phone's own weigh as all others together",
   personalized_any_orientation:
     "everybody's windows and this phone's own, by what is the same however the phone is turned",

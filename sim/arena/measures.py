@@ -59,6 +59,11 @@ def _new_unlabelled(run: RunDirectory) -> float | None:
     return _mean(run, new.unlabelled) if new else None
 
 
+def _new_own_windows(run: RunDirectory) -> float | None:
+    new = run.final.new_clients
+    return _mean(run, new.own_windows.get("as_recorded")) if new else None
+
+
 def _worst_tenth(run: RunDirectory) -> float | None:
     return run.worst_tenth(run.config.primary[0], run.final.trusted)
 
@@ -87,6 +92,7 @@ MEASURES: Mapping[str, Measure] = {
         for k in TURNED_SHOTS
     },
     "new_unlabelled": Measure("new, no labels", True, _new_unlabelled),
+    "new_own_windows": Measure("new, own windows without labels", True, _new_own_windows),
     "upload_mb": Measure("MB up", False, _upload_mb),
     "seconds": Measure("seconds", False, lambda run: run.final.seconds["total"]),
 }

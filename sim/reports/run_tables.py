@@ -111,6 +111,9 @@ def new_clients_table(run: RunDirectory) -> ReportTable | None:
     named = [(_learnt_from(shots, new.epochs), scores) for shots, scores in sorted(new.shots.items())]
     if new.unlabelled:
         named.insert(1, ("adapted to windows without labels", new.unlabelled))
+    for way, scores in new.own_windows.items():
+        where = f"phones {TURNED.get(way, 'as recorded')}, with windows of their own without labels"
+        named.append((f"{where} ({100 * new.adapted.get(way, 0):.0f} % adapt)", scores))
     for way, by_shots in new.turned.items():
         for shots, scores in sorted(by_shots.items()):
             named.append((f"phones {TURNED.get(way, way)}, {_learnt_from(shots, new.epochs)}", scores))

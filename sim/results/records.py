@@ -159,7 +159,9 @@ class NewClients(Record):
     `client_models` is the mean over all clients' own models, in methods without a server model. `turned` has the scores
     of phones that are carried otherwise, by the way and by k; `heads` those of each head that a device could take, and
     `far` the share of clients that take the one without axes as they join. `unlabelled` is after adaptation
-    to windows without labels (`sim.adaptation`), where the network's head allows it.
+    to windows without labels (`sim.adaptation`), where the network's head allows it; `own_windows`, by the way, is what
+    a device serves with once it has collected the training windows of a client, without labels, in a method that
+    adapts by itself (`Method.adapted_model`), and `adapted` the share of clients that do.
     """
 
     clients: tuple[str, ...]
@@ -170,6 +172,8 @@ class NewClients(Record):
     heads: dict[str, dict[int, dict[str, Spread | None]]] = {}
     far: dict[str, float] = {}
     unlabelled: Spread | None = None
+    own_windows: dict[str, Spread | None] = {}
+    adapted: dict[str, float] = {}
 
 
 SELECTIONS: tuple[Selection, ...] = ("validation", "last", "best")

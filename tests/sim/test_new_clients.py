@@ -125,3 +125,6 @@ def test_as_it_joins_a_turned_phone_takes_the_head_that_knows_no_axes(tmp_path: 
         {name: client.test for name, client in simulation.data.new_clients.items()},
     )
     assert found["heads"]["as_recorded"]["0"]["shared"] == spread(simulation.task, served)
+    for way, share in found["adapted"].items():  # of one client: where its windows are too few it serves as it joined
+        scores = found["shots"] if way == "as_recorded" else found["turned"][way]
+        assert (found["own_windows"][way] == scores["0"]) or share

@@ -21,13 +21,14 @@ const MIN_VARIANCE = 0.05;
 export const HEADS_IN_WORDS = {
   shared: "shared head",
   shared_any_orientation: "shared head for any orientation",
+  adapted: "shared head adapted to own windows",
   personalized: "personal head",
   personalized_any_orientation: "personal head for any orientation",
   shared_network: "shared network",
   personal_network: "personal network",
 };
 
-/** @typedef {"shared" | "shared_any_orientation" | "personalized" | "personalized_any_orientation"} HeadName */
+/** @typedef {"shared" | "shared_any_orientation" | "adapted" | "personalized" | "personalized_any_orientation"} HeadName */
 /** @typedef {import("../types.js").Model} Model */
 /** @typedef {import("../types.js").HeadModel} HeadModel */
 /** @typedef {import("../types.js").Examples} Examples */
@@ -38,7 +39,7 @@ export const HEADS_IN_WORDS = {
  * @typedef {object} Exchange what heads are solved of
  * @property {FixedSums} shared @property {number} clients whose sums they are
  * @property {FixedSums | null} own null: nothing here has a label
- * @property {{ridge: number, own_weight: number, orientation_free_share: number}} method
+ * @property {{ridge: number, clip: number, own_weight: number, orientation_free_share: number}} method
  * @property {readonly number[]} orientationFree columns; none where the network does not say which
  * @property {number} version @property {string} sha256 of the network below the heads
  */
@@ -68,7 +69,7 @@ export async function solveHeads({ shared, clients, own, method, orientationFree
 
 /** Whether the phone's own windows are in it in particular. @param {Model} model */
 export function isPersonal({ head }) {
-  return head.startsWith("personal");
+  return head.startsWith("personal") || head === "adapted";
 }
 
 /** What a model is called. @param {Model} model */
@@ -247,9 +248,11 @@ function withoutLabels(runs, far) {
   const few =
     `fewer than ${MIN_CLASSES} activities have ${MIN_CONTIGUOUS} labelled windows in a row, so that no head is scored`;
   const free = far ? named("shared_any_orientation") : undefined;
-  if (!free) return { best: named("shared") ?? runs[0], why: few };
-  return {
-    best: free,
-    why: `${few}; this device seems to lie otherwise than most, and this head does not know how it lies`,
-  };
+  if (free) {
+    const why = `${few}; this device seems to lie otherwise than most, and this head does not know how it lies`;
+    return { best: free, why };
+  }
+  const adapted = far ? undefined : named("adapted");
+  if (!adapted) return { best: named("shared") ?? runs[0], why: few };
+  return { best: adapted, why: `${few}; its windows without labels count a little as what the shared head names them` };
 }

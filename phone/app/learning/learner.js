@@ -7,6 +7,7 @@ import { examplesAt, labelledWindows, windowSettings } from "./examples.js";
 import { answersOf, evaluate, isFar, recognizeBy, solveHeads } from "./heads.js";
 import { holdoutMetrics } from "./metrics.js";
 import { beforeModel, normalized } from "./normalization.js";
+import { pseudoLabelledHead } from "./pseudo_labels.js";
 import { addWindows, emptySums, travelling } from "./ridge.js";
 import { ClassSoundness } from "./soundness.js";
 import { evenly, temporalSplit } from "./splits.js";
@@ -106,6 +107,8 @@ export class Learner {
     if (!heads.length) throw new Error("nobody has sent sums yet, and this phone has no labelled windows");
     const lying = train.y.length ? embeddings.train : embeddings.unlabelled;
     const far = await isFar(lying, gravity, exchange.shared);
+    const adapted = train.y.length ? null : await pseudoLabelledHead(exchange, embeddings.unlabelled, far);
+    if (adapted) heads.push({ head: "adapted", ...adapted, version: exchange.version, sha256: exchange.sha256 });
     const ofHoldout = (/** @type {import("../types.js").Model} */ model) =>
       answersOf(embeddings.holdout, holdout.y.length, /** @type {import("../types.js").HeadModel} */ (model));
     const verdict = evaluate({ heads, present, holdout, train, answersOf: ofHoldout, labels, isFar: far });

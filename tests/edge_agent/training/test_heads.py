@@ -39,6 +39,7 @@ from edge_agent.training.local_data import preparation, stored_examples, trainin
 from export import onnx_export
 from export.runtime import Session
 from federation import wire
+from federation.aggregation import pseudo_labels
 from federation.aggregation.ridge_numpy import RidgeOptions
 from federation.methods import METHODS
 from federation.plan import Plan
@@ -183,6 +184,41 @@ def test_a_device_without_torch_sends_the_same_sums_and_makes_the_same_heads(
     said = run(job.model_copy(update={"onnx_network": network, "runtime": "onnx"}), capsys)
     assert (said["final"], "method.rotations adds turned windows" in said["reason"]) == (True, True)
     assert RidgeOptions()._asdict().items() <= vars(METHODS["analytic"]()).items()
+
+
+def test_without_labels_its_own_windows_adapt_the_shared_head_by_either_runtime(
+    plan: Plan,
+    broadcast: Tree,
+    device: Path,
+    prepared: ClientWindows,
+    capsys: pytest.CaptureFixture[str],
+    network: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder, x, weights = Path(shutil.copytree(device, tmp_path / "device")), prepared.x[:50], {}
+    with closing(WindowStore(folder)) as store, store.writing() as db:
+        db.execute("UPDATE windows SET activity = ''")
+    for may_adapt in (False, True):  # it lies otherwise than most, and has 92 windows that two views name in two ways
+        if may_adapt:
+            monkeypatch.setattr(pseudo_labels, "MIN_WINDOWS", 50)
+            monkeypatch.setattr(pseudo_labels, "MIN_AGREEMENT", 0.4)
+            monkeypatch.setattr("edge_agent.training.orientation.FAR", 9.0)
+            monkeypatch.setattr("edge_agent.training.sums_runtime.FAR", 9.0)
+        for runtime in ("torch", "onnx"):
+            job = a_job(folder, plan, "adopt", 2, broadcast=broadcast, continuous=True)
+            run(job.model_copy(update={"onnx_network": network, "runtime": runtime}), capsys)
+            names = {path.name for path in (job.out / HEADS).iterdir() if path.is_dir()}
+            assert names == {"shared", "shared_any_orientation"} | ({"adapted"} if may_adapt else set())
+            verdict = evaluate_job(make_config(folder), plan, Evaluate(2, "adopt"))
+            served = "adapted to own windows" if may_adapt else "for any orientation"
+            assert f"shared head {served} of version 2: adopted" in verdict.reason
+            if may_adapt:
+                found = {name: Session.load(job.out / HEADS / name / MODEL).predict(x).logits for name in names}
+                weights[runtime] = found["adapted"]
+                assert np.abs(found["adapted"] - found["shared"]).max() > 0.01
+            shutil.rmtree(job.out)
+    np.testing.assert_allclose(weights["onnx"], weights["torch"], atol=5e-3)
 
 
 def test_before_anybody_has_sent_there_are_only_heads_of_ones_own(

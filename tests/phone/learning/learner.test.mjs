@@ -145,6 +145,19 @@ test("without labels it is the shared head, or the one without axes where the ph
   assert.equal((await chosen(far, [])).model.head, "shared", "a network that does not say how it lies");
 });
 
+test("many windows without labels adapt the shared head, where it and the head without axes name them alike", async () => {
+  const given = await situation({ label: null, orientationFree: [0, 1] }); // of which both heads are one
+  const names = Array.from({ length: 150 }, (_, i) => i % 3);
+  const chosen = async (unlabelled) => {
+    const embeddings = { ...given.embeddings, unlabelled };
+    return (await new Learner().choose({ ...given, embeddings })).verdict;
+  };
+  const found = await chosen(embeddingsOf(names, CORNERS));
+  assert.equal(found.model.head, "adapted");
+  assert.match(found.reason, /^shared head adapted to own windows of version 3: adopted, .* what the shared head names them$/);
+  assert.equal((await chosen(embeddingsOf(names.slice(0, 99), CORNERS))).model.head, "shared", "too few");
+});
+
 test("before anybody has sent sums there is the phone's own head, and without labels none", async () => {
   const { verdict, heads } = await new Learner().choose(await situation({ clients: 0 }));
   assert.deepEqual(heads.map(({ head }) => head), ["personalized"]);

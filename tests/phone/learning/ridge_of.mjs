@@ -1,13 +1,14 @@
 // Reads features of windows and shared sums, and writes the sums that a phone would send and the head that it solves.
 import { readFileSync } from "node:fs";
 import { addWindows, distanceFromAll, emptySums, predict, solve, solveMean, travelling } from "../../../phone/app/learning/ridge.js";
+import { pseudoLabelledHead } from "../../../phone/app/learning/pseudo_labels.js";
 import { floats } from "./vectors.mjs";
 
 /** @param {string} text base64 of little-endian int64 */
 const wholes = (text) => new BigInt64Array(Uint8Array.from(Buffer.from(text, "base64")).buffer);
 
 const written = (array) => Buffer.from(array.buffer).toString("base64");
-const { cases, clip, ridge, variance } = JSON.parse(readFileSync(0, "utf8"));
+const { cases, unlabelled, method, clip, ridge, variance } = JSON.parse(readFileSync(0, "utf8"));
 const found = [];
 for (const { features, y, width, classes, shared, clients, columns, share } of cases) {
   const embeddings = floats(features);
@@ -31,4 +32,11 @@ for (const { features, y, width, classes, shared, clients, columns, share } of c
     seconds,
   });
 }
-process.stdout.write(JSON.stringify(found));
+const adapted = [];
+for (const { features, shared, clients, columns, far } of unlabelled) {
+  const all = { gram: wholes(shared.gram), moment: wholes(shared.moment), classes: shared.classes };
+  const exchange = { shared: all, clients, own: null, method, orientationFree: columns, version: 1, sha256: "a" };
+  const head = await pseudoLabelledHead(exchange, floats(features), far);
+  adapted.push(head && { weight: written(head.weight), bias: written(head.bias) });
+}
+process.stdout.write(JSON.stringify({ found, adapted }));

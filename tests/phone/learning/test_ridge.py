@@ -60,8 +60,8 @@ def test_sums_and_heads_are_those_of_numpy(by_node: ByNode) -> None:
         case(4, 7, 2, count=0),
         case(5, 783, 6, personal=1, count=200),  # as long as the plan's own network has them
     ]
-    given = {"clip": CLIP, "ridge": RIDGE, "variance": MIN_VARIANCE}
-    answers = by_node("ridge_of.mjs", {"cases": [request(each) for each in cases], **given})
+    given = {"clip": CLIP, "ridge": RIDGE, "variance": MIN_VARIANCE, "unlabelled": [], "method": {}}
+    answers = by_node("ridge_of.mjs", {"cases": [request(each) for each in cases], **given})["found"]
     for each, found in zip(cases, answers, strict=True):
         own = travelling(sums_of(each["features"], each["y"], each["classes"], CLIP))
         assert np.array_equal(unpacked(found["gram"], "<i4"), own.gram)
@@ -72,6 +72,37 @@ def test_sums_and_heads_are_those_of_numpy(by_node: ByNode) -> None:
         assert unpacked(found["bias"], "<f8") == pytest.approx(head.bias, abs=1e-6)
         assert found["predicted"] == head.classes(each["features"]).tolist()
         assert found["distance"] == pytest.approx(distance(each["shared"]), rel=1e-9)
+
+
+def test_windows_without_labels_give_the_head_that_they_give_a_board(by_node: ByNode) -> None:
+    """Also where either view of them, or their number, says that it is not to be used."""
+    from tests.federation.aggregation.test_pseudo_labels import CLIENTS, COLUMNS, OPTIONS, head_of, world
+
+    given = [world(0), world(1, count=130), world(2, count=99), world(3)]
+    mixed = np.random.default_rng(1).permuted(given[3].features, axis=0)
+    given[3] = given[3]._replace(features=mixed)
+    far = [False, False, False, False, True]
+    given.append(given[0])
+    unlabelled = [
+        {
+            "features": packed(each.features),
+            "shared": {"gram": packed(each.shared.gram), "moment": packed(each.shared.moment), "classes": 3},
+            "clients": CLIENTS,
+            "columns": COLUMNS,
+            "far": is_far,
+        }
+        for each, is_far in zip(given, far, strict=True)
+    ]
+    method = OPTIONS._asdict()
+    asked = {"cases": [], "unlabelled": unlabelled, "method": method, "clip": CLIP, "ridge": RIDGE, "variance": 1}
+    answers = by_node("ridge_of.mjs", asked)["adapted"]
+    for each, is_far, found in zip(given, far, answers, strict=True):
+        wanted = head_of(each, is_far=is_far)
+        assert (found is None) == (wanted is None)
+        if wanted is not None:
+            assert unpacked(found["weight"], "<f8") == pytest.approx(wanted.weight.reshape(-1), abs=1e-6)
+            assert unpacked(found["bias"], "<f8") == pytest.approx(wanted.bias, abs=1e-6)
+    assert [found is None for found in answers] == [False, False, True, True, True]
 
 
 def distance(shared: FixedSums) -> float:

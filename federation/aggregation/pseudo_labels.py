@@ -1,0 +1,82 @@
+"""A head of everybody's sums and a device's own windows without labels, which count as what the shared head names them.
+
+One step of self-training with pseudo-labels (D.-H. Lee: Pseudo-Label: The Simple and Efficient Semi-Supervised Learning
+Method for Deep Neural Networks, ICML workshop 2013). Of the windows that the shared head puts into a class the half
+with the largest margin counts. The names are always the shared head's, never the new one's: nothing feeds on itself.
+
+Where the shared head is wrong, its names make it worse, so a device takes such a head only where it sees three things
+that need no label: enough windows; gravity that lies as it does for most (`models.orientation`); and the head on all
+features and the one without axes naming most windows alike, two views of which one cannot lean on how the device lies
+(A. Blum, T. Mitchell: Combining Labeled and Unlabeled Data with Co-Training, COLT 1998). docs/methods.md, 'Own windows
+without labels', has what it gives and where it would hurt.
+
+In numpy, for programs that must not load torch; the simulation and devices with torch call the same function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from federation.aggregation.ridge_numpy import (
+    Doubles,
+    FixedSums,
+    RidgeHead,
+    RidgeOptions,
+    solve,
+    solve_mean,
+    sums_of,
+    travelling,
+)
+
+WEIGHT = 0.03
+"""Of the device's windows against all others' together."""
+KEPT_SHARE = 0.5
+MIN_WINDOWS = 100
+"""Two minutes: of fewer it changed nothing, or did harm."""
+MIN_AGREEMENT = 0.8
+"""Of the windows that both views name alike."""
+
+
+def pseudo_labelled_head(
+    shared: FixedSums,
+    clients: int,
+    features: NDArray[np.floating],
+    options: RidgeOptions,
+    columns: Sequence[int],
+    *,
+    is_far: bool,
+) -> RidgeHead | None:
+    """Solve the head of everybody's sums and the device's windows, features (n, D), as the shared head names them.
+
+    clients: whose sums `shared` is.
+    columns: of the features that do not depend on how the device lies.
+
+    None where it is not to be used: too few windows, gravity that lies far from most, two views that disagree.
+    """
+    classes, share = shared.moment.shape[1], options.orientation_free_share
+    if is_far or len(features) < MIN_WINDOWS or classes < 2 or clients < 1 or not columns or not 0 < share < 1:
+        return None
+    whole, free = (solve(shared, None, 0, options.ridge, of).scores(features) for of in (None, columns))
+    if np.mean(whole.argmax(1) == free.argmax(1)) < MIN_AGREEMENT:
+        return None
+    kept, names = surest((1 - share) * whole + share * free)
+    own = travelling(sums_of(features[kept], names[kept], classes, options.clip))
+    return solve_mean(shared, own, WEIGHT * clients, options.ridge, columns, share)
+
+
+def surest(scores: Doubles) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return of scores (n, K) the rows of the larger margins in each class, ascending, and every row's class (n,).
+
+    A class has at least one; of equal margins the earlier ones.
+    """
+    names = scores.argmax(1)
+    second, first = np.sort(scores, axis=1)[:, -2:].T
+    kept = []
+    for name in np.unique(names):
+        rows = np.flatnonzero(names == name)
+        order = np.argsort(-(first - second)[rows], kind="stable")
+        kept.append(rows[order[: max(1, int(len(rows) * KEPT_SHARE))]])
+    return np.sort(np.concatenate(kept)), names
