@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Literal
 
 from edge_agent.machine.events import Kind
@@ -26,6 +25,7 @@ from federation.protocol.messages import (
     Runtime,
 )
 from gaitway import plugins
+from gaitway.python310 import StrEnum
 from gaitway.tasks import task_of
 
 UNANNOUNCED_S = 20.0

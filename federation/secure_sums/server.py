@@ -9,7 +9,6 @@ are opened, and of a device whose vector comes twice or late it adds nothing.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +43,7 @@ from federation.secure_sums.messages import (
     written,
 )
 from federation.secure_sums.unmasking import Opening, unmasked
+from gaitway.python310 import StrEnum
 
 
 class ServerStage(StrEnum):
