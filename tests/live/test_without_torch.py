@@ -6,7 +6,9 @@ The device's interpreter finds no torch, onnx, scipy, pandas and Pillow; everyth
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import sys
 from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
@@ -30,6 +32,8 @@ from tests.live.fleet import embedded, fleet
 
 ROUNDS = 4
 WITH, WITHOUT = "s00_phone100-waist", "s00_phone100-shin"
+LITE_PYTHON = os.environ.get("GAITWAY_LITE_PYTHON", sys.executable)
+"""Of the device without torch: `make check-python310` gives one that has no torch."""
 NOT_IN_EDGE_LITE = frozenset({"torch", "onnx", "onnxscript", "scipy", "pandas", "PIL"})
 HIDDEN = """
 import sys
@@ -131,7 +135,8 @@ def test_a_device_without_torch_and_one_with_it_make_a_model_that_is_better_than
         here.get("/v1/federations", {"name": "live", "plan": plan().model_dump(mode="json")})
         assert here.get("/v1/federations/live")["program"]["state"] in ("making", "ready")  # the request did not wait
         for device in (WITH, WITHOUT):
-            here.add_device(agent_toml(tmp_path, device, here.url, here.mqtt), "--until-finished")
+            python = LITE_PYTHON if device == WITHOUT else sys.executable
+            here.add_device(agent_toml(tmp_path, device, here.url, here.mqtt), "--until-finished", python=python)
         # the other one's exports are tested elsewhere, and take longer than all rounds
         here.wait_for(lambda: here.devices[WITHOUT].has_left, "the device without torch does not leave")
         assert here.devices[WITHOUT].process.returncode == 0, here.devices[WITHOUT].said()
