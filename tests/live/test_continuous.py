@@ -1,7 +1,6 @@
 """A continuous federation through real processes: devices join one after another, one is killed, one leaves.
 
-Each version is bit for bit the simulation's one round with the devices that are in it, also after one has left. The
-one that leaves and comes back finds no torch, onnx, scipy and pandas: its sums have the same bits.
+Each version is bit for bit the simulation's one round with the devices that are in it, also after one has left.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from sim.data.federated_data import FederatedData
 from sim.experiment import Experiment
 from sim.run import build_simulation, load_data
 from tests.live.fleet import Fleet, embedded, fleet
-from tests.live.test_without_torch import torch_hidden
 from tests.live.walks import assert_same, data_options, experiment_for, plan_of
 
 SYNTHETIC = ("s00_phone100-waist", "s00_phone200-waist", "s00_phone50-waist")
@@ -104,11 +102,7 @@ def test_the_same_with_four_persons_of_motionsense(gaitway_data: Path, tmp_path:
 def episode(world: World, folder: Path) -> None:
     """Let all join, the last one be killed as it sends, the second leave and come back; compare each version."""
     transports = ("mqtt", "http", "mqtt", "http")
-
-    def under(name: str) -> list[str]:
-        return torch_hidden(folder, name, {world.names[1]}) if name != "server" else []
-
-    with fleet(folder, under, broker=embedded) as here:
+    with fleet(folder, broker=embedded) as here:
         here.get("/v1/federations", {"name": "live", "plan": plan_of(world.settings).model_dump(mode="json")})
         configs = [
             world.write_config(folder, name, here, transport)
