@@ -21,7 +21,7 @@ DEMO_ARGS ?=
 PYTEST_ARGS ?=
 SOAK_ARGS ?=
 
-.PHONY: help setup phone messages check test test-ci test-slow demo bench soak check-aarch64 walkthrough lock sbom dist docs screenshots
+.PHONY: help setup phone messages check test test-ci test-slow demo bench soak check-aarch64 check-python310 walkthrough lock sbom dist docs screenshots
 .DELETE_ON_ERROR:
 
 help:  ## show this list
@@ -82,6 +82,9 @@ test-slow: $(STAMP)  ## what takes minutes to hours: two hundred kills, every op
 
 check-aarch64: $(STAMP)  ## a wheel for 64-bit ARM exists for everything that a device needs (asks pip's index)
 	$(BIN)/python deploy/check_aarch64.py
+
+check-python310: $(STAMP)  ## a device without torch on Python 3.10, where one is found: types, tests, a live federation
+	$(BIN)/python deploy/check_python310.py
 
 demo: $(STAMP)  ## a live federation of four devices; DATA=../shared/data runs it on real recordings
 	$(BIN)/python demo/run.py $(if $(DATA),--data "$(DATA)") $(DEMO_ARGS)

@@ -130,7 +130,7 @@ def files_of(store: StateStore) -> set[str]:
 
 def keys_text(keys: frozenset[int]) -> str:
     """Write windows' numbers as text."""
-    return base64.b64encode(b"".join(key.to_bytes(KEY_BYTES) for key in sorted(keys))).decode()
+    return base64.b64encode(b"".join(key.to_bytes(KEY_BYTES, "big") for key in sorted(keys))).decode()
 
 
 def keys_of(text: str) -> frozenset[int]:
@@ -140,7 +140,7 @@ def keys_of(text: str) -> frozenset[int]:
 
 def read_keys(data: bytes) -> frozenset[int]:
     """Read windows' numbers as the training process writes them."""
-    return frozenset(int.from_bytes(data[at : at + KEY_BYTES]) for at in range(0, len(data), KEY_BYTES))
+    return frozenset(int.from_bytes(data[at : at + KEY_BYTES], "big") for at in range(0, len(data), KEY_BYTES))
 
 
 def contribution_json(sent: Contribution | None) -> str:

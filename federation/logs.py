@@ -9,8 +9,10 @@ from __future__ import annotations
 import copy
 import json
 import logging
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
+
+from gaitway.python310 import UTC
 
 FIELDS = ("federation", "round", "device", "update")
 MESSAGE_CHARACTERS = 8_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -11,6 +10,7 @@ from pydantic import ValidationError
 from federation.errors import SettingsError
 from federation.plan import Plan
 from gaitway.errors import first_problem
+from gaitway.python310 import tomllib
 
 
 def read_plan(path: Path) -> Plan:

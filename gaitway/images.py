@@ -152,10 +152,12 @@ def opened(
         raise ImageError(f"images need Pillow ({error}): pip install pillow") from error
     damaged = (OSError, EOFError, zlib.error, SyntaxError, ValueError, Warning, Image.DecompressionBombError)
     try:
-        with warnings.catch_warnings(action="error"), Image.open(io.BytesIO(content), formats=formats) as image:
-            if image.width * image.height > max_pixels:
-                raise ImageError(f"{name} claims {image.width} × {image.height} pixels; the limit is {max_pixels}")
-            yield image
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with Image.open(io.BytesIO(content), formats=formats) as image:
+                if image.width * image.height > max_pixels:
+                    raise ImageError(f"{name} claims {image.width} × {image.height} pixels; the limit is {max_pixels}")
+                yield image
     except UnidentifiedImageError as error:  # Pillow's words name a buffer in memory
         came = f"it begins with {content[:12]!r}" if content else "it is empty"
         raise ImageError(f"{name} is no image that can be read: {came}; expected {expected}") from error

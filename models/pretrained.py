@@ -63,7 +63,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     try:
         if (unpacked := _unpacked_bytes(path)) > MAX_BYTES:
             raise CheckpointError(f"{path}: {unpacked} bytes unpacked; expected at most {MAX_BYTES}")
-        with warnings.catch_warnings(action="ignore"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             content = torch.load(path, map_location="cpu", weights_only=True)
     except CheckpointError:
         raise

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
+if sys.version_info < (3, 11):
+    raise ImportError(
+        f"the simulation needs Python 3.11 or newer, and this is {sys.version.split()[0]}; a device takes 3.10"
+    )
+
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack

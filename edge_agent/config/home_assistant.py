@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
 
 from pydantic import Field, model_validator
 
 from edge_agent.config.section import Section
 from edge_agent.config.training import PORT, TLS_PORT, BrokerPlace
+from gaitway.python310 import Self
 
 
 class HomeAssistantSection(Section):

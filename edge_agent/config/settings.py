@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -21,6 +20,7 @@ from federation.plan import Name
 from federation.protocol.messages import Compression, Precision
 from gaitway import plugins
 from gaitway.errors import did_you_mean, first_problem
+from gaitway.python310 import Self, tomllib
 
 ENVIRONMENT = "GAITWAY_EDGE_"
 """What every environment variable of the agent begins with, such as GAITWAY_EDGE_BROKER_PASSWORD."""

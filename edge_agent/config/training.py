@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, model_validator
 
 from edge_agent.config.section import Section
 from federation.protocol.messages import Runtime
+from gaitway.python310 import Self
 from gaitway.tasks.soundness import MIN_EXAMPLES
 
 TrainingDevice = Literal["auto", "cpu", "cuda"]

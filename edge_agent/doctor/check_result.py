@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import NamedTuple
+
+from gaitway.python310 import StrEnum
 
 
 class Level(StrEnum):

@@ -212,7 +212,7 @@ def _restored(transition: Transition, a: Announcement) -> None:
 
 def _share_of(device: str) -> float:
     """Draw a number in [0, 1) that is the device's own, so that a fleet does not answer at once."""
-    return int.from_bytes(hashlib.sha256(device.encode()).digest()[:4]) / 2**32
+    return int.from_bytes(hashlib.sha256(device.encode()).digest()[:4], "big") / 2**32
 
 
 def _answer_presence_check(transition: Transition) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Literal
 
 from edge_agent.machine.events import Kind
@@ -29,6 +28,7 @@ from federation.protocol.messages import (
 )
 from federation.secure_sums.messages import SumRequest, read
 from gaitway import plugins
+from gaitway.python310 import StrEnum
 from gaitway.tasks import task_of
 
 UNANNOUNCED_S = 20.0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import date, datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -31,6 +31,7 @@ from edge_agent.storage.window_listing import Selection, by_class, by_day, delet
 from edge_agent.storage.window_store import FILE_NAME as WINDOWS_FILE
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.teaching.teacher import Teacher
+from gaitway.python310 import Self
 from har_pipeline import Window
 
 MAX_STRETCHES, MAX_DAYS, MAX_JUDGED = 50, 60, 10

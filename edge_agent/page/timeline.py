@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from contextlib import closing
 from datetime import date, datetime
-from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -17,6 +16,7 @@ from edge_agent.page.timeline_html import DayView, Done, address_of, day_page
 from edge_agent.storage.labels import known_activity, label_span, undo, vocabulary
 from edge_agent.storage.timeline import bounds, days, read_minutes, uncertain
 from edge_agent.storage.window_store import FILE_NAME, WindowStore
+from gaitway.python310 import Self
 
 ASKED_DAYS, MAX_DAYS = 14, 62
 DAY_S = 86_400.0

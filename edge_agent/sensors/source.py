@@ -106,6 +106,9 @@ class ThreadedSource(ABC):
         except (AgentError, PipelineError, OSError) as error:
             if not stop.is_set():
                 self.post(SensorFailed(str(error)))
+        except ModuleNotFoundError as error:  # of pandas or Pillow, which `edge-lite` leaves out
+            kind = self.config.sensors.source
+            self.post(SensorFailed(f"[sensors] source = {kind!r} needs {error.name}: pip install {error.name}"))
         finally:
             give_memory_back()
 

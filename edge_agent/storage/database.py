@@ -17,8 +17,16 @@ from federation.private_files import private_file, private_folder
 BUSY_S = 30.0
 VERSION = 2
 """In the file's `user_version`; raised when a program of an earlier one could not read what this one writes. 1: 0.2."""
-FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
-NOT_DAMAGED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+ERROR_TEXTS = {
+    13: "database or disk is full",
+    10: "disk I/O error",
+    5: "database is locked",
+    6: "database table is locked",
+    8: "attempt to write a readonly database",
+    14: "unable to open database file",
+}
+"""SQLite's codes (sqlite.org/rescode.html) and how it says them: Python 3.10 has no `sqlite_errorcode`."""
+FULL, NOT_DAMAGED = (13, 10), (5, 6, 8, 14)
 
 
 def open_database(path: Path, schema: str, upgrade: str = "") -> sqlite3.Connection:
@@ -87,7 +95,7 @@ def sqlite_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        code = error_code(error)
         if code in FULL:
             raise DiskFullError(f"no room on the disk for {path}: {error}; delete something else there") from error
         if code in NOT_DAMAGED:
@@ -95,3 +103,11 @@ def sqlite_errors(path: Path) -> Iterator[None]:
         if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
             raise
         raise DamagedError(f"{path} cannot be used: {error}; move it away to start anew") from error
+
+
+def error_code(error: sqlite3.DatabaseError) -> int:
+    """Return SQLite's primary code; of Python 3.10, which keeps none, one of `ERROR_TEXTS` by its text, else 0."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    if code is not None:
+        return code & 0xFF
+    return next((number for number, text in ERROR_TEXTS.items() if str(error).startswith(text)), 0)

@@ -168,7 +168,7 @@ def window_keys(windows: ClientWindows) -> frozenset[int]:
     """
     rows = zip(windows.session.tolist(), windows.start_s.tolist(), windows.y.tolist(), strict=True)
     packed = (struct.pack("<qdd", session, begin, y) for session, begin, y in rows)
-    return frozenset(int.from_bytes(hashlib.blake2b(row, digest_size=8).digest()) >> 1 for row in packed)
+    return frozenset(int.from_bytes(hashlib.blake2b(row, digest_size=8).digest(), "big") >> 1 for row in packed)
 
 
 def training_windows(windows: ClientWindows, data: DataSpec, settings: Preparation) -> ClientWindows:

@@ -200,7 +200,7 @@ def train(context: TrainingRuntime) -> Client:
     write_file(job.out / RESULT, json.dumps(record).encode())
     if job.continuous:
         keys = sorted(window_keys(data.train))
-        write_file(job.out / WINDOW_KEYS, b"".join(key.to_bytes(KEY_BYTES) for key in keys))
+        write_file(job.out / WINDOW_KEYS, b"".join(key.to_bytes(KEY_BYTES, "big") for key in keys))
     elif leaves_model(job.plan):
         context.save(trained.client, job.out, job.round)
         if context.has_global_model and context.is_trained():

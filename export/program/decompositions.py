@@ -31,8 +31,11 @@ def _windows(x: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
 
 
 def _as_matrix(weight: Tensor) -> Tensor:
-    """Lay a kernel (out, C, k) out as (k · C, out), as `_windows` has its columns."""
-    return weight.permute(2, 1, 0).reshape(-1, weight.shape[0])
+    """Lay a kernel (out, C, k) out as (out, k · C), as `_windows` has its columns.
+
+    One dimension moves: ONNX Runtime copies blocks then, and takes the product's transpose as an option of it.
+    """
+    return weight.permute(0, 2, 1).reshape(weight.shape[0], -1)
 
 
 def _is_plain(weight: Tensor, stride: list[int], dilation: list[int], transposed: bool, groups: int) -> bool:
@@ -55,7 +58,7 @@ def convolution(
     if not _is_plain(weight, stride, dilation, transposed, groups):
         return NotImplemented
     windows = _windows(x, weight.shape[2], stride[0], padding[0])
-    product = windows.reshape(-1, windows.shape[2]) @ _as_matrix(weight)
+    product = windows.reshape(-1, windows.shape[2]) @ _as_matrix(weight).t()
     shifted = product if bias is None else product + bias
     return shifted.reshape(*windows.shape[:2], -1).permute(0, 2, 1)
 
@@ -82,10 +85,10 @@ def convolution_backward(
     rows = gradient.permute(0, 2, 1).reshape(-1, gradient.shape[1])
     of_x = of_weight = None
     if wanted[1]:
-        product = windows.reshape(-1, columns).t() @ rows
-        of_weight = product.reshape(kernel, channels, -1).permute(2, 1, 0)
+        product = rows.t() @ windows.reshape(-1, columns)
+        of_weight = product.reshape(-1, kernel, channels).permute(0, 2, 1)
     if wanted[0]:
-        parts = torch.split((rows @ _as_matrix(weight).t()).reshape(batch, places, columns), step * channels, 2)
+        parts = torch.split((rows @ _as_matrix(weight)).reshape(batch, places, columns), step * channels, 2)
         added = [F.pad(part, (0, 0, i, len(parts) - 1 - i)) for i, part in enumerate(parts)]
         padded = sum(added[1:], start=added[0]).reshape(batch, -1, channels)
         padded = F.pad(padded, (0, 0, 0, max(0, length + 2 * pad - padded.shape[1])))
@@ -93,16 +96,35 @@ def convolution_backward(
     return of_x, of_weight, rows.sum(0) if wanted[2] else None
 
 
+def _channels_last(signal: Tensor, batch: int, channels: int, size: int) -> Tensor:
+    return signal.reshape(batch, channels, size).permute(0, 2, 1)
+
+
+def _of_channels(of_groups: Tensor, channels: int) -> Tensor:
+    """Give each channel its group's number: (B, groups) → (B, 1, C), whose rows add to rows of a signal (B, T, C)."""
+    batch, groups = of_groups.shape
+    return of_groups[:, :, None].expand(batch, groups, channels // groups).reshape(batch, 1, channels)
+
+
+def _of_groups(of_channels: Tensor, groups: int) -> Tensor:
+    """Add the numbers (B, C) of each group's channels: (B, groups)."""
+    return of_channels.reshape(of_channels.shape[0], groups, -1).sum(2)
+
+
 def group_norm(
     x: Tensor, weight: Tensor, bias: Tensor, batch: int, channels: int, size: int, groups: int, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalize x (B, C, size) by groups of channels; return it, means (B, groups) and 1/deviations."""
-    grouped = x.reshape(batch, channels, size).permute(0, 2, 1).reshape(batch, size, groups, -1)
-    mean = grouped.mean((1, 3), keepdim=True)
-    centred = grouped - mean
-    scale = ((centred * centred).mean((1, 3), keepdim=True) + eps) ** -0.5
-    out = ((centred * scale).reshape(batch, size, channels) * weight + bias).permute(0, 2, 1)
-    return out.reshape(x.shape), mean[:, 0, :, 0], scale[:, 0, :, 0]
+    """Normalize x (B, C, size) by groups of channels; return it, means (B, groups) and 1/deviations.
+
+    Sums over time come first, and whole rows of channels are shifted and scaled: on (B, T, groups, C / groups) ONNX
+    Runtime would do so by runs of a dozen numbers.
+    """
+    signal, count = _channels_last(x, batch, channels, size), size * channels // groups
+    mean = _of_groups(signal.sum(1), groups) / count
+    centred = signal - _of_channels(mean, channels)
+    scale = (_of_groups((centred * centred).sum(1), groups) / count + eps) ** -0.5
+    out = (centred * (_of_channels(scale, channels) * weight) + bias).permute(0, 2, 1)
+    return out.reshape(x.shape), mean, scale
 
 
 def group_norm_backward(
@@ -117,18 +139,14 @@ def group_norm_backward(
     groups: int,
     wanted: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of x, weight and bias."""
-
-    def last(signal: Tensor) -> Tensor:
-        return signal.reshape(batch, channels, size).permute(0, 2, 1)
-
-    of_out, middle, spread = last(gradient), mean[:, None, :, None], scale[:, None, :, None]
-    normed = (last(x).reshape(batch, size, groups, -1) - middle) * spread
-    weighted = (of_out * weight).reshape(batch, size, groups, -1)
-    along = (weighted * normed).mean((1, 3), keepdim=True)
-    of_x = spread * (weighted - weighted.mean((1, 3), keepdim=True) - normed * along)
-    of_weight = (of_out * normed.reshape(batch, size, channels)).sum((0, 1))
-    return of_x.reshape(batch, size, channels).permute(0, 2, 1).reshape(x.shape), of_weight, of_out.sum((0, 1))
+    """Return the gradients of x, weight and bias, by the sums over time that all three need."""
+    of_out, signal = (_channels_last(each, batch, channels, size) for each in (gradient, x))
+    count, spread = size * channels // groups, _of_channels(scale, channels)
+    centred = signal - _of_channels(mean, channels)
+    of_bias, along = of_out.sum(1), (of_out * centred).sum(1) * spread[:, 0]
+    shift, slope = (_of_channels(_of_groups(each * weight, groups) / count, channels) for each in (of_bias, along))
+    of_x = of_out * (spread * weight) - (centred * (spread * spread * slope) + spread * shift)
+    return of_x.permute(0, 2, 1).reshape(x.shape), along.sum(0), of_bias.sum(0)
 
 
 def _one_hot(index: Tensor, rows: int, like: Tensor) -> Tensor:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
 
 from federation.records import Tensors
+from gaitway.python310 import Self
 
 
 @dataclass(frozen=True, kw_only=True)

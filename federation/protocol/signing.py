@@ -18,10 +18,10 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Callable
-from enum import StrEnum
 from typing import NamedTuple
 
 from federation.errors import WireError
+from gaitway.python310 import StrEnum
 
 MARK = b"gaitway-signed/1"
 """Keeps a signature from meaning anything elsewhere; also the first word of a signed message."""

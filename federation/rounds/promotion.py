@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import StrEnum
 
 from federation.plan import PromotionSettings
+from gaitway.python310 import StrEnum
 from gaitway.tasks import Metric
 
 

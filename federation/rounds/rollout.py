@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from fractions import Fraction
 
 from federation.errors import RolloutError
 from federation.plan import RolloutSettings
 from federation.seeds import seed_for
+from gaitway.python310 import StrEnum
 
 MILLION = 1_000_000
 """Places are told to devices in millionths: whole numbers are the same in every language."""

@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from federation.aggregation.screening import examples_limit
 from federation.errors import RoundError
 from federation.method import Method
 from federation.plan import Plan, RoundSettings
 from federation.seeds import generator
+from gaitway.python310 import StrEnum
 
 
 class RoundPhase(StrEnum):

@@ -11,7 +11,6 @@ neighbour either the seed's share or the mask key's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -43,6 +42,7 @@ from federation.secure_sums.messages import (
     read,
     written,
 )
+from gaitway.python310 import StrEnum
 
 
 class ClientStage(StrEnum):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from secrets import token_bytes
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from federation.protocol.signing import Kind
 from federation.secure_sums.neighbours import MIN_MEMBERS
 from federation.secure_sums.shamir import Entropy
+from gaitway.python310 import StrEnum
 
 
 class ServerMessage(StrEnum):

@@ -9,7 +9,6 @@ are opened, and of a device whose vector comes twice or late it adds nothing.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -45,6 +44,7 @@ from federation.secure_sums.messages import (
     written,
 )
 from federation.secure_sums.unmasking import Opening, unmasked
+from gaitway.python310 import StrEnum
 
 MAX_INLINE_BYTES = 64 * 1024
 """Of what all members are told alike: what is longer comes apart from what each is told, once for all."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from gaitway.errors import GaitwayError
+from gaitway.python310 import StrEnum
 from gaitway.tasks.metric import Metric
 from gaitway.tasks.soundness import Soundness
 

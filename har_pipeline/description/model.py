@@ -10,7 +10,6 @@ gyro = { columns = ["gx", "gy", "gz"], unit = "deg/s" }
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -19,6 +18,7 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from gaitway.errors import did_you_mean, first_problem
+from gaitway.python310 import tomllib
 from har_pipeline.description.keys import (
     DATE,
     GROUPS,

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
+from gaitway.python310 import UTC
 from har_pipeline.apps.export import AppExport, AppTable, PartSamples
 from har_pipeline.apps.files import FileHead
 from har_pipeline.apps.reader import AppReader

@@ -8,10 +8,11 @@ from collections.abc import Hashable, Iterator
 from pathlib import Path
 from tempfile import mkdtemp
 from types import TracebackType
-from typing import Generic, NamedTuple, Self, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from gaitway.python310 import Self
 from har_pipeline.readers.tables import Table
 from har_pipeline.recording import Recording, Sensor
 

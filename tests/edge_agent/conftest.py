@@ -5,15 +5,17 @@ from __future__ import annotations
 import queue
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from edge_agent.machine.events import DataReady, Event
 from edge_agent.sensors import open_source
 from har_pipeline import ClientWindows, prepare
-from tests.edge_agent.factories import DEVICE, OPTIONS, make_config
-from tests.edge_agent.reference import PLANS
-from tests.edge_agent.supervised import SupervisedDevice
+from tests.edge_agent.factories import DEVICE, OPTIONS, PLANS, make_config
+
+if TYPE_CHECKING:
+    from tests.edge_agent.supervised import SupervisedDevice
 
 
 @pytest.fixture(scope="module")
@@ -38,4 +40,6 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def supervised_device(device: Path, tmp_path: Path, request: pytest.FixtureRequest) -> SupervisedDevice:
     """A supervisor over a copy of that folder; the parameter is the number of epochs."""
+    from tests.edge_agent.supervised import SupervisedDevice  # with torch, which tests of other parts run without
+
     return SupervisedDevice(Path(shutil.copytree(device, tmp_path / "device")), request.param)

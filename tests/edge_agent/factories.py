@@ -78,3 +78,9 @@ def make_config(folder: Path, model: str | None = None, **training: Any) -> Conf
         training=TrainingSection(**training),
         conditions=ConditionsSection(ignore=("all",)),
     )
+
+
+PLANS = {
+    "fedavg": make_plan(),
+    "fedali": make_plan("fedali", "har_cnn_alp", prototypes=[8]),
+}

@@ -25,12 +25,7 @@ from federation.training.local_round import Setup
 from federation.tree import flatten
 from har_pipeline import ChannelStatistics, ClientWindows, dataset_settings, split_client
 from models import build
-from tests.edge_agent.factories import DEVICE, make_config, make_plan, pointer
-
-PLANS = {
-    "fedavg": make_plan(),
-    "fedali": make_plan("fedali", "har_cnn_alp", prototypes=[8]),
-}
+from tests.edge_agent.factories import DEVICE, make_config, pointer
 
 
 class Federation:

@@ -106,6 +106,7 @@ def trained(program: bytes, broadcast: bytes, windows: list[Any]) -> Arrays:
 
 
 def data_of(windows: list[Any]) -> LocalData:
+    """Split a phone's windows as a device does."""
     labels = a_plan().labels
     starts, names, sessions, x = zip(*(one for one in windows if one[1] in labels), strict=True)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(sessions))}

@@ -9,7 +9,7 @@ import io
 import json
 import re
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,9 +55,9 @@ def a_plan() -> Plan:
     return Plan.model_validate({**plan.model_dump(), **changed})
 
 
-def exported(client: str) -> bytes:
-    """Write somebody's windows as the phone's own export has them."""
-    options = {**data_options(PHONE_MINUTES), "subjects": 2}
+def exported(client: str, activities: Collection[str] = ()) -> bytes:
+    """Write somebody's windows as the phone's own export has them: all, or those of some activities."""
+    options = {**data_options(PHONE_MINUTES), "subjects": 3}
     stream = StreamPipeline(PipelineSettings(), dataset_labels("synthetic", options))
     windows = [
         window
@@ -69,6 +69,8 @@ def exported(client: str) -> bytes:
     print(HEADER, file=text)
     before, number = None, 0
     for window in windows:
+        if activities and labels[window.y] not in activities:
+            continue
         follows = before is not None and before.session == window.session
         follows = follows and abs(window.start_s - before.start_s - 1.28) < 1e-6
         number += not follows
@@ -130,9 +132,9 @@ def withdraws_and_returns(here: Fleet, page: Page) -> None:
     assert all(torch.equal(after[name], before[name]) for name in ("gram", "moment")), "the same windows, the same sums"
 
 
-def bring_windows(here: Fleet, page: Page, name: str) -> None:
+def bring_windows(here: Fleet, page: Page, name: str, content: bytes | None = None) -> None:
     page.goto(f"{here.url}/phone/#data")
-    file = {"name": f"{name}.csv", "mimeType": "text/csv", "buffer": exported(PHONES[name])}
+    file = {"name": f"{name}.csv", "mimeType": "text/csv", "buffer": content or exported(PHONES[name])}
     page.get_by_label("A file of this app").set_input_files(file)
     page.get_by_role("button", name="Import").click()
     page.get_by_text("windows came in").wait_for()

@@ -6,7 +6,10 @@ The device's interpreter finds no torch, onnx, scipy, pandas and Pillow; everyth
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import sys
+from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
 
@@ -29,13 +32,16 @@ from tests.live.fleet import embedded, fleet
 
 ROUNDS = 4
 WITH, WITHOUT = "s00_phone100-waist", "s00_phone100-shin"
+LITE_PYTHON = os.environ.get("GAITWAY_LITE_PYTHON", sys.executable)
+"""Of the device without torch: `make check-python310` gives one that has no torch."""
+NOT_IN_EDGE_LITE = frozenset({"torch", "onnx", "onnxscript", "scipy", "pandas", "PIL"})
 HIDDEN = """
 import sys
 
 class Hidden:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"torch", "onnx", "onnxscript", "scipy", "pandas", "PIL"}:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        if name.partition(".")[0] in {names}:
+            raise ModuleNotFoundError("No module named " + name, name=name)
 
 sys.meta_path.insert(0, Hidden())
 """
@@ -70,18 +76,33 @@ def data_of(folder: Path) -> LocalData:
     return local_data(windows, plan().data, dataset_settings("synthetic"))
 
 
+def torch_hidden(
+    folder: Path, name: str, devices: Collection[str], hidden: Collection[str] = NOT_IN_EDGE_LITE
+) -> list[str]:
+    """Return what a fleet's program is run under: some devices find no torch, the server makes programs."""
+    if name == "server":
+        return ["env", "GAITWAY_PROGRAMS=true"]
+    if name not in devices:
+        return []
+    place = folder / "hidden"
+    place.mkdir(exist_ok=True)
+    (place / "sitecustomize.py").write_text(HIDDEN.replace("{names}", repr(set(hidden))))
+    return ["env", f"PYTHONPATH={place}:{Path(__file__).resolve().parents[2]}"]
+
+
 class Judge:
     """Trains on one device's windows alone as long as the federation did, and scores on all devices' holdouts."""
 
-    def __init__(self, data: dict[str, LocalData]) -> None:
-        agreed = plan()
+    def __init__(self, agreed: Plan, data: dict[str, LocalData]) -> None:
 
         def make() -> torch.nn.Module:
             return build(agreed.model.name, classes=len(agreed.labels), **agreed.model.options)
 
         module, self.data = initial_model(make, agreed.training.seed), data
         task = task_from_json(agreed.task)
-        self.setup = Setup(method_from_json(agreed.method), agreed.training, network(module), task, rounds=ROUNDS)
+        self.setup = Setup(
+            method_from_json(agreed.method), agreed.training, network(module), task, rounds=agreed.rounds.rounds
+        )
         self.initial = initial_client(module)
 
     def score(self, params: Tree) -> float:
@@ -94,7 +115,7 @@ class Judge:
     def alone(self, device: str) -> float:
         broadcast: Tree = {"params": self.initial.params}
         client, examples = self.initial, _examples(self.data[device])
-        for number in range(1, ROUNDS + 1):
+        for number in range(1, self.setup.rounds + 1):
             result = train_one(
                 self.setup, client, broadcast, examples, client_id=device, round_number=number, max_steps=None
             )
@@ -110,21 +131,12 @@ def _examples(data: LocalData, *, holdout: bool = False) -> Examples:
 @pytest.mark.ci
 @pytest.mark.service
 def test_a_device_without_torch_and_one_with_it_make_a_model_that_is_better_than_each_alone(tmp_path: Path) -> None:
-    hidden = tmp_path / "hidden"
-    hidden.mkdir()
-    (hidden / "sitecustomize.py").write_text(HIDDEN)
-    here_too = str(Path(__file__).resolve().parents[2])
-
-    def under(name: str) -> list[str]:
-        if name == WITHOUT:
-            return ["env", f"PYTHONPATH={hidden}:{here_too}"]
-        return ["env", "GAITWAY_PROGRAMS=true"] if name == "server" else []
-
-    with fleet(tmp_path, under, broker=embedded) as here:
+    with fleet(tmp_path, lambda name: torch_hidden(tmp_path, name, {WITHOUT}), broker=embedded) as here:
         here.get("/v1/federations", {"name": "live", "plan": plan().model_dump(mode="json")})
         assert here.get("/v1/federations/live")["program"]["state"] in ("making", "ready")  # the request did not wait
         for device in (WITH, WITHOUT):
-            here.add_device(agent_toml(tmp_path, device, here.url, here.mqtt), "--until-finished")
+            python = LITE_PYTHON if device == WITHOUT else sys.executable
+            here.add_device(agent_toml(tmp_path, device, here.url, here.mqtt), "--until-finished", python=python)
         # the other one's exports are tested elsewhere, and take longer than all rounds
         here.wait_for(lambda: here.devices[WITHOUT].has_left, "the device without torch does not leave")
         assert here.devices[WITHOUT].process.returncode == 0, here.devices[WITHOUT].said()
@@ -137,7 +149,7 @@ def test_a_device_without_torch_and_one_with_it_make_a_model_that_is_better_than
     assert runtimes(tmp_path) == {(WITH, "torch"): ROUNDS, (WITHOUT, "onnx"): ROUNDS}
     summary = json.loads((tmp_path / WITHOUT / "summary.json").read_text())
     assert Path(summary["model"]["path"]).is_file()  # one that it has exported and judged itself
-    judge = Judge({device: data_of(tmp_path / device) for device in (WITH, WITHOUT)})
+    judge = Judge(plan(), {device: data_of(tmp_path / device) for device in (WITH, WITHOUT)})
     together, *alone = judge.score(broadcast["params"]), judge.alone(WITH), judge.alone(WITHOUT)
     assert together > max(alone), (together, alone)
 

@@ -21,13 +21,14 @@ EVERYWHERE = (
     "gaitway.label_text",
     "gaitway.plugins",
     "gaitway.progress",
+    "gaitway.python310",
     "gaitway.tasks",
     "gaitway.terminal",
     "gaitway.threads",
     "gaitway.toml_text",
 )
 """For every package: the root of errors, the atomic write, what a network takes, images, tasks, what
-commands print to and end with, threads that do not end unheard, and TOML as it is written."""
+commands print to and end with, what Python 3.10 lacks, threads that do not end unheard, and TOML as it is written."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ PROGRAM_WITHOUT_TORCH = Rule(
 # The design's table; the longest name that a module lies below decides.
 TABLE = {
     "gaitway": Rule(),  # it finds the programs by their names, and loads the one that is wanted
+    "gaitway.python310": Rule((), ("tomli", "typing_extensions")),
     "har_pipeline": Rule((), ("numpy", "scipy", "pandas")),
     "models": Rule((), ("torch",)),
     "federation": Rule((), ("torch", "numpy", "scipy", "safetensors")),

@@ -46,6 +46,8 @@ def test_a_lock_satisfies_what_is_asked(name: str) -> None:
     held = locked(name, "torch")
     wanted = [*map(Requirement, PROJECT["dependencies"]), *(one for extra in WANTED[name] for one in asked(extra))]
     for requirement in wanted:
+        if requirement.marker and not requirement.marker.evaluate({"python_version": "3.11"}):
+            continue  # the locks begin with 3.11
         versions = held.get(canonicalize_name(requirement.name))
         assert versions, f"{requirement} is not in {name}.txt: run `make lock`"
         for version in versions:

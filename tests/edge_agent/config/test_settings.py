@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
 import pytest
 
 from edge_agent.config.settings import Config, example, load
 from edge_agent.errors import ConfigError
+from gaitway.python310 import tomllib
 
 GOOD = """
 [agent]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import re
+import sys
 import threading
 import zipfile
 from contextlib import closing
@@ -255,6 +256,13 @@ def test_what_is_wrong_is_said_with_the_file_and_the_line_by_the_source_and_the_
     assert re.search(words, event.reason), event.reason
     (told,) = [each for each in check_sensors(config, running=False) if each.level is Level.FAILURE]
     assert told.message == event.reason
+
+
+def test_a_device_without_pandas_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    event = Taken(configured(tmp_path, write(tmp_path / "walk.csv"), BY_COLUMN)).event
+    assert isinstance(event, SensorFailed)
+    assert event.reason == "[sensors] source = 'csv' needs pandas: pip install pandas"
 
 
 def test_another_rate_than_the_described_one_is_kept_for_status_and_doctor(tmp_path: Path) -> None:

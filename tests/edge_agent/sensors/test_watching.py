@@ -11,8 +11,7 @@ import pytest
 from edge_agent.machine.events import DataReady, Event
 from edge_agent.sensors import collector, open_source
 from edge_agent.storage.window_store import WindowStore
-from tests.edge_agent.factories import make_config
-from tests.edge_agent.reference import PLANS
+from tests.edge_agent.factories import PLANS, make_config
 
 
 def test_deleted_and_relabelled_windows_are_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

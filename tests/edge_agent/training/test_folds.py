@@ -30,8 +30,8 @@ from federation.tree import map_tree
 from har_pipeline import ClientWindows, Window, dataset_labels, dataset_settings, time_folds
 from har_pipeline.splits import overlaps
 from models.checkpoint import load_checkpoint
-from tests.edge_agent.factories import DEVICE, make_plan
-from tests.edge_agent.reference import PLANS, Federation, a_job
+from tests.edge_agent.factories import DEVICE, PLANS, make_plan
+from tests.edge_agent.reference import Federation, a_job
 
 WINDOW_S = 2.56
 

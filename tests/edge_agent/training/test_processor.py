@@ -21,8 +21,8 @@ from edge_agent.training.processor import ON_CPU, Placement, place
 from edge_agent.training.program_runtime import open_program
 from federation.tree import flatten
 from federation.wire.schema import schema_of
-from tests.edge_agent.factories import INSTANCE, make_plan
-from tests.edge_agent.reference import PLANS, a_job
+from tests.edge_agent.factories import INSTANCE, PLANS, make_plan
+from tests.edge_agent.reference import a_job
 from tests.edge_agent.training.test_program_runtime import DITTO, read
 from tests.one_device import GPU, OneDevice
 

@@ -30,8 +30,8 @@ from gaitway.tasks.classification import ClassSoundness, confusion, scores_of
 from har_pipeline import ClientWindows, dataset_labels, dataset_settings, split_client
 from models import build
 from models.checkpoint import load_checkpoint
-from tests.edge_agent.factories import DEVICE, INSTANCE, make_config, make_plan
-from tests.edge_agent.reference import PLANS, Federation, a_job, assert_same, run_process
+from tests.edge_agent.factories import DEVICE, INSTANCE, PLANS, make_config, make_plan
+from tests.edge_agent.reference import Federation, a_job, assert_same, run_process
 
 
 def test_the_device_has_the_windows_of_the_batch_preparation_bit_for_bit(device: Path, prepared: ClientWindows) -> None:

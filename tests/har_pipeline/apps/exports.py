@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 import numpy as np
 
+from gaitway.python310 import UTC
 from tests.har_pipeline.layouts import Files
 
 G = 9.80665

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
+from gaitway.python310 import tomllib
 from har_pipeline.cli import app
 from har_pipeline.description import Description, description_of
 from har_pipeline.description.model import Accelerometer, Labels, NumberColumn, TimeColumn

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import tomllib
 
 import numpy as np
 import pytest
 
+from gaitway.python310 import tomllib
 from har_pipeline import SourceError, prepare
 from har_pipeline.description import description_of, file_recordings, find_files
 from har_pipeline.description.guess.draft import draft

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from typing import Any
 
 import pytest
 
+from gaitway.python310 import tomllib
 from har_pipeline import SettingsError
 from har_pipeline.description import description_of, read_description
 

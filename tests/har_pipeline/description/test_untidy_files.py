@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gzip
 import logging
-import tomllib
 from typing import Any
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from gaitway.python310 import tomllib
 from har_pipeline import PipelineSettings, SourceError, prepare, recordings
 from har_pipeline.cli import app
 from har_pipeline.description import description_of, find_files
