@@ -92,7 +92,7 @@ class AttackedRound:
 
     def disguise(self, setting: Setting) -> Disguise | None:
         """Return what devices do to what they send."""
-        return Disguise.of(setting, self.vectors, self._hidden(), self.noisy)
+        return Disguise.of(setting, self.vectors, self.hidden, self.noisy)
 
     @property
     def noisy(self) -> int:
@@ -154,7 +154,8 @@ class AttackedRound:
         found: NDArray[np.float64] = self.setup.task.loss(self.output(client, examples.x), batch).double().numpy()
         return found
 
-    def _hidden(self) -> NDArray[np.bool_]:
+    @cached_property
+    def hidden(self) -> NDArray[np.bool_]:
         """Return which numbers get noise: all but how many examples or devices there are."""
         counts = {name for name, kind in self.setup.method.sum_groups.items() if kind is SumKind.COUNT}
         told = [not segment.shape and segment.name.split("/")[0] in counts for segment in self.layout.segments]

@@ -27,7 +27,8 @@ TERMS = {
     "noise": "each device adds its share of a discrete Gaussian before it sends; the server has each device's numbers.",
     "secure sum": "the server has nothing but the sum of so many devices, and guesses their mean of each of them.",
     "advantage": "the score less that of an attacker who has seen nothing of the device and guesses.",
-    "chance": "the interval of the advantage includes 0. It is not a proof: a better attack may exist.",
+    "guessing": "what is as good as guessing is no proof: a better attack may exist. Of twenty intervals one lies "
+    "above 0 by accident.",
 }
 
 
@@ -153,13 +154,13 @@ def _windows(examples: Sequence[Example]) -> Figure:
     settings = list(examples[0].made)
     figure = new_figure(1.7 * len(examples))
     grid = figure.subplots(len(examples), len(settings), sharex=True, sharey="row", squeeze=False)
-    for line, example in zip(grid, examples, strict=True):
+    for row, (line, example) in enumerate(zip(grid, examples, strict=True)):
         for axes, setting in zip(line, settings, strict=True):
             true, made = (_first_channel(each) for each in (example.true, example.made[setting]))
             axes.plot(true, color="#000000", linewidth=1)
             axes.plot(made, color=VERMILLION, linewidth=1)
             clean(axes, "")
-            if line is grid[0]:
+            if row == 0:
                 axes.set_title(setting, fontsize=9)
         line[0].set_ylabel(f"device {example.device}", fontsize=8)
     return figure
