@@ -31,9 +31,9 @@ Compile = Callable[[float, Step], Step]
 """compile(rate, step) -> a faster step; steps of one rate and of tensors of the same shapes are the same."""
 
 
-Objective = Callable[[Tensors], tuple[Tensor, Tensors]]
-Differentiate = Callable[[Objective, Tensors], tuple[Tensors, Tensor, Tensors]]
-"""differentiate(objective, parameters) -> gradients, loss, moved buffers."""
+Objective = Callable[[Tensors, Batch], tuple[Tensor, Tensors]]
+Differentiate = Callable[[Objective, Tensors, Batch], tuple[Tensors, Tensor, Tensors]]
+"""differentiate(objective, parameters, batch) -> gradients, loss, moved buffers."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,9 @@ class Setup:
     """Of the federation, for a schedule of learning rates."""
     channels: ChannelScale | None = None
     """What windows were normalized by, all clients' alike; None: they are in the units in which they were measured."""
+    differentiate: Differentiate | None = None
+    """What makes a step's gradients of a single client, in the place of autograd, such as with noise
+    (`federation.privacy.example_level`)."""
 
     def inputs(self, x: Tensor) -> Tensor:
         """Return examples (n, ...) as the network takes them; raises SettingsError for bytes without moments."""
@@ -104,6 +107,8 @@ def local_round(
     """
     if stacked and optimizer.in_place:
         raise ValueError("an optimizer that works in place cannot be stacked: optimizer_for(training, stacked=True)")
+    if stacked and setup.differentiate is not None:
+        raise ValueError("gradients of one's own, such as with noise, are of one client at a time: stacked=False")
     lift, method, training = _stacked if stacked else _single, setup.method, setup.training
     client, round_state = lift(method.receive)(client, broadcast)
     before = _statistics("before", setup, client, work, stacked)
@@ -141,7 +146,7 @@ class _Loop(NamedTuple):
 def _train(loop: _Loop, phase: Phase, state: _State, epochs: range, begun: EpochCheckpoint | None) -> _State:
     """Run one phase with a fresh optimizer, at its rate times the round's; parameters outside it stay as they are."""
     setup, optimizer, round_state, work, stacked, callback, compiled = loop
-    lift, differentiate = (_stacked, transformed) if stacked else (_single, _recorded)
+    lift, differentiate = (_stacked, transformed) if stacked else (_single, setup.differentiate or _recorded)
     if phase.plain_sgd:
         optimizer = sgd(setup.training.lr, in_place=not stacked)
     frozen = select(state.params, lambda name: not phase.trainable(name))
@@ -189,10 +194,10 @@ def training_step(
     def step(
         trained: Tensors, buffers: Tensors, momenta: Any, batch: Batch, frozen: Tensors, extra: Tree, *rates: Tensor
     ) -> Any:
-        def objective(params: Tensors) -> tuple[Tensor, Tensors]:
-            return setup.method.loss(setup.task, setup.network, {**frozen, **params}, buffers, batch, extra)
+        def objective(params: Tensors, examples: Batch) -> tuple[Tensor, Tensors]:
+            return setup.method.loss(setup.task, setup.network, {**frozen, **params}, buffers, examples, extra)
 
-        gradients, loss, moved = differentiate(objective, trained)
+        gradients, loss, moved = differentiate(objective, trained, batch)
         new_momenta, new = optimizer.apply(gradients, momenta, trained, *rates if rate is None else (rate,))
         new = setup.method.project(new)
         count = batch.mask.sum()
@@ -251,16 +256,16 @@ def _batches(
         yield Batch(x, y, torch.as_tensor(real[..., :size]).to(x))
 
 
-def transformed(objective: Objective, params: Tensors) -> tuple[Tensors, Tensor, Tensors]:
+def transformed(objective: Objective, params: Tensors, batch: Batch) -> tuple[Tensors, Tensor, Tensors]:
     """Return gradients, loss and moved buffers, by torch.func, which vmap can lift."""
-    gradients, (loss, moved) = grad_and_value(objective, has_aux=True)(params)
+    gradients, (loss, moved) = grad_and_value(objective, has_aux=True)(params, batch)
     return gradients, loss.detach(), moved
 
 
-def _recorded(objective: Objective, params: Tensors) -> tuple[Tensors, Tensor, Tensors]:
+def _recorded(objective: Objective, params: Tensors, batch: Batch) -> tuple[Tensors, Tensor, Tensors]:
     """Return the same by plain autograd: a tenth faster for HART, two fifths for a small network on small batches."""
     leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-    loss, moved = objective(leaves)
+    loss, moved = objective(leaves, batch)
     gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
     return dict(zip(leaves, gradients, strict=True)), loss.detach(), {n: v.detach() for n, v in moved.items()}
 

@@ -1,4 +1,4 @@
-"""The command line of the simulation: run, sweep, arena, compare, analyse, report, presets."""
+"""The command line of the simulation: run, sweep, arena, compare, analyse, attack, report, presets."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from sim.cli.analyse import analyse
 from sim.cli.arena import app as arena
+from sim.cli.attack import attack
 from sim.cli.presets import presets
 from sim.cli.pretrain import pretrain
 from sim.cli.run import run
@@ -16,7 +17,7 @@ from sim.cli.sweep import SelectOption, sweep
 from sim.cli.terminal import cli_errors, console
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode="rich")
-for command in (run, sweep, presets, pretrain, analyse):
+for command in (run, sweep, presets, pretrain, analyse, attack):
     app.command()(command)
 app.add_typer(arena, name="arena")
 

@@ -80,7 +80,7 @@ def _model_options(experiment: Experiment) -> dict[str, Mapping[str, Any]]:
 def _changed(values: Mapping[str, Any], default: Any, *names: str) -> dict[str, Any]:
     """Return what is neither the default nor among `names`."""
     plain = default.model_dump(mode="json")
-    return {key: value for key, value in values.items() if key not in names and value != plain[key]}
+    return {key: value for key, value in values.items() if key not in names and value != plain.get(key)}
 
 
 def _without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:

@@ -245,8 +245,12 @@ INSIDE = {
         "results": (
             *("best_round", "checkpoint", "data", "errors", "evaluation", "experiment", "networks", "simulation"),
         ),
+        "privacy_attacks": (
+            *("checkpoint", "data", "engines", "errors", "experiment", "networks", "results.writing", "run"),
+        ),
         "reports": (
-            *("data", "diagnostics", "errors", "evaluation", "experiment", "results", "run", "run_options", "sweep"),
+            *("data", "diagnostics", "errors", "evaluation", "experiment", "privacy_attacks", "results", "run"),
+            *("run_options", "sweep"),
         ),
     },
 }

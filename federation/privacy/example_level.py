@@ -1,0 +1,123 @@
+"""Example-level differential privacy on the device (DP-SGD): each example's gradient is clipped, their sum gets noise.
+
+M. Abadi, A. Chu, I. Goodfellow, H. B. McMahan, I. Mironov, K. Talwar, L. Zhang: Deep Learning with Differential
+Privacy, CCS 2016, arXiv 1607.00133, algorithm 1. Gradients by example are `grad` under `vmap`: no hooks on layers, so
+any network does. Each example is alone in its pass, so that nobody else's data move its gradient: with GroupNorm and
+LayerNorm that is the network's own gradient; a trained BatchNorm would have statistics of one example, and no model
+here has one. An ALP layer's prototypes move by the batch, as buffers, and are not bounded by this.
+
+Neighbours differ by one example, whose gradient is zero in one of them. What is protected is a window, not a person:
+all windows of a person together have the privacy of their number times ε. For people: `differential_privacy`.
+
+Differs from the paper: **no sampling is claimed.** Batches here are not Poisson samples: an epoch deals all examples,
+in an order of the plan's seed, which the server knows, into batches of which each example is in exactly one. So an
+epoch is one Gaussian mechanism, E epochs in R rounds are E R of them, and `epsilon_of_epochs` has no amplification.
+`epsilon_of_poisson` is what the same noise would have with secret Poisson samples, to compare with the literature.
+
+Noise is floating point from torch's generator, which is not cryptographic: I. Mironov (CCS 2012) shows what that can
+give away. Statistics that a method sends besides parameters are not bounded by this.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value, vmap
+
+from federation.errors import SettingsError
+from federation.privacy.differential_privacy import epsilon
+from federation.records import Batch, Tensors
+
+Objective = Callable[[Tensors, Batch], tuple[Tensor, Tensors]]
+
+
+@dataclass(frozen=True)
+class ExampleNoise:
+    """A `Setup.differentiate`: (Σ_i clip(g_i) + N(0, (z C)²)) / B, of the batch's examples i.
+
+    `batch_size` B is the plan's, whatever a last batch has: its number of examples would say something of them.
+    `generator` repeats a simulation; None: one that the system's entropy has seeded.
+    """
+
+    clip_norm: float  # C
+    noise_multiplier: float  # z
+    batch_size: int
+    generator: torch.Generator | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what bounds nothing.
+
+        Raises:
+            SettingsError: naming the number.
+        """
+        if not (self.clip_norm > 0 and self.noise_multiplier >= 0 and self.batch_size > 0):
+            raise SettingsError(
+                f"clip_norm={self.clip_norm}, noise_multiplier={self.noise_multiplier}, batch_size={self.batch_size}: "
+                "expected a norm above 0, a multiplier of 0 or more, and 1 example or more"
+            )
+
+    def __call__(self, objective: Objective, params: Tensors, batch: Batch) -> tuple[Tensors, Tensor, Tensors]:
+        """Return noisy gradients, the mean loss and the buffers as one pass over the batch moves them."""
+        gradients, losses = per_example(objective, params, batch)
+        _, moved = objective(params, batch)
+        summed = clipped_sum(gradients, batch.mask, self.clip_norm)
+        deviation, draw = self.noise_multiplier * self.clip_norm, self.generator or _fresh()
+        noisy = {
+            name: (value + deviation * torch.randn(value.shape, generator=draw, dtype=value.dtype)) / self.batch_size
+            for name, value in summed.items()
+        }
+        loss = (losses * batch.mask).sum() / batch.mask.sum().clamp(min=1)
+        return noisy, loss.detach(), {name: value.detach() for name, value in moved.items()}
+
+
+def per_example(objective: Objective, params: Tensors, batch: Batch) -> tuple[Tensors, Tensor]:
+    """Return each example's gradients (B, ...) and losses (B,)."""
+
+    def alone(x: Tensor, y: Tensor) -> tuple[Tensors, Tensor]:
+        one = Batch(x[None], y[None], torch.ones(1, dtype=batch.mask.dtype))
+        gradients, (loss, _) = grad_and_value(objective, has_aux=True)(params, one)
+        return gradients, loss
+
+    # dropout that is seeded by buffers drops the same units of every example of a batch
+    found: tuple[Tensors, Tensor] = vmap(alone, randomness="different")(batch.x, batch.y)
+    return found
+
+
+def clipped_sum(gradients: Tensors, mask: Tensor, clip_norm: float) -> Tensors:
+    """Return Σ_i g_i · min(1, C/‖g_i‖) over the examples whose mask (B,) is 1, of gradients (B, ...) by parameter."""
+    norm = torch.sqrt(sum((value.flatten(1).square().sum(1) for value in gradients.values()), torch.zeros(len(mask))))
+    scale = (clip_norm / norm.clamp(min=1e-12)).clamp(max=1) * mask
+    return {name: torch.einsum("b...,b->...", value, scale) for name, value in gradients.items()}
+
+
+def epsilon_of_epochs(noise_multiplier: float, epochs: int, delta: float) -> float:
+    """Return ε at δ of an example after so many epochs (of all rounds together), each example once in each."""
+    return epsilon(epochs / noise_multiplier**2, delta) if noise_multiplier else math.inf
+
+
+def epsilon_of_poisson(noise_multiplier: float, share: float, steps: int, delta: float) -> float:
+    """Return ε at δ of steps whose batches were secret Poisson samples, each example with this share.
+
+    Batches here are none; see the module. `dp-accounting`'s Rényi accountant.
+
+    Raises:
+        SettingsError: if dp-accounting is not installed.
+    """
+    if not noise_multiplier:
+        return math.inf
+    try:
+        from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+        from dp_accounting.rdp import RdpAccountant
+    except ImportError as error:
+        raise SettingsError("an account of ε needs dp-accounting: pip install 'gaitway[privacy]'") from error
+    event = PoissonSampledDpEvent(share, GaussianDpEvent(noise_multiplier))
+    return float(RdpAccountant().compose(event, steps).get_epsilon(delta))
+
+
+def _fresh() -> torch.Generator:
+    return torch.Generator().manual_seed(secrets.randbits(63))

@@ -1,0 +1,212 @@
+"""A round of a run as the server gets it: what each device would send, and the model that all of them began with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from federation.plan import SecureSettings
+from federation.records import Batch, Client, Examples, Output, SumKind, Tensors, Tree, Update
+from federation.secure_sums.summation import SumLayout, decoded, encoded, layout_of, noisy_clients
+from federation.seeds import generator
+from federation.training.local_round import Setup
+from gaitway.tasks import TargetKind
+from sim import checkpoint
+from sim.data.federated_data import FederatedData
+from sim.engines.job import ClientJob, Engine
+from sim.errors import AnalysisError
+from sim.experiment import Experiment
+from sim.networks.architectures import architectures
+from sim.privacy_attacks.observation import Disguise, Seen, Setting, Vector, observe
+from sim.results.writing import CHECKPOINT
+from sim.run import build_simulation
+
+At = Literal["start", "end"]
+"""Which round is attacked: the run's first one, or the one that would follow its last."""
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and of how much."""
+EVALUATED_TOGETHER = 512
+
+
+class Sent(NamedTuple):
+    """What the server reads out of a sum: means over its members; what a method does not send is None."""
+
+    params: Tensors | None  # changes
+    prototypes: Tensor | None  # (C, D), NaN where nobody has the class
+    counts: Tensor | None  # (C,) of examples, of one member
+    gram: Tensor | None  # upper triangle of G
+    moment: Tensor | None  # B (d, C)
+
+
+@dataclass(frozen=True)
+class AttackedRound:
+    """Devices with their examples, the model that the server sent them, and the numbers that they send back."""
+
+    setup: Setup
+    data: FederatedData
+    initial: Client  # one that has not taken part in anything
+    broadcast: Tree
+    engine: Engine
+    layout: SumLayout
+    secure: SecureSettings
+    number: int
+    vectors: Mapping[str, Vector]
+
+    @property
+    def seed(self) -> int:
+        """The run's."""
+        return self.setup.training.seed
+
+    @cached_property
+    def start(self) -> Client:
+        """A device when the round begins, with what the server has sent."""
+        return self.setup.method.receive(self.initial, self.broadcast)[0]
+
+    @property
+    def devices(self) -> list[str]:
+        """The devices that are attacked, in the order of their names."""
+        return sorted(self.vectors)
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return self.setup.training.classes
+
+    def shares(self, name: str) -> NDArray[np.float64]:
+        """Return which share of a device's training examples is of each class (C,)."""
+        return shares_of(self.data.clients[name].train.y, self.classes)
+
+    def average_shares(self) -> NDArray[np.float64]:
+        """Return the federation's average: what is guessed of a device of which nothing is known."""
+        found: NDArray[np.float64] = np.mean([self.shares(name) for name in self.devices], axis=0)
+        return found
+
+    def disguise(self, setting: Setting) -> Disguise | None:
+        """Return what devices do to what they send."""
+        return Disguise.of(setting, self.vectors, self.hidden, self.noisy)
+
+    @property
+    def noisy(self) -> int:
+        """How many devices add their noise for certain."""
+        return noisy_clients(self.secure, len(self.vectors))
+
+    def seen(self, setting: Setting) -> dict[str, Seen]:
+        """Return what the server has of each device."""
+        return observe(self.vectors, setting, self.disguise(setting), self.seed)
+
+    def sent(self, seen: Seen) -> Sent:
+        """Read a sum."""
+        tree, members = decoded(self.layout, np.rint(seen.total).astype(np.int64)), len(seen.members)
+        weight = float(tree["weight"]) if "weight" in tree else float(members)
+        params = {name: value / max(weight, 1) for name, value in tree["params"].items()} if "params" in tree else None
+        prototypes = counts = None
+        if "prototypes" in tree and "counts" in tree:
+            total = tree["counts"].double()
+            prototypes = torch.where(total[:, None] > 0, tree["prototypes"] / total.clamp(min=1)[:, None], torch.nan)
+            counts = total / members
+        means = {name: tree[name].double() / members if name in tree else None for name in ("gram", "moment")}
+        return Sent(params, prototypes, counts, means["gram"], means["moment"])
+
+    def others(self, name: str) -> Sent:
+        """Read the sum of all devices but one."""
+        rest = [self.vectors[other] for other in self.devices if other != name]
+        return self.sent(Seen(np.sum(rest, axis=0), tuple(other for other in self.devices if other != name)))
+
+    def model(self, sent: Sent) -> Client:
+        """Return the model of a sum's members: the server's with their mean change."""
+        changes = sent.params or {}
+        moved = {name: value + changes[name].to(value) for name, value in self.start.params.items() if name in changes}
+        return self.start._replace(params={**self.start.params, **moved})
+
+    def train(self, examples: Mapping[str, Examples], progress: Progress) -> dict[str, Vector]:
+        """Return what devices with these examples send of this round, whether there are such devices or not."""
+        jobs = [
+            ClientJob(name, self.setup, self.initial, self.broadcast, mine, None) for name, mine in examples.items()
+        ]
+        found: dict[str, Vector] = {}
+        for done, (name, result) in enumerate(self.engine.run(jobs, self.number)):
+            progress(f"device {name} trains as in round {self.number}", done, len(jobs))
+            update = Update(name, len(examples[name].y), 0, result.upload)
+            found[name] = encoded(self.setup.method, self.layout, update, self.broadcast, self.secure).astype(float)
+        return dict(sorted(found.items()))
+
+    @torch.no_grad()
+    def output(self, client: Client, x: Tensor) -> Output:
+        """Return features (n, D) and logits (n, C) of examples as the data have them."""
+        parts = [
+            self.setup.network.evaluate(client.params, client.buffers, each, torch.ones(len(each)))
+            for each in torch.split(self.setup.inputs(x), EVALUATED_TOGETHER)
+        ]
+        return Output(torch.cat([each.features for each in parts]), torch.cat([each.logits for each in parts]), {})
+
+    def losses(self, client: Client, examples: Examples) -> NDArray[np.float64]:
+        """Return the loss of each example (n,)."""
+        batch = Batch(examples.x, examples.y, torch.ones(len(examples.y)))
+        found: NDArray[np.float64] = self.setup.task.loss(self.output(client, examples.x), batch).double().numpy()
+        return found
+
+    @cached_property
+    def hidden(self) -> NDArray[np.bool_]:
+        """Return which numbers get noise: all but how many examples or devices there are."""
+        counts = {name for name, kind in self.setup.method.sum_groups.items() if kind is SumKind.COUNT}
+        told = [not segment.shape and segment.name.split("/")[0] in counts for segment in self.layout.segments]
+        return ~np.repeat(told, [math.prod(segment.shape) for segment in self.layout.segments])
+
+
+def shares_of(y: Tensor, classes: int) -> NDArray[np.float64]:
+    """Return which share of some examples is of each class (C,)."""
+    counts: NDArray[np.float64] = torch.bincount(y.flatten().long(), minlength=classes).double().numpy()
+    return counts / max(1.0, float(counts.sum()))
+
+
+def attacked_round(
+    settings: Experiment,
+    data: FederatedData,
+    run: Path | None,
+    at: At,
+    devices: int,
+    progress: Progress,
+) -> AttackedRound:
+    """Let up to so many devices train a round of a run, each with its own examples.
+
+    Raises:
+        AnalysisError: if the examples have no classes, devices have several networks, or the run left no state.
+    """
+    networks = architectures(settings)
+    setup = networks[0].setup
+    if setup.task.target is not TargetKind.CLASS or setup.method.pools_data or len(networks) > 1:
+        raise AnalysisError(
+            f"attacks are on devices of one network that each learn one class an example; this is {setup.method.name} "
+            f"for {setup.task.name} with {len(networks)} networks"
+        )
+    simulation = build_simulation(settings, data, networks=networks)
+    if at == "end":
+        saved = checkpoint.load(run / CHECKPOINT, "cpu") if run else None
+        if saved is None:
+            raise AnalysisError(f"there is no state of a last round ({CHECKPOINT}); attack the first: --at start")
+        simulation.restore(saved)
+    names = sorted(data.train_sizes)
+    draw = generator(settings.training.seed, "attacked devices")
+    chosen = sorted(draw.choice(names, min(devices, len(names)), replace=False).tolist())
+    made = AttackedRound(
+        simulation.setup,
+        simulation.data,
+        simulation.initial,
+        simulation.broadcasts_for(chosen)[chosen[0]],
+        simulation.engine,
+        layout_of(setup.method, setup.training, simulation.initial, settings.secure),
+        settings.secure,
+        simulation.round_number + 1,
+        {},
+    )
+    trained = made.train({name: data.clients[name].train for name in chosen}, progress)
+    return replace(made, vectors=trained)

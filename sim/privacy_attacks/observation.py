@@ -1,0 +1,98 @@
+"""What the server sees of each device under a setting: its numbers, those with noise, or a sum of several devices'.
+
+The numbers are those that secure sums add up (`federation.secure_sums.summation.encoded`). Noise is of the variance of
+`federation.privacy.discrete_gaussian`, drawn as a rounded normal number: from a deviation of 4 on the two differ by
+less than any attack can see, and the exact one takes minutes for a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from federation.seeds import generator
+
+Vector = NDArray[np.float64]
+
+
+class Setting(NamedTuple):
+    """What lies between a device's numbers and the server."""
+
+    key: str  # in attack.json
+    label: str
+    members: int  # of the sum that the server sees; 1: each device alone
+    noise: float = 0.0  # deviation in the sum of all devices' numbers, in bounds of one device's norm
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether the server sees no single device."""
+        return self.members > 1
+
+
+class Seen(NamedTuple):
+    """What the server has of one device: the sum that the device is in, and of whom that is."""
+
+    total: Vector
+    members: tuple[str, ...]
+
+
+def settings_of(devices: int, least: int, noise: float) -> tuple[Setting, ...]:
+    """Return clear, noise, a sum of as few as the plan lets, a sum of all, and both."""
+    few = min(least, devices)
+    sums = [Setting("sum_few", f"secure sum of {few}", few)] if few < devices else []
+    return (
+        Setting("clear", "clear", 1),
+        Setting("noise", f"noise {noise:g}", 1, noise),
+        *sums,
+        Setting("sum_all", f"secure sum of {devices}", devices),
+        Setting("both", f"sum of {devices}, noise {noise:g}", devices, noise),
+    )
+
+
+class Disguise(NamedTuple):
+    """What each device does to its numbers before they leave it: a bound on their norm, and noise."""
+
+    bound: float
+    deviation: float
+    hidden: NDArray[np.bool_]  # (length,) which numbers are clipped and get noise
+
+    @classmethod
+    def of(
+        cls, setting: Setting, vectors: Mapping[str, Vector], hidden: NDArray[np.bool_], noisy: int
+    ) -> Disguise | None:
+        """Clip to the devices' median norm; `noisy` devices' noise makes up the setting's. None without noise."""
+        if not setting.noise:
+            return None
+        bound = float(np.median([np.linalg.norm(vector[hidden]) for vector in vectors.values()]))
+        return cls(bound, setting.noise * bound / noisy**0.5, hidden)
+
+    def applied(self, vector: Vector, name: str, seed: int) -> Vector:
+        """Return the numbers as they leave a device, whole ones as before."""
+        norm, result = float(np.linalg.norm(vector[self.hidden])), vector.copy()
+        drawn = generator(seed, "noise of an attack", name).normal(0.0, self.deviation, int(self.hidden.sum()))
+        scale = min(1.0, self.bound / norm) if norm else 1.0
+        result[self.hidden] = np.trunc(vector[self.hidden] * scale) + np.rint(drawn)
+        return result
+
+
+def observe(vectors: Mapping[str, Vector], setting: Setting, disguise: Disguise | None, seed: int) -> dict[str, Seen]:
+    """Return what the server has of each device, of the numbers (length,) that each would send."""
+    if disguise is not None:
+        vectors = {name: disguise.applied(vector, name, seed) for name, vector in vectors.items()}
+    seen: dict[str, Seen] = {}
+    for group in dealt(sorted(vectors), setting.members, seed):
+        total = np.sum([vectors[name] for name in group], axis=0)
+        seen |= dict.fromkeys(group, Seen(total, group))
+    return seen
+
+
+def dealt(names: Sequence[str], size: int, seed: int) -> list[tuple[str, ...]]:
+    """Deal names at random into groups of so many at least; what is left over joins the last one."""
+    order = [names[place] for place in generator(seed, "groups of an attack", size).permutation(len(names))]
+    groups = [order[at : at + size] for at in range(0, len(order), size)]
+    if len(groups) > 1 and len(groups[-1]) < size:
+        groups[-2:] = [groups[-2] + groups[-1]]
+    return [tuple(group) for group in groups]
