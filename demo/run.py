@@ -31,6 +31,7 @@ from aggregator_api.auth.server_identity import write_secret
 from exchange import FEDERATION as SUMS
 from exchange import Outcome, outcome, plan_of_sums, run_exchange
 from federation.plan import Plan
+from gaitway.interrupts import resend_ignored
 from gaitway.progress import working
 from gaitway.terminal import Console
 from processes import Child, Children, DemoError, free_port, require_port, wait_for_port
@@ -169,6 +170,7 @@ def _console() -> Console:
     """Return where the demo writes; from here on Ctrl-C is an exception."""
     if INTERRUPTIBLE:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        resend_ignored()
     return Console()
 
 
