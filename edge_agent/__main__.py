@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gaitway.interrupts import end_at_once, run_program
+from gaitway.interrupts import begin_loading, run_program
 
 if __name__ == "__main__":
-    end_at_once()
+    begin_loading()
 
 import typer
 

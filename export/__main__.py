@@ -5,10 +5,10 @@ Torch is imported only by the command that needs it: `recognize` and `predict` r
 
 from __future__ import annotations
 
-from gaitway.interrupts import end_at_once, run_program
+from gaitway.interrupts import begin_loading, run_program
 
 if __name__ == "__main__":
-    end_at_once()
+    begin_loading()
 
 import importlib.util
 import json

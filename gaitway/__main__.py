@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from gaitway.errors import closest
 from gaitway.exit_codes import ExitCode
-from gaitway.interrupts import end_at_once, run_program
+from gaitway.interrupts import begin_loading, end_loading, run_program
 
 
 class Program(NamedTuple):
@@ -110,7 +110,7 @@ def version() -> str:
 
 def _run(name: str, words: list[str]) -> None:
     program = PROGRAMS[name]
-    end_at_once()
+    begin_loading()
     try:
         module = import_module(program.module)
     except ModuleNotFoundError as error:
@@ -143,6 +143,7 @@ def _complete() -> None:
 
 
 def _fail(words: str) -> NoReturn:
+    end_loading()
     print(f"gaitway: {words}", file=sys.stderr)
     raise SystemExit(ExitCode.REFUSED)
 

@@ -1,9 +1,9 @@
 """`python -m har_pipeline`."""
 
-from gaitway.interrupts import end_at_once, run_program
+from gaitway.interrupts import begin_loading, run_program
 
 if __name__ == "__main__":
-    end_at_once()
+    begin_loading()
     from har_pipeline.cli import app
 
     run_program(app, prog_name="python -m har_pipeline")

@@ -1,9 +1,9 @@
 """`python -m sim`."""
 
-from gaitway.interrupts import end_at_once, run_program
+from gaitway.interrupts import begin_loading, run_program
 
 if __name__ == "__main__":
-    end_at_once()
+    begin_loading()
     from sim.cli.app import app
 
     run_program(app, prog_name="python -m sim")

@@ -17,8 +17,8 @@ CTRL_C = "import os, signal; os.kill(os.getpid(), signal.SIGINT)\n"
 """A module that is interrupted while it is imported."""
 PROGRAM = """
 import os, signal, time, typer
-from gaitway.interrupts import end_at_once, resumable, run_program
-end_at_once()
+from gaitway.interrupts import begin_loading, resumable, run_program
+begin_loading()
 app = typer.Typer()
 
 @app.command()
