@@ -20,6 +20,7 @@ GRACE_S = 8.0
 INTERRUPT_GRACE_S = 0.4
 """After Ctrl-C somebody waits; programs that are killed lose nothing, as their tests show."""
 STRAYS_S = 2.0
+POLL_S = 0.05
 
 
 class DemoError(Exception):
@@ -85,27 +86,37 @@ class Children:
     def end(self, chosen: Sequence[Child] = (), grace_s: float = GRACE_S) -> None:
         """Ask every group, or the chosen ones, to end, last started first, and kill what is left after a grace period.
 
-        Who presses Ctrl-C once more, or closes the terminal, does not interrupt it: processes would be left behind.
+        Who presses Ctrl-C once more, or closes the terminal, does not interrupt it, for processes would be left behind,
+        but shortens the grace.
+
+        Raises:
+            KeyboardInterrupt: if that came while some of several were ended, after they have.
         """
-        deaf = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = [signal.signal(number, signal.SIG_IGN) for number in deaf]
+        asked: list[float] = []
+        heard = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = [signal.signal(number, lambda *_: asked.append(time.monotonic())) for number in heard]
         try:
-            _end(list(chosen) or self.started, grace_s)
+            _end(list(chosen) or self.started, grace_s, asked)
             self.started = [child for child in self.started if child not in chosen]
         finally:
-            for number, handler in zip(deaf, before, strict=True):
+            for number, handler in zip(heard, before, strict=True):
                 signal.signal(number, handler)
+        if asked and chosen:
+            raise KeyboardInterrupt
 
 
-def _end(started: Sequence[Child], grace_s: float) -> None:
+def _end(started: Sequence[Child], grace_s: float, asked: Sequence[float]) -> None:
+    """`asked`: when somebody has asked for it once more, which may grow."""
     families = [_family(child.process.pid) for child in started]
     for child in reversed(started):
         signal_group(child.process.pid, signal.SIGTERM)
     deadline = time.monotonic() + grace_s
     for child in started:
-        try:
-            child.process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
+        while child.process.poll() is None and time.monotonic() < min(
+            [deadline, *(at + INTERRUPT_GRACE_S for at in asked)]
+        ):
+            time.sleep(POLL_S)
+        if child.process.poll() is None:
             signal_group(child.process.pid, signal.SIGKILL)
             child.process.wait()
     strays = [member for family in families for member in family if member.is_running()]

@@ -6,12 +6,10 @@ fails if a device ends without a model that has learned.
 
 from __future__ import annotations
 
-import signal
+from gaitway.interrupts import begin_loading, end_loading, end_process
 
-INTERRUPTIBLE = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-"""Not where a shell runs it in the background."""
-if INTERRUPTIBLE:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # what follows imports for a second, and has nothing to clean up
+if __name__ == "__main__":
+    begin_loading()
 
 import time
 from pathlib import Path
@@ -31,6 +29,7 @@ from aggregator_api.auth.server_identity import write_secret
 from exchange import FEDERATION as SUMS
 from exchange import Outcome, outcome, plan_of_sums, run_exchange
 from federation.plan import Plan
+from gaitway.exit_codes import ExitCode
 from gaitway.progress import working
 from gaitway.terminal import Console
 from processes import Child, Children, DemoError, free_port, require_port, wait_for_port
@@ -162,13 +161,12 @@ def main(
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         Console(stderr=True).print("Interrupted; every process of the demo has been ended.")
-        raise typer.Exit(130) from None
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 def _console() -> Console:
     """Return where the demo writes; from here on Ctrl-C is an exception."""
-    if INTERRUPTIBLE:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    end_loading()
     return Console()
 
 
@@ -331,4 +329,7 @@ def _all_ended(agents: list[Child]) -> bool:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    try:
+        typer.run(main)
+    except SystemExit as ended:
+        end_process(int(ended.code or 0))

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from gaitway.interrupts import begin_loading, run_program
+
+if __name__ == "__main__":
+    begin_loading()
+
 import typer
 
 from edge_agent.cli.doctor import doctor
@@ -46,4 +51,4 @@ def example_config() -> None:
 
 
 if __name__ == "__main__":
-    app(prog_name="python -m edge_agent")
+    run_program(app, prog_name="python -m edge_agent")

@@ -5,6 +5,11 @@ Torch is imported only by the command that needs it: `recognize` and `predict` r
 
 from __future__ import annotations
 
+from gaitway.interrupts import begin_loading, run_program
+
+if __name__ == "__main__":
+    begin_loading()
+
 import importlib.util
 import json
 import zipfile
@@ -346,4 +351,4 @@ def _table(result: ExportReport) -> Table:
 
 
 if __name__ == "__main__":
-    app(prog_name="python -m export")
+    run_program(app, prog_name="python -m export")

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from gaitway.errors import closest
 from gaitway.exit_codes import ExitCode
+from gaitway.interrupts import begin_loading, end_loading, run_program
 
 
 class Program(NamedTuple):
@@ -109,6 +110,7 @@ def version() -> str:
 
 def _run(name: str, words: list[str]) -> None:
     program = PROGRAMS[name]
+    begin_loading()
     try:
         module = import_module(program.module)
     except ModuleNotFoundError as error:
@@ -119,7 +121,7 @@ def _run(name: str, words: list[str]) -> None:
 
     command = get_command(module.app)
     _name_programs(command)
-    command(words, prog_name=f"gaitway {name}")
+    run_program(command, words, prog_name=f"gaitway {name}")
 
 
 def _name_programs(command: Any) -> None:
@@ -141,6 +143,7 @@ def _complete() -> None:
 
 
 def _fail(words: str) -> NoReturn:
+    end_loading()
     print(f"gaitway: {words}", file=sys.stderr)
     raise SystemExit(ExitCode.REFUSED)
 

@@ -1,5 +1,9 @@
-"""Entry point of `python -m har_pipeline`."""
+"""`python -m har_pipeline`."""
 
-from har_pipeline.cli import app
+from gaitway.interrupts import begin_loading, run_program
 
-app(prog_name="python -m har_pipeline")
+if __name__ == "__main__":
+    begin_loading()
+    from har_pipeline.cli import app
+
+    run_program(app, prog_name="python -m har_pipeline")

@@ -1,6 +1,9 @@
 """`python -m sim`."""
 
-from sim.cli.app import app
+from gaitway.interrupts import begin_loading, run_program
 
 if __name__ == "__main__":
-    app(prog_name="python -m sim")
+    begin_loading()
+    from sim.cli.app import app
+
+    run_program(app, prog_name="python -m sim")

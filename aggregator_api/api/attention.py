@@ -20,6 +20,7 @@ from aggregator_api.db.models import (
     UpdateRow,
 )
 from aggregator_api.devices import suspension
+from aggregator_api.observability.deliveries import deliveries
 from aggregator_api.observability.health import NO_BROKER, Readiness
 from federation.rounds.server_round import RoundPhase
 from gaitway.threads import thread_failures
@@ -60,6 +61,11 @@ def of_server(session: Session, readiness: Readiness, now: float) -> list[Attent
         found.append(AttentionItem("error", words, thing=problem.partition(":")[0], is_own=True))
     for failure in thread_failures.recent():
         found.append(AttentionItem("warning", failure.describe(now), thing=f"thread {failure.thread}", is_own=True))
+    for failed in deliveries.failing():
+        minutes = _counted(round(max(0.0, now - failed.at) / 60), "minute")
+        words = f"The last notification by {failed.channel} was not taken, {minutes} ago: {failed.reason}. "
+        words += "`python -m aggregator_api notify test` tries it again."
+        found.append(AttentionItem("warning", words, thing=failed_channel(failed.channel), is_own=True))
     for name, expiry in readiness.certificates().items():
         if expiry < now + EXPIRY_WARNING_S:
             level: Level = "error" if expiry <= now else "warning"
@@ -76,6 +82,11 @@ def of_server(session: Session, readiness: Readiness, now: float) -> list[Attent
             words = f"The key {row.name} ({row.prefix}){where} {_ends(row.expires_at or 0, now)}."
             found.append(AttentionItem("note", words, thing=f"key {row.prefix}"))
     return found
+
+
+def failed_channel(channel: str) -> str:
+    """Name the thing that a channel of notifications fails."""
+    return f"notifications by {channel}"
 
 
 def of_federation(session: Session, row: FederationRow, now: float | None = None) -> list[AttentionItem]:

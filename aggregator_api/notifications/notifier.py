@@ -22,6 +22,7 @@ from aggregator_api.db.models import FederationRow
 from aggregator_api.notifications.channels import DeliveryResult, NotificationChannel
 from aggregator_api.notifications.message import Notification
 from aggregator_api.notifications.records import RANKS, Key, Told
+from aggregator_api.observability.deliveries import deliveries
 from aggregator_api.observability.health import Readiness
 from aggregator_api.settings import Settings
 from gaitway.threads import SupervisedThread
@@ -135,7 +136,8 @@ class Notifier:
             items += attention.of_federation(session, row, now)
         found: dict[Key, list[AttentionItem]] = {}
         for item in attention.worst_first(items):
-            if RANKS[item.level] <= RANKS[self._settings.notify_level]:
+            is_of_itself = item.thing == attention.failed_channel(self._channel.name)
+            if RANKS[item.level] <= RANKS[self._settings.notify_level] and not is_of_itself:
                 found.setdefault((item.federation, self._thing(item)), []).append(item)
         return found
 
@@ -172,6 +174,7 @@ class Notifier:
                 return
         self._sent.append(now)
         result = self._deliver(self._notification(key, items, now))
+        deliveries.record(self._channel.name, result.reason, now)
         if not result.reason:
             log.info("notification sent channel=%s thing=%s state=%s", self._channel.name, "/".join(key), state)
             return

@@ -37,6 +37,7 @@ from aggregator_api.db.models import (
 )
 from aggregator_api.db.repositories import ENDED, count_online
 from aggregator_api.observability import expiry
+from aggregator_api.observability.deliveries import deliveries
 from aggregator_api.observability.health import BrokerHealth, MessageQueue
 from aggregator_api.observability.timings import AGGREGATION_SECONDS, MESSAGE_SECONDS
 from aggregator_api.settings import Settings
@@ -136,6 +137,12 @@ class ServerCollector:
         for thread, count in thread_failures.counts().items():
             failed.add_metric([thread], count)
         yield failed
+        told = CounterMetricFamily(
+            "gaitway_notifications", "notifications, by what became of them", labels=["channel", "outcome"]
+        )
+        for labels, count in deliveries.counts().items():
+            told.add_metric(labels, count)
+        yield told
         disk = shutil.disk_usage(settings.data_dir)
         yield GaugeMetricFamily("gaitway_disk_free_bytes", "free where database and blobs lie", disk.free)
         yield GaugeMetricFamily("gaitway_disk_size_bytes", "size of where database and blobs lie", disk.total)

@@ -45,7 +45,8 @@ const MARKS_MS = 300;
  * @typedef {object} App
  * @property {Store} store @property {Recorder} recorder @property {Recognition} recognition
  * @property {Participation} participation @property {Models} models @property {Teacher} teacher
- * @property {() => string[]} labels that can be given: the plan's
+ * @property {() => string[]} labels of the federation: the plan's
+ * @property {() => string[]} activities that can be given as labels: those, and the person's own behind them
  * @property {import("./collection/store.js").Mark[]} marks of all windows, by time; another list whenever they change
  * @property {(hash: string) => boolean} opened whether a fragment was a link of enrolment, which was taken
  */
@@ -59,6 +60,7 @@ async function begin() {
   const participation = new Participation(store, learner, embedder, host);
   const models = new Models(store, embedder, learner, host, participation);
   const teacher = new Teacher(store, recorder, models);
+  const labels = () => participation.state?.plan?.labels ?? LABELS;
   /** @type {App} */
   const app = {
     store,
@@ -66,8 +68,9 @@ async function begin() {
     models,
     participation,
     teacher,
-    recognition: new Recognition(recorder, models),
-    labels: () => participation.state?.plan?.labels ?? LABELS,
+    recognition: new Recognition(recorder, models, teacher),
+    labels,
+    activities: () => [...labels(), ...teacher.personal.map(({ name }) => name)],
     marks: await store.marks(),
     opened: (hash) => opened(hash, participation),
   };

@@ -1,4 +1,4 @@
-/** Each new window to an answer, by the model in use; the answers of the last minutes. */
+/** Each new window to an answer, by the model in use or the person's own head; the answers of the last minutes. */
 
 import { WINDOW_MS } from "./collection/motion.js";
 
@@ -9,15 +9,17 @@ const HISTORY_MS = 6 * 60_000;
  * @property {number} middleMs @property {number} endMs of the window
  * @property {string} label @property {number} probability of the likeliest
  * @property {[string, number][]} ranking labels and their probabilities, likeliest first
+ * @property {string} by what recognized it
  */
 
 export class Recognition {
   /**
    * @param {import("./collection/recorder.js").Recorder} recorder
-   * @param {import("./models.js").Models} models
+   * @param {import("./models.js").Models} models @param {import("./teaching/teacher.js").Teacher} teacher
    */
-  constructor(recorder, models) {
+  constructor(recorder, models, teacher) {
     this.models = models;
+    this.teacher = teacher;
     /** @type {Answer[]} */ this.history = [];
     /** What went wrong with the last window. */
     this.problem = "";
@@ -50,10 +52,21 @@ export class Recognition {
 
   /** @param {import("./types.js").StoredWindow} window */
   async answer(window) {
-    const ranking = await this.models.ranking(window.x);
+    const { ranking, by } = await this.rank(window.x);
     const [[label, probability]] = ranking;
     const endMs = window.startMs + WINDOW_MS;
     this.history = this.history.filter((each) => each.endMs > endMs - HISTORY_MS);
-    this.history.push({ middleMs: window.startMs + WINDOW_MS / 2, endMs, label, probability, ranking });
+    this.history.push({ middleMs: window.startMs + WINDOW_MS / 2, endMs, label, probability, ranking, by });
+  }
+
+  /**
+   * What a window is: an activity of the person's own where their head says so, else what the model in use says.
+   * @param {Float32Array} x (128, 6), not normalized
+   * @returns {Promise<{ranking: [string, number][], by: string}>} likeliest first
+   */
+  async rank(x) {
+    const own = await this.teacher.ownRanking(x);
+    if (own) return { ranking: own, by: "your own head, of Teach me" };
+    return { ranking: await this.models.ranking(x), by: this.modelName };
   }
 }

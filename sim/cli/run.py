@@ -14,6 +14,7 @@ from rich.text import Text
 
 from federation.tasks import TASKS
 from federation.tasks.task import Task
+from gaitway.interrupts import resumable
 from models.registry import starting_from_published
 from sim.cli.options import describe, described_by, options_of, read_plan
 from sim.cli.terminal import bar, cli_errors, console, round_line
@@ -142,7 +143,7 @@ def run(
     """
     paths = Paths(out, data_root, cache, client_store_dir)
     console.stderr = as_json
-    with cli_errors():
+    with cli_errors(), resumable("The same command goes on where it was."):
         federation = read_plan(plan) if plan else None
         options["set"] = set_ or []
         if describe_:

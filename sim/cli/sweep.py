@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from gaitway.exit_codes import ExitCode
+from gaitway.interrupts import resumable
 from gaitway.progress import ProgressDisplay
 from gaitway.terminal import Console
 from sim.errors import SettingsError, SimError
@@ -79,7 +80,8 @@ def sweep(
         if dry_run:
             _print_commands(record)
             return
-        _play(record, jobs)
+        with resumable("The same command goes on where it was."):
+            _play(record, jobs)
         _compare(record, baseline, select, as_json)
     except (SimError, OSError) as error:
         console.print(f"[bold red]error:[/bold red] {escape(str(error))}", soft_wrap=True)

@@ -21,6 +21,7 @@ ON_BOTH_SLOWLY = (
     "test_hostile_updates",
     "test_ingest",
     "test_invitations",
+    "test_notifications",
     "test_api_keys",
     "test_rest",
     "test_changes",

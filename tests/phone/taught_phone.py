@@ -24,10 +24,12 @@ MOUNT = """async ({ version, plan, broadcast, network, sha256 }) => {
   const { Store } = await part("collection/store");
   const { Recorder } = await part("collection/recorder");
   const { Models } = await part("models");
+  const { Recognition } = await part("recognition");
   const { LateEmbedder } = await part("runtime");
   const { Learner } = await part("learning/learner");
   const { Teacher } = await part("teaching/teacher");
   const teach = await part("ui/teach");
+  const recognize = await part("ui/recognize");
   const store = await Store.open();
   await store.setAll({
     broadcast: { sha256: sha256.broadcast, version: 1, file: bytes(broadcast) },
@@ -40,9 +42,21 @@ MOUNT = """async ({ version, plan, broadcast, network, sha256 }) => {
   const teacher = new Teacher(store, recorder, models);
   await teacher.begin();
   const app = { store, recorder, models, participation, teacher, labels: () => plan.labels, marks: [] };
-  document.querySelectorAll("#views a").forEach((link) =>
-    link.toggleAttribute("aria-current", link.textContent === teach.title));
-  teach.show(document.getElementById("main"), app);
+  app.recognition = new Recognition(recorder, models, teacher);
+  app.activities = () => teacher.activities;
+  let leave = () => {};
+  const open = (view) => {
+    leave();
+    document.querySelectorAll("#views a").forEach((link) =>
+      link.toggleAttribute("aria-current", link.textContent === view.title));
+    leave = view.show(document.getElementById("main"), app);
+  };
+  open(teach);
+  window.teach = () => open(teach);
+  window.recognize = () => {
+    state.model = { head: "shared", ...teacher.taught.shared, version: 1, sha256: sha256.network };
+    open(recognize);
+  };
   window.taught = teacher;
   window.longest = 0;
   new PerformanceObserver((list) => {

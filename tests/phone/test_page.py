@@ -407,12 +407,11 @@ DAY = """async ({ version, began }) => {
     startMs: began + 6000 * n, x: n < 100 ? moved : still, label: n < 200 ? null : "sitting", session: "a",
   }));
   await store.addWindows(windows);
-  const models = {
-    unavailableReason: "",
-    ranking: async (x) => (x[2] === x[8] ? [["lying", 0.5], ["sitting", 0.4]] : [["walking", 0.9]]),
-  };
-  const labels = () => ["walking", "sitting", "lying"];
-  const app = { store, models, marks: await store.marks(), labels, recorder: {} };
+  const models = { unavailableReason: "" };
+  const ranking = (x) => (x[2] === x[8] ? [["lying", 0.5], ["sitting", 0.4]] : [["walking", 0.9]]);
+  const recognition = { rank: async (x) => ({ ranking: ranking(x) }) };
+  const activities = () => ["walking", "sitting", "lying"];
+  const app = { store, models, recognition, marks: await store.marks(), activities, recorder: {} };
   store.watchers.add(async () => { app.marks = await store.marks(); });
   location.hash = "#recognize";
   await new Promise((done) => setTimeout(done, 200));

@@ -120,6 +120,15 @@ def assert_taught_and_forgotten(
     assert barriers(phone) == []
     assert excess_width(phone) == 0
 
+    phone.evaluate("recognize()")
+    for played, named in ((own, "pushing the pram"), (activities[1], SPOKEN.get(activities[1], activities[1]))):
+        play(phone, world, played, from_s=5.0)
+        phone.locator(".answer", has_text=named).wait_for()
+        by = "your own head, of Teach me" if played == own else "the shared head of version 1"
+        phone.get_by_text(re.compile(rf"\d %, by {by}$")).wait_for()
+        phone.screenshot(path=folder / f"recognized-{played}.png")
+    phone.evaluate("teach()")
+
     federated = "async () => (await taught.store.windows()).filter((one) => one.personal).map((one) => one.label)"
     assert phone.evaluate(federated) == []
     phone.get_by_label("Sent to the federation").select_option(activities[1])

@@ -178,7 +178,8 @@ def test_a_newcomer_teaches_a_phone_an_activity_of_their_own(
     operator.get_by_role("link", name="phone-1").wait_for()
     screenshots.take(operator, "tutorial-devices", height=560)
     print(f"demo until the phone's link {ready_s:.0f} s, all {time.monotonic() - began:.0f} s")
-    assert [one for one in faults if "ervice" not in one] == []  # a service worker wants a certificate that is trusted
+    # a service worker wants a certificate that is trusted, and Chromium says so in one of two ways
+    assert [one for one in faults if not re.search("[Ss]ervice ?[Ww]orker|SSL certificate error", one)] == []
 
 
 def follow_rounds(operator: Page, demo: RunningDemo, screenshots: Screenshots) -> None:
@@ -216,8 +217,10 @@ def teach(phone: Page, motion: dict[str, npt.NDArray[np.float64]], screenshots: 
 
 
 def recognize(phone: Page, motion: dict[str, npt.NDArray[np.float64]], screenshots: Screenshots) -> None:
-    """See what it makes of an activity that it was taught."""
+    """See what it makes of the activities that it was taught, the person's own among them."""
     phone.get_by_role("link", name="Recognize").click()
+    move(phone, motion[LESSONS[OWN]], 5.0, MOTION_S)
+    phone.locator(".answer", has_text=OWN).wait_for()
     move(phone, motion["walking"], 5.0, MOTION_S)
     phone.locator(".answer", has_text="walking").wait_for()
     screenshots.take(phone, "phone-recognize")

@@ -80,7 +80,7 @@ export function nameOf({ head, version }) {
 /**
  * Recognize one window by its embedding. A ridge regression on 0 and 1 estimates how likely each class is; what comes
  * out below 0 counts as 0.
- * @param {ArrayLike<number>} embedding (D) @param {HeadModel} model
+ * @param {ArrayLike<number>} embedding (D) @param {import("./ridge.js").Head} model
  * @returns {{code: number, probabilities: Float64Array}}
  */
 export function recognizeBy(embedding, model) {

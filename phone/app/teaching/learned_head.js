@@ -104,6 +104,15 @@ export class HeadLearner {
   kept = new Map();
 }
 
+/**
+ * Whether Recognize names an activity of the person's own: of the left-out windows that were taken for it, most were it.
+ * @param {Pick<Taught, "matrix">} taught @param {number} code of the activity
+ */
+export function isNamed({ matrix }, code) {
+  const answered = matrix.reduce((sum, row) => sum + row[code], 0);
+  return 2 * matrix[code][code] > answered;
+}
+
 /** @param {import("../learning/examples.js").LabelledWindows} labelled @param {number} place @param {Map<number, Float32Array>} features */
 function featuresOf(labelled, place, features) {
   return /** @type {Float32Array} */ (features.get(/** @type {number} */ (labelled.windows[place].id)));

@@ -2,16 +2,19 @@
 
 import { WINDOW_MS } from "../collection/motion.js";
 import { labelledWindows } from "../learning/examples.js";
+import { recognizeBy } from "../learning/heads.js";
 import { predict } from "../learning/ridge.js";
 import { methodOf, sharedSums } from "../protocol/versions.js";
 import { BROADCAST } from "../protocol/agent_state.js";
-import { HeadLearner } from "./learned_head.js";
+import { HeadLearner, isNamed } from "./learned_head.js";
 import { Lesson, LESSON_MS } from "./lesson.js";
 import { PERSONAL, withActivity } from "./personal_activities.js";
 
 /** The newest labelled windows, which are learnt from: twenty minutes. */
 const MAX_WINDOWS = 1000;
 const TICK_MS = 200;
+/** After so long Recognize has the head solved with the federation's newest sums. */
+const REFRESH_MS = 60_000;
 
 /** @typedef {import("./learned_head.js").Taught} Taught */
 /** @typedef {import("./personal_activities.js").PersonalActivity} PersonalActivity */
@@ -37,9 +40,15 @@ export class Teacher {
     /** @type {import("./learned_head.js").Shared | null} */ this.shared = null;
     this.network = "";
     this.stale = true;
+    /** Whether windows were taught or taken back since the head was solved. */
+    this.hasNewLabels = true;
+    this.learntAtMs = -Infinity;
     this.isLearning = false;
     /** @type {Set<() => void>} */ this.watchers = new Set();
-    store.watchers.add(() => (this.stale = true));
+    store.watchers.add((change) => {
+      this.stale = true;
+      if (change !== "added" || this.lesson) this.hasNewLabels = true;
+    });
     recorder.listeners.add((windows) => void this.recognize(windows[windows.length - 1]).catch(() => {}));
     setInterval(() => this.tick(), TICK_MS);
   }
@@ -62,6 +71,15 @@ export class Teacher {
   /** Read what is kept. */
   async begin() {
     this.personal = (await this.store.get(PERSONAL)) ?? [];
+  }
+
+  /** Activities of the person's own that are learnt: those that Recognize names, and those that it does not yet. */
+  get ownLearnt() {
+    const { taught } = this;
+    const codes = this.personal.map(({ name }) => taught?.activities.indexOf(name) ?? -1).filter((code) => taught?.learnt[code]);
+    const names = (/** @type {boolean} */ wanted) =>
+      codes.flatMap((code) => (taught && isNamed(taught, code) === wanted ? taught.activities[code] : []));
+    return { named: names(true), unnamed: names(false) };
   }
 
   // ---- lessons
@@ -156,7 +174,8 @@ export class Teacher {
   /** Solve the heads again of the windows that there are. */
   async learn() {
     this.isLearning = true;
-    this.stale = false;
+    this.stale = this.hasNewLabels = false;
+    this.learntAtMs = Date.now();
     try {
       this.problem = "";
       if (!this.unavailableReason) await this.learnNow();
@@ -221,6 +240,28 @@ export class Teacher {
     const name = (/** @type {import("../learning/ridge.js").Head} */ head) => taught.activities[predict(features, head)[0]];
     this.now = { own: name(taught.personal), shared: name(taught.shared) };
     this.changed();
+  }
+
+  /**
+   * What a window is by the person's own head, where that is an activity of their own; else null, and the model in use
+   * is asked. Solves the head first where it is out of date.
+   * @param {Float32Array} x (128, 6), not normalized
+   * @returns {Promise<[string, number][] | null>} activities and probabilities, likeliest first
+   */
+  async ownRanking(x) {
+    const { plan } = this.models;
+    if (!this.personal.length || !plan || this.unavailableReason) return null;
+    const isOld = this.hasNewLabels || Date.now() - this.learntAtMs > REFRESH_MS;
+    if (isOld && !this.isLearning) await this.learn();
+    const { taught } = this;
+    if (!taught || !taught.activities.some((_, code) => code >= plan.labels.length && isNamed(taught, code))) return null;
+    const { sha256 } = await this.models.load(plan);
+    if (sha256 !== this.network) return null; // solved of another network's features
+    const { personal, activities } = taught;
+    const { code, probabilities } = recognizeBy(await this.models.embedder.embed(x), personal);
+    if (code < plan.labels.length || !isNamed(taught, code)) return null;
+    const ranking = activities.map((name, i) => /** @type {[string, number]} */ ([name, probabilities[i]]));
+    return ranking.sort((one, other) => other[1] - one[1]);
   }
 
   changed() {

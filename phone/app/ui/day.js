@@ -95,7 +95,7 @@ class DayView {
     if (known.includes(kept)) this.which.value = String(kept);
     fill(
       this.choices,
-      this.app.labels().map((label) =>
+      this.app.activities().map((label) =>
         element("button", { type: "button", onclick: () => this.give(this.chosen, label) }, labelText(label)),
       ),
       element("button", { type: "button", onclick: () => this.give(this.chosen, null) }, "none of these"),
@@ -129,7 +129,7 @@ class DayView {
   async recognized(x) {
     if (this.app.models.unavailableReason) return { label: null, probability: 0 };
     try {
-      const [[label, probability]] = await this.app.models.ranking(x);
+      const [[label, probability]] = (await this.app.recognition.rank(x)).ranking;
       return { label, probability };
     } catch {
       return { label: null, probability: 0 }; // its model has gone meanwhile
@@ -140,7 +140,7 @@ class DayView {
     if (this.choosesInList()) return;
     this.shownLooks = this.looks.size;
     const { minutes } = this;
-    const labels = this.app.labels();
+    const labels = this.app.activities();
     const runs = stretchesOf(minutes, this.looks);
     if (!minutes.length) {
       fill(this.chart, element("p", {}, "There are no windows yet: record some under Collect."));

@@ -58,7 +58,7 @@ export function show(root, app) {
         recognition.problem ||
         recognition.unavailableReason ||
         (now
-          ? `${Math.round(100 * now.probability)} %, by ${recognition.modelName}`
+          ? `${Math.round(100 * now.probability)} %, by ${now.by}`
           : recorder.running
             ? "The first answer takes about three seconds."
             : `Ready: ${recognition.modelName}. ${app.models.caution}`);
@@ -70,7 +70,7 @@ export function show(root, app) {
               .map(([name, chance]) => element("li", {}, `${labelText(name)} ${Math.round(100 * chance)} %`))
           : [],
       );
-      fill(line, timeline(recognition.history, app.labels()));
+      fill(line, timeline(recognition.history, app.activities()));
     }
   };
   refresh();

@@ -162,9 +162,17 @@ function result({ teacher, models }) {
     refreshTable();
     tell(now, teacher.now ? labelText(teacher.now.own) : "–");
     tell(other, teacher.now ? `the shared head says ${labelText(teacher.now.shared)}` : "nothing has been measured yet");
-    tell(used, models.model ? `Recognize uses ${models.name}${models.reason ? `; ${models.reason}` : ""}.` : models.unavailableReason);
+    const uses = models.model ? `Recognize uses ${models.name}${models.reason ? `; ${models.reason}` : ""}.` : models.unavailableReason;
+    tell(used, [uses, ...ownInWords(teacher)].join(" "));
   };
   return { root, refresh };
+}
+
+/** @param {import("../teaching/teacher.js").Teacher} teacher @returns {string[]} sentences */
+function ownInWords({ ownLearnt: { named, unnamed } }) {
+  const words = named.length ? [`By your own head it also names ${named.join(" and ")}.`] : [];
+  const not = unnamed.map((name) => `It does not name ${name} yet: of what was taken for it, at most half was. Teach it again.`);
+  return [...words, ...not];
 }
 
 /** @param {string} name */

@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy import select, update
 from typer.testing import CliRunner
 
+from aggregator_api.api import attention
 from aggregator_api.cli.app import app
 from aggregator_api.db.models import AuditRow, DeviceRow
 from aggregator_api.errors import ConfigError
@@ -22,6 +23,7 @@ from aggregator_api.mqtt.mosquitto.folders import issue_for_server
 from aggregator_api.notifications.channels import Email, Webhook, channels_of
 from aggregator_api.notifications.message import Notification
 from aggregator_api.notifications.notifier import RESOLVE_S, RETRY_S, Notifier
+from aggregator_api.observability.deliveries import deliveries
 from aggregator_api.settings import Settings, load
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.generated_devices import FEDERATION, tiny_plan
@@ -122,6 +124,7 @@ def test_each_thing_is_told_once_in_each_state_and_again_after_it_was_over(
     bench = Bench(tmp_path / "data", tiny_plan(), **by_webhook(hook, folder, notify_attempts=2))
     database, settings, server = bench.runtime.database, bench.runtime.settings, Broken()
     (channel,) = channels_of(settings)
+    before = deliveries.counts()
 
     def notifier() -> Notifier:
         return Notifier(settings, channel, database, server, bench.runtime.leadership, pause_s=0.01)
@@ -154,9 +157,16 @@ def test_each_thing_is_told_once_in_each_state_and_again_after_it_was_over(
     for at in (8000.0, 8060.0, 8061.0):
         restarted.look(at)
     assert told()[3:] == [disk], "a refusal is final for now"
-    restarted.look(8061.0 + RETRY_S)
-    assert told()[3:] == [disk, disk]
     with database.read() as session:
+        overview = [item.message for item in attention.of_server(session, server, 8120.0)]
+    assert any("by webhook was not taken, 1 minute ago: localhost answered 400." in words for words in overview)
+    assert b'gaitway_notifications_total{channel="webhook",outcome="failed"}' in bench.runtime.metrics.render()
+    restarted.look(8061.0 + RETRY_S)
+    assert told()[3:] == [disk, disk], "of its own failure a channel tells nothing"
+    assert deliveries.counts()["webhook", "failed"] - before.get(("webhook", "failed"), 0) == 1
+    assert deliveries.counts()["webhook", "sent"] - before.get(("webhook", "sent"), 0) == 3
+    with database.read() as session:
+        assert not any("by webhook" in item.message for item in attention.of_server(session, server, 9000.0))
         rows = session.scalars(
             select(AuditRow).where(AuditRow.action.startswith("notifications.")).order_by(AuditRow.id)
         )

@@ -33,7 +33,7 @@ pytestmark = NEEDS_BROWSER
 PLACES = ("", "/devices", "/devices/phone-02", "/enrolment", "/rollouts", "/rollouts/1", "/models", "/plan")
 PAGES = [
     "/",
-    *(f"/federations/{WALKS}{place}" for place in (*PLACES, "/journal", "/plan")),
+    *(f"/federations/{WALKS}{place}" for place in (*PLACES, "/journal", "/updates")),
     *(f"/federations/{WALKS}/models/{place}" for place in ("11/promote", "13/roll-out", "10/roll-back")),
     f"/compare?federation={WALKS}&federation=gestures",
     "/audit",
@@ -194,6 +194,32 @@ def test_a_version_is_promoted_without_javascript(app: FastAPI, address: str, br
     assert (named["stable"], named["latest"]) == (9, 13)
     app.state.runtime.aliases.move(WALKS, "stable", 13)  # as before: it is measured to be better
     context.close()
+
+
+def test_a_checkpoint_is_sent_with_its_progress_and_fills_the_form_in(
+    address: str, operator: Page, faults: list[str]
+) -> None:
+    checkpoint = operator.request.get(f"{address}/federations/gestures/models/0/checkpoint").body()
+    operator.goto(f"{address}/new-federation")
+    field = operator.get_by_label("Checkpoint", exact=True)
+    file = {"name": "mine.safetensors", "mimeType": "application/octet-stream"}
+    operator.evaluate(
+        "() => { window.shares = []; const bar = document.getElementById('upload-bar');"
+        " new MutationObserver(() => bar.hidden || window.shares.push(bar.value)).observe(bar, { attributes: true }) }"
+    )
+    field.set_input_files({**file, "buffer": checkpoint + bytes(8 << 20)})
+    operator.locator("#upload-words.problem").wait_for()
+    assert "checkpoint" in operator.locator("#upload-words").inner_text()
+    assert field.is_enabled()
+    assert any("422" in each for each in faults), faults
+    faults.clear()
+    shares = operator.evaluate("window.shares")
+    assert shares == sorted(shares)
+    assert 0 < shares[0] < shares[-1] <= 1, shares
+    field.set_input_files({**file, "buffer": checkpoint})
+    operator.wait_for_url("**/new-federation?checkpoint=*")
+    assert operator.get_by_label("Or of an uploaded checkpoint").input_value() in operator.url
+    assert len(operator.get_by_label("Activities").input_value().splitlines()) >= 2
 
 
 def test_a_token_is_made_and_shown_as_a_code(address: str, operator: Page) -> None:
