@@ -29,6 +29,13 @@ def test_archives_within_archives_are_read(tmp_path, deep):
     assert read(tmp_path / "data.zip") == 600
 
 
+def test_a_tar_is_read_by_a_python_that_asks_its_stream_whether_it_can_seek(tmp_path, monkeypatch):
+    """As Python 3.12 does, and the stream has no answer."""
+    monkeypatch.setattr("tarfile._FileInFile.seekable", lambda member: member.fileobj.seekable())
+    (tmp_path / "data.tar.xz").write_bytes(layouts.tarred({"a.csv": TABLE}, "xz"))
+    assert read(tmp_path / "data.tar.xz") == 600
+
+
 def test_archives_too_deep_in_one_another_are_refused(tmp_path):
     content = TABLE
     for level in range(9):
