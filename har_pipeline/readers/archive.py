@@ -229,7 +229,7 @@ def _tar_members(stream: IO[bytes]) -> Iterator[tuple[str, Callable[[], IO[bytes
 
 
 class _ReadForward(tarfile.ExFileObject):
-    """A member of a tar that is read as a stream, which Python 3.12 asks in vain whether it can seek."""
+    """A member of a tar that is read as a stream, which cannot say whether it can seek: pandas before 3 asks it."""
 
     def seekable(self) -> bool:
         return False
