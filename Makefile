@@ -105,9 +105,10 @@ docs: $(STAMP)  ## build/site: the documents as a site that needs no network, wi
 	@# not --quiet, which would silence the warnings by which --strict fails
 	@echo "Open build/site/index.html"
 
-screenshots: $(STAMP)  ## docs/images: the pages' screenshots anew, by the tests of the pages (needs Chromium; six minutes)
-	GAITWAY_SCREENSHOTS=docs/images $(BIN)/python -m pytest -m "" -n 0 tests/repository/test_tutorial.py \
-		tests/aggregator_api/web/test_screenshots.py tests/edge_agent/page/test_browser.py
+screenshots: $(STAMP)  ## docs/images, and every page at two sizes in build/pages, by the pages' tests (needs Chromium; ten minutes)
+	GAITWAY_SCREENSHOTS=docs/images GAITWAY_PAGES=build/pages $(BIN)/python -m pytest -m "" -n 0 \
+		tests/repository/test_tutorial.py tests/aggregator_api/web/test_screenshots.py tests/edge_agent/page/test_browser.py \
+		tests/phone/test_page.py
 
 walkthrough: $(STAMP)  ## docs/operations.md from an empty Debian to the first device, in namespaces (needs root)
 	$(BIN)/python deploy/walkthrough.py

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+from gaitway.progress import working
 from gaitway.terminal import Console
 from phones import say
 from processes import INTERRUPT_GRACE_S, Child, Children, DemoError, free_port
@@ -68,7 +69,9 @@ def _finished(children: list[Child]) -> list[Child]:
 
 def _operators(console: Console, server: Path, http_port: int) -> None:
     words = ["login-link", "--data-dir", str(server), "--port", str(http_port), "--minutes", "720"]
-    made = subprocess.run([sys.executable, "-m", "aggregator_api", *words], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "aggregator_api", *words]
+    with working(console, "making the link"):
+        made = subprocess.run(command, capture_output=True, text=True, check=False)
     if made.returncode:
         raise DemoError(f"no link to the operator's page could be made: {made.stderr.strip()}")
     say(console, f"  {made.stdout.strip()}")

@@ -112,7 +112,7 @@ def main(
     Example: make demo DEMO_ARGS=--keep-running, to look at everything afterwards; DEMO_ARGS=--phone, to join by phone
     """
     phone, keep_running = phone or phone_rounds, keep_running or phone or phone_rounds
-    console = _console()
+    console, failed = _console(), ExitCode.REFUSED
     try:
         _refuse_options(model, phone, private)
         folder = _new_folder(out)
@@ -126,6 +126,7 @@ def main(
         began = time.monotonic()
         https = _https(console, folder / "https", address or phones.network_address(), phone_port) if phone else None
         pages = addresses.page_addresses(chosen.clients) if keep_running else {}
+        failed = ExitCode.FAILED
         with Children(folder / "logs") as children:
             operator = _start_server(children, folder, http_port, mqtt_port, https, console)
             addresses.opening(console, folder / "server", http_port, pages, stays=keep_running)
@@ -155,10 +156,10 @@ def main(
             if keep_running:
                 addresses.stay(console, children, configs, folder / "server", http_port, pages)
         if not works:
-            raise typer.Exit(1)
+            raise typer.Exit(ExitCode.FAILED)
     except DemoError as error:
         Console(stderr=True).print(f"The demo cannot go on. {error}", style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(failed) from None
     except KeyboardInterrupt:
         Console(stderr=True).print("Interrupted; every process of the demo has been ended.")
         raise typer.Exit(ExitCode.INTERRUPTED) from None

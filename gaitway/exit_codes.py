@@ -9,6 +9,7 @@ class ExitCode(IntEnum):
     """What an exit status means; others come from the shell or from a signal (128 and its number)."""
 
     DONE = 0
+    """Also of a server, a broker or a device that Ctrl-C or SIGTERM has ended."""
     FAILED = 1
     """The outcome is bad: a check found a problem, a gate refused a model, a server could not be reached."""
     REFUSED = 2

@@ -31,6 +31,7 @@ from edge_agent.storage.window_listing import Selection, by_class, by_day, delet
 from edge_agent.storage.window_store import FILE_NAME as WINDOWS_FILE
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.teaching.teacher import Teacher
+from gaitway.label_text import label_text
 from gaitway.python310 import Self
 from har_pipeline import Window
 
@@ -154,11 +155,12 @@ class PageService:
             except LabelError as error:
                 labels, why_none = (), str(error)
             days = sorted(by_day(store, Selection()).items(), reverse=True)
-            stretches = unlabelled(store)
+            stretches, classes = unlabelled(store), [row._asdict() for row in by_class(store, Selection())]
             return {
                 "labels": labels,
+                "spoken": {name: label_text(name) for name in (*labels, *(row["activity"] for row in classes))},
                 "why_no_labels": why_none,
-                "classes": [row._asdict() for row in by_class(store, Selection())],
+                "classes": classes,
                 "days": days[:MAX_DAYS],
                 "unlabelled": [each._asdict() for each in stretches[: -MAX_STRETCHES - 1 : -1]],
                 "unlabelled_more": max(0, len(stretches) - MAX_STRETCHES),

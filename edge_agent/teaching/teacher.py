@@ -25,6 +25,7 @@ from edge_agent.teaching.lesson import LESSON_S, Lesson
 from edge_agent.training.local_data import pipeline_settings
 from export.runtime import ExportError, Session
 from federation.plan import Plan
+from gaitway.label_text import label_text
 from har_pipeline import PipelineSettings, Window
 
 MAX_WINDOWS = 1000
@@ -143,7 +144,7 @@ class Teacher:
     def cancel(self) -> None:
         """End the lesson; its windows get no label."""
         with self._lock:
-            self._said, self._lesson = f"{self._running().activity}: not learnt, as you wished.", None
+            self._said, self._lesson = f"{label_text(self._running().activity)}: not learnt, as you wished.", None
 
     def add(self, name: str) -> str:
         """Add an activity of the person's own; returns its name."""
@@ -189,7 +190,7 @@ class Teacher:
         if lesson is None:
             return
         if now - self._asked_at > LEFT_ALONE_S:
-            self._said, self._lesson = f"{lesson.activity}: ended, since the page was closed.", None
+            self._said, self._lesson = f"{label_text(lesson.activity)}: ended, since the page was closed.", None
             return
         self._asked_at = now
         lesson.take(windows, now)
@@ -197,7 +198,10 @@ class Teacher:
             for from_s, to_s in lesson.spans:
                 label_span(store, from_s, to_s, lesson.activity)
                 self._taught.append((from_s, to_s, lesson.activity))
-            self._said, self._lesson = f"{lesson.activity}: {LESSON_S:.0f} s learnt. Choose the next one.", None
+            self._said, self._lesson = (
+                f"{label_text(lesson.activity)}: {LESSON_S:.0f} s learnt. Choose the next one.",
+                None,
+            )
 
     def _labelled_fresh(self, store: WindowStore, settings: PipelineSettings) -> list[WindowOutline]:
         """List windows of lessons that are not in the database yet."""
@@ -287,7 +291,7 @@ class Teacher:
         with closing(StateStore(self._config.agent.data_dir)) as store:
             text = store.get("plan")
         if not text:
-            raise StoreError("no plan is known yet; the device hears it from the server")
+            raise StoreError("The federation's plan is not known yet: it comes when the server is reached.")
         plan = Plan.model_validate_json(text)
         if plan.method.get("name") != "analytic":
             raise StoreError(

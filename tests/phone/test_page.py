@@ -20,7 +20,7 @@ from aggregator_api.web import phone as web
 from phone import APP
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.sockets import served
-from tests.browser import CHROMIUM, NEEDS_BROWSER, OPTIONS, barriers, excess_width, listen
+from tests.browser import CHROMIUM, NEEDS_BROWSER, OPTIONS, Screenshots, barriers, excess_width, listen
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, CDPSession, Page, Route
@@ -420,7 +420,9 @@ DAY = """async ({ version, began }) => {
 }"""
 
 
-def test_a_stretch_of_a_day_is_dragged_over_labelled_and_taken_back(address: str, phone: Page, tmp_path: Path) -> None:
+def test_a_stretch_of_a_day_is_dragged_over_labelled_and_taken_back(
+    address: str, phone: Page, screenshots: Screenshots
+) -> None:
     phone.goto(f"{address}/phone/#join")
     phone.get_by_role("heading", level=1).wait_for()
     noon = datetime.now().replace(hour=12, minute=0, second=0, microsecond=0) - timedelta(days=1)
@@ -438,7 +440,7 @@ def test_a_stretch_of_a_day_is_dragged_over_labelled_and_taken_back(address: str
     phone.mouse.down()
     phone.mouse.move(box["x"] + 5.5 * minute, box["y"] + 20, steps=3)
     phone.mouse.up()
-    phone.screenshot(path=tmp_path / "phone-day.png", full_page=True)
+    screenshots.take(phone, "phone-day", height=1060)
     choices = phone.get_by_role("group", name="What you did")
     choices.get_by_role("button", name="lying").click()
     phone.get_by_text("40 windows are lying now, from 12:02 to 12:06.").wait_for()

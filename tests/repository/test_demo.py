@@ -182,7 +182,7 @@ def test_a_taken_port_is_said_before_anything_starts(tmp_path: Path, mark: str, 
         port = taken.getsockname()[1]
         process = demo(mark, *SMALLEST, *ANY_PORTS, option, str(port), "--out", str(tmp_path / "out"))
         output, _ = process.communicate()
-    assert process.returncode == 1
+    assert process.returncode == 2
     assert f"Port {port} on 127.0.0.1" in output
     assert f"choose another with {option}" in output
     assert "Traceback" not in output
@@ -193,7 +193,7 @@ def test_a_taken_port_is_said_before_anything_starts(tmp_path: Path, mark: str, 
 def test_a_folder_without_recordings_is_said(tmp_path: Path, mark: str) -> None:
     process = demo(mark, *SMALLEST, *ANY_PORTS, "--data", str(tmp_path), "--out", str(tmp_path / "out"))
     output, _ = process.communicate()
-    assert process.returncode == 1
+    assert process.returncode == 2
     assert f"none of motionsense, spsw was found below {tmp_path}" in output
 
 

@@ -17,6 +17,7 @@ EVERYWHERE = (
     "gaitway.exit_codes",
     "gaitway.files",
     "gaitway.input_spec",
+    "gaitway.interrupts",
     "gaitway.images",
     "gaitway.label_text",
     "gaitway.plugins",
@@ -28,7 +29,8 @@ EVERYWHERE = (
     "gaitway.toml_text",
 )
 """For every package: the root of errors, the atomic write, what a network takes, images, tasks, what
-commands print to and end with, what Python 3.10 lacks, threads that do not end unheard, and TOML as it is written."""
+commands print to and end with, Ctrl-C, what Python 3.10 lacks, threads that do not end unheard, and TOML as it is
+written."""
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,9 @@ def _chart(found: list[ComparedFederation]) -> CurveChart | None:
         ]
         points = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
         text = (
-            f"{one.name}: {views.score_text(one.metric, one.last.mean if one.last else None)} in round {one.last_round}"
+            f"{one.name}: {views.score_text(one.metric, one.last.mean)} in round {one.last_round}"
+            if one.last
+            else f"{one.name}: not measured yet"
         )
         curves.append(ScoreCurve(one.name, points, text))
     return CurveChart(curves, (first, last), (low, high))

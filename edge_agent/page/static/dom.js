@@ -67,5 +67,14 @@ export function make(tag, text = "", className = "") {
   return found;
 }
 
+/** Labels as people read them, where the device has said. @type {{[label: string]: string}} */
+const texts = {};
+
+/** @param {{[label: string]: string}} found */
+export const setTexts = (found) => void Object.assign(texts, found);
+
+/** @param {string} activity */
+export const spoken = (activity) => texts[activity] ?? activity.replaceAll("_", " ");
+
 /** @param {string} words */
 export const say = (words, bad = false) => { $("said").textContent = words; $("said").className = bad ? "bad" : "good"; };

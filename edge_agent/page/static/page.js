@@ -1,12 +1,12 @@
 /** The device's page: asks the agent on the same address, and shows what it says as text, never as HTML. */
 import { colour, drawConfidence, drawLines } from "./charts.js";
-import { $, ask, field, find, LOGGED_OUT, logOut, make, pressable, Refused, say } from "./dom.js";
+import { $, ask, field, find, LOGGED_OUT, logOut, make, pressable, Refused, say, setTexts, spoken } from "./dom.js";
 import { followTeaching } from "./teach.js";
 
 /** @typedef {{now: number, seen: [number, string, number | null][], error: string, signals: number[][]}} Now */
 /** @typedef {{from_s: number, to_s: number, windows: number}} Stretch */
 /** @typedef {{activity: string, origin: string, windows: number, bytes: number, last_s: number}} Kept */
-/** @typedef {{labels: string[], why_no_labels: string, classes: Kept[], days: [string, {[activity: string]: number}][],
+/** @typedef {{labels: string[], spoken: {[label: string]: string}, why_no_labels: string, classes: Kept[], days: [string, {[activity: string]: number}][],
  *   unlabelled: Stretch[], unlabelled_more: number}} Windows */
 /** @typedef {{name: string, adopted: boolean, whole: boolean, score: number | null, sha256: string}} Model */
 /** @typedef {{models: Model[], serving: string, judged: string[], released: string[]}} Models */
@@ -32,7 +32,7 @@ const row = (...cells) => {
 /** @param {string} id @param {string[]} lines */
 const list = (id, lines) => $(id).replaceChildren(...lines.map((line) => make("li", line)));
 /** @param {string} activity */
-const nameOf = (activity) => activity || "(none)";
+const nameOf = (activity) => spoken(activity) || "(none)";
 /** A moment of the reader's clock as ISO 8601 writes it, as Swedes do too: days are told so as well. @param {number} s */
 const time = (s) => s < SET_S ? CLOCK_NOT_SET : new Date(s * 1000).toLocaleString("sv-SE");
 /** Earlier times are of a clock that nobody had set, as a board's after a start without a network. */
@@ -76,15 +76,18 @@ async function live() {
   /** @type {Now} */
   const found = await ask("now");
   const last = found.seen.at(-1);
-  $("label").textContent = last ? last[1] : "–";
+  $("label").textContent = last ? spoken(last[1]) : "–";
   const chance = !last || last[2] === null ? "" : `${Math.round(100 * last[2])} %, `;
   $("probability").textContent = last ? `${chance}${Math.max(0, Math.round(found.now - last[0]))} s ago` : "nothing in the last five minutes";
   $("live-error").textContent = found.error;
   drawConfidence(canvas("confidence"), found.seen, found.now, SPAN_S, colourOf);
-  const legend = [...new Set(found.seen.filter((one) => one[2] !== null).map((one) => one[1]))].flatMap((label) => {
+  const legend = [...new Set(found.seen.filter((one) => one[2] !== null).map((one) => one[1]))].map((label) => {
     const key = make("i");
     key.className = `c${((labels.indexOf(label) + 8) % 8) + 1}`;
-    return [key, `${label} `];
+    const item = make("span"); // the colour and its name on one line
+    item.className = "item";
+    item.append(key, `${spoken(label)} `);
+    return item;
   });
   $("legend").replaceChildren(...legend);
   drawLines(canvas("acc"), found.signals, [0, 1, 2]);
@@ -106,14 +109,15 @@ function span() {
 async function give(activity, when) {
   const done = await ask("label", { activity, ...when });
   const none = done.windows ? "" : "; none lies there yet, those to come will have it";
-  return `${windowsAre(done.windows)} now ${done.activity}${none}.`;
+  return `${windowsAre(done.windows)} now ${spoken(done.activity)}${none}.`;
 }
 
 /** @param {Windows} found */
 function showLabels(found) {
+  setTexts(found.spoken);
   if (String(labels) !== String(found.labels) || !$("labels").childElementCount) {
     labels = found.labels;
-    const buttons = labels.map((label) => button(label, () => give(label, span()), "label"));
+    const buttons = labels.map((label) => button(spoken(label), () => give(label, span()), "label"));
     $("labels").replaceChildren(...(buttons.length ? buttons : [make("p", found.why_no_labels, "quiet")]));
   }
 }
@@ -156,13 +160,20 @@ function showWindows(found) {
   showStretches(found);
 }
 
+/** @param {string} label */
+function option(label) {
+  const made = make("option", spoken(label));
+  made.value = label;
+  return made;
+}
+
 /** @param {Windows} found */
 function showStretches(found) {
   if ($("unlabelled").contains(document.activeElement)) return; // a choice is being made
   body("unlabelled").replaceChildren(...found.unlabelled.map((one) => {
     const cell = make("td"), select = make("select");
     select.setAttribute("aria-label", `label for ${time(one.from_s)}`);
-    select.append(make("option", "label…"), ...labels.map((label) => make("option", label)));
+    select.append(make("option", "label…"), ...labels.map(option));
     select.addEventListener("change", () => {
       select.blur();
       attempt(() => give(select.value, { from_s: one.from_s, to_s: one.to_s }), select);

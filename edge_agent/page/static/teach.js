@@ -1,5 +1,5 @@
 /** Teach me: tap an activity, move for 20 seconds, and see how well it does; asks the agent, which has all of it. */
-import { $, ask, field, find, make, pressable, Refused, say } from "./dom.js";
+import { $, ask, field, find, make, pressable, Refused, say, spoken } from "./dom.js";
 
 /** @typedef {{activity: string, done_s: number, paused: boolean, warning: string}} Lesson */
 /** @typedef {{right: number, windows: number, macro_f1: number | null}} Score */
@@ -32,9 +32,6 @@ function tell(id, words) {
   if ($(id).textContent !== words) $(id).textContent = words;
 }
 
-/** @param {string} activity */
-const spoken = (activity) => activity.replaceAll("_", " ");
-
 // ---- the lesson
 
 /** @param {Teaching} found */
@@ -55,7 +52,7 @@ function showLesson({ lesson, said, lesson_s: all }) {
 function showActivities({ labels, personal: own, lesson, result }) {
   const names = [...labels, ...own.map((one) => one.name)];
   const learnt = Object.fromEntries(result?.rows.map((name, i) => [name, result.learnt[i]]) ?? []);
-  const wanted = JSON.stringify([names, learnt, lesson?.activity]);
+  const wanted = JSON.stringify([names.map(spoken), learnt, lesson?.activity]);
   if (wanted === activities) return;
   activities = wanted;
   const focused = document.activeElement instanceof HTMLElement ? document.activeElement.dataset.activity : undefined;

@@ -1,8 +1,14 @@
-"""The documents' screenshots of the operator's pages, with generated numbers; `make screenshots` puts them there."""
+"""Screenshots of the operator's pages, with generated numbers; `make screenshots` puts them where they belong.
+
+The documents' pictures go to docs/images, every page at the sizes of a phone and of a screen to build/pages.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +19,8 @@ from aggregator_api.settings import Settings
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.sockets import served
 from tests.aggregator_api.web.seeded import WALKS, seed
-from tests.browser import NEEDS_BROWSER, Screenshots
+from tests.aggregator_api.web.test_browser import PAGES as EVERY_PAGE
+from tests.browser import NEEDS_BROWSER, Screenshots, excess_width
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -34,6 +41,10 @@ PAGES = [
     ("pages-compare", f"/compare?federation={WALKS}&federation=gestures", 800),
     ("pages-new", "/new-federation?preset=first", 900),
 ]
+
+
+SIZES = [(390, 844), (1440, 900)]
+"""A phone's and a screen's."""
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +78,22 @@ def test_the_operators_pages(operator: Page, address: str, screenshots: Screensh
         operator.get_by_role("heading", level=1).wait_for()
         operator.wait_for_load_state("networkidle") if "federation" not in path else operator.wait_for_timeout(1500)
         screenshots.take(operator, name, height=height, width=WIDTH)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["phone", "screen"])
+def test_every_page_at_the_size_of(size: tuple[int, int], operator: Page, address: str, tmp_path: Path) -> None:
+    folder = Path(os.environ.get("GAITWAY_PAGES", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    operator.set_viewport_size({"width": size[0], "height": size[1]})
+    for path in EVERY_PAGE:
+        if path == "/login":
+            operator.context.clear_cookies()
+        operator.goto(f"{address}{path}")
+        operator.get_by_role("heading", level=1).wait_for()
+        operator.wait_for_timeout(500)  # charts are drawn
+        assert excess_width(operator) == 0, path
+        name = re.sub(r"[^a-z0-9]+", "-", path).strip("-") or "overview"
+        operator.screenshot(path=folder / f"{name}-{size[0]}.png", full_page=True)
 
 
 def test_a_token_as_link_and_code(operator: Page, address: str, screenshots: Screenshots) -> None:

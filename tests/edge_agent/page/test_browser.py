@@ -91,7 +91,7 @@ def test_nothing_is_asked_any_more_once_a_session_ends(page: Page, device: PageD
     assert asked[-1] == "logout"
 
 
-def test_a_stretch_of_a_day_is_dragged_over_and_labelled(page: Page, tmp_path: Path) -> None:
+def test_a_stretch_of_a_day_is_dragged_over_and_labelled(page: Page, screenshots: Screenshots, tmp_path: Path) -> None:
     device = PageDevice(tmp_path)
     lived(device.data)
     page.goto(f"{device.address}/timeline?day={DAY}")
@@ -105,7 +105,7 @@ def test_a_stretch_of_a_day_is_dragged_over_and_labelled(page: Page, tmp_path: P
     page.mouse.up()
     assert page.get_by_label("From", exact=True).input_value() == "12:02"
     assert page.get_by_label("to", exact=True).input_value() == "12:06"
-    page.screenshot(path=tmp_path / "device-timeline.png", full_page=True)
+    screenshots.take(page, "device-timeline", height=1180, width=1100)
     page.get_by_role("button", name="sitting", exact=True).click()
     page.get_by_text("80 windows are now sitting.").wait_for()
     page.set_viewport_size({"width": 360, "height": 800})
