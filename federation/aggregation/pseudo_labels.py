@@ -33,7 +33,7 @@ from federation.aggregation.ridge_numpy import (
 
 WEIGHT = 0.03
 """Of the device's windows against all others' together."""
-KEPT_SHARE = 0.5
+CONFIDENT_SHARE = 0.5
 MIN_WINDOWS = 100
 """Two minutes: of fewer it changed nothing, or did harm."""
 MIN_AGREEMENT = 0.8
@@ -78,5 +78,5 @@ def surest(scores: Doubles) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     for name in np.unique(names):
         rows = np.flatnonzero(names == name)
         order = np.argsort(-(first - second)[rows], kind="stable")
-        kept.append(rows[order[: max(1, int(len(rows) * KEPT_SHARE))]])
+        kept.append(rows[order[: max(1, int(len(rows) * CONFIDENT_SHARE))]])
     return np.sort(np.concatenate(kept)), names
