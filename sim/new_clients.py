@@ -123,17 +123,15 @@ class _Scorer:
         is_far = self._is_far(name, client)
         self.far.setdefault(way, []).append(is_far)
         joined = scores[head_without_labels(names, is_far)]
-        adapted = self._adapted(self._networks[name], heads[SHARED], client, broadcast, is_far)
+        adapted = self._adapted(name, heads[SHARED], client, is_far)
         self.adapted.setdefault(way, []).append(adapted is not None)
         collected = joined if adapted is None else self._measured(ClientModel(plain, adapted), client)
         return {SERVED: joined, COLLECTED: collected, **scores}
 
-    def _adapted(
-        self, network: Architecture, served: Client, client: ClientData, broadcast: Broadcast, is_far: bool
-    ) -> Client | None:
-        setup, x = network.setup, client.train.x
+    def _adapted(self, name: str, served: Client, client: ClientData, is_far: bool) -> Client | None:
+        setup, x = self._networks[name].setup, client.train.x
         parts = [answer(setup, served, part).features for part in torch.split(x, self.simulation.evaluator.batch)]
-        return setup.method.adapted_model(served, broadcast, torch.cat(parts), is_far=is_far)
+        return setup.method.adapted_model(served, self._broadcast(name), torch.cat(parts), is_far=is_far)
 
     def unlabelled(self) -> dict[str, Any] | None:
         """Score models that have adapted to the new clients' training windows without a label of them."""

@@ -5,8 +5,8 @@ Method for Deep Neural Networks, ICML workshop 2013). Of the windows that the sh
 with the largest margin counts. The names are always the shared head's, never the new one's: nothing feeds on itself.
 
 Where the shared head is wrong, its names make it worse, so a device takes such a head only where it sees three things
-that need no label: enough windows; gravity that lies as it does for most (`models.orientation`); and the head on all
-features and the one without axes naming most windows alike, two views of which one cannot lean on how the device lies
+that need no label: enough windows; that it lies as most do (`models.orientation`); and that the head on all features
+and the one without axes name most windows alike, two views of which one cannot lean on how the device lies
 (A. Blum, T. Mitchell: Combining Labeled and Unlabeled Data with Co-Training, COLT 1998). docs/methods.md, 'Own windows
 without labels', has what it gives and where it would hurt.
 
@@ -33,7 +33,7 @@ from federation.aggregation.ridge_numpy import (
 
 WEIGHT = 0.03
 """Of the device's windows against all others' together."""
-KEPT_SHARE = 0.5
+CONFIDENT_SHARE = 0.5
 MIN_WINDOWS = 100
 """Two minutes: of fewer it changed nothing, or did harm."""
 MIN_AGREEMENT = 0.8
@@ -54,7 +54,7 @@ def pseudo_labelled_head(
     clients: whose sums `shared` is.
     columns: of the features that do not depend on how the device lies.
 
-    None where it is not to be used: too few windows, gravity that lies far from most, two views that disagree.
+    None where it is not to be used: too few windows, a device that lies otherwise, two views that disagree.
     """
     classes, share = shared.moment.shape[1], options.orientation_free_share
     if is_far or len(features) < MIN_WINDOWS or classes < 2 or clients < 1 or not columns or not 0 < share < 1:
@@ -78,5 +78,5 @@ def surest(scores: Doubles) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     for name in np.unique(names):
         rows = np.flatnonzero(names == name)
         order = np.argsort(-(first - second)[rows], kind="stable")
-        kept.append(rows[order[: max(1, int(len(rows) * KEPT_SHARE))]])
+        kept.append(rows[order[: max(1, int(len(rows) * CONFIDENT_SHARE))]])
     return np.sort(np.concatenate(kept)), names

@@ -7,7 +7,7 @@ import { addWindows, emptySums, headScores, solve, solveMean, travelling } from 
 
 /** Of the phone's windows against all others' together. */
 const WEIGHT = 0.03;
-const KEPT_SHARE = 0.5;
+const CONFIDENT_SHARE = 0.5;
 /** Two minutes. */
 const MIN_WINDOWS = 100;
 /** Of the windows that the head on all features and the one without axes name alike. */
@@ -49,7 +49,7 @@ export function surest(scores) {
   const kept = [...new Set(names)].flatMap((name) => {
     const mine = [...names.keys()].filter((row) => names[row] === name);
     mine.sort((one, other) => margins[other] - margins[one] || one - other);
-    return mine.slice(0, Math.max(1, Math.floor(mine.length * KEPT_SHARE)));
+    return mine.slice(0, Math.max(1, Math.floor(mine.length * CONFIDENT_SHARE)));
   });
   return { kept: kept.sort((one, other) => one - other), names };
 }
