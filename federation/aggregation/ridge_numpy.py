@@ -7,6 +7,7 @@ knows (a person's own activities).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -140,7 +141,8 @@ class FeatureMoments(NamedTuple):
         """Return how far a mean (k,) lies from everybody's, in their deviations (P. C. Mahalanobis, 1936)."""
         away = mean - self.mean
         scale = self.covariance + MIN_VARIANCE * np.eye(len(away))
-        return float(np.sqrt(max(0.0, away @ np.linalg.solve(scale, away) / len(away))))
+        squared = float(away @ np.linalg.solve(scale, away)) / len(away)
+        return math.sqrt(max(0.0, squared))
 
 
 def feature_moments(shared: FixedSums, columns: Sequence[int]) -> FeatureMoments | None:
