@@ -20,7 +20,7 @@ FEATURE_STEPS = float(1 << 12)
 SUM_STEPS = float(1 << 15)
 LIMIT = float((1 << 31) - 1)
 FAR = 1.0
-"""Deviations, root mean square over gravity's axes. docs/edge_agent.md, 'Heads', has how often it is right."""
+"""Deviations, root mean square over the features. docs/edge_agent.md, 'Heads', has how often it is right."""
 MIN_VARIANCE = 0.05
 """Added to everybody's variance of each feature: where all lie alike, a few degrees are not far."""
 Doubles = NDArray[np.float64]
