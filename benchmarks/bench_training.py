@@ -31,6 +31,8 @@ CAN_NOT = {("tan", "pfl"), ("tan", "pfl-processes"), ("tan", "limit"), ("public"
 }
 """pfl has no fedproto; the limit is asked for where the data are HAR's; only Tan's steps are small enough to stack."""
 
+ON_GPU = ("ours", "loop", "pfl")
+
 
 def command(contestant: str, cores: int) -> list[str]:
     """Return what starts a contestant, without the work."""
@@ -49,10 +51,11 @@ def command(contestant: str, cores: int) -> list[str]:
     return [str(python_of(peer)) if peer else sys.executable, path, "--threads", str(cores)]
 
 
-def seconds_of(contestant: str, work: str, options: str, rounds: int, cores: int) -> list[float]:
+def seconds_of(contestant: str, work: str, options: str, rounds: int, cores: int, device: str) -> list[float]:
     """Play a contestant once and return its rounds, the first of which warms up."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE.parent), str(TRAINING)])}
-    asked = ["--work", work, "--options", options, "--rounds", str(rounds + 1)]
+    paths = [str(HERE.parent), str(TRAINING), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    asked = ["--work", work, "--options", options, "--rounds", str(rounds + 1), "--device", device]
     done = subprocess.run(
         [*command(contestant, cores), *asked],
         env=environment,
@@ -82,14 +85,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2, help="rounds a process that count")
     parser.add_argument("--repeats", type=int, default=3, help="processes a contestant")
     parser.add_argument("--without", action="append", default=[], choices=CONTESTANTS, help="leave a contestant out")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda, where ours, loop and pfl play")
     parser.add_argument("--out", type=Path, help="where the JSON goes")
     wanted = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
     playing = [one for one in CONTESTANTS if one not in wanted.without and (wanted.work, one) not in CAN_NOT]
+    if wanted.device != "cpu":
+        playing = [one for one in playing if one in ON_GPU]
     seconds: dict[str, list[float]] = {name: [] for name in playing}
     for turn in range(wanted.repeats):
         for name in playing:
-            first, *rest = seconds_of(name, wanted.work, wanted.options, wanted.rounds, cores)
+            first, *rest = seconds_of(name, wanted.work, wanted.options, wanted.rounds, cores, wanted.device)
             seconds[name] += rest
             said = f"{turn + 1}/{wanted.repeats} {name}: {rest[-1]:.2f} s a round, the first {first:.2f}"
             print(said, file=sys.stderr)

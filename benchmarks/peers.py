@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 PEERS = {
@@ -17,11 +18,13 @@ HOME = Path(__file__).parent / ".peers"
 
 
 def python_of(peer: str) -> Path:
-    """Return the interpreter of a peer's environment, which is made if it is not there.
+    """Return the interpreter of a peer's environment, which is made if it is not there; this one, where it has it.
 
     Raises:
         subprocess.CalledProcessError: if the packages cannot be installed.
     """
+    if find_spec(peer):
+        return Path(sys.executable)
     folder = HOME / peer
     python, stamp = folder / "bin" / "python", folder / "installed"
     if not stamp.exists():

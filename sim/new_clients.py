@@ -13,10 +13,9 @@ from torch import nn
 import models
 from federation.aggregation.ridge_numpy import FAR, FeatureMoments, FixedSums, feature_moments
 from federation.methods.fedavg import FedAvg
-from federation.records import Client
+from federation.records import Broadcast, Client
 from federation.serving_heads import SHARED, head_without_labels
 from federation.tasks.task import Statistics, Task
-from federation.training.client_round import train_one
 from models.orientation import gravity_columns, mean_gravity
 from sim.adaptation import adapt_head
 from sim.baselines import Baseline
@@ -24,6 +23,7 @@ from sim.data.federated_data import ClientData
 from sim.data.few_labels import few_shot
 from sim.data.holdout import SHOTS, TURNED_SHOTS, Holdout
 from sim.data.turning import can_be_turned, raw_windows, turned, ways_to_turn
+from sim.engines import ClientJob
 from sim.evaluation import ClientModel, spread
 from sim.networks.architectures import Architecture, assign_networks
 from sim.simulation import Simulation
@@ -90,16 +90,15 @@ class _Scorer:
         for shots in SHOTS if way == AS_RECORDED else TURNED_SHOTS:
             by_head: dict[str, dict[str, Statistics]] = {}
             for number, clients in enumerate(carried):
+                served = self._personalized(clients, shots) if shots else self._not_personalized(clients)
                 for name, client in clients.items():
-                    for head, statistics in self._client(way, name, client, shots).items():
+                    for head, statistics in self._client(way, name, client, served[name], shots).items():
                         by_head.setdefault(head, {})[f"{name} {number}"] = statistics
             result[str(shots)] = {head: spread(self.simulation.task, each) for head, each in by_head.items()}
         return result
 
-    def _client(self, way: str, name: str, client: ClientData, shots: int) -> Scores:
-        network = self._networks[name]
-        setup, broadcast = network.setup, network.setup.method.broadcast(self.simulation.state, name)
-        served = self._personalized(network, name, client, shots) if shots else _served(network, broadcast)
+    def _client(self, way: str, name: str, client: ClientData, served: Client, shots: int) -> Scores:
+        setup, broadcast = self._networks[name].setup, self._broadcast(name)
         heads = setup.method.serving_models(served if shots else setup.method.refresh(served, broadcast))
         if SHARED not in heads:
             return {SERVED: self._measured(ClientModel(setup, served), client)}
@@ -117,7 +116,7 @@ class _Scorer:
         found: dict[str, Statistics] = {}
         for name, client in self.simulation.data.new_clients.items():
             network = self._networks[name]
-            served = _served(network, network.setup.method.broadcast(self.simulation.state, name))
+            served = _served(network, self._broadcast(name))
             adapted = adapt_head(ClientModel(network.setup, served), client.train.x, self.simulation.evaluator.batch)
             if adapted is None:
                 return None
@@ -127,18 +126,24 @@ class _Scorer:
     def _measured(self, model: ClientModel, client: ClientData) -> Statistics:
         return self.simulation.evaluator.evaluate_client(model, client.test)
 
-    def _personalized(self, network: Architecture, name: str, client: ClientData, shots: int) -> Client:
+    def _broadcast(self, name: str) -> Broadcast:
+        return self._networks[name].setup.method.broadcast(self.simulation.state, name)
+
+    def _not_personalized(self, clients: Mapping[str, ClientData]) -> Mapping[str, Client]:
+        return {name: _served(self._networks[name], self._broadcast(name)) for name in clients}
+
+    def _personalized(self, clients: Mapping[str, ClientData], shots: int) -> Mapping[str, Client]:
+        """Have the run's engine train all of them on the first `shots` of each class, as in one more round."""
         # the schedule of rates is the federation's, which is over
         changed = {"epochs": self.holdout.epochs, "lr_schedule": "constant"}
-        setup = replace(network.setup, training=network.setup.training.model_copy(update=changed))
-        return train_one(
-            setup,
-            network.initial,
-            setup.method.broadcast(self.simulation.state, name),
-            few_shot(setup.task, client, shots),
-            client_id=name,
-            round_number=self.simulation.round_number + 1,
-        ).client
+        jobs = []
+        for name, client in clients.items():
+            setup, initial = self._networks[name].setup, self._networks[name].initial
+            setup = replace(setup, training=setup.training.model_copy(update=changed))
+            shown = few_shot(setup.task, client, shots)
+            jobs.append(ClientJob(name, setup, initial, self._broadcast(name), shown))
+        results = self.simulation.engine.run(jobs, self.simulation.round_number + 1)
+        return {name: result.client for name, result in results}
 
     @cached_property
     def _networks(self) -> dict[str, Architecture]:
@@ -167,7 +172,13 @@ class _BaselineScorer(_Scorer):
     def unlabelled(self) -> None:
         """Return None: a forest and a ridge regression have no head that could adapt."""
 
-    def _client(self, way: str, name: str, client: ClientData, shots: int) -> Scores:
+    def _not_personalized(self, clients: Mapping[str, ClientData]) -> Mapping[str, Client]:
+        return dict.fromkeys(clients, self.simulation.initial)
+
+    def _personalized(self, clients: Mapping[str, ClientData], shots: int) -> Mapping[str, Client]:
+        return self._not_personalized(clients)
+
+    def _client(self, way: str, name: str, client: ClientData, served: Client, shots: int) -> Scores:
         simulation = self.simulation
         if not isinstance(simulation, Baseline) or simulation.is_pooled == bool(shots):
             return {}

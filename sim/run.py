@@ -23,6 +23,7 @@ from federation.records import Examples
 from federation.secure_sums.summation import check_secure
 from federation.tasks import task_from_json
 from federation.training.augmentation import check_images
+from federation.training.cuda import compute_reproducibly, reserve_workspace
 from federation.training.prediction import task_mismatch
 from gaitway.files import write_file
 from sim import checkpoint, client_store
@@ -83,6 +84,8 @@ def run(
     with writing("the run's directory", out):
         out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(settings.threads)
+    if torch.device(settings.device).type == "cuda":
+        _begin_cuda(settings.device)
     networks = architectures(settings)
     chosen_store = _choose_client_store(settings, networks, data, client_store_dir or out)
     simulation = build_simulation(
@@ -119,6 +122,21 @@ def run(
             callback.on_error(error)
         raise
     return summary
+
+
+def _begin_cuda(device: str) -> None:
+    reserve_workspace()
+    if not torch.cuda.is_available():
+        raise SettingsError(
+            f"--device {device}: torch {torch.__version__} finds no GPU that it can use; install a build with CUDA and "
+            "its driver, or leave --device out"
+        )
+    compute_reproducibly()
+
+
+def _hardware(device: str) -> str:
+    where = f"{platform.machine()}, {torch.get_num_threads()} torch threads, {platform.system()}"
+    return f"{where}, {torch.cuda.get_device_name(device)}" if torch.device(device).type == "cuda" else where
 
 
 def _write_results(simulation: Simulation, settings: Experiment, out: Path, extra: dict[str, Any]) -> dict[str, Any]:
@@ -309,7 +327,7 @@ def check_resumable(out: Path, settings: Experiment, data: FederatedData, simula
     Raises:
         RunDirectoryError: if the directory belongs to another configuration.
     """
-    config = {**settings.model_dump(mode="json", by_alias=True), **_facts(data, simulation)}
+    config = {**settings.model_dump(mode="json", by_alias=True), **_facts(data, simulation, settings.device)}
     path = out / "config.json"
     if path.exists():
         _compare(_with_new_defaults(json.loads(path.read_text())), config, out)
@@ -339,7 +357,7 @@ def _compare(old: dict[str, Any], config: dict[str, Any], out: Path) -> None:
             )
 
 
-def _facts(data: FederatedData, simulation: Simulation) -> dict[str, Any]:
+def _facts(data: FederatedData, simulation: Simulation, device: str) -> dict[str, Any]:
     initial = simulation.initial
     prototypes = sum(v.numel() for n, v in initial.buffers.items() if n.endswith((LOCAL, GLOBAL)))
     return {
@@ -353,7 +371,7 @@ def _facts(data: FederatedData, simulation: Simulation) -> dict[str, Any]:
             "numpy": np.__version__,
             "gaitway": _own_version(),
         },
-        "hardware": f"{platform.machine()}, {torch.get_num_threads()} torch threads, {platform.system()}",
+        "hardware": _hardware(device),
         "parameters": {"trained": sum(v.numel() for v in initial.params.values()), "prototypes": prototypes},
     }
 

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 
+import torch
 from workloads import WORKS, Work
 
 
@@ -22,19 +23,22 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--options", type=json.loads, default={}, help="JSON: keywords of the work")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2, help="cores to use, in threads or processes")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     wanted = parser.parse_args()
     os.environ |= {"GAITWAY_BENCH_WORK": wanted.work, "GAITWAY_BENCH_OPTIONS": json.dumps(wanted.options)}
     wanted.work = WORKS[wanted.work](**wanted.options)
     return wanted
 
 
-def play(prepare: Callable[[Work, int], Callable[[], object]]) -> None:
-    """Let `prepare(work, threads)` make the round, and time each."""
+def play(prepare: Callable[[Work, int, str], Callable[[], object]]) -> None:
+    """Let `prepare(work, threads, device)` make the round, and time each."""
     wanted = arguments()
-    play_round = prepare(wanted.work, wanted.threads)
+    play_round = prepare(wanted.work, wanted.threads, wanted.device)
     for _ in range(wanted.rounds):
         begun = time.perf_counter()
         play_round()
+        if wanted.device != "cpu":
+            torch.cuda.synchronize()
         answer(time.perf_counter() - begun)
 
 

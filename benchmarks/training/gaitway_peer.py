@@ -13,16 +13,22 @@ from workloads import Work
 
 from federation.plan import ModelSpec, RoundSettings, TrainingConfig
 from federation.records import Examples
+from federation.training.cuda import compute_reproducibly, reserve_workspace
 from sim.client_store import NullStore, remembered
 from sim.data.federated_data import ClientData, FederatedData
 from sim.experiment import Experiment
 from sim.run import build_simulation
 
 
-def prepare(work: Work, threads: int, *, compiled: bool = False) -> Callable[[], object]:
-    """Build the simulation that `python -m sim run` would, with as many processes as cores."""
+def prepare(work: Work, threads: int, device: str = "cpu", *, compiled: bool = False) -> Callable[[], object]:
+    """Build the simulation that `python -m sim run` would, with as many processes as cores, or stacked on a GPU."""
     torch.set_num_threads(1)
-    tensors = [Examples(torch.from_numpy(each.x), torch.from_numpy(each.y)) for each in work.clients()]
+    if device != "cpu":
+        reserve_workspace()
+        compute_reproducibly()
+    tensors = [
+        Examples(torch.from_numpy(each.x).to(device), torch.from_numpy(each.y).to(device)) for each in work.clients()
+    ]
     clients = {
         f"client-{k:05}": ClientData(examples, Examples(examples.x[:0], examples.y[:0]))
         for k, examples in enumerate(tensors)
@@ -40,6 +46,7 @@ def prepare(work: Work, threads: int, *, compiled: bool = False) -> Callable[[],
         engine="auto",
         workers=threads,
         compile=compiled,
+        device=device,
         eval_every=1_000_000,
     )  # fmt: skip
     simulation = build_simulation(settings, data)

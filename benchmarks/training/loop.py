@@ -1,9 +1,12 @@
-"""A plain PyTorch loop over clients, one after the other, as papers' own code has it; fedproto sample by sample."""
+"""A plain PyTorch loop over clients, one after the other, as papers' own code has it; fedproto sample by sample.
+
+On a GPU all examples lie there, and batches are rows of them: a DataLoader would fetch them one by one.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -14,14 +17,17 @@ from torch.utils.data import DataLoader, TensorDataset
 from workloads import Work, logits
 
 
-def prepare(work: Work, threads: int) -> Callable[[], object]:
+def prepare(work: Work, threads: int, device: str = "cpu") -> Callable[[], object]:
     """Return one round of FedAvg, or of FedProto."""
     torch.set_num_threads(threads)
-    sets = [TensorDataset(torch.from_numpy(each.x), torch.from_numpy(each.y)) for each in work.clients()]
+    sets = [
+        TensorDataset(torch.from_numpy(each.x).to(device), torch.from_numpy(each.y).to(device))
+        for each in work.clients()
+    ]
     draw = np.random.default_rng(0)
     if work.method == "fedproto":
         return _fedproto(work, sets)
-    network = work.network().train()
+    network = work.network().train().to(device)
     shared = {name: value.clone() for name, value in network.state_dict().items()}
 
     def one_round() -> None:
@@ -42,10 +48,17 @@ def prepare(work: Work, threads: int) -> Callable[[], object]:
 def _train(work: Work, network: nn.Module, examples: TensorDataset) -> None:
     optimizer = work.new_optimizer(network.parameters())
     for _ in range(work.epochs):
-        for x, y in DataLoader(examples, work.batch, shuffle=True):
+        for x, y in _batches(examples, work.batch):
             optimizer.zero_grad()
             F.cross_entropy(logits(network, x), y).backward()
             optimizer.step()
+
+
+def _batches(examples: TensorDataset, size: int) -> Iterable[Sequence[Tensor]]:
+    x, y = examples.tensors
+    if not x.is_cuda:
+        return DataLoader(examples, size, shuffle=True)
+    return [(x[rows], y[rows]) for rows in torch.randperm(len(y), device=x.device).split(size)]
 
 
 def _fedproto(work: Work, sets: list[TensorDataset]) -> Callable[[], object]:

@@ -15,8 +15,6 @@ from federation.protocol.messages import Processor, Runtime
 
 GPU_FILES = ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/nvgpu", "/dev/dxg")
 """Of NVIDIA's drivers: cards, Jetsons before and since JetPack 5, Windows' subsystem for Linux."""
-CUBLAS_WORKSPACE, DETERMINISTIC_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-"""Without it a product's sums may be in another order in another run (NVIDIA, cuBLAS: Results Reproducibility)."""
 GPU_ERRORS = ("CUDA", "CUBLAS", "CUDNN", "cuda", "cublas", "cudnn")
 """What errors of torch and of ONNX Runtime name that come from the GPU, of its memory too."""
 
@@ -77,9 +75,11 @@ def first_line(error: Exception) -> str:
 
 def _with_torch(memory_mb: int) -> Placement:
     """Have torch compute in float32 as on the CPU, the same bits from run to run; an operator that cannot, warns."""
-    os.environ.setdefault(CUBLAS_WORKSPACE, DETERMINISTIC_WORKSPACE)  # read when CUDA begins
     import torch
 
+    from federation.training.cuda import compute_reproducibly, reserve_workspace
+
+    reserve_workspace()
     if torch.version.cuda is None:
         return fallback(f"torch {torch.__version__} has no CUDA", memory_mb)
     try:
@@ -91,9 +91,7 @@ def _with_torch(memory_mb: int) -> Placement:
         torch.zeros(1, device="cuda")
     except RuntimeError as error:
         return fallback(f"CUDA cannot be begun: {first_line(error)}", memory_mb)
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.benchmark = False
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    compute_reproducibly()
     return Placement("cuda", f"on {found.name}, by torch {torch.__version__} with CUDA {torch.version.cuda}")
 
 

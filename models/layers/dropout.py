@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from models.errors import OptionError
-from models.layers.exporting import is_exporting
+from models.layers.exporting import reads_bytes
 
 # lowbias32's two multipliers, the second as a signed 32-bit number: torch has no full set of uint32 kernels.
 _FIRST = 0x7FEB352D
@@ -48,7 +48,7 @@ def keep_mask(noise_state: Tensor, count: int, drop: float) -> Tensor:
     """
     words = uniform_words(noise_state, -(-count // 2))
     threshold = min(round(drop * (1 << _BITS)), (1 << _BITS) - 1) - (1 << (_BITS - 1))
-    if is_exporting():  # ONNX reads no int32 as two int16: the low half, moved to the top, and the high one
+    if not reads_bytes():  # the low half, moved to the top, and the high one
         high = threshold * (1 << _BITS)
         return torch.stack([words * (1 << _BITS) >= high, words >= high], -1).reshape(-1)[:count]
     return words.view(torch.int16)[:count] >= threshold
@@ -77,7 +77,7 @@ class Dropout(nn.Module):
         shape = self._mask_shape(x)
         keep = keep_mask(self.noise_state, shape.numel(), self.p).view(shape)
         self.noise_state = self.noise_state + 1
-        whole = keep if is_exporting() else keep.view(torch.uint8)  # torch widens bytes faster than booleans
+        whole = keep.view(torch.uint8) if reads_bytes() else keep  # torch widens bytes faster than booleans
         return x * whole.to(x.dtype).mul_(1.0 / (1.0 - self.p))
 
     def _mask_shape(self, x: Tensor) -> torch.Size:

@@ -28,6 +28,22 @@ def is_exporting() -> bool:
     return _EXPORTING.get()
 
 
+def _lifts_views() -> bool:
+    try:
+        torch.func.vmap(lambda words: words.view(torch.int16))(torch.zeros(1, 1, dtype=torch.int32))
+    except RuntimeError:
+        return False
+    return True
+
+
+_LIFTS_VIEWS = _lifts_views()
+
+
+def reads_bytes() -> bool:
+    """Whether a tensor's bytes may be read as another type: ONNX cannot, and torch's vmap not before 2.13."""
+    return _LIFTS_VIEWS and not is_exporting()
+
+
 def leaves_layout_alone() -> bool:
     """Whether somebody else decides how tensors lie in memory: a compiler, or whoever runs an exported graph."""
     return is_exporting() or torch.compiler.is_compiling()

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.layers.exporting import is_exporting
+from models.layers.exporting import is_exporting, reads_bytes
 
 KEYS = {True: 1 << 17, False: 1 << 22}
 """64-bit keys sorted at a time on the CPU, whose cache holds as many, and elsewhere, where launches cost more."""
@@ -87,7 +87,7 @@ def top_entries(scores: Tensor, largest: int) -> tuple[Tensor, Tensor]:
     if is_exporting():  # ONNX's TopK keeps this order
         entries, index = scores.transpose(0, 1).topk(largest, dim=1)
         return entries, index
-    if scores.dtype != torch.float32:
+    if scores.dtype != torch.float32 or not reads_bytes():
         entries, index = scores.transpose(0, 1).sort(dim=1, descending=True, stable=True)
         return entries[:, :largest], index[:, :largest]
     if largest == 1:

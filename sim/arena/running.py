@@ -18,18 +18,19 @@ from sim.sweep.processes import CellPhase, CellStatus, run_cells
 Show = Callable[[Cell, CellStatus], None]
 
 
-class Folders(NamedTuple):
-    """Where a table's runs read and write."""
+class Places(NamedTuple):
+    """Where a table's runs read, compute and write."""
 
     runs: Path
     summaries: Path
     data_root: Path | None
     cache: Path
+    device: str = "cpu"
 
 
 def run_table(
     declaration: Declaration,
-    folders: Folders,
+    places: Places,
     jobs: int,
     *,
     only: Callable[[ArenaCell], bool] = lambda _cell: True,
@@ -42,10 +43,10 @@ def run_table(
     failed: dict[str, str] = {}
     while cells := _unique(
         cell
-        for cell in open_cells(declaration, read_summaries(folders.summaries))
+        for cell in open_cells(declaration, read_summaries(places.summaries))
         if only(cell) and cell.key not in failed
     ):
-        failed |= _run(cells, folders, jobs, show)
+        failed |= _run(cells, places, jobs, show)
     return failed
 
 
@@ -53,25 +54,25 @@ def _unique(cells: Iterable[ArenaCell]) -> list[ArenaCell]:
     return list({cell.key: cell for cell in cells}.values())
 
 
-def _run(cells: Sequence[ArenaCell], folders: Folders, jobs: int, show: Show) -> dict[str, str]:
+def _run(cells: Sequence[ArenaCell], places: Places, jobs: int, show: Show) -> dict[str, str]:
     by_name = {cell.key: cell for cell in cells}
     commit, failed = commit_name(), dict[str, str]()
-    with closing(run_cells([as_run(cell, folders) for cell in cells], folders.runs, jobs)) as changes:
+    with closing(run_cells([as_run(cell, places) for cell in cells], places.runs, jobs)) as changes:
         for run, status in changes:
             if status.phase in (CellPhase.FINISHED, CellPhase.SKIPPED):
-                finished = RunDirectory(folders.runs / run.name)
-                write_summary(folders.summaries, run.name, summarize(finished, by_name[run.name].arguments, commit))
+                finished = RunDirectory(places.runs / run.name)
+                write_summary(places.summaries, run.name, summarize(finished, by_name[run.name].arguments, commit))
             elif status.phase is CellPhase.FAILED:
                 failed[run.name] = status.reason
             show(run, status)
     return failed
 
 
-def as_run(cell: ArenaCell, folders: Folders) -> Cell:
+def as_run(cell: ArenaCell, places: Places) -> Cell:
     """Return a cell as the sweep's processes take it."""
-    where = ["--cache", str(folders.cache)]
-    if folders.data_root is not None and cell.options["data"] != "synthetic":
-        where += ["--data-root", str(folders.data_root)]
+    where = ["--cache", str(places.cache), *(["--device", places.device] if places.device != "cpu" else [])]
+    if places.data_root is not None and cell.options["data"] != "synthetic":
+        where += ["--data-root", str(places.data_root)]
     return Cell(cell.key, {}, (*cell.arguments, *where))
 
 

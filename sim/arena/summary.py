@@ -41,6 +41,7 @@ class CellSummary(BaseModel):
     commit: str
     date: str
     hardware: str
+    device: str = Field(default="cpu", description="cpu or cuda; a GPU's seconds say nothing of a CPU's")
     versions: dict[str, str]
 
 
@@ -76,6 +77,7 @@ def summarize(run: RunDirectory, arguments: Sequence[str], commit: str) -> CellS
         commit=commit,
         date=datetime.now(UTC).date().isoformat(),
         hardware=run.config.hardware,
+        device=run.config.device,
         versions=run.config.versions,
     )
 

@@ -21,7 +21,7 @@ from sim.arena.declaration import FOLDER as TABLES
 from sim.arena.declaration import read_declaration
 from sim.arena.rendering import render, render_marks
 from sim.arena.replay import differences, draw_cell
-from sim.arena.running import Folders, commit_name, run_table
+from sim.arena.running import Places, commit_name, run_table
 from sim.arena.summary import FOLDER as SUMMARIES
 from sim.arena.summary import CellSummary, read_summaries, summarize
 from sim.cli.sweep import CellDisplay
@@ -50,6 +50,7 @@ def run_command(
     jobs: Annotated[int, typer.Option(min=1, max=256, help="Runs at a time, one thread each.")] = 1,
     only_set: Annotated[list[str] | None, typer.Option("--set", help="Only this data set; repeatable.")] = None,
     arm: Annotated[list[str] | None, typer.Option(help="Only this arm; repeatable.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda; several runs share a GPU.")] = "cpu",
     runs: Runs = RUNS,
     cache: Cache = CACHE,
 ) -> None:
@@ -70,7 +71,7 @@ def run_command(
         with ProgressDisplay(*columns, console=console) as bars:
             display = CellDisplay(bars, None)
             failed = run_table(
-                declaration, Folders(runs, SUMMARIES, data_root, cache), jobs, only=wanted, show=display.show
+                declaration, Places(runs, SUMMARIES, data_root, cache, device), jobs, only=wanted, show=display.show
             )
     for key, reason in failed.items():
         console.print(f"[bold red]{escape(key)} failed:[/bold red] {escape(reason)}", soft_wrap=True)

@@ -11,12 +11,15 @@ import torch
 from federation.training.client_round import train_stacked
 from federation.training.local_round import LocalRound, Setup, Step
 from sim.engines.compiled import Compiler
+from sim.engines.cuda_graphs import CudaGraphs
 from sim.engines.device_memory import Meter, is_out_of_memory, meter_of
 from sim.engines.job import ClientJob
 from sim.errors import EngineError
 
 CHUNK = 8
 """Clients at a time where memory cannot be measured, and in the first chunk where it can."""
+
+FasterSteps = Compiler | CudaGraphs
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +29,8 @@ class Stacked:
 
     `chunk` is how many at a time; None: as many as the device has memory for, measured on the first chunk, which has
     the longest clients. Where memory runs out all the same, the chunk is halved and done again.
-    `compiled`: the training step is compiled, once for each network, phase and size of chunk.
+    `compiled`: the training step is compiled, once for each network, phase and size of chunk. On CUDA it is otherwise
+    recorded as a graph.
     """
 
     def __init__(
@@ -38,7 +42,9 @@ class Stacked:
         say: Callable[[str], None] = _log.warning,
     ) -> None:
         self.chunk, self.say = chunk or CHUNK, say
-        self.compiler = Compiler(device, report=say) if compiled else None
+        self.compiler: FasterSteps | None = Compiler(device, report=say) if compiled else None
+        if not compiled and torch.device(device).type == "cuda":
+            self.compiler = CudaGraphs(report=say)
         self.meter: Meter | None = None if chunk else meter_of(device)
 
     def run(self, jobs: Sequence[ClientJob], round_number: int) -> Iterator[tuple[str, LocalRound]]:
@@ -87,7 +93,9 @@ class Stacked:
         self.say(f"Memory ran out with {tried} clients at a time; going on with {self.chunk}.")
 
 
-def trained(jobs: Sequence[ClientJob], round_number: int, compiler: Compiler | None = None) -> list[LocalRound]:
+def trained(
+    jobs: Sequence[ClientJob], round_number: int, compiler: Compiler | CudaGraphs | None = None
+) -> list[LocalRound]:
     """Train these clients, which have one setup, together."""
     setup = jobs[0].setup
 
