@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 import models
-from federation.aggregation.ridge import FeatureMoments, feature_moments
+from federation.aggregation.ridge_numpy import FAR, FeatureMoments, FixedSums, feature_moments
 from federation.methods.fedavg import FedAvg
 from federation.records import Broadcast, Client
 from federation.serving_heads import SHARED, head_without_labels
 from federation.tasks.task import Statistics, Task
 from federation.training.prediction import answer
-from models.orientation import FAR, gravity_columns, gravity_distance
+from models.orientation import gravity_columns, mean_gravity
 from sim.adaptation import adapt_head
 from sim.baselines import Baseline
 from sim.data.federated_data import ClientData
@@ -179,14 +179,13 @@ class _Scorer:
     @cached_property
     def _usual_gravity(self) -> FeatureMoments | None:
         columns, sums = gravity_columns(self._module), self.simulation.state.get("sums")
-        return feature_moments(sums, columns) if columns and sums else None
+        return feature_moments(FixedSums.of(sums), columns) if columns and sums else None
 
     def _is_far(self, name: str, client: ClientData) -> bool:
         was, usual = self.simulation.data.new_statistics.get(name), self._usual_gravity
-        if was is None or usual is None or client.train.x.dim() != 3:
+        if was is None or usual is None or client.train.x.dim() != 3 or not len(client.train.x):
             return False
-        distance = gravity_distance(self._module, raw_windows(client.train, was), *usual)
-        return distance is not None and distance > FAR
+        return usual.distance(mean_gravity(self._module, raw_windows(client.train, was)).numpy()) > FAR
 
 
 class _BaselineScorer(_Scorer):

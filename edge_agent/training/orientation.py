@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from edge_agent.training.local_data import LocalData
-from federation.aggregation.ridge import feature_moments
+from federation.aggregation.ridge_numpy import FAR, FixedSums, feature_moments
 from federation.records import Tree
-from models.orientation import FAR, gravity_columns, gravity_distance
+from models.orientation import gravity_columns, mean_gravity
 
 
 class Orientation(NamedTuple):
@@ -32,5 +32,7 @@ class Orientation(NamedTuple):
 def orientation_of(module: nn.Module, data: LocalData, shared: Tree) -> Orientation:
     """Measure how far gravity on all windows (n, window, 6) of a device lies from that in the shared sums."""
     columns = gravity_columns(module)
-    usual = feature_moments(shared, columns) if columns else None
-    return Orientation(None if usual is None else gravity_distance(module, torch.from_numpy(data.train.x), *usual))
+    usual = feature_moments(FixedSums.of(shared), columns) if columns else None
+    if usual is None or not len(data.train):
+        return Orientation(None)
+    return Orientation(usual.distance(mean_gravity(module, torch.from_numpy(data.train.x)).numpy()))

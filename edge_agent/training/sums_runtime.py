@@ -31,6 +31,7 @@ from export.runtime import Session
 from federation import arrays
 from federation.aggregation.pseudo_labels import pseudo_labelled_head
 from federation.aggregation.ridge_numpy import (
+    FAR,
     FixedSums,
     RidgeHead,
     RidgeOptions,
@@ -60,8 +61,6 @@ GRAM, MOMENT = "memory/gram", "memory/moment"
 """A client's own sums, as one that torch has trained keeps them too."""
 PARITY_EXAMPLES = 256
 MAX_LOGIT_DELTA = 1e-4
-FAR, MIN_VARIANCE = 1.0, 0.05
-"""As `models.orientation` has them."""
 ROUNDS = "a continuous federation has heads, and no candidates of rounds"
 
 
@@ -266,9 +265,7 @@ class SumsRuntime:
         usual = feature_moments(self._shared.sums, columns) if columns else None
         if usual is None or not len(features):
             return {"distance": None, "is_far": False}
-        away = features[:, list(columns)].astype(np.float64).mean(0) - usual[0]
-        scale = usual[1] + MIN_VARIANCE * np.eye(len(away))
-        distance = float(np.sqrt(max(0.0, away @ np.linalg.solve(scale, away) / len(away))))
+        distance = usual.distance(features[:, list(columns)].astype(np.float64).mean(0))
         return {"distance": distance, "is_far": distance > FAR}
 
 

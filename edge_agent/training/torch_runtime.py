@@ -289,7 +289,7 @@ def _broadcast(job: Job, setup: Setup, initial: Client) -> Tree:
     check_tree(tree, schema)
     if job.continuous:
         sums = tree["sums"]
-        fixed = FixedSums(sums["gram"].numpy(), sums["moment"].numpy())
+        fixed = FixedSums.of(sums)
         if reason := check_believable(fixed, int(sums["clients"])):
             raise NonRetryableJobError(reason)
     return tree

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import zipfile
+import zlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -27,8 +28,7 @@ MAX_FILES = 32
 MAX_VALUE_BYTES = 1 << 30
 """Of a graph's inputs and outputs together: ten times what the largest network of ours has."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-# what zipfile raises of bytes that are no archive, of encryption, and of compression that it does not know
-_BROKEN = (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError, ValueError)
+_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 class ProgramFile(NamedTuple):
@@ -63,7 +63,7 @@ def read_program(data: bytes) -> ProgramFile:
         manifest = Manifest.model_validate_json(files.pop(MANIFEST))
     except ValidationError as error:
         raise ProgramError(f"the program's {MANIFEST} is not one: {first_problem(error)}") from None
-    except _BROKEN as error:
+    except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, OSError, ValueError) as error:  # of encryption, too
         raise ProgramError(f"{len(data):,} bytes came that are not a program's archive: {error}") from None
     _check_sizes(manifest)
     named = {entry.file: (name, entry) for name, entry in manifest.graphs.items() if entry.file}
@@ -103,6 +103,8 @@ def _unpacked(archive: zipfile.ZipFile) -> dict[str, bytes]:
         raise ProgramError(f"an archive of {len(infos)} files; expected {MANIFEST} and at most {MAX_FILES - 1} graphs")
     if archive.getinfo(MANIFEST).file_size > MAX_MANIFEST_BYTES:
         raise ProgramError(f"the program's {MANIFEST} has more than {MAX_MANIFEST_BYTES:,} bytes")
+    if any(info.compress_type not in _COMPRESSIONS for info in infos):
+        raise ProgramError("a file of the program is compressed by another method than deflate")
     # a reader stops at the size that was declared
     if sum(info.file_size for info in infos) > MAX_UNPACKED_BYTES:
         raise ProgramError(f"the program unpacks to more than {MAX_UNPACKED_BYTES:,} bytes")

@@ -8,7 +8,7 @@ What travels are 32-bit whole numbers of 2⁻¹⁵, which int64 adds without err
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import reduce
 from typing import NamedTuple
 
@@ -122,25 +122,6 @@ def solve(
     added = torch.where((mean > 0) & (used > 0), ridge * mean + floor, 1.0)
     found = torch.cholesky_solve(moment, torch.linalg.cholesky(gram + torch.diag(added)))
     return found[:-1].T, found[-1]
-
-
-class FeatureMoments(NamedTuple):
-    """Mean (k,) and covariance (k, k) of some features over everybody's windows, in float64."""
-
-    mean: Tensor
-    covariance: Tensor
-
-
-def feature_moments(shared: Tree, columns: Sequence[int]) -> FeatureMoments | None:
-    """Return how some features are spread over the windows in the shared sums, weighed as there; None of no window."""
-    size, index = shared["moment"].shape[0], torch.tensor([*columns, shared["moment"].shape[0] - 1])
-    low, high = torch.minimum(index[:, None], index), torch.maximum(index[:, None], index)
-    squares = shared["gram"].double()[low * size - low * (low - 1) // 2 + high - low]  # of the packed upper triangle
-    weight = squares[-1, -1]
-    if weight <= 0:
-        return None
-    mean = squares[-1, :-1] / weight
-    return FeatureMoments(mean, squares[:-1, :-1] / weight - torch.outer(mean, mean))
 
 
 def solve_mean(

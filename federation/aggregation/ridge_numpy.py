@@ -7,6 +7,7 @@ knows (a person's own activities).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,10 @@ from federation.errors import UpdateError
 FEATURE_STEPS = float(1 << 12)
 SUM_STEPS = float(1 << 15)
 LIMIT = float((1 << 31) - 1)
+FAR = 1.0
+"""Deviations, root mean square over the features. docs/edge_agent.md, 'Heads', has how often it is right."""
+MIN_VARIANCE = 0.05
+"""Added to everybody's variance of each feature: where all lie alike, a few degrees are not far."""
 Doubles = NDArray[np.float64]
 
 
@@ -49,6 +54,11 @@ class FixedSums(NamedTuple):
 
     gram: NDArray[Any]  # (d (d + 1) / 2,) the upper triangle
     moment: NDArray[Any]  # (d, K)
+
+    @classmethod
+    def of(cls, tree: Mapping[str, Any]) -> FixedSums:
+        """Take a broadcast's sums, whose leaves are torch's."""
+        return cls(tree["gram"].cpu().numpy(), tree["moment"].cpu().numpy())
 
 
 class RidgeHead(NamedTuple):
@@ -121,8 +131,22 @@ def solve(
     return RidgeHead(solved[:-1].T, solved[-1])
 
 
-def feature_moments(shared: FixedSums, columns: Sequence[int]) -> tuple[Doubles, Doubles] | None:
-    """Return mean (k,) and covariance (k, k) of some features over the shared sums' windows; None of no window."""
+class FeatureMoments(NamedTuple):
+    """Mean (k,) and covariance (k, k) of some features over everybody's windows."""
+
+    mean: Doubles
+    covariance: Doubles
+
+    def distance(self, mean: Doubles) -> float:
+        """Return how far a mean (k,) lies from everybody's, in their deviations (P. C. Mahalanobis, 1936)."""
+        away = mean - self.mean
+        scale = self.covariance + MIN_VARIANCE * np.eye(len(away))
+        squared = float(away @ np.linalg.solve(scale, away)) / len(away)
+        return math.sqrt(max(0.0, squared))
+
+
+def feature_moments(shared: FixedSums, columns: Sequence[int]) -> FeatureMoments | None:
+    """Return how some features are spread over the windows in the shared sums, weighed as there; None of no window."""
     size, index = len(shared.moment), np.array([*columns, len(shared.moment) - 1])
     low, high = np.minimum(index[:, None], index), np.maximum(index[:, None], index)
     squares = shared.gram[low * size - low * (low - 1) // 2 + high - low].astype(np.float64)  # of the upper triangle
@@ -130,7 +154,7 @@ def feature_moments(shared: FixedSums, columns: Sequence[int]) -> tuple[Doubles,
     if weight <= 0:
         return None
     mean = squares[-1, :-1] / weight
-    return mean, squares[:-1, :-1] / weight - np.outer(mean, mean)
+    return FeatureMoments(mean, squares[:-1, :-1] / weight - np.outer(mean, mean))
 
 
 def solve_mean(

@@ -6,8 +6,10 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import Dialect, Engine, event
 
 from aggregator_api.db.database import Database
 from tests.aggregator_api.bench import Bench, HttpBench
@@ -50,13 +52,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def migrated_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Let new SQLite files begin as copies of one that was migrated: to migrate each costs most of a server's start."""
+    """Let new SQLite files be copies of one that was migrated: to migrate each costs most of a server's start."""
     migrate, template = Database.migrate, tmp_path_factory.mktemp("migrated") / "template.sqlite3"
     database = Database(f"sqlite:///{template}")
     database.migrate()
     database.close()
 
     def copied(database: Database, revision: str = "head") -> None:
+        database.engine.update_execution_options()  # what `compiled_once` waits for
         file = Path(database.engine.url.database or "")
         if not database.shared and revision == "head" and not file.exists():
             shutil.copyfile(template, file)
@@ -66,6 +69,22 @@ def migrated_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Database, "migrate", copied)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once() -> Iterator[None]:
+    """Let all servers of a run share the SQL that SQLAlchemy has compiled: each would compile its statements again."""
+    compiled: dict[Any, Any] = {}
+    dialects: dict[str, Dialect] = {}  # a part of the key
+
+    def share(engine: Engine, options: dict[str, Any]) -> None:
+        if engine.dialect.name == "sqlite":  # the one on PostgreSQL learns of its server's version
+            engine.dialect = dialects.setdefault(engine.dialect.name, engine.dialect)
+            options["compiled_cache"] = compiled
+
+    event.listen(Engine, "set_engine_execution_options", share)
+    yield
+    event.remove(Engine, "set_engine_execution_options", share)
 
 
 @pytest.fixture(scope="session")

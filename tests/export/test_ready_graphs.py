@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,11 +18,20 @@ from tests.export.conftest import metadata, waves
 from tests.export.test_onnx_export import Linear
 
 
-def ready(tmp_path: Path) -> onnx_export.ExportedNetwork:
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> onnx_export.ExportedNetwork:
     """An export of a network, which another one differs from in its weights."""
-    first, (x, _) = Linear(), waves(256, 3)
-    export_onnx(first, tmp_path / "first.onnx", metadata=metadata("linear"), examples=x)
-    return onnx_export.ExportedNetwork(tmp_path / "first.onnx", first)
+    module, (x, _) = Linear(), waves(256, 3)
+    path = tmp_path_factory.mktemp("first") / "first.onnx"
+    export_onnx(module, path, metadata=metadata("linear"), examples=x)
+    return onnx_export.ExportedNetwork(path, module)
+
+
+@pytest.fixture
+def exported(first: onnx_export.ExportedNetwork, tmp_path: Path) -> onnx_export.ExportedNetwork:
+    """A copy of the file, which a test may change."""
+    shutil.copy(first.path, tmp_path / "first.onnx")
+    return onnx_export.ExportedNetwork(tmp_path / "first.onnx", first.module)
 
 
 def rewritten(path: Path, change: Callable[[onnx.ModelProto], object]) -> None:
@@ -54,9 +64,12 @@ def foreign(graph: onnx.ModelProto) -> None:
 
 @pytest.mark.parametrize("change", [None, one_weight, another_function, elsewhere, foreign])
 def test_a_graph_from_elsewhere_is_used_only_where_it_is_the_networks(
-    change: Callable[[onnx.ModelProto], object] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    change: Callable[[onnx.ModelProto], object] | None,
+    exported: onnx_export.ExportedNetwork,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    exported, (x, _) = ready(tmp_path), waves(256, 3)
+    x, _ = waves(256, 3)
     if change:
         rewritten(exported.path, change)
     made: list[object] = []

@@ -73,6 +73,7 @@ def test_the_seed_alone_draws_the_cosines() -> None:
         build("har_features", classes=2, seed=-1)
 
 
+@pytest.mark.ci  # edge_agent/training/test_heads.py exports a smaller one and compares its answers with torch's
 def test_it_is_exported_and_answers_as_torch_does(windows: np.ndarray, tmp_path) -> None:
     torch.manual_seed(0)
     module = build("har_features", classes=3)

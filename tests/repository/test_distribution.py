@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping
 from fnmatch import fnmatch
 from functools import cache
 from importlib.metadata import packages_distributions
@@ -62,9 +63,15 @@ def requirements(extra: str) -> set[str]:
 
 
 @cache
+def distributions() -> Mapping[str, list[str]]:
+    """Return the distributions that have each top-level package."""
+    return packages_distributions()
+
+
+@cache
 def imported(package: str) -> frozenset[str]:
     """Distributions that a package of ours imports."""
-    known = packages_distributions()
+    known = distributions()
     tops = {entry.top for entry in all_imports() if entry.module.split(".")[0] == package} - set(PACKAGES)
     return frozenset(normalized(known.get(top, [top])[0]) for top in tops)
 
@@ -118,7 +125,7 @@ def test_dev_requires_what_tests_and_demo_import() -> None:
     files = [file for folder in ("tests", "demo") for file in (REPOSITORY / folder).rglob("*.py")]
     found = {entry.top for file in files for entry in imports_in("", file.read_text(), "")}
     ours = {*PACKAGES, "tests", "deploy", "docs", *(file.stem for file in files)}
-    known = packages_distributions()
+    known = distributions()
     needed = {normalized(known[top][0]) for top in found - ours - sys.stdlib_module_names - {"", "None"}}
     assert needed - requirements("dev") == set()
 

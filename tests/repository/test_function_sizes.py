@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,6 +75,7 @@ def too_large(name: str, found: Function) -> bool:
     return found.lines > LINES or found.parameters > PARAMETERS
 
 
+@cache
 def every() -> dict[str, Function]:
     files = [path for package in PACKAGES for path in sorted((REPOSITORY / package).rglob("*.py"))]
     return {

@@ -23,8 +23,15 @@ def asked(method: str, baseline: str, **options: Any) -> Experiment:
     return settings_for(method, baseline=baseline, **given)
 
 
-@pytest.mark.parametrize("baseline", ["random_forest", "ridge"])
-@pytest.mark.parametrize("method", ["centralized", "local"])
+@pytest.mark.parametrize(
+    ("method", "baseline"),
+    [
+        ("centralized", "random_forest"),
+        ("local", "ridge"),
+        pytest.param("centralized", "ridge", marks=pytest.mark.ci),
+        pytest.param("local", "random_forest", marks=pytest.mark.ci),
+    ],
+)
 def test_a_baseline_leaves_a_run_like_any_other_and_nothing_travels(method: str, baseline: str, tmp_path: Path) -> None:
     settings = asked(method, baseline)
     summary = run(settings, load_data(settings, None, tmp_path / "cache", None), tmp_path / "run")

@@ -13,8 +13,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aggregator_api.api import openapi
 from aggregator_api.api.middleware.problems import replay
+from aggregator_api.auth.declared_routes import declared_routes
 from aggregator_api.auth.scopes import is_device_message
 from aggregator_api.db import audit
 from aggregator_api.db.audit import Intent
@@ -121,11 +121,13 @@ class _AuditingSend:
 @lru_cache(maxsize=4)
 def _operations(app: FastAPI) -> list[tuple[Pattern[str], dict[str, str]]]:
     """Return each path's pattern, and the audit's word for each of its methods."""
-    paths: dict[str, dict[str, Any]] = openapi.describe(app)["paths"]
+    paths: dict[str, set[str]] = {}
+    for route in declared_routes(app).routes:
+        if route.path.startswith("/v1/"):
+            paths.setdefault(route.path, set()).update(method.lower() for method in route.methods)
     return [
         (compile_path(path)[0], {method: action(method, path, has_list="get" in methods) for method in methods})
         for path, methods in paths.items()
-        if path.startswith("/v1/")
     ]
 
 

@@ -13,7 +13,7 @@ import { ClassSoundness, METRIC } from "./soundness.js";
 /** Labelled windows of one activity in one session: of fewer, a holdout says nothing. */
 const MIN_CONTIGUOUS = 5;
 const MIN_CLASSES = 2;
-/** Deviations of everybody's windows, root mean square over the acceleration's axes: models/orientation.py. */
+/** Deviations of everybody's windows, root mean square over the acceleration's axes: federation/aggregation/ridge_numpy.py. */
 const FAR = 1;
 /** Added to everybody's variance on each axis. */
 const MIN_VARIANCE = 0.05;

@@ -5,7 +5,7 @@
 
 import { MESSAGE_BYTES } from "./messages.generated.js";
 import { WireError } from "./errors.js";
-import { textOf } from "./signing.js";
+import { joined, textOf } from "./signing.js";
 
 const EVENT_BYTES = MESSAGE_BYTES + 4096;
 const LINE_FEED = 10;
@@ -101,16 +101,4 @@ export async function* eventsOf(body, silenceMs, signal) {
     signal.removeEventListener("abort", stop);
     stop();
   }
-}
-
-/** @param {Uint8Array[]} parts @returns {Uint8Array} */
-function joined(parts) {
-  if (parts.length === 1) return parts[0];
-  const found = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
-  let at = 0;
-  for (const part of parts) {
-    found.set(part, at);
-    at += part.length;
-  }
-  return found;
 }

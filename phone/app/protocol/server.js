@@ -6,7 +6,7 @@
 import { MESSAGE_BYTES } from "./messages.generated.js";
 import { RefusedError, RevokedError, UnreachableError, WireError, messageOf } from "./errors.js";
 import { eventsOf } from "./event_stream.js";
-import { sha256 } from "./signing.js";
+import { joined, sha256 } from "./signing.js";
 
 const ANSWER_BYTES = 2 * MESSAGE_BYTES;
 const TIMEOUT_MS = 30_000;
@@ -246,13 +246,7 @@ async function bounded(answer, maxBytes, onPiece = () => {}) {
     if (size <= Math.max(maxBytes, ANSWER_BYTES)) parts.push(value);
     else break;
   }
-  const found = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
-  let at = 0;
-  for (const part of parts) {
-    found.set(part, at);
-    at += part.length;
-  }
-  return found;
+  return joined(parts);
 }
 
 /** @param {string | null} seconds @returns {number} */

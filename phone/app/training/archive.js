@@ -4,11 +4,11 @@
  */
 
 import { WireError } from "../protocol/errors.js";
-import { sha256, textOf } from "../protocol/signing.js";
+import { joined, sha256, textOf } from "../protocol/signing.js";
 import { checkGraph } from "./graph_check.js";
 import { MAX_FILES, MAX_MANIFEST_BYTES, MAX_UNPACKED_BYTES, MAX_VALUE_BYTES } from "./manifest.generated.js";
 import { manifest as checkedManifest } from "./manifest.generated.js";
-import { allBytesOf, joined } from "./tensors.js";
+import { allBytesOf } from "./tensors.js";
 
 const MANIFEST = "manifest.json";
 const END_BYTES = 22;

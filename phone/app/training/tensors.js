@@ -1,7 +1,7 @@
 /** Tensors of a program by their paths: made, checked and named as export/program/manifest.py and runtime.py do. */
 
 import { WireError } from "../protocol/errors.js";
-import { sha256, utf8 } from "../protocol/signing.js";
+import { joined, sha256, utf8 } from "../protocol/signing.js";
 
 /** @typedef {import("./manifest.generated.js").TensorType} TensorType */
 /** @typedef {import("../protocol/safetensors.js").Tensor} Tensor */
@@ -78,15 +78,4 @@ export async function digestOf(values, types) {
     return [utf8(`${name} ${types[name].dtype} ${written}\n`), bytes];
   });
   return sha256(joined(parts));
-}
-
-/** @param {readonly Uint8Array[]} parts @returns {Uint8Array<ArrayBuffer>} */
-export function joined(parts) {
-  const found = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
-  let at = 0;
-  for (const part of parts) {
-    found.set(part, at);
-    at += part.length;
-  }
-  return found;
 }

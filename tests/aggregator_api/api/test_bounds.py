@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from sqlalchemy import BigInteger, Integer
@@ -92,22 +91,20 @@ def test_there_is_something_to_check() -> None:
     assert len(bodies()) > 10
 
 
-@pytest.mark.parametrize(("where", "schema"), parameters(), ids=lambda value: value if isinstance(value, str) else "")
-def test_every_integer_parameter_is_bounded(where: str, schema: dict[str, Any]) -> None:
-    assert upper(schema) <= MAX_INTEGER, where
-    assert schema.get("minimum", schema.get("exclusiveMinimum")) is not None, where
+def test_every_integer_parameter_is_bounded() -> None:
+    found = parameters()
+    assert [where for where, schema in found if not upper(schema) <= MAX_INTEGER] == []
+    assert [where for where, schema in found if not {"minimum", "exclusiveMinimum"} & schema.keys()] == []
 
 
 def test_every_integer_in_a_body_is_bounded() -> None:
     assert [where for where, schema in bodies() if not upper(schema) <= MAX_INTEGER] == []
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [one for one in vars(messages).values() if isinstance(one, type) and issubclass(one, Strict) and one is not Strict],
-)
-def test_every_integer_in_a_message_is_bounded(kind: type[Strict]) -> None:
-    found = integers(kind.model_json_schema(), kind.__name__)
+def test_every_integer_in_a_message_is_bounded() -> None:
+    kinds = [one for one in vars(messages).values() if isinstance(one, type) and issubclass(one, Strict)]
+    found = [each for kind in kinds for each in integers(kind.model_json_schema(), kind.__name__)]
+    assert len(found) > 10
     assert [where for where, schema in found if not upper(schema) <= MAX_INTEGER] == []
 
 

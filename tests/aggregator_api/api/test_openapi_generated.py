@@ -1,6 +1,7 @@
 """Requests that schemathesis generates from the OpenAPI document: none gets an answer that the document does not allow.
 
-A few of them in every run, many more in a slow one.
+A few of them in every run, many more in a slow one. Requests are generated where a test runs, an operation a subtest:
+what is a parameter of a test, every worker of pytest-xdist generates at its start.
 """
 
 from __future__ import annotations
@@ -113,20 +114,36 @@ def serving(folder: Path, **more: Any) -> Iterator[str]:
         yield found
 
 
+few_requests = schemathesis.pytest.from_fixture("few")
+many_requests = schemathesis.pytest.from_fixture("many")
+
+
+@pytest.fixture(scope="module")
+def few() -> Any:
+    """The document, for the requests of every run."""
+    return schema(FEW, coverage=False)
+
+
+@pytest.fixture(scope="module")
+def many() -> Any:
+    """The document, for the slow test's requests."""
+    return schema(MANY, coverage=True)
+
+
 def check(case: Any, key: str) -> None:
     response = case.call_and_validate(headers={"Authorization": f"Bearer {key}"})
     if response.status_code >= 400 and case.method.upper() != "HEAD":
         assert response.headers["content-type"] == ["application/problem+json"]
 
 
-@schema(FEW, coverage=False).parametrize()
 @FEW_REQUESTS
+@few_requests.parametrize()
 def test_a_few_generated_requests(case: Any, key: str) -> None:
     check(case, key)
 
 
 @pytest.mark.slow
-@schema(MANY, coverage=True).parametrize()
 @MANY_REQUESTS
+@many_requests.parametrize()
 def test_many_generated_requests(case: Any, key: str) -> None:
     check(case, key)

@@ -10,15 +10,16 @@ import pytest
 
 from tests.aggregator_api.api.test_bounds import DOCUMENT, MAX_INTEGER, integers, upper
 from tests.aggregator_api.api.test_openapi_generated import (
-    FEW,
     FEW_REQUESTS,
-    MANY,
     MANY_REQUESTS,
     STARTED,
     check,
-    schema,
+    few_requests,
+    many_requests,
     serving,
 )
+from tests.aggregator_api.api.test_openapi_generated import few as few
+from tests.aggregator_api.api.test_openapi_generated import many as many
 from tests.aggregator_api.generated_devices import FEDERATION
 from tests.aggregator_api.http_client import TestClient
 from tests.live.real_parts import Postgres
@@ -35,15 +36,15 @@ def key(cluster: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield found
 
 
-@schema(FEW, coverage=False).parametrize()
 @FEW_REQUESTS
+@few_requests.parametrize()
 def test_a_few_generated_requests(case: Any, key: str) -> None:
     check(case, key)
 
 
 @pytest.mark.slow
-@schema(MANY, coverage=True).parametrize()
 @MANY_REQUESTS
+@many_requests.parametrize()
 def test_many_generated_requests(case: Any, key: str) -> None:
     check(case, key)
 

@@ -161,6 +161,8 @@ def test_reading_ahead_passes_an_error_on() -> None:
         next(things)
 
 
+@pytest.mark.ci  # seconds in which a process loads torch
+@pytest.mark.service
 def test_a_worker_whose_server_was_killed_ends_without_a_word() -> None:
     """It was at work, and nobody is there to read its answer: not its own mistake, so no traceback."""
     command = [sys.executable, "-m", "aggregator_api.rounds.aggregation_worker"]

@@ -29,9 +29,9 @@ def files_of(data: bytes) -> dict[str, bytes]:
         return {name: file.read(name) for name in file.namelist()}
 
 
-def packed(files: dict[str, bytes]) -> bytes:
+def packed(files: dict[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> bytes:
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
+    with zipfile.ZipFile(buffer, "w", compression) as file:
         for name, data in files.items():
             file.writestr(name, data)
     return buffer.getvalue()
@@ -125,6 +125,18 @@ def test_files_that_are_missing_or_more_or_damaged_are_refused() -> None:
         with pytest.raises(ProgramError, match=message):
             read_program(packed(changed))
     assert read_program(packed(files)).manifest == read_program(data).manifest
+
+
+def test_damage_within_compressed_bytes_and_other_compressions_are_refused_in_words() -> None:
+    data = bytearray(small_program("fedavg")[1])
+    with zipfile.ZipFile(io.BytesIO(data)) as file:
+        first = file.infolist()[0]
+    data[first.header_offset + 30 + len(first.filename)] = 0xFF  # a block of a type that deflate does not have
+    with pytest.raises(ProgramError, match="not a program's archive"):
+        read_program(bytes(data))
+    for compression in (zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2):
+        with pytest.raises(ProgramError, match="another method than deflate"):
+            read_program(packed(files_of(small_program("fedavg")[1]), compression))
 
 
 def test_a_file_that_unpacks_to_more_than_it_may_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

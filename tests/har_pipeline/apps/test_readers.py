@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,27 +25,39 @@ def placed(files: Files, folder: str) -> Files:
     return {f"{folder}/{name}": content for name, content in files.items()}
 
 
-LAYOUTS: dict[str, tuple[str, Files, dict[str, Any]]] = {
-    "Sensor Logger, Android": ("sensor_logger", exports.sensor_logger(), LABELS),
-    "Sensor Logger, Android, total": ("sensor_logger", exports.sensor_logger(total=True), LABELS),
-    "Sensor Logger, iOS": ("sensor_logger", exports.sensor_logger("ios"), LABELS),
-    "Sensor Logger, iOS, standardised": ("sensor_logger", exports.sensor_logger("ios", standardised=True), LABELS),
-    "phyphox": ("phyphox", exports.phyphox(), LABELS),
-    "phyphox, semicolons": ("phyphox", exports.phyphox(";"), LABELS),
-    "phyphox, semicolons and decimal commas": ("phyphox", exports.phyphox(";", ","), LABELS),
-    "phyphox, tabs": ("phyphox", exports.phyphox("\t"), LABELS),
-    "phyphox, tabs and decimal commas": ("phyphox", exports.phyphox("\t", ","), LABELS),
-    "phyphox, one table": ("phyphox", exports.phyphox(raw=True), LABELS),
-    "phyphox, gravity apart": ("phyphox", exports.phyphox(linear=True), LABELS),
-    "AndroSensor": ("androsensor", {"a.csv": exports.androsensor()}, LABELS),
-    "AndroSensor, commas": ("androsensor", {"a.csv": exports.androsensor(",", sep_line=False)}, LABELS),
-    "AndroSensor, gravity apart": ("androsensor", {"a.csv": exports.androsensor(total=False)}, LABELS),
-    "Physics Toolbox": ("physics_toolbox", {"a.csv": exports.physics_toolbox()}, ANDROID),
-    "Physics Toolbox, decimal commas": ("physics_toolbox", {"a.csv": exports.physics_toolbox(";", ",")}, ANDROID),
-    "Physics Toolbox, times of day": ("physics_toolbox", {"a.csv": exports.physics_toolbox(clock=True)}, ANDROID),
+LAYOUTS: dict[str, tuple[str, Callable[[], Files], dict[str, Any]]] = {
+    "Sensor Logger, Android": ("sensor_logger", lambda: exports.sensor_logger(), LABELS),
+    "Sensor Logger, Android, total": ("sensor_logger", lambda: exports.sensor_logger(total=True), LABELS),
+    "Sensor Logger, iOS": ("sensor_logger", lambda: exports.sensor_logger("ios"), LABELS),
+    "Sensor Logger, iOS, standardised": (
+        "sensor_logger",
+        lambda: exports.sensor_logger("ios", standardised=True),
+        LABELS,
+    ),
+    "phyphox": ("phyphox", lambda: exports.phyphox(), LABELS),
+    "phyphox, semicolons": ("phyphox", lambda: exports.phyphox(";"), LABELS),
+    "phyphox, semicolons and decimal commas": ("phyphox", lambda: exports.phyphox(";", ","), LABELS),
+    "phyphox, tabs": ("phyphox", lambda: exports.phyphox("\t"), LABELS),
+    "phyphox, tabs and decimal commas": ("phyphox", lambda: exports.phyphox("\t", ","), LABELS),
+    "phyphox, one table": ("phyphox", lambda: exports.phyphox(raw=True), LABELS),
+    "phyphox, gravity apart": ("phyphox", lambda: exports.phyphox(linear=True), LABELS),
+    "AndroSensor": ("androsensor", lambda: {"a.csv": exports.androsensor()}, LABELS),
+    "AndroSensor, commas": ("androsensor", lambda: {"a.csv": exports.androsensor(",", sep_line=False)}, LABELS),
+    "AndroSensor, gravity apart": ("androsensor", lambda: {"a.csv": exports.androsensor(total=False)}, LABELS),
+    "Physics Toolbox": ("physics_toolbox", lambda: {"a.csv": exports.physics_toolbox()}, ANDROID),
+    "Physics Toolbox, decimal commas": (
+        "physics_toolbox",
+        lambda: {"a.csv": exports.physics_toolbox(";", ",")},
+        ANDROID,
+    ),
+    "Physics Toolbox, times of day": (
+        "physics_toolbox",
+        lambda: {"a.csv": exports.physics_toolbox(clock=True)},
+        ANDROID,
+    ),
     "Physics Toolbox, the other way up": (
         "physics_toolbox",
-        {"a.csv": exports.physics_toolbox(sign=-1.0)},
+        lambda: {"a.csv": exports.physics_toolbox(sign=-1.0)},
         {**LABELS, "acceleration": "gravity points down"},
     ),
 }
@@ -73,7 +86,7 @@ def assert_same(found: list[Recording], moved: Movement) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_gives_the_movement_that_was_recorded(layout, tmp_path):
     name, files, options = LAYOUTS[layout]
-    layouts.unpacked(placed(files, "anna/walking_1"), tmp_path)
+    layouts.unpacked(placed(files(), "anna/walking_1"), tmp_path)
     found = list(recordings(name, tmp_path, options=options))
     assert {each.client for each in found} == {"832809b8-84b8_phone" if name == "sensor_logger" else "anna_phone"}
     assert_same(found, movement())
@@ -83,7 +96,7 @@ def test_every_layout_gives_the_movement_that_was_recorded(layout, tmp_path):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_app_is_known_by_its_own_files_alone(layout, tmp_path):
     name, files, _ = LAYOUTS[layout]
-    layouts.unpacked(placed(files, "walking"), tmp_path)
+    layouts.unpacked(placed(files(), "walking"), tmp_path)
     assert [reader.name for reader in APPS if reader.recognizes(tmp_path)] == [name]
 
 
@@ -151,20 +164,28 @@ def test_an_apple_watch_and_its_phone_are_two_clients_of_one_person(standardised
     assert list(only) == ["832809b8-84b8_watch"]
 
 
-FACE_UP: dict[str, tuple[str, Files, dict[str, Any]]] = {
-    "Sensor Logger, Android": ("sensor_logger", exports.sensor_logger(moved=exports.face_up()), LABELS),
-    "Sensor Logger, iOS": ("sensor_logger", exports.sensor_logger("ios", moved=exports.face_up()), LABELS),
-    "Apple Watch": ("sensor_logger", {"WristMotion.csv": exports.wrist_motion(moved=exports.face_up())}, LABELS),
-    "phyphox": ("phyphox", exports.phyphox(moved=exports.face_up()), LABELS),
-    "AndroSensor": ("androsensor", {"a.csv": exports.androsensor(moved=exports.face_up())}, LABELS),
-    "Physics Toolbox": ("physics_toolbox", {"a.csv": exports.physics_toolbox(moved=exports.face_up())}, ANDROID),
+FACE_UP: dict[str, tuple[str, Callable[[], Files], dict[str, Any]]] = {
+    "Sensor Logger, Android": ("sensor_logger", lambda: exports.sensor_logger(moved=exports.face_up()), LABELS),
+    "Sensor Logger, iOS": ("sensor_logger", lambda: exports.sensor_logger("ios", moved=exports.face_up()), LABELS),
+    "Apple Watch": (
+        "sensor_logger",
+        lambda: {"WristMotion.csv": exports.wrist_motion(moved=exports.face_up())},
+        LABELS,
+    ),
+    "phyphox": ("phyphox", lambda: exports.phyphox(moved=exports.face_up()), LABELS),
+    "AndroSensor": ("androsensor", lambda: {"a.csv": exports.androsensor(moved=exports.face_up())}, LABELS),
+    "Physics Toolbox": (
+        "physics_toolbox",
+        lambda: {"a.csv": exports.physics_toolbox(moved=exports.face_up())},
+        ANDROID,
+    ),
 }
 
 
 @pytest.mark.parametrize("case", FACE_UP)
 def test_a_device_that_lies_face_up_reads_9_81_upwards(case, tmp_path):
     name, files, options = FACE_UP[case]
-    layouts.unpacked({f"anna/walking/{file}": content for file, content in files.items()}, tmp_path)
+    layouts.unpacked({f"anna/walking/{file}": content for file, content in files().items()}, tmp_path)
     (windows,) = prepare(name, tmp_path, options=options).clients.values()
     np.testing.assert_allclose(windows.x[..., :3].mean(axis=(0, 1)), [0, 0, exports.G], atol=1e-3)
 
@@ -213,61 +234,92 @@ def in_g(content: bytes) -> bytes:
     return "\n".join([header, *scaled, ""]).encode()
 
 
-REFUSED: dict[str, tuple[str, Files, dict[str, Any], str]] = {
+REFUSED: dict[str, tuple[str, Callable[[], Files], dict[str, Any], str]] = {
     "no gravity": (
-        "sensor_logger", without(exports.sensor_logger(), "Gravity.csv"), LABELS,
+        "sensor_logger",
+        lambda: without(exports.sensor_logger(), "Gravity.csv"),
+        LABELS,
         "Accelerometer is without gravity, and there is neither Gravity nor TotalAcceleration",
     ),
-    "no gyroscope": ("sensor_logger", without(exports.sensor_logger(), "Gyroscope.csv"), LABELS, "no gyroscope"),
+    "no gyroscope": (
+        "sensor_logger",
+        lambda: without(exports.sensor_logger(), "Gyroscope.csv"),
+        LABELS,
+        "no gyroscope",
+    ),
     "no platform": (
-        "sensor_logger", without(exports.sensor_logger(), "Metadata.csv"), LABELS,
+        "sensor_logger",
+        lambda: without(exports.sensor_logger(), "Metadata.csv"),
+        LABELS,
         "no Metadata.csv says whether it was Android or iOS, whose signs are opposite; give option platform",
     ),
     "gravity in g": (
         "sensor_logger",
-        {**exports.sensor_logger(), "Gravity.csv": in_g(exports.sensor_logger()["Gravity.csv"])}, LABELS,
+        lambda: {**exports.sensor_logger(), "Gravity.csv": in_g(exports.sensor_logger()["Gravity.csv"])},
+        LABELS,
         "gravity measures 1.00, which looks like g",
     ),
     "gravity left in": (
         "sensor_logger",
-        {
+        lambda: {
             **exports.sensor_logger(),
             "Accelerometer.csv": exports.sensor_logger_table(movement().times_s, movement().total),
         },
-        LABELS, "leans to one side as if gravity were in it",
+        LABELS,
+        "leans to one side as if gravity were in it",
     ),
     "a watch against its metadata": (
         "sensor_logger",
-        {
+        lambda: {
             "WristMotion.csv": exports.wrist_motion(),
             "Metadata.csv": exports.sensor_logger_metadata("ios", standardised=True),
         },
-        LABELS, "gravity measures 1.00, and Metadata.csv says that units are standardised",
+        LABELS,
+        "gravity measures 1.00, and Metadata.csv says that units are standardised",
     ),
     "phyphox without gravity": (
-        "phyphox", without(exports.phyphox(linear=True), "Gravity.csv"), LABELS, "acceleration is without gravity"
+        "phyphox",
+        lambda: without(exports.phyphox(linear=True), "Gravity.csv"),
+        LABELS,
+        "acceleration is without gravity",
     ),
-    "phyphox without gyroscope": ("phyphox", without(exports.phyphox(), "Gyroscope.csv"), LABELS, "has no gyroscope"),
+    "phyphox without gyroscope": (
+        "phyphox",
+        lambda: without(exports.phyphox(), "Gyroscope.csv"),
+        LABELS,
+        "has no gyroscope",
+    ),
     "AndroSensor in feet": (
-        "androsensor", {"a.csv": exports.androsensor(unit="ft/s²")}, LABELS, "'ft/s²' of ACCELEROMETER"
+        "androsensor",
+        lambda: {"a.csv": exports.androsensor(unit="ft/s²")},
+        LABELS,
+        "'ft/s²' of ACCELEROMETER",
     ),
     "Physics Toolbox, no convention": (
-        "physics_toolbox", {"a.csv": exports.physics_toolbox()}, LABELS, "does not say whether it was Android or iOS"
+        "physics_toolbox",
+        lambda: {"a.csv": exports.physics_toolbox()},
+        LABELS,
+        "does not say whether it was Android or iOS",
     ),
     "Physics Toolbox, without gravity": (
-        "physics_toolbox", {"a.csv": b"time,ax,ay,az,aT\n0.003,0.04,-0.007,0.05,0.07\n"}, ANDROID, "has no g-force"
+        "physics_toolbox",
+        lambda: {"a.csv": b"time,ax,ay,az,aT\n0.003,0.04,-0.007,0.05,0.07\n"},
+        ANDROID,
+        "has no g-force",
     ),
     "Physics Toolbox, saved by a spreadsheet": (
         "physics_toolbox",
-        {"a.csv": b"time,gFx,gFy,gFz,wx,wy,wz\n" + b"48:01.8,0,0,1,0,0,0\n" * 50}, ANDROID, "48:01.8",
+        lambda: {"a.csv": b"time,gFx,gFy,gFz,wx,wy,wz\n" + b"48:01.8,0,0,1,0,0,0\n" * 50},
+        ANDROID,
+        "48:01.8",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_not_clear_is_refused_in_words(case, tmp_path):
     name, files, options, words = REFUSED[case]
-    layouts.unpacked(files, tmp_path)
+    layouts.unpacked(files(), tmp_path)
     with pytest.raises(SourceError) as caught:
         list(recordings(name, tmp_path, options=options))
     assert words in str(caught.value)
@@ -286,7 +338,7 @@ def test_what_is_not_clear_is_refused_in_words(case, tmp_path):
     ],
 )
 def test_options_that_do_not_fit_are_refused_in_words(name, options, words, tmp_path):
-    layouts.unpacked(LAYOUTS["Sensor Logger, Android"][1], tmp_path / "a")
+    layouts.unpacked(LAYOUTS["Sensor Logger, Android"][1](), tmp_path / "a")
     layouts.unpacked({"b.csv": exports.physics_toolbox()}, tmp_path / "b")
     layouts.unpacked(exports.phyphox(), tmp_path / "c")
     with pytest.raises(SettingsError) as caught:

@@ -9,11 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from federation.aggregation.ridge import feature_moments
-from federation.aggregation.ridge_numpy import FixedSums, solve, solve_mean, sums_of, travelling
-from models.orientation import FAR, MIN_VARIANCE
+from federation.aggregation.ridge_numpy import (
+    FAR,
+    MIN_VARIANCE,
+    FixedSums,
+    feature_moments,
+    solve,
+    solve_mean,
+    sums_of,
+    travelling,
+)
 from tests.phone.learning.conftest import ByNode
 
 CLIP, RIDGE = 4.0, 1e-2
@@ -107,11 +113,10 @@ def test_windows_without_labels_give_the_head_that_they_give_a_board(by_node: By
 
 def distance(shared: FixedSums) -> float:
     """Mahalanobis, of a mean that is the same in each case, over three features."""
-    sums = {name: torch.from_numpy(value) for name, value in shared._asdict().items()}
-    usual = feature_moments(sums, (0, 2, 4))
+    usual = feature_moments(shared, (0, 2, 4))
     assert usual
-    away = np.array([1, -1, 0.5]) - usual.mean.numpy()
-    return float(np.sqrt(away @ np.linalg.inv(usual.covariance.numpy() + MIN_VARIANCE * np.eye(3)) @ away / 3))
+    away = np.array([1, -1, 0.5]) - usual.mean
+    return float(np.sqrt(away @ np.linalg.inv(usual.covariance + MIN_VARIANCE * np.eye(3)) @ away / 3))
 
 
 def test_a_phone_and_a_board_call_the_same_direction_of_gravity_far() -> None:

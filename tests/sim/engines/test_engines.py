@@ -72,9 +72,12 @@ in float32 a server's Adam carries a switched ReLU to half of a step. An update 
 LARGE = ("resnet18", "vit_tiny")
 
 
+SOME_ROUNDS = frozenset(some_rounds())
+
+
 def where_it_runs(method: str, model: str) -> list[pytest.MarkDecorator]:
     """Leave to CI what takes a large network or is like another, and all but some to the slow tests."""
-    if (method, model) not in some_rounds():
+    if (method, model) not in SOME_ROUNDS:
         return [pytest.mark.slow]
     return [] if method in ALWAYS and model not in LARGE else [pytest.mark.ci]
 
