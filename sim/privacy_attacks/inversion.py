@@ -122,7 +122,8 @@ def _made(attacked: AttackedRound, seen: dict[str, Tensor], labels: dict[str, Te
     if linear is not None:
         return {name: by_quotient(unflat(attacked, vector), linear).view(-1, *shape) for name, vector in seen.items()}
     names = list(seen)
-    together = torch.stack([labels[name] for name in names])
+    least = min(map(len, labels.values()))  # the last sum may have more members than the others
+    together = torch.stack([labels[name][:least] for name in names])
     draw = generator(attacked.seed, "starts of inversion", len(together[0]))
     begin = torch.from_numpy(draw.normal(0, 0.3, (len(names), len(together[0]), *shape))).float()
     made = search(attacked, torch.stack([seen[name] for name in names]), together, begin, steps)
