@@ -25,7 +25,7 @@ from sim.data.federated_data import joined
 from sim.errors import AnalysisError
 from sim.privacy_attacks.attacked_round import AttackedRound, Sent
 from sim.privacy_attacks.observation import Seen, Setting
-from sim.privacy_attacks.outcome import AttackResult, Outcome, auc
+from sim.privacy_attacks.outcome import AttackOutcome, AttackResult, auc
 
 WINDOWS = 24
 """Of a device's training windows and of its test windows so many are judged."""
@@ -51,14 +51,14 @@ def infer_membership(attacked: AttackedRound, settings: Sequence[Setting]) -> At
         raise AnalysisError("no device has a test window, which membership is told apart from")
     windows = {name: _windows(attacked, name) for name in names}
     guessed = {name: _auc(judge, attacked.others(name), (), windows[name]) for name in names}
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[str, AttackOutcome] = {}
     for setting in settings:
         seen = attacked.seen(setting)
         scores = {
             name: _auc(judge, attacked.sent(seen[name]), _references(attacked, seen, name), windows[name])
             for name in names
         }
-        outcomes[setting.key] = Outcome(scores, guessed)
+        outcomes[setting.key] = AttackOutcome(scores, guessed)
     return AttackResult("membership", "Was this window learnt from?", text, SCORE, CHANCE, outcomes)
 
 
