@@ -52,7 +52,7 @@ def attack(
 
     labels: how much of each activity a device has, out of what it sends;
     batch_labels: the same out of the gradient of one batch;
-    inversion: windows made anew out of a gradient;
+    inversion: windows reconstructed from a gradient;
     membership: whether a window is one that the device has learnt from;
     features: mean features of each activity, out of analytic sums or prototypes.
 

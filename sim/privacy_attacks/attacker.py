@@ -16,7 +16,7 @@ from federation.seeds import generator
 from federation.tree import select
 from sim.data.federated_data import joined
 from sim.privacy_attacks.attacked_round import AttackedRound
-from sim.privacy_attacks.outcome import Outcome
+from sim.privacy_attacks.outcome import AttackOutcome
 
 Shares = NDArray[np.float64]
 """Which share of a device's examples is of each class (C,)."""
@@ -54,11 +54,11 @@ def as_shares(counts: Shares, average: Shares) -> Shares:
     return positive / positive.sum() if positive.sum() > 0 else average
 
 
-def judged(guessed: Mapping[str, Shares], true: Mapping[str, Shares]) -> Outcome:
+def judged(guessed: Mapping[str, Shares], true: Mapping[str, Shares]) -> AttackOutcome:
     """Hold guessed shares of devices against the true ones."""
     average: Shares = np.mean(list(true.values()), axis=0)
     scores = {name: overlap(guessed[name], mine) for name, mine in true.items()}
-    return Outcome(scores, {name: overlap(average, mine) for name, mine in true.items()})
+    return AttackOutcome(scores, {name: overlap(average, mine) for name, mine in true.items()})
 
 
 def last_layer(params: Tensors) -> Tensors:

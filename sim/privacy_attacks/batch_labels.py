@@ -20,7 +20,7 @@ from sim.privacy_attacks.attacked_round import AttackedRound, shares_of
 from sim.privacy_attacks.attacker import CHANCE, SCORE, Shares, as_shares, auxiliary, halves, judged, last_layer
 from sim.privacy_attacks.gradients import batch_of, deviation_seen, gradient_at, mean_seen, travelling, unflat, whole
 from sim.privacy_attacks.observation import Setting
-from sim.privacy_attacks.outcome import AttackResult, Outcome
+from sim.privacy_attacks.outcome import AttackOutcome, AttackResult
 
 BATCH = 32
 """Windows of the batch."""
@@ -40,7 +40,7 @@ def from_gradients(attacked: AttackedRound, settings: Sequence[Setting]) -> Atta
     for targets, helpers in halves(attacked):
         expected |= dict.fromkeys(targets, expected_softmax(attacked, auxiliary(attacked, helpers)))
     average: Shares = np.mean(list(true.values()), axis=0)
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[str, AttackOutcome] = {}
     for setting in settings:
         means = mean_seen(attacked, gradients, setting)
         middle = _bias_of(attacked, torch.stack(list(means.values())).mean(0), bias)

@@ -21,7 +21,7 @@ from torch import Tensor
 from sim.errors import AnalysisError
 from sim.privacy_attacks.attacked_round import AttackedRound, Sent
 from sim.privacy_attacks.observation import Seen, Setting
-from sim.privacy_attacks.outcome import AttackResult, Outcome
+from sim.privacy_attacks.outcome import AttackOutcome, AttackResult
 
 SCORE = "how much of what sets the device's mean features apart from the federation's is known: 1 is all, exactly"
 CHANCE = "the federation's average of each class: 0 by this measure"
@@ -42,14 +42,14 @@ def read_means(attacked: AttackedRound, settings: Sequence[Setting]) -> AttackRe
     true = {name: means_of(attacked.sent(Seen(attacked.vectors[name], (name,)))) for name in attacked.devices}
     sizes = [len(attacked.data.clients[name].train.y) for name in attacked.devices]
     facts = _span(attacked, sizes)
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[str, AttackOutcome] = {}
     for setting in settings:
         guessed = {
             name: _believed(attacked, attacked.sent(each), setting, len(each.members), average)
             for name, each in attacked.seen(setting).items()
         }
         scores = {name: known(guessed[name], mine, average) for name, mine in true.items()}
-        outcomes[setting.key] = Outcome(scores, dict.fromkeys(scores, 0.0), facts)
+        outcomes[setting.key] = AttackOutcome(scores, dict.fromkeys(scores, 0.0), facts)
     text = (
         "The mean of the features of each activity, as a person does it. They are what the method sends: prototypes as "
         "they are, B as sums."

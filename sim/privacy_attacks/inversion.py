@@ -35,7 +35,7 @@ from sim.privacy_attacks.gradients import (
     whole,
 )
 from sim.privacy_attacks.observation import Setting
-from sim.privacy_attacks.outcome import AttackResult, Outcome
+from sim.privacy_attacks.outcome import AttackOutcome, AttackResult
 
 TARGETS = 6
 """Devices whose window is made anew."""
@@ -70,7 +70,7 @@ def invert(attacked: AttackedRound, settings: Sequence[Setting], steps: int, pro
     windows = {name: batch_of(attacked, name, 1) for name in names}
     gradients = {name: whole(gradient_at(attacked, *window)) for name, window in windows.items()}
     guesses = {name: _class_means(attacked, helpers) for group, helpers in halves(attacked) for name in group}
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[str, AttackOutcome] = {}
     examples = [Example(name, windows[name].x[0], {}) for name in targets[:2]]
     for number, setting in enumerate(settings):
         progress(f"windows out of gradients, {setting.label}", number, len(settings))
@@ -80,7 +80,7 @@ def invert(attacked: AttackedRound, settings: Sequence[Setting], steps: int, pro
         true = {name: windows[name].x[0] for name in targets}
         chance = {name: nearest(guesses[name][labels[name]], true[name])[0] for name in targets}
         found = {name: nearest(made[name], true[name]) for name in targets}
-        outcomes[setting.key] = Outcome({name: score for name, (score, _) in found.items()}, chance)
+        outcomes[setting.key] = AttackOutcome({name: score for name, (score, _) in found.items()}, chance)
         for example in examples:
             example.made[setting.label] = found[example.device][1]
     text = (
@@ -122,7 +122,8 @@ def _made(attacked: AttackedRound, seen: dict[str, Tensor], labels: dict[str, Te
     if linear is not None:
         return {name: by_quotient(unflat(attacked, vector), linear).view(-1, *shape) for name, vector in seen.items()}
     names = list(seen)
-    together = torch.stack([labels[name] for name in names])
+    least = min(map(len, labels.values()))  # the last sum may have more members than the others
+    together = torch.stack([labels[name][:least] for name in names])
     draw = generator(attacked.seed, "starts of inversion", len(together[0]))
     begin = torch.from_numpy(draw.normal(0, 0.3, (len(names), len(together[0]), *shape))).float()
     made = search(attacked, torch.stack([seen[name] for name in names]), together, begin, steps)

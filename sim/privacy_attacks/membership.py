@@ -21,10 +21,11 @@ from torch import Tensor
 from federation.aggregation.ridge import SUM_STEPS, unpacked
 from federation.records import Examples
 from federation.seeds import generator
+from sim.data.federated_data import joined
 from sim.errors import AnalysisError
 from sim.privacy_attacks.attacked_round import AttackedRound, Sent
 from sim.privacy_attacks.observation import Seen, Setting
-from sim.privacy_attacks.outcome import AttackResult, Outcome, auc
+from sim.privacy_attacks.outcome import AttackOutcome, AttackResult, auc
 
 WINDOWS = 24
 """Of a device's training windows and of its test windows so many are judged."""
@@ -50,14 +51,14 @@ def infer_membership(attacked: AttackedRound, settings: Sequence[Setting]) -> At
         raise AnalysisError("no device has a test window, which membership is told apart from")
     windows = {name: _windows(attacked, name) for name in names}
     guessed = {name: _auc(judge, attacked.others(name), (), windows[name]) for name in names}
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[str, AttackOutcome] = {}
     for setting in settings:
         seen = attacked.seen(setting)
         scores = {
             name: _auc(judge, attacked.sent(seen[name]), _references(attacked, seen, name), windows[name])
             for name in names
         }
-        outcomes[setting.key] = Outcome(scores, guessed)
+        outcomes[setting.key] = AttackOutcome(scores, guessed)
     return AttackResult("membership", "Was this window learnt from?", text, SCORE, CHANCE, outcomes)
 
 
@@ -86,7 +87,9 @@ def _windows(attacked: AttackedRound, name: str) -> tuple[Examples, Examples]:
 
 
 def _references(attacked: AttackedRound, seen: Mapping[str, Seen], name: str) -> list[Sent]:
-    """Return what the server has of others, of sums that the device is not in."""
+    """Return what the server has of others, of sums that the device is not in; models are held against these alone."""
+    if "params" not in attacked.setup.method.sum_groups:
+        return []
     others = {each.members: each for each in seen.values() if name not in each.members}
     chosen = sorted(others)
     order = generator(attacked.seed, "references", name).permutation(len(chosen))[:REFERENCES]
@@ -94,7 +97,8 @@ def _references(attacked: AttackedRound, seen: Mapping[str, Seen], name: str) ->
 
 
 def _auc(judge: Judge, own: Sent, others: Sequence[Sent], windows: tuple[Examples, Examples]) -> float:
-    return auc(*(judge(own, others, each) for each in windows))
+    found, members = judge(own, others, joined(list(windows))), len(windows[0].y)
+    return auc(found[:members], found[members:])
 
 
 def _by_loss(attacked: AttackedRound) -> Judge:
@@ -114,7 +118,13 @@ def _by_span(attacked: AttackedRound) -> Judge:
         features = with_one(attacked, windows.x)
         if own.gram is None:
             return np.zeros(len(features))
-        values, vectors = torch.linalg.eigh(unpacked(own.gram / SUM_STEPS, features.shape[1]))
+        gram = unpacked(own.gram / SUM_STEPS, features.shape[1])
+        ridge = RELATIVE_RIDGE * gram.diagonal().mean().abs() * torch.eye(len(gram), dtype=gram.dtype)
+        factor, failed = torch.linalg.cholesky_ex(gram + ridge)
+        if not int(failed):
+            whitened = torch.linalg.solve_triangular(factor, features.T, upper=False)
+            return np.asarray(-(whitened**2).sum(0))
+        values, vectors = torch.linalg.eigh(gram)
         # noise may leave values below 0
         strength = values.clamp(min=0) + RELATIVE_RIDGE * values.abs().mean()
         found: NDArray[np.float64] = -((features @ vectors) ** 2 / strength).sum(1).numpy()

@@ -83,13 +83,13 @@ def observe(vectors: Mapping[str, Vector], setting: Setting, disguise: Disguise 
     if disguise is not None:
         vectors = {name: disguise.applied(vector, name, seed) for name, vector in vectors.items()}
     seen: dict[str, Seen] = {}
-    for group in dealt(sorted(vectors), setting.members, seed):
+    for group in random_groups(sorted(vectors), setting.members, seed):
         total = np.sum([vectors[name] for name in group], axis=0)
         seen |= dict.fromkeys(group, Seen(total, group))
     return seen
 
 
-def dealt(names: Sequence[str], size: int, seed: int) -> list[tuple[str, ...]]:
+def random_groups(names: Sequence[str], size: int, seed: int) -> list[tuple[str, ...]]:
     """Deal names at random into groups of so many at least; what is left over joins the last one."""
     order = [names[place] for place in generator(seed, "groups of an attack", size).permutation(len(names))]
     groups = [order[at : at + size] for at in range(0, len(order), size)]

@@ -32,7 +32,7 @@ class Estimate(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AttackOutcome:
     """An attack under a setting: scores between 0 and 1 (1: the attacker knows it all), by device."""
 
     scores: Mapping[str, float]
@@ -79,7 +79,7 @@ class AttackResult:
     text: str
     score: str  # what the score is
     chance: str  # what guessing is
-    outcomes: Mapping[str, Outcome]
+    outcomes: Mapping[str, AttackOutcome]
     figures: Mapping[str, Any] = field(default_factory=dict)  # what a page may draw besides
 
     def to_json(self) -> dict[str, Any]:

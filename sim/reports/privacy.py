@@ -13,7 +13,7 @@ from torch import Tensor
 from gaitway.files import write_file
 from sim.privacy_attacks import AttackResults
 from sim.privacy_attacks.inversion import Example
-from sim.privacy_attacks.outcome import AttackResult, Estimate, Outcome
+from sim.privacy_attacks.outcome import AttackOutcome, AttackResult, Estimate
 from sim.reports.figures.style import BLUE, VERMILLION, clean, new_figure, new_panels
 from sim.reports.page import CaptionedFigure, ReportPage, ReportSection, html
 from sim.reports.table import Cell, ReportTable, table_of
@@ -69,7 +69,7 @@ def brief_table(results: AttackResults) -> ReportTable:
     return table_of(["score / by guessing, %", *results.attacks], rows)
 
 
-def _brief(outcome: Outcome | None) -> Cell:
+def _brief(outcome: AttackOutcome | None) -> Cell:
     if outcome is None:
         return Cell("–")
     return Cell(f"{_percent(outcome.score.mean)} / {_percent(outcome.guessed.mean)}", 0 if outcome.is_chance else 1)
@@ -107,7 +107,7 @@ def _section(results: AttackResults, result: AttackResult) -> ReportSection:
     return ReportSection(result.key, result.title, result.text, {}, figures, [table_of(head, rows, note=note)])
 
 
-def _cell(outcome: Outcome | None) -> Cell:
+def _cell(outcome: AttackOutcome | None) -> Cell:
     if outcome is None or math.isnan(outcome.score.mean):
         return Cell("–")
     gain = outcome.advantage

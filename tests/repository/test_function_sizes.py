@@ -23,6 +23,7 @@ OPTIONS = frozenset(
         "edge_agent/cli/label.py:label",
         "edge_agent/cli/windows.py:windows",
         "export/__main__.py:recognize",
+        "sim/cli/attack.py:attack",
         "sim/cli/pretrain.py:pretrain",
         "sim/cli/run.py:run",
         "sim/cli/sweep.py:sweep",

@@ -18,8 +18,8 @@ from sim.errors import AnalysisError, SettingsError
 from sim.privacy_attacks import AttackOptions, AttackResults, attack, label_recovery
 from sim.privacy_attacks.batch_labels import solved
 from sim.privacy_attacks.label_recovery import fitted
-from sim.privacy_attacks.observation import Disguise, Setting, dealt, observe
-from sim.privacy_attacks.outcome import Outcome, auc, mean_of
+from sim.privacy_attacks.observation import Disguise, Setting, observe, random_groups
+from sim.privacy_attacks.outcome import AttackOutcome, auc, mean_of
 from sim.reports.analysis.finished import silent
 from tests.sim.small_runs import settings_for
 
@@ -149,7 +149,7 @@ def test_a_regression_of_noise_reads_nothing() -> None:
 
 
 def test_groups_are_dealt_once_and_none_is_too_small() -> None:
-    groups = dealt([str(n) for n in range(11)], 3, 0)
+    groups = random_groups([str(n) for n in range(11)], 3, 0)
     assert sorted(name for group in groups for name in group) == sorted(str(n) for n in range(11))
     assert sorted(map(len, groups)) == [3, 3, 5]
 
@@ -174,7 +174,7 @@ def test_intervals_and_auc_are_those_worked_out_by_hand() -> None:
     estimate = mean_of([0.0, 1.0] * 50)
     assert estimate.mean == 0.5
     assert estimate.low == pytest.approx(0.5 - 1.96 * 0.05, abs=0.02)  # √(p (1 − p) / n) = 0.05
-    assert Outcome({"a": 0.5, "b": 0.7}, {"a": 0.5, "b": 0.7}).is_chance
+    assert AttackOutcome({"a": 0.5, "b": 0.7}, {"a": 0.5, "b": 0.7}).is_chance
 
 
 def test_options_that_nothing_is_tried_of_are_refused_in_words(planted: FederatedData) -> None:
