@@ -27,7 +27,7 @@ def withdraw(session: Session, federation: FederationRow, device: DeviceRow, *, 
 
 
 def has_sums(session: Session, device: DeviceRow) -> bool:
-    """Whether an operator can have a device's sums taken out: in the open, or by collecting those of all others anew."""
+    """Whether an operator can have a device's sums taken out, masked ones by collecting those of all others anew."""
     row = masked_contributions.find(session, device)
     is_in_batch = row is not None and bool(row.batch) and row.leaving_at is None
     return is_in_batch or contributions.has_sums(session, device)
