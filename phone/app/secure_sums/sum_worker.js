@@ -61,7 +61,7 @@ export async function beginSum(worker, a, invitation, added, means) {
     const left = Object.fromEntries(Object.entries(numbers).filter(([name]) => Object.hasOwn(masked.parts, name)));
     const sum = /** @type {KeptSum} */ ({ ...about, less: isAnew ? "" : before.included, noise, state });
     const also = { [SUM]: sum, [MASKED_NUMBERS]: { ...left, [batch]: present } };
-    return { memory: { ...memory, masked, heard: true }, outbox: [...outbox.filter(({ sum: part }) => !part), update], also };
+    return { memory: { ...memory, masked, followed: true }, outbox: [...outbox.filter(({ sum: part }) => !part), update], also };
   });
 }
 
@@ -117,7 +117,7 @@ async function begunSum(worker, a, invitation, { layout, kind, windows }, means)
   const told = { ...insists, layout: digest, bound: boundOf(layout), length: request.length };
   const where = { instance, epoch, round, batch: toHex(request.attempt), base: invitation.model.sha256 };
   const about = { ...where, kind, windows, ...told };
-  return { about, state, update: await messageOf(worker, a, about, message, means), isAnew: request.anew };
+  return { about, state, update: await messageOf(worker, a, about, message, means), isAnew: request.replaces_all };
 }
 
 /**
@@ -146,8 +146,8 @@ export async function answerSum(worker, a, invitation, means) {
   const device = deviceOf(means, kept);
   const shared = sum.shared && (await means.server.blob(sum.shared, MAX_SHARED_BYTES, means.signal));
   const said = { kind: /** @type {client.ServerMessage} */ (sum.kind), body: utf8(sum.body) };
-  const heard = { ...said, ...(shared && { shared: new Uint8Array(shared) }) };
-  let result = await client.step(device, kept.state, heard);
+  const received = { ...said, ...(shared && { shared: new Uint8Array(shared) }) };
+  let result = await client.step(device, kept.state, received);
   if (sum.kind === "shares" && !result.reason) {
     if (!(await worker.store.has(kept.windows))) {
       return leaveOut(worker, "the phone leaves this batch: windows that its sums were of have been deleted");
@@ -157,11 +157,11 @@ export async function answerSum(worker, a, invitation, means) {
   const update = result.message && (await messageOf(worker, a, kept, result.message, means));
   await worker.stateStore.change(({ memory, outbox }) => {
     const isWanted = isOf(memory, a) && (memory.takesPart || kept.kind === "withdrawn");
-    if (!isWanted) return { memory: { ...memory, heard: true } };
+    if (!isWanted) return { memory: { ...memory, followed: true } };
     const also = { [SUM]: { ...kept, state: result.state } };
     // of an earlier stage nothing more is of use
     const left = outbox.filter(({ sum: part }) => !part);
-    return { memory: { ...memory, heard: true }, outbox: update ? [...left, update] : left, also };
+    return { memory: { ...memory, followed: true }, outbox: update ? [...left, update] : left, also };
   });
   if (result.reason) worker.report(`batch ${round}: ${result.reason}`);
   return true;
@@ -172,7 +172,7 @@ const MAX_SHARED_BYTES = 16 * 1024 * 1024;
 
 /** @param {DeviceWorker} worker @param {string} reason */
 async function leaveOut(worker, reason) {
-  await worker.stateStore.change(({ memory }) => ({ memory: { ...memory, heard: true } }));
+  await worker.stateStore.change(({ memory }) => ({ memory: { ...memory, followed: true } }));
   worker.report(reason);
   return true;
 }
