@@ -145,8 +145,7 @@ class Runtime:
             BackgroundJobs(self.database, self._executor, self._pool, self.closing, self.collect_garbage),
             self.leadership,
             self.clock,
-            verify=self.blobs.verify,
-            store=self.blobs.put,
+            blobs=self.blobs,
             offline_timeout_s=settings.offline_timeout_s,
         )
         self.rollout_scheduler = RolloutScheduler(self.database, self.coordinator, announcer, self.leadership)

@@ -98,10 +98,9 @@ def begin(
         raise ValueError(f"the secure sum of round {described.round} cannot begin: {error}") from error
     if begun.message is None:
         raise ValueError(begun.reason)
-    kept = None if numbers is None else store.folder / SUMS / f"r{described.round}-{request.attempt.hex()[:16]}.numbers"
-    if numbers is not None and kept is not None:
-        move_file(numbers, kept)
-    where = "" if kept is None else str(kept.relative_to(store.folder))
+    where = "" if numbers is None else f"{SUMS}/r{described.round}-{request.attempt.hex()[:16]}.numbers"
+    if numbers is not None:
+        move_file(numbers, store.folder / where)
     noise = _add_noise(store, plan.secure, request, where) if part is not None and plan.secure.noise_multiplier else ""
     manifest = _manifest(described, begun.message)
     path = store.folder / OUTBOX / manifest.update_id
@@ -113,7 +112,7 @@ def begin(
         "numbers": where,
         "noise": noise,
         "length": request.length,
-        "less": parts.base if part is not None and not request.anew else "",
+        "less": parts.base if part is not None and not request.replaces_all else "",
         "described": described.model_dump(mode="json"),
         "secure": plan.secure.model_dump(mode="json"),
         "state": begun.state.model_dump_json(),
@@ -191,7 +190,7 @@ def _refusal_reason(parts: MaskedParts, epoch: int, number: int, request: SumReq
         return "the batch is over"
     if parts.pending:
         return "it is not known yet whether the last batch has this device's sums"
-    return masked_parts.LOST if parts.is_lost and not request.anew else ""
+    return masked_parts.LOST if parts.is_lost and not request.replaces_all else ""
 
 
 def answer(store: StateStore, said: Invitation, shared: bytes = b"") -> SumAnswer:

@@ -92,6 +92,8 @@ def _in_sums(session: Session, federation: FederationRow, device: DeviceRow) -> 
 def _in_batches(session: Session, device: DeviceRow) -> str:
     """Say which batch has a device; with what, only the device knows."""
     row = masked_contributions.find(session, device)
+    if row is not None and row.leaving_at is not None:
+        return "Its sums go: those of all others are collected anew, once they are here and some have changes."
     last = f"Its last batch made version {row.version}" if row and row.version else "No batch has had it yet"
     waits = "; it has changes, and waits for the next one" if row and row.changed_at else _detail_suffix(device)
     return f"{last}{waits}. What it has in the sums, or whether it has taken them out, only the device knows."

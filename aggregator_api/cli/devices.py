@@ -157,7 +157,7 @@ def withdraw(
     """Take devices' sums out of a continuous federation: its next version is as if they had never sent any.
 
     A device that goes on sends them again; revoke it to keep it out. With secure sums the server has no single ones, so
-    all other devices send theirs anew, in one batch that takes the place of all before: once all of them are here, or
+    all other devices send theirs again, in one batch that takes the place of all before: once all of them are here, or
     after a day without those that are away, which then add theirs when they come back.
 
     Example: `python -m aggregator_api devices withdraw --federation walk phone1`

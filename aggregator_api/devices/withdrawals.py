@@ -26,6 +26,13 @@ def withdraw(session: Session, federation: FederationRow, device: DeviceRow, *, 
         raise ConflictError(f"no batch of {federation.name!r} has sums of {device.name!r}: there are none to take out")
 
 
+def has_sums(session: Session, device: DeviceRow) -> bool:
+    """Whether an operator can have a device's sums taken out, masked ones by collecting those of all others anew."""
+    row = masked_contributions.find(session, device)
+    is_in_batch = row is not None and bool(row.batch) and row.leaving_at is None
+    return is_in_batch or contributions.has_sums(session, device)
+
+
 def leave(session: Session, federation: FederationRow, device: DeviceRow) -> None:
     """Take out the sums of a device that is about to be deleted."""
     contributions.leave(session, device)

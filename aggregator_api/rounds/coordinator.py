@@ -7,7 +7,7 @@ again from the rows. So a server that was killed resumes with `recover`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from threading import RLock
 
 from sqlalchemy import select
@@ -29,6 +29,7 @@ from aggregator_api.rounds.background_jobs import BackgroundJobs
 from aggregator_api.rounds.clock import SteadyClock
 from aggregator_api.rounds.privacy_budget import note_privacy
 from aggregator_api.rounds.sum_driver import SumDriver
+from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.updates.context import FederationInfo, OpenRound
 from aggregator_api.updates.contract import Contract, read_contract
 from aggregator_api.updates.screening import write_screening
@@ -68,25 +69,24 @@ class Coordinator:
         leadership: Leadership,
         clock: SteadyClock,
         *,
-        verify: Callable[[str], None],
-        store: Callable[[bytes], Blob],
+        blobs: BlobStore,
         offline_timeout_s: float,
     ) -> None:
-        """Put the parts together; `verify` raises BlobError where a blob cannot be read, `store` makes one durable."""
+        """Put the parts together."""
         self._database = database
         self._announcer = announcer
         self._presence = presence
         self._jobs = jobs
         self._leadership = leadership
         self._clock = clock
-        self._verify = verify
+        self._blobs = blobs
         self._offline_timeout_s = offline_timeout_s
         self.listening_since = clock()
         """Since when (Unix time, by the steady clock) devices can have been heard."""
         self._last_offline_check = 0.0
         self._contracts: dict[str, Contract] = {}
         self._revisions: dict[str, int] = {}
-        self.sums = SumDriver(database, self, clock, store)
+        self.sums = SumDriver(database, self, clock, blobs.put)
         self.lock = RLock()
         """Held over every transition and its effects, so that they happen in one order."""
 
@@ -454,7 +454,7 @@ class Coordinator:
             needed = {base.state_sha256, base.broadcast_sha256}
         try:
             for sha256 in needed:
-                self._verify(sha256)
+                self._blobs.verify(sha256)
         except (BlobError, OSError) as error:
             self.base_damaged(name, str(error))
             return

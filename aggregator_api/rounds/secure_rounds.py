@@ -88,7 +88,7 @@ def begin(
         "epoch": epochs.current(session).epoch,
         "round": row.number,
     }
-    request = request_for(settings, layout_from_json(federation.sum_layout), len(cohort), where, anew=is_anew)
+    request = request_for(settings, layout_from_json(federation.sum_layout), len(cohort), where, replaces_all=is_anew)
     nothing = {"members": b"", "dealers": [], "included": b"", "total": b"", "reason": ""}
     session.add(
         SecureSumRow(
@@ -309,7 +309,7 @@ def summed(session: Session, row: RoundRow) -> Summed | None:
     if state is None or state.stage is not ServerStage.DONE:
         return None
     request = read(SumRequest, state.request)
-    return Summed(state.total, request.bits, server.included_devices(state), request.anew)
+    return Summed(state.total, request.bits, server.included_devices(state), request.replaces_all)
 
 
 def summed_devices(session: Session, row: RoundRow) -> tuple[str, ...]:

@@ -90,12 +90,8 @@ def _apply(transition: Transition, event: Event) -> None:
         case SumsSettled(contribution, reason):
             contributions.settled(transition, contribution, reason)
             _reconsider(transition)
-        case SumMessageReady(update_id):
-            if update_id not in transition.agent.outbox:
-                transition.set(outbox=(*transition.agent.outbox, update_id))
-        case SumMessageFetched(invitation):
-            if invitation == transition.agent.invitation:
-                _answer_sum(transition, invitation)
+        case SumMessageReady() | SumMessageFetched():
+            _follow_sum(transition, event)
         case Offered(offer):
             releases.offered(transition, offer)
             _reconsider(transition)
@@ -184,6 +180,16 @@ def _announced(transition: Transition, a: Announcement) -> None:
     if transition.agent.examples is None and not transition.agent.collecting:
         transition.set(collecting=True)
         transition.issue(Collect(a.plan))
+
+
+def _follow_sum(transition: Transition, event: SumMessageReady | SumMessageFetched) -> None:
+    """Send the secure sum's message that is durable, or answer what has been downloaded, if it still holds."""
+    agent = transition.agent
+    if isinstance(event, SumMessageFetched):
+        if event.invitation == agent.invitation:
+            _answer_sum(transition, event.invitation)
+    elif event.update_id not in agent.outbox:
+        transition.set(outbox=(*agent.outbox, event.update_id))
 
 
 def _answer_sum(transition: Transition, invitation: Invitation) -> None:

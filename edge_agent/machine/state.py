@@ -302,7 +302,7 @@ def is_collected_anew(agent: Agent) -> bool:
 @functools.lru_cache(maxsize=4)
 def _asks_anew(request: str) -> bool:
     try:
-        return read(SumRequest, request.encode()).anew
+        return read(SumRequest, request.encode()).replaces_all
     except WireError:
         return False  # said where it is answered
 

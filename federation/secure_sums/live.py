@@ -81,7 +81,7 @@ def _invited(plan: Plan) -> int:
 
 
 def request_for(
-    settings: SecureSettings, layout: SumLayout, devices: int, where: dict[str, object], *, anew: bool = False
+    settings: SecureSettings, layout: SumLayout, devices: int, where: dict[str, object], *, replaces_all: bool = False
 ) -> SumRequest:
     """Ask for the sum of a cohort of so many devices; `where` is the federation, its instance, the epoch and the round.
 
@@ -98,6 +98,6 @@ def request_for(
             "min_members": settings.min_devices,
             "colluding": per_mille(settings.colluding_share),
             "lost": per_mille(settings.lost_share),
-            "anew": anew,
+            "replaces_all": replaces_all,
         }
     )

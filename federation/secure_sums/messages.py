@@ -62,7 +62,7 @@ class SumRequest(SecureMessage):
     min_members: int = Field(ge=MIN_MEMBERS, le=MAX_MEMBERS)
     colluding: PerMille = Field(description="of the members may work for the server")
     lost: PerMille = Field(description="of the members may be lost")
-    anew: bool = Field(
+    replaces_all: bool = Field(
         default=False,
         exclude_if=operator.not_,
         description="of a continuous federation: the sum takes the place of all before it; each adds all that it has",

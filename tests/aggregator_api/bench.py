@@ -229,7 +229,6 @@ def coordinator_beside(runtime: Runtime, signer: Signer | None = None) -> Coordi
         jobs,
         SoleLeadership(),
         SteadyClock(),
-        verify=runtime.blobs.verify,
-        store=runtime.blobs.put,
+        blobs=runtime.blobs,
         offline_timeout_s=60.0,
     )

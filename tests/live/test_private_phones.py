@@ -33,15 +33,15 @@ SHOWS_NO_DEVICE = (
 
 
 def an_open_plan() -> Plan:
-    """Boards and phones that send whatever has changed."""
+    """Boards and phones that send whatever has changed, and a server that caps nobody, as it cannot in private."""
     plan = a_plan()
-    return plan.model_copy(update={"publication": plan.publication.model_copy(update={"send_after_windows": 1})})
+    unjudged = plan.rounds.model_copy(update={"norm_factor": None, "max_weight_ratio": None})
+    eager = plan.publication.model_copy(update={"send_after_windows": 1})
+    return plan.model_copy(update={"publication": eager, "rounds": unjudged})
 
 
 def a_private_plan() -> Plan:
-    plan = an_open_plan()
-    unjudged = plan.rounds.model_copy(update={"norm_factor": None, "max_weight_ratio": None})
-    return plan.model_copy(update={"rounds": unjudged, "secure": SecureSettings(mode="masked")})
+    return an_open_plan().model_copy(update={"secure": SecureSettings(mode="masked")})
 
 
 def test_a_phones_batch_gives_the_model_in_clear_bit_for_bit(

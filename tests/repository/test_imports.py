@@ -80,7 +80,11 @@ TABLE = {
     "phone": Rule(),  # files that the server serves
     # imported by no program
     "phone.generate": Rule(
-        ("export.program", "federation.plan", "federation.protocol.messages", "phone"), ("pydantic",)
+        (
+            *("export.program", "federation.plan", "federation.protocol.messages", "phone"),
+            *("federation.method", "federation.methods", "federation.secure_sums.messages"),
+        ),
+        ("pydantic",),
     ),
     "edge_agent": Rule(("federation", "har_pipeline", "models", "export.runtime"), ("paho", "numpy", "onnxruntime")),
     # inside the agent: the state machine has no I/O, sensors know no server, nothing below the supervisor knows it

@@ -229,7 +229,7 @@ export class Agent {
 
   /** @param {import("./messages.js").Invitation} invitation */
   async invited(invitation) {
-    await this.stateStore.change(({ memory }) => ({ memory: settled({ ...memory, invitation, heard: false }) }));
+    await this.stateStore.change(({ memory }) => ({ memory: settled({ ...memory, invitation, followed: false }) }));
     this.changed();
     this.work.wakeUp.notify();
   }

@@ -39,7 +39,7 @@ const MAX_DONE = 16;
  * @property {import("./messages.generated.js").ReleaseReport | null} release the last word about a released one
  * @property {import("./messages.js").Offer | null} offer
  * @property {import("./messages.js").Invitation | null} [invitation] to the last round that the phone was drawn for
- * @property {boolean} [heard] whether the invitation's message of a secure sum was followed
+ * @property {boolean} [followed] whether the invitation's message of a secure sum was followed
  * @property {import("./masked_parts.js").MaskedParts} [masked] of a private continuous federation: what it has of this phone
  * @property {number | null} [trained] the round whose networks are to be judged yet
  * @property {string[]} [done] rounds that were trained, or left out, with the sha256 of what they began with

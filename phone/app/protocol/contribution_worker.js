@@ -46,9 +46,9 @@ export class ContributionWorker {
 
   /** Answer what a batch asks of this phone next; false where nothing is asked. @param {Announcement} a @param {Means} means */
   async followSum(a, means) {
-    const { invitation, heard } = this.worker.stateStore.current.memory;
+    const { invitation, followed } = this.worker.stateStore.current.memory;
     const kind = invitation?.sum?.kind;
-    if (heard || !invitation || !kind || kind === "request" || kind === "settled" || ineligibleReason(a)) return false;
+    if (followed || !invitation || !kind || kind === "request" || kind === "settled" || ineligibleReason(a)) return false;
     const { answerSum } = await import("../secure_sums/sum_worker.js");
     return answerSum(this.worker, a, invitation, means);
   }

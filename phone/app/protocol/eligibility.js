@@ -24,9 +24,6 @@ export function ineligibleReason({ plan, continuous, feature_model: network, pro
       "it a browser cannot compute yet; its operator can make another one for phones"
     );
   }
-  if (secure && secure.mode !== "off" && secure.noise_multiplier > 0) {
-    return "in this federation each device adds noise to what it sends, which a browser cannot do yet";
-  }
   if (!continuous) return ineligibleForRounds(String(method.name), program, data, labels, training);
   if (!network) return "the server has no network for phones in this federation; ask its operator";
   if (network.size > MAX_FILE_BYTES) {

@@ -80,13 +80,13 @@ export function refusalReason(masked, { epoch, round, sum }) {
   if (isBefore(masked.over, [epoch, round - 1])) return "the server has not said which batch has this phone's sums";
   if (!isBefore(masked.over, [epoch, round])) return "the batch is over";
   if (contributionOf(masked)?.isSettled === false) return "it is not known yet whether the last batch has this phone's sums";
-  return isLost(masked) && !asksAnew(sum?.body) ? LOST : "";
+  return isLost(masked) && !replacesAll(sum?.body) ? LOST : "";
 }
 
 /** Whether a batch takes the place of all sums before it. @param {string | undefined} request */
-function asksAnew(request) {
+function replacesAll(request) {
   try {
-    return JSON.parse(request ?? "{}").anew === true;
+    return JSON.parse(request ?? "{}").replaces_all === true;
   } catch {
     return false; // said where it is answered
   }
@@ -107,7 +107,7 @@ export function hasChanges(a, memory, keys) {
   const sent = contributionOf(memory.masked ?? NO_PARTS);
   if (sent && !sent.isSettled) return false;
   // what it had goes for all, also what it has lost
-  if (isInBatch(a, memory) && asksAnew(memory.invitation?.sum?.body)) return memory.takesPart && keys.length > 0;
+  if (isInBatch(a, memory) && replacesAll(memory.invitation?.sum?.body)) return memory.takesPart && keys.length > 0;
   if (sent?.kind === "unknown") return false;
   if (!memory.takesPart || !keys.length) return sent?.kind === "sums";
   if (sent?.kind !== "sums") return true;

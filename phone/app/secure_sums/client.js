@@ -81,8 +81,8 @@ export async function begin(device, request) {
 function emptyState(stage, request) {
   const secrets = { maskPrivate: NOTHING, channelPrivate: NOTHING, seed: NOTHING };
   const sent = { keysSent: NOTHING, sharesSent: NOTHING, vectorSent: NOTHING, listSent: NOTHING, openedSent: NOTHING };
-  const heard = { members: NOTHING, delivered: NOTHING, included: NOTHING, held: [] };
-  return { stage, request, ...secrets, ...sent, ...heard, vectorSha256: NOTHING, reason: "" };
+  const received = { members: NOTHING, delivered: NOTHING, included: NOTHING, held: [] };
+  return { stage, request, ...secrets, ...sent, ...received, vectorSha256: NOTHING, reason: "" };
 }
 
 /** @param {SumDevice} device @param {string} federation @param {SumKind} kind @param {Record<string, any>} message */

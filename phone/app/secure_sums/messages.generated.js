@@ -168,8 +168,8 @@ export const signatureList = object({
  * @property {number} min_members
  * @property {number} colluding of the members may work for the server
  * @property {number} lost of the members may be lost
- * @property {boolean} anew of a continuous federation: the sum takes the place of all before it; each adds all that it
- *   has
+ * @property {boolean} replaces_all of a continuous federation: the sum takes the place of all before it; each adds all
+ *   that it has
  */
 /** @type {import("../protocol/checks.js").Check<SumRequest>} */
 export const sumRequest = object({
@@ -184,7 +184,7 @@ export const sumRequest = object({
   min_members: whole(3, 16_384),
   colluding: whole(0, 333),
   lost: whole(0, 333),
-  anew: or(flag, false),
+  replaces_all: or(flag, false),
 });
 
 /**

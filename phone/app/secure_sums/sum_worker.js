@@ -14,6 +14,7 @@ import { sumMessage } from "../protocol/upload.js";
 import * as client from "./client.js";
 import { areSame, read } from "./membership.js";
 import { sumRequest } from "./messages.generated.js";
+import { clipped, gaussianNoise, shareOf } from "./noise.js";
 import { boundOf, difference, layoutDigest, packed, sumsLayout, weightedChange } from "./summand.js";
 
 const PER_MILLE = 1000;
@@ -34,6 +35,7 @@ const PER_MILLE = 1000;
  * @property {string} base sha256 of the version that the batch begins with
  * @property {number} length @property {number} bound @property {Uint8Array<ArrayBuffer>} layout
  * @property {number} colluding @property {number} minMembers
+ * @property {Float64Array | null} [noise] of all numbers but the last one
  * @property {client.ClientState} state
  */
 
@@ -45,6 +47,7 @@ const PER_MILLE = 1000;
 export async function beginSum(worker, a, invitation, added, means) {
   const { training, labels, secure } = a.plan;
   const layout = sumsLayout(training.feature_dim, labels.length, secure.max_weight);
+  const { present, noise } = await withNoise(added.present, layout, secure);
   const kind = added.present ? /** @type {const} */ ("sums") : /** @type {const} */ ("withdrawn");
   const { about, state, update, isAnew } = await begunSum(worker, a, invitation, { layout, kind, windows: added.windows }, means);
   const { epoch, round, batch } = about;
@@ -56,10 +59,26 @@ export async function beginSum(worker, a, invitation, added, means) {
     if (reason) throw new WireError(reason);
     const masked = begun(before, batch, { epoch, round, kind, keys: added.keys });
     const left = Object.fromEntries(Object.entries(numbers).filter(([name]) => Object.hasOwn(masked.parts, name)));
-    const sum = /** @type {KeptSum} */ ({ ...about, less: isAnew ? "" : before.included, state });
-    const also = { [SUM]: sum, [MASKED_NUMBERS]: { ...left, [batch]: added.present } };
-    return { memory: { ...memory, masked, heard: true }, outbox: [...outbox.filter(({ sum: part }) => !part), update], also };
+    const sum = /** @type {KeptSum} */ ({ ...about, less: isAnew ? "" : before.included, noise, state });
+    const also = { [SUM]: sum, [MASKED_NUMBERS]: { ...left, [batch]: present } };
+    return { memory: { ...memory, masked, followed: true }, outbox: [...outbox.filter(({ sum: part }) => !part), update], also };
   });
+}
+
+/**
+ * A phone's numbers as they may be in the sums, and the noise that this sum has of it, which is drawn once: the same
+ * numbers with other noise would show more of them. What it has is at most half of `clip_norm` long, so that the
+ * difference that it adds is at most `clip_norm`. The last number, the phone itself, has none.
+ * @param {WholeNumbers} present @param {import("./summand.js").Segment[]} layout
+ * @param {import("../protocol/messages.generated.js").SecureSettings} secure
+ * @returns {Promise<{present: WholeNumbers, noise: Float64Array | null}>}
+ */
+async function withNoise(present, layout, secure) {
+  if (!secure.noise_multiplier) return { present, noise: null };
+  const length = layout.reduce((sum, { shape }) => sum + shape.reduce((size, side) => size * side, 1), -1);
+  const noise = await gaussianNoise(length, shareOf(secure));
+  const [gram, moment] = present ? clipped([present.gram, present.moment], (secure.clip_norm ?? 0) / 2) : [];
+  return { present: gram && moment ? { gram, moment } : null, noise };
 }
 
 /**
@@ -98,7 +117,7 @@ async function begunSum(worker, a, invitation, { layout, kind, windows }, means)
   const told = { ...insists, layout: digest, bound: boundOf(layout), length: request.length };
   const where = { instance, epoch, round, batch: toHex(request.attempt), base: invitation.model.sha256 };
   const about = { ...where, kind, windows, ...told };
-  return { about, state, update: await messageOf(worker, a, about, message, means), isAnew: request.anew };
+  return { about, state, update: await messageOf(worker, a, about, message, means), isAnew: request.replaces_all };
 }
 
 /**
@@ -127,8 +146,8 @@ export async function answerSum(worker, a, invitation, means) {
   const device = deviceOf(means, kept);
   const shared = sum.shared && (await means.server.blob(sum.shared, MAX_SHARED_BYTES, means.signal));
   const said = { kind: /** @type {client.ServerMessage} */ (sum.kind), body: utf8(sum.body) };
-  const heard = { ...said, ...(shared && { shared: new Uint8Array(shared) }) };
-  let result = await client.step(device, kept.state, heard);
+  const received = { ...said, ...(shared && { shared: new Uint8Array(shared) }) };
+  let result = await client.step(device, kept.state, received);
   if (sum.kind === "shares" && !result.reason) {
     if (!(await worker.store.has(kept.windows))) {
       return leaveOut(worker, "the phone leaves this batch: windows that its sums were of have been deleted");
@@ -138,11 +157,11 @@ export async function answerSum(worker, a, invitation, means) {
   const update = result.message && (await messageOf(worker, a, kept, result.message, means));
   await worker.stateStore.change(({ memory, outbox }) => {
     const isWanted = isOf(memory, a) && (memory.takesPart || kept.kind === "withdrawn");
-    if (!isWanted) return { memory: { ...memory, heard: true } };
+    if (!isWanted) return { memory: { ...memory, followed: true } };
     const also = { [SUM]: { ...kept, state: result.state } };
     // of an earlier stage nothing more is of use
     const left = outbox.filter(({ sum: part }) => !part);
-    return { memory: { ...memory, heard: true }, outbox: update ? [...left, update] : left, also };
+    return { memory: { ...memory, followed: true }, outbox: update ? [...left, update] : left, also };
   });
   if (result.reason) worker.report(`batch ${round}: ${result.reason}`);
   return true;
@@ -153,20 +172,22 @@ const MAX_SHARED_BYTES = 16 * 1024 * 1024;
 
 /** @param {DeviceWorker} worker @param {string} reason */
 async function leaveOut(worker, reason) {
-  await worker.stateStore.change(({ memory }) => ({ memory: { ...memory, heard: true } }));
+  await worker.stateStore.change(({ memory }) => ({ memory: { ...memory, followed: true } }));
   worker.report(reason);
   return true;
 }
 
 /** @param {DeviceWorker} worker @param {KeptSum} kept @returns {Promise<client.VectorReady>} */
-async function vectorOf({ store }, { batch, less, kind, length, bound, layout }) {
+async function vectorOf({ store }, { batch, less, kind, length, bound, layout, noise }) {
   const numbers = (await store.get(MASKED_NUMBERS)) ?? {};
   const before = less ? numbers[less] : null;
   if (numbers[batch]?.vector) return { vector: numbers[batch].vector, bound, layout };
   if (before === undefined || (kind === "sums" && !numbers[batch])) {
     throw new WireError("the phone does not have the numbers any more that it was about to add");
   }
-  return { vector: difference(numbers[batch], before, length), bound, layout };
+  const vector = difference(numbers[batch], before, length);
+  noise?.forEach((number, i) => (vector[i] += number));
+  return { vector, bound, layout };
 }
 
 /** @param {Means} means @param {{colluding: number, minMembers: number}} insists @returns {client.SumDevice} */

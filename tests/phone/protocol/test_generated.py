@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from federation.plan import Plan, Strict
 from federation.protocol import messages
+from federation.secure_sums import messages as sums
 from phone import generate
 from tests.phone.test_javascript import by_node
+from tests.vectors.secure_sums import PATH as SUM_VECTORS
 
 POINTER = {
     "sha256": "a" * 64,
@@ -108,7 +110,7 @@ def changed(message: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[
     return copied
 
 
-def is_taken(kind: type[Strict], message: dict[str, Any]) -> bool:
+def is_taken(kind: type[BaseModel], message: dict[str, Any]) -> bool:
     try:
         kind.model_validate_json(json.dumps(message), strict=True)
     except ValidationError:
@@ -118,9 +120,31 @@ def is_taken(kind: type[Strict], message: dict[str, Any]) -> bool:
 
 def test_the_generated_file_is_what_the_models_say(tmp_path: Path) -> None:
     made = {tmp_path / "messages.js": generate.GENERATED, tmp_path / "manifest.js": generate.GENERATED_MANIFEST}
+    made[tmp_path / "sums.js"] = generate.GENERATED_SUMS
     generate.main(*made)
     for path, generated in made.items():
         assert path.read_text(encoding="utf-8") == generated.read_text(encoding="utf-8"), "make messages writes it anew"
+
+
+def test_python_and_the_phone_take_the_same_messages_of_secure_sums() -> None:
+    vectors = json.loads(SUM_VECTORS.read_text())["sums"][0]
+    kinds: dict[str, tuple[str, type[BaseModel]]] = {
+        "request": ("sumRequest", sums.SumRequest),
+        "members": ("memberList", sums.MemberList),
+        "shares": ("deliveredShares", sums.DeliveredShares),
+        "included": ("includedList", sums.IncludedList),
+        "confirmed": ("confirmedList", sums.ConfirmedList),
+    }
+    cases = []
+    for event in vectors["events"]:
+        message = json.loads(event["body"])
+        ways = [(path, value) for path in paths(message) for value in ODD]
+        cases += [(event["kind"], case) for case in (message, *(changed(message, *way) for way in ways))]
+    read_by = [[kinds[kind][0], case] for kind, case in cases]
+    by_phone = by_node(Path(__file__).parent / "read_of.mjs", read_by)
+    taken = [is_taken(kinds[kind][1], case) for kind, case in cases]
+    assert [case for case, took, refusal in zip(cases, taken, by_phone, strict=True) if took is bool(refusal)] == []
+    assert len(kinds) <= sum(taken) < len(cases) / 2  # most odd values are refused, and none of the real messages
 
 
 @pytest.mark.parametrize("name", WHOLE)
