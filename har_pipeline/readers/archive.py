@@ -199,11 +199,18 @@ def _walk_inner(
     """Walk an archive that lies in another."""
     if len(ARCHIVE_FOLDER.findall(f"{name}/")) > MAX_ARCHIVE_DEPTH:
         raise SourceError(f"{path} ({name}): archives lie more than {MAX_ARCHIVE_DEPTH} deep in one another")
-    with SpooledTemporaryFile(max_size=SPOOL_BYTES) as stored:
+    with _Spool(max_size=SPOOL_BYTES) as stored:
         with unpacking(f"{path} ({name})"), opener() as packed:
             _copy(packed, stored, name, max_unpacked_bytes(path))
         stored.seek(0)
         yield from _walk_archive(stored, name, f"{name}/", path, descend, on_damaged)
+
+
+class _Spool(SpooledTemporaryFile[bytes]):
+    """One that zipfile takes on Python 3.10 too, where it is no whole file object yet."""
+
+    def seekable(self) -> bool:
+        return True
 
 
 def _copy(packed: IO[bytes], stored: IO[bytes], name: str, most: int) -> None:
@@ -222,6 +229,8 @@ def _zip_members(stream: IO[bytes]) -> Iterator[tuple[str, Callable[[], IO[bytes
 
 def _tar_members(stream: IO[bytes]) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
     with tarfile.open(fileobj=stream, mode="r|*") as packed:
+        # what is extracted asks it on Python 3.10; later ones take this for the answer themselves
+        vars(packed.fileobj).setdefault("seekable", lambda: True)
         for info in packed:
             if info.isfile():
                 yield info.name.removeprefix("./"), partial(_extract, packed, info)
