@@ -25,7 +25,7 @@ TESTING = ("pytest>=8.2,!=9.2.0", "pytest-timeout", "hypothesis", "pandas>=2.2",
 IMPORTED = """
 import importlib, pkgutil, sys
 from pathlib import Path
-NEED = {"torch", "onnx", "onnxscript", "scipy", "sklearn", "httpx", "fastapi", "playwright", "matplotlib", "packaging"}
+NEED = {"torch", "onnx", "onnxscript", "scipy", "sklearn", "httpx", "fastapi", "playwright", "prometheus_client"}
 def imports(name):
     try:
         importlib.import_module(name)
@@ -47,8 +47,7 @@ def modules(name):
             yield from modules(module.name)
 for root in sys.argv[1:]:
     if root.startswith("tests"):
-        folders = [path for path in sorted(Path(root.replace(".", "/")).rglob("test_*.py"))]
-        for path in folders:
+        for path in sorted(Path(root.replace(".", "/")).rglob("test_*.py")):
             above = [p / "conftest.py" for p in path.parents if (p / "conftest.py").is_file()]
             names = [".".join(p.with_suffix("").parts) for p in (*reversed(above), path)]
             if all(imports(name) for name in names):

@@ -73,5 +73,5 @@ def load(path: Path) -> WindowedDataset | None:
         )
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, PipelineError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile, PipelineError):
         return None

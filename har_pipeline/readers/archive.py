@@ -199,11 +199,18 @@ def _walk_inner(
     """Walk an archive that lies in another."""
     if len(ARCHIVE_FOLDER.findall(f"{name}/")) > MAX_ARCHIVE_DEPTH:
         raise SourceError(f"{path} ({name}): archives lie more than {MAX_ARCHIVE_DEPTH} deep in one another")
-    with SpooledTemporaryFile(max_size=SPOOL_BYTES) as stored:
+    with _Spool(max_size=SPOOL_BYTES) as stored:
         with unpacking(f"{path} ({name})"), opener() as packed:
             _copy(packed, stored, name, max_unpacked_bytes(path))
         stored.seek(0)
         yield from _walk_archive(stored, name, f"{name}/", path, descend, on_damaged)
+
+
+class _Spool(SpooledTemporaryFile[bytes]):
+    """One that zipfile takes on Python 3.10 too, where it is no whole file object yet."""
+
+    def seekable(self) -> bool:
+        return True
 
 
 def _copy(packed: IO[bytes], stored: IO[bytes], name: str, most: int) -> None:

@@ -63,7 +63,7 @@ def test_the_documents_kotlin_makes_these_windows(tmp_path: Path) -> None:
     (port,) = (
         text for text in re.findall(r"```kotlin\n(.*?)```", DOCUMENT.read_text(), re.S) if "class Windowing" in text
     )
-    assert len(port.splitlines()) <= 65
+    assert len(port.splitlines()) <= 67
     (tmp_path / "Windowing.kt").write_text(port)
     (tmp_path / "Main.kt").write_text(MAIN)
     numbers: list[str] = []

@@ -9,9 +9,11 @@ here; Home Assistant itself drops a key that it does not know, and with it what 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+
+from gaitway.python310 import Self
 
 TOPIC = re.compile(r"[\w/-]+?/(sensor|binary_sensor)/([a-zA-Z0-9_-]+)/([a-zA-Z0-9_-]+)/config")
 """<discovery_prefix>/<component>/[<node_id>/]<object_id>/config; ids of letters, digits, _ and - alone."""
