@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from federation.plan import SecureSettings
+from federation.privacy.discrete_gaussian import noisy_clients
 from federation.records import Batch, Client, Examples, Output, SumKind, Tensors, Tree, Update
-from federation.secure_sums.summation import SumLayout, decoded, encoded, layout_of, noisy_clients
+from federation.secure_sums.summation import SumLayout, decoded, encoded, layout_of
 from federation.seeds import generator
 from federation.training.local_round import Setup
 from gaitway.tasks import TargetKind

@@ -153,7 +153,8 @@ def search(attacked: AttackedRound, seen: Tensor, labels: Tensor, begin: Tensor,
     def misfit(x: Tensor, y: Tensor, target: Tensor) -> Tensor:
         made = flat(gradient_at(attacked, x, y))
         cosine = (made @ target) / (made.norm() * target.norm() + 1e-12)
-        return 1 - cosine + VARIATION * (x[:, 1:] - x[:, :-1]).abs().mean()
+        found: Tensor = 1 - cosine + VARIATION * (x[:, 1:] - x[:, :-1]).abs().mean()
+        return found
 
     step = torch.func.vmap(grad(misfit))
     x = begin.clone().requires_grad_()
