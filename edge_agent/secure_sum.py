@@ -103,8 +103,7 @@ def begin(
         move_file(numbers, store.folder / where)
     noise = _add_noise(store, plan.secure, request, where) if part is not None and plan.secure.noise_multiplier else ""
     manifest = _manifest(described, begun.message)
-    path = store.folder / OUTBOX / manifest.update_id
-    write_file(path, packed(begun.message))
+    write_file(path := store.folder / OUTBOX / manifest.update_id, packed(begun.message))
     noted = {
         "where": list(mine),
         "bound": told["bound"],

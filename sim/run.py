@@ -83,9 +83,7 @@ def run(
     """
     with writing("the run's directory", out):
         out.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(settings.threads)
-    if torch.device(settings.device).type == "cuda":
-        _begin_cuda(settings.device)
+    _begin_computing(settings)
     networks = architectures(settings)
     chosen_store = _choose_client_store(settings, networks, data, client_store_dir or out)
     simulation = build_simulation(
@@ -124,11 +122,14 @@ def run(
     return summary
 
 
-def _begin_cuda(device: str) -> None:
+def _begin_computing(settings: Experiment) -> None:
+    torch.set_num_threads(settings.threads)
+    if torch.device(settings.device).type != "cuda":
+        return
     reserve_workspace()
     if not torch.cuda.is_available():
         raise SettingsError(
-            f"--device {device}: torch {torch.__version__} finds no GPU that it can use; install a build with CUDA and "
+            f"--device {settings.device}: torch {torch.__version__} finds no GPU that it can use; install a build with CUDA and "
             "its driver, or leave --device out"
         )
     compute_reproducibly()

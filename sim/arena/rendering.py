@@ -79,7 +79,8 @@ def render(folder: Path, known: Summaries) -> str:
 def _section(name: str, declaration: Declaration, known: Summaries) -> Iterator[str]:
     found = rows(declaration, known)
     yield f"## {declaration.title}\n"
-    yield _wrapped(f"{declaration.asks} {declaration.reads or ''}") + "\n"
+    for paragraph in (declaration.asks, *filter(None, (declaration.reads or "").split("\n\n"))):
+        yield _wrapped(paragraph) + "\n"
     if any(row.found for row in found):
         yield "\n".join(_table(declaration, found)) + "\n"
     yield _wrapped(_made(name, declaration, found)) + "\n"

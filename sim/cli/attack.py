@@ -26,7 +26,9 @@ def attack(
     data_root: Annotated[
         Path | None, typer.Option(help="Folder or archive of the recordings; only generated data need none.")
     ] = None,
-    data: Annotated[str | None, typer.Option(help="For a plan: the data set that its devices have.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="The data set of a plan's devices; a run's directory is read without.")
+    ] = None,
     cache: Annotated[Path, typer.Option(help="Where processed windows are kept.")] = Path(".cache/windows"),
     at: Annotated[
         Literal["start", "end"],

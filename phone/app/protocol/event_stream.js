@@ -33,7 +33,7 @@ export class EventReader {
     const found = [];
     let from = 0;
     for (let end = piece.indexOf(LINE_FEED); end >= 0; end = piece.indexOf(LINE_FEED, from)) {
-      const event = this.line(joined([...this.rest, piece.subarray(from, end)]));
+      const event = this.line(joined(...this.rest, piece.subarray(from, end)));
       if (event) found.push(event);
       this.rest = [];
       this.restBytes = 0;
@@ -72,7 +72,7 @@ export class EventReader {
     [this.name, this.data, this.size] = ["message", [], 0];
     if (!data.length) return null;
     const between = Uint8Array.of(LINE_FEED);
-    return { id: this.id, name, data: joined(data.flatMap((line, i) => (i ? [between, line] : [line]))) };
+    return { id: this.id, name, data: joined(...data.flatMap((line, i) => (i ? [between, line] : [line]))) };
   }
 }
 

@@ -246,7 +246,7 @@ async function bounded(answer, maxBytes, onPiece = () => {}) {
     if (size <= Math.max(maxBytes, ANSWER_BYTES)) parts.push(value);
     else break;
   }
-  return joined(parts);
+  return joined(...parts);
 }
 
 /** @param {string | null} seconds @returns {number} */

@@ -26,17 +26,6 @@ export function utf8(text) {
   return encoder.encode(text);
 }
 
-/** @param {readonly Uint8Array[]} parts @returns {Bytes} */
-export function joined(parts) {
-  const found = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
-  let at = 0;
-  for (const part of parts) {
-    found.set(part, at);
-    at += part.length;
-  }
-  return found;
-}
-
 /** Read UTF-8; throws a WireError. @param {Uint8Array} bytes @returns {string} */
 export function textOf(bytes) {
   try {

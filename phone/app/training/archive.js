@@ -108,7 +108,7 @@ async function inflated(packed, size) {
     throw broken();
   }
   if (length !== size) throw broken();
-  return joined(parts);
+  return joined(...parts);
 }
 
 function broken() {

@@ -77,5 +77,5 @@ export async function digestOf(values, types) {
     const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
     return [utf8(`${name} ${types[name].dtype} ${written}\n`), bytes];
   });
-  return sha256(joined(parts));
+  return sha256(joined(...parts));
 }
