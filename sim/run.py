@@ -129,8 +129,8 @@ def _begin_computing(settings: Experiment) -> None:
     reserve_workspace()
     if not torch.cuda.is_available():
         raise SettingsError(
-            f"--device {settings.device}: torch {torch.__version__} finds no GPU that it can use; install a build with CUDA and "
-            "its driver, or leave --device out"
+            f"--device {settings.device}: torch {torch.__version__} finds no GPU that it can use; install a build with "
+            "CUDA and its driver, or leave --device out"
         )
     compute_reproducibly()
 
