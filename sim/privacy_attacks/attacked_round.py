@@ -125,7 +125,7 @@ class AttackedRound:
     def model(self, sent: Sent) -> Client:
         """Return the model of a sum's members: the server's with their mean change."""
         changes = sent.params or {}
-        moved = {name: value + changes[name].to(value) for name, value in self.start.params.items() if name in changes}
+        moved = {name: value + changes[name].to(value.dtype) for name, value in self.start.params.items() if name in changes}
         return self.start._replace(params={**self.start.params, **moved})
 
     def train(self, examples: Mapping[str, Examples], progress: Progress) -> dict[str, Vector]:

@@ -27,6 +27,8 @@ MADE_ELSEWHERE = {
     "aggregator_api/federations/programs.py": {"ThreadPoolExecutor"},
     # it shuts a connection whose time is up, and catches what that may raise
     "aggregator_api/notifications/channels.py": {"Timer"},
+    # it prints a line, and sends a signal: before the program is loaded, and where Python has lost an interrupt
+    "gaitway/interrupts.py": {"Thread", "Timer"},
 }
 
 

@@ -215,7 +215,7 @@ def test_a_device_answers_one_request_a_round_and_an_update_as_such_is_refused(t
         ({"method": {"name": "fesem"}}, "choose a method such as fedavg"),
         ({"rounds": {"norm_factor": 5.0}}, "judges single updates"),
         ({"rounds": {"clients_per_round": 2}}, "a round has 2 devices"),
-        ({"rounds": {"clients_per_round": 300}}, "256 at most"),
+        ({"rounds": {"clients_per_round": 10_001}}, "10000 at most"),
         ({"rounds": {"sampling": "examples"}}, "not told how many examples"),
     ],
 )
