@@ -84,7 +84,7 @@ check-aarch64: $(STAMP)  ## a wheel for 64-bit ARM exists for everything that a 
 	$(BIN)/python deploy/check_aarch64.py
 
 check-python310: $(STAMP)  ## a device without torch on Python 3.10, where one is found: types, tests, a live federation
-	$(BIN)/python deploy/check_python310.py
+	$(BIN)/python deploy/check_python310.py $(PYTHON310_ARGS)
 
 demo: $(STAMP)  ## a live federation of four devices; DATA=../shared/data runs it on real recordings
 	$(BIN)/python demo/run.py $(if $(DATA),--data "$(DATA)") $(DEMO_ARGS)

@@ -85,7 +85,7 @@ def resumable(words: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        error.add_note(words)
+        error.args = (*error.args, words)  # Python 3.10 has no notes
         raise
 
 
@@ -122,6 +122,6 @@ def _notes(error: BaseException | None) -> list[str]:
     """Return the notes of the interrupt that this error came from."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
-            return list(getattr(error, "__notes__", []))
+            return [str(words) for words in error.args]
         error = error.__cause__ or error.__context__
     return []

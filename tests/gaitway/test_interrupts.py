@@ -63,6 +63,8 @@ LOADED = [*([program.module.partition(".")[0]] for program in PROGRAMS.values())
 
 @pytest.mark.parametrize("words", LOADED, ids=" ".join)
 def test_a_program_that_is_being_loaded_ends_without_a_traceback(words: list[str], tmp_path: Path) -> None:
+    if sys.version_info < (3, 11) and {"aggregator_api", "sim"} & {*words}:
+        pytest.skip("server and simulation need Python 3.11")
     (tmp_path / "typer.py").write_text(CTRL_C)  # every program imports it, and finds this one first
     ended = run("-m", *words, "--help", path=tmp_path)
     assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, "", "")
