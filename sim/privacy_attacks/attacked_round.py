@@ -124,8 +124,8 @@ class AttackedRound:
 
     def model(self, sent: Sent) -> Client:
         """Return the model of a sum's members: the server's with their mean change."""
-        changes = sent.params or {}
-        moved = {name: value + changes[name].to(value.dtype) for name, value in self.start.params.items() if name in changes}
+        changes, start = sent.params or {}, self.start.params
+        moved = {name: value + changes[name].to(value.dtype) for name, value in start.items() if name in changes}
         return self.start._replace(params={**self.start.params, **moved})
 
     def train(self, examples: Mapping[str, Examples], progress: Progress) -> dict[str, Vector]:
