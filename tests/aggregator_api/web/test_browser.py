@@ -215,7 +215,7 @@ def test_a_checkpoint_is_sent_with_its_progress_and_fills_the_form_in(
     faults.clear()
     shares = operator.evaluate("window.shares")
     assert shares == sorted(shares)
-    assert 0 < shares[0] < shares[-1] <= 1, shares
+    assert 0 < shares[0] <= shares[-1] <= 1, shares  # a quick machine may tell the end alone
     field.set_input_files({**file, "buffer": checkpoint})
     operator.wait_for_url("**/new-federation?checkpoint=*")
     assert operator.get_by_label("Or of an uploaded checkpoint").input_value() in operator.url
