@@ -45,7 +45,7 @@ def noisy_plan(**changes: object) -> Plan:
     )
 
 
-@pytest.mark.ci
+@pytest.mark.slow  # beside others it once waited longer than a minute for its second batch
 def test_a_batch_has_the_noise_that_the_plan_says_and_leaves_with_a_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
