@@ -158,7 +158,12 @@ def _write_results(simulation: Simulation, settings: Experiment, out: Path, extr
 
 
 def load_data(settings: Experiment, root: Path | None, cache: Path | None, progress: Progress | None) -> FederatedData:
-    """Read, divide and normalize the examples; hold the new clients out, and leave as much as scale and labels say."""
+    """Read, divide and normalize the examples; hold the new clients out, and leave as much as scale and labels say.
+
+    Raises:
+        SettingsError: if they are to lie on a GPU that is not there, before anything is read.
+    """
+    _begin_computing(settings)
     data, seed = get_source(settings.dataset).load(settings, root, cache, progress), settings.training.seed
     task = task_from_json(settings.task)
     data = scaled(leave_clients_out(data, settings.holdout, seed), settings.scale, seed, task)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from typer.testing import CliRunner
 
 from federation.methods import METHODS
 from federation.records import Examples
 from federation.training.cuda import compute_reproducibly
 from federation.tree import flatten, map_tree
+from gaitway.exit_codes import ExitCode
+from sim.cli.app import app
 from sim.engines import ClientJob, Stacked
 from sim.engines.cuda_graphs import CudaGraphs
 from tests.federation.federated import SIZES, federation
@@ -66,6 +70,16 @@ def test_no_more_graphs_than_the_limit() -> None:
         step(torch.ones(size))
     assert len(graphs.graphs) == 1
     assert len(graphs.said) == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_a_run_for_a_gpu_that_is_not_there_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    words = ["run", "--data", "synthetic", "--rounds", "1", "--device", "cuda", "--out", str(tmp_path / "run")]
+    result = CliRunner().invoke(app, words)
+    said = " ".join(result.output.split())
+    assert result.exit_code == ExitCode.REFUSED
+    assert "finds no GPU that it can use" in said
+    assert "leave --device out" in said
 
 
 @pytest.mark.gpu
