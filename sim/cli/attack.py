@@ -67,6 +67,7 @@ def attack(
     from sim.privacy_attacks import attack as attack_round
     from sim.reports.privacy import brief_table, write_attack_page
     from sim.reports.table import printed_table
+    from sim.results.writing import writing
 
     console.stderr = as_json
     with cli_errors():
@@ -82,7 +83,8 @@ def attack(
 
             settings, examples = _opened(run, data, data_root, cache, progress)
             results = attack_round(settings, examples, None if is_plan else run, options, progress)
-        page = write_attack_page(results, folder)
+        with writing("the attacks' page", folder):
+            page = write_attack_page(results, folder)
         console.print(printed_table(brief_table(results)))
         console.print("Bold: better than guessing; the interval of the advantage lies above 0.")
         for name, reason in results.missing.items():
