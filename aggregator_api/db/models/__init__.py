@@ -1,0 +1,47 @@
+"""The tables, as typed SQLAlchemy models; weights are never in a column, only the sha256 of their blobs.
+
+Times are Unix seconds. Ids grow with time, so that they serve as cursors of listings.
+"""
+
+from aggregator_api.db.models.access import CredentialRow, EndedAccessRow, EnrolmentTokenRow, LedgerRow, WebSessionRow
+from aggregator_api.db.models.base import NAME, NAMES_A_DEVICE, SHA256, SIZE, Base, Blob
+from aggregator_api.db.models.federations import DeviceRow, DeviceTagRow, FederationRow, ModelAliasRow, ModelVersionRow
+from aggregator_api.db.models.rollouts import AdoptionRow, RolloutDeviceRow, RolloutRow
+from aggregator_api.db.models.rounds import MetricRow, ParticipationRow, RoundRow, UpdateRow
+from aggregator_api.db.models.server import AuditRow, EpochRow, EventRow, IdempotentRequestRow, LeaseRow
+from aggregator_api.db.models.sums import ContributionRow, MaskedContributionRow, SecureSumDeviceRow, SecureSumRow
+
+__all__ = [
+    "NAME",
+    "NAMES_A_DEVICE",
+    "SHA256",
+    "SIZE",
+    "AdoptionRow",
+    "AuditRow",
+    "Base",
+    "Blob",
+    "ContributionRow",
+    "CredentialRow",
+    "DeviceRow",
+    "DeviceTagRow",
+    "EndedAccessRow",
+    "EnrolmentTokenRow",
+    "EpochRow",
+    "EventRow",
+    "FederationRow",
+    "IdempotentRequestRow",
+    "LeaseRow",
+    "LedgerRow",
+    "MaskedContributionRow",
+    "MetricRow",
+    "ModelAliasRow",
+    "ModelVersionRow",
+    "ParticipationRow",
+    "RolloutDeviceRow",
+    "RolloutRow",
+    "RoundRow",
+    "SecureSumDeviceRow",
+    "SecureSumRow",
+    "UpdateRow",
+    "WebSessionRow",
+]

@@ -1,0 +1,110 @@
+"""Secure sums, and what devices have in the sums of continuous federations."""
+
+from __future__ import annotations
+
+from sqlalchemy import JSON, ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint, false
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from aggregator_api.db.models.base import NAME, SHA256, SIZE, Base
+from aggregator_api.db.models.federations import DeviceRow
+
+
+class SecureSumRow(Base):
+    """The secure sum of a round, as `federation.secure_sums.server.ServerState` without what is a device's own.
+
+    `total` is random as long as shares are not opened, and goes with the devices' rows once the round has ended.
+    """
+
+    __tablename__ = "secure_sums"
+
+    round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True)
+    stage: Mapped[str] = mapped_column(String(16))  # keys, shares, vectors, lists, opening, done, failed
+    request: Mapped[bytes] = mapped_column(LargeBinary)
+    members: Mapped[bytes] = mapped_column(LargeBinary)
+    dealers: Mapped[list[int]] = mapped_column(JSON)
+    included: Mapped[bytes] = mapped_column(LargeBinary)
+    total: Mapped[bytes] = mapped_column(LargeBinary)
+    reason: Mapped[str] = mapped_column(Text)  # why there is no sum
+    listed_devices: Mapped[int]  # how many were members, and how many vectors are in the sum
+    summed_devices: Mapped[int]
+    deadline_at: Mapped[float | None]  # of the stage; null: the round's own deadline ends it
+    # of a continuous federation's newest batch: what it has added to the sums, with which fsck compares; null: other's
+    added: Mapped[bytes | None] = mapped_column(LargeBinary)
+    # the blob of what all members are told alike in this stage, where it is long
+    shared_sha256: Mapped[str | None] = mapped_column(SHA256)
+    shared_size: Mapped[int | None] = mapped_column(SIZE)
+    is_anew: Mapped[bool] = mapped_column(default=False, server_default=false())  # it takes the place of all before it
+
+
+class SecureSumDeviceRow(Base):
+    """What a device has said in the secure sum of an open round, as it has signed it; empty: not yet."""
+
+    __tablename__ = "secure_sum_devices"
+
+    round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True)
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), primary_key=True)
+    identity: Mapped[bytes] = mapped_column(LargeBinary)  # its ed25519 key when the round was drawn
+    keys: Mapped[bytes] = mapped_column(LargeBinary)
+    shares: Mapped[bytes] = mapped_column(LargeBinary)
+    vector: Mapped[bytes] = mapped_column(LargeBinary)  # its head: the numbers are in the total alone
+    signature: Mapped[bytes] = mapped_column(LargeBinary)
+    opened: Mapped[bytes] = mapped_column(LargeBinary)
+    uploaded: Mapped[dict[str, str]] = mapped_column(JSON)  # by part the sha256 of the bytes that came
+
+    device: Mapped[DeviceRow] = relationship(lazy="joined")
+
+
+class ContributionRow(Base):
+    """What a device has in the sums of a continuous federation: what it sent last, and what the newest version has.
+
+    A change waits while the two differ. `device_id` is null once the device was deleted: the row goes as soon as a
+    version was published without it.
+    """
+
+    __tablename__ = "contributions"
+    __table_args__ = (
+        UniqueConstraint("device_id"),
+        Index("ix_contributions_federation_id_changed_at", "federation_id", "changed_at"),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    federation_id: Mapped[int] = mapped_column(ForeignKey("federations.id"))
+    device_id: Mapped[int | None] = mapped_column(ForeignKey("devices.id"))
+    sequence: Mapped[int]  # of the last update that was accepted; a lower one is refused
+    update_id: Mapped[str] = mapped_column(NAME)
+    update_sha256: Mapped[str] = mapped_column(SHA256)  # of the bytes that were sent, which may have been compressed
+    # what the device sent last, uncompressed; null: it has withdrawn
+    sha256: Mapped[str | None] = mapped_column(SHA256, index=True)
+    size: Mapped[int | None]
+    examples: Mapped[int]
+    class_counts: Mapped[list[int] | None] = mapped_column(JSON)
+    received_at: Mapped[float]
+    changed_at: Mapped[float | None]  # since when a change waits; null: the newest version has it as it is
+    # the publication that takes the change now, and what it takes; null: none, or (of the second) nothing any more
+    round_id: Mapped[int | None] = mapped_column(ForeignKey("rounds.id"))
+    taken_sha256: Mapped[str | None] = mapped_column(SHA256)
+    taken_update_id: Mapped[str | None] = mapped_column(NAME)  # that brought the change; null: an operator's
+    # what the newest version has of it, and the version since which; null: nothing
+    published_sha256: Mapped[str | None] = mapped_column(SHA256)
+    published_version: Mapped[int | None]
+
+    device: Mapped[DeviceRow | None] = relationship(lazy="joined")
+
+
+class MaskedContributionRow(Base):
+    """What a device has in the sums of a continuous federation whose batches are added by secure sums.
+
+    The server knows which batch the device was in last, and not with what: an empty sum says as much as a full one.
+    """
+
+    __tablename__ = "masked_contributions"
+    __table_args__ = (Index("ix_masked_contributions_federation_id_changed_at", "federation_id", "changed_at"),)
+
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), primary_key=True)
+    federation_id: Mapped[int] = mapped_column(ForeignKey("federations.id"))
+    batch: Mapped[str] = mapped_column(SHA256)  # `attempt` of the last published one that has it; empty: none has
+    version: Mapped[int | None]  # that the batch made
+    changed_at: Mapped[float | None]  # since when the device says that it has other sums; null: it does not
+    leaving_at: Mapped[float | None]  # since when the sums are to be collected anew without it; null: they are not
+
+    device: Mapped[DeviceRow] = relationship(lazy="joined")

@@ -1,0 +1,38 @@
+"""What a federation has agreed on before its first round, as JSON: the model, the method, the training, the rounds.
+
+The simulation reads it from `--plan` and its command line, the server from REST, a device from the announcement.
+"""
+
+from federation.plan.data import DataSpec, DataStatistics, ImageInput, Normalization, Side, Split, image_input
+from federation.plan.plan import Plan, live_incompatibility, rotation_incompatibility, with_packages
+from federation.plan.releases import GroupWave, PromotionSettings, RolloutSettings, Wave, Waves
+from federation.plan.rounds import PublicationSettings, RoundSettings, SecureSettings
+from federation.plan.strict import Name, Strict
+from federation.plan.training import Augmentation, ModelSpec, TrainingConfig
+
+__all__ = [
+    "Augmentation",
+    "DataSpec",
+    "DataStatistics",
+    "GroupWave",
+    "ImageInput",
+    "ModelSpec",
+    "Name",
+    "Normalization",
+    "Plan",
+    "PromotionSettings",
+    "PublicationSettings",
+    "RolloutSettings",
+    "RoundSettings",
+    "SecureSettings",
+    "Side",
+    "Split",
+    "Strict",
+    "TrainingConfig",
+    "Wave",
+    "Waves",
+    "image_input",
+    "live_incompatibility",
+    "rotation_incompatibility",
+    "with_packages",
+]

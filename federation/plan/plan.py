@@ -1,0 +1,134 @@
+"""A whole plan, and what of it devices cannot do."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from federation.plan.data import DataSpec
+from federation.plan.releases import PromotionSettings, RolloutSettings
+from federation.plan.rounds import PublicationSettings, RoundSettings, SecureSettings
+from federation.plan.strict import Strict
+from federation.plan.training import ModelSpec, TrainingConfig
+from gaitway import plugins
+from gaitway.errors import did_you_mean
+from gaitway.tasks import DEFAULT_TASK, TASKS, TargetKind, task_of
+
+
+class Plan(Strict):
+    """One federation, in the words that the simulation, the server and a device share."""
+
+    labels: tuple[str, ...] = Field(min_length=1, description="the classes; of a number, its name and unit")
+    task: dict[str, Any] = Field(
+        default={"name": DEFAULT_TASK.name}, description='what is learnt: {"name": "classification", …options}'
+    )
+    model: ModelSpec
+    alternatives: tuple[ModelSpec, ...] = Field(
+        default=(), description="other models that a device may choose, if the method mixes architectures"
+    )
+    method: dict[str, Any] = Field(description='{"name": "fedali", …hyper-parameters}')
+    training: TrainingConfig
+    rounds: RoundSettings = RoundSettings()
+    publication: PublicationSettings = Field(
+        default=PublicationSettings(),
+        # left out where it is as here, so that devices of a version without it go on
+        exclude_if=lambda settings: settings == PublicationSettings(),
+        description="of a continuous federation, which has no rounds with a cohort and a deadline",
+    )
+    secure: SecureSettings = Field(
+        default=SecureSettings(),
+        # left out where it is as here, so that devices of a version without it go on
+        exclude_if=lambda settings: settings == SecureSettings(),
+        description="what the server may see of single clients' updates",
+    )
+    rollout: RolloutSettings = RolloutSettings()
+    promotion: PromotionSettings = PromotionSettings()
+    data: DataSpec = DataSpec()
+    packages: dict[str, str] = Field(
+        default_factory=dict,
+        max_length=64,
+        exclude_if=operator.not_,
+        description='packages whose entries the plan names: {"methods:feddyn": "gaitway-feddyn 0.1"}',
+    )
+
+    @model_validator(mode="after")
+    def _as_many_labels_as_the_task_has(self) -> Plan:
+        learnt = task_of(self.task)
+        if len(self.labels) < learnt.min_labels:
+            raise ValueError(
+                f"labels: {len(self.labels)} came; {learnt.name} learns classes, {learnt.min_labels} at the least"
+            )
+        if learnt.target is TargetKind.NUMBER and len(self.labels) > 1:
+            raise ValueError(
+                f"labels: {len(self.labels)} came; {learnt.name} learns one number, and its label is the number's name "
+                'and unit, such as "heart rate (beats/min)"'
+            )
+        return self
+
+
+def with_packages(plan: Plan) -> Plan:
+    """Say in a plan which packages its method, task and models come from, where they are not ours."""
+    names = {"methods": [plan.method.get("name")], "tasks": [plan.task.get("name")]}
+    names["models"] = [spec.name for spec in (plan.model, *plan.alternatives)]
+    found = {
+        f"{group}:{name}": plugin.describe()
+        for group, known in names.items()
+        for name in known
+        if (plugin := plugins.provider(group, str(name))) is not None
+    }
+    return plan.model_copy(update={"packages": found})
+
+
+def rotation_incompatibility(plan: Plan) -> str | None:
+    """Say in words why windows cannot be turned in training, and what to do about it; None where they can."""
+    turned = plan.training.augmentation.rotation or plan.method.get("rotations", 0)
+    if not turned or plan.data.normalization != "client":
+        return None
+    return (
+        "windows are to be turned at random, in the units in which they were measured, and data.normalization = "
+        "'client' gives each client units of its own; use 'federated' or 'none'"
+    )
+
+
+def live_incompatibility(plan: Plan) -> str | None:
+    """Say in words what of a plan devices cannot do, and what to do about it; None where they can do all of it."""
+    data, task = plan.data, plan.task.get("name")
+    if package := plugins.missing(plan.packages):
+        return package
+    if task not in TASKS:
+        return f"task.name = {task!r}: {did_you_mean(str(task), TASKS)}"
+    if task_of(plan.task).input_kind == "image" and data.input is None:
+        return (
+            f"task.name = {task!r} needs images: say their shape in data.input, such as "
+            '{"kind": "image", "shape": [3, 96, 128]}'
+        )
+    if plan.rollout.used and not task_of(plan.task).is_served:
+        return (
+            f"rollout.mode = {plan.rollout.mode!r}: devices have no use for a model of {task}, so there is nothing to "
+            "release to them; use 'off', and begin a federation that has one from this one's model"
+        )
+    if plan.secure.mode == "clear":
+        return (
+            "secure.mode = 'clear' hides nothing, it is for simulations that compare with 'masked'; use 'masked', or "
+            "'off', and know that the server sees every update"
+        )
+    if turned := rotation_incompatibility(plan):
+        return turned
+    if data.split != "temporal":
+        return (
+            f"data.split = {data.split!r} leaks between windows that overlap, so it is for simulations alone; "
+            "use 'temporal'"
+        )
+    if data.normalization == "pooled":
+        return (
+            "data.normalization = 'pooled' needs all windows in one place, so it is for simulations alone; use "
+            "'federated', which has the same statistics up to rounding, or 'client'"
+        )
+    if data.normalization == "federated" and data.statistics is None:
+        return (
+            "data.normalization = 'federated' needs data.statistics, the sum of the clients' statistics, which devices "
+            "do not report: take them from the plan.json of a simulated run, or use 'client'"
+        )
+    return None

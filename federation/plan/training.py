@@ -1,0 +1,111 @@
+"""What a client trains, and how: the network, the optimizer, and how examples are changed at random."""
+
+from __future__ import annotations
+
+import operator
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from federation.plan.strict import Name, Strict
+
+Change = Annotated[float, Field(ge=0, le=1)]
+
+
+class Augmentation(Strict):
+    """How images or windows are changed at random each time they are trained on; as it is here, nothing is changed.
+
+    As text `flip=0.5,padding=4,scale=0.5:2`, or `rotation=1` for windows; `none` where nothing is changed.
+    """
+
+    flip: float = Field(default=0.0, ge=0, le=1, description="how likely an image is mirrored, left to right")
+    padding: int = Field(
+        default=0, ge=0, le=1024, description="pixels that are added at each side before a crop of the old size"
+    )
+    scale: tuple[Annotated[float, Field(ge=0.1, le=10)], Annotated[float, Field(ge=0.1, le=10)]] = Field(
+        default=(1.0, 1.0), description="an image is scaled by a factor between these, then cropped or padded"
+    )
+    brightness: Change = Field(default=0.0, description="most that is added or taken, in the set's deviations")
+    contrast: Change = Field(default=0.0, description="most by which differences from the set's mean grow or shrink")
+    saturation: Change = Field(default=0.0, description="most by which differences between colours grow or shrink")
+    rotation: Change = Field(
+        default=0.0,
+        # left out where it is 0, so that devices of a version without it go on
+        exclude_if=operator.not_,
+        description="how likely a window of motion sensors is turned at random, as if the phone lay otherwise",
+    )
+    degrees: float = Field(
+        default=180.0,
+        gt=0,
+        le=180,
+        exclude_if=lambda degrees: degrees == 180,
+        description="by how much it is turned at most; 180: by any rotation",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_text(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        pairs = [word.partition("=") for word in value.replace(",", " ").split() if word != "none"]
+        if any(not (equals and text) for _, equals, text in pairs):
+            raise ValueError(f"expected {_AS_TEXT}")
+        return {key: text.split(":") if key == "scale" else text for key, _, text in pairs}
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Augmentation:
+        if self.scale[0] > self.scale[1]:
+            raise ValueError(f"scale = {self.scale}: the smaller factor comes first")
+        return self
+
+    @property
+    def is_off(self) -> bool:
+        """Whether nothing is changed."""
+        return self == Augmentation()
+
+    @property
+    def is_of_images(self) -> bool:
+        """Whether something is changed that only images have."""
+        return self.model_copy(update={"rotation": 0.0, "degrees": 180.0}) != Augmentation()
+
+    def __str__(self) -> str:
+        """Write it as the command line takes it."""
+        off = Augmentation()
+        changed = {name: value for name, value in self if value != getattr(off, name)}
+        words = (
+            f"{name}={':'.join(map(str, value)) if isinstance(value, tuple) else value}"
+            for name, value in changed.items()
+        )
+        return ",".join(words) or "none"
+
+
+_AS_TEXT = f"none or some of {', '.join(Augmentation.model_fields)}, such as flip=0.5,padding=4,scale=0.5:2"
+
+
+class TrainingConfig(Strict):
+    """How a client trains in a round, and the size of what it learns."""
+
+    classes: int = Field(ge=1, le=10_000)
+    feature_dim: int = Field(default=192, ge=1, le=65_536)
+    epochs: int = Field(default=1, ge=1, le=10_000)
+    batch_size: int = Field(default=64, ge=1, le=65_536)
+    optimizer: Literal["adam", "sgd"] = "adam"
+    lr: float = Field(default=1e-3, gt=0, le=100)
+    lr_schedule: Literal["constant", "polynomial"] = Field(
+        default="constant",
+        description="polynomial: round t of T has the learning rate lr · (1 − (t − 1)/T)^lr_power, each of its steps",
+    )
+    lr_power: float = Field(default=0.9, gt=0, le=10, description="of the polynomial schedule")
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0, le=10)
+    augmentation: Augmentation = Field(
+        default=Augmentation(), description="of images or windows; as text or by its keys"
+    )
+    seed: int = Field(default=0, ge=0, lt=2**63)
+
+
+class ModelSpec(Strict):
+    """A network by its name in `models.MODELS`, and its options."""
+
+    name: Name
+    options: dict[str, Any] = Field(default_factory=dict)
