@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from federation.privacy.discrete_gaussian import epsilon
+from federation.privacy.accounting import epsilon_of_discrete, spent
 from federation.records import Batch
 from federation.secure_sums.summation import next_state, noisy_clients
 from federation.seeds import generator
@@ -84,7 +84,7 @@ def multiplier_for(wanted: float) -> float:
     low, high = 1e-3, 1e3
     for _ in range(40):
         middle = (low * high) ** 0.5
-        low, high = (middle, high) if epsilon(middle, DELTA) > wanted else (low, middle)
+        low, high = (middle, high) if epsilon_of_discrete(spent(middle), DELTA) > wanted else (low, middle)
     return high
 
 
@@ -101,7 +101,7 @@ def print_tables(name: str, devices: AttackedRound, seeds: int) -> None:
     print(f"\n{name}: {count} devices\n\n| noise_multiplier | ε | macro-F1 |\n| --- | --- | --- |")
     for multiplier in MULTIPLIERS:
         scores = [score_with(devices, multiplier, 1, seed) for seed in range(seeds)]
-        said = f"{epsilon(multiplier, DELTA):,.4g}" if multiplier else "∞"
+        said = f"{epsilon_of_discrete(spent(multiplier), DELTA):,.4g}" if multiplier else "∞"
         print(f"| {multiplier:g} | {said} | {told(scores)} |", flush=True)
     print(f"\n| devices | {' | '.join(f'ε = {wanted:g}' for wanted in EPSILONS)} |")
     print("| --- |" + " --- |" * len(EPSILONS))

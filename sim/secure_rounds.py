@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from federation.errors import RoundError
 from federation.plan import SecureSettings
-from federation.privacy.discrete_gaussian import epsilon, noisy_clients
+from federation.privacy.accounting import epsilon_of_discrete, spent
+from federation.privacy.discrete_gaussian import noisy_clients
 from federation.records import Client, Tree, Update
 from federation.secure_sums import server
 from federation.secure_sums.events import SumDevice, VectorReady
@@ -92,7 +93,8 @@ class SecureRounds:
         for name, vector in vectors.items():
             draw = Random(seed_for(self.setup.training.seed, "noise of a sum", name, number))
             vectors[name] = privatized(self.setup.method, self.layout, vector, settings, clients, draw)
-        return {"noisy_clients": clients, "epsilon": round(epsilon(settings.noise_multiplier, self.delta), 4)}
+        found = epsilon_of_discrete(spent(settings.noise_multiplier), self.delta)
+        return {"noisy_clients": clients, "epsilon": round(found, 4)}
 
     def _masked(self, cohort: Sequence[str], vectors: Mapping[str, NDArray[np.int64]], number: int) -> SecureSum:
         names = {_device_name(name): name for name in cohort}

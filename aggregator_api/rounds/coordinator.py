@@ -364,7 +364,7 @@ class Coordinator:
                 secure = self.contract(federation).plan.secure
                 multiplier = secure.noise_multiplier or None if secure.is_on else result.noise_multiplier
                 if multiplier is not None:
-                    note_privacy(session, federation, number, multiplier, settings)
+                    note_privacy(session, federation, number, multiplier, self.contract(federation).plan)
                 detail = f"{seconds:.2f} s, model {result.broadcast.sha256[:12]}"
                 repositories.journal(session, federation, "model.published", round_number=number, detail=detail)
             if published is not None:

@@ -9,23 +9,22 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.db.models import FederationRow, ParticipationRow, RoundRow
 from aggregator_api.db.repositories import journal
-from federation.plan import RoundSettings
-from federation.privacy.differential_privacy import epsilon
+from federation.plan import Plan
+from federation.privacy.accounting import epsilon, epsilon_of_discrete
 from federation.rounds.server_round import ClientStatus, RoundPhase
 
 
-def note_privacy(
-    session: Session, federation: FederationRow, number: int, noise_multiplier: float, rounds: RoundSettings
-) -> None:
+def note_privacy(session: Session, federation: FederationRow, number: int, noise_multiplier: float, plan: Plan) -> None:
     """Write the noise of the round that is just published, and the ε of the client that took part most often."""
     row = session.scalars(
         select(RoundRow).where(RoundRow.federation_id == federation.id, RoundRow.number == number)
     ).one()
     row.noise_multiplier = noise_multiplier
     session.flush()
-    found = epsilon(_most_spent(session, federation), rounds.delta)
+    account, delta = epsilon_of_discrete if plan.secure.is_on else epsilon, plan.rounds.delta
+    found = account(_most_spent(session, federation), delta)
     row.epsilon = found if math.isfinite(found) else None
-    said = f"ε ≤ {found:.4g} at δ = {rounds.delta:g}" if math.isfinite(found) else "no bound: a round had no noise"
+    said = f"ε ≤ {found:.4g} at δ = {delta:g}" if math.isfinite(found) else "no bound: a round had no noise"
     detail = f"{said}; noise multiplier {noise_multiplier:g}, no amplification by sampling claimed"
     journal(session, federation, "round.privacy", round_number=number, detail=detail)
 

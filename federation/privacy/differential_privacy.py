@@ -81,28 +81,3 @@ def clipped(params: Mapping[str, torch.Tensor], start: Tensors, clip_norm: float
 
 def _gaussian(like: torch.Tensor, deviation: float, noise: np.random.Generator) -> torch.Tensor:
     return torch.from_numpy(noise.normal(0.0, deviation, tuple(like.shape)))
-
-
-def epsilon(inverse_variance: float, delta: float) -> float:
-    """Return the ε of a client whose rounds had noise multipliers z_i, from Σ 1/z_i²; infinity if one had no noise.
-
-    Gaussian mechanisms compose to one of multiplier (Σ 1/z_i²)^-½, whose ε at δ is exact (B. Balle, Y.-X. Wang, ICML
-    2018, arXiv 1805.06530), in Google's dp-accounting.
-
-    Raises:
-        SettingsError: if dp-accounting is not installed.
-    """
-    if inverse_variance == 0:
-        return 0.0
-    if math.isinf(inverse_variance):
-        return math.inf
-    try:
-        import dp_accounting  # takes a second, and only private federations need it
-    except ImportError as error:
-        raise SettingsError("rounds.noise_multiplier needs dp-accounting: pip install 'gaitway[privacy]'") from error
-    return float(dp_accounting.get_epsilon_gaussian(inverse_variance**-0.5, delta))
-
-
-def spent(noise_multiplier: float) -> float:
-    """Return 1/z², what one round adds to a client's account; infinity without noise."""
-    return 1 / noise_multiplier**2 if noise_multiplier else math.inf

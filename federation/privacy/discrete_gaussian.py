@@ -72,25 +72,6 @@ def noisy_devices(settings: SecureSettings) -> int:
     return noisy_clients(settings, settings.min_devices)
 
 
-def epsilon(multiplier: float, delta: float) -> float:
-    """Return ε at δ of one sum whose noise has a deviation of multiplier · clip; infinity without noise.
-
-    A discrete Gaussian is ρ = 1 / 2z² zero-concentrated, and so is a Gaussian: their Rényi divergences α ρ are the same
-    (Canonne et al., theorem 4), and dp-accounting makes ε of them.
-
-    Raises:
-        SettingsError: if dp-accounting is not installed.
-    """
-    if not multiplier:
-        return math.inf
-    try:
-        from dp_accounting import GaussianDpEvent
-        from dp_accounting.rdp import RdpAccountant
-    except ImportError as error:
-        raise SettingsError("secure.noise_multiplier needs dp-accounting: pip install 'gaitway[privacy]'") from error
-    return float(RdpAccountant().compose(GaussianDpEvent(multiplier)).get_epsilon(delta))
-
-
 def _gaussian(variance: Fraction, draw: Random) -> int:
     """Draw one number, of a discrete Laplace that is accepted by exp(−(|y| − σ²/t)² / 2σ²) (algorithm 3)."""
     scale = math.isqrt(math.floor(variance)) + 1

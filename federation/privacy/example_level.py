@@ -11,8 +11,9 @@ all windows of a person together have the privacy of their number times ε. For 
 
 Differs from the paper: **no sampling is claimed.** Batches here are not Poisson samples: an epoch deals all examples,
 in an order of the plan's seed, which the server knows, into batches of which each example is in exactly one. So an
-epoch is one Gaussian mechanism, E epochs in R rounds are E R of them, and `epsilon_of_epochs` has no amplification.
-`epsilon_of_poisson` is what the same noise would have with secret Poisson samples, to compare with the literature.
+epoch is one Gaussian mechanism, E epochs in R rounds are E R of them, and `accounting.epsilon_of_epochs` has no
+amplification. `accounting.epsilon_of_poisson` is what the same noise would have with secret Poisson samples, to compare
+with the literature.
 
 Noise is floating point from torch's generator, which is not cryptographic: I. Mironov (CCS 2012) shows what that can
 give away. Statistics that a method sends besides parameters are not bounded by this.
@@ -20,7 +21,6 @@ give away. Statistics that a method sends besides parameters are not bounded by 
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +30,6 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from federation.errors import SettingsError
-from federation.privacy.differential_privacy import epsilon
 from federation.records import Batch, Tensors
 
 Objective = Callable[[Tensors, Batch], tuple[Tensor, Tensors]]
@@ -93,30 +92,6 @@ def clipped_sum(gradients: Tensors, mask: Tensor, clip_norm: float) -> Tensors:
     norm = torch.sqrt(sum((value.flatten(1).square().sum(1) for value in gradients.values()), torch.zeros(len(mask))))
     scale = (clip_norm / norm.clamp(min=1e-12)).clamp(max=1) * mask
     return {name: torch.einsum("b...,b->...", value, scale) for name, value in gradients.items()}
-
-
-def epsilon_of_epochs(noise_multiplier: float, epochs: int, delta: float) -> float:
-    """Return ε at δ of an example after so many epochs (of all rounds together), each example once in each."""
-    return epsilon(epochs / noise_multiplier**2, delta) if noise_multiplier else math.inf
-
-
-def epsilon_of_poisson(noise_multiplier: float, share: float, steps: int, delta: float) -> float:
-    """Return ε at δ of steps whose batches were secret Poisson samples, each example with this share.
-
-    Batches here are none; see the module. `dp-accounting`'s Rényi accountant.
-
-    Raises:
-        SettingsError: if dp-accounting is not installed.
-    """
-    if not noise_multiplier:
-        return math.inf
-    try:
-        from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-        from dp_accounting.rdp import RdpAccountant
-    except ImportError as error:
-        raise SettingsError("an account of ε needs dp-accounting: pip install 'gaitway[privacy]'") from error
-    event = PoissonSampledDpEvent(share, GaussianDpEvent(noise_multiplier))
-    return float(RdpAccountant().compose(event, steps).get_epsilon(delta))
 
 
 def _fresh() -> torch.Generator:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from federation.privacy.discrete_gaussian import epsilon
+from federation.privacy.accounting import epsilon_of_discrete, spent
 from sim.data.federated_data import FederatedData
 from sim.errors import AnalysisError, SettingsError
 from sim.experiment import Experiment
@@ -116,7 +116,7 @@ def attack(
         "at": options.at,
         "devices": count,
         "noise_multiplier": noise,
-        "epsilon_of_sum": round(epsilon(noise, settings.rounds.delta), 2),
+        "epsilon_of_sum": round(epsilon_of_discrete(spent(noise), settings.rounds.delta), 2),
         "delta": settings.rounds.delta,
         "seed": attacked.seed,
     }

@@ -11,7 +11,8 @@ import torch
 from federation.errors import SettingsError
 from federation.methods import METHODS, method_from_json
 from federation.plan import RoundSettings
-from federation.privacy.differential_privacy import check_private, epsilon, privatized, spent
+from federation.privacy.accounting import epsilon, spent
+from federation.privacy.differential_privacy import check_private, privatized
 from federation.records import Update
 
 START = {"params": {"a": torch.tensor([1.0, 1.0]), "b": torch.tensor([0.0])}}

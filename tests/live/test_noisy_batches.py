@@ -14,7 +14,7 @@ from edge_agent import masked_parts
 from federation.errors import SettingsError
 from federation.methods import method_from_json
 from federation.plan import Plan, SecureSettings
-from federation.privacy.differential_privacy import epsilon
+from federation.privacy.accounting import epsilon_of_discrete
 from federation.privacy.discrete_gaussian import noisy_devices
 from federation.secure_sums.live import check_live
 from tests.aggregator_api.bench import Bench
@@ -74,7 +74,7 @@ def test_a_batch_has_the_noise_that_the_plan_says_and_leaves_with_a_batch(
     deviation = MULTIPLIER * CLIP * math.sqrt(len(devices) / noisy_devices(secure))
     chi_square = float((((found - wanted)[:-1] / deviation) ** 2).sum())
     assert 0.5 < chi_square / (length - 1) < 1.7
-    assert epsilon_of(server, 1) == pytest.approx(epsilon(1 / MULTIPLIER**2, noisy_plan().rounds.delta))
+    assert epsilon_of(server, 1) == pytest.approx(epsilon_of_discrete(1 / MULTIPLIER**2, noisy_plan().rounds.delta))
 
     for one in devices:
         one.has(None)
@@ -84,7 +84,7 @@ def test_a_batch_has_the_noise_that_the_plan_says_and_leaves_with_a_batch(
     left = added(server, 2) + wanted
     assert left[-1] == 0
     assert 0.5 < float(((left[:-1] / deviation) ** 2).sum()) / (length - 1) < 1.7  # a negative has noise of its own
-    assert epsilon_of(server, 2) == pytest.approx(epsilon(2 / MULTIPLIER**2, noisy_plan().rounds.delta))
+    assert epsilon_of(server, 2) == pytest.approx(epsilon_of_discrete(2 / MULTIPLIER**2, noisy_plan().rounds.delta))
     fsck(server)
     server.stop()
 

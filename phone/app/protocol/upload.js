@@ -33,48 +33,31 @@ const MAX_METRICS = 64;
  * @property {number[]} windows ids of those that it was made of; they stay on the phone
  */
 
+/** @typedef {"keys" | "shares" | "vector" | "list" | "opened"} SumPart */
+/** @typedef {Omit<Described, "sequence" | "examples" | "classCounts" | "metrics"> & {withdraw: boolean}} DescribedSum */
+/** @typedef {import("./messages.generated.js").UpdateManifest} UpdateManifest */
+
 /**
  * Describe and sign an update; its running number, or its round, names it.
  * @param {CryptoKey} key @param {Described} about @param {Uint8Array} bytes @returns {Promise<PendingUpdate>}
  */
 export async function pendingUpdate(key, about, bytes) {
   const digest = await sha256(bytes);
-  const { federation, instance, device, round, sequence, withdraw = false } = about;
+  const { device, round, sequence, withdraw = false, windows, chunkBytes } = about;
   const number = sequence === null ? `r${round}` : `s${sequence}`;
   const updateId = `${number}-${device.slice(0, 36)}-${withdraw ? "out" : digest.slice(0, 8)}`;
-  const nonce = toHex(crypto.getRandomValues(new Uint8Array(8)));
   const measured = Object.entries(about.metrics).filter(([, value]) => Number.isFinite(value));
-  /** @type {import("./messages.generated.js").UpdateManifest} */
-  const manifest = {
-    schema_version: 1,
+  const signed = await sign(key, about, bytes, digest, {
     update_id: updateId,
-    federation,
-    instance,
-    client: device,
-    round,
-    method: about.method,
-    base_version: about.base,
     ...(sequence === null ? { runtime: /** @type {const} */ ("onnxruntime-web") } : { sequence }),
     ...(withdraw && { withdraw }),
     examples: about.examples,
     steps: about.steps ?? 0,
     class_counts: about.classCounts,
-    precision: "lossless",
-    compression: "none",
-    size: bytes.length,
-    sha256: digest,
-    chunk_bytes: about.chunkBytes,
-    nonce,
-    created: about.createdS,
     metrics: Object.fromEntries(measured.slice(0, MAX_METRICS)),
-  };
-  const begin = await wrap(key, "update", federation, device, JSON.stringify(manifest));
-  const { windows, chunkBytes } = about;
-  return { updateId, nonce, round, sequence, withdraw, windows, chunkBytes, begin, bytes };
+  });
+  return { updateId, round, sequence, withdraw, windows, chunkBytes, bytes, ...signed };
 }
-
-/** @typedef {"keys" | "shares" | "vector" | "list" | "opened"} SumPart */
-/** @typedef {Omit<Described, "sequence" | "examples" | "classCounts" | "metrics"> & {withdraw: boolean}} DescribedSum */
 
 /**
  * Describe and sign a message of a secure sum, of which nothing else is told; the same bytes have the same name.
@@ -83,33 +66,42 @@ export async function pendingUpdate(key, about, bytes) {
  */
 export async function sumMessage(key, about, sum, bytes) {
   const digest = await sha256(bytes);
-  const { federation, instance, device, round, withdraw, windows, chunkBytes } = about;
+  const { device, round, withdraw, windows, chunkBytes } = about;
   const updateId = `m${round}-${sum}-${device.slice(0, 24)}-${digest.slice(0, 16)}`;
+  const signed = await sign(key, about, bytes, digest, { update_id: updateId, sum, examples: 0, steps: 0, metrics: {} });
+  return { updateId, round, sequence: null, withdraw, windows, chunkBytes, sum, bytes, ...signed };
+}
+
+/**
+ * Sign the manifest of bytes: who sends them in answer to what, and what else is told of them.
+ * @param {CryptoKey} key
+ * @param {Pick<Described, "federation" | "instance" | "device" | "round" | "method" | "base" | "chunkBytes" | "createdS">} about
+ * @param {Uint8Array} bytes @param {string} digest
+ * @param {Pick<UpdateManifest, "update_id" | "examples" | "steps" | "metrics"> & Partial<UpdateManifest>} told
+ * @returns {Promise<Pick<PendingUpdate, "nonce" | "begin">>}
+ */
+async function sign(key, about, bytes, digest, told) {
+  const { federation, instance, device, round } = about;
   const nonce = toHex(crypto.getRandomValues(new Uint8Array(8)));
-  /** @type {import("./messages.generated.js").UpdateManifest} */
+  /** @type {UpdateManifest} */
   const manifest = {
     schema_version: 1,
-    update_id: updateId,
     federation,
     instance,
     client: device,
     round,
     method: about.method,
     base_version: about.base,
-    sum,
-    examples: 0,
-    steps: 0,
     precision: "lossless",
     compression: "none",
     size: bytes.length,
     sha256: digest,
-    chunk_bytes: chunkBytes,
+    chunk_bytes: about.chunkBytes,
     nonce,
     created: about.createdS,
-    metrics: {},
+    ...told,
   };
-  const begin = await wrap(key, "update", federation, device, JSON.stringify(manifest));
-  return { updateId, nonce, round, sequence: null, withdraw, windows, chunkBytes, sum, begin, bytes };
+  return { nonce, begin: await wrap(key, "update", federation, device, JSON.stringify(manifest)) };
 }
 
 /** @typedef {import("./messages.js").Acknowledgement} Acknowledgement */

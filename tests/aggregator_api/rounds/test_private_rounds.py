@@ -12,7 +12,7 @@ from aggregator_api.db.models import EventRow, RoundRow
 from aggregator_api.errors import UnprocessableError
 from aggregator_api.federations.requests import NewFederation
 from federation import wire
-from federation.privacy.differential_privacy import epsilon
+from federation.privacy.accounting import epsilon
 from federation.tree import flatten, map_tree
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.generated_devices import parcel, tiny_plan

@@ -15,6 +15,7 @@ from federation.errors import SettingsError
 from federation.methods.analytic import Analytic
 from federation.plan import RoundSettings, SecureSettings
 from federation.privacy import discrete_gaussian
+from federation.privacy.accounting import epsilon_of_discrete, spent
 from federation.secure_sums.summation import Segment, SumLayout, check_secure, privatized
 
 
@@ -35,8 +36,8 @@ def test_epsilon_is_that_of_the_gaussian_of_the_same_concentration() -> None:
     multiplier, delta = 1.5, 1e-5
     rho = 1 / (2 * multiplier**2)
     bound = rho + 2 * math.sqrt(rho * math.log(1 / delta))
-    assert 0.8 * bound < discrete_gaussian.epsilon(multiplier, delta) < bound
-    assert discrete_gaussian.epsilon(0.0, delta) == math.inf
+    assert 0.8 * bound < epsilon_of_discrete(spent(multiplier), delta) < bound
+    assert epsilon_of_discrete(spent(0.0), delta) == math.inf
 
 
 def test_a_client_is_clipped_has_its_share_of_the_noise_and_its_count_stays() -> None:

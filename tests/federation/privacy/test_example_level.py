@@ -12,11 +12,10 @@ from torch import Tensor
 import models
 from federation.errors import SettingsError
 from federation.methods.fedavg import FedAvg
+from federation.privacy.accounting import epsilon_of_epochs, epsilon_of_poisson
 from federation.privacy.example_level import (
     ExampleNoise,
     clipped_sum,
-    epsilon_of_epochs,
-    epsilon_of_poisson,
     per_example,
 )
 from federation.records import Batch, Tensors
