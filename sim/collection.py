@@ -12,8 +12,8 @@ from federation.aggregation.screening import NormHistory, Screening, UpdateClaim
 from federation.errors import RoundError
 from federation.method import Method
 from federation.plan import RoundSettings
-from federation.privacy.differential_privacy import privatized
-from federation.records import Tree, Update
+from federation.privacy.differential_privacy import aggregated
+from federation.records import Tensors, Tree, Update
 from federation.rounds.in_memory_round import InMemoryRound
 from federation.rounds.server_round import (
     Action,
@@ -45,6 +45,7 @@ class CollectedRound:
     call: InMemoryRound
     state: Tree
     norms: NormHistory
+    noise: Tensors = field(default_factory=dict)  # that the next round's leans on
     screening: Screening = field(default_factory=Screening)
     secure_facts: dict[str, Any] = field(default_factory=dict)  # of the sum
     diagnostics: dict[str, Any] = field(default_factory=dict)  # what the aggregation did
@@ -80,12 +81,13 @@ class RoundServer:
         results: Mapping[str, Result],
         state: Tree,
         norms: NormHistory,
+        past_noise: Tensors,
     ) -> CollectedRound:
         """Tell the round machine who was lost and whose update came, and aggregate when it says so.
 
         A round fails where too few updates came or were found fit.
         """
-        found = CollectedRound(InMemoryRound.of(self.rounds, number, cohort.clients), state, norms)
+        found = CollectedRound(InMemoryRound.of(self.rounds, number, cohort.clients), state, norms, past_noise)
         call = found.call
         call.feed(Opened())
         events: list[Event] = [
@@ -121,8 +123,8 @@ class RoundServer:
             return found.fail(reason)
         found.norms = found.norms.published(found.screening.norms)
         updates = _used(method, came, found.screening)
-        noise = generator(self.setup.training.seed, "noise", found.call.round.number)
-        state = method.aggregate(before, privatized(self.rounds, method, before, updates, noise))
+        draw = generator(self.setup.training.seed, "noise", found.call.round.number)
+        state, found.noise = aggregated(self.rounds, method, before, updates, draw, found.noise)
         if method.is_continuous:
             self.contributions.note(updates)
         found.diagnostics = diagnose(method, before, state, updates)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from pydantic import ValidationError
 from federation.methods import METHODS, method_from_json, method_to_json
 from federation.methods.fedali import GLOBAL, LOCAL
 from federation.plan import rotation_incompatibility
+from federation.privacy.differential_privacy import check_private
 from federation.records import Examples
 from federation.secure_sums.summation import check_secure
 from federation.tasks import task_from_json
@@ -184,7 +186,8 @@ def build_simulation(
     `on_client` hears of each client that has trained.
 
     Raises:
-        SettingsError: if gradients are to be compared and there is no model at which they could be.
+        SettingsError: if gradients are to be compared and there is no model at which they could be, or the settings do
+            not go together.
     """
     method = method_from_json(settings.method)
     if settings.gradient_dissimilarity and (method.pools_data or not method.has_global_model):
@@ -192,6 +195,8 @@ def build_simulation(
         raise SettingsError(f"--gradient-dissimilarity: {method.name} {why}, so there is nothing to compare")
     if reason := rotation_incompatibility(settings):
         raise SettingsError(reason)
+    check_private(method, settings.rounds)
+    _check_rest(settings, len(data.clients))
     networks = for_data(architectures(settings) if networks is None else networks, data.moments, data.channels)
     _check_task(networks, data)
     data = pooled(data) if method.pools_data else data
@@ -239,6 +244,17 @@ def _secure_rounds(settings: Experiment, networks: Sequence[Architecture], clien
             "(secure.min_devices)"
         )
     return SecureRounds.of(setup, networks[0].initial, secure, settings.rounds.delta)
+
+
+def _check_rest(settings: Experiment, clients: int) -> None:
+    """Refuse rounds that would wait for clients for ever: whose update is used rests (`rounds.noise_bands`)."""
+    rounds = settings.rounds
+    cohort = math.ceil((rounds.clients_per_round or clients) * rounds.over_selection)
+    if rounds.noise_bands > 1 and rounds.noise_bands * cohort > clients:
+        raise SettingsError(
+            f"rounds.noise_bands={rounds.noise_bands}: a client takes part in one of so many rounds, each invites "
+            f"{cohort}, so {rounds.noise_bands * cohort} clients are needed; there are {clients}"
+        )
 
 
 def _check_baseline(settings: Experiment) -> None:

@@ -16,10 +16,11 @@ from federation import wire
 from federation.aggregation.kept_contributions import KeptContributions
 from federation.aggregation.screening import NormHistory, Screening
 from federation.plan import RoundSettings
-from federation.records import Client, Examples, Tree
+from federation.privacy.correlated_noise import put_together, taken_apart
+from federation.records import Client, Examples, Tensors, Tree
 from federation.rounds.in_memory_round import InMemoryRound
 from federation.rounds.progress import Progress, is_to_suspend, refused_updates
-from federation.rounds.server_round import Round, RoundPhase
+from federation.rounds.server_round import Round, RoundPhase, resting_rounds
 from federation.tasks.task import Statistics, Task
 from federation.training.local_round import LocalRound, Setup
 from federation.tree import flatten
@@ -73,7 +74,9 @@ class Simulation:
     round_number: int = 0
     progress: Progress = field(default_factory=Progress)
     refused: dict[str, int] = field(default_factory=dict)  # updates in a row, by client
+    resting: list[list[str]] = field(default_factory=list)  # whose updates the last published rounds have, newest last
     norms: NormHistory = field(default_factory=NormHistory)
+    noise: Tensors = field(default_factory=dict)  # that the next round's leans on
     screening: Screening = field(default_factory=Screening)  # of the last round
     seconds: dict[str, float] = field(default_factory=dict)
     secure_facts: dict[str, Any] = field(default_factory=dict)  # of the last round's sum
@@ -142,14 +145,16 @@ class Simulation:
     # ---- one round
 
     def _may_take_part(self) -> Mapping[str, int]:
-        """Return the sizes of the clients that are not suspended."""
+        """Return the sizes of the clients that are not suspended, and need not rest."""
         sizes = self.data.train_sizes
-        suspended = {name for name, count in self.refused.items() if is_to_suspend(self.rounds, count)}
-        return {name: size for name, size in sizes.items() if name not in suspended} if suspended else sizes
+        out = {name for name, count in self.refused.items() if is_to_suspend(self.rounds, count)}.union(*self.resting)
+        return {name: size for name, size in sizes.items() if name not in out} if out else sizes
 
     def _judge(self, ended: InMemoryRound) -> None:
         """Count the round, and whose updates it has left out or used, as a server does."""
         self.progress = self.progress.after(ended.round.phase)
+        if (rest := resting_rounds(self.rounds)) and ended.round.phase is RoundPhase.PUBLISHED:
+            self.resting = [*self.resting, sorted(ended.received)][-rest:]
         for name in ended.received:
             # of a continuous method what is excluded still stands, and may be used next time
             is_excluded = name in self.screening.excluded and not self.setup.method.is_continuous
@@ -204,8 +209,9 @@ class Simulation:
         """Have the server make its next state of what came."""
         sizes, contributions = self.data.train_sizes, self.contributions
         server = RoundServer(self.rounds, self.setup, sizes, contributions, self.secure, self.attack)
-        found = server.collect(self.round_number, cohort, broadcasts, results, self.state, self.norms)
+        found = server.collect(self.round_number, cohort, broadcasts, results, self.state, self.norms, self.noise)
         self.state, self.norms, self.screening = found.state, found.norms, found.screening
+        self.noise = found.noise
         self.secure_facts, self.diagnostics = found.secure_facts, found.diagnostics
         return found.call
 
@@ -324,11 +330,12 @@ class Simulation:
     def checkpoint(self) -> Checkpoint:
         """Return everything that `restore` needs."""
         progress = {**self.best_round.to_json(), "seconds": self.seconds, "norms": self.norms.to_json()}
-        progress |= {"progress": self.progress, "refused": self.refused}
+        progress |= {"progress": self.progress, "refused": self.refused, "resting": self.resting}
         best, validated = self.best_round.best.clients, self.best_round.validated.clients
         client_sets = {"clients": self.clients, "best": best, "validated": validated}
         kept = self.contributions.trees
-        return Checkpoint(self.round_number, self.state, client_sets, shared(client_sets), progress, kept)
+        state = put_together(self.state, self.noise)
+        return Checkpoint(self.round_number, state, client_sets, shared(client_sets), progress, kept)
 
     def restore(self, saved: Checkpoint) -> None:
         """Go on after the checkpoint's round.
@@ -341,8 +348,9 @@ class Simulation:
         self.norms = NormHistory.from_json(saved.progress["norms"])
         # of 0.2.0, where every round counted, neither is known
         self.progress = Progress(*saved.progress.get("progress", (saved.round_number, 0)))
-        self.refused = saved.progress.get("refused", {})
-        self.state, self.contributions = saved.state, KeptContributions(dict(saved.contributions))
+        self.refused, self.resting = saved.progress.get("refused", {}), saved.progress.get("resting", [])
+        self.state, self.noise = taken_apart(saved.state)
+        self.contributions = KeptContributions(dict(saved.contributions))
         client_sets: dict[str, Clients] = {}
         for client_set, clients in saved.client_sets.items():
             same = saved.same[client_set]

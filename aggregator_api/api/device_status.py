@@ -11,7 +11,7 @@ from aggregator_api.db.models import DeviceRow, FederationRow, ParticipationRow,
 from aggregator_api.devices import contributions, masked_contributions, suspension
 from federation.methods import is_continuous
 from federation.plan import Plan
-from federation.rounds.server_round import ClientStatus, RoundPhase, needed_devices
+from federation.rounds.server_round import ClientStatus, RoundPhase, needed_devices, resting_rounds
 
 AT_WORK = ("training", "uploading")
 
@@ -120,17 +120,24 @@ def waiting_for(session: Session, federation: FederationRow) -> str:
         return ""
     plan = Plan.model_validate(federation.plan)
     rounds, signing, needed = plan.rounds, plan.secure.is_on, needed_devices(plan)
-    online = repositories.count_online(session, federation, rounds.cohort_tags, signing=signing)
+    able = repositories.count_online(session, federation, rounds.cohort_tags, signing=signing)
+    rest = resting_rounds(rounds)
+    ready = repositories.count_online(session, federation, rounds.cohort_tags, signing=signing, resting=rest)
     groups = f" in the groups {', '.join(rounds.cohort_tags)}" if rounds.cohort_tags else ""
-    if online < needed == 1:
+    if able < needed == 1:
         return f"No round is open: a round needs a device{groups}, and none is online."
-    if online < needed:
+    if ready < needed:
         out = suspension.count_suspended(session, federation)
         but = f"; {out:,} device{' is' if out == 1 else 's are'} suspended" if out else ""
-        unknown = repositories.count_online(session, federation, rounds.cohort_tags) - online
-        if unknown:
+        if resting := able - ready:
+            but += (
+                f"; {resting:,} online rest{'s' if resting == 1 else ''}, since with noise_bands a device takes part "
+                f"in one of {rounds.noise_bands:,} published rounds at most"
+            )
+        if unknown := repositories.count_online(session, federation, rounds.cohort_tags) - able:
             but += f"; {unknown:,} online cannot take part in secure sums, for they have not enrolled with a key"
-        return f"No round is open: {online:,} of the {needed:,} devices{groups} that a round needs are online{but}."
+        devices = "device" if needed == 1 else "devices"
+        return f"No round is open: {ready:,} of the {needed:,} {devices}{groups} that a round needs are online{but}."
     return "No round is open; the next one is about to begin."
 
 

@@ -131,12 +131,14 @@ def count_online(
     *,
     signing: bool = False,
     changed: bool = False,
+    resting: int = 0,
 ) -> int:
     """Count the devices that could train now; with tags, those in one of these groups.
 
-    signing: those with a key; changed: those that say that their masked sums are to be replaced or taken out.
+    signing: those with a key; changed: those that say that their masked sums are to be replaced or taken out; resting:
+    those whose updates are not in so many of the last published rounds.
     """
-    wanted = _could_train(federation, tags, signing=signing, changed=changed)
+    wanted = _could_train(federation, tags, signing=signing, changed=changed, resting=resting)
     return session.scalars(select(func.count()).select_from(DeviceRow).where(*wanted)).one()
 
 
@@ -147,14 +149,15 @@ def online_devices(
     *,
     signing: bool = False,
     changed: bool = False,
+    resting: int = 0,
 ) -> dict[str, DeviceRow]:
-    """Return the devices that could train now, by name; with tags, signing and changed as `count_online`."""
-    wanted = _could_train(federation, tags, signing=signing, changed=changed)
+    """Return the devices that could train now, by name; with the same choice as `count_online`."""
+    wanted = _could_train(federation, tags, signing=signing, changed=changed, resting=resting)
     return {row.name: row for row in session.scalars(select(DeviceRow).where(*wanted))}
 
 
 def _could_train(
-    federation: FederationRow, tags: Sequence[str], *, signing: bool, changed: bool
+    federation: FederationRow, tags: Sequence[str], *, signing: bool, changed: bool, resting: int
 ) -> list[ColumnElement[bool]]:
     wanted = [
         DeviceRow.federation_id == federation.id,
@@ -169,6 +172,11 @@ def _could_train(
         row = MaskedContributionRow
         waiting = (row.federation_id == federation.id, row.changed_at.is_not(None))
         wanted.append(DeviceRow.id.in_(select(row.device_id).where(*waiting)))
+    if resting:
+        published = (RoundRow.federation_id == federation.id, RoundRow.phase == RoundPhase.PUBLISHED)
+        last = select(RoundRow.id).where(*published).order_by(RoundRow.number.desc()).limit(resting)
+        used = (ParticipationRow.round_id.in_(last), ParticipationRow.outcome == ClientStatus.RECEIVED)
+        wanted.append(DeviceRow.id.not_in(select(ParticipationRow.device_id).where(*used)))
     return wanted
 
 

@@ -18,6 +18,7 @@ from aggregator_api.federations.requests import FederationChanges
 from aggregator_api.federations.service import get_federation
 from aggregator_api.rollouts import promotion, transitions
 from aggregator_api.rounds.coordinator import Coordinator
+from federation.errors import SettingsError
 from federation.method import Method
 from federation.methods import is_continuous
 from federation.plan import (
@@ -28,6 +29,7 @@ from federation.plan import (
     RoundSettings,
     live_incompatibility,
 )
+from federation.privacy.differential_privacy import check_private
 from federation.rounds.server_round import Resumed
 
 ALIASES = 32
@@ -64,7 +66,8 @@ class SettingsService:
                     _merge_settings(plan.rollout, wanted.rollout),
                 )
                 if "rounds" in wanted.model_fields_set:
-                    _check(row, rounds, begun=0 if is_continuous(plan.method) else _begun(session, row))
+                    method = self._coordinator.contract(row).method
+                    _check(row, method, rounds, begun=0 if is_continuous(plan.method) else _begun(session, row))
                 if "rollout" in wanted.model_fields_set:
                     _check_rollout(session, row, self._coordinator.contract(row).method, rollout)
                 others = {
@@ -169,11 +172,15 @@ def _begun(session: Session, row: FederationRow) -> int:
     return repositories.published_rounds(session, row) + (repositories.open_round(session, row) is not None)
 
 
-def _check(row: FederationRow, rounds: RoundSettings, *, begun: int) -> None:
+def _check(row: FederationRow, method: Method, rounds: RoundSettings, *, begun: int) -> None:
     if row.status in ("finished", "stopped"):
         raise ConflictError(f"federation {row.name!r} is {row.status}; its rounds cannot be changed any more")
     if rounds.rounds < begun:
         raise ConflictError(f"rounds.rounds: {begun} rounds were published or are open, so {rounds.rounds} are too few")
+    try:
+        check_private(method, rounds)
+    except SettingsError as error:
+        raise UnprocessableError(str(error)) from error
     if rounds.clients_per_round is None:
         return
     invited = math.ceil(rounds.clients_per_round * rounds.over_selection)

@@ -22,7 +22,8 @@ from federation.aggregation.present_sums import combined, needs_all
 from federation.aggregation.screening import cap_examples
 from federation.errors import RoundError
 from federation.method import Method
-from federation.privacy.differential_privacy import privatized
+from federation.privacy import correlated_noise
+from federation.privacy.differential_privacy import aggregated
 from federation.protocol.messages import UpdateManifest
 from federation.records import Tree, Update
 from federation.rounds.server_round import discount
@@ -66,25 +67,29 @@ class Aggregate(NamedTuple):
         return cls(**{**made, "state": Blob(*made["state"]), "broadcast": Blob(*made["broadcast"])})
 
 
-def aggregate(contract: Contract, blobs: BlobStore, state_sha256: str, updates: Iterable[StoredUpdate]) -> Aggregate:
+def aggregate(
+    contract: Contract, blobs: BlobStore, state_sha256: str, updates: Iterable[StoredUpdate], *, is_newest: bool
+) -> Aggregate:
     """Combine the updates, sorted by client, with the state; a few are in memory at a time where the method folds.
 
     They are streamed in order once all are here, and not folded as they come: the sum of float64 numbers depends on
-    its order in the last bit, and the simulation's order is the clients'.
+    its order in the last bit, and the simulation's order is the clients'. is_newest: the state is the last version's.
 
     Raises:
         BlobError: if a blob is missing or damaged.
         FederationError: if the method cannot combine them.
     """
     method = contract.method
-    state = read_state(blobs, state_sha256)
+    kept = _read_kept(blobs, state_sha256)
+    state, past = correlated_noise.taken_apart(kept)
     ordered = sorted(updates, key=lambda update: update.manifest.client)
     rounds = contract.plan.rounds
     # of all that is known of a round, only this seed must never leave it
-    noise = np.random.Generator(np.random.PCG64(secrets.randbits(128)))
-    new = method.aggregate(state, privatized(rounds, method, state, _stream(contract, blobs, ordered), noise))
+    draw = np.random.Generator(np.random.PCG64(secrets.randbits(128)))
+    new = aggregated(rounds, method, state, _stream(contract, blobs, ordered), draw, past if is_newest else {})
     multiplier = None if rounds.clip_norm is None else rounds.noise_multiplier
-    return Aggregate(blobs.put(wire.encode(new)), blobs.put(wire.encode(method.broadcast(new, ""))), multiplier)
+    stored = blobs.put(wire.encode(correlated_noise.put_together(*new)))
+    return Aggregate(stored, blobs.put(wire.encode(method.broadcast(new.state, ""))), multiplier)
 
 
 def add_up(contract: Contract, blobs: BlobStore, state_sha256: str, summed: Summed) -> Aggregate:
@@ -135,7 +140,11 @@ def _stored(method: Method, blobs: BlobStore, state: Tree) -> Aggregate:
 
 
 def read_state(blobs: BlobStore, sha256: str) -> Tree:
-    """Read a server state that this server wrote."""
+    """Read a server state that this server wrote, as methods know it: without what is kept of its noise."""
+    return correlated_noise.taken_apart(_read_kept(blobs, sha256))[0]
+
+
+def _read_kept(blobs: BlobStore, sha256: str) -> Tree:
     data = blobs.read(sha256)
     return wire.decode(data, limit_bytes=len(data))
 

@@ -30,8 +30,10 @@ log = logging.getLogger(__name__)
 class AggregationExecutor(Protocol):
     """Does the heavy work of a round; one job at a time, each may be done again."""
 
-    def aggregate(self, contract: Contract, state: str, updates: Sequence[StoredUpdate]) -> Aggregate:
-        """Combine updates with the state in the blob `state`."""
+    def aggregate(
+        self, contract: Contract, state: str, updates: Sequence[StoredUpdate], *, is_newest: bool
+    ) -> Aggregate:
+        """Combine updates with the state in the blob `state`, which is that of the newest version or not."""
 
     def add_up(self, contract: Contract, state: str, summed: Summed) -> Aggregate:
         """Make the state after that in the blob `state` of a sum of updates."""
@@ -52,9 +54,11 @@ class InProcessExecutor:
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
 
-    def aggregate(self, contract: Contract, state: str, updates: Sequence[StoredUpdate]) -> Aggregate:
-        """Combine updates with the state in the blob `state`."""
-        return aggregate(contract, self._blobs, state, updates)
+    def aggregate(
+        self, contract: Contract, state: str, updates: Sequence[StoredUpdate], *, is_newest: bool
+    ) -> Aggregate:
+        """Combine updates with the state in the blob `state`, which is that of the newest version or not."""
+        return aggregate(contract, self._blobs, state, updates, is_newest=is_newest)
 
     def add_up(self, contract: Contract, state: str, summed: Summed) -> Aggregate:
         """Make the state after that in the blob `state` of a sum of updates."""
@@ -86,15 +90,17 @@ class WorkerProcessExecutor:
         """The worker's process id, None while there is none."""
         return self._process.pid if self._process else None
 
-    def aggregate(self, contract: Contract, state: str, updates: Sequence[StoredUpdate]) -> Aggregate:
-        """Combine updates with the state in the blob `state`.
+    def aggregate(
+        self, contract: Contract, state: str, updates: Sequence[StoredUpdate], *, is_newest: bool
+    ) -> Aggregate:
+        """Combine updates with the state in the blob `state`, which is that of the newest version or not.
 
         Raises:
             WorkFailedError: if the method cannot combine them.
             WorkerDiedError: if the worker has died over the job too often.
         """
         stored = [{**one._asdict(), "manifest": one.manifest.model_dump(mode="json")} for one in updates]
-        return Aggregate.from_json(self._ask("aggregate", contract, state, {"updates": stored}))
+        return Aggregate.from_json(self._ask("aggregate", contract, state, {"updates": stored, "is_newest": is_newest}))
 
     def add_up(self, contract: Contract, state: str, summed: Summed) -> Aggregate:
         """Make the state after that in the blob `state` of a sum of updates; raises as `aggregate`."""

@@ -66,7 +66,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     updates = [
         StoredUpdate(**{**one, "manifest": UpdateManifest.model_validate(one["manifest"])}) for one in job["updates"]
     ]
-    return aggregate(contract, blobs, job["state"], updates).to_json()
+    return aggregate(contract, blobs, job["state"], updates, is_newest=job["is_newest"]).to_json()
 
 
 if __name__ == "__main__":

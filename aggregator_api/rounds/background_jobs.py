@@ -128,6 +128,7 @@ class BackgroundJobs:
             contract, state = owner.contract(federation), row.base_version.state_sha256
             stored = {update.device.name: update for update in _of(session, row)}
             history = norm_history(session, federation.id, number)
+            is_newest = row.base_version.version == repositories.published_rounds(session, federation)
             summed = secure_rounds.summed(session, row)
         if contract.plan.secure.is_on:
             if summed is not None:  # else it is not opened yet: whoever opens it comes back
@@ -139,7 +140,7 @@ class BackgroundJobs:
         if reason := shortfall(contract.plan.rounds, claims, screening):
             owner.fail_round(name, number, reason, screening)
             return
-        result = self._executor.aggregate(contract, state, _used(stored, screening, number))
+        result = self._executor.aggregate(contract, state, _used(stored, screening, number), is_newest=is_newest)
         owner.publish(name, number, result, screening, _observed_since(started))
 
     def _publish(self, owner: Owner, name: str, number: int) -> None:

@@ -24,6 +24,7 @@ from federation.rounds.server_round import (
     Step,
     UpdateArrived,
     needed_devices,
+    resting_rounds,
     sample_cohort,
 )
 
@@ -44,7 +45,13 @@ def due(session: Session, federation: FederationRow, plan: Plan, now: float) -> 
         return True
     if plan.rounds.interval_s and _rests(session, federation, plan.rounds.interval_s, now):
         return False
-    online = repositories.count_online(session, federation, plan.rounds.cohort_tags, signing=plan.secure.is_on)
+    online = repositories.count_online(
+        session,
+        federation,
+        plan.rounds.cohort_tags,
+        signing=plan.secure.is_on,
+        resting=resting_rounds(plan.rounds),
+    )
     return online >= needed_devices(plan)
 
 
@@ -109,7 +116,12 @@ def draw(session: Session, federation: FederationRow, plan: Plan, now: float) ->
         return False
     anew = _anew_cohort(session, federation, plan, now) if is_batch and federation.anew_due_at is not None else None
     online = repositories.online_devices(
-        session, federation, plan.rounds.cohort_tags, signing=plan.secure.is_on, changed=is_batch and not anew
+        session,
+        federation,
+        plan.rounds.cohort_tags,
+        signing=plan.secure.is_on,
+        changed=is_batch and not anew,
+        resting=resting_rounds(plan.rounds),
     )
     if anew:
         online = {name: row for name, row in online.items() if name in anew}

@@ -54,6 +54,15 @@ class RoundSettings(Strict):
     noise_multiplier: float = Field(
         default=0.0, ge=0, le=1e6, description="Gaussian noise on the sum of the changes, in units of clip_norm"
     )
+    noise_bands: int = Field(
+        default=1,
+        ge=1,
+        le=1024,
+        # left out where it is 1, so that devices of a version without it go on
+        exclude_if=lambda bands: bands == 1,
+        description="noise of so many published rounds is correlated, so that it cancels in part; a client takes part "
+        "in one of so many at most",
+    )
     delta: float = Field(default=1e-5, gt=0, lt=1, description="the δ at which ε is stated")
     norm_after: int = Field(
         default=8,

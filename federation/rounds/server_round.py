@@ -175,6 +175,11 @@ def needed_devices(plan: Plan) -> int:
     return max(plan.rounds.minimum_clients, plan.rounds.clients_per_round or 1, least)
 
 
+def resting_rounds(settings: RoundSettings) -> int:
+    """Return in how many published rounds a client takes no part once its update is in one (`noise_bands`)."""
+    return settings.noise_bands - 1
+
+
 def sample_cohort(
     settings: RoundSettings,
     candidates: Iterable[str],

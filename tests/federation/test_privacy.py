@@ -12,7 +12,7 @@ from federation.errors import SettingsError
 from federation.methods import METHODS, method_from_json
 from federation.plan import RoundSettings
 from federation.privacy.accounting import epsilon, spent
-from federation.privacy.differential_privacy import check_private, privatized
+from federation.privacy.differential_privacy import aggregated, check_private
 from federation.records import Update
 
 START = {"params": {"a": torch.tensor([1.0, 1.0]), "b": torch.tensor([0.0])}}
@@ -24,7 +24,10 @@ def update(client: str, a: list[float], b: float, examples: int = 100) -> Update
 
 def mean(rounds: RoundSettings, updates: list[Update], seed: int = 0) -> dict[str, torch.Tensor]:
     method = method_from_json({"name": "fedavg"})
-    return method.aggregate(START, privatized(rounds, method, START, updates, np.random.default_rng(seed)))["params"]
+    params: dict[str, torch.Tensor] = aggregated(rounds, method, START, updates, np.random.default_rng(seed), {}).state[
+        "params"
+    ]
+    return params
 
 
 def test_a_long_change_is_cut_a_short_one_is_not_and_both_weigh_the_same() -> None:
@@ -39,14 +42,15 @@ def test_the_noise_in_the_mean_of_n_has_the_deviation_z_c_over_n() -> None:
     state = {"params": {"a": torch.zeros(3000)}}
     same = [Update(client, 100, 1, state, 0.5) for client in "wxyz"]
     method = method_from_json({"name": "fedavg"})
-    drawn = method.aggregate(state, privatized(rounds, method, state, same, np.random.default_rng(0)))["params"]["a"]
+    drawn = aggregated(rounds, method, state, same, np.random.default_rng(0), {}).state["params"]["a"]
     assert float(drawn.std()) == pytest.approx(3.0 * 2.0 / 4, rel=0.05)
     assert abs(float(drawn.mean())) < 4 * 1.5 / math.sqrt(3000)
 
 
 def test_without_a_clip_norm_nothing_changes() -> None:
     method, updates = method_from_json({"name": "fedavg"}), [update("x", [4.0, 5.0], 0.0)]
-    assert privatized(RoundSettings(), method, START, updates, np.random.default_rng(0)) is updates
+    got = aggregated(RoundSettings(), method, START, updates, np.random.default_rng(0), {}).state
+    assert torch.equal(got["params"]["a"], method.aggregate(START, updates)["params"]["a"])
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,8 @@ export const trainingConfig = object({
  * @property {number | null} norm_factor leave out what moves the model by this many times the median; none: nothing
  * @property {number | null} clip_norm clip each client's change to this L2 norm, and weigh clients equally
  * @property {number} noise_multiplier Gaussian noise on the sum of the changes, in units of clip_norm
+ * @property {number} noise_bands noise of so many published rounds is correlated, so that it cancels in part; a client
+ *   takes part in one of so many at most
  * @property {number} delta the δ at which ε is stated
  * @property {number} norm_after updates of earlier rounds before their median refuses others as they arrive
  * @property {number | null} max_refused_updates suspend a client after so many of its updates in a row were refused,
@@ -169,6 +171,7 @@ export const roundSettings = object({
   norm_factor: or(orNull(number({ above: 1 })), 10),
   clip_norm: orNull(number({ above: 0 })),
   noise_multiplier: or(number({ min: 0, max: 1_000_000 }), 0),
+  noise_bands: or(whole(1, 1_024), 1),
   delta: or(number({ above: 0, below: 1 }), 1e-05),
   norm_after: or(whole(1, 1_000_000_000), 8),
   max_refused_updates: or(orNull(whole(1, 1_000_000)), 3),

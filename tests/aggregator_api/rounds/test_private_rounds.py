@@ -8,7 +8,8 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from aggregator_api.db.models import EventRow, RoundRow
+from aggregator_api.api.device_status import waiting_for
+from aggregator_api.db.models import EventRow, FederationRow, RoundRow
 from aggregator_api.errors import UnprocessableError
 from aggregator_api.federations.requests import NewFederation
 from federation import wire
@@ -23,6 +24,11 @@ def accounts(bench: Bench) -> list[tuple[float | None, float | None]]:
     with bench.runtime.database.read() as session:
         rows = session.scalars(select(RoundRow).order_by(RoundRow.number))
         return [(row.noise_multiplier, row.epsilon) for row in rows]
+
+
+def waits(bench: Bench) -> str:
+    with bench.runtime.database.read() as session:
+        return waiting_for(session, session.scalars(select(FederationRow)).one())
 
 
 def said(bench: Bench) -> list[str]:
@@ -62,6 +68,27 @@ def test_epsilon_grows_with_the_rounds_of_the_client_that_took_part_most(tmp_pat
     assert accounts(bench) == [(2.0, epsilon(1 / 4, 1e-5)), (2.0, epsilon(2 / 4, 1e-5))]
     expected = [f"ε ≤ {epsilon(n / 4, 1e-5):.4g} at δ = 1e-05; noise multiplier 2," for n in (1, 2)]
     assert [text[: len(start)] for text, start in zip(said(bench), expected, strict=True)] == expected
+    bench.runtime.stop()
+
+
+def test_a_device_rests_while_the_noise_of_its_round_is_correlated_with_later_ones(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    private = {"clip_norm": 1.0, "noise_multiplier": 2.0, "noise_bands": 3, "minimum_clients": 1}
+    bench = Bench(tmp_path, tiny_plan(rounds=4, clients=1, **private))
+    bench.say("a", "ready")
+    for number, device in ((1, "a"), (2, "b"), (3, "c")):
+        if device != "a":  # whoever has taken part waits, although nobody else is here
+            assert bench.now().state == "waiting"
+            resting = "1 online rests" if number == 2 else "2 online rest"
+            assert f"0 of the 1 device that a round needs are online; {resting}, since with noise_bands" in waits(bench)
+            bench.say(device, "ready")
+        wait_for(lambda number=number: bench.now().state == "collecting" and bench.now().round == number)
+        bench.upload(bench.update_of(device))
+        wait_for(lambda number=number: len(accounts(bench)) > number or bench.now().state == "waiting")
+    wait_for(lambda: bench.now().round == 4)  # two published rounds later `a` may again, and nobody else
+    bench.upload(bench.update_of("a"))
+    wait_for(lambda: bench.now().state == "finished")
+    assert accounts(bench) == [(2.0, epsilon(1 / 4, 1e-5))] * 3 + [(2.0, epsilon(2 / 4, 1e-5))]
     bench.runtime.stop()
 
 
