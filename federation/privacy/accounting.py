@@ -82,4 +82,5 @@ def _library() -> ModuleType:
         import dp_accounting  # takes a second, and only private federations need it
     except ImportError as error:
         raise SettingsError("an account of ε needs dp-accounting: pip install 'gaitway[privacy]'") from error
-    return dp_accounting
+    found: ModuleType = dp_accounting
+    return found

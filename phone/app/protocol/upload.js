@@ -73,14 +73,14 @@ export async function sumMessage(key, about, sum, bytes) {
 }
 
 /**
- * Sign the manifest of bytes: who sends them in answer to what, and what else is told of them.
+ * Sign the manifest of bytes: who sends them in answer to what, and what else its fields say.
  * @param {CryptoKey} key
  * @param {Pick<Described, "federation" | "instance" | "device" | "round" | "method" | "base" | "chunkBytes" | "createdS">} about
  * @param {Uint8Array} bytes @param {string} digest
- * @param {Pick<UpdateManifest, "update_id" | "examples" | "steps" | "metrics"> & Partial<UpdateManifest>} told
+ * @param {Pick<UpdateManifest, "update_id" | "examples" | "steps" | "metrics"> & Partial<UpdateManifest>} fields
  * @returns {Promise<Pick<PendingUpdate, "nonce" | "begin">>}
  */
-async function sign(key, about, bytes, digest, told) {
+async function sign(key, about, bytes, digest, fields) {
   const { federation, instance, device, round } = about;
   const nonce = toHex(crypto.getRandomValues(new Uint8Array(8)));
   /** @type {UpdateManifest} */
@@ -99,7 +99,7 @@ async function sign(key, about, bytes, digest, told) {
     chunk_bytes: about.chunkBytes,
     nonce,
     created: about.createdS,
-    ...told,
+    ...fields,
   };
   return { nonce, begin: await wrap(key, "update", federation, device, JSON.stringify(manifest)) };
 }
