@@ -1,8 +1,8 @@
 """Devices and servers that are forks of one process which has imported everything, and that end themselves by SIGKILL.
 
-They are processes as `Fleet` starts them, with the same command lines, but for a start of milliseconds: importing torch,
-FastAPI and pydantic's models costs a device four seconds of a core, its training process three more, and a server five,
-which on two busy cores made a kill cost a minute and a half. What they start are forks as well.
+They are processes as `Fleet` starts them, with the same command lines, but nothing is imported: torch, FastAPI and
+pydantic's models cost a device's start, a training process and a server's start seconds of a core each, which on two
+busy cores made a kill cost a minute and a half. What they start are forks as well.
 
 A program that has a `Death` ends itself: at its so many-th step, or after a time, so at any moment. Steps are commits,
 files that take their place, messages, blobs and acknowledgements, each before and after it; what it was is noted.
@@ -11,6 +11,7 @@ files that take their place, messages, blobs and acknowledgements, each before a
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import multiprocessing
 import os
@@ -20,6 +21,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -171,7 +173,10 @@ def _run(command: list[str], log: Path, death: Death | None) -> None:
         import aggregator_api.rounds.aggregation_executor as starts  # type: ignore[no-redef]
     starts.subprocess = forked  # type: ignore[attr-defined,assignment]
     if death is not None:
-        (_die_as_device if module == "edge_agent" else _die_as_server)(_Reaper.of(death, module))
+        if module == "edge_agent":
+            _die_as_device(_Reaper.of(death, module, max_steps=30, max_s=6.0))
+        else:  # a server's start takes longer, and all wait for it
+            _die_as_server(_Reaper.of(death, module, max_steps=100, max_s=20.0))
     _become(module, arguments)
 
 
@@ -213,7 +218,7 @@ class _Reaper:
         self._left = 0
 
     @classmethod
-    def of(cls, death: Death, who: str, max_steps: int = 40, max_s: float = 4.0) -> _Reaper:
+    def of(cls, death: Death, who: str, max_steps: int, max_s: float) -> _Reaper:
         """Draw when it dies: one in four at any moment."""
         reaper, draw = cls(death.notes, who), random.Random(f"{death.seed} {who}")
         if draw.random() < 0.25:
@@ -253,22 +258,24 @@ class _Reaper:
 
 def _die_as_device(reaper: _Reaper) -> None:
     """Count commits but those of the status, files that take their place, and parts of an upload."""
-    from edge_agent.storage.state_store import StateStore
+    from edge_agent.storage import state_store
     from edge_agent.transport.chunk_sender import ChunkSender, UploadSender
 
-    writing = StateStore._writing
+    begun = state_store.transaction
 
     @contextmanager
-    def stepped(store: StateStore) -> Iterator[Any]:
-        callers = sys._getframe(2).f_code.co_name, sys._getframe(3).f_code.co_name
-        with writing(store) as db:
+    def stepped(*given: Any) -> Iterator[Any]:
+        callers = [frame.f_code.co_name for frame, _ in itertools.islice(traceback.walk_stack(None), 8)]
+        what = next((name for name in callers if name in vars(state_store.StateStore) and name[0] != "_"), "commit")
+        counts = "save_activity" not in callers
+        with begun(*given) as db:
             yield db
-            if "save_activity" not in callers:
-                reaper.step(f"before {callers[0]}")
-        if "save_activity" not in callers:
-            reaper.step(f"after {callers[0]}")
+            if counts:
+                reaper.step(f"before {what}")
+        if counts:
+            reaper.step(f"after {what}")
 
-    StateStore._writing = stepped  # type: ignore[method-assign]
+    state_store.transaction = stepped  # type: ignore[assignment]
     reaper.around(os, "replace", lambda _source, target, **_: f"a file in {Path(target).parent.name}")
     reaper.around(UploadSender, "begin", lambda *_: "begin of an upload")
     reaper.around(ChunkSender, "_publish", lambda *given: f"{given[3]} of an upload")
