@@ -95,8 +95,9 @@ def _apply(transition: Transition, event: Event) -> None:
         case Offered(offer):
             releases.offered(transition, offer)
             _reconsider(transition)
-        case DataReady(examples, _, measurable, keys):
-            transition.set(collecting=False, examples=examples, measurable=measurable, keys=keys)
+        case DataReady():
+            transition.set(collecting=False, examples=event.examples, measurable=event.measurable)
+            transition.set(keys=event.keys, unlabelled=event.unlabelled)
         case ParticipationRead(takes_part):
             contributions.participation(transition, takes_part)
             _reconsider(transition)

@@ -68,6 +68,8 @@ class DataReady:
     """Whether there are enough examples, labelled or not, to know how the sensors are: a model can be served then."""
     keys: frozenset[int] = frozenset()
     """Of the windows among them (`training.local_data.window_keys`): what came or went since."""
+    unlabelled: frozenset[int] = frozenset()
+    """Of a device's windows where none of them has a label."""
 
 
 @dataclass(frozen=True)
@@ -307,7 +309,8 @@ def describe(event: Event) -> str:
         case Offered(offer):
             return f"release {offer.rollout} is for this device's group"
         case DataReady(examples, noun):
-            return f"{examples:,} {noun} to train on"
+            others = f", {len(event.unlabelled):,} without a label" if event.unlabelled else ""
+            return f"{examples:,} {noun} to train on{others}"
         case SumMessageFetched(invitation, reason) if reason:
             return f"the secure sum of round {invitation.round}: {reason}"
         case Acknowledged(ack) if ack.status == "send":

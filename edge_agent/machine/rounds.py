@@ -132,6 +132,8 @@ def _start_job(transition: Transition, work: PendingWork) -> None:
         _block(transition, work)
         return
     transition.stage(Stage.TRAINING if work.kind == "train" else Stage.EXPORTING)
+    if work.continuous:
+        transition.set(adapted_to=transition.agent.unlabelled)
     network = _network(transition, work)
     request = _sum_request(transition, work)
     transition.issue(

@@ -146,6 +146,8 @@ class Agent:
     done: frozenset[tuple[int, str]] = frozenset()  # (round, sha256 of its broadcast): trained, or given up
     outbox: tuple[str, ...] = ()
     keys: frozenset[int] = frozenset()  # of the windows to train on
+    unlabelled: frozenset[int] = frozenset()  # of its windows where none has a label
+    adapted_to: frozenset[int] = frozenset()  # those of them that a continuous federation's heads were made with last
     takes_part: bool = True  # as the person wishes
     contribution: Contribution | None = None  # to a continuous federation; none: nothing was sent yet
     contribute_at: float | None = None  # not before: the last try has failed
@@ -342,14 +344,29 @@ def _to_adopt(agent: Agent, a: Announcement) -> PendingWork | None:
     made_by = _made_by(a)
     if a.model is None or made_by is None or agent.lacks_global or not leaves_model(a.plan):
         return None
-    if a.model.sha256 == agent.judged_global:
-        return None
-    if a.continuous and agent.refresh_at is not None and made_by < agent.refreshed + max(1, agent.refreshed // 2):
-        return None
+    if not has_new_windows(agent, a):
+        if a.model.sha256 == agent.judged_global:
+            return None
+        if a.continuous and agent.refresh_at is not None and made_by < agent.refreshed + max(1, agent.refreshed // 2):
+            return None
     score = a.model.score
     if score is None and (made_by == 0 or a.model.sha256 == agent.undecided):
         return None  # what the federation began with is no model yet, unless somebody has measured it
     return PendingWork("adopt", made_by, a.model, continuous=a.continuous)
+
+
+def has_new_windows(agent: Agent, a: Announcement) -> bool:
+    """Whether a device without labels is to make a continuous federation's heads again, as its own windows adapt them.
+
+    Enough of its windows came or went, by the plan's rule for sums; and, since each time costs a process, they are half
+    as many again, or the time is over after which a version is taken up.
+    """
+    if not a.continuous or agent.examples or not agent.judged_global:
+        return False
+    changes = len(agent.unlabelled ^ agent.adapted_to)
+    if changes < a.plan.publication.send_after_windows:
+        return False
+    return agent.refresh_at is None or 2 * len(agent.unlabelled) >= 3 * len(agent.adapted_to)
 
 
 def _made_by(a: Announcement) -> int | None:

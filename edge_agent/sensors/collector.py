@@ -64,8 +64,9 @@ class Collector:
         self.health = SensorHealth(config.sensors.source, declared_hz)
         self.writer = WindowWriter(config, plan, self.settings, self.health, post, stop, origin=origin, live=live)
         self._reported = time.monotonic()
-        self._reported_keys: frozenset[int] | None = None
-        self._measurable = False
+        self._reported_keys: frozenset[int] = frozenset()
+        self._is_reported = False
+        self._reported_unlabelled = frozenset[int]()
         self._reported_at = 0.0
         self._counted: tuple[int, int] | None = None
         self._saved_samples = -1
@@ -140,16 +141,19 @@ class Collector:
         outline = stored_examples(self.store, self.config.sensor_client, self.settings, self.plan, samples=False)
         windows, told = training_windows(outline, self.plan.data, self.settings), self._reported_keys
         count = len(windows)
-        measurable = count > 0 or self._is_measurable()
-        # each is a message to the broker: not for every window
-        much = not told or not count or abs(count - len(told)) >= MIN_CHANGE_SHARE * len(told)
+        keys, unlabelled = window_keys(windows), frozenset[int]() if count else self._unlabelled_keys()
+        measurable = count > 0 or len(unlabelled) >= MIN_MEASURED
+        # each is a message to the broker, or a line in the log: not for every window
+        before, now = (len(told), count) if count else (len(self._reported_unlabelled), len(unlabelled))
+        much = not before or not now or abs(now - before) >= MIN_CHANGE_SHARE * before
         if not much and time.monotonic() - self._reported_at < MAX_REPORT_DELAY_S:
             return
-        keys, self._counted = window_keys(windows), counted
-        if keys == told and measurable == self._measurable:
+        self._counted = counted
+        if self._is_reported and (keys, unlabelled) == (told, self._reported_unlabelled):
             return
-        self._reported_keys, self._reported_at, self._measurable = keys, time.monotonic(), measurable
-        self.post(DataReady(count, measurable=measurable, keys=keys))
+        self._is_reported = True
+        self._reported_keys, self._reported_unlabelled, self._reported_at = keys, unlabelled, time.monotonic()
+        self.post(DataReady(count, measurable=measurable, keys=keys, unlabelled=unlabelled))
 
     def watch(self, stop: threading.Event) -> None:
         """Post which windows there are, and again when other programs label or delete some, until `stop` is set."""
@@ -161,9 +165,9 @@ class Collector:
             except StoreError as error:
                 self.writer.handle_error(error)
 
-    def _is_measurable(self) -> bool:
+    def _unlabelled_keys(self) -> frozenset[int]:
         me, labels = self.config.sensor_client, self.plan.labels
-        return len(self.store.outline(me, self.settings, labels, unlabelled=True)) >= MIN_MEASURED
+        return window_keys(self.store.outline(me, self.settings, labels, unlabelled=True))
 
     def _maintain(self) -> None:
         try:

@@ -40,12 +40,15 @@
 
 /** @typedef {{mean: Float32Array, std: Float32Array}} Normalization of each channel (6): (x − mean) / std */
 
+/** @typedef {{count: number, newest: number}} Recorded how many windows, and the store's id of the last; 0: there is none */
+
 /**
  * @typedef {object} Prepared What a phone learns from and checks with.
  * @property {Examples} train
  * @property {Examples} holdout the last windows of each class, at most so many as a native device judges by
  * @property {Normalization | null} normalization of the training windows; null: none
  * @property {Float32Array} unlabelled (n, 128, 6) some windows of a phone where nothing is labelled; else empty
+ * @property {Recorded} recorded which windows there are where nothing is labelled; else none
  * @property {string[]} keys of the training windows: id and label of each, so that a relabelled one is another
  * @property {number[]} ids of the windows that all of it was made of
  */

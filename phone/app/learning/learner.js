@@ -43,8 +43,9 @@ export class Learner {
   prepare(windows, plan) {
     const all = labelledWindows(windows, plan.labels);
     const outline = all.windows.map(({ id, startMs, label, session }) => [id, startMs, label, session]);
-    const unlabelled = outline.length ? 0 : windows.length;
-    const key = JSON.stringify([plan.labels, plan.data, outline, unlabelled]);
+    const others = outline.length ? [] : windows;
+    const known = { count: others.length, newest: others.at(-1)?.id ?? 0 };
+    const key = JSON.stringify([plan.labels, plan.data, outline, known]);
     if (this.last?.key === key && all.windows.every(({ id }) => id !== undefined)) return this.last.prepared;
     const { windowS } = windowSettings(plan.data);
     const split = temporalSplit(all.y, all.startS, plan.data.test_share, windowS);
@@ -57,7 +58,8 @@ export class Learner {
       train: examplesAt(all, split.train, normalization),
       holdout: examplesAt(all, evenly(split.holdout, HOLDOUT_WINDOWS), normalization),
       normalization,
-      unlabelled: recorded(outline.length ? [] : windows),
+      unlabelled: recorded(others),
+      recorded: known,
       keys: training.map(({ id, label }) => `${id} ${label}`),
       ids: all.windows.flatMap(({ id }) => id ?? []),
     };

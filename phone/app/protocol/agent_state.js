@@ -35,6 +35,7 @@ const MAX_DONE = 16;
  * @property {Answered[]} uploads newest last
  * @property {string} judged number and sha256 of the last version that was taken up, or given up
  * @property {{version: number, atMs: number} | null} refreshed when a version was taken up last
+ * @property {import("../types.js").Recorded} [adaptedTo] windows without a label that the last heads were made with
  * @property {import("./messages.generated.js").AdoptionReport | null} adoption the last word about a model
  * @property {import("./messages.generated.js").ReleaseReport | null} release the last word about a released one
  * @property {import("./messages.js").Offer | null} offer

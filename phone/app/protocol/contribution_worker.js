@@ -10,7 +10,7 @@ import { WireError } from "./errors.js";
 import { hasChanges, isInBatch, isPrivate } from "./masked_parts.js";
 import { releaseFor } from "./releases.js";
 import { adoptionReport, keptAfter, releaseReport } from "./versions.js";
-import { methodOf, newest, planOf, refreshAtMs, sharedSums, targetOf } from "./versions.js";
+import { hasNewWindows, methodOf, newest, planOf, refreshAtMs, sharedSums, targetOf } from "./versions.js";
 
 /** @typedef {import("../types.js").Plan} Plan */
 /** @typedef {import("../types.js").Prepared} Prepared */
@@ -134,23 +134,29 @@ export class ContributionWorker {
     const { kept, memory: before } = this.worker.stateStore.current;
     const isReleasing = a.plan.rollout.mode !== "off";
     const release = isReleasing ? await releaseFor(means.device, a, before.offer) : null;
-    const target = targetOf(a, release, before, kept, this.worker.clock.now());
+    const nowMs = this.worker.clock.now();
+    const isNew = prepared && hasNewWindows(a, prepared.recorded, before, nowMs);
+    const target = targetOf(a, release, before, kept, nowMs) ?? (isNew ? newest(a) : null);
     if (!target || !prepared) {
-      if (newest(a)?.key !== before.judged) this.worker.wakeAt(refreshAtMs(before), means.signal);
+      const isChanged = prepared && hasNewWindows(a, prepared.recorded, before, Infinity);
+      if (isChanged || newest(a)?.key !== before.judged) this.worker.wakeAt(refreshAtMs(before), means.signal);
       return false;
     }
     this.worker.begin("adopting");
     try {
       const { verdict } = await this.solved(a, target, prepared, means);
       await this.worker.stateStore.change(({ memory, kept: now }) => {
-        return isOf(memory, a) ? this.judged(a, target, verdict, memory, now) : null;
+        if (!isOf(memory, a)) return null;
+        const judged = this.judged(a, target, verdict, memory, now);
+        return { ...judged, memory: { ...judged.memory, adaptedTo: prepared.recorded } };
       });
       this.worker.detail = "";
       return true;
     } catch (error) {
       means.signal.throwIfAborted();
       if (this.worker.countFailure(target.key, error)) {
-        await this.worker.stateStore.change(({ memory }) => ({ memory: { ...memory, judged: target.key } }));
+        const given = { judged: target.key, adaptedTo: prepared.recorded };
+        await this.worker.stateStore.change(({ memory }) => ({ memory: { ...memory, ...given } }));
       }
       throw error;
     }

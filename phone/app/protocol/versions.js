@@ -118,6 +118,24 @@ function mayRefresh(memory, { version }, nowMs) {
   return !refreshed || version >= following(refreshed.version) || nowMs >= refreshAtMs(memory) || nowMs < refreshed.atMs;
 }
 
+/**
+ * Whether a phone without labels is to make the newest version's heads again, as its own windows adapt them: enough of
+ * them came or went, by the plan's rule for sums, and they are half as many again, or it is time for another version.
+ * edge_agent/machine/state.py has the same rule.
+ * @param {Announcement} a @param {import("../types.js").Recorded} recorded @param {Memory} memory @param {number} nowMs
+ */
+export function hasNewWindows(a, recorded, memory, nowMs) {
+  if (!a.continuous || a.plan.rollout.mode !== "off" || !memory.judged || !recorded.count) return false;
+  if (changesOf(recorded, memory.adaptedTo) < a.plan.publication.send_after_windows) return false;
+  return 2 * recorded.count >= 3 * (memory.adaptedTo?.count ?? 0) || nowMs >= refreshAtMs(memory);
+}
+
+/** How many windows came or went: ids rise. @param {import("../types.js").Recorded} now @param {import("../types.js").Recorded} [before] */
+function changesOf(now, before = { count: 0, newest: 0 }) {
+  const came = Math.min(now.count, Math.max(0, now.newest - before.newest));
+  return came + Math.max(0, before.count - (now.count - came));
+}
+
 /** Whether the last version of a finished federation was dealt with. @param {Announcement} a @param {Memory} memory */
 export function lastWasJudged({ model, plan, round }, memory) {
   return !model || plan.rollout.mode !== "off" || memory.judged === keyOf(round, model);

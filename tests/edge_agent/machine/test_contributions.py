@@ -229,6 +229,40 @@ def test_a_device_without_labels_uses_the_first_version_at_once_and_newer_ones_n
     assert one.on(Tick(), at=102.0).asked(FetchBlob)
 
 
+def unlabelled(end: int) -> DataReady:
+    return DataReady(0, measurable=end >= 20, unlabelled=frozenset(range(end)))
+
+
+def test_a_device_without_labels_makes_its_heads_again_when_enough_new_windows_came() -> None:
+    one = device(refresh_s=100.0).on(unlabelled(20), version(2, "b"), BlobFetched(B), CandidateReady(1, "adopt"))
+    one.on(CandidateEvaluated(1, "adopt", "adopted", ""))
+    assert not one.on(unlabelled(39)).asked(FetchBlob)  # 19 new ones
+    assert one.on(unlabelled(40)).asked(FetchBlob) == [FetchBlob(pointer("b"), None)]
+    one.on(unlabelled(44))  # while the blob is fetched: the process reads them too
+    (job,) = one.on(BlobFetched(B)).asked(StartJob)
+    assert (job.kind, job.round) == ("adopt", 1)
+    one.on(CandidateReady(1, "adopt"), CandidateEvaluated(1, "adopt", "adopted", ""))
+    assert not one.on(unlabelled(65)).asked(FetchBlob)  # 21 new ones, but not half as many again
+    assert one.on(Tick(), at=101.0).asked(FetchBlob)
+    one.on(BlobFetched(B), CandidateReady(1, "adopt"), CandidateEvaluated(1, "adopt", "adopted", ""))
+    assert not one.on(Tick(), at=500.0).asked(FetchBlob)  # no new ones
+    assert not one.on(windows(0, 1)).asked(StopJob)  # the first label: from then on it sends sums
+    assert one.agent.work is not None
+    assert one.agent.work.kind == "train"
+
+
+def test_new_windows_alone_cost_a_day_few_processes() -> None:
+    one = device().on(unlabelled(20), version(2, "b"), BlobFetched(B), CandidateReady(1, "adopt"))
+    one.on(CandidateEvaluated(1, "adopt", "adopted", ""))
+    made, hour_s = 0, 3600.0
+    for number in range(20, 24 * 1406, 5):  # 1,406 windows an hour
+        one.on(unlabelled(number), Tick(), at=number / 1406 * hour_s)
+        if one.agent.work:
+            one.on(BlobFetched(B), CandidateReady(1, "adopt"), CandidateEvaluated(1, "adopt", "adopted", ""))
+            made += 1
+    assert 96 <= made <= 96 + 8  # one in 15 minutes, and those of the first minutes
+
+
 def test_rounds_are_as_they_were() -> None:
     one = ready().on(DataReady(40, keys=frozenset(range(40)))).announced(1)
     (job,) = one.on(BlobFetched(A)).asked(StartJob)

@@ -77,9 +77,10 @@ test("windows that are cut otherwise, and unknown normalization, are refused", (
 });
 
 test("of a phone without labelled windows some tell how it lies", () => {
-  const { train, holdout, unlabelled } = new Learner().prepare(stored(1000, { label: null }), PLAN);
+  const { train, holdout, unlabelled, recorded } = new Learner().prepare(stored(1000, { label: null }), PLAN);
   assert.deepEqual([train.x.length, train.y.length, holdout.x.length], [0, 0, 0]);
   assert.equal(unlabelled.length, 256 * 768);
+  assert.equal(recorded.count, 1000);
   assert.deepEqual(unlabelled.subarray(-768), stored(1000)[999].x);
   assert.equal(new Learner().prepare(stored(60), PLAN).unlabelled.length, 0);
 });

@@ -420,6 +420,35 @@ test("a phone without a label uses the shared head of what others have sent", as
   await stop();
 });
 
+test("a phone without a label makes its heads again when enough new windows came", async () => {
+  const server = await started();
+  const store = Object.assign(new MemoryStore(), { stored: someWindows(6, [null]) });
+  const { agent, stop } = await agentOf(server, { store });
+  const model = await collect(server, 3, { clients: 5 });
+  const adaptedTo = () => agent.memory.adaptedTo?.count;
+  await until(() => adaptedTo() === 6);
+  const [adoption, first] = [agent.memory.adoption, agent.memory.refreshed.atMs];
+  const record = (count) => {
+    store.stored = someWindows(count, [null]);
+    agent.dataChanged();
+  };
+  record(9); // three more: fewer than the plan says
+  await until(() => agent.work.prepared.recorded.count === 9);
+  agent.retryNow();
+  record(10); // four more, and half as many again
+  await until(() => adaptedTo() === 10);
+  assert.equal(agent.memory.judged, `2 ${model.sha256}`);
+  assert.notEqual(agent.memory.adoption, adoption);
+  record(14);
+  await until(() => agent.work.prepared.recorded.count === 14);
+  agent.retryNow();
+  assert.equal(adaptedTo(), 10); // enough came, but not half as many again
+  await agent.stateStore.change(({ memory }) => ({ memory: { ...memory, refreshed: { version: 2, atMs: first - 900_001 } } }));
+  agent.retryNow();
+  await until(() => adaptedTo() === 14);
+  await stop();
+});
+
 test("a version follows another at once only where half as many were published again, and is taken up later", async () => {
   const server = await started();
   const store = Object.assign(new MemoryStore(), { stored: someWindows(20, [null]) });
