@@ -107,7 +107,7 @@ class Children:
 
 def _end(started: Sequence[Child], grace_s: float, asked: Sequence[float]) -> None:
     """`asked`: when somebody has asked for it once more, which may grow."""
-    families = [_family(child.process.pid) for child in started]
+    family = _families([child.process.pid for child in started])
     for child in reversed(started):
         signal_group(child.process.pid, signal.SIGTERM)
     deadline = time.monotonic() + grace_s
@@ -119,7 +119,7 @@ def _end(started: Sequence[Child], grace_s: float, asked: Sequence[float]) -> No
         if child.process.poll() is None:
             signal_group(child.process.pid, signal.SIGKILL)
             child.process.wait()
-    strays = [member for family in families for member in family if member.is_running()]
+    strays = [member for member in family if member.is_running()]
     for stray in strays:
         with suppress(psutil.NoSuchProcess):
             stray.kill()
@@ -172,13 +172,17 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _family(pid: int) -> list[psutil.Process]:
-    """A process and all below it, also those that left its group."""
-    try:
-        process = psutil.Process(pid)
-        return [process, *process.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
+def _families(pids: Sequence[int]) -> list[psutil.Process]:
+    """List processes and all below them, also those that left their groups, by one look at the machine's processes."""
+    below: dict[int, list[psutil.Process]] = {}
+    known: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter(["ppid"]):
+        known[process.pid] = process
+        below.setdefault(process.info["ppid"], []).append(process)
+    found = [known[pid] for pid in pids if pid in known]
+    for process in found:  # grows
+        found += below.get(process.pid, ())
+    return found
 
 
 def signal_group(pid: int, number: signal.Signals) -> None:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from edge_agent.config.settings import Config
 from edge_agent.doctor import examine
 from edge_agent.errors import AgentError, LabelError, StoreError
-from edge_agent.serving.classifier import LivePrediction
+from edge_agent.serving.classifier import LivePrediction, OwnAnswers
 from edge_agent.serving.model_registry import ModelRegistry, name_of
 from edge_agent.status import collected_windows, describe_device, describe_release, describe_served
 from edge_agent.storage.data_folder import is_locked
@@ -51,6 +51,9 @@ class Live(Protocol):
 
     def windows_since(self, number: int) -> tuple[int, list[Window]]:
         """Return how many windows have come so far, and those after the first `number` of them that are kept still."""
+
+    def ask_first(self, own_answers: OwnAnswers) -> None:
+        """Name the person's own activities by these answers."""
 
 
 class _PageRequest(BaseModel):
@@ -121,6 +124,7 @@ class PageService:
         self._folder = config.agent.data_dir
         self._examined = threading.Lock()
         self._teacher = Teacher(config, live)
+        live.ask_first(self._teacher.own_answers)
 
     # ---- what is shown
 
@@ -132,6 +136,7 @@ class PageService:
         return {
             "now": now,
             "error": self._live.error,
+            "by": history[-1].by if history else "",
             "seen": [
                 [one.at, one.label, None if one.probability is None else round(one.probability, 4)]
                 for one in history

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +39,20 @@ class LivePrediction(NamedTuple):
     """The window's begin on the sensor's clock."""
     at: float
     """Unix time of the prediction."""
+    by: str = ""
+    """What said it, where that is not the model in use."""
+
+
+class OwnAnswer(NamedTuple):
+    """An activity of the person's own, as their head recognizes it in a window."""
+
+    label: str
+    probability: float
+
+
+OwnAnswers = Callable[[Sequence[Window]], Sequence[OwnAnswer | None]]
+"""What a person's own head says of windows; None of each that is none of their own activities."""
+OWN_HEAD = "your own head, of Teach me"
 
 
 class Classifier:
@@ -62,6 +76,7 @@ class Classifier:
         self._latest_windows: deque[Window] = deque(maxlen=LATEST_WINDOWS)
         self._submitted = 0
         self.error = ""
+        self._own_answers: OwnAnswers | None = None
         self._minutes = MinuteLog(folder)
         self._thread = SupervisedThread("inference", self._run)
 
@@ -82,6 +97,10 @@ class Classifier:
         with self._news:
             self._model = model
             self._news.notify()
+
+    def ask_first(self, own_answers: OwnAnswers) -> None:
+        """Name the person's own activities by these answers, which the classifier's thread asks for."""
+        self._own_answers = own_answers
 
     @property
     def waiting(self) -> int:
@@ -143,10 +162,16 @@ class Classifier:
             return
         if not found.labels:  # pixels have classes, images have none
             return
-        likeliest = found.probabilities.max(axis=1) if found.numbers is None else None
-        probability = None if likeliest is None else float(likeliest[-1])
-        self._minutes.add(windows, () if likeliest is None else found.labels, () if likeliest is None else likeliest)
-        self.latest = LivePrediction(found.labels[-1], probability, float(windows[-1].start_s), time.time())
+        labels, by = list(found.labels), ""
+        likeliest = [*map(float, found.probabilities.max(axis=1))] if found.numbers is None else []
+        if likeliest and self._own_answers:
+            for i, own in enumerate(self._own_answers(windows)):
+                by = OWN_HEAD if own else ""
+                if own:
+                    labels[i], likeliest[i] = own
+        self._minutes.add(windows, labels if likeliest else (), likeliest)
+        probability, start_s = likeliest[-1] if likeliest else None, float(windows[-1].start_s)
+        self.latest = LivePrediction(labels[-1], probability, start_s, time.time(), by)
         with self._news:
             self._history.append(self.latest)
         self.count, self.error = self.count + len(windows), ""
@@ -175,7 +200,7 @@ def describe_live(folder: Path) -> list[str]:
         model, age_s = seen["model"], max(0.0, time.time() - seen["at"])
         chance = seen["probability"]
         what = seen["label"] if chance is None else f"{seen['label']} ({100 * chance:.0f} %)"
-        which = f"the {model['source']} model of round {model['round']}"
+        which = seen.get("by") or f"the {model['source']} model of round {model['round']}"
         return [f"It sees {what}, said {which} {age_s:.0f} s ago; {seen['windows']:,} windows since it started."]
     except (OSError, ValueError, KeyError, TypeError):
         return []

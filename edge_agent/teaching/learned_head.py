@@ -87,6 +87,11 @@ def _score(truth: Codes, answered: Codes, classes: int) -> HeadScore:
     return HeadScore(int(np.trace(matrix)), len(truth), f1 if len(truth) else None)
 
 
+def is_named(head: LearnedHead, code: int) -> bool:
+    """Whether an activity of the person's own is named: of the left-out windows taken for it, most were it."""
+    return bool(2 * head.matrix[code, code] > head.matrix[:, code].sum())
+
+
 def described(head: LearnedHead, activities: Sequence[str]) -> dict[str, Any]:
     """Describe it for the page: activities that are learnt or left out alone have a row."""
     rows = [code for code in range(len(activities)) if head.learnt[code] or head.matrix[code].any()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from edge_agent.config.settings import Config
 from edge_agent.errors import AgentError, LabelError, StoreError
+from edge_agent.serving.classifier import OwnAnswer
 from edge_agent.serving.model_registry import ModelRegistry
 from edge_agent.storage.labels import SHARE, known_activity, label_span, plan_labels
 from edge_agent.storage.personal_activities import add_activity, count_as, personal_activities, remove_activity
 from edge_agent.storage.shared_sums import SharedSums, newest_broadcast, read_shared_sums
 from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_store import FILE_NAME, WindowOutline, WindowStore
-from edge_agent.teaching.learned_head import EmbeddedWindows, LearnedHead, described, learn
+from edge_agent.teaching.learned_head import EmbeddedWindows, LearnedHead, described, is_named, learn
 from edge_agent.teaching.lesson import LESSON_S, Lesson
 from edge_agent.training.local_data import pipeline_settings
 from export.runtime import ExportError, Session
@@ -34,6 +35,9 @@ FRESH_S = 12.0
 """A window is in the database after so long at the latest; until then it is known from the sensor alone."""
 LEFT_ALONE_S = 60.0
 """After which a lesson ends that no page asks about any more."""
+
+OWN_EVERY_S = 30.0
+"""After which it is looked for labels that nobody watching this page has given."""
 
 
 class LiveWindows(Protocol):
@@ -53,6 +57,17 @@ class _Network(NamedTuple):
     session: Session
 
 
+class _Learnt(NamedTuple):
+    """What was learnt last, and of what."""
+
+    key: object
+    head: LearnedHead
+    session: Session
+    activities: tuple[str, ...]
+    federated: int
+    """So many of the activities are the federation's, the first ones."""
+
+
 class Teacher:
     """One device's lessons. Every method is safe on any thread, and raises AgentError with what to do."""
 
@@ -66,7 +81,8 @@ class Teacher:
         self._network: _Network | None = None
         self._shared: SharedSums | None = None
         self._features: dict[tuple[float, int], NDArray[np.float32]] = {}
-        self._found: tuple[object, LearnedHead] | None = None
+        self._found: _Learnt | None = None
+        self._own_due, self._is_own_known = 0.0, False
 
     # ---- what is shown
 
@@ -99,25 +115,61 @@ class Teacher:
     def _learnt(
         self, store: WindowStore, plan: Plan, settings: PipelineSettings, activities: tuple[str, ...]
     ) -> dict[str, Any]:
+        found = self._solve(store, plan, settings, activities)
+        return {"result": described(found.head, activities), "now": self._now(found)}
+
+    def _solve(
+        self, store: WindowStore, plan: Plan, settings: PipelineSettings, activities: tuple[str, ...]
+    ) -> _Learnt:
+        """Have the head of all labelled windows, which is solved anew where something else is known."""
         shared, network = self._shared_sums(len(plan.labels)), self._loaded()
         if network.session.metadata.labels != tuple(plan.labels):
             raise StoreError("the model in use is of another plan; the federation's next one will do")
         outlines, fresh = store.newest(settings, activities, MAX_WINDOWS), self._labelled_fresh(store, settings)
         key = (shared.version, network.sha256, activities, *outlines, *fresh)
-        if self._found is None or self._found[0] != key:
+        if self._found is None or self._found.key != key:
             windows = self._embedded(store, settings, network.session, outlines, fresh, activities)
             head = learn(windows, len(activities), shared, plan.method, settings.window_s)
-            self._found = key, head
-        head = self._found[1]
-        return {"result": described(head, activities), "now": self._now(network.session, head, activities)}
+            self._found = _Learnt(key, head, network.session, activities, len(plan.labels))
+        return self._found
 
-    def _now(self, session: Session, head: LearnedHead, activities: tuple[str, ...]) -> dict[str, str] | None:
+    def _now(self, found: _Learnt) -> dict[str, str] | None:
         """Say what both heads make of the window that came last."""
         if not self._fresh:
             return None
-        features = session.predict(self._fresh[-1].window.x[None]).embedding
-        own, all_ = int(head.personal.classes(features)[0]), int(head.shared.classes(features)[0])
-        return {"own": activities[own], "shared": activities[all_]}
+        features = found.session.predict(self._fresh[-1].window.x[None]).embedding
+        own, all_ = int(found.head.personal.classes(features)[0]), int(found.head.shared.classes(features)[0])
+        return {"own": found.activities[own], "shared": found.activities[all_]}
+
+    # ---- what is recognized
+
+    def own_answers(self, windows: Sequence[Window]) -> list[OwnAnswer | None]:
+        """Name the windows that the person's own head takes for one of their own activities, as the phone does.
+
+        None for every other window, and where no activity of their own is told apart on left-out windows.
+        """
+        with self._lock:
+            if self._clock() >= self._own_due:
+                self._is_own_known = self._learn_own()
+                self._own_due = self._clock() + OWN_EVERY_S
+            found = self._found
+        if not self._is_own_known or found is None:
+            return [None] * len(windows)
+        named = [code for code in range(found.federated, len(found.activities)) if is_named(found.head, code)]
+        return [_own_answer(found, window, named) if named else None for window in windows]
+
+    def _learn_own(self) -> bool:
+        """Learn what was labelled meanwhile; whether the head can be asked."""
+        if not (self._config.agent.data_dir / FILE_NAME).is_file():
+            return False
+        try:
+            with self._windows() as store:
+                if own := personal_activities(store):
+                    plan, settings = self._plan()
+                    self._solve(store, plan, settings, (*plan_labels(store), *own))
+                return bool(own)
+        except (AgentError, ExportError):  # Teach me says it
+            return False
 
     # ---- what is done
 
@@ -149,6 +201,7 @@ class Teacher:
     def add(self, name: str) -> str:
         """Add an activity of the person's own; returns its name."""
         with self._lock, self._windows() as store:
+            self._own_due = 0.0
             return add_activity(store, name, plan_labels(store))
 
     def remove(self, name: str) -> int:
@@ -157,6 +210,7 @@ class Teacher:
             if self._lesson and self._lesson.activity == name:
                 self._lesson = None
             self._taught = [each for each in self._taught if each[2] != name]
+            self._own_due = 0.0
             return remove_activity(store, name)
 
     def count_as(self, name: str, label: str) -> None:
@@ -307,6 +361,17 @@ class Teacher:
             raise AgentError("there are no windows yet; they come once a plan is known and a sensor delivers")
         with closing(WindowStore(folder)) as store:
             yield store
+
+
+def _own_answer(found: _Learnt, window: Window, named: Sequence[int]) -> OwnAnswer | None:
+    """Say which named activity it is, if one is the likeliest of all, by scores that were fitted to 0 and 1."""
+    if window.x.ndim != 2 or not np.isfinite(window.x).all():
+        return None
+    scores = found.head.personal.scores(found.session.predict(window.x[None]).embedding)[0]
+    code, likely = int(scores.argmax()), np.maximum(scores, 0)
+    if code not in named:
+        return None
+    return OwnAnswer(found.activities[code], float(likely[code] / likely.sum()) if likely.sum() > 0 else 1.0)
 
 
 def _session_of(store: WindowStore, start_s: float) -> int:

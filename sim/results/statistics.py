@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 CONFIDENCE = 0.95
 EQUAL = 1e-9  # differences between scores below this come from the order of additions
@@ -28,6 +29,14 @@ MAX_FLIPPED = 20
 Floats = npt.NDArray[np.float64]
 Scores = Mapping[tuple[int, str], float]
 """Scores by seed and client."""
+
+
+@cache
+def _stats() -> ModuleType:
+    """Import scipy.stats where it is needed: that takes a second, and a run tests nothing."""
+    from scipy import stats
+
+    return stats
 
 
 class Spread(NamedTuple):
@@ -135,7 +144,7 @@ def interval(differences: Floats) -> tuple[float, float, float] | tuple[None, No
     mean = float(differences.mean())
     if np.ptp(differences) < EQUAL:
         return mean, mean, 0.0 if abs(mean) >= EQUAL else 1.0
-    test = stats.ttest_1samp(differences, 0.0)
+    test = _stats().ttest_1samp(differences, 0.0)
     bounds = test.confidence_interval(CONFIDENCE)
     return float(bounds.low), float(bounds.high), float(test.pvalue)
 
@@ -148,7 +157,7 @@ def sign_flip_p(differences: Floats) -> float | None:
     seeds = len(differences)
     if not 2 <= seeds <= MAX_FLIPPED:
         return None
-    test = stats.permutation_test(
+    test = _stats().permutation_test(
         (differences,), np.mean, permutation_type="samples", vectorized=True, n_resamples=2**seeds, batch=2**14
     )
     return float(test.pvalue)
@@ -177,9 +186,9 @@ def rank_over_datasets(scores: Mapping[str, Sequence[float]]) -> Ranking | None:
     if table.ndim != 2 or min(table.shape) < 3:
         return None
     methods, datasets = table.shape
-    ranks = stats.rankdata(-table.round(12), axis=0).mean(1)
+    ranks = _stats().rankdata(-table.round(12), axis=0).mean(1)
     same = bool((np.ptp(table.round(12), axis=0) == 0).all())
-    chi2, p = (0.0, 1.0) if same else map(float, stats.friedmanchisquare(*table.round(12)))
-    q = stats.studentized_range.ppf(CONFIDENCE, methods, np.inf) / np.sqrt(2)
+    chi2, p = (0.0, 1.0) if same else map(float, _stats().friedmanchisquare(*table.round(12)))
+    q = _stats().studentized_range.ppf(CONFIDENCE, methods, np.inf) / np.sqrt(2)
     difference = float(q * np.sqrt(methods * (methods + 1) / (6 * datasets)))
     return Ranking(dict(zip(scores, ranks.tolist(), strict=True)), datasets, chi2, p, difference)

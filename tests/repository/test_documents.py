@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from typer.main import get_command
 
 from deploy.document_blocks import Block, shell_blocks
-from deploy.document_site import LINK
+from deploy.document_site import LINK, NOTEBOOK, REFERENCE, ROOT_PAGES
 from gaitway.__main__ import PROGRAMS as GAITWAY
 from gaitway.plugins import GROUPS
 from models.registry import MODELS
@@ -196,8 +197,47 @@ def test_a_page_begins_with_what_its_reader_can_do_after_it() -> None:
     assert [name for name, first in firsts.items() if not first.startswith("After this page you can ")] == []
 
 
+ANCHOR = re.compile(r"(?<=\]\()(?![a-z]+:)([^)#\s]*)#([^)\s]+)")
+SECTION = re.compile(r"\]\(([^)#\s]+\.md)\),\s+'([^']+)'")
+"""How a page names a section of another one: ([protocol.md](protocol.md), 'Epochs')."""
+
+
+LEAD = re.compile(r"^(?:- )?\*\*(.+?)[.:]?\*\*", re.M)
+"""The bold words that a paragraph begins with: a section too, though without an anchor."""
+
+
+def headings(text: str) -> list[str]:
+    return re.findall(r"^#+ +(.+?) *$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
+
+
+def anchor_of(heading: str) -> str:
+    """Write a heading as GitHub and the site do in an address."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def broken_anchors(file: Path, text: str) -> list[str]:
+    found = []
+    for target, anchor in ANCHOR.findall(text):
+        there = text if not target else (file.parent / target).read_text()
+        if anchor not in map(anchor_of, headings(there)):
+            found.append(f"{file.name}: {target}#{anchor}")
+    for target, section in SECTION.findall(text):
+        there = (file.parent / target).read_text()
+        if " ".join(section.split()) not in [*headings(there), *LEAD.findall(there)]:
+            found.append(f"{file.name}: {target}, '{section}'")
+    return found
+
+
+def test_every_anchor_and_every_section_that_a_page_names_exists() -> None:
+    """As `make docs`, in a second and without the generator, which therefore needs no place in CI."""
+    texts = {file: file.read_text() for file in DOCUMENTS}
+    assert sum(len(ANCHOR.findall(text)) + len(SECTION.findall(text)) for text in texts.values()) > 40
+    assert [broken for file, text in texts.items() for broken in broken_anchors(file, text)] == []
+    wrong = "[a](#nowhere) ([rest.md](rest.md), 'No such part') [b](rest.md#nor-this)"
+    assert len(broken_anchors(REPOSITORY / "docs" / "x.md", wrong)) == 3
+
+
 def test_every_link_leads_to_a_file() -> None:
-    """`make docs` looks at anchors too."""
     links = [(file, target) for file in DOCUMENTS for target in LINK.findall(file.read_text())]
     assert len(links) > 100
     assert [(file.name, target) for file, target in links if not (file.parent / target).exists()] == []
@@ -206,6 +246,15 @@ def test_every_link_leads_to_a_file() -> None:
 def test_the_site_has_every_page() -> None:
     menu = (REPOSITORY / "mkdocs.yml").read_text()
     assert [file.name for file in DOCUMENTS[2:] if f": {file.name}\n" not in menu] == []
+    made = {
+        *ROOT_PAGES.values(),
+        f"{NOTEBOOK}.md",
+        "reference/modules.md",
+        *(f"reference/{one}.md" for one in REFERENCE),
+    }
+    entries = re.findall(r"^ +- [^:\n]+: (\S+\.md)$", menu, re.M)
+    assert [one for one in entries if one not in made and not (REPOSITORY / "docs" / one).is_file()] == []
+    assert len(entries) > 30
 
 
 def test_the_map_names_every_folder() -> None:

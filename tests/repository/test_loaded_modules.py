@@ -39,6 +39,7 @@ from tests.repository.imports import REPOSITORY
         ("import federation.protocol.messages", "torch paho"),
         ("import federation.methods", "paho fastapi sqlalchemy models har_pipeline"),
         ("import sim", "edge_agent aggregator_api paho fastapi"),
+        ("import sim.cli.app, sim.reports.report", "edge_agent aggregator_api scipy pandas onnx"),
     ],
 )
 def test_what_a_fresh_interpreter_has_loaded(statement: str, absent: str) -> None:

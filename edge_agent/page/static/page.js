@@ -3,7 +3,7 @@ import { colour, drawConfidence, drawLines } from "./charts.js";
 import { $, ask, field, find, LOGGED_OUT, logOut, make, pressable, Refused, say, setTexts, spoken } from "./dom.js";
 import { followTeaching } from "./teach.js";
 
-/** @typedef {{now: number, seen: [number, string, number | null][], error: string, signals: number[][]}} Now */
+/** @typedef {{now: number, by: string, seen: [number, string, number | null][], error: string, signals: number[][]}} Now */
 /** @typedef {{from_s: number, to_s: number, windows: number}} Stretch */
 /** @typedef {{activity: string, origin: string, windows: number, bytes: number, last_s: number}} Kept */
 /** @typedef {{labels: string[], spoken: {[label: string]: string}, why_no_labels: string, classes: Kept[], days: [string, {[activity: string]: number}][],
@@ -78,7 +78,8 @@ async function live() {
   const last = found.seen.at(-1);
   $("label").textContent = last ? spoken(last[1]) : "–";
   const chance = !last || last[2] === null ? "" : `${Math.round(100 * last[2])} %, `;
-  $("probability").textContent = last ? `${chance}${Math.max(0, Math.round(found.now - last[0]))} s ago` : "nothing in the last five minutes";
+  const by = found.by ? `, by ${found.by}` : "";
+  $("probability").textContent = last ? `${chance}${Math.max(0, Math.round(found.now - last[0]))} s ago${by}` : "nothing in the last five minutes";
   $("live-error").textContent = found.error;
   drawConfidence(canvas("confidence"), found.seen, found.now, SPAN_S, colourOf);
   const legend = [...new Set(found.seen.filter((one) => one[2] !== null).map((one) => one[1]))].map((label) => {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -37,7 +38,12 @@ from sim.results.run_directory import RunDirectory
 
 def draw_run(run: RunDirectory) -> list[Path]:
     """Draw every figure that the run has data for, into DIR/plots, and return the paths."""
-    return draw({name: builder(run) for name, builder in FIGURES.items()}, run.path / "plots")
+    builders, plots = dict(FIGURES), run.path / "plots"
+    ready = run.path / "partition.png"  # drawn as the run began, of the same numbers
+    if ready.is_file():
+        del builders["partition"]
+    paths = draw({name: builder(run) for name, builder in builders.items()}, plots)
+    return [*paths, Path(shutil.copyfile(ready, plots / ready.name))] if ready.is_file() else paths
 
 
 def learning_curves(run: RunDirectory) -> Figure | None:

@@ -15,7 +15,6 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
-from scipy import ndimage
 
 from federation.tasks.classification import confusion
 from federation.tasks.segmentation import Segmentation
@@ -140,6 +139,8 @@ def _draw_mask(axes: Axes, mask: Mask, colours: Sequence[Colour], background: in
 
 def _number(axes: Axes, where: npt.NDArray[np.bool_], label: int) -> None:
     """Write a class's number into its largest region, at the place that is furthest from its edge."""
+    from scipy import ndimage
+
     regions, count = ndimage.label(where)
     sizes = np.bincount(regions.ravel(), minlength=count + 1)[1:]
     if sizes.max() < MIN_NUMBERED * where.size:

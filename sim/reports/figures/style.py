@@ -46,7 +46,8 @@ def draw(figures: Mapping[str, Figure | None], folder: Path) -> list[Path]:
     for name, figure in figures.items():
         if figure is not None:
             paths.append(folder / f"{name}.png")
-            figure.savefig(paths[-1], dpi=DPI, metadata={"Software": ""})
+            figure.set_dpi(DPI)  # savefig would lay out and draw twice
+            FigureCanvasAgg(figure).print_png(paths[-1], metadata={"Software": ""})
     return paths
 
 

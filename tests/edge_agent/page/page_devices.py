@@ -17,7 +17,7 @@ from edge_agent.config.sensors import WindowsSection
 from edge_agent.config.settings import load
 from edge_agent.page.server import PageServer
 from edge_agent.page.service import PageService
-from edge_agent.serving.classifier import LivePrediction
+from edge_agent.serving.classifier import LivePrediction, OwnAnswers
 from edge_agent.storage.data_folder import lock_folder
 from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_store import WindowStore
@@ -40,6 +40,9 @@ class Seen:
         ]
         x = np.stack(waves, 1).astype(np.float32) + np.float32([0, 0, 9.8, 0, 0, 0])
         return [LivePrediction(label, p, at, at) for label, p, at in seen], Window(x, -1, now, 0)
+
+    def ask_first(self, own_answers: OwnAnswers) -> None:
+        """It knows the federation's activities alone."""
 
 
 class PageDevice:

@@ -72,6 +72,10 @@ def test_a_person_teaches_three_activities_and_one_of_their_own(
     solved = float(re.search(r"solved in ([\d.]+) s", page.locator("#score-words").inner_text())[1])  # type: ignore
     assert solved < 1.0
     assert page.locator("#used").inner_text() == "It uses the shared head of version 1."
+    device.play("sitting", 0.0, 30.0)  # what was taught as the pram, and is no activity of the federation's model
+    page.locator("#label", has_text="pushing the pram").wait_for()
+    assert page.locator("#probability").inner_text().endswith("s ago, by your own head, of Teach me")
+    assert page.locator("#legend").inner_text().count("pushing the pram") == 1
     assert barriers(page) == []
     assert excess_width(page) == 0
     page.screenshot(path=tmp_path / "teach-narrow.png", full_page=True)

@@ -75,6 +75,28 @@ def test_a_lesson_is_learnt_before_its_windows_are_in_the_database(world: Teachi
     assert device.counts() == {}
 
 
+def test_an_own_activity_is_named_where_it_is_told_apart_and_nothing_else(
+    world: TeachingWorld, device: TaughtDevice
+) -> None:
+    now, sensor = [0.0], Sensor()
+    teacher = Teacher(device.config, sensor, lambda: now[0])
+    pram = measured(world, device, "sitting", 1e9 + 1000)
+    assert set(teacher.own_answers(pram)) == {None}  # there is none yet
+    teacher.add("pram")
+    for number, (activity, played) in enumerate((("standing",) * 2, ("running",) * 2, ("pram", "sitting"))):
+        teacher.start(activity)
+        sensor.windows += measured(world, device, played, 1e9 + 100 * number)
+        teacher.state()
+    answers = teacher.own_answers(pram)
+    assert sum(answer is not None and answer.label == "pram" for answer in answers) >= 0.8 * len(pram)
+    assert all(0.2 < answer.probability <= 1 for answer in answers if answer)
+    others = [answer for name in ("standing", "running") for answer in teacher.own_answers(
+        measured(world, device, name, 1e9 + 2000))]  # fmt: skip
+    assert sum(answer is not None for answer in others) <= 0.1 * len(others)
+    teacher.remove("pram")
+    assert set(teacher.own_answers(pram)) == {None}
+
+
 def test_a_lesson_that_no_page_asks_about_ends(device: TaughtDevice) -> None:
     now = [0.0]
     teacher = Teacher(device.config, Sensor(), lambda: now[0])

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib.figure import Figure
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from typer.testing import CliRunner
 
 from federation.tasks import task_from_json
@@ -57,11 +57,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def unpainted() -> Iterator[None]:
     """Build every figure and do not paint it, which takes longer than the run; tests/sim/reports paints."""
 
-    def save(self: Figure, path: Path, **_options: Any) -> None:
+    def save(self: FigureCanvasAgg, path: Path, **_options: Any) -> None:
         Path(path).write_bytes(PAINTED)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Figure, "savefig", save)
+        patch.setattr(FigureCanvasAgg, "print_png", save)
         yield
 
 
