@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from anyio import to_thread
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from starlette.concurrency import run_in_threadpool
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from aggregator_api.api import openapi
 from aggregator_api.api.coalescing import CoalescedReads
@@ -47,6 +47,20 @@ VERSION = "1"
 
 THREADS = 24
 """Threads that work for requests: the places of `ConcurrencyLimit`, and some for keys, events and pieces of models."""
+
+
+def shared_routes(routers: Iterable[APIRouter]) -> list[BaseRoute]:
+    """Return the routes of all these, for any number of applications.
+
+    FastAPI takes half a second of a core to read their signatures, and would for each application that includes them.
+    """
+    together = APIRouter(dependencies=[Depends(known_query)])
+    for router in routers:
+        together.include_router(router)
+    return together.routes
+
+
+ROUTES = shared_routes((*ROUTERS, *web.ROUTERS))
 
 
 class _Application(FastAPI):
@@ -95,14 +109,12 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,  # web/docs.py has it without another server's files
         redoc_url=None,
-        dependencies=[Depends(known_query)],
     )
     _add_middleware(app, settings)
     for route in app.routes:  # FastAPI's own: openapi.json, the same on every server
         if isinstance(route, Route):
             anybody()(route.endpoint)
-    for router in (*ROUTERS, *web.ROUTERS):
-        app.include_router(router)
+    app.router.routes.extend(ROUTES)
     return app
 
 

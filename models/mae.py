@@ -86,7 +86,7 @@ class MaskedAutoencoder(nn.Module):
         self.encoder, self.feature_dim = encoder, encoder.feature_dim
         encoder.head = nn.Identity()
         self.head = Decoder(encoder.feature_dim, kernels, heads, mlp, dropout)
-        self.register_buffer("noise_state", torch.randint(1 << 31, (), dtype=torch.int64))
+        self.register_buffer("noise_state", torch.empty((), dtype=torch.int64).random_(1 << 31))  # as Dropout
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Restoration:
         """Mask windows x (B, 128, 6) and restore them; mask (B,) is 0 for padding."""

@@ -68,7 +68,8 @@ class Dropout(nn.Module):
         if not 0.0 <= p < 1.0:
             raise OptionError(f"dropout probability {p}: expected 0 <= p < 1")
         self.p = p
-        self.register_buffer("noise_state", torch.randint(1 << 31, (), dtype=torch.int64))
+        # as torch.randint draws, which on the meta device would import sympy: half a second in every process
+        self.register_buffer("noise_state", torch.empty((), dtype=torch.int64).random_(1 << 31))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x (B, …) to the same shape."""

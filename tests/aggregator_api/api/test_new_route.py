@@ -117,7 +117,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Operator
     monkeypatch.syspath_prepend(str(package))
     monkeypatch.setattr(database, "MIGRATIONS", migrations)
     notes = import_module(MODULE)
-    monkeypatch.setattr(application, "ROUTERS", (*application.ROUTERS, notes.router))
+    monkeypatch.setattr(application, "ROUTES", [*application.ROUTES, *application.shared_routes([notes.router])])
     try:
         with OperatorClient(application.create_app(Settings(data_dir=tmp_path / "data"), Wires)) as client:
             body = {"name": FEDERATION, "plan": tiny_plan().model_dump(mode="json")}

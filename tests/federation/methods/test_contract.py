@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,47 @@ import torch
 from federation import wire
 from federation.errors import SettingsError
 from federation.methods import METHODS, method_from_json, method_to_json
-from federation.records import UploadGroup
+from federation.records import Client, Update, UploadGroup
 from federation.training.client_round import train_stacked
-from federation.training.local_round import ClientWork, local_round
+from federation.training.local_round import ClientWork, LocalRound, local_round
 from federation.training.optimizers import optimizer_for
 from federation.training.schedule import Schedule, in_order
 from federation.tree import flatten, leaves, map_tree
 from federation.wire.schema import check_tree, upload_schema
-from tests.federation.federated import SIZES, federation
+from tests.federation.federated import SIZES, Federation, federation
 
 every_method = pytest.mark.parametrize("name", METHODS)
+
+
+@functools.cache
+def untrained(name: str, **options: Any) -> Federation:
+    """A federation that tests share; that nothing changes what it is given is tested below, on one of its own."""
+    return federation(method_from_json({"name": name, **options}))
+
+
+@functools.cache
+def trained(name: str, client: str, **options: Any) -> LocalRound:
+    return untrained(name, **options).train(client)
+
+
+def updates(name: str, **options: Any) -> list[Update]:
+    return [Update(client, n, 1, trained(name, client, **options).upload) for client, n in SIZES.items()]
+
+
+@functools.cache
+def after_a_round(name: str, **options: Any) -> Federation:
+    fed = untrained(name, **options)
+    return fed._replace(state=fed.setup.method.aggregate(fed.state, updates(name, **options)))
+
+
+@functools.cache
+def second_round(name: str, client: str, **options: Any) -> LocalRound:
+    """A client that was not there in the first round."""
+    return after_a_round(name, **options).train(client, round_number=2)
+
+
+def clients(name: str) -> list[Client]:
+    return [trained(name, client).client for client in SIZES]
 
 
 def difference(a: Any, b: Any) -> float:
@@ -37,9 +69,9 @@ def as_tree(result: Any) -> dict[str, Any]:
 
 
 @every_method
-@pytest.mark.parametrize("dropout", [0.0, 0.4])
-def test_stacked_equals_one_by_one(name: str, dropout: float) -> None:
-    fed = federation(METHODS[name](), dropout=dropout)
+def test_stacked_equals_one_by_one(name: str) -> None:
+    """With dropout, whose masks must not depend on who else trains; without it below."""
+    fed = federation(METHODS[name](), dropout=0.4)
     alone = [fed.train(client) for client in SIZES]
     together = train_stacked(
         fed.setup,
@@ -57,14 +89,11 @@ def test_stacked_equals_one_by_one(name: str, dropout: float) -> None:
 
 @every_method
 def test_a_second_round_stacked_equals_one_by_one(name: str) -> None:
-    fed = federation(METHODS[name]())
-    clients = [fed.train(client).client for client in SIZES]
-    state = fed.setup.method.aggregate(fed.state, fed.updates())
-    fed = fed._replace(state=state)
-    broadcasts = [fed.setup.method.broadcast(state, client) for client in SIZES]
-    alone = [fed.train(name, client, 2) for name, client in zip(SIZES, clients, strict=True)]
+    fed, mine = after_a_round(name), clients(name)
+    broadcasts = [fed.setup.method.broadcast(fed.state, client) for client in SIZES]
+    alone = [fed.train(client, before, 2) for client, before in zip(SIZES, mine, strict=True)]
     together = train_stacked(
-        fed.setup, clients, broadcasts, list(fed.examples.values()), client_ids=list(SIZES), round_number=2
+        fed.setup, mine, broadcasts, list(fed.examples.values()), client_ids=list(SIZES), round_number=2
     )
     for one, other in zip(alone, together, strict=True):
         assert difference(as_tree(one), as_tree(other)) < 1e-10
@@ -136,8 +165,7 @@ def test_json_round_trip(name: str) -> None:
 
 @every_method
 def test_state_survives_bytes_bit_for_bit(name: str) -> None:
-    fed = federation(METHODS[name]())
-    state = fed.setup.method.aggregate(fed.state, fed.updates())
+    state = after_a_round(name).state
     for compression in ("none", "zstd"):
         data = wire.encode(state, compression=compression)
         again = wire.decode(data, limit_bytes=1 << 24, compression=compression)
@@ -149,20 +177,20 @@ def test_state_survives_bytes_bit_for_bit(name: str) -> None:
 @every_method
 def test_a_state_that_came_from_bytes_goes_on(name: str) -> None:
     """What the server reads back from its disk aggregates to the same, from the first round on."""
-    fed = federation(METHODS[name]())
-    method, updates = fed.setup.method, fed.updates()
+    fed = untrained(name)
+    method, said = fed.setup.method, updates(name)
     first, second = fed.state, wire.decode(wire.encode(fed.state), limit_bytes=1 << 24)
     for _ in range(2):
-        first = method.aggregate(first, updates)
-        second = wire.decode(wire.encode(method.aggregate(second, updates)), limit_bytes=1 << 24)
+        first = method.aggregate(first, said)
+        second = wire.decode(wire.encode(method.aggregate(second, said)), limit_bytes=1 << 24)
     assert difference(dict(sorted(flatten(first).items())), dict(sorted(flatten(second).items()))) == 0.0
 
 
 @every_method
 def test_what_is_not_shared_does_not_travel(name: str) -> None:
-    fed = federation(METHODS[name]())
+    fed = untrained(name)
     method = fed.setup.method
-    upload = fed.train("ada").upload
+    upload = trained(name, "ada").upload
     if method.trains(fed.setup.training):  # else the network comes from the server alone
         assert set(upload.get("params", {})) == {p for p in fed.initial.params if method.shared(p)}
     assert set(upload) == set(method.upload_groups)
@@ -201,55 +229,49 @@ LIMITS = [
 @pytest.mark.parametrize(("name", "options", "simple"), LIMITS)
 def test_limits_reduce_to_the_simpler_method(name: str, options: dict[str, Any], simple: dict[str, Any]) -> None:
     """Two rounds end in the same parameters on the server and on every client."""
-    left, right = (federation(method_from_json(one)).next() for one in ({"name": name, **options}, simple))
-    assert difference(left.state["params"], right.state["params"]) < 1e-14
+    both = ({"name": name, **options}, simple)
+    left, right = (after_a_round(**one).state for one in both)
+    assert difference(left["params"], right["params"]) < 1e-14
     for client in SIZES:
-        ours, theirs = left.train(client, round_number=2).upload, right.train(client, round_number=2).upload
+        ours, theirs = (second_round(client=client, **one).upload for one in both)
         assert difference(ours["params"], theirs["params"]) < 1e-14
 
 
 def test_fesem_with_one_centre_is_fedavg() -> None:
-    left, right = (
-        federation(method_from_json({"name": "fesem", "centres": 1})).next(),
-        federation(METHODS["fedavg"]()).next(),
-    )
-    assert difference(left.state["centres"]["0"], right.state["params"]) == 0.0
+    left, right = after_a_round("fesem", centres=1).state, after_a_round("fedavg").state
+    assert difference(left["centres"]["0"], right["params"]) == 0.0
 
 
 @pytest.mark.parametrize("name", ["fedproto", "fedtgp"])
 def test_fedproto_without_pull_is_local(name: str) -> None:
-    left, right = federation(method_from_json({"name": name, "lam": 0.0})).next(), federation(METHODS["local"]())
     for client in SIZES:
-        ours, theirs = left.train(client, round_number=2).client, right.train(client, round_number=2).client
+        ours, theirs = second_round(name, client, lam=0.0).client, second_round("local", client).client
         assert difference(ours.params, theirs.params) < 1e-14
 
 
 def test_fedproto_margin_is_fedavg_in_its_first_round() -> None:
-    left, right = federation(METHODS["fedproto_margin"]()).next(), federation(METHODS["fedavg"]()).next()
-    assert difference(left.state["params"], right.state["params"]) < 1e-15
+    left, right = after_a_round("fedproto_margin").state, after_a_round("fedavg").state
+    assert difference(left["params"], right["params"]) < 1e-15
 
 
 def test_ditto_serves_with_the_personal_model() -> None:
-    fed = federation(METHODS["ditto"]())
-    client = fed.train("ada").client
-    served = fed.setup.method.serving_model(client)
-    assert set(served.params) == set(federation(METHODS["fedavg"]()).initial.params)
-    assert difference(served.params, fed.train("ada").upload["params"]) > 0
+    mine = trained("ditto", "ada")
+    served = untrained("ditto").setup.method.serving_model(mine.client)
+    assert set(served.params) == set(untrained("fedavg").initial.params)
+    assert difference(served.params, mine.upload["params"]) > 0
 
 
 @every_method
 def test_a_client_joins_in_one_shape(name: str) -> None:
     """New clients and old ones are stacked together, so a round must not change what a client consists of."""
-    fed = federation(METHODS[name]())
-    after = fed.train("ada").client
-    assert [flatten(part._asdict()).keys() for part in (fed.initial, after)] == [flatten(after._asdict()).keys()] * 2
+    before, after = untrained(name).initial, trained(name, "ada").client
+    assert [flatten(part._asdict()).keys() for part in (before, after)] == [flatten(after._asdict()).keys()] * 2
 
 
 @every_method
 def test_a_newer_broadcast_changes_predictions_only_where_a_method_says_so(name: str) -> None:
-    fed = federation(METHODS[name]())
-    method, client, x = fed.setup.method, fed.train("ada").client, fed.examples["bob"].x
-    after = fed.next()
+    fed, after = untrained(name), after_a_round(name)
+    method, client, x = fed.setup.method, trained(name, "ada").client, fed.examples["bob"].x
     newer = method.refresh(client, method.broadcast(after.state, "ada"))
     assert all(torch.equal(value, newer.params[path]) for path, value in client.params.items())
     ours, theirs = (method.predict(fed.setup.network.evaluate, one, x) for one in (client, newer))
@@ -260,9 +282,9 @@ def test_a_newer_broadcast_changes_predictions_only_where_a_method_says_so(name:
 
 @every_method
 def test_the_upload_is_as_its_schema_says(name: str) -> None:
-    fed = federation(METHODS[name]())
+    fed = untrained(name)
     schema = upload_schema(fed.setup.method, fed.setup.training, fed.initial)
-    check_tree(fed.train("ada").upload, schema)
+    check_tree(trained(name, "ada").upload, schema)
 
 
 ROBUST = [name for name, method in METHODS.items() if method.averages_parameters]
@@ -271,11 +293,11 @@ ROBUST = [name for name, method in METHODS.items() if method.averages_parameters
 @pytest.mark.parametrize("name", ROBUST)
 @pytest.mark.parametrize("rule", ["median", "trimmed_mean", "krum"])
 def test_a_robust_rule_forgets_a_client_that_sends_nonsense(name: str, rule: str) -> None:
-    fed = federation(method_from_json({"name": name, "aggregation": rule, "trim": 0.3, "byzantine": 1}))
-    honest = [update._replace(client_id=f"{update.client_id}{i}") for update in fed.updates() for i in range(2)]
+    method = method_from_json({"name": name, "aggregation": rule, "trim": 0.3, "byzantine": 1})
+    honest = [update._replace(client_id=f"{update.client_id}{i}") for update in updates(name) for i in range(2)]
     params = {path: torch.full_like(value, 1e6) for path, value in honest[0].tensors["params"].items()}
     liar = honest[0]._replace(client_id="zoe", tensors={**honest[0].tensors, "params": params})
-    state = fed.setup.method.aggregate(fed.state, [*honest, liar])
+    state = method.aggregate(untrained(name).state, [*honest, liar])
     assert max(float(value.abs().max()) for value in state["params"].values()) < 10.0
 
 
@@ -287,8 +309,8 @@ def test_a_robust_rule_is_refused_where_there_is_no_mean(name: str) -> None:
 
 def test_fedali_with_one_client_keeps_its_prototypes() -> None:
     """With G points and G clusters started at those points, k-means stays where it is; the rest is FedAvg."""
-    fed = federation(METHODS["fedali"]())
-    update = fed.updates()[0]
+    fed = untrained("fedali")
+    update = updates("fedali")[0]
     state = fed.setup.method.aggregate(fed.state, [update])
     assert int(state.pop("rounds")) == 1
     assert difference(state, update.tensors) < 1e-12
