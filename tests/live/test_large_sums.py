@@ -35,7 +35,8 @@ from tests.live.summing_devices import layout_of, pass_stage, stage_of
 from tests.live.test_masked_batches import batch_plan, fsck, phase_of
 from tests.manifests import manifest_of
 
-DEVICES, LOST = int(os.environ.get("GAITWAY_SUM_DEVICES", "2000")), 100
+DEVICES = int(os.environ.get("GAITWAY_SUM_DEVICES", "2000"))
+LOST = DEVICES // 20
 SECONDS = 3600.0
 PART_OF: dict[Kind, SumPart] = {kind: part for part, kind in PARTS.items()}
 
