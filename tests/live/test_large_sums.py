@@ -6,6 +6,7 @@ What all are told alike, their list and their signatures, travels as a blob; the
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import os
 import time
@@ -22,7 +23,7 @@ from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, Announcement, Invitation, SumPart
 from federation.protocol.messages import read as read_message
 from federation.protocol.signing import Kind, unwrap, wrap
-from federation.secure_sums import client
+from federation.secure_sums import client, membership
 from federation.secure_sums.client import ClientState
 from federation.secure_sums.events import FromServer, ServerMessage, ToServer, VectorReady
 from federation.secure_sums.summation import SumLayout
@@ -104,6 +105,14 @@ def enrolled(server: Bench, names: list[str]) -> None:
             session.add(MaskedContributionRow(device_id=device.id, federation_id=row.id, **more))
 
 
+@pytest.fixture(autouse=True)
+def checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all devices, which are in one process, check each signature once together: it is most of their time."""
+    checked = functools.lru_cache(maxsize=1 << 17)(membership.signed)
+    for module in (membership, client):
+        monkeypatch.setattr(module, "signed", checked)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS)
 def test_a_batch_of_two_thousand_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +135,7 @@ def test_a_batch_of_two_thousand_is_exact(tmp_path: Path, monkeypatch: pytest.Mo
     devices = [ThinDevice(name, number, layout) for number, name in enumerate(names)]
     note("enrolled")
     server.as_inbox(server.runtime.coordinator.tick)
-    wait_for(lambda: phase_of(server, 1) == "collecting", seconds=300)
+    wait_for(lambda: phase_of(server, 1) == "collecting", seconds=SECONDS)
     ANNOUNCED[:] = [server.now()]
     note("the batch is open")
     for one in devices:
@@ -137,14 +146,14 @@ def test_a_batch_of_two_thousand_is_exact(tmp_path: Path, monkeypatch: pytest.Mo
     }
     present = devices
     for stage in ("shares", "vectors", "lists", "opening"):
-        wait_for(lambda stage=stage: stage_of(server) == stage, seconds=600)
+        wait_for(lambda stage=stage: stage_of(server) == stage, seconds=SECONDS)
         note(stage)
         present = [one for one in present if one not in lost.get(stage, [])]
         for one in present:
             one.take_part(server, said_last)
         if lost.get(stage):
             pass_stage(server)
-    wait_for(lambda: phase_of(server, 1) == "published", seconds=600)
+    wait_for(lambda: phase_of(server, 1) == "published", seconds=SECONDS)
     note("published")
     summed = [one for one in devices if one not in lost["vectors"]]
     with server.runtime.database.read() as session:

@@ -25,7 +25,7 @@ from tests.live.test_phone_rounds import EPOCHS_SAVED, PHONE, WINDOWS
 from tests.live.test_phone_rounds import data_of as data_of_phone
 from tests.live.test_phone_rounds import page as page
 from tests.live.test_phones import bring_windows, create, join
-from tests.live.test_private_phones import SHOWS_NO_DEVICE
+from tests.live.test_private_phones import HASTE, SHOWS_NO_DEVICE
 from tests.live.test_without_torch import data_of
 from tests.live.walks import DEVICES, agent_toml
 
@@ -68,7 +68,9 @@ def test_a_phone_and_two_boards_end_at_their_mean_of_which_the_server_sees_the_s
         )
         page.goto(f"{here.url}/phone/#take-part")
         for device in DEVICES:
-            here.add_device(agent_toml(tmp_path, device, here.url, here.mqtt, 1.0), enrols=True)
+            config = agent_toml(tmp_path, device, here.url, here.mqtt, 1.0)
+            config.write_text(HASTE + config.read_text())
+            here.add_device(config, enrols=True)
         page.wait_for_function(f"async () => (await ({EPOCHS_SAVED})('{version()}')) > 0")
         page.goto("about:blank")  # closed: its worker is gone
         page.goto(f"{here.url}/phone/#take-part")

@@ -65,7 +65,7 @@ def agent_toml(folder: Path, device: str, url: str, mqtt: int) -> Path:
     path.write_text(
         f'[agent]\ndevice = "{device}"\nfederation = "live"\ndata_dir = "{device}"\n'
         f'[server]\nurl = "{url}"\n[broker]\nhost = "127.0.0.1"\nport = {mqtt}\n'
-        f'[sensors]\ndataset = "synthetic"\noptions = {options}\n'
+        f'[sensors]\ndataset = "synthetic"\noptions = {options}\n[training]\nnice = 0\n'
     )
     return path
 
