@@ -46,7 +46,7 @@ def a_plan() -> Plan:
         model=ModelSpec(name="har_cnn", options={"channels": [8, 8], "feature_dim": 16, "hidden": 24}),
         method={"name": "fedavg"},
         training=TrainingConfig(classes=len(labels), feature_dim=16, epochs=6, batch_size=32, seed=3),
-        rounds=RoundSettings(rounds=1, minimum_clients=3, norm_factor=None, max_weight_ratio=None, deadline_s=3600),
+        rounds=RoundSettings(rounds=1, minimum_clients=3, norm_factor=None, max_weight_ratio=None, deadline_s=600),
         secure=SecureSettings(mode="masked", stage_s=600),
     )
 
