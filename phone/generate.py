@@ -24,6 +24,10 @@ import federation.plan
 from export.program import archive, graph_check, manifest
 from federation.method import Method
 from federation.methods import METHODS
+from federation.methods.fedali import FedAli
+from federation.methods.fedpr import FedPr
+from federation.methods.fedproto import FedProto
+from federation.methods.scaffold import Scaffold
 from federation.protocol import messages
 from federation.secure_sums import messages as sums
 from gaitway.label_text import SPELLED_OUT
@@ -178,22 +182,26 @@ def _in_order(definitions: Mapping[str, Schema]) -> list[str]:
 def _constants() -> Iterator[str]:
     for name in CONSTANTS:
         yield f"export const {name} = {_number(getattr(messages, name))};\n"
-    changes = json.dumps(_weighted_change_methods())
-    words = "Methods to whose secure sums a client adds n · (w_k − w) and n, and nothing else."
-    yield f"/** {words} */\nexport const WEIGHTED_CHANGE_METHODS = {changes};\n"
+    words = "What a client adds to a round's secure sum, of methods whose summands secure_sums/summand.js has."
+    rows = "".join(f"  {name}: {json.dumps(groups)},\n" for name, groups in _sum_groups().items())
+    kind = "@type {Record<string, readonly string[]>}"
+    yield f"/** {words}\n * {kind} */\nexport const SUM_GROUPS = {{\n{rows}}};\n"
     for name, text in PATTERNS.items():
         yield f"export const {name} = /{_pattern_of(text)}/;\n"
     yield "\n"
 
 
-def _weighted_change_methods() -> list[str]:
-    base = Method
-    return [
-        name
+def _sum_groups() -> dict[str, list[str]]:
+    """Return the groups of what a client adds, in their order; the phone has the summands of these classes."""
+    known = {kind.summand for kind in (Method, Scaffold, FedProto, FedPr, FedAli)}
+    adding_up: dict[str, Method] = {"fedali": FedAli(clustering="one_step"), "fedproto": FedProto(average_over="round")}
+    return {
+        name: list(method.sum_groups)
         for name, method in METHODS.items()
-        if (method.summand, method.weight, method.sum_groups) == (base.summand, base.weight, base.sum_groups)
-        and not method().sum_incompatibility
-    ]
+        if method.summand in known
+        and ("weight" not in method.sum_groups or method.weight is Method.weight)
+        and not adding_up.get(name, method()).sum_incompatibility
+    }
 
 
 def _pattern_of(annotated: Any) -> str:

@@ -66,11 +66,6 @@ class ProgramMaker:
             return NONE, f"the server lacks {' and '.join(missing)}: pip install 'gaitway[export]'"
         if reason := method_from_json(plan.method).program_incompatibility:
             return NONE, reason
-        if plan.secure.is_on:  # else they are drawn, lose the round, and so each one after it
-            return NONE, (
-                f"secure.mode={plan.secure.mode}: what a device adds to a secure sum is made with torch; devices "
-                "without it wait"
-            )
         return MAKING, ""
 
     def begin(self, name: str) -> None:

@@ -7,10 +7,10 @@ What a device sends is a row before it has an effect, and so is the end of each 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from aggregator_api.db import epochs, repositories
@@ -21,8 +21,9 @@ from federation.plan import RoundSettings, SecureSettings
 from federation.protocol.messages import BlobPointer, SumOrder, SumPart, UpdateManifest
 from federation.rounds.server_round import RoundPhase
 from federation.secure_sums import server
-from federation.secure_sums.events import FromDevice
+from federation.secure_sums.events import FromDevice, ToDevice
 from federation.secure_sums.live import request_for
+from federation.secure_sums.membership import membership
 from federation.secure_sums.messages import SumRequest, read, written
 from federation.secure_sums.server import ServerStage, ServerState
 from federation.secure_sums.summation import layout_from_json
@@ -174,8 +175,10 @@ def _write(found: SecureSumRow, devices: Mapping[str, SecureSumDeviceRow], old: 
                 setattr(one, column, said)
 
 
-def _devices(session: Session, round_id: int) -> dict[str, SecureSumDeviceRow]:
+def _devices(session: Session, round_id: int, names: Collection[str] | None = None) -> dict[str, SecureSumDeviceRow]:
     query = select(SecureSumDeviceRow).where(SecureSumDeviceRow.round_id == round_id)
+    if names is not None:
+        query = query.where(SecureSumDeviceRow.device.has(DeviceRow.name.in_(names)))
     return {one.device.name: one for one in session.scalars(query)}
 
 
@@ -248,8 +251,9 @@ def _is_awaiting(session: Session, round_id: int, stage: ServerStage, device: st
     if stage not in AWAITED:
         return False
     has, lacks = (getattr(SecureSumDeviceRow, name) for name in AWAITED[stage])
+    # a length is read off a row's head: comparing bytes would read what lies before them, all shares of each row
     query = select(SecureSumDeviceRow.device_id).where(
-        SecureSumDeviceRow.round_id == round_id, has != b"", lacks == b""
+        SecureSumDeviceRow.round_id == round_id, func.length(has) > 0, func.length(lacks) == 0
     )
     if device is not None:
         query = query.join(DeviceRow, DeviceRow.id == SecureSumDeviceRow.device_id).where(DeviceRow.name == device)
@@ -266,19 +270,38 @@ def orders(
     found = session.get(SecureSumRow, row.id)
     if found is None or (device is not None and not _is_awaiting(session, row.id, ServerStage(found.stage), device)):
         return {}
-    state = _state(found, _devices(session, row.id))
-    awaited = set(server.missing(state))
-    is_told = batches is not None and state.stage is ServerStage.KEYS
+    if device is None:
+        state = _state(found, _devices(session, row.id))
+        awaited = set(server.missing(state))
+        said = [each for each in server.repeated(state) if each.device in awaited]
+    else:
+        said = _said_to(session, found, device)
+    is_told = batches is not None and found.stage == ServerStage.KEYS
     return {
-        said.device: SumOrder(
-            kind=said.kind.value,
-            body=said.body.decode(),
-            shared=_pointer(found) if said.shared else None,
-            settled=batches.get(said.device, "") if batches is not None and is_told else None,
+        each.device: SumOrder(
+            kind=each.kind.value,
+            body=each.body.decode(),
+            shared=_pointer(found) if each.shared else None,
+            settled=batches.get(each.device, "") if batches is not None and is_told else None,
         )
-        for said in server.repeated(state)
-        if said.device in awaited and device in (None, said.device)
+        for each in said
     }
+
+
+def _said_to(session: Session, found: SecureSumRow, device: str) -> list[ToDevice]:
+    """Return what one device was told last, for which the rows of its neighbours are read and no others."""
+    is_apart = found.shared_sha256 is not None
+    if found.stage == ServerStage.OPENING and not is_apart:
+        rows = _devices(session, found.round_id)  # the signatures of many
+    else:
+        names = {device}
+        if found.stage in (ServerStage.VECTORS, ServerStage.OPENING):
+            listed = membership(found.request, found.members)
+            places = listed.neighbours(listed.places[device]) if device in listed.places else ()
+            names |= {listed.members[place].device for place in places}
+        rows = _devices(session, found.round_id, names)
+    said = server.repeated_to(_state(found, rows), device, is_apart=is_apart)
+    return [] if said is None else [said]
 
 
 def _pointer(found: SecureSumRow) -> BlobPointer | None:

@@ -166,7 +166,9 @@ def _announced(transition: Transition, a: Announcement) -> None:
     said = transition.agent.announcement
     in_clear = a.continuous and not a.plan.secure.is_on
     needed = a.feature_model if in_clear else a.program
-    lacks_program = transition.policy.runtime == "onnx" and needed is None
+    # a program sends an update, and of a sum's layout torch alone knows here: who was drawn would lose each round
+    adds_up = a.plan.secure.is_on and not a.continuous
+    lacks_program = transition.policy.runtime == "onnx" and (needed is None or adds_up)
     transition.set(announcement=a, untrusted="", unannounced=False, lacks_program=lacks_program)
     if a.presence_check != transition.agent.presence_check:
         transition.set(

@@ -40,7 +40,7 @@ UNANNOUNCED = (
 
 WITHOUT_PROGRAM = (
     "this device has no torch, and its server has no program for it (yet): `program` of GET /v1/federations/{name} "
-    "says why; gaitway[edge] brings torch"
+    "says why, or adds updates up by secure sums, which is done with torch so far; gaitway[edge] brings it"
 )
 WITHDRAWN = "withdrawn by the person: it sends nothing that its windows say until it is told to take part again"
 

@@ -5,6 +5,7 @@ One step tells too little: where two of its inputs share memory, a graph can be 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from federation.training.client_round import train_one, train_stacked
 from federation.training.local_round import LocalRound
 from federation.training.prediction import measure as measure_with_torch
 from federation.tree import flatten, map_tree
-from models.layers.alp import set_inference
+from models.layers.alp import ALP, set_inference
 
 ROUNDING_FACTOR = 10.0
 """How many times as far as torch from itself a program may end from torch."""
@@ -36,6 +37,8 @@ MAX_STEPS = 8
 ONE_BIT = 2.0**-23
 DRAWS = 3
 """Of numbers that are moved by their last bit: one alone may miss what rounding does."""
+OTHER_ROUNDS = (3, 4)
+"""Held against torch where the second one may have met a tie: other orders and dropout."""
 DEVICE = "parity"
 
 
@@ -116,11 +119,15 @@ def run_both(
 
 
 def compare_round(
-    federation: Federation, program: TrainingProgram, examples: Examples, max_steps: int | None = None
+    federation: Federation,
+    program: TrainingProgram,
+    examples: Examples,
+    max_steps: int | None = None,
+    round_number: int = 2,
 ) -> RoundParity:
-    """Run a round of a new client with both, and with torch twice more for what rounding alone does."""
+    """Run a round of a new client with both, and with torch more often for what rounding alone does."""
     setup = federation.setup
-    pair = run_both(federation, program, examples, max_steps=max_steps)
+    pair = run_both(federation, program, examples, round_number=round_number, max_steps=max_steps)
     theirs = outcome_arrays(pair.torch)
     (stacked,) = train_stacked(
         setup,
@@ -128,10 +135,10 @@ def compare_round(
         [federation.broadcast],
         [examples],
         client_ids=[DEVICE],
-        round_number=2,
+        round_number=round_number,
         max_steps=[max_steps],
     )
-    others = [stacked, *(_moved_round(federation, examples, max_steps, seed) for seed in range(DRAWS))]
+    others = [stacked, *(_moved_round(federation, examples, max_steps, round_number, seed) for seed in range(DRAWS))]
     apart = differences(theirs, pair.ours.client | pair.ours.upload)
     itself = [differences(theirs, outcome_arrays(other)) for other in others]
     rounding = {name: max(each[name] for each in itself) for name in apart}
@@ -168,7 +175,9 @@ def serving_difference(federation: Federation, program: TrainingProgram, client:
     return float(np.abs(np.concatenate(found) - expected).max())
 
 
-def _moved_round(federation: Federation, examples: Examples, max_steps: int | None, seed: int) -> LocalRound:
+def _moved_round(
+    federation: Federation, examples: Examples, max_steps: int | None, round_number: int, seed: int
+) -> LocalRound:
     """Run torch's round from parameters and examples of which each number is moved by its last bit, or not."""
     random = torch.Generator().manual_seed(seed)
 
@@ -180,16 +189,26 @@ def _moved_round(federation: Federation, examples: Examples, max_steps: int | No
     broadcast = {**federation.broadcast, **map_tree(moved, {"params": federation.broadcast.get("params", {})})}
     client = federation.initial._replace(params=map_tree(moved, federation.initial.params))
     near = examples._replace(x=moved(examples.x))
-    return train_one(federation.setup, client, broadcast, near, client_id=DEVICE, round_number=2, max_steps=max_steps)
+    return train_one(
+        federation.setup, client, broadcast, near, client_id=DEVICE, round_number=round_number, max_steps=max_steps
+    )
 
 
 def check_round(federation: Federation, program: TrainingProgram, examples: Examples) -> RoundParity:
     """Hold a program against torch for a second round of at most `MAX_STEPS` steps.
 
+    ALP layers choose: of two prototypes whose scores are equal up to rounding, either may get a token, and a gradient
+    that this moves across 0 moves a parameter by two of Adam's steps. A round that ends too far by such a choice says
+    nothing, so two others are held against torch, and both must end near; a program that is wrong is wrong in each.
+
     Raises:
         ProgramError: if it ends further from torch than rounding explains, or with another score.
     """
-    parity = compare_round(after_one_round(federation, examples), program, examples, MAX_STEPS)
+    after = after_one_round(federation, examples)
+    parity = compare_round(after, program, examples, MAX_STEPS)
+    if not parity.ratio <= ROUNDING_FACTOR and any(isinstance(each, ALP) for each in module_of(federation).modules()):
+        others = [compare_round(after, program, examples, MAX_STEPS, number) for number in OTHER_ROUNDS]
+        parity = max(others, key=lambda each: math.inf if math.isnan(each.ratio) else each.ratio)
     # written so that a NaN fails
     if not parity.ratio <= ROUNDING_FACTOR:
         raise ProgramError(

@@ -50,6 +50,10 @@ MAX_INLINE_BYTES = 64 * 1024
 """Of what all members are told alike: what is longer comes apart from what each is told, once for all."""
 
 
+APART = b"apart"
+"""Stands for what all are told by a blob, in a message of which that alone is needed."""
+
+
 class ServerStage(StrEnum):
     """What the server waits for, or how it has ended."""
 
@@ -114,6 +118,36 @@ def repeated(state: ServerState) -> tuple[ToDevice, ...]:
     order = list(_CLOSINGS)
     before = order[order.index(state.stage) - 1]
     return _CLOSINGS[before](state.model_copy(update={"stage": before})).messages
+
+
+def repeated_to(state: ServerState, device: str, *, is_apart: bool) -> ToDevice | None:
+    """Return what one device was told last, as `repeated` has it; None where it was told nothing.
+
+    Of what others have said, its neighbours' shares and heads of vectors are enough; where all are told alike by a blob
+    (`is_apart`), that blob's content is not made again.
+    """
+    if state.stage is ServerStage.KEYS:
+        return ToDevice(device, ServerMessage.REQUEST, state.request) if device in state.identities else None
+    if state.stage not in _CLOSINGS:
+        return None
+    listed = membership(state.request, state.members)
+    if device not in listed.places:
+        return None
+    own = listed.places[device]
+    if state.stage is ServerStage.VECTORS:
+        return ToDevice(device, ServerMessage.SHARES, _delivered(state, listed, own)) if own in state.dealers else None
+    if state.stage is ServerStage.OPENING:
+        signatures = () if is_apart else _signatures(state, listed)
+        heads = {listed.places[name]: payload for name, payload in state.vectors.items()}
+        shared = APART if is_apart else b""
+        said = ToDevice(device, ServerMessage.CONFIRMED, _confirmed(state, listed, own, signatures, heads), shared)
+        return said if own in heads else None
+    body, kind = (
+        (state.members, ServerMessage.MEMBERS)
+        if state.stage is ServerStage.SHARES
+        else (state.included, ServerMessage.INCLUDED)
+    )
+    return ToDevice(device, kind, *_apart(body))
 
 
 def missing(state: ServerState) -> Collection[str]:
@@ -331,24 +365,47 @@ def _close_lists(state: ServerState) -> ServerStep:
     listed = membership(state.request, state.members)
     if (came := len(state.signatures)) < listed.degree.quorum:
         return _failed(state, f"{came} members have signed the list, {listed.degree.quorum} are needed")
-    signatures = tuple(
-        MemberSignature(member=listed.places[name], signature=read(Confirmation, payload).signature)
-        for name, payload in sorted(state.signatures.items())
-    )[: listed.degree.quorum]
+    signatures = _signatures(state, listed)
     heads = {listed.places[name]: payload for name, payload in state.vectors.items()}
     apart = written(SignatureList(included=digest(state.included), signatures=signatures))
     if len(apart) <= MAX_INLINE_BYTES:
         apart = b""
+    told = () if apart else signatures
     messages = []
     for name in sorted(state.vectors):
-        near = [other for other in listed.neighbours(listed.places[name]) if other in heads]
-        confirmed = ConfirmedList(
-            included=digest(state.included),
-            signatures=() if apart else signatures,
-            heads=tuple(SignedHead(member=other, head=heads[other]) for other in near),
-        )
-        messages.append(ToDevice(name, ServerMessage.CONFIRMED, written(confirmed), apart))
+        body = _confirmed(state, listed, listed.places[name], told, heads)
+        messages.append(ToDevice(name, ServerMessage.CONFIRMED, body, apart))
     return ServerStep(state.model_copy(update={"stage": ServerStage.OPENING}), tuple(messages))
+
+
+def _signatures(state: ServerState, listed: Membership) -> tuple[MemberSignature, ...]:
+    """Return as many signatures of the list as a quorum has."""
+    return tuple(
+        MemberSignature(member=listed.places[name], signature=read(Confirmation, payload).signature)
+        for name, payload in sorted(state.signatures.items())[: listed.degree.quorum]
+    )
+
+
+def _confirmed(
+    state: ServerState,
+    listed: Membership,
+    own: int,
+    signatures: tuple[MemberSignature, ...],
+    heads: Mapping[int, bytes],
+) -> bytes:
+    """Write what a member is told before it opens shares: the signatures, and what its neighbours have signed."""
+    near = tuple(SignedHead(member=other, head=heads[other]) for other in listed.neighbours(own) if other in heads)
+    return written(ConfirmedList(included=digest(state.included), signatures=signatures, heads=near))
+
+
+def _delivered(state: ServerState, listed: Membership, own: int) -> bytes:
+    """Write what a dealer's neighbours have dealt to it."""
+    shares = []
+    for dealer in listed.neighbours(own):
+        if dealer in state.dealers:
+            sealed = _read_shares(state.shares[listed.members[dealer].device]).sealed
+            shares.append(SealedShare(sender=dealer, sealed=sealed[listed.neighbours(dealer).index(own)]))
+    return written(DeliveredShares(members=listed.digest, dealers=state.dealers, shares=tuple(shares)))
 
 
 def _close_opening(state: ServerState) -> ServerStep:

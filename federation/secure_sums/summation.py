@@ -127,13 +127,14 @@ def layout_of(method: Method, training: TrainingConfig, client: Client, settings
     summand = method.summand(Update("", 0, 0, upload), broadcast, settings)
     segments = []
     for group, kind in method.sum_groups.items():
-        steps, bound = _scale(kind, settings)
+        steps, bound = scale(kind, settings)
         flat = flatten({group: summand[group]})
         segments += [Segment(name, tuple(value.shape), steps, bound) for name, value in flat.items()]
     return SumLayout(tuple(segments))
 
 
-def _scale(kind: SumKind, settings: SecureSettings) -> tuple[int, int]:
+def scale(kind: SumKind, settings: SecureSettings) -> tuple[int, int]:
+    """Return how many steps a 1 has in a group of this kind, and the bound of its numbers in steps."""
     if kind is SumKind.WHOLE:
         return 1, MAX_DIFFERENCE
     if kind is SumKind.COUNT:

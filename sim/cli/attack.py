@@ -32,7 +32,10 @@ def attack(
     cache: Annotated[Path, typer.Option(help="Where processed windows are kept.")] = Path(".cache/windows"),
     at: Annotated[
         Literal["start", "end"],
-        typer.Option(help="The run's first round, whose model has learnt nothing, or the one after its last."),
+        typer.Option(
+            help="The run's first round, whose model has learnt nothing, or the one after its last, which begins with "
+            "the server's state in RUN/checkpoint.bin; the files in RUN/models are not read."
+        ),
     ] = "start",
     noise: Annotated[
         float,

@@ -20,6 +20,7 @@ from federation.records import Batch, Client, Examples, Output, SumKind, Tensors
 from federation.secure_sums.summation import SumLayout, decoded, encoded, layout_of
 from federation.seeds import generator
 from federation.training.local_round import Setup
+from federation.tree import flatten
 from gaitway.tasks import TargetKind
 from sim import checkpoint
 from sim.data.federated_data import FederatedData
@@ -32,7 +33,7 @@ from sim.results.writing import CHECKPOINT
 from sim.run import build_simulation
 
 At = Literal["start", "end"]
-"""Which round is attacked: the run's first one, or the one that would follow its last."""
+"""Which round is attacked: the run's first one, or the one that would follow its last, by the run's checkpoint."""
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and of how much."""
 EVALUATED_TOGETHER = 512
@@ -136,6 +137,11 @@ class AttackedRound:
         found: dict[str, Vector] = {}
         for done, (name, result) in enumerate(self.engine.run(jobs, self.number)):
             progress(f"device {name} trains as in round {self.number}", done, len(jobs))
+            if broken := not_finite(result.upload):
+                raise AnalysisError(
+                    f"{name} trains round {self.number} to numbers that are not finite ({broken}); there is nothing to "
+                    "attack in a round that diverges: lower the run's learning rate"
+                )
             update = Update(name, len(examples[name].y), 0, result.upload)
             found[name] = encoded(self.setup.method, self.layout, update, self.broadcast, self.secure).astype(float)
         return dict(sorted(found.items()))
@@ -163,6 +169,12 @@ class AttackedRound:
         return ~np.repeat(told, [math.prod(segment.shape) for segment in self.layout.segments])
 
 
+def not_finite(tree: Tree) -> str:
+    """Return the name of the first tensor that has a NaN or an infinity; empty where there is none."""
+    flat = {name: value for name, value in flatten(tree).items() if value.is_floating_point()}
+    return next((name for name, value in flat.items() if not bool(torch.isfinite(value).all())), "")
+
+
 def shares_of(y: Tensor, classes: int) -> NDArray[np.float64]:
     """Return which share of some examples is of each class (C,)."""
     counts: NDArray[np.float64] = torch.bincount(y.flatten().long(), minlength=classes).double().numpy()
@@ -180,7 +192,8 @@ def attacked_round(
     """Let up to so many devices train a round of a run, each with its own examples.
 
     Raises:
-        AnalysisError: if the examples have no classes, devices have several networks, or the run left no state.
+        AnalysisError: if the examples have no classes, devices have several networks, or the run left no state or one
+            that is not finite.
     """
     networks = architectures(settings)
     setup = networks[0].setup
@@ -195,6 +208,12 @@ def attacked_round(
         if saved is None:
             raise AnalysisError(f"there is no state of a last round ({CHECKPOINT}); attack the first: --at start")
         simulation.restore(saved)
+    if broken := not_finite(simulation.state):
+        where = f"{run / CHECKPOINT}, round {simulation.round_number}" if run and at == "end" else "the first round"
+        raise AnalysisError(
+            f"the model that is to be attacked has numbers that are not finite ({broken}; {where}): the run has "
+            "diverged; run it again with a lower learning rate, or attack its first round: --at start"
+        )
     names = sorted(data.train_sizes)
     draw = generator(settings.training.seed, "attacked devices")
     chosen = sorted(draw.choice(names, min(devices, len(names)), replace=False).tolist())

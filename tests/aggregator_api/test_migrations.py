@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -74,6 +75,29 @@ def test_rows_of_every_version_come_through(database: Database, revision: str) -
     with database.read() as session:  # the program can read them
         for row in mapped_classes():
             session.scalars(select(row)).unique().all()
+
+
+@pytest.mark.parametrize("database", ON_BOTH, indirect=True)
+def test_the_newest_migration_is_taken_back_with_rows_and_made_again(database: Database) -> None:
+    before, newest = revisions()[-2:]
+    database.migrate(before)
+    rows = fill(database)
+    assert len(rows) >= 9
+    database.migrate(newest)
+    added = contents(database)
+    downgrade(database, before)
+    assert contents(database) == rows
+    database.migrate(newest)
+    assert contents(database) == added
+
+
+def downgrade(database: Database, revision: str) -> None:
+    """Go back to an earlier version, as an operator does with alembic's own command."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with database.engine.connect() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, revision)
 
 
 @pytest.mark.parametrize("database", ON_BOTH, indirect=True)

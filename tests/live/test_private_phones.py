@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 pytestmark = [*needs, pytest.mark.slow, pytest.mark.timeout(1800)]
 NAME = "phone-1"
+HASTE = "[training]\nnice = 0\n"
+"""A busy machine leaves nothing to the nicest, and here there is nobody to make room for."""
 SHOWS_NO_DEVICE = (
     "SELECT count(*) FROM updates WHERE json_extract(manifest, '$.sum') IS NULL",
     "SELECT count(*) FROM contributions",
@@ -78,6 +80,7 @@ def everybody(here: Fleet, folder: Path, plan: Plan, page: Page) -> Tree:
     create(here, plan)
     for device, transport in zip(DEVICES, ("mqtt", "http"), strict=True):
         config = agent_toml(folder, device, here.url, here.mqtt, MINUTES, "", transport)
+        config.write_text(HASTE + config.read_text())
         here.add_device(config, enrols=True)
     bring_windows(here, page, NAME)  # before it joins: it sends the sums of all of them at once
     join(here, page, NAME)

@@ -28,7 +28,7 @@ from federation.training.local_round import Setup
 from federation.training.prediction import measure
 from har_pipeline import dataset_labels, dataset_settings
 from models import build
-from tests.live.fleet import embedded, fleet
+from tests.live.fleet import PATIENCE_S, embedded, fleet
 
 ROUNDS = 4
 WITH, WITHOUT = "s00_phone100-waist", "s00_phone100-shin"
@@ -65,7 +65,7 @@ def agent_toml(folder: Path, device: str, url: str, mqtt: int) -> Path:
     path.write_text(
         f'[agent]\ndevice = "{device}"\nfederation = "live"\ndata_dir = "{device}"\n'
         f'[server]\nurl = "{url}"\n[broker]\nhost = "127.0.0.1"\nport = {mqtt}\n'
-        f'[sensors]\ndataset = "synthetic"\noptions = {options}\n'
+        f'[sensors]\ndataset = "synthetic"\noptions = {options}\n[training]\nnice = 0\n'
     )
     return path
 
@@ -130,6 +130,7 @@ def _examples(data: LocalData, *, holdout: bool = False) -> Examples:
 
 @pytest.mark.ci
 @pytest.mark.service
+@pytest.mark.timeout(3 * PATIENCE_S)  # the waits end first, and show what every program said
 def test_a_device_without_torch_and_one_with_it_make_a_model_that_is_better_than_each_alone(tmp_path: Path) -> None:
     with fleet(tmp_path, lambda name: torch_hidden(tmp_path, name, {WITHOUT}), broker=embedded) as here:
         here.get("/v1/federations", {"name": "live", "plan": plan().model_dump(mode="json")})

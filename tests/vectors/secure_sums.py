@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,14 +18,21 @@ import numpy as np
 import torch
 
 from federation import wire
+from federation.method import Method
+from federation.methods import method_to_json
+from federation.methods.fedali import FedAli
 from federation.methods.fedavg import FedAvg
+from federation.methods.fedpr import FedPr
+from federation.methods.fedproto import FedProto
+from federation.methods.scaffold import Scaffold
 from federation.plan import SecureSettings
-from federation.records import Update
+from federation.records import Tree, Update
 from federation.secure_sums import server
 from federation.secure_sums.events import ServerMessage, ToDevice, ToServer, VectorReady
 from federation.secure_sums.neighbours import degree_for, neighbours_of
 from federation.secure_sums.server import ServerStage
-from federation.secure_sums.summation import Segment, SumLayout, encoded
+from federation.secure_sums.summation import Segment, SumLayout, encoded, scale
+from federation.tree import flatten
 from tests.federation.secure_sums.small_sums import LAYOUT, Network, identity, request
 
 PATH = Path(__file__).parent / "secure_sums.json"
@@ -93,20 +99,28 @@ def _case(
     }
 
 
-def _change(name: str, examples: int, **limits: Any) -> dict[str, Any]:
-    """What a client of FedAvg adds, of numbers that are cut off, halves between two steps, and odd shapes."""
-    settings, method = SecureSettings(mode="masked", **limits), FedAvg()
+def _change(name: str, examples: int, method: Method = FedAvg(), **limits: Any) -> dict[str, Any]:
+    """What a client adds, of numbers that are cut off, halves between two steps, and odd shapes."""
+    settings = SecureSettings(mode="masked", **limits)
     draw = torch.Generator().manual_seed(examples)
     start = {"body.weight": torch.randn(3, 2, generator=draw), "head.bias": torch.randn(5, generator=draw)}
     start["head.bias"][0] = 0.0
     moved = {key: value + 2 * torch.randn(value.shape, generator=draw) for key, value in start.items()}
     moved["head.bias"][0] = 1.5 / settings.steps / examples
-    broadcast, update = {"params": start}, Update("", examples, 1, {"params": moved})
-    bound = math.ceil(settings.max_change * settings.max_weight * settings.steps)
-    segments = [Segment(f"params/{key}", tuple(value.shape), settings.steps, bound) for key, value in start.items()]
-    layout = SumLayout((*segments, Segment("weight", (), 1, settings.max_weight)))
+    broadcast: Tree = {"params": start}
+    upload: Tree = {"params": moved, **_more(method, draw, broadcast)}
+    upload = {group: upload[group] for group in upload if group in method.upload_groups}
+    update = Update("", examples, 1, upload)
+    summand = method.summand(update, broadcast, settings)
+    segments = []
+    for group, kind in method.sum_groups.items():
+        steps, bound = scale(kind, settings)
+        flat = flatten({group: summand[group]})
+        segments += [Segment(key, tuple(value.shape), steps, bound) for key, value in flat.items()]
+    layout = SumLayout(tuple(segments))
     return {
         "name": name,
+        "method": method_to_json(method),
         "examples": examples,
         "limits": settings.model_dump(mode="json"),
         "broadcast": _base64(wire.encode(broadcast)),
@@ -114,6 +128,21 @@ def _change(name: str, examples: int, **limits: Any) -> dict[str, Any]:
         "layout": layout.digest.hex(),
         "numbers": encoded(method, layout, update, broadcast, settings).tolist(),
     }
+
+
+def _more(method: Method, draw: torch.Generator, broadcast: Tree) -> Tree:
+    """What a client of the method sends besides parameters: large numbers too, a class without examples."""
+    if isinstance(method, Scaffold):
+        return {"variate": {"body.weight": 40 * torch.randn(3, 2, generator=draw), "head.bias": torch.zeros(5)}}
+    if isinstance(method, FedAli):
+        centres = {"alp.": torch.randn(4, 3, generator=draw)}
+        broadcast["prototypes"] = centres
+        near = centres["alp."][[1, 1, 3, 0]] + 0.1 * torch.randn(4, 3, generator=draw)
+        return {"prototypes": {"alp.": near}}
+    if isinstance(method, (FedProto, FedPr)):
+        rows = 40 * torch.randn(3, 4, generator=draw)
+        return {"prototypes": rows, "counts": torch.tensor([700.0, 0.0, 2.0])}
+    return {}
 
 
 def vectors() -> dict[str, Any]:
@@ -129,6 +158,12 @@ def vectors() -> dict[str, Any]:
         "changes": [
             _change("thirty examples", 30),
             _change("more examples than the limit, and small bounds", 700, max_weight=64, max_change=0.5, steps=7),
+            _change("weighed alike", 31, FedAvg(weighting="uniform")),
+            _change("variates", 32, Scaffold()),
+            _change("prototypes by their examples", 33, FedProto(average_over="round"), max_weight=64),
+            _change("prototypes that count alike", 34, FedProto(average_over="round", weighting="uniform")),
+            _change("prototypes and parameters", 35, FedPr()),
+            _change("a step of Lloyd's", 36, FedAli(clustering="one_step")),
         ],
         "sums": [
             _case("three of 32 bits", 3, 1),

@@ -1,7 +1,7 @@
 /** Why a phone does not take part in a federation, in words for its owner; empty where it can. */
 
 import { labelText } from "../labels.js";
-import { WEIGHTED_CHANGE_METHODS } from "./messages.generated.js";
+import { SUM_GROUPS } from "./messages.generated.js";
 
 /** @typedef {import("./messages.js").Announcement} Announcement */
 
@@ -18,7 +18,7 @@ export function ineligibleReason({ plan, continuous, feature_model: network, pro
   }
   if (data.input !== null) return "this federation learns from images; a phone has windows of its motion sensors";
   const { secure } = plan;
-  if (secure && secure.mode !== "off" && !continuous && !WEIGHTED_CHANGE_METHODS.includes(String(method.name))) {
+  if (secure && secure.mode !== "off" && !continuous && !Object.hasOwn(SUM_GROUPS, String(method.name))) {
     return (
       `in this federation the server learns the sum of a round's updates alone (secure sums), and what ${method.name} adds to ` +
       "it a browser cannot compute yet; its operator can make another one for phones"

@@ -22,8 +22,25 @@ import {
 
 export const MESSAGE_BYTES = 262_144;
 export const MAX_CLASS_SCORES = 20;
-/** Methods to whose secure sums a client adds n · (w_k − w) and n, and nothing else. */
-export const WEIGHTED_CHANGE_METHODS = ["fedavg", "fedprox", "fedavgm", "fedadam", "fedyogi", "fedper", "fedrep", "fedbabu", "fedala", "ditto", "moon"];
+/** What a client adds to a round's secure sum, of methods whose summands secure_sums/summand.js has.
+ * @type {Record<string, readonly string[]>} */
+export const SUM_GROUPS = {
+  fedavg: ["params", "weight"],
+  fedprox: ["params", "weight"],
+  fedavgm: ["params", "weight"],
+  fedadam: ["params", "weight"],
+  fedyogi: ["params", "weight"],
+  scaffold: ["params", "weight", "variate"],
+  fedper: ["params", "weight"],
+  fedrep: ["params", "weight"],
+  fedbabu: ["params", "weight"],
+  fedala: ["params", "weight"],
+  ditto: ["params", "weight"],
+  moon: ["params", "weight"],
+  fedproto: ["prototypes", "counts"],
+  fedpr: ["params", "weight", "prototypes", "counts"],
+  fedali: ["params", "weight", "centre_sums", "centre_counts"],
+};
 export const NAME = /^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$/;
 export const SHA256 = /^[0-9a-f]{64}$/;
 export const INSTANCE = /^[0-9a-f]{32}$/;

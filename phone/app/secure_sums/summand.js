@@ -2,6 +2,7 @@
 
 import { roundHalfEven } from "../learning/numbers.js";
 import { WireError } from "../protocol/errors.js";
+import { SUM_GROUPS } from "../protocol/messages.generated.js";
 import { joined, utf8 } from "../protocol/signing.js";
 import { digest } from "./membership.js";
 
@@ -26,28 +27,139 @@ export function sumsLayout(features, classes, maxWeight) {
 }
 
 /**
- * What is added in a round, n · (w_k − w) and n, and what it means: `Method.summand` and `encoded` in Python.
+ * What is added in a round, and what it means: `Method.summand` and `encoded` in Python.
+ * @param {Record<string, unknown>} method of the plan
  * @param {Record<string, Tensor>} upload as it would travel @param {Record<string, Tensor>} broadcast that it began with
- * @param {number} examples @param {import("../protocol/messages.generated.js").SecureSettings} limits
- * @returns {{layout: Segment[], vector: Float64Array}}
+ * @param {number} examples @param {SecureSettings} limits @returns {{layout: Segment[], vector: Float64Array}}
  */
-export function weightedChange(upload, broadcast, examples, { steps, max_change: maxChange, max_weight: maxWeight }) {
-  const weight = Math.min(examples, maxWeight);
-  const bound = Math.ceil(maxChange * maxWeight * steps);
-  const names = Object.keys(upload).filter((name) => name.startsWith("params/"));
-  const layout = names.map((name) => ({ name, shape: [...upload[name].shape], steps, bound }));
-  const vector = new Float64Array(names.reduce((size, name) => size + upload[name].data.length, 1));
+export function summandOf(method, upload, broadcast, examples, limits) {
+  const parts = SUM_GROUPS[String(method.name)].flatMap((group) => GROUPS[group]({ method, upload, broadcast, examples, limits }));
+  const vector = new Float64Array(parts.reduce((size, { values }) => size + values.length, 0));
   let at = 0;
-  for (const name of names) {
-    const [now, before] = [upload[name].data, broadcast[name]?.data];
-    if (before?.length !== now.length) throw new WireError(`what the round began with has no tensor ${name} of this shape`);
-    for (let i = 0; i < now.length; i++) {
-      const change = Math.min(Math.max(Number(now[i]) - Number(before[i]), -maxChange), maxChange);
-      vector[at++] = Math.min(Math.max(roundHalfEven(change * weight * steps), -bound), bound);
-    }
+  for (const { values, steps, bound } of parts) {
+    for (const value of values) vector[at++] = Math.min(Math.max(roundHalfEven(value * steps), -bound), bound);
   }
-  vector[at] = weight;
-  return { layout: [...layout, { name: "weight", shape: [], steps: 1, bound: maxWeight }], vector };
+  return { layout: parts.map(({ name, shape, steps, bound }) => ({ name, shape, steps, bound })), vector };
+}
+
+/** @typedef {import("../protocol/messages.generated.js").SecureSettings} SecureSettings */
+/** @typedef {Segment & {values: ArrayLike<number> & Iterable<number>}} Part with its numbers, in units of 1 */
+/**
+ * @typedef {{method: Record<string, unknown>, upload: Record<string, Tensor>, broadcast: Record<string, Tensor>,
+ *   examples: number, limits: SecureSettings}} Trained
+ */
+
+/** By group of `Method.sum_groups`. @type {Record<string, (trained: Trained) => Part[]>} */
+const GROUPS = {
+  params: ({ method, upload, broadcast, examples, limits }) => {
+    const { steps, max_change: most, max_weight: maxWeight } = limits;
+    const weight = weightOf(method, examples, maxWeight);
+    return tensorsOf(upload, "params").map(([name, { shape, data }]) => {
+      const before = numbersOf(tensorOf(broadcast, name, data.length).data);
+      const values = Float64Array.from(numbersOf(data), (now, i) => cut(now - before[i], most) * weight);
+      return { name, shape: [...shape], steps, bound: Math.ceil(most * maxWeight * steps), values };
+    });
+  },
+  weight: ({ method, examples, limits: { max_weight: bound } }) => [
+    { name: "weight", shape: [], steps: 1, bound, values: [weightOf(method, examples, bound)] },
+  ],
+  variate: ({ upload, limits: { steps, max_value: most } }) =>
+    tensorsOf(upload, "variate").map(([name, { shape, data }]) => {
+      const values = Float64Array.from(numbersOf(data), (value) => cut(value, most));
+      return { name, shape: [...shape], steps, bound: Math.ceil(most * steps), values };
+    }),
+  prototypes: (trained) => {
+    const { shape, data } = tensorOf(trained.upload, "prototypes");
+    const { steps, max_value: most, max_weight: maxWeight } = trained.limits;
+    const [weights, dim] = [classWeights(trained), shape[1]];
+    // a class without examples adds nothing, whatever its row holds
+    const values = Float64Array.from(numbersOf(data), (value, i) => {
+      const weight = weights[Math.floor(i / dim)];
+      return weight > 0 ? cut(value, most) * weight : 0;
+    });
+    return [{ name: "prototypes", shape: [...shape], steps, bound: Math.ceil(most * maxWeight * steps), values }];
+  },
+  counts: (trained) => {
+    const values = classWeights(trained);
+    return [{ name: "counts", shape: [values.length], steps: 1, bound: trained.limits.max_weight, values }];
+  },
+  centre_sums: (trained) => {
+    const { steps, max_value: most, max_weight: maxWeight } = trained.limits;
+    return nearestCentres(trained).map(({ block, shape, rows, nearest }) => {
+      const [dim, values] = [shape[1], new Float64Array(rows.length)];
+      nearest.forEach((centre, row) => {
+        for (let i = 0; i < dim; i++) values[centre * dim + i] += rows[row * dim + i];
+      });
+      return { name: `centre_sums${block}`, shape, steps, bound: Math.ceil(most * maxWeight * steps), values };
+    });
+  },
+  centre_counts: (trained) =>
+    nearestCentres(trained).map(({ block, shape: [count], nearest }) => {
+      const values = new Float64Array(count);
+      for (const centre of nearest) values[centre]++;
+      return { name: `centre_counts${block}`, shape: [count], steps: 1, bound: trained.limits.max_weight, values };
+    }),
+};
+
+/** @param {Record<string, unknown>} method @param {number} examples @param {number} most */
+function weightOf({ weighting = "examples" }, examples, most) {
+  return Math.min(weighting === "examples" ? examples : 1, most);
+}
+
+/** How much each class's prototype counts: its examples, or 1 where the phone has any. @param {Trained} trained */
+function classWeights({ method: { name, weighting = "examples" }, upload, limits: { max_weight: most } }) {
+  const byExamples = name !== "fedpr" && weighting === "examples";
+  const { data } = tensorOf(upload, "counts");
+  return Float64Array.from(numbersOf(data), (count) => (byExamples ? Math.min(roundHalfEven(count), most) : Number(count > 0)));
+}
+
+/**
+ * Of each block's prototypes, cut off, the centre that each is nearest to, the first of those equally near; in float64,
+ * where Python has float32: one that lies halfway between two centres may be nearest to the other one there.
+ * @param {Trained} trained
+ */
+function nearestCentres({ upload, broadcast, limits: { max_value: most } }) {
+  return tensorsOf(upload, "prototypes").map(([name, { shape, data }]) => {
+    const rows = Float64Array.from(numbersOf(data), (value) => cut(value, most));
+    const [dim, centres] = [shape[1], numbersOf(tensorOf(broadcast, name, data.length).data)];
+    const nearest = Array.from({ length: shape[0] }, (_, row) => nearestOf(rows.subarray(row * dim, (row + 1) * dim), centres));
+    return { block: name.slice("prototypes".length), shape: [...shape], rows, nearest };
+  });
+}
+
+/** @param {Float64Array} row @param {ArrayLike<number>} centres of as many numbers each */
+function nearestOf(row, centres) {
+  let [least, nearest] = [Infinity, 0];
+  for (let centre = 0; centre * row.length < centres.length; centre++) {
+    const distance = row.reduce((sum, value, i) => sum + (value - centres[centre * row.length + i]) ** 2, 0);
+    if (distance < least) [least, nearest] = [distance, centre];
+  }
+  return nearest;
+}
+
+/** @param {number} value @param {number} most */
+function cut(value, most) {
+  return Math.min(Math.max(value, -most), most);
+}
+
+/** Numbers alone, as everything that is added is of them. @param {Tensor["data"]} data */
+function numbersOf(data) {
+  if (data instanceof BigInt64Array) return Float64Array.from(data, Number);
+  return data;
+}
+
+/** @param {Record<string, Tensor>} tree @param {string} group */
+function tensorsOf(tree, group) {
+  return Object.entries(tree).filter(([name]) => name.startsWith(`${group}/`));
+}
+
+/** @param {Record<string, Tensor>} tree @param {string} name @param {number} [length] that it must have */
+function tensorOf(tree, name, length) {
+  const found = tree[name];
+  if (!found || (length !== undefined && found.data.length !== length)) {
+    throw new WireError(`what the round began with, or has made, has no tensor ${name} of this shape`);
+  }
+  return found;
 }
 
 /** The SHA-256 of names, shapes and scales, as Python writes them. @param {Segment[]} layout @returns {Promise<Bytes>} */

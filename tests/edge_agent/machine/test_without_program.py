@@ -5,6 +5,7 @@ from __future__ import annotations
 from edge_agent.machine.commands import FetchBlob, StartJob
 from edge_agent.machine.events import Announced, BlobFetched, Connected, DataReady
 from edge_agent.machine.state import WITHOUT_PROGRAM, status_of
+from federation.plan import SecureSettings
 from tests.edge_agent.factories import announcement, pointer
 from tests.edge_agent.state_machine import A, Device, ready
 
@@ -42,3 +43,11 @@ def test_a_device_without_torch_makes_a_continuous_federations_sums_of_its_netwo
 
 def test_a_device_with_torch_needs_no_program() -> None:
     assert ready().announced(1, program=PROGRAM).asked(FetchBlob) == [FetchBlob(pointer(), None)]
+
+
+def test_a_device_without_torch_waits_where_updates_are_added_up_though_phones_have_a_program() -> None:
+    said = announcement(0, "waiting", None, program=PROGRAM)
+    private = said.plan.model_copy(update={"secure": SecureSettings(mode="masked")})
+    device = Device(runtime="onnx").on(Connected(), DataReady(40))
+    device.on(Announced(said.model_copy(update={"plan": private})))
+    assert (device.status, status_of(device.agent).detail) == ("collecting", WITHOUT_PROGRAM)

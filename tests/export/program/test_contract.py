@@ -12,6 +12,7 @@ from export.program.exporter import EVALUATION_BATCH, export_program
 from export.program.host import DeviceExamples, measure
 from export.program.parity import (
     ROUNDING_FACTOR,
+    RoundParity,
     as_arrays,
     check_round,
     compare_round,
@@ -128,12 +129,26 @@ def test_what_cannot_be_a_program_is_refused_in_words(name: str) -> None:
         export_program(federation._replace(setup=setup))
 
 
-def test_the_gate_sees_a_learning_rate_that_is_off_by_a_hundredth() -> None:
+@pytest.mark.parametrize("network_name", ["dense", "hart_alp"])
+def test_the_gate_sees_a_learning_rate_that_is_off_by_a_hundredth(network_name: str) -> None:
     """And so anything else that is wrong by as much: the gate is not so wide that all pass."""
-    federation, program = loaded("fedavg")
+    federation, program = loaded("fedavg", network_name)
     wrong = program.manifest.training.model_copy(update={"lr": federation.setup.training.lr * 1.01})
     program.manifest = program.manifest.model_copy(update={"training": wrong})
     with pytest.raises(ProgramError, match="rounding"):
+        check_round(federation, program, generated_examples(federation, 11))
+
+
+def test_where_alp_layers_meet_a_tie_two_other_rounds_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tied(*given: Any) -> RoundParity:
+        found, is_second = compare_round(*given), len(given) == 4
+        return found._replace(ratio=7223.0) if is_second else found
+
+    monkeypatch.setattr("export.program.parity.compare_round", tied)
+    federation, program = loaded("fedavg", "hart_alp")
+    assert check_round(federation, program, generated_examples(federation, 11)).ratio < ROUNDING_FACTOR
+    federation, program = loaded("fedavg")  # without a choice there is no tie
+    with pytest.raises(ProgramError, match="7223 times as far"):
         check_round(federation, program, generated_examples(federation, 11))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from federation.protocol.signing import Kind, unwrap, wrap
 from federation.secure_sums import client, server
 from federation.secure_sums.client import ClientStage
 from federation.secure_sums.events import FromDevice, FromServer, ServerMessage, ToServer, VectorReady
+from federation.secure_sums.membership import membership
 from federation.secure_sums.messages import (
     EncryptedShares,
     PublicKeys,
@@ -276,3 +278,47 @@ def test_what_comes_again_is_answered_again_and_what_comes_too_early_changes_not
         early = client.step(own, first.state, FromServer(kind, b"{}"))
         assert (early.state, early.message) == (first.state, None)
         assert "before its time" in early.reason
+
+
+@dataclass
+class Asking(Network):
+    """In each stage every device asks again what it was told last."""
+
+    seen: set[ServerStage] = field(default_factory=set)
+
+    def take(self, state: ServerState, event: FromDevice) -> ServerState:
+        for said in server.repeated(state) if state.stage not in self.seen else ():
+            is_apart = bool(said.shared) and state.stage is ServerStage.OPENING
+            near = neighbourhood(state, said.device, all_sign=not is_apart)
+            found = server.repeated_to(near, said.device, is_apart=is_apart)
+            assert found is not None
+            assert found == said or (is_apart and found == said._replace(shared=server.APART))
+        self.seen.add(state.stage)
+        return super().take(state, event)
+
+
+def neighbourhood(state: ServerState, name: str, *, all_sign: bool) -> ServerState:
+    """Return a state without what a device's neighbours have not said."""
+    if not state.members:
+        return state
+    listed = membership(state.request, state.members)
+    near = {name, *(listed.members[place].device for place in listed.neighbours(listed.places[name]))}
+    own = {
+        each: {other: said for other, said in getattr(state, each).items() if other in near}
+        for each in ("keys", "shares", "vectors", *(() if all_sign else ("signatures",)))
+    }
+    return state.model_copy(update=own)
+
+
+@pytest.mark.parametrize("inline_bytes", [server.MAX_INLINE_BYTES, 100])
+def test_each_device_is_told_again_the_same_from_its_neighbours_messages_alone(
+    inline_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MAX_INLINE_BYTES", inline_bytes)
+    names = tuple(f"device{number:02d}" for number in range(30))
+    lost = {names[3]: ServerStage.SHARES, names[7]: ServerStage.VECTORS}
+    network = Asking(names, request(colluding=0, lost=50), lost)
+    state = network.run()
+    assert network.seen == set(STAGES)
+    assert np.array_equal(server.result(state), network.sum_of(state))
+    assert server.repeated_to(state, names[0], is_apart=False) is None  # it is over

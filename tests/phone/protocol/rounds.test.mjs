@@ -153,7 +153,7 @@ test("a federation that a phone cannot train in says so, and nothing is trained"
   const { agent } = await agentOf(server, { host });
   await invite(server, 1, { program: null });
   await until(() => agent.state().reason.includes("has no program for phones"));
-  await invite(server, 1, { plan: { ...ROUNDS, method: { name: "scaffold" }, secure: { mode: "masked" } } });
+  await invite(server, 1, { plan: { ...ROUNDS, method: { name: "fedatt" }, secure: { mode: "masked" } } });
   await until(() => agent.state().reason.includes("secure sums"), () => JSON.stringify(agent.state()));
   await until(() => server.statuses.at(-1)?.detail.includes("secure sums"));
   assert.deepEqual([host.jobs.length, server.statuses.at(-1).state, server.statuses.at(-1).examples], [0, "collecting", 0]);

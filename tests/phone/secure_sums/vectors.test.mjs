@@ -4,8 +4,9 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { degreeFor, neighboursOf } from "../../../phone/app/secure_sums/neighbours.js";
 import { decoded } from "../../../phone/app/protocol/safetensors.js";
+import { SUM_GROUPS } from "../../../phone/app/protocol/messages.generated.js";
 import { toHex } from "../../../phone/app/protocol/signing.js";
-import { layoutDigest, weightedChange } from "../../../phone/app/secure_sums/summand.js";
+import { layoutDigest, summandOf } from "../../../phone/app/secure_sums/summand.js";
 import { answered, base64, sumDevice } from "./parts.mjs";
 
 const found = JSON.parse(readFileSync(new URL("../../vectors/secure_sums.json", import.meta.url), "utf8"));
@@ -21,9 +22,10 @@ test("the graph is Python's", async () => {
 });
 
 test("what is added in a round is Python's", async () => {
-  for (const { upload, broadcast, examples, limits, layout, numbers } of found.changes) {
+  assert.deepEqual(new Set(found.changes.flatMap(({ method }) => SUM_GROUPS[method.name])), new Set(Object.values(SUM_GROUPS).flat()));
+  for (const { method, upload, broadcast, examples, limits, layout, numbers } of found.changes) {
     const [trained, before] = [upload, broadcast].map((text) => decoded(new Uint8Array(Buffer.from(text, "base64")), 1e6));
-    const made = weightedChange(trained, before, examples, limits);
+    const made = summandOf(method, trained, before, examples, limits);
     assert.equal(toHex(await layoutDigest(made.layout)), layout);
     assert.deepEqual([...made.vector].map((each) => each + 0), numbers);
   }

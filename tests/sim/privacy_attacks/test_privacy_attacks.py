@@ -12,6 +12,8 @@ import torch
 from typer.testing import CliRunner
 
 from federation.records import Examples
+from federation.tree import flatten
+from sim import checkpoint
 from sim.cli.app import app
 from sim.data.federated_data import ClientData, FederatedData
 from sim.errors import AnalysisError, SettingsError
@@ -21,6 +23,8 @@ from sim.privacy_attacks.label_recovery import fitted
 from sim.privacy_attacks.observation import Disguise, Setting, observe, random_groups
 from sim.privacy_attacks.outcome import AttackOutcome, auc, mean_of
 from sim.reports.analysis.finished import silent
+from sim.results.writing import CHECKPOINT
+from sim.run import build_simulation
 from tests.sim.small_runs import settings_for
 
 CLASSES, DEVICES = 4, 8
@@ -185,6 +189,25 @@ def test_options_that_nothing_is_tried_of_are_refused_in_words(planted: Federate
     few = FederatedData(planted.labels, dict(list(planted.clients.items())[:3]), {}, False)
     with pytest.raises(AnalysisError, match="3 devices have training examples"):
         attacked(few, "analytic")
+
+
+def test_a_state_that_is_not_finite_is_refused_by_its_file_and_tensor(planted: FederatedData, tmp_path: Path) -> None:
+    settings = settings_for("analytic", model="har_features", set=["model.cosines=0"])
+    size = settings.training.model_copy(update={"classes": CLASSES})
+    settings = settings.model_copy(update={"training": size, "labels": tuple("abcd")})
+    simulation = build_simulation(settings, planted)
+    for _record in simulation.run_rounds():
+        pass
+    saved = simulation.checkpoint()
+    name, weights = next(iter(flatten(saved.state["params"]).items()))
+    weights.view(-1)[0] = torch.nan
+    checkpoint.save(tmp_path / CHECKPOINT, saved)
+    options = AttackOptions("end", ("labels",))
+    with pytest.raises(AnalysisError, match=rf"not finite \(params/{name}; .*checkpoint.bin, round \d\): the run"):
+        attack(settings, planted, tmp_path, options, silent)
+    weights.view(-1)[0] = 0.0
+    checkpoint.save(tmp_path / CHECKPOINT, saved)
+    assert attack(settings, planted, tmp_path, options, silent).facts["round"] == saved.round_number + 1
 
 
 @pytest.mark.ci
