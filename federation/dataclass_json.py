@@ -52,7 +52,8 @@ def from_description(
         if key not in known:
             raise unknown_name(f"{field_kind} of {name}", key, known)
     try:
-        return _adapter(entry).validate_python(fields)
+        made: Described = _adapter(entry).validate_python(fields)
+        return made
     except ValidationError as error:
         raise SettingsError(f"{name}: {first_problem(error, input_shown=True)}") from error
 

@@ -36,7 +36,8 @@ def _stats() -> ModuleType:
     """Import scipy.stats where it is needed: that takes a second, and a run tests nothing."""
     from scipy import stats
 
-    return stats
+    found: ModuleType = stats
+    return found
 
 
 class Spread(NamedTuple):

@@ -45,13 +45,15 @@ def a_plan() -> Plan:
         labels=labels,
         model=ModelSpec(name="har_cnn", options={"channels": [8, 8], "feature_dim": 16, "hidden": 24}),
         method={"name": "fedavg"},
-        training=TrainingConfig(classes=len(labels), feature_dim=16, epochs=6, batch_size=32, seed=3),
+        # not Adam: of a bias before a GroupNorm of one channel a group it would make steps of `lr` of rounding alone
+        training=TrainingConfig(
+            classes=len(labels), feature_dim=16, epochs=6, batch_size=32, optimizer="sgd", lr=0.05, seed=3
+        ),
         rounds=RoundSettings(rounds=1, minimum_clients=3, norm_factor=None, max_weight_ratio=None, deadline_s=600),
         secure=SecureSettings(mode="masked", stage_s=600),
     )
 
 
-@pytest.mark.xfail(reason="published, but up to 9e-3 from the mean worked out here: why is not found yet")
 def test_a_phone_and_two_boards_end_at_their_mean_of_which_the_server_sees_the_sum(
     tmp_path: Path, page: Any, faults: list[str]
 ) -> None:
@@ -87,10 +89,12 @@ def test_a_phone_and_two_boards_end_at_their_mean_of_which_the_server_sees_the_s
     sent = {f"broadcast/{name}": value for name, value in arrays.read_kept(begun_with).items()}
     uploads = {name: trained(program, sent, name, data) for name, data in everybody.items()}
     weights = [len(data.train.y) for data in everybody.values()]
+    moved = 0.0
     for name, value in came.items():
         mean = np.average([each[f"upload/params/{name}"] for each in uploads.values()], axis=0, weights=weights)
-        assert np.abs(mean - sent[f"broadcast/params/{name}"]).max() > 10 * TOLERANCE, f"{name}: nothing was learnt"
+        moved = max(moved, np.abs(mean - sent[f"broadcast/params/{name}"]).max())
         np.testing.assert_allclose(value.numpy(), mean, atol=TOLERANCE, rtol=0, err_msg=name)
+    assert moved > 100 * TOLERANCE, "nothing was learnt"
 
 
 def trained(program: TrainingProgram, sent: dict[str, Any], name: str, data: LocalData) -> dict[str, Any]:

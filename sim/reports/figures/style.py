@@ -47,7 +47,8 @@ def draw(figures: Mapping[str, Figure | None], folder: Path) -> list[Path]:
         if figure is not None:
             paths.append(folder / f"{name}.png")
             figure.set_dpi(DPI)  # savefig would lay out and draw twice
-            FigureCanvasAgg(figure).print_png(paths[-1], metadata={"Software": ""})
+            canvas: Any = FigureCanvasAgg(figure)  # matplotlib has no types for `print_png`
+            canvas.print_png(paths[-1], metadata={"Software": ""})
     return paths
 
 
