@@ -54,10 +54,10 @@ def measured(clients: int, method: str, folder: Path) -> dict[str, float]:
         updates.append(StoredUpdate(said.model_copy(update={"method": method}), 0))
         size = blob.size
     worker = WorkerProcessExecutor(folder.as_uri(), torch_threads=1, attempts=1)
-    worker.aggregate(contract, state.sha256, updates[:2])  # it is started, and has loaded what it needs
+    worker.aggregate(contract, state.sha256, updates[:2], is_newest=True)  # it is started, and has loaded what it needs
     before = peak(worker.pid)
     start = time.perf_counter()
-    worker.aggregate(contract, state.sha256, updates)
+    worker.aggregate(contract, state.sha256, updates, is_newest=True)
     seconds, after = time.perf_counter() - start, peak(worker.pid)
     worker.close()
     return {

@@ -52,45 +52,45 @@ export function summandOf(method, upload, broadcast, examples, limits) {
 /** By group of `Method.sum_groups`. @type {Record<string, (trained: Trained) => Part[]>} */
 const GROUPS = {
   params: ({ method, upload, broadcast, examples, limits }) => {
-    const { steps, max_change: most, max_weight: maxWeight } = limits;
+    const { steps, max_change: limit, max_weight: maxWeight } = limits;
     const weight = weightOf(method, examples, maxWeight);
     return tensorsOf(upload, "params").map(([name, { shape, data }]) => {
       const before = numbersOf(tensorOf(broadcast, name, data.length).data);
-      const values = Float64Array.from(numbersOf(data), (now, i) => cut(now - before[i], most) * weight);
-      return { name, shape: [...shape], steps, bound: Math.ceil(most * maxWeight * steps), values };
+      const values = Float64Array.from(numbersOf(data), (now, i) => cut(now - before[i], limit) * weight);
+      return { name, shape: [...shape], steps, bound: Math.ceil(limit * maxWeight * steps), values };
     });
   },
   weight: ({ method, examples, limits: { max_weight: bound } }) => [
     { name: "weight", shape: [], steps: 1, bound, values: [weightOf(method, examples, bound)] },
   ],
-  variate: ({ upload, limits: { steps, max_value: most } }) =>
+  variate: ({ upload, limits: { steps, max_value: limit } }) =>
     tensorsOf(upload, "variate").map(([name, { shape, data }]) => {
-      const values = Float64Array.from(numbersOf(data), (value) => cut(value, most));
-      return { name, shape: [...shape], steps, bound: Math.ceil(most * steps), values };
+      const values = Float64Array.from(numbersOf(data), (value) => cut(value, limit));
+      return { name, shape: [...shape], steps, bound: Math.ceil(limit * steps), values };
     }),
   prototypes: (trained) => {
     const { shape, data } = tensorOf(trained.upload, "prototypes");
-    const { steps, max_value: most, max_weight: maxWeight } = trained.limits;
+    const { steps, max_value: limit, max_weight: maxWeight } = trained.limits;
     const [weights, dim] = [classWeights(trained), shape[1]];
     // a class without examples adds nothing, whatever its row holds
     const values = Float64Array.from(numbersOf(data), (value, i) => {
       const weight = weights[Math.floor(i / dim)];
-      return weight > 0 ? cut(value, most) * weight : 0;
+      return weight > 0 ? cut(value, limit) * weight : 0;
     });
-    return [{ name: "prototypes", shape: [...shape], steps, bound: Math.ceil(most * maxWeight * steps), values }];
+    return [{ name: "prototypes", shape: [...shape], steps, bound: Math.ceil(limit * maxWeight * steps), values }];
   },
   counts: (trained) => {
     const values = classWeights(trained);
     return [{ name: "counts", shape: [values.length], steps: 1, bound: trained.limits.max_weight, values }];
   },
   centre_sums: (trained) => {
-    const { steps, max_value: most, max_weight: maxWeight } = trained.limits;
+    const { steps, max_value: limit, max_weight: maxWeight } = trained.limits;
     return nearestCentres(trained).map(({ block, shape, rows, nearest }) => {
       const [dim, values] = [shape[1], new Float64Array(rows.length)];
       nearest.forEach((centre, row) => {
         for (let i = 0; i < dim; i++) values[centre * dim + i] += rows[row * dim + i];
       });
-      return { name: `centre_sums${block}`, shape, steps, bound: Math.ceil(most * maxWeight * steps), values };
+      return { name: `centre_sums${block}`, shape, steps, bound: Math.ceil(limit * maxWeight * steps), values };
     });
   },
   centre_counts: (trained) =>
@@ -101,16 +101,16 @@ const GROUPS = {
     }),
 };
 
-/** @param {Record<string, unknown>} method @param {number} examples @param {number} most */
-function weightOf({ weighting = "examples" }, examples, most) {
-  return Math.min(weighting === "examples" ? examples : 1, most);
+/** @param {Record<string, unknown>} method @param {number} examples @param {number} limit */
+function weightOf({ weighting = "examples" }, examples, limit) {
+  return Math.min(weighting === "examples" ? examples : 1, limit);
 }
 
 /** How much each class's prototype counts: its examples, or 1 where the phone has any. @param {Trained} trained */
-function classWeights({ method: { name, weighting = "examples" }, upload, limits: { max_weight: most } }) {
+function classWeights({ method: { name, weighting = "examples" }, upload, limits: { max_weight: limit } }) {
   const byExamples = name !== "fedpr" && weighting === "examples";
   const { data } = tensorOf(upload, "counts");
-  return Float64Array.from(numbersOf(data), (count) => (byExamples ? Math.min(roundHalfEven(count), most) : Number(count > 0)));
+  return Float64Array.from(numbersOf(data), (count) => (byExamples ? Math.min(roundHalfEven(count), limit) : Number(count > 0)));
 }
 
 /**
@@ -118,9 +118,9 @@ function classWeights({ method: { name, weighting = "examples" }, upload, limits
  * where Python has float32: one that lies halfway between two centres may be nearest to the other one there.
  * @param {Trained} trained
  */
-function nearestCentres({ upload, broadcast, limits: { max_value: most } }) {
+function nearestCentres({ upload, broadcast, limits: { max_value: limit } }) {
   return tensorsOf(upload, "prototypes").map(([name, { shape, data }]) => {
-    const rows = Float64Array.from(numbersOf(data), (value) => cut(value, most));
+    const rows = Float64Array.from(numbersOf(data), (value) => cut(value, limit));
     const [dim, centres] = [shape[1], numbersOf(tensorOf(broadcast, name, data.length).data)];
     const nearest = Array.from({ length: shape[0] }, (_, row) => nearestOf(rows.subarray(row * dim, (row + 1) * dim), centres));
     return { block: name.slice("prototypes".length), shape: [...shape], rows, nearest };
@@ -137,9 +137,9 @@ function nearestOf(row, centres) {
   return nearest;
 }
 
-/** @param {number} value @param {number} most */
-function cut(value, most) {
-  return Math.min(Math.max(value, -most), most);
+/** @param {number} value @param {number} limit */
+function cut(value, limit) {
+  return Math.min(Math.max(value, -limit), limit);
 }
 
 /** Numbers alone, as everything that is added is of them. @param {Tensor["data"]} data */

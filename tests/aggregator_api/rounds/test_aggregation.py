@@ -37,7 +37,7 @@ def test_updates_come_sorted_by_client_and_late_ones_discounted(tmp_path: Path) 
         StoredUpdate(manifest(name, blob.sha256, blob.size), late) for name, late in (("b", 0), ("c", 3), ("a", 1))
     ]
     contract = Contract(tiny_plan(), method, schema_of(tree))
-    result = aggregate(contract, blobs, blob.sha256, stored)
+    result = aggregate(contract, blobs, blob.sha256, stored, is_newest=True)
     assert method.seen == [("a", 2**-0.5), ("b", 1.0), ("c", 0.5)]
     assert result.state == blob
 

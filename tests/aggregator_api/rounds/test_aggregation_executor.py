@@ -69,8 +69,8 @@ def url_of(case: Case) -> str:
 @pytest.mark.service
 def test_a_worker_makes_what_this_process_makes_and_stays(case: Case, worker: WorkerProcessExecutor) -> None:
     here = InProcessExecutor(case.blobs)
-    assert worker.aggregate(case.contract, case.state, case.updates) == here.aggregate(
-        case.contract, case.state, case.updates
+    assert worker.aggregate(case.contract, case.state, case.updates, is_newest=True) == here.aggregate(
+        case.contract, case.state, case.updates, is_newest=True
     )
     first = worker.pid
     given = worker.broadcasts(case.contract, case.state, ["a", "b"])
@@ -81,20 +81,20 @@ def test_a_worker_makes_what_this_process_makes_and_stays(case: Case, worker: Wo
 @pytest.mark.slow
 @pytest.mark.service
 def test_a_killed_worker_is_started_again_and_the_job_repeated(case: Case, worker: WorkerProcessExecutor) -> None:
-    expected = worker.aggregate(case.contract, case.state, case.updates)
+    expected = worker.aggregate(case.contract, case.state, case.updates, is_newest=True)
     killed = worker.pid
     assert killed is not None
     os.kill(killed, signal.SIGKILL)
-    assert worker.aggregate(case.contract, case.state, case.updates) == expected
+    assert worker.aggregate(case.contract, case.state, case.updates, is_newest=True) == expected
     assert worker.pid != killed
 
 
 @pytest.mark.service
 def test_what_goes_wrong_in_a_worker_is_said_and_ends_nothing(case: Case, worker: WorkerProcessExecutor) -> None:
     with pytest.raises(WorkFailedError, match="is not in the store"):
-        worker.aggregate(case.contract, "0" * 64, case.updates)
+        worker.aggregate(case.contract, "0" * 64, case.updates, is_newest=True)
     first = worker.pid
-    worker.aggregate(case.contract, case.state, case.updates)
+    worker.aggregate(case.contract, case.state, case.updates, is_newest=True)
     assert worker.pid == first
 
 
@@ -105,7 +105,7 @@ DIES = (sys.executable, "-c", "import sys; sys.stdin.readline(); sys.stdout.writ
 def test_a_worker_that_dies_each_time_is_given_up(case: Case) -> None:
     worker = WorkerProcessExecutor(url_of(case), torch_threads=1, attempts=2, command=DIES)
     with pytest.raises(WorkerDiedError, match="died 2 times"):
-        worker.aggregate(case.contract, case.state, case.updates)
+        worker.aggregate(case.contract, case.state, case.updates, is_newest=True)
     assert worker.pid is None
     worker.close()
 

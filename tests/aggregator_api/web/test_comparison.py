@@ -56,8 +56,8 @@ def test_a_key_for_one_federation_compares_no_other(server: TestClient) -> None:
 def test_the_journal_is_narrowed_by_subject_device_and_time(operator: Visitor) -> None:
     here = "/federations/walks/journal"
     about = operator.get(f"{here}?about=update").text
-    assert "update.quarantined" in about
-    assert "round.announced" not in about
+    assert 'update <span class="state quarantined">' in about
+    assert '<span class="state announced">' not in about
     assert "Nothing of that kind" in operator.get(f"{here}?about=update&device=phone-01").text
     within = operator.get(f"{here}?about=round&within=hour").text
-    assert within.count("round.announced") in range(10, 13)  # of fourteen, one each five minutes
+    assert within.count('round <span class="state announced">') in range(10, 13)  # of fourteen, one each five minutes

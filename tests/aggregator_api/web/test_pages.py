@@ -48,7 +48,7 @@ SHOWS = {
     f"{WALKS}/models": ["round 13, from v12", "stable", "checkpoint"],
     f"{WALKS}/updates": ["conv1.weight has NaN"],
     f"{WALKS}/updates?status=accepted": ["phone-01", "Next page"],
-    f"{WALKS}/journal": ["update.quarantined", "model.published", "round 13: version 13", 'round 13, <a href="'],
+    f"{WALKS}/journal": [">quarantined</span>", ">published</span>", "round 13: version 13", 'round 13, <a href="'],
     f"{WALKS}/plan": ["python -m sim run --plan plan.json", "&#34;fedavg&#34;"],
     "/new-federation": ["Presets", "climbingdown", "hart_alp", "Further settings"],
     "/new-federation?preset=fleet": ["over_selection = 1.25"],
