@@ -110,7 +110,7 @@ def test_the_pages_work_below_the_path(proxy: tuple[int, str]) -> None:
         assert (cookie["name"], cookie["path"], cookie["secure"]) == ("__Secure-gaitway", "/gaitway/", True)
         page.get_by_role("button", name="Pause").click()
         page.get_by_role("button", name="Resume").wait_for()
-        page.get_by_text("federation.paused").wait_for()
+        page.get_by_text("federation paused").first.wait_for()
         page.get_by_role("link", name="Overview").click()
         page.get_by_role("link", name="walks").wait_for()
         assert page.url == here
