@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -66,16 +67,15 @@ class HarFeatures(Model):
         free_cosines = cosines // 2
         self.orientation_free_columns = (*range(ORIENTATION_FREE), *range(FEATURES, FEATURES + free_cosines))
         """Of the features (D,), those that are the same however the phone is turned."""
-        directions, phases = _draws(seed, free_cosines, cosines - free_cosines)
         self.gravity_columns = tuple(range(ORIENTATION_FREE, ORIENTATION_FREE + 3))
         """Of the features (D,), the means of the three axes of the acceleration."""
         free = set(self.orientation_free_columns)
         constants = {
-            "feature_mean": MEAN, "feature_std": STD, "projection": directions, "phase": phases, "waves": _waves(),
-            "orientation_free": [float(column in free) for column in range(self.feature_dim)],
-        }  # fmt: skip
+            **_constants(seed, free_cosines, cosines - free_cosines),
+            "orientation_free": torch.tensor([float(column in free) for column in range(self.feature_dim)]),
+        }
         for name, value in constants.items():  # of the options alone: every client has the same
-            self.register_buffer(name, torch.tensor(value, dtype=torch.float32))
+            self.register_buffer(name, value.to(torch.get_default_device(), copy=True))
         self.head = nn.Linear(self.feature_dim, classes)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> ModelOutput:
@@ -116,6 +116,16 @@ class HarFeatures(Model):
         cosine, sine = torch.einsum("kbt,ntc->knbc", self.waves, centred)
         spectrum = torch.sqrt(cosine**2 + sine**2 + _SMALL).flatten(1)
         return torch.cat([x.mean(1), deviation, (x[:, 1:] - x[:, :-1]).abs().mean(1), spectrum], dim=1)
+
+
+@lru_cache(maxsize=4)
+def _constants(seed: int, free: int, rest: int) -> Mapping[str, Tensor]:
+    """Return what the options fix, on the CPU: 110,000 draws by Python take longer than the rest of a network."""
+    directions, phases = _draws(seed, free, rest)
+    values = {
+        "feature_mean": MEAN, "feature_std": STD, "projection": directions, "phase": phases, "waves": _waves(),
+    }  # fmt: skip
+    return {name: torch.tensor(value, dtype=torch.float32, device="cpu") for name, value in values.items()}
 
 
 def _draws(seed: int, free: int, rest: int) -> tuple[list[list[float]], list[float]]:

@@ -81,12 +81,16 @@ def gaitway_data() -> Path:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect no garbage while tests are collected, nor later what was loaded: a sixth of the time that it takes."""
+    """Collect no garbage while tests are collected, nor later what was loaded: a sixth of the time that it takes.
+
+    Then a fifth as often as Python would, which is three hundredths of the tests' time.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(20_000, 20, 20)
         gc.enable()
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -98,5 +100,10 @@ def _unfit(name: str, spec: InputSpec, task: str) -> SettingsError:
 
 
 def _skeleton(spec: ModelSpec, classes: int) -> models.Model:
+    return _built(spec.name, json.dumps(spec.options, sort_keys=True), classes)
+
+
+@lru_cache(maxsize=32)
+def _built(name: str, options: str, classes: int) -> models.Model:
     with torch.device("meta"):  # no weights are drawn
-        return models.build(spec.name, classes=classes, **spec.options)
+        return models.build(name, classes=classes, **json.loads(options))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -22,6 +23,13 @@ from gaitway.tasks import DEFAULT_TASK, TargetKind
 from tests.federation.tiny_networks import WIDTH, TinyAutoencoder, TinySegmenter
 
 SIZES = {"ada": 11, "bob": 4, "cyd": 7}
+AS_FEDAVG = ("local", "fedavgm", "fedadam", "fedyogi", "fedatt", "fesem", "fedper")
+"""Methods with FedAvg's step and sums."""
+
+
+def each_step(names: Iterable[str]) -> list[Any]:
+    """Return the names as parameters of a test of the step; those that have FedAvg's are left to CI."""
+    return [pytest.param(name, marks=pytest.mark.ci if name in AS_FEDAVG else ()) for name in names]
 
 
 class Federation(NamedTuple):

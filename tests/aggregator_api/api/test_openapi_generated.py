@@ -136,6 +136,7 @@ def check(case: Any, key: str) -> None:
         assert response.headers["content-type"] == ["application/problem+json"]
 
 
+@pytest.mark.ci
 @FEW_REQUESTS
 @few_requests.parametrize()
 def test_a_few_generated_requests(case: Any, key: str) -> None:

@@ -47,10 +47,11 @@ def words_in(text: str) -> str:
 
 EXPORTS = ("exact", "phones")
 """Presets whose federation begins with the export of its model, which takes seconds."""
+QUICK = ("first", "private")
 
 
 @pytest.mark.parametrize(
-    "preset", [pytest.param(name, marks=pytest.mark.ci if name in EXPORTS else ()) for name in PRESETS]
+    "preset", [pytest.param(name, marks=() if name in QUICK else pytest.mark.ci) for name in PRESETS]
 )
 def test_every_preset_makes_a_federation_once_it_has_a_name(visitor: Visitor, preset: str) -> None:
     fields = {**filled(preset), "name": f"from-{preset}", "csrf": visitor.token("/")}

@@ -255,12 +255,12 @@ def test_new_windows_alone_cost_a_day_few_processes() -> None:
     one = device().on(unlabelled(20), version(2, "b"), BlobFetched(B), CandidateReady(1, "adopt"))
     one.on(CandidateEvaluated(1, "adopt", "adopted", ""))
     made, hour_s = 0, 3600.0
-    for number in range(20, 24 * 1406, 5):  # 1,406 windows an hour
+    for number in range(20, 24 * 1406, 20):  # 1,406 windows an hour
         one.on(unlabelled(number), Tick(), at=number / 1406 * hour_s)
         if one.agent.work:
             one.on(BlobFetched(B), CandidateReady(1, "adopt"), CandidateEvaluated(1, "adopt", "adopted", ""))
             made += 1
-    assert 96 <= made <= 96 + 8  # one in 15 minutes, and those of the first minutes
+    assert 90 <= made <= 96 + 8  # one in 15 minutes, or in the next of our steps, and those of the first minutes
 
 
 def test_rounds_are_as_they_were() -> None:

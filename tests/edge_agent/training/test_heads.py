@@ -37,6 +37,7 @@ from edge_agent.training.job import (
 )
 from edge_agent.training.local_data import preparation, stored_examples, training_windows, window_keys
 from export import onnx_export
+from export.onnx_export import export_onnx, metadata_of
 from export.runtime import Session
 from federation import wire
 from federation.aggregation import pseudo_labels
@@ -49,6 +50,7 @@ from har_pipeline import ClientWindows, prepare
 from models.checkpoint import load_checkpoint
 from tests.edge_agent.factories import DEVICE, INSTANCE, make_config, make_plan
 from tests.edge_agent.reference import Federation, a_job, assert_same
+from tests.export.conftest import waves
 
 COSINES = 41
 NAMES = {"personalized", "personalized_any_orientation", "shared", "shared_any_orientation"}
@@ -78,10 +80,11 @@ def broadcast(plan: Plan) -> Tree:
 def network(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The server's export of the federation's network, of which devices make their heads."""
     initial = build_initial_state(plan, max_model_bytes=1 << 28)
-    path = tmp_path_factory.mktemp("export") / "network.onnx"
-    path.write_bytes(
-        exports.onnx(exports.checkpoint(plan, "demo", 0, initial.sha256, initial.broadcast, {}, is_network=True))
-    )
+    folder = tmp_path_factory.mktemp("export")
+    checkpoint, path = folder / CHECKPOINT, folder / MODEL
+    checkpoint.write_bytes(exports.checkpoint(plan, "demo", 0, initial.sha256, initial.broadcast, {}, is_network=True))
+    module, info = load_checkpoint(checkpoint)
+    export_onnx(module, path, metadata=metadata_of(info), examples=waves(256, 0)[0])  # in a server's process of its own
     return path
 
 

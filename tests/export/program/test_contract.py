@@ -26,14 +26,10 @@ from federation.methods import METHODS
 from federation.tasks.task import arrays
 from federation.training.prediction import measure as measure_with_torch
 from tests.export.program.small_federations import EXPORTABLE, loaded, small_federation
-
-AS_FEDAVG = ("local", "fedavgm", "fedadam", "fedyogi", "fedatt", "fesem", "fedper")
-"""Methods with FedAvg's step and sums."""
+from tests.federation.federated import each_step
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.ci if name in AS_FEDAVG else ()) for name in EXPORTABLE]
-)
+@pytest.mark.parametrize("name", each_step(EXPORTABLE))
 def test_a_round_ends_where_torchs_does(name: str) -> None:
     """Three epochs of 4, 4 and 3 examples: the last batch is masked."""
     federation, program = loaded(name)

@@ -20,9 +20,10 @@ from federation.training.optimizers import optimizer_for
 from federation.training.schedule import Schedule, in_order
 from federation.tree import flatten, leaves, map_tree
 from federation.wire.schema import check_tree, upload_schema
-from tests.federation.federated import SIZES, Federation, federation
+from tests.federation.federated import SIZES, Federation, each_step, federation
 
 every_method = pytest.mark.parametrize("name", METHODS)
+every_step = pytest.mark.parametrize("name", each_step(METHODS))
 
 
 @functools.cache
@@ -87,7 +88,7 @@ def test_stacked_equals_one_by_one(name: str) -> None:
     assert moved > 1e-3, "nothing was trained, so the comparison says nothing"
 
 
-@every_method
+@every_step
 def test_a_second_round_stacked_equals_one_by_one(name: str) -> None:
     fed, mine = after_a_round(name), clients(name)
     broadcasts = [fed.setup.method.broadcast(fed.state, client) for client in SIZES]
@@ -99,7 +100,7 @@ def test_a_second_round_stacked_equals_one_by_one(name: str) -> None:
         assert difference(as_tree(one), as_tree(other)) < 1e-10
 
 
-@every_method
+@every_step
 def test_padding_changes_nothing(name: str) -> None:
     """Steps of nothing but padding, and rows of padding with absurd values, leave no trace."""
     fed = federation(METHODS[name](), dropout=0.3)

@@ -19,7 +19,7 @@ from federation.tree import flatten, map_tree
 from federation.wire import uploads
 from federation.wire.quantization import Packed, pack, packed_schema, unpack
 from federation.wire.schema import check_tree, schema_of, tensor_bytes
-from tests.federation.federated import federation
+from tests.federation.federated import each_step, federation
 
 ORIGIN = {"params": {"w": torch.linspace(-1, 1, 600).reshape(20, 30), "b": torch.ones(30)}}
 
@@ -199,7 +199,7 @@ def test_int8_values_are_refused_where_the_manifest_says_lossless() -> None:
 # ---- methods and clients
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", each_step(METHODS))
 def test_every_method_plays_a_round_in_int8(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays, "BLOCK", 16)  # so that the small network's tensors count as large
     fed = federation(METHODS[name]())

@@ -24,8 +24,14 @@ from sim.run import build_simulation, load_data, run
 from sim.simulation import Simulation
 from tests.sim.small_runs import first, needs_fork, settings_for
 
-METHODS = ["fedavg", "moon", "scaffold", "fedrep", "ditto", "fedali", "fedproto", "fesem"]
-"""Without memory, with the model before, variates, a private head, a second model, buffers, own uploads, centres."""
+METHODS = [
+    "moon",
+    "scaffold",
+    "ditto",
+    "fedali",
+    *(pytest.param(name, marks=pytest.mark.ci) for name in ("fedavg", "fedrep", "fedproto", "fesem")),
+]
+"""With the model before, variates, a second model, buffers; without memory, a private head, own uploads, centres."""
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +89,9 @@ def test_other_engines_train_clients_from_the_disk(engine: Any, few: FederatedDa
     ("method", "model"),
     [
         ("fedavg", "har_cnn"),
-        ("fedprox", "har_cnn"),
-        ("fedadam", "har_cnn"),
-        ("fedatt", "har_cnn"),
+        pytest.param("fedprox", "har_cnn", marks=pytest.mark.ci),
+        pytest.param("fedadam", "har_cnn", marks=pytest.mark.ci),
+        pytest.param("fedatt", "har_cnn", marks=pytest.mark.ci),
         ("fedproto_margin", "har_cnn"),
         ("fedali", "har_cnn_alp"),
     ],
