@@ -70,7 +70,7 @@ check: $(STAMP)  ## lint, formatting, types (what pre-commit runs); of JavaScrip
 	@if [ -x phone/node_modules/.bin/tsc ] && command -v node >/dev/null; then npm --prefix phone run --silent types && echo "tsc: no issues found"; \
 	else echo "Types of JavaScript are not checked: make phone installs tsc"; fi
 
-test: $(STAMP)  ## the tests that take seconds, in about five minutes on two cores
+test: $(STAMP)  ## the tests that take seconds, in about four minutes on two cores
 	@# files in their order: live federations, few tests but long, would all come last and leave cores idle
 	$(BIN)/python -m pytest -m "not slow and not ci" -n $(CI_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
