@@ -4,9 +4,22 @@ export const NO_RUNTIME =
   "this server lacks ONNX Runtime for phones: whoever runs it has to say `make phone`, and start it again";
 const HERE = new URL("./vendor/ort/", import.meta.url).href;
 
-export async function loadRuntime() {
+/** Most threads of a training: more gain little, and a phone's other cores are the slow ones. */
+const MAX_THREADS = 4;
+
+/**
+ * Threads for a training: half of the cores where the page is isolated from all others, else one, which alone may be.
+ * @param {{crossOriginIsolated?: boolean, navigator?: {hardwareConcurrency?: number}}} here
+ */
+export function trainingThreads(here = globalThis) {
+  const cores = here.navigator?.hardwareConcurrency ?? 1;
+  return here.crossOriginIsolated ? Math.max(1, Math.min(MAX_THREADS, Math.floor(cores / 2))) : 1;
+}
+
+/** @param {number} threads of a computation; those of more than one wait busily, so what is short takes one */
+export async function loadRuntime(threads = 1) {
   const ort = await import("./vendor/ort/ort.wasm.min.mjs");
   ort.env.wasm.wasmPaths = HERE;
-  ort.env.wasm.numThreads = 1; // more need a page that is isolated from all others
+  ort.env.wasm.numThreads = threads;
   return ort;
 }

@@ -52,6 +52,8 @@ class SecurityHeaders:
                 is_page = path != "/docs" and headers.get("content-type", "").startswith("text/html")
                 policy = DOCS if path == "/docs" else PAGES if is_page else NOTHING
                 headers["content-security-policy"] = PHONE if path.startswith("/phone/") else policy
+                if path.startswith("/phone/"):  # isolated from all others: only then may its worker train with threads
+                    headers["cross-origin-embedder-policy"] = "require-corp"
                 if is_page:  # without a referrer a browser would not say from which site a form comes
                     headers["referrer-policy"] = "same-origin"
                 headers.setdefault("cache-control", "no-store")

@@ -1,12 +1,12 @@
 /** The worker in which a program trains: it answers the calls of remote_host.js by its ProgramHost, several at a time. */
 
 import { messageOf } from "../protocol/errors.js";
-import { loadRuntime } from "../onnx_runtime.js";
+import { loadRuntime, trainingThreads } from "../onnx_runtime.js";
 import { ProgramHost } from "./host.js";
 
 /** @typedef {{id: number, method: "train" | "sharedNetwork" | "logits" | "stop", given: any[]}} Call */
 
-const host = new ProgramHost(loadRuntime);
+const host = new ProgramHost(() => loadRuntime(trainingThreads()));
 /** @type {Map<number, AbortController>} */
 const running = new Map();
 

@@ -102,14 +102,31 @@ def test_a_phone_refuses_what_is_no_program_or_another_one_than_it_says() -> Non
     assert all(words in said for words, said in zip(cases, told, strict=True)), told
 
 
+IN_A_WORKER = """
+const { RemoteHost } = await import(`/phone/${version}/training/remote_host.js`);
+const host = new RemoteHost();"""
+WITH_TWO_THREADS = """
+const { ProgramHost } = await import(`/phone/${version}/training/host.js`);
+const { loadRuntime } = await import(`/phone/${version}/onnx_runtime.js`);
+if (!crossOriginIsolated) throw new Error("the page may have no threads");
+const host = new ProgramHost(() => loadRuntime(2));"""
+
+
 @needs_browser
-def test_in_chromium_it_does_so_in_a_worker(page: Page, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "host",
+    [
+        pytest.param(IN_A_WORKER, id="in a worker"),
+        pytest.param(WITH_TWO_THREADS, marks=pytest.mark.ci, id="with two threads"),
+    ],
+)
+def test_in_chromium_it_does_so(host: str, page: Page, tmp_path: Path) -> None:
     cases = [Case(*ROUNDS[0])]
     function = (HERE / "outcomes_of.mjs").read_text().replace("export async", "async", 1)
     work = f"""async ({{ version, cases }}) => {{
       {function}
-      const {{ RemoteHost }} = await import(`/phone/${{version}}/training/remote_host.js`);
-      return outcomesOf(new RemoteHost(), cases);
+      {host}
+      return outcomesOf(host, cases);
     }}"""
     with served(create_app(Settings(data_dir=tmp_path, aggregation_process=False), Wires)) as port:
         page.goto(f"http://127.0.0.1:{port}/phone/")
