@@ -83,6 +83,6 @@ def test_a_cell_of_the_published_tables_comes_out_again(
 ) -> None:
     """Which one is drawn by the day, so that CI goes through them over time."""
     monkeypatch.chdir(REPOSITORY)
-    arguments = ["--data-root", str(gaitway_data), "--cache", str(tmp_path), "--max-seconds", "20"]
+    arguments = ["--data-root", str(gaitway_data), "--cache", str(tmp_path), "--max-seconds", "10"]
     again = CliRunner().invoke(app, ["arena", "replay", *arguments, "--seed", str(date.today().toordinal())])
     assert again.exit_code == 0, again.output
