@@ -67,7 +67,7 @@ function invited({ participation }) {
     element(
       "p",
       { class: "quiet" },
-      `At ${server}. This phone makes a key that it alone has; of your motion only averages of classes will be sent, under Take part it says which.`,
+      `At ${server}. This phone makes a key that it alone has; your motion stays on it. Only sums or weights computed from it are sent; Take part says which.`,
     ),
     element(
       "div",

@@ -43,6 +43,7 @@ def test_a_person_logs_in_labels_deletes_and_goes_back_to_a_model(
     assert page.locator("#acc").evaluate(
         "c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some((v) => v)"
     )
+    page.get_by_text("This device takes part.").wait_for()
     screenshots.take(page, "device-page", height=1100, width=1100)
     assert barriers(page) == []
     page.locator("#models").get_by_text("0.800").first.wait_for()  # as the words about models say it
