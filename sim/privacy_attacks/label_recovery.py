@@ -32,11 +32,11 @@ from sim.privacy_attacks.outcome import AttackResult
 Reader = Callable[[NDArray[np.float64]], Shares]
 """read(signs (k,) less those in the middle) -> shares (C,) less the average."""
 
-MADE_UP = 24
+MADE_UP = 72
 """Devices that the attacker trains for itself, with the windows of each half."""
 MAX_MADE_UP_WINDOWS = 1024
 RIDGES = np.logspace(-3, 4, 15)
-REFINEMENTS = 3
+REFINEMENTS = 6
 """How often a guess is tried out on a made-up device of its own, where the server sees single devices."""
 CONCENTRATIONS = 0.5, 3.0
 """Of the Dirichlet distributions that made-up devices' shares are drawn from: one-sided and even ones."""

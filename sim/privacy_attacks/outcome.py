@@ -17,6 +17,8 @@ from federation.seeds import generator
 
 SAMPLES = 2000
 CONFIDENCE = 0.95
+ROUNDING = 1e-6
+"""An advantage that is no larger: the guess itself, whose shares were added up in another order."""
 
 
 class Estimate(NamedTuple):
@@ -56,8 +58,8 @@ class AttackOutcome:
 
     @property
     def is_chance(self) -> bool:
-        """Whether the attacker might as well guess: the interval of the advantage does not lie above 0."""
-        return self.advantage.low <= 0
+        """Whether the attacker might as well guess: the interval of the advantage does not lie above 0, or rounding."""
+        return self.advantage.low <= ROUNDING
 
     def to_json(self) -> dict[str, Any]:
         """Return means with their intervals, and each device's score."""

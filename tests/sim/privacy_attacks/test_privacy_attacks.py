@@ -179,6 +179,7 @@ def test_intervals_and_auc_are_those_worked_out_by_hand() -> None:
     assert estimate.mean == 0.5
     assert estimate.low == pytest.approx(0.5 - 1.96 * 0.05, abs=0.02)  # √(p (1 − p) / n) = 0.05
     assert AttackOutcome({"a": 0.5, "b": 0.7}, {"a": 0.5, "b": 0.7}).is_chance
+    assert AttackOutcome({"a": 0.5 + 1e-16, "b": 0.7 + 2e-16}, {"a": 0.5, "b": 0.7}).is_chance
 
 
 def test_options_that_nothing_is_tried_of_are_refused_in_words(planted: FederatedData) -> None:
