@@ -31,6 +31,7 @@ from export.runtime import GateError, InputError, ModelMetadata, Session
 from export.timeline import Timeline
 from gaitway.errors import GaitwayError
 from gaitway.exit_codes import ExitCode
+from gaitway.extras import install_command
 from gaitway.progress import working
 from gaitway.terminal import Console
 from har_pipeline import Recording
@@ -256,7 +257,7 @@ def predict(
     """
     with _cli_errors("predict"):
         if importlib.util.find_spec("PIL") is None:
-            raise InputError("images are read with Pillow, which is not installed: pip install 'gaitway[runtime]'")
+            raise InputError(f"images are read with Pillow, which is not installed: {install_command('runtime')}")
         from export.images import ImageRecognizer, mask_paths, write_mask
 
         session = Session.load(model)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from export.runtime import InputError
+from gaitway.extras import install_command
 from har_pipeline import Recording
 from har_pipeline.description import DescribedFile, Description, description_of, file_recordings, find_files
 from har_pipeline.description.files import Matched
@@ -60,7 +61,7 @@ def read_recordings(
     What the files say of activities is not asked. Raises PipelineError, and InputError where pandas is missing.
     """
     if importlib.util.find_spec("pandas") is None:
-        raise InputError("text files are read with pandas, which is not installed: pip install 'gaitway[runtime]'")
+        raise InputError(f"text files are read with pandas, which is not installed: {install_command('runtime')}")
     description = description.with_labels(())
     if name != "-" and not follow:
         found = recordings(description, find_files(description, name), report=on_warning)

@@ -116,7 +116,9 @@ def _run(name: str, words: list[str]) -> None:
     except ModuleNotFoundError as error:
         if error.name in UNIX_MODULES:
             _fail(f"`gaitway {name}` runs on {program.systems}, and this system has no Python module {error.name}")
-        _fail(f"`gaitway {name}` needs {error.name}, which is not installed: pip install 'gaitway[{program.extra}]'")
+        from gaitway.extras import install_command
+
+        _fail(f"`gaitway {name}` needs {error.name}, which is not installed: {install_command(program.extra)}")
     from typer.main import get_command  # there with every program
 
     command = get_command(module.app)

@@ -29,6 +29,7 @@ from aggregator_api.disk import require_folder
 from aggregator_api.errors import ConfigError
 from aggregator_api.settings import Settings
 from federation.private_files import private_file
+from gaitway.extras import install_command
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -275,7 +276,7 @@ def _postgresql(url: URL, wait_s: float) -> Engine:
         # a connection that PostgreSQL has closed meanwhile is replaced before it costs anybody a request
         engine = create_engine(url, pool_pre_ping=True, connect_args=given, **POOL)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"database_url {url.render_as_string()}: {error}; pip install 'gaitway[postgres]'") from error
+        raise ConfigError(f"database_url {url.render_as_string()}: {error}; {install_command('postgres')}") from error
     event.listen(engine, "connect", _prepare_postgresql)
     event.listen(engine, "begin", _begin_postgresql)
     return engine

@@ -24,6 +24,7 @@ from edge_agent.storage.window_store import FILE_NAME as WINDOWS_FILE
 from edge_agent.storage.window_store import WindowStore
 from federation.private_files import private_folder
 from federation.protocol.messages import Runtime
+from gaitway.extras import install_command
 
 MIN_UNIX_TIME = 1_795_000_000
 """When this was written (November 2026): no clock that is right shows less."""
@@ -149,7 +150,7 @@ def training_process(runtime: Runtime = "torch", device: TrainingDevice = "cpu")
         return failure(
             "training",
             f"Python {version}: {last}",
-            f"pip install 'gaitway[{EXTRAS[runtime]}]'; see docs/dependencies.md",
+            f"{install_command(EXTRAS[runtime])}; see docs/dependencies.md",
         )
     loaded, words, advice = json.loads(run.stdout.strip().splitlines()[-1])
     said = f"Python {version}, {loaded}" + (f"; {words}" if words else "")

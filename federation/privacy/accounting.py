@@ -10,6 +10,7 @@ import math
 from types import ModuleType
 
 from federation.errors import SettingsError
+from gaitway.extras import install_command
 
 
 def spent(noise_multiplier: float) -> float:
@@ -81,6 +82,6 @@ def _library() -> ModuleType:
     try:
         import dp_accounting  # takes a second, and only private federations need it
     except ImportError as error:
-        raise SettingsError("an account of ε needs dp-accounting: pip install 'gaitway[privacy]'") from error
+        raise SettingsError(f"an account of ε needs dp-accounting: {install_command('privacy')}") from error
     found: ModuleType = dp_accounting
     return found

@@ -24,6 +24,7 @@ from torch import Tensor
 from federation.records import Client
 from federation.training.local_round import LocalRound
 from federation.tree import flatten, map_tree
+from gaitway.extras import install_command
 from sim.engines.job import ClientJob
 from sim.engines.processes import longest_first
 from sim.engines.serial import trained
@@ -77,7 +78,7 @@ class RayCluster:
         try:
             import ray
         except ImportError as error:
-            raise EngineError("engine ray needs Ray: pip install 'gaitway[ray]'") from error
+            raise EngineError(f"engine ray needs Ray: {install_command('ray')}") from error
         if not ray.is_initialized():
             self._start(ray)
         self._ray = ray

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from export.__main__ import app
+from gaitway.extras import install_command
 from tests.export.test_recognizer import rotation
 from tests.export.test_runtime import model_bytes
 
@@ -95,7 +96,7 @@ def test_without_pandas_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, mode
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     code, _, errors = run(model, stdin=HEADER)
     assert code == 2
-    assert "pip install 'gaitway[runtime]'" in errors
+    assert install_command("runtime") in errors
 
 
 def test_a_file_that_grows_is_followed(tmp_path: Path, model: Path) -> None:

@@ -14,6 +14,7 @@ import typer
 
 from gaitway import __main__ as command
 from gaitway.__main__ import PROGRAMS, help_text, main
+from gaitway.extras import install_command
 from tests.repository.imports import PACKAGES, REPOSITORY
 
 
@@ -94,7 +95,7 @@ def test_a_missing_extra_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.setattr(command, "import_module", absent)
     with pytest.raises(SystemExit):
         main(["sim", "run"])
-    words = "`gaitway sim` needs matplotlib, which is not installed: pip install 'gaitway[sim]'"
+    words = f"`gaitway sim` needs matplotlib, which is not installed: {install_command('sim')}"
     assert words in capsys.readouterr().err
 
 

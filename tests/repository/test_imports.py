@@ -14,6 +14,7 @@ TRAINER = ("federation.training.local_round", "federation.training.client_round"
 
 EVERYWHERE = (
     "gaitway.errors",
+    "gaitway.extras",
     "gaitway.exit_codes",
     "gaitway.files",
     "gaitway.input_spec",
