@@ -8,12 +8,14 @@ const HERE = new URL("./vendor/ort/", import.meta.url).href;
 const MAX_THREADS = 4;
 
 /**
- * Threads for a training: half of the cores where the page is isolated from all others, else one, which alone may be.
- * @param {{crossOriginIsolated?: boolean, navigator?: {hardwareConcurrency?: number}}} here
+ * Threads for a training: half of the cores where the page is isolated from all others, and its worker may have workers;
+ * else one.
+ * @param {{crossOriginIsolated?: boolean, Worker?: unknown, navigator?: {hardwareConcurrency?: number}}} here
  */
 export function trainingThreads(here = globalThis) {
   const cores = here.navigator?.hardwareConcurrency ?? 1;
-  return here.crossOriginIsolated ? Math.max(1, Math.min(MAX_THREADS, Math.floor(cores / 2))) : 1;
+  if (!here.crossOriginIsolated || !here.Worker) return 1;
+  return Math.max(1, Math.min(MAX_THREADS, Math.floor(cores / 2)));
 }
 
 /** @param {number} threads of a computation; those of more than one wait busily, so what is short takes one */

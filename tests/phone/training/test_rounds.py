@@ -27,7 +27,7 @@ from tests.export.program.small_federations import small_program
 from tests.phone.test_javascript import by_node
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.skipif(RUNTIME not in files(), reason="no ONNX Runtime for the phone's client: make phone")
@@ -102,35 +102,30 @@ def test_a_phone_refuses_what_is_no_program_or_another_one_than_it_says() -> Non
     assert all(words in said for words, said in zip(cases, told, strict=True)), told
 
 
-IN_A_WORKER = """
-const { RemoteHost } = await import(`/phone/${version}/training/remote_host.js`);
-const host = new RemoteHost();"""
-WITH_TWO_THREADS = """
-const { ProgramHost } = await import(`/phone/${version}/training/host.js`);
-const { loadRuntime } = await import(`/phone/${version}/onnx_runtime.js`);
-if (!crossOriginIsolated) throw new Error("the page may have no threads");
-const host = new ProgramHost(() => loadRuntime(2));"""
-
-
 @needs_browser
-@pytest.mark.parametrize(
-    "host",
-    [
-        pytest.param(IN_A_WORKER, id="in a worker"),
-        pytest.param(WITH_TWO_THREADS, marks=pytest.mark.ci, id="with two threads"),
-    ],
-)
-def test_in_chromium_it_does_so(host: str, page: Page, tmp_path: Path) -> None:
+@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.ci)])
+def test_in_chromium_it_does_so_in_a_worker(threads: int, page: Page, tmp_path: Path) -> None:
+    """As a phone's with four cores would, whose worker has threads, each in a worker of its own."""
     cases = [Case(*ROUNDS[0])]
     function = (HERE / "outcomes_of.mjs").read_text().replace("export async", "async", 1)
     work = f"""async ({{ version, cases }}) => {{
+      if (!crossOriginIsolated) throw new Error("the page may have no threads");
       {function}
-      {host}
-      return outcomesOf(host, cases);
+      const {{ RemoteHost }} = await import(`/phone/${{version}}/training/remote_host.js`);
+      return outcomesOf(new RemoteHost(), cases);
     }}"""
+
+    def with_threads(route: Route) -> None:
+        answer = route.fetch()
+        source = answer.text()
+        assert "trainingThreads())" in source
+        route.fulfill(response=answer, body=source.replace("trainingThreads())", f"{threads})"))
+
+    page.route("**/training/worker.js", with_threads)
     with served(create_app(Settings(data_dir=tmp_path, aggregation_process=False), Wires)) as port:
         page.goto(f"http://127.0.0.1:{port}/phone/")
         told = page.evaluate(work, {"version": version(), "cases": [case.for_node() for case in cases]})
+        assert sum(worker.url.endswith("/ort-wasm-simd-threaded.mjs") for worker in page.workers) == threads - 1
     require_equal(cases, told)
 
 
