@@ -241,6 +241,9 @@ def test_every_link_leads_to_a_file() -> None:
     links = [(file, target) for file in DOCUMENTS for target in LINK.findall(file.read_text())]
     assert len(links) > 100
     assert [(file.name, target) for file, target in links if not (file.parent / target).exists()] == []
+    of_the_site = [(file.name, target) for file, target in links if file.parent == REPOSITORY / "docs"]
+    folders = [each for each in of_the_site if (REPOSITORY / "docs" / each[1]).is_dir()]
+    assert folders == [], "the site has files: `make docs` fails at a link to a folder"
 
 
 def test_the_site_has_every_page() -> None:
