@@ -119,11 +119,21 @@ def _end(started: Sequence[Child], grace_s: float, asked: Sequence[float]) -> No
         if child.process.poll() is None:
             signal_group(child.process.pid, signal.SIGKILL)
             child.process.wait()
-    strays = [member for member in family if member.is_running()]
+    strays = [member for member in family if _runs(member)]
     for stray in strays:
         with suppress(psutil.NoSuchProcess):
             stray.kill()
-    psutil.wait_procs(strays, timeout=STRAYS_S)
+    deadline = time.monotonic() + STRAYS_S
+    while any(map(_runs, strays)) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Whether it still does something: an orphan that has ended may wait for ever for a container's init to notice."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def free_port(host: str = "127.0.0.1") -> int:
