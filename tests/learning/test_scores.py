@@ -21,8 +21,8 @@ Record = Callable[[str, object], None]
 
 REAL = [name for name, one in FEDERATIONS.items() if not one.is_generated]
 GENERATED = [name for name, one in FEDERATIONS.items() if one.is_generated]
-ALWAYS = ("fedavg on MotionSense", "fedavg on generated recordings")
-"""Federations of the default run: a convolution in time of eight people, and what a clone without data sees."""
+ALWAYS = ("fedavg on MotionSense" if DATA.is_dir() else "fedavg on generated recordings",)
+"""The federation of the default run: a convolution in time of eight people, or what a clone without data sees."""
 SLOW = ("HART",)
 """CI has the same blocks in HART with ALP; `test_witness` has HART itself beside plain torch."""
 

@@ -125,7 +125,7 @@ def test_what_cannot_be_a_program_is_refused_in_words(name: str) -> None:
         export_program(federation._replace(setup=setup))
 
 
-@pytest.mark.parametrize("network_name", ["dense", "hart_alp"])
+@pytest.mark.parametrize("network_name", ["dense", pytest.param("hart_alp", marks=pytest.mark.ci)])
 def test_the_gate_sees_a_learning_rate_that_is_off_by_a_hundredth(network_name: str) -> None:
     """And so anything else that is wrong by as much: the gate is not so wide that all pass."""
     federation, program = loaded("fedavg", network_name)

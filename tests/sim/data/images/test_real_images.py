@@ -51,6 +51,7 @@ def test_every_published_test_image_is_among_mnists_70000(mnist: LabelledImages,
     assert all(image.tobytes() in known for image in t10k)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("name", "tolerance"), [("mnist", 5e-4), ("fashion_mnist", 1e-3)])
 def test_the_constants_are_the_datas(name: str, tolerance: float, gaitway_data: Path) -> None:
     reader = IMAGE_SETS[name]
