@@ -121,6 +121,7 @@ def test_nothing_is_required_that_no_program_imports() -> None:
     assert asked - used - set(NEEDED_BY_OTHERS) == set()
 
 
+@pytest.mark.ci
 def test_dev_requires_what_tests_and_demo_import() -> None:
     files = [file for folder in ("tests", "demo") for file in (REPOSITORY / folder).rglob("*.py")]
     found = {entry.top for file in files for entry in imports_in("", file.read_text(), "")}

@@ -39,6 +39,7 @@ def test_every_row_comes_through(loaded: Database) -> None:
     check(before, loaded)
 
 
+@pytest.mark.ci
 def test_every_row_comes_through_on_postgresql(loaded: Database) -> None:
     before = contents(loaded)
     with loaded.read() as session:

@@ -75,6 +75,7 @@ def exported(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Export
     return Exported(file, report, windows)
 
 
+@pytest.mark.ci
 def test_what_was_learnt_is_exported_and_says_numbers(exported: Exported) -> None:
     """The same windows, by ONNX Runtime alone: the answers are within the error that the run has measured."""
     session, report, windows = Session.load(exported.file), exported.report, exported.windows
@@ -93,6 +94,7 @@ def test_what_was_learnt_is_exported_and_says_numbers(exported: Exported) -> Non
         type(metadata)(**{**vars(metadata), "labels": ("one", "two")}).check()
 
 
+@pytest.mark.ci
 def test_a_recording_becomes_a_time_line_of_numbers(exported: Exported) -> None:
     recognizer = Recognizer(Session.load(exported.file))
     lines, rows = Timeline((NAME,), each=False, as_json=False), Timeline((NAME,), each=False, as_json=True)
