@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from paho.mqtt.enums import CallbackAPIVersion
 from rich.table import Table
 from sqlalchemy import create_engine, text
+from thin_devices import Connection
 
 from federation.protocol import topics
 from federation.protocol.chunks import chunk_count, chunk_range
@@ -105,11 +106,12 @@ class Fleet:
             device.answer(invitation)
 
 
-class Device:
+class Device(Connection):
     """A connection, a key, and the state in a sum."""
 
     def __init__(self, fleet: Fleet, name: str, number: int) -> None:
         self.fleet, self.name, self.number = fleet, name, number
+        self.selector = fleet.selector
         self.key = Ed25519PrivateKey.generate()
         public = self.key.public_key().public_bytes_raw()
         self.own = SumDevice(name, public, self.key.sign, colluding=200)
@@ -130,25 +132,11 @@ class Device:
         answer = ask(f"{self.fleet.url}/v1/enrol", {**said, "signature": base64.b64encode(signature).decode()})
         assert answer["state"] == "approved", answer
 
-    def connect(self) -> None:
-        """Connect and join the selector."""
-        self.client.connect(*self.fleet.place, keepalive=600)
-        self.fleet.selector.register(self.client.socket(), selectors.EVENT_READ, self)
-        self._watch()
-
-    def serve(self, events: int) -> None:
-        """Read and write what the socket allows."""
-        if events & selectors.EVENT_READ:
-            self.client.loop_read()
-        if events & selectors.EVENT_WRITE:
-            self.client.loop_write()
-        self._watch()
-
     def say_changed(self) -> None:
         """Say that the next batch is to have this device."""
         status = DeviceStatus(state="idle", examples=WINDOWS, changed=True)
         self.client.publish(topics.status(FEDERATION, self.name), write(status), qos=1)
-        self._watch()
+        self.watch()
 
     def answer(self, invitation: Invitation) -> None:
         """Take the next step of the sum."""
@@ -224,12 +212,8 @@ class Device:
     def _publish(self, payload: bytes, *step: str | int) -> int:
         self.fleet.sent[self.stage] += len(payload)
         info = self.client.publish(topics.update(FEDERATION, self.name, self.update_id, *step), payload, qos=1)
-        self._watch()
+        self.watch()
         return info.mid
-
-    def _watch(self) -> None:
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self.client.want_write() else 0)
-        self.fleet.selector.modify(self.client.socket(), wanted, self)
 
 
 LAYOUT: dict[str, Any] = {}
@@ -284,7 +268,7 @@ def measure(folder: Path, programs: Programs, given: argparse.Namespace) -> dict
         LAYOUT["json"] = json.loads(found) if isinstance(found, str) else found
     server = psutil.Process(programs["server"].pid)
     for device in fleet.devices:
-        device.connect()
+        device.connect(*fleet.place)
     cpu, said = _seconds(server), time.monotonic()
     while True:
         fleet.serve(0.05)

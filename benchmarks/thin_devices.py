@@ -125,11 +125,38 @@ class Devices:
             self.fetched.put((device, invitation, body))
 
 
-class Device:
+class Connection:
+    """An MQTT client on a selector that a thousand of them share."""
+
+    client: paho.Client
+    selector: selectors.BaseSelector
+
+    def connect(self, host: str, port: int) -> None:
+        """Connect and join the selector."""
+        self.client.connect(host, port, keepalive=600)
+        self.selector.register(self.client.socket(), selectors.EVENT_READ, self)
+        self.watch()
+
+    def serve(self, events: int) -> None:
+        """Read and write what the socket allows."""
+        if events & selectors.EVENT_READ:
+            self.client.loop_read()
+        if events & selectors.EVENT_WRITE:
+            self.client.loop_write()
+        self.watch()
+
+    def watch(self) -> None:
+        """Wait for room to write only while there is something to write."""
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self.client.want_write() else 0)
+        self.selector.modify(self.client.socket(), wanted, self)
+
+
+class Device(Connection):
     """One connection and the update that is on its way."""
 
     def __init__(self, fleet: Devices, name: str, number: int) -> None:
         self.fleet, self.name, self.number = fleet, name, float(number) * 1e-9
+        self.selector = fleet.selector
         self.round = 0
         self.manifest: UpdateManifest | None = None
         self.body: Body | None = None
@@ -138,20 +165,6 @@ class Device:
         self.client.on_connect, self.client.on_message = self._on_connect, self._on_message
         self.client.on_publish = self._on_publish
         self.waiting_for, self.presence_check = -1, ""
-
-    def connect(self, host: str, port: int) -> None:
-        """Connect and join the selector."""
-        self.client.connect(host, port, keepalive=120)
-        self.fleet.selector.register(self.client.socket(), selectors.EVENT_READ, self)
-        self._watch()
-
-    def serve(self, events: int) -> None:
-        """Read and write what the socket allows."""
-        if events & selectors.EVENT_READ:
-            self.client.loop_read()
-        if events & selectors.EVENT_WRITE:
-            self.client.loop_write()
-        self._watch()
 
     def begin(self, invitation: Invitation, body: Body) -> None:
         """Announce an update to the invitation's round."""
@@ -224,12 +237,8 @@ class Device:
         assert self.manifest is not None
         topic = topics.update(self.fleet.federation, self.name, self.manifest.update_id, *step)
         info = self.client.publish(topic, payload, qos=1)
-        self._watch()
+        self.watch()
         return info.mid
-
-    def _watch(self) -> None:
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self.client.want_write() else 0)
-        self.fleet.selector.modify(self.client.socket(), wanted, self)
 
 
 def main() -> None:

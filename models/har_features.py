@@ -67,15 +67,16 @@ class HarFeatures(Model):
         free_cosines = cosines // 2
         self.orientation_free_columns = (*range(ORIENTATION_FREE), *range(FEATURES, FEATURES + free_cosines))
         """Of the features (D,), those that are the same however the phone is turned."""
+        directions, phases = _draws(seed, free_cosines, cosines - free_cosines)
         self.gravity_columns = tuple(range(ORIENTATION_FREE, ORIENTATION_FREE + 3))
         """Of the features (D,), the means of the three axes of the acceleration."""
         free = set(self.orientation_free_columns)
         constants = {
-            **_constants(seed, free_cosines, cosines - free_cosines),
-            "orientation_free": torch.tensor([float(column in free) for column in range(self.feature_dim)]),
-        }
+            "feature_mean": MEAN, "feature_std": STD, "projection": directions, "phase": phases, "waves": _waves(),
+            "orientation_free": [float(column in free) for column in range(self.feature_dim)],
+        }  # fmt: skip
         for name, value in constants.items():  # of the options alone: every client has the same
-            self.register_buffer(name, value.to(torch.get_default_device(), copy=True))
+            self.register_buffer(name, torch.tensor(value, dtype=torch.float32))
         self.head = nn.Linear(self.feature_dim, classes)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> ModelOutput:
@@ -118,16 +119,7 @@ class HarFeatures(Model):
         return torch.cat([x.mean(1), deviation, (x[:, 1:] - x[:, :-1]).abs().mean(1), spectrum], dim=1)
 
 
-@lru_cache(maxsize=4)
-def _constants(seed: int, free: int, rest: int) -> Mapping[str, Tensor]:
-    """Return what the options fix, on the CPU: 110,000 draws by Python take longer than the rest of a network."""
-    directions, phases = _draws(seed, free, rest)
-    values = {
-        "feature_mean": MEAN, "feature_std": STD, "projection": directions, "phase": phases, "waves": _waves(),
-    }  # fmt: skip
-    return {name: torch.tensor(value, dtype=torch.float32, device="cpu") for name, value in values.items()}
-
-
+@lru_cache(maxsize=4)  # of numbers and not of tensors, which belong to the mode and the device they are made under
 def _draws(seed: int, free: int, rest: int) -> tuple[list[list[float]], list[float]]:
     """Draw R (FEATURES, free + rest) and b (free + rest,); the first `free` columns weigh no number of the axes.
 

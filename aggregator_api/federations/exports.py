@@ -18,7 +18,6 @@ from federation.head import with_placeholder_head
 from federation.methods import method_from_json
 from federation.plan import Plan
 from federation.training.forward import initial_model
-from gaitway.extras import install_command
 from gaitway.input_spec import MIN_STD, SENSOR_CHANNELS, InputSpec
 from gaitway.tasks import DEFAULT_TASK
 
@@ -95,7 +94,7 @@ def require_exporter() -> None:
     """
     if not can_make_onnx():
         raise UnavailableError(
-            f"the server has no exporter: {install_command('export')}, or export the checkpoint elsewhere"
+            "the server has no exporter, which is its extra 'export'; or export the checkpoint elsewhere"
         )
 
 

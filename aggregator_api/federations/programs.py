@@ -28,7 +28,6 @@ from aggregator_api.storage.blobs import BlobStore
 from federation.logs import about
 from federation.methods import method_from_json
 from federation.plan import Plan
-from gaitway.extras import install_command
 from gaitway.tasks import DEFAULT_TASK, task_of
 
 log = logging.getLogger(__name__)
@@ -64,7 +63,7 @@ class ProgramMaker:
         if not self.is_on:
             return NONE, "this server makes no programs (its setting `programs`)"
         if missing := [name for name in NEEDS if find_spec(name) is None]:
-            return NONE, f"the server lacks {' and '.join(missing)}: {install_command('export')}"
+            return NONE, f"the server lacks {' and '.join(missing)}: its operator can install the extra 'export'"
         if reason := method_from_json(plan.method).program_incompatibility:
             return NONE, reason
         return MAKING, ""

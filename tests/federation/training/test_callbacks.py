@@ -69,7 +69,7 @@ LONG_HEADS = [{"name": name, "head_epochs": 2} for name in ("fedrep", "fedpac")]
 
 @pytest.mark.parametrize(
     "description",
-    [*({"name": name} for name in METHODS if name not in AS_FEDAVG), *LONG_HEADS],
+    [*(pytest.param({"name": n}, marks=pytest.mark.ci if n in AS_FEDAVG else ()) for n in METHODS), *LONG_HEADS],
     ids=lambda one: "-".join(map(str, one.values())),
 )
 def test_a_round_that_is_resumed_after_any_epoch_ends_with_the_same_bits(description: dict[str, Any]) -> None:
