@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from export.onnx_export import export_onnx
 from export.runtime import ModelMetadata, Session
@@ -85,3 +86,9 @@ def test_it_is_exported_and_answers_as_torch_does(windows: np.ndarray, tmp_path)
     with torch.no_grad():
         expected = module(torch.from_numpy(windows)).logits.numpy()
     np.testing.assert_allclose(Session.load(tmp_path / "model.onnx").predict(windows).logits, expected, atol=1e-4)
+
+
+def test_a_network_made_under_fake_tensors_leaves_none_to_the_next() -> None:
+    with FakeTensorMode():
+        build("har_features", classes=3, cosines=19)
+    assert type(build("har_features", classes=3, cosines=19).projection) is torch.Tensor
