@@ -12,7 +12,6 @@ import json
 import secrets
 import time
 from pathlib import Path
-from random import SystemRandom
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -101,7 +100,9 @@ def begin(
     where = "" if numbers is None else f"{SUMS}/r{described.round}-{request.attempt.hex()[:16]}.numbers"
     if numbers is not None:
         move_file(numbers, store.folder / where)
-    noise = _add_noise(store, plan.secure, request, where) if part is not None and plan.secure.noise_multiplier else ""
+    # what a device has in the sums of all is at most half as long: the difference that it adds, also where it leaves
+    norm = (plan.secure.clip_norm or 0.0) / (1 if part is None else 2)
+    noise = _add_noise(store, plan.secure, request, where, norm) if plan.secure.noise_multiplier else ""
     manifest = _manifest(described, begun.message)
     write_file(path := store.folder / OUTBOX / manifest.update_id, packed(begun.message))
     noted = {
@@ -124,22 +125,21 @@ def begin(
     return BegunSum(manifest, path, pairs)
 
 
-def _add_noise(store: StateStore, settings: SecureSettings, request: SumRequest, numbers: str) -> str:
-    """Clip the numbers in their file, and draw this sum's noise into another one, whose name is returned.
+def _add_noise(store: StateStore, settings: SecureSettings, request: SumRequest, numbers: str, norm: float) -> str:
+    """Clip the numbers in their file to `norm`, and draw this sum's noise into another one, whose name is returned.
 
-    It is drawn once: the same numbers with other noise would show more of them. What a device has in the sums is at
-    most half of `clip_norm`, so that the difference that it adds is at most `clip_norm`, also where it leaves. The last
-    number, the device itself, stays as it is.
+    It is drawn once: the same numbers with other noise would show more of them. The last number, that the device is
+    there, stays as it is.
     """
-    norm = settings.clip_norm or 0.0
     if numbers:
         path = store.folder / numbers
         vector = np.frombuffer(path.read_bytes(), "<i8").astype(np.int64)
-        vector[:-1] = discrete_gaussian.clipped(vector[:-1], norm / 2)
+        vector[:-1] = discrete_gaussian.clipped(vector[:-1], norm)
         write_file(path, vector.astype("<i8").tobytes())
-    share = discrete_gaussian.share_of(settings.noise_multiplier, norm, discrete_gaussian.noisy_devices(settings))
+    devices = discrete_gaussian.noisy_devices(settings)
+    share = discrete_gaussian.share_of(settings.noise_multiplier, settings.clip_norm or 0.0, devices)
     noise = np.zeros(request.length, "<i8")
-    noise[:-1] = discrete_gaussian.noise(request.length - 1, share, SystemRandom())
+    noise[:-1] = discrete_gaussian.noise(request.length - 1, share, secrets.token_bytes)
     name = f"{SUMS}/r{request.round}-{request.attempt.hex()[:16]}.noise"
     write_file(store.folder / name, noise.tobytes())
     return name

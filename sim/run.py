@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from federation.methods import METHODS, method_from_json, method_to_json
 from federation.methods.fedali import GLOBAL, LOCAL
 from federation.plan import rotation_incompatibility
+from federation.privacy.accounting import epsilon_of_rounds
 from federation.privacy.differential_privacy import check_private
 from federation.records import Examples
 from federation.secure_sums.summation import check_secure
@@ -196,6 +197,7 @@ def build_simulation(
     if reason := rotation_incompatibility(settings):
         raise SettingsError(reason)
     check_private(method, settings.rounds)
+    _check_account(settings)
     _check_rest(settings, len(data.clients))
     networks = for_data(architectures(settings) if networks is None else networks, data.moments, data.channels)
     _check_task(networks, data)
@@ -243,7 +245,14 @@ def _secure_rounds(settings: Experiment, networks: Sequence[Architecture], clien
             f"secure.mode={secure.mode}: a round has {cohort} clients, a sum {secure.min_devices} at least "
             "(secure.min_devices)"
         )
-    return SecureRounds.of(setup, networks[0].initial, secure, settings.rounds.delta)
+    return SecureRounds.of(setup, networks[0].initial, secure)
+
+
+def _check_account(settings: Experiment) -> None:
+    """Ask for the ε of one round, which needs a library, rather before the first round than after it."""
+    rounds, secure = settings.rounds, settings.secure
+    if noise := secure.noise_multiplier if secure.is_on else rounds.noise_multiplier:
+        epsilon_of_rounds(noise, 1, rounds.delta, on_sums=secure.is_on)
 
 
 def _check_rest(settings: Experiment, clients: int) -> None:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from federation.errors import RoundError
 from federation.plan import SecureSettings
-from federation.privacy.accounting import epsilon_of_discrete, spent
 from federation.privacy.discrete_gaussian import noisy_clients
 from federation.records import Client, Tree, Update
 from federation.secure_sums import server
@@ -55,13 +54,12 @@ class SecureRounds:
     setup: Setup
     settings: SecureSettings
     layout: SumLayout
-    delta: float
     identities: dict[str, Ed25519PrivateKey] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, setup: Setup, initial: Client, settings: SecureSettings, delta: float) -> SecureRounds:
+    def of(cls, setup: Setup, initial: Client, settings: SecureSettings) -> SecureRounds:
         """Derive what the clients' numbers mean from the method and the model."""
-        return cls(setup, settings, layout_of(setup.method, setup.training, initial, settings), delta)
+        return cls(setup, settings, layout_of(setup.method, setup.training, initial, settings))
 
     def next_state(
         self, state: Tree, cohort: Sequence[str], updates: Sequence[Update], broadcasts: Mapping[str, Tree], number: int
@@ -85,16 +83,15 @@ class SecureRounds:
         return next_state(method, state, layout, summed.total, summed.clients), summed._replace(facts=facts)
 
     def _add_noise(self, vectors: dict[str, NDArray[np.int64]], cohort: int, number: int) -> dict[str, Any]:
-        """Clip each client's numbers and add its share of the noise, drawn from the run's seed; return ε."""
+        """Clip each client's numbers and add its share of the noise, drawn from the run's seed."""
         settings = self.settings
         if not settings.noise_multiplier:
             return {}
         clients = noisy_clients(settings, cohort)
         for name, vector in vectors.items():
-            draw = Random(seed_for(self.setup.training.seed, "noise of a sum", name, number))
+            draw = Random(seed_for(self.setup.training.seed, "noise of a sum", name, number)).randbytes
             vectors[name] = privatized(self.setup.method, self.layout, vector, settings, clients, draw)
-        found = epsilon_of_discrete(spent(settings.noise_multiplier), self.delta)
-        return {"noisy_clients": clients, "epsilon": round(found, 4)}
+        return {"noisy_clients": clients}
 
     def _masked(self, cohort: Sequence[str], vectors: Mapping[str, NDArray[np.int64]], number: int) -> SecureSum:
         names = {_device_name(name): name for name in cohort}

@@ -16,6 +16,7 @@ from federation import wire
 from federation.aggregation.kept_contributions import KeptContributions
 from federation.aggregation.screening import NormHistory, Screening
 from federation.plan import RoundSettings
+from federation.privacy.accounting import epsilon_of_rounds
 from federation.privacy.correlated_noise import put_together, taken_apart
 from federation.records import Client, Examples, Tensors, Tree
 from federation.rounds.in_memory_round import InMemoryRound
@@ -74,6 +75,7 @@ class Simulation:
     round_number: int = 0
     progress: Progress = field(default_factory=Progress)
     refused: dict[str, int] = field(default_factory=dict)  # updates in a row, by client
+    taken: dict[str, int] = field(default_factory=dict)  # published rounds that have a client's update
     resting: list[list[str]] = field(default_factory=list)  # whose updates the last published rounds have, newest last
     norms: NormHistory = field(default_factory=NormHistory)
     noise: Tensors = field(default_factory=dict)  # that the next round's leans on
@@ -138,6 +140,7 @@ class Simulation:
             "lost": list(cohort.lost),
             **_screened(self.screening),
             **({"secure": self.secure_facts} if self.secure is not None else {}),
+            **self._privacy(),
             **self._outcome(ended.round),
             "seconds": {name: round(self.seconds[name] - before[name], 4) for name in self.seconds},
         }
@@ -156,6 +159,8 @@ class Simulation:
         if (rest := resting_rounds(self.rounds)) and ended.round.phase is RoundPhase.PUBLISHED:
             self.resting = [*self.resting, sorted(ended.received)][-rest:]
         for name in ended.received:
+            if ended.round.phase is RoundPhase.PUBLISHED:
+                self.taken[name] = self.taken.get(name, 0) + 1
             # of a continuous method what is excluded still stands, and may be used next time
             is_excluded = name in self.screening.excluded and not self.setup.method.is_continuous
             if is_excluded or ended.round.phase is RoundPhase.PUBLISHED:
@@ -232,6 +237,15 @@ class Simulation:
         if not self.progress.must_pause(self.rounds):
             return {"failed": ended.reason}
         return {"failed": ended.reason, "paused": f"{self.progress.failed_in_a_row} rounds in a row have failed"}
+
+    def _privacy(self) -> dict[str, Any]:
+        """Return the ε, so far, of the client that was in most rounds, where there is noise."""
+        noise = self.secure.settings if self.secure is not None else self.rounds
+        if not noise.noise_multiplier:
+            return {}
+        most, delta = max(self.taken.values(), default=0), self.rounds.delta
+        found = epsilon_of_rounds(noise.noise_multiplier, most, delta, on_sums=self.secure is not None)
+        return {"privacy": {"epsilon": round(found, 4), "delta": delta, "most_rounds": most}}
 
     def _mean_loss(self, results: Mapping[str, Result]) -> float | None:
         """Mean over the clients that trained, by examples; None where there are none, or nobody trains."""
@@ -330,7 +344,7 @@ class Simulation:
     def checkpoint(self) -> Checkpoint:
         """Return everything that `restore` needs."""
         progress = {**self.best_round.to_json(), "seconds": self.seconds, "norms": self.norms.to_json()}
-        progress |= {"progress": self.progress, "refused": self.refused, "resting": self.resting}
+        progress |= {"progress": self.progress, "refused": self.refused, "resting": self.resting, "taken": self.taken}
         best, validated = self.best_round.best.clients, self.best_round.validated.clients
         client_sets = {"clients": self.clients, "best": best, "validated": validated}
         kept = self.contributions.trees
@@ -349,6 +363,7 @@ class Simulation:
         # of 0.2.0, where every round counted, neither is known
         self.progress = Progress(*saved.progress.get("progress", (saved.round_number, 0)))
         self.refused, self.resting = saved.progress.get("refused", {}), saved.progress.get("resting", [])
+        self.taken = saved.progress.get("taken", {})
         self.state, self.noise = taken_apart(saved.state)
         self.contributions = KeptContributions(dict(saved.contributions))
         client_sets: dict[str, Clients] = {}

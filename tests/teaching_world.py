@@ -14,7 +14,7 @@ import torch
 from export.graph import ExportModule, float32_graph
 from export.runtime import ModelMetadata
 from federation import wire
-from federation.aggregation.ridge_numpy import FixedSums, solve_mean, sums_of, travelling
+from federation.aggregation.ridge_numpy import Damping, FixedSums, solve_mean, sums_of, travelling
 from federation.plan import ModelSpec, Plan, RoundSettings, TrainingConfig
 from gaitway.input_spec import InputSpec
 from har_pipeline import Recording, dataset_labels, prepare, recordings
@@ -64,7 +64,7 @@ def teaching_world(
         parts.append(travelling(sums_of(features, code[client.y[is_known]], len(labels), CLIP)))
     shared = FixedSums(*(np.sum([each.astype(np.int64) for each in kind], 0) for kind in zip(*parts, strict=True)))
     columns = module.orientation_free_columns
-    head = solve_mean(shared, None, 0, RIDGE, columns, SHARE)
+    head = solve_mean(shared, None, 0, Damping(RIDGE), columns, SHARE)
     with torch.no_grad():
         module.head.weight.copy_(torch.from_numpy(head.weight))
         module.head.bias.copy_(torch.from_numpy(head.bias))

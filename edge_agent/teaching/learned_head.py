@@ -64,9 +64,9 @@ def learn(
     own = travelling(sums_of(windows.features[train], y, classes, options.clip))
     weight = options.own_weight * max(1, shared.clients)
     means = windows.orientation_free, options.orientation_free_share
-    personal = solve_mean(shared.sums, own, weight, options.ridge, *means)
+    personal = solve_mean(shared.sums, own, weight, options.damping, *means)
     solve_s = time.perf_counter() - begun
-    everybody = solve_mean(shared.sums, None, 0, options.ridge, *means)
+    everybody = solve_mean(shared.sums, None, 0, options.damping, *means)
     truth, features = windows.y[test], windows.features[test]
     federated = truth < everybody.bias.size
     mine, theirs = personal.classes(features), everybody.classes(features)

@@ -200,17 +200,17 @@ class SumsRuntime:
 
     def _heads(self, own: FixedSums | None) -> dict[str, RidgeHead]:
         """Solve every head; the personal ones of no sums of one's own are the shared ones."""
-        ridge, _, weight, share, _ = self.options
-        shared, others = self._shared.sums, weight * max(1, self._shared.clients)
-        means = self.columns, share
+        options, damping = self.options, self.options.damping
+        shared, others = self._shared.sums, options.own_weight * max(1, self._shared.clients)
+        means = self.columns, options.orientation_free_share
         found = {
-            SHARED: solve_mean(shared, None, 0, ridge, *means),
-            PERSONALIZED: solve_mean(shared, own, others, ridge, *means),
+            SHARED: solve_mean(shared, None, 0, damping, *means),
+            PERSONALIZED: solve_mean(shared, own, others, damping, *means),
         }
         if self.columns:
             found |= {
-                SHARED_ANY_ORIENTATION: solve(shared, None, 0, ridge, self.columns),
-                PERSONALIZED_ANY_ORIENTATION: solve(shared, own, others, ridge, self.columns),
+                SHARED_ANY_ORIENTATION: solve(shared, None, 0, damping, self.columns),
+                PERSONALIZED_ANY_ORIENTATION: solve(shared, own, others, damping, self.columns),
             }
         return found
 

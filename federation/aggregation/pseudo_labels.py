@@ -59,12 +59,14 @@ def pseudo_labelled_head(
     classes, share = shared.moment.shape[1], options.orientation_free_share
     if is_far or len(features) < MIN_WINDOWS or classes < 2 or clients < 1 or not columns or not 0 < share < 1:
         return None
-    whole, free = (solve(shared, None, 0, options.ridge, of).scores(features) for of in (None, columns))
+    if options.floor:  # sums that have noise are too coarse
+        return None
+    whole, free = (solve(shared, None, 0, options.damping, of).scores(features) for of in (None, columns))
     if np.mean(whole.argmax(1) == free.argmax(1)) < MIN_AGREEMENT:
         return None
     kept, names = surest((1 - share) * whole + share * free)
     own = travelling(sums_of(features[kept], names[kept], classes, options.clip))
-    return solve_mean(shared, own, WEIGHT * clients, options.ridge, columns, share)
+    return solve_mean(shared, own, WEIGHT * clients, options.damping, columns, share)
 
 
 def surest(scores: Doubles) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

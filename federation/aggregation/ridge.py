@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from federation.aggregation.ridge_numpy import Damping
 from federation.records import Tensors, Tree
 from federation.tasks.task import LabelledFeatures
 
@@ -99,7 +100,7 @@ def capped(sums: Tensors, steps: int) -> Tensors:
 
 
 def solve(
-    shared: Tree, own: Tree, clients: Tensor, ridge: float, columns: Tensor | None = None, floor: float = 0.0
+    shared: Tree, own: Tree, clients: Tensor, damping: Damping, columns: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return weight (C, D) and bias (C,) in float64 of sums in fixed point.
 
@@ -119,18 +120,19 @@ def solve(
         gram, moment = gram * used * used[:, None], moment * used[:, None]
     mean = gram.diagonal().sum() / used.sum()
     # a column that is not used stands by itself, with 0 on the right
-    added = torch.where((mean > 0) & (used > 0), ridge * mean + floor, 1.0)
+    damped = torch.where(mean > 0, damping.ridge * mean + damping.floor, damping.floor or 1.0)
+    added = torch.where(used > 0, damped, 1.0)
     found = torch.cholesky_solve(moment, torch.linalg.cholesky(gram + torch.diag(added)))
     return found[:-1].T, found[-1]
 
 
 def solve_mean(
-    shared: Tree, own: Tree, clients: Tensor, ridge: float, columns: Tensor | None, share: float, floor: float = 0.0
+    shared: Tree, own: Tree, clients: Tensor, damping: Damping, columns: Tensor | None, share: float
 ) -> tuple[Tensor, Tensor]:
     """Return the mean of the head on all features and, with so large a share, the one on `columns`: weight and bias."""
-    whole = solve(shared, own, clients, ridge, floor=floor)
+    whole = solve(shared, own, clients, damping)
     if columns is None or not share:
         return whole
-    part = solve(shared, own, clients, ridge, columns, floor)
+    part = solve(shared, own, clients, damping, columns)
     weight, bias = ((1 - share) * one + share * other for one, other in zip(whole, part, strict=True))
     return weight, bias

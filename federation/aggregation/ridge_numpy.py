@@ -26,6 +26,17 @@ MIN_VARIANCE = 0.05
 Doubles = NDArray[np.float64]
 
 
+class Damping(NamedTuple):
+    """What is added to G's diagonal: λ times its mean, and a floor for sums that have noise."""
+
+    ridge: float
+    floor: float = 0.0
+
+    def added(self, mean: float) -> float:
+        """Return what is added to a diagonal of this mean, which noise may have made negative."""
+        return self.ridge * mean + self.floor if mean > 0 else self.floor or 1.0
+
+
 class RidgeOptions(NamedTuple):
     """A plan's options of the method, with the defaults of `federation.methods.analytic`."""
 
@@ -34,6 +45,12 @@ class RidgeOptions(NamedTuple):
     own_weight: float = 1.0
     orientation_free_share: float = 0.33
     rotations: int = 0
+    floor: float = 0.0
+
+    @property
+    def damping(self) -> Damping:
+        """What is added to the diagonal of sums."""
+        return Damping(self.ridge, self.floor)
 
     @classmethod
     def of(cls, method: Mapping[str, Any]) -> RidgeOptions:
@@ -106,9 +123,9 @@ def _fixed(values: Doubles) -> NDArray[np.int32]:
 
 
 def solve(
-    shared: FixedSums, own: FixedSums | None, clients: float, ridge: float, columns: Sequence[int] | None = None
+    shared: FixedSums, own: FixedSums | None, clients: float, damping: Damping, columns: Sequence[int] | None = None
 ) -> RidgeHead:
-    """Solve W = (G + N Gᵢ + λ tr/d I)⁻¹ (B + N Bᵢ), the head that a client has of shared and own sums.
+    """Solve W = (G + N Gᵢ + (λ tr/d + floor) I)⁻¹ (B + N Bᵢ), the head that a client has of shared and own sums.
 
     own: may have classes behind the shared ones, which come out last; None: the shared head.
     clients: N, at least 1 times the method's `own_weight`.
@@ -127,7 +144,7 @@ def solve(
     gram[np.triu_indices(size)] = upper / SUM_STEPS
     used = np.arange(size) if columns is None else np.array([*columns, size - 1])
     solved = np.zeros((size, moment.shape[1]))
-    solved[used] = _damped_solution(gram[np.ix_(used, used)], moment[used] / SUM_STEPS, ridge)
+    solved[used] = _damped_solution(gram[np.ix_(used, used)], moment[used] / SUM_STEPS, damping)
     return RidgeHead(solved[:-1].T, solved[-1])
 
 
@@ -146,7 +163,10 @@ class FeatureMoments(NamedTuple):
 
 
 def feature_moments(shared: FixedSums, columns: Sequence[int]) -> FeatureMoments | None:
-    """Return how some features are spread over the windows in the shared sums, weighed as there; None of no window."""
+    """Return how some features are spread over the windows in the shared sums, weighed as there.
+
+    None of no window, and of sums whose noise hides it.
+    """
     size, index = len(shared.moment), np.array([*columns, len(shared.moment) - 1])
     low, high = np.minimum(index[:, None], index), np.maximum(index[:, None], index)
     squares = shared.gram[low * size - low * (low - 1) // 2 + high - low].astype(np.float64)  # of the upper triangle
@@ -154,21 +174,24 @@ def feature_moments(shared: FixedSums, columns: Sequence[int]) -> FeatureMoments
     if weight <= 0:
         return None
     mean = squares[-1, :-1] / weight
-    return FeatureMoments(mean, squares[:-1, :-1] / weight - np.outer(mean, mean))
+    covariance = squares[:-1, :-1] / weight - np.outer(mean, mean)
+    if np.linalg.eigvalsh(covariance + MIN_VARIANCE * np.eye(len(mean))).min(initial=1) <= 0:
+        return None
+    return FeatureMoments(mean, covariance)
 
 
 def solve_mean(
-    shared: FixedSums, own: FixedSums | None, clients: float, ridge: float, columns: Sequence[int], share: float
+    shared: FixedSums, own: FixedSums | None, clients: float, damping: Damping, columns: Sequence[int], share: float
 ) -> RidgeHead:
     """Solve the mean of the head on all features and, with so large a share, the one on `columns`, if there are any.
 
     Classes behind the shared ones are those of the head on all features: only their owner's device, which lies as it
     lies, has learnt them, and the mean would know them less (docs/methods.md, 'One round').
     """
-    whole = solve(shared, own, clients, ridge)
+    whole = solve(shared, own, clients, damping)
     if not columns or not share:
         return whole
-    part, federated = solve(shared, own, clients, ridge, columns), shared.moment.shape[1]
+    part, federated = solve(shared, own, clients, damping, columns), shared.moment.shape[1]
     for one, other in zip(whole, part, strict=True):
         one[:federated] = (1 - share) * one[:federated] + share * other[:federated]
     return whole
@@ -187,11 +210,10 @@ def check_believable(sums: FixedSums, clients: int) -> str:
     return ""
 
 
-def _damped_solution(upper: Doubles, moment: Doubles, ridge: float) -> Doubles:
-    """Solve (G + λ tr/d I) W = B by Cholesky, where `upper` holds G's upper triangle."""
+def _damped_solution(upper: Doubles, moment: Doubles, damping: Damping) -> Doubles:
+    """Solve (G + added I) W = B by Cholesky, where `upper` holds G's upper triangle."""
     gram = np.triu(upper) + np.triu(upper, 1).T
-    mean = np.trace(gram) / len(gram)
-    gram[np.diag_indices_from(gram)] += ridge * mean if mean > 0 else 1.0
+    gram[np.diag_indices_from(gram)] += damping.added(np.trace(gram) / len(gram))
     try:  # numpy solves no triangular system by itself: scipy does, and takes a hundred megabytes of a device
         np.linalg.cholesky(gram)
         return np.asarray(np.linalg.solve(gram, moment), np.float64)

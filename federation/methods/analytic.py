@@ -34,10 +34,10 @@ from federation.aggregation import ridge, ridge_bounds, robust_sums
 from federation.aggregation.averaging import Accumulator
 from federation.aggregation.present_sums import RULES
 from federation.aggregation.pseudo_labels import pseudo_labelled_head
-from federation.aggregation.ridge_numpy import FixedSums, RidgeOptions
+from federation.aggregation.ridge_numpy import Damping, FixedSums, RidgeOptions
 from federation.aggregation.robust import Rule
 from federation.aggregation.screening import UpdateClaim
-from federation.errors import SettingsError
+from federation.errors import RoundError, SettingsError
 from federation.linear_head import check_dense, with_linear_head
 from federation.method import Method
 from federation.plan import SecureSettings, TrainingConfig
@@ -224,14 +224,13 @@ class Analytic(Method):
         return {SHARED: client} | {name: self._with_head(client, name) for name in self._candidates(client)}
 
     def adapted_model(self, client: Client, broadcast: Broadcast, features: Tensor, *, is_far: bool) -> Client | None:
-        """Return the network with a head that counts the windows as what the shared head names them, where that helps.
-
-        Sums that have noise (`floor`) are too coarse for it.
-        """
-        if ORIENTATION_FREE not in client.buffers or self.floor:
+        """Return the network with a head that counts the windows as what the shared head names them, where that helps."""
+        if ORIENTATION_FREE not in client.buffers:
             return None
         sums, columns = broadcast["sums"], client.buffers[ORIENTATION_FREE].nonzero()[:, 0].tolist()
-        options = RidgeOptions(self.ridge, self.clip, self.own_weight, self.orientation_free_share)
+        options = RidgeOptions(
+            self.ridge, self.clip, self.own_weight, self.orientation_free_share, self.rotations, self.floor
+        )
         fixed = FixedSums(*(sums[name].cpu().numpy() for name in SUMS))
         head = pseudo_labelled_head(
             fixed, int(sums["clients"]), features.cpu().numpy(), options, columns, is_far=is_far
@@ -257,7 +256,7 @@ class Analytic(Method):
         heads = {PERSONALIZED: self._solved(shared, client.memory, others, columns)}
         for name, weight in zip(ANY_ORIENTATION, (alone, others), strict=True):
             if name in client.memory["heads"]:
-                heads[name] = ridge.solve(shared, client.memory, weight, self.ridge, columns, self.floor)
+                heads[name] = ridge.solve(shared, client.memory, weight, self._damping, columns)
         like = client.memory["solved"]
         kept = {name: {"weight": weight.to(like), "bias": bias.to(like)} for name, (weight, bias) in heads.items()}
         return client._replace(memory={**client.memory, "heads": kept, "solved": torch.ones_like(like)})
@@ -265,7 +264,11 @@ class Analytic(Method):
     def _solved(self, shared: Tree, own: Tree, clients: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return weight and bias of a head that uses all features, also `columns` (D,) of those without axes."""
         share = self.orientation_free_share if columns is not None else 0.0
-        return ridge.solve_mean(shared, own, clients, self.ridge, columns, share, self.floor)
+        return ridge.solve_mean(shared, own, clients, self._damping, columns, share)
+
+    @property
+    def _damping(self) -> Damping:
+        return Damping(self.ridge, self.floor)
 
     # ---- server half
 
@@ -309,7 +312,14 @@ class Analytic(Method):
         changes, sums = SumChanges.of(accumulator), state["sums"]
         total = {name: sums[name] + changes.change.get(name, 0) for name in SUMS}
         nothing = {name: torch.zeros_like(value) for name, value in total.items()}
-        weight, bias = self._solved(total, nothing, torch.tensor(0.0), state.get(ORIENTATION_FREE))
+        try:
+            weight, bias = self._solved(total, nothing, torch.tensor(0.0), state.get(ORIENTATION_FREE))
+        except torch.linalg.LinAlgError as error:
+            raise RoundError(
+                f"no head can be solved of the sums of {int(sums['clients']) + changes.clients} clients: their matrix is "
+                f"not positive definite, as noise can make it; raise method.floor={self.floor:g} to about 2 σ √d, of d "
+                "features and sums whose noise has a deviation of σ · 2¹⁵ whole numbers"
+            ) from error
         like = next(iter(state["params"].values()))
         params = with_linear_head(state["params"], weight.to(like), bias.to(like))
         new = {"params": params, "sums": {**total, "clients": sums["clients"] + changes.clients}}

@@ -49,6 +49,16 @@ def epsilon_of_discrete(inverse_variance: float, delta: float) -> float:
     return _renyi(multiplier, delta, share=1, steps=1)
 
 
+def epsilon_of_rounds(noise_multiplier: float, rounds: int, delta: float, *, on_sums: bool) -> float:
+    """Return the ε of a client whose numbers are in so many rounds; on_sums: clients add the noise themselves.
+
+    Raises:
+        SettingsError: if dp-accounting is not installed.
+    """
+    account = epsilon_of_discrete if on_sums else epsilon
+    return account(rounds * spent(noise_multiplier), delta)
+
+
 def epsilon_of_epochs(noise_multiplier: float, epochs: int, delta: float) -> float:
     """Return ε at δ of an example after so many epochs (of all rounds together), each example once in each.
 

@@ -41,12 +41,7 @@ def check_private(method: Method, rounds: RoundSettings) -> None:
                 "rounds.noise_bands needs rounds.clip_norm and rounds.noise_multiplier: it is their noise"
             )
         return
-    kind, plain = type(method), (Method.upload, Method.fold, Method.aggregate)
-    if (kind.upload, kind.fold, kind.aggregate) != plain or method.aggregation != "mean" or method.personal_broadcast:
-        raise SettingsError(
-            f"rounds.clip_norm: {method.name} sends or combines more than a mean of parameters, whose sensitivity "
-            "this does not bound; choose a method such as fedavg, fedprox, fedper or fedadam, with aggregation=mean"
-        )
+    check_mean(method, "rounds.clip_norm")
     if rounds.late != "drop":
         raise SettingsError("rounds.clip_norm needs rounds.late=drop: a late change is not one of the present model")
     if rounds.noise_bands > 1 and not rounds.noise_multiplier:
@@ -55,6 +50,20 @@ def check_private(method: Method, rounds: RoundSettings) -> None:
         raise SettingsError(
             f"rounds.noise_bands: a client takes part in one of {rounds.noise_bands} rounds at most, and "
             "without rounds.clients_per_round the first round invites all; set it to a share of the clients"
+        )
+
+
+def check_mean(method: Method, option: str) -> None:
+    """Refuse methods whose server does more with a client's upload than to average its parameters.
+
+    Raises:
+        SettingsError: naming the option.
+    """
+    kind, plain = type(method), (Method.upload, Method.fold, Method.aggregate)
+    if (kind.upload, kind.fold, kind.aggregate) != plain or method.aggregation != "mean" or method.personal_broadcast:
+        raise SettingsError(
+            f"{option}: {method.name} sends or combines more than a mean of parameters, whose sensitivity "
+            "this does not bound; choose a method such as fedavg, fedprox, fedper or fedadam, with aggregation=mean"
         )
 
 

@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ from federation.errors import RoundError, SettingsError
 from federation.method import Method
 from federation.plan import RoundSettings, SecureSettings, TrainingConfig
 from federation.privacy import discrete_gaussian
+from federation.privacy.differential_privacy import check_mean
 from federation.records import Broadcast, Client, SumKind, Tree, Update
 from federation.secure_sums.masks import Bits
 from federation.tree import flatten, unflatten
@@ -114,10 +114,17 @@ def _check_noise(method: Method, rounds: RoundSettings, settings: SecureSettings
         return
     if settings.clip_norm is None:
         raise SettingsError("secure.noise_multiplier needs secure.clip_norm: without a bound, no noise is enough")
-    if not method.is_continuous or rounds.rounds > 1:
+    if not method.is_continuous:
+        check_mean(method, "secure.noise_multiplier")
+        if settings.max_weight > 1:
+            raise SettingsError(
+                f"secure.noise_multiplier: clip_norm bounds a client's change, and with secure.max_weight="
+                f"{settings.max_weight:,} it would count as often as it has examples; set secure.max_weight=1"
+            )
+    elif rounds.rounds > 1:
         raise SettingsError(
-            f"secure.noise_multiplier: noise on secure sums is for one release of exact sums; this is {method.name} "
-            f"in {rounds.rounds} rounds; use analytic with rounds.rounds=1, or rounds.clip_norm without secure sums"
+            f"secure.noise_multiplier: noise on the sums of {method.name} is for one release of them, and here are "
+            f"{rounds.rounds} rounds; set rounds.rounds=1"
         )
 
 
@@ -144,7 +151,14 @@ def scale(kind: SumKind, settings: SecureSettings) -> tuple[int, int]:
         SumKind.WEIGHTED_VALUE: settings.max_value * settings.max_weight,
         SumKind.VALUE: settings.max_value,
     }[kind]
-    return settings.steps, math.ceil(most * settings.steps)
+    bound = math.ceil(most * settings.steps)
+    if kind is SumKind.WEIGHTED_CHANGE and settings.noise_multiplier and settings.clip_norm is not None:
+        bound += math.ceil(_WIDEST * settings.noise_multiplier * settings.clip_norm)
+    return settings.steps, bound
+
+
+_WIDEST = 16.0
+"""Deviations of the noise: a number has more with a probability below 10⁻⁵⁶."""
 
 
 def encoded(
@@ -166,7 +180,7 @@ def privatized(
     vector: NDArray[np.int64],
     settings: SecureSettings,
     clients: int,
-    draw: Random,
+    draw: discrete_gaussian.Draw,
 ) -> NDArray[np.int64]:
     """Return a client's numbers, clipped and with its share of the sum's noise; a count of clients stays as it is.
 

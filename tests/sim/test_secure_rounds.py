@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from federation.privacy.accounting import epsilon_of_discrete
 from federation.tree import flatten
 from gaitway.errors import GaitwayError
 from sim import checkpoint
@@ -50,6 +51,36 @@ def test_masked_sums_are_those_in_the_clear_bit_for_bit(method: str, data: Feder
         assert same_state(masked, clear)
 
 
+NOISE = ["secure.steps=65536", "secure.max_weight=1", "secure.clip_norm=40000", "secure.noise_multiplier=1.5"]
+
+
+def test_clients_add_noise_to_the_sum_and_its_account_grows(data: FederatedData) -> None:
+    masked, clear = (build_simulation(settings("fedavg", mode, set=NOISE), data) for mode in ("masked", "clear"))
+    quiet = build_simulation(settings("fedavg", "clear", set=[*NOISE[:3], "secure.noise_multiplier=1e-3"]), data)
+    last = next(quiet.run_rounds())
+    for number, (record, other) in enumerate(zip(masked.run_rounds(), clear.run_rounds(), strict=True), 1):
+        assert record["privacy"] == other["privacy"]
+        assert record["privacy"]["most_rounds"] == number
+        assert record["privacy"]["epsilon"] == pytest.approx(epsilon_of_discrete(number / 1.5**2, 1e-5), abs=1e-4)
+        assert same_state(masked, clear)
+        if number == 1:
+            assert last["privacy"]["epsilon"] > 1e5
+            apart = torch.cat(
+                [
+                    (value - flatten(quiet.state)[name]).double().flatten()
+                    for name, value in flatten(clear.state).items()
+                ]
+            )
+            # of four clients one may be lost and one work for the server: two have the sum's deviation
+            wanted = 1.5 * 40_000 / 65_536 * (4 / 2) ** 0.5 / 4
+            assert float(apart.std()) == pytest.approx(wanted, rel=0.1)
+    begun = build_simulation(settings("fedavg", "clear", set=NOISE), data)
+    next(begun.run_rounds())
+    resumed = build_simulation(settings("fedavg", "clear", set=NOISE), data)
+    resumed.restore(begun.checkpoint())
+    assert [record["privacy"]["most_rounds"] for record in resumed.run_rounds()] == [2]
+
+
 def test_fixed_point_is_near_floating_point(data: FederatedData) -> None:
     plain, secure = (
         build_simulation(
@@ -85,6 +116,8 @@ def test_too_few_clients_fail_the_round_and_leave_the_state(data: FederatedData)
 
 
 @pytest.mark.parametrize(("options", "words"), [
+    ({"method": "fedavg", "set": NOISE[:1] + NOISE[2:]}, "set secure.max_weight=1"),
+    ({"method": "fedproto", "set": NOISE}, "more than a mean of parameters"),
     ({"method": "fedatt"}, "how far its own parameters went"),
     ({"method": "fedavg", "precision": "int8"}, "set --precision lossless"),
     ({"method": "fedavg", "clients_per_round": 2}, "a sum 3 at least"),

@@ -158,6 +158,7 @@ def vectors() -> dict[str, Any]:
         "changes": [
             _change("thirty examples", 30),
             _change("more examples than the limit, and small bounds", 700, max_weight=64, max_change=0.5, steps=7),
+            _change("room for noise", 30, max_weight=1, clip_norm=300.0, noise_multiplier=1.5),
             _change("weighed alike", 31, FedAvg(weighting="uniform")),
             _change("variates", 32, Scaffold()),
             _change("prototypes by their examples", 33, FedProto(average_over="round"), max_weight=64),

@@ -39,7 +39,7 @@ export const HEADS_IN_WORDS = {
  * @typedef {object} Exchange what heads are solved of
  * @property {FixedSums} shared @property {number} clients whose sums they are
  * @property {FixedSums | null} own null: nothing here has a label
- * @property {{ridge: number, clip: number, own_weight: number, orientation_free_share: number}} method
+ * @property {import("../protocol/versions.js").Method} method
  * @property {readonly number[]} orientationFree columns; none where the network does not say which
  * @property {number} version @property {string} sha256 of the network below the heads
  */
@@ -49,7 +49,6 @@ export const HEADS_IN_WORDS = {
  * @param {Exchange} exchange @returns {Promise<HeadModel[]>}
  */
 export async function solveHeads({ shared, clients, own, method, orientationFree, version, sha256 }) {
-  const { ridge } = method;
   const others = method.own_weight * Math.max(1, clients);
   /** @type {[HeadName, FixedSums | null, readonly number[] | null][]} */
   const wanted = [];
@@ -60,8 +59,8 @@ export async function solveHeads({ shared, clients, own, method, orientationFree
   const found = [];
   for (const [head, mine, columns] of wanted) {
     const solved = columns
-      ? await solve(shared, mine, others, ridge, columns)
-      : await solveMean(shared, mine, others, ridge, orientationFree, method.orientation_free_share);
+      ? await solve(shared, mine, others, method, columns)
+      : await solveMean(shared, mine, others, method, orientationFree, method.orientation_free_share);
     found.push({ head, ...solved, version, sha256 });
   }
   return found;

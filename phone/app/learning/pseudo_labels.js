@@ -19,14 +19,14 @@ const MIN_AGREEMENT = 0.8;
  * @returns {Promise<import("./ridge.js").Head | null>} null: it is not to be used
  */
 export async function pseudoLabelledHead({ shared, clients, method, orientationFree }, embeddings, far) {
-  const { ridge, clip, orientation_free_share: share } = method;
+  const { clip, orientation_free_share: share, floor = 0 } = method;
   const { classes } = shared;
   const width = shared.moment.length / classes - 1;
   const count = embeddings.length / width;
   const isBetween = share > 0 && share < 1;
-  if (far || count < MIN_WINDOWS || classes < 2 || clients < 1 || !orientationFree.length || !isBetween) return null;
+  if (far || count < MIN_WINDOWS || classes < 2 || clients < 1 || !orientationFree.length || !isBetween || floor) return null;
   const rows = Array.from({ length: count }, (_, row) => embeddings.subarray(row * width, (row + 1) * width));
-  const [ofAll, ofFree] = [await solve(shared, null, 0, ridge), await solve(shared, null, 0, ridge, orientationFree)];
+  const [ofAll, ofFree] = [await solve(shared, null, 0, method), await solve(shared, null, 0, method, orientationFree)];
   const whole = rows.map((row) => headScores(row, ofAll));
   const free = rows.map((row) => headScores(row, ofFree));
   const alike = whole.filter((each, row) => largest(each) === largest(free[row])).length;
@@ -35,7 +35,7 @@ export async function pseudoLabelledHead({ shared, clients, method, orientationF
   const { kept, names } = surest(scores);
   const sums = emptySums(classes, width);
   for (const row of kept) await addWindows(sums, rows[row], [names[row]], clip);
-  return solveMean(shared, travelling(sums), WEIGHT * clients, ridge, orientationFree, share);
+  return solveMean(shared, travelling(sums), WEIGHT * clients, method, orientationFree, share);
 }
 
 /**

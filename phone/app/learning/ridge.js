@@ -94,16 +94,19 @@ export function travelling({ size, counts, gram, total }) {
   return { gram: Int32Array.from(weighed, (value) => fixed(value / FEATURE_STEPS ** 2)), moment, classes };
 }
 
+/** @typedef {{ridge: number, floor?: number}} Damping λ, and what is added besides to sums that have noise */
+
 /**
- * The head that shared and own sums give: W = (G + N Gᵢ + λ tr/d I)⁻¹ (B + N Bᵢ), by Cholesky; the page has its turns.
+ * The head that shared and own sums give: W = (G + N Gᵢ + (λ tr/d + floor) I)⁻¹ (B + N Bᵢ), by Cholesky; the page has
+ * its turns.
  * @param {FixedSums} shared
  * @param {FixedSums | null} own may have classes behind the shared ones, which come out last; null: the shared head
  * @param {number} clients N, at least 1 times the method's `own_weight`
- * @param {number} ridge λ
+ * @param {Damping} damping
  * @param {readonly number[] | null} [columns] the features that the head uses; the others weigh 0. All where null
  * @returns {Promise<Head>}
  */
-export async function solve(shared, own, clients, ridge, columns = null) {
+export async function solve(shared, own, clients, damping, columns = null) {
   const size = shared.moment.length / shared.classes;
   const classes = own?.classes ?? shared.classes;
   checkAlike(shared, own, size);
@@ -116,7 +119,7 @@ export async function solve(shared, own, clients, ridge, columns = null) {
       solution[i * classes + k] = (all + (own ? clients * Number(own.moment[column * classes + k]) : 0)) / SUM_STEPS;
     }
   });
-  damp(gram, used.length, ridge);
+  damp(gram, used.length, damping);
   await factorize(gram, used.length);
   substitute(gram, used.length, solution, classes);
   const head = { weight: new Float64Array(classes * (size - 1)), bias: new Float64Array(classes) };
@@ -132,13 +135,13 @@ export async function solve(shared, own, clients, ridge, columns = null) {
 /**
  * The mean of the head on all features and, with so large a share, the one on `columns`, if there are any. Classes behind
  * the shared ones are those of the head on all features: as federation/aggregation/ridge_numpy.py.
- * @param {FixedSums} shared @param {FixedSums | null} own @param {number} clients @param {number} ridge
+ * @param {FixedSums} shared @param {FixedSums | null} own @param {number} clients @param {Damping} damping
  * @param {readonly number[]} columns @param {number} share @returns {Promise<Head>}
  */
-export async function solveMean(shared, own, clients, ridge, columns, share) {
-  const whole = await solve(shared, own, clients, ridge);
+export async function solveMean(shared, own, clients, damping, columns, share) {
+  const whole = await solve(shared, own, clients, damping);
   if (!columns.length || !share) return whole;
-  const part = await solve(shared, own, clients, ridge, columns);
+  const part = await solve(shared, own, clients, damping, columns);
   const mean = (/** @type {Float64Array} */ one, /** @type {Float64Array} */ other) => {
     const federated = (one.length / whole.bias.length) * shared.classes;
     return one.map((value, i) => (i < federated ? (1 - share) * value + share * other[i] : value));
@@ -148,7 +151,7 @@ export async function solveMean(shared, own, clients, ridge, columns, share) {
 
 /**
  * How far a mean of some features lies from everybody's, in everybody's deviations: the root mean square over them, by
- * the covariance of all windows in the sums (Mahalanobis). 0 where no window is in them.
+ * the covariance of all windows in the sums (Mahalanobis). 0 where no window is in them, or their noise hides it.
  * @param {FixedSums} shared @param {readonly number[]} columns of the features @param {readonly number[]} mean of them
  * @param {number} variance added to everybody's @returns {Promise<number>}
  */
@@ -167,7 +170,11 @@ export async function distanceFromAll(shared, columns, mean, variance) {
   }
   const away = Float64Array.from(mean, (value, i) => value - all[i]);
   const solved = away.slice();
-  await factorize(covariance, count);
+  try {
+    await factorize(covariance, count);
+  } catch {
+    return 0; // no covariance, as noise can make it
+  }
   substitute(covariance, count, solved, 1);
   return Math.sqrt(Math.max(0, away.reduce((total, value, i) => total + value * solved[i], 0) / count));
 }
@@ -247,11 +254,12 @@ function lowerTriangle(shared, own, clients, used, size) {
   return gram;
 }
 
-/** @param {Float64Array} gram @param {number} n @param {number} ridge */
-function damp(gram, n, ridge) {
+/** @param {Float64Array} gram @param {number} n @param {Damping} damping */
+function damp(gram, n, { ridge, floor = 0 }) {
   let trace = 0;
   for (let i = 0; i < n; i++) trace += gram[i * n + i];
-  const added = trace > 0 ? (ridge * trace) / n : 1;
+  // noise may have made it negative
+  const added = trace > 0 ? (ridge * trace) / n + floor : floor || 1;
   for (let i = 0; i < n; i++) gram[i * n + i] += added;
 }
 

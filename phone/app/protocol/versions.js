@@ -28,7 +28,11 @@ const REFRESH_MS = 900_000;
  * @property {import("../learning/ridge.js").FixedSums} shared @property {number} clients whose they are
  */
 
-/** @typedef {{ridge: number, clip: number, own_weight: number, orientation_free_share: number}} Method what the plan says of it, with its defaults */
+/**
+ * @typedef {object} Method what the plan says of it, with its defaults
+ * @property {number} ridge @property {number} clip @property {number} own_weight @property {number} orientation_free_share
+ * @property {number} [floor] for sums that have noise
+ */
 
 /** @param {Announcement} a @returns {Plan} */
 export function planOf(a) {
@@ -37,14 +41,14 @@ export function planOf(a) {
 
 /** @param {Plan} plan @returns {Method} throws a WireError where it is out of bounds */
 export function methodOf({ method }) {
-  const { ridge = 1e-2, clip = 4, own_weight = 1, orientation_free_share = 0.33 } = method;
+  const { ridge = 1e-2, clip = 4, own_weight = 1, orientation_free_share = 0.33, floor = 0 } = method;
   const isIn = (/** @type {unknown} */ value, /** @type {number} */ most) =>
     typeof value === "number" && value >= 0 && value <= most;
   const isSound = isIn(ridge, 1e6) && ridge > 0 && isIn(clip, 8) && clip > 0 && isIn(own_weight, 1e6);
-  if (isSound && isIn(orientation_free_share, 1)) return { ridge, clip, own_weight, orientation_free_share };
+  if (isSound && isIn(orientation_free_share, 1) && isIn(floor, 1e12)) return { ridge, clip, own_weight, orientation_free_share, floor };
   throw new WireError(
-    `the plan's method has ridge ${ridge}, clip ${clip}, own_weight ${own_weight} and orientation_free_share ` +
-      `${orientation_free_share}; expected above 0 to 1e6, above 0 to 8, 0 to 1e6, and 0 to 1`,
+    `the plan's method has ridge ${ridge}, clip ${clip}, own_weight ${own_weight}, orientation_free_share ` +
+      `${orientation_free_share} and floor ${floor}; expected above 0 to 1e6, above 0 to 8, 0 to 1e6, 0 to 1, and 0 to 1e12`,
   );
 }
 

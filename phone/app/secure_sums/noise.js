@@ -38,10 +38,29 @@ export async function gaussianNoise(length, variance, draw = uniform) {
   return found;
 }
 
-/** Whole numbers in the same direction whose L2 norm is at most `norm`. @param {Int32Array[]} parts @param {number} norm */
+/**
+ * Whole numbers in the same direction whose L2 norm is at most `norm`.
+ * @template {Int32Array | Float64Array} Numbers @param {Numbers[]} parts @param {number} norm @returns {Numbers[]}
+ */
 export function clipped(parts, norm) {
-  const length = Math.sqrt(parts.reduce((sum, part) => part.reduce((total, value) => total + value * value, sum), 0));
-  return length <= norm ? parts : parts.map((part) => part.map((value) => Math.trunc(value * (norm / length) * SHORTER)));
+  let squares = 0;
+  for (const part of parts) for (const value of part) squares += value * value;
+  const length = Math.sqrt(squares);
+  /** @param {Numbers} part */
+  const shorter = (part) => /** @type {Numbers} */ (part.map((value) => Math.trunc(value * (norm / length) * SHORTER)));
+  return length <= norm ? parts : parts.map(shorter);
+}
+
+/**
+ * Clip a round's numbers and add the phone's share of the noise, where the plan asks for it. The last number, that the
+ * phone is there, stays as it is. They are kept with it: it is drawn once.
+ * @param {Float64Array} vector @param {SecureSettings} secure
+ */
+export async function makePrivate(vector, secure) {
+  if (!secure.noise_multiplier) return;
+  const [numbers] = clipped([vector.subarray(0, -1)], secure.clip_norm ?? 0);
+  const noise = await gaussianNoise(numbers.length, shareOf(secure));
+  numbers.forEach((number, i) => (vector[i] = number + noise[i]));
 }
 
 /** Random bytes that are drawn many at a time, since asking the browser for some costs more than they do. */

@@ -14,7 +14,7 @@ import { sumMessage } from "../protocol/upload.js";
 import * as client from "./client.js";
 import { areSame, read } from "./membership.js";
 import { sumRequest } from "./messages.generated.js";
-import { clipped, gaussianNoise, shareOf } from "./noise.js";
+import { clipped, gaussianNoise, makePrivate, shareOf } from "./noise.js";
 import { boundOf, difference, layoutDigest, packed, sumsLayout, summandOf } from "./summand.js";
 
 const PER_MILLE = 1000;
@@ -90,6 +90,7 @@ async function withNoise(present, layout, secure) {
 export async function beginRoundSum(worker, a, invitation, { upload, broadcast, examples, windows }, means) {
   const [trained, before] = [upload, broadcast].map((file) => decoded(file, MAX_FILE_BYTES));
   const { layout, vector } = summandOf(a.plan.method, trained, before, examples, a.plan.secure);
+  await makePrivate(vector, a.plan.secure);
   const { about, state, update } = await begunSum(worker, a, invitation, { layout, kind: "sums", windows }, means);
   const sum = /** @type {KeptSum} */ ({ ...about, less: "", state });
   return { update, also: { [SUM]: sum, [MASKED_NUMBERS]: { [about.batch]: { vector } } } };

@@ -10,6 +10,9 @@ import { digest } from "./membership.js";
 /** @typedef {import("../protocol/safetensors.js").Tensor} Tensor */
 /** @typedef {{name: string, shape: number[], steps: number, bound: number}} Segment one tensor's place among the numbers */
 
+/** Deviations of the noise: a number has more with a probability below 10⁻⁵⁶. */
+const WIDEST = 16;
+
 /** Of two whole numbers of 32 bits. */
 const MAX_DIFFERENCE = 2 ** 32;
 
@@ -54,10 +57,12 @@ const GROUPS = {
   params: ({ method, upload, broadcast, examples, limits }) => {
     const { steps, max_change: limit, max_weight: maxWeight } = limits;
     const weight = weightOf(method, examples, maxWeight);
+    const noise = Math.ceil(WIDEST * limits.noise_multiplier * (limits.clip_norm ?? 0));
+    const bound = Math.ceil(limit * maxWeight * steps) + noise;
     return tensorsOf(upload, "params").map(([name, { shape, data }]) => {
       const before = numbersOf(tensorOf(broadcast, name, data.length).data);
       const values = Float64Array.from(numbersOf(data), (now, i) => cut(now - before[i], limit) * weight);
-      return { name, shape: [...shape], steps, bound: Math.ceil(limit * maxWeight * steps), values };
+      return { name, shape: [...shape], steps, bound, values };
     });
   },
   weight: ({ method, examples, limits: { max_weight: bound } }) => [

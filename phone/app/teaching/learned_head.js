@@ -44,7 +44,7 @@ export class HeadLearner {
   async learn(labelled, features, activities, shared, windowS) {
     const { sums, clients, method, version, orientationFree } = shared;
     const solveBy = (/** @type {import("../learning/ridge.js").FixedSums | null} */ own, /** @type {number} */ others) =>
-      solveMean(sums, own, others, method.ridge, orientationFree, method.orientation_free_share);
+      solveMean(sums, own, others, method, orientationFree, method.orientation_free_share);
     if (this.everybody?.version !== version) this.everybody = { version, head: await solveBy(null, 0) };
     const { train, test } = leftOut(labelled, windowS);
     const begun = performance.now();

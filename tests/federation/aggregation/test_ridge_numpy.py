@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from federation.aggregation import ridge, ridge_numpy
-from federation.aggregation.ridge_numpy import FixedSums, sums_of, travelling
+from federation.aggregation.ridge_numpy import Damping, FixedSums, sums_of, travelling
 from federation.errors import UpdateError
 from federation.tasks.task import LabelledFeatures
 
@@ -67,9 +67,10 @@ def test_heads_are_the_same(columns: list[int] | None, has_own: bool) -> None:
     own = by_torch(*windows(1, width=width), 6)
     clients = 3.0 if has_own else 0.0
     mask = None if columns is None else torch.tensor([float(i in columns) for i in range(width)])
-    weight, bias = ridge.solve(tensors, own, torch.tensor(clients), RIDGE, mask)
+    damping = Damping(RIDGE, 3.0 if has_own else 0.0)
+    weight, bias = ridge.solve(tensors, own, torch.tensor(clients), damping, mask)
     found = ridge_numpy.solve(
-        shared, FixedSums(own["gram"].numpy(), own["moment"].numpy()) if has_own else None, clients, RIDGE, columns
+        shared, FixedSums(own["gram"].numpy(), own["moment"].numpy()) if has_own else None, clients, damping, columns
     )
     assert np.abs(found.weight - weight.numpy()).max() <= 1e-9
     assert np.abs(found.bias - bias.numpy()).max() <= 1e-9
@@ -82,7 +83,7 @@ def test_a_personal_class_is_one_more_column_of_the_same_equations() -> None:
     _, shared = shared_sums(width)
     features, y = windows(2, width=width, classes=personal + 1)
     own = travelling(sums_of(features, y, personal + 1, CLIP))
-    head = ridge_numpy.solve(shared, own, 3, RIDGE)
+    head = ridge_numpy.solve(shared, own, 3, Damping(RIDGE))
     half = np.zeros((width + 1, width + 1))
     half[np.triu_indices(width + 1)] = (shared.gram + 3.0 * own.gram) / 2**15
     gram = half + np.triu(half, 1).T
@@ -96,17 +97,25 @@ def test_a_personal_class_is_one_more_column_of_the_same_equations() -> None:
 
 def test_without_any_window_everything_is_zero() -> None:
     nothing = travelling(sums_of(np.zeros((0, 5)), np.zeros(0, int), 3, CLIP))
-    head = ridge_numpy.solve(nothing, None, 1, RIDGE)
+    head = ridge_numpy.solve(nothing, None, 1, Damping(RIDGE))
     assert not head.weight.any()
     assert not head.bias.any()
+
+
+def test_noise_that_hides_how_features_are_spread_is_noticed() -> None:
+    _, shared = shared_sums(12)
+    assert ridge_numpy.feature_moments(shared, (0, 2)) is not None
+    noisy = shared.gram.copy()
+    noisy[0] -= 10 * noisy[0]  # Σ x² of the first feature
+    assert ridge_numpy.feature_moments(shared._replace(gram=noisy), (0, 2)) is None
 
 
 def test_sums_of_another_network_are_refused() -> None:
     _, shared = shared_sums(12)
     with pytest.raises(UpdateError, match="12 features and 6 classes, the client's of 11 and 6"):
-        ridge_numpy.solve(shared, travelling(sums_of(*windows(1, width=11), 6, CLIP)), 1, RIDGE)
+        ridge_numpy.solve(shared, travelling(sums_of(*windows(1, width=11), 6, CLIP)), 1, Damping(RIDGE))
     with pytest.raises(UpdateError, match="no fewer classes"):
-        ridge_numpy.solve(shared, travelling(sums_of(*windows(1, width=12, classes=5), 5, CLIP)), 1, RIDGE)
+        ridge_numpy.solve(shared, travelling(sums_of(*windows(1, width=12, classes=5), 5, CLIP)), 1, Damping(RIDGE))
 
 
 def test_it_needs_no_torch() -> None:

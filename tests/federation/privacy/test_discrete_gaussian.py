@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 from random import Random
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from federation.aggregation import ridge
+from federation.aggregation.ridge_numpy import Damping
 from federation.errors import SettingsError
 from federation.methods.analytic import Analytic
 from federation.plan import RoundSettings, SecureSettings
@@ -21,14 +23,37 @@ from federation.secure_sums.summation import Segment, SumLayout, check_secure, p
 
 def test_it_is_drawn_with_the_probabilities_that_define_it() -> None:
     variance, count = Fraction(13, 4), 20_000
-    drawn = discrete_gaussian.noise(count, variance, Random(3))
+    drawn = discrete_gaussian.noise(count, variance, Random(3).randbytes)
     values = np.arange(-6, 7)
     weights = np.exp(-(values**2) / (2 * float(variance)))
     weights /= np.exp(-(np.arange(-60, 61) ** 2) / (2 * float(variance))).sum()
     found = np.array([(drawn == value).sum() for value in values])
     chi_square = float(((found - count * weights) ** 2 / (count * weights)).sum())
     assert chi_square < 37  # 13 degrees of freedom at most: beyond it once in 2,000
-    assert (drawn == discrete_gaussian.noise(count, variance, Random(3))).all()
+    assert (drawn == discrete_gaussian.noise(count, variance, Random(3).randbytes)).all()
+
+
+def test_what_floats_cannot_tell_is_decided_by_more_digits() -> None:
+    """A number whose first 53 bits are those of exp(−γ) itself lies below it as often as the bits behind say."""
+    gamma = Fraction(1, 3)
+    with localcontext(Context(prec=80)):
+        scaled = Decimal(2) ** 181 * (Decimal(-1) / 3).exp()
+    bits = int(scaled)  # of exp(−1/3), 181 of them
+    first, second, third = bits >> 128, (bits >> 64) & (2**64 - 1), bits & (2**64 - 1)
+    for more, wanted in (((second - 5,), True), ((second + 5,), False), ((second, third - 9), True)):
+        words = iter(more)
+        found = discrete_gaussian._is_below(first, gamma, lambda _n, w=words: next(w).to_bytes(8, "little"))
+        assert found is wanted
+
+
+def test_slow_decisions_have_the_same_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discrete_gaussian, "_NEAR", 10.0)  # no float is believed
+    drawn = discrete_gaussian.noise(4_000, Fraction(9), Random(5).randbytes)
+    assert drawn.var() == pytest.approx(9, rel=0.1)
+    assert np.abs(drawn).mean() == pytest.approx(3 * math.sqrt(2 / math.pi), rel=0.06)
+    monkeypatch.undo()
+    with pytest.raises(SettingsError, match="less than 2⁴⁶"):
+        discrete_gaussian.noise(1, Fraction(2**92), Random(5).randbytes)
 
 
 def test_epsilon_is_that_of_the_gaussian_of_the_same_concentration() -> None:
@@ -53,14 +78,14 @@ def test_a_client_is_clipped_has_its_share_of_the_noise_and_its_count_stays() ->
     settings = SecureSettings(mode="masked", clip_norm=500.0, noise_multiplier=2.0)
     clients = discrete_gaussian.noisy_clients(settings, 10)
     assert clients == 6  # a fifth may be lost, and a fifth work for the server
-    made = [privatized(Analytic(), layout, vector, settings, clients, Random(seed)) for seed in range(300)]
+    made = [privatized(Analytic(), layout, vector, settings, clients, Random(seed).randbytes) for seed in range(300)]
     assert {int(one[-1]) for one in made} == {1}
     around = np.array(made)[:, :-1] - np.array([300, 0, 0, 0, -400, 0, 0])
     deviation = 2.0 * 500.0 / math.sqrt(clients)
     assert around.std() == pytest.approx(deviation, rel=0.05)
     assert abs(around.mean()) < 4 * deviation / math.sqrt(around.size)
     plain = SecureSettings(mode="masked")
-    assert privatized(Analytic(), layout, vector, plain, clients, Random(0)) is vector
+    assert privatized(Analytic(), layout, vector, plain, clients, Random(0).randbytes) is vector
 
 
 def test_noise_that_protects_nothing_is_refused_in_words() -> None:
@@ -69,7 +94,7 @@ def test_noise_that_protects_nothing_is_refused_in_words() -> None:
     check_secure(Analytic(), one, noisy)
     for settings, rounds, words in (
         (noisy.model_copy(update={"clip_norm": None}), one, "without a bound, no noise is enough"),
-        (noisy, one.model_copy(update={"rounds": 2}), "for one release of exact sums"),
+        (noisy, one.model_copy(update={"rounds": 2}), "for one release of them"),
     ):
         with pytest.raises(SettingsError, match=words):
             check_secure(Analytic(), rounds, settings)
@@ -85,6 +110,9 @@ def test_a_floor_keeps_noisy_sums_solvable() -> None:
     sums = {"gram": upper.long(), "moment": torch.ones(size, 2).long()}
     nothing = {name: torch.zeros_like(value) for name, value in sums.items()}
     with pytest.raises(RuntimeError):
-        ridge.solve(sums, nothing, torch.tensor(0.0), 1e-2)
-    weight, _ = ridge.solve(sums, nothing, torch.tensor(0.0), 1e-2, floor=2.2 * deviation * size**0.5)
-    assert torch.isfinite(weight).all()
+        ridge.solve(sums, nothing, torch.tensor(0.0), Damping(1e-2))
+    damping = Damping(1e-2, 2.2 * deviation * size**0.5)
+    for sign in (1, -1):  # whether or not noise has made the trace negative
+        sums["gram"] *= sign
+        weight, _ = ridge.solve(sums, nothing, torch.tensor(0.0), damping)
+        assert torch.isfinite(weight).all()

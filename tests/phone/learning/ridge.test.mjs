@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { addWindows, emptySums, headScores, solve, travelling } from "../../../phone/app/learning/ridge.js";
 
 const CLIP = 4;
-const RIDGE = 1e-2;
+const DAMPING = { ridge: 1e-2 };
 
 async function sumsOf(width, classes, count = 30) {
   const sums = emptySums(classes, width);
@@ -16,15 +16,15 @@ async function sumsOf(width, classes, count = 30) {
 
 test("sums of another network are refused", async () => {
   const shared = await sumsOf(6, 3);
-  await assert.rejects(solve(shared, await sumsOf(5, 3), 1, RIDGE), /expected sums of one network/);
-  await assert.rejects(solve(shared, await sumsOf(6, 2), 1, RIDGE), /expected sums of one network/);
-  await assert.rejects(solve({ ...shared, gram: shared.gram.slice(1) }, null, 1, RIDGE), /expected sums of one network/);
+  await assert.rejects(solve(shared, await sumsOf(5, 3), 1, DAMPING), /expected sums of one network/);
+  await assert.rejects(solve(shared, await sumsOf(6, 2), 1, DAMPING), /expected sums of one network/);
+  await assert.rejects(solve({ ...shared, gram: shared.gram.slice(1) }, null, 1, DAMPING), /expected sums of one network/);
 });
 
 test("sums that no windows have are refused", async () => {
   const shared = await sumsOf(6, 3);
   const wrong = { ...shared, gram: shared.gram.map((value, i) => (i === 0 ? -value : value)) };
-  await assert.rejects(solve(wrong, null, 1, RIDGE), /not positive definite/);
+  await assert.rejects(solve(wrong, null, 1, DAMPING), /not positive definite/);
 });
 
 test("windows of no class, or of another width, are refused", async () => {
@@ -37,7 +37,7 @@ test("the page is given its turn while a head is solved", async () => {
   const shared = await sumsOf(400, 3);
   let turns = 0;
   const turn = setInterval(() => turns++, 0);
-  await solve(shared, shared, 1, RIDGE);
+  await solve(shared, shared, 1, DAMPING);
   clearInterval(turn);
   assert.ok(turns > 0);
 });

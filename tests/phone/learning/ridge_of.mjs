@@ -8,9 +8,9 @@ import { floats } from "./vectors.mjs";
 const wholes = (text) => new BigInt64Array(Uint8Array.from(Buffer.from(text, "base64")).buffer);
 
 const written = (array) => Buffer.from(array.buffer).toString("base64");
-const { cases, unlabelled, method, clip, ridge, variance } = JSON.parse(readFileSync(0, "utf8"));
+const { cases, unlabelled, method, clip, variance } = JSON.parse(readFileSync(0, "utf8"));
 const found = [];
-for (const { features, y, width, classes, shared, clients, columns, share } of cases) {
+for (const { features, y, width, classes, shared, clients, columns, share, damping } of cases) {
   const embeddings = floats(features);
   const sums = emptySums(classes, width);
   const half = Math.floor(y.length / 2); // in two parts, as windows come
@@ -20,7 +20,7 @@ for (const { features, y, width, classes, shared, clients, columns, share } of c
   const all = { gram: wholes(shared.gram), moment: wholes(shared.moment), classes: shared.classes };
   const begun = performance.now();
   const mine = clients ? own : null;
-  const head = await (share ? solveMean(all, mine, clients, ridge, columns, share) : solve(all, mine, clients, ridge, columns));
+  const head = await (share ? solveMean(all, mine, clients, damping, columns, share) : solve(all, mine, clients, damping, columns));
   const seconds = (performance.now() - begun) / 1000;
   found.push({
     gram: written(own.gram),

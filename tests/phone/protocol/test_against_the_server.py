@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from federation import wire
-from federation.aggregation.ridge_numpy import FixedSums, solve, solve_mean, sums_of, travelling
+from federation.aggregation.ridge_numpy import Damping, FixedSums, solve, solve_mean, sums_of, travelling
 from federation.protocol.enrolment_uri import EnrolmentUri
 from phone import APP
 from tests.live.real_parts import free_port, wait_for_port
@@ -194,7 +194,11 @@ def assert_heads(broadcast: Any, solved: dict[str, Any], sent: Any) -> None:
     assert {one["head"] for one in solved["heads"]} == set(expected)
     for one in solved["heads"]:
         mine, used = expected[one["head"]]
-        head = solve(shared, mine, 1, RIDGE, used) if used else solve_mean(shared, mine, 1, RIDGE, columns or (), 0.33)
+        head = (
+            solve(shared, mine, 1, Damping(RIDGE), used)
+            if used
+            else solve_mean(shared, mine, 1, Damping(RIDGE), columns or (), 0.33)
+        )
         np.testing.assert_allclose(numbers(one["weight"]), head.weight.reshape(-1), atol=1e-6)
         np.testing.assert_allclose(numbers(one["bias"]), head.bias, atol=1e-6)
         if one["head"] == "shared":  # which the server has solved as well

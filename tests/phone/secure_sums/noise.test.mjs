@@ -1,7 +1,7 @@
 // A phone's noise against the probabilities that define it, and how long its numbers may be.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { clipped, gaussianNoise, shareOf } from "../../../phone/app/secure_sums/noise.js";
+import { clipped, gaussianNoise, makePrivate, shareOf } from "../../../phone/app/secure_sums/noise.js";
 
 test("noise has the probabilities of a discrete Gaussian", async () => {
   const count = 5_000;
@@ -33,4 +33,18 @@ test("numbers are cut to the norm and keep their direction", () => {
   const [cut] = clipped(parts, 5_000);
   assert.ok(Math.hypot(...cut) <= 5_000);
   assert.deepEqual([...cut], [2_999, -3_999]);
+});
+
+test("a round's numbers are cut and get noise, all but the last", async () => {
+  const settings = { clip_norm: 500, min_devices: 4, colluding_share: 0.2, lost_share: 0.2 };
+  const numbers = Float64Array.from({ length: 2001 }, (_, i) => (i < 2000 ? 100 : 1));
+  const plain = numbers.slice();
+  await makePrivate(plain, { ...settings, noise_multiplier: 0 });
+  assert.deepEqual(plain, numbers);
+  await makePrivate(numbers, { ...settings, noise_multiplier: 1.5 });
+  assert.equal(numbers[2000], 1);
+  const cut = Math.trunc((100 * 500) / (100 * Math.sqrt(2000)));
+  const squares = numbers.subarray(0, -1).reduce((sum, x) => sum + (x - cut) ** 2, 0);
+  const found = squares / 2000 / ((1.5 * 500) ** 2 / 2);
+  assert.ok(Math.abs(found - 1) < 5 * Math.sqrt(2 / 2000), String(found));
 });
