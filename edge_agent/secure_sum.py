@@ -100,9 +100,7 @@ def begin(
     where = "" if numbers is None else f"{SUMS}/r{described.round}-{request.attempt.hex()[:16]}.numbers"
     if numbers is not None:
         move_file(numbers, store.folder / where)
-    # what a device has in the sums of all is at most half as long: the difference that it adds, also where it leaves
-    norm = (plan.secure.clip_norm or 0.0) / (1 if part is None else 2)
-    noise = _add_noise(store, plan.secure, request, where, norm) if plan.secure.noise_multiplier else ""
+    noise = _add_noise(store, plan.secure, request, where, part is not None) if plan.secure.noise_multiplier else ""
     manifest = _manifest(described, begun.message)
     write_file(path := store.folder / OUTBOX / manifest.update_id, packed(begun.message))
     noted = {
@@ -125,12 +123,14 @@ def begin(
     return BegunSum(manifest, path, pairs)
 
 
-def _add_noise(store: StateStore, settings: SecureSettings, request: SumRequest, numbers: str, norm: float) -> str:
-    """Clip the numbers in their file to `norm`, and draw this sum's noise into another one, whose name is returned.
+def _add_noise(store: StateStore, settings: SecureSettings, request: SumRequest, numbers: str, in_batch: bool) -> str:
+    """Clip the numbers in their file, and draw this sum's noise into another one, whose name is returned.
 
     It is drawn once: the same numbers with other noise would show more of them. The last number, that the device is
-    there, stays as it is.
+    there, stays as it is. What a device has in the sums of a continuous federation is at most half of `clip_norm` long,
+    so that the difference that it adds is at most `clip_norm`, also where it leaves.
     """
+    norm = (settings.clip_norm or 0.0) / (2 if in_batch else 1)
     if numbers:
         path = store.folder / numbers
         vector = np.frombuffer(path.read_bytes(), "<i8").astype(np.int64)

@@ -224,7 +224,7 @@ class Analytic(Method):
         return {SHARED: client} | {name: self._with_head(client, name) for name in self._candidates(client)}
 
     def adapted_model(self, client: Client, broadcast: Broadcast, features: Tensor, *, is_far: bool) -> Client | None:
-        """Return the network with a head that counts the windows as what the shared head names them, where that helps."""
+        """Return the network with a head that counts windows as what the shared head names them, where that helps."""
         if ORIENTATION_FREE not in client.buffers:
             return None
         sums, columns = broadcast["sums"], client.buffers[ORIENTATION_FREE].nonzero()[:, 0].tolist()
@@ -316,9 +316,9 @@ class Analytic(Method):
             weight, bias = self._solved(total, nothing, torch.tensor(0.0), state.get(ORIENTATION_FREE))
         except torch.linalg.LinAlgError as error:
             raise RoundError(
-                f"no head can be solved of the sums of {int(sums['clients']) + changes.clients} clients: their matrix is "
-                f"not positive definite, as noise can make it; raise method.floor={self.floor:g} to about 2 σ √d, of d "
-                "features and sums whose noise has a deviation of σ · 2¹⁵ whole numbers"
+                f"no head can be solved of the sums of {int(sums['clients']) + changes.clients} clients: their matrix "
+                f"is not positive definite, as noise can make it; raise method.floor={self.floor:g} to about 2 σ √d, "
+                "of d features and sums whose noise has a deviation of σ · 2¹⁵ whole numbers"
             ) from error
         like = next(iter(state["params"].values()))
         params = with_linear_head(state["params"], weight.to(like), bias.to(like))

@@ -1,13 +1,11 @@
 """Whole numbers of a discrete Gaussian, exactly, and the account of those that many clients have added.
 
 C. Canonne, G. Kamath, T. Steinke: The Discrete Gaussian for Differential Privacy, NeurIPS 2020, arXiv 2004.00010: a
-discrete Laplace is drawn and accepted (algorithms 2 and 3). Where the paper decides an event of probability exp(−γ) by
-whole numbers alone (algorithm 1), here a uniform number of 53 bits is held against the float exp(−γ), for all numbers
-at once; where the two are too near for floats to tell, more bits are drawn and exp(−γ) is computed to as many digits as
-it takes. So the probabilities are exact, and a number takes a microsecond for 50. P. Kairouz, Z. Liu, T. Steinke: The
-Distributed Discrete Gaussian Mechanism for Federated Learning with Secure Aggregation, ICML 2021, arXiv 2102.06387: n
-clients each add noise of variance σ², and the sum is nearly one discrete Gaussian of variance n σ²; what is lost by
-'nearly' (theorem 1) is less than any float can hold for σ of 4 and more.
+discrete Laplace is drawn and accepted (algorithms 2 and 3) by events whose probabilities are exact (`random_events` for
+algorithm 1), here for all numbers at once. P. Kairouz, Z. Liu, T. Steinke: The Distributed Discrete Gaussian Mechanism
+for Federated Learning with Secure Aggregation, ICML 2021, arXiv 2102.06387: n clients each add noise of variance σ²,
+and the sum is nearly one discrete Gaussian of variance n σ²; what is lost by 'nearly' (theorem 1) is less than any
+float can hold for σ of 4 and more.
 
 Neighbours differ by one client, whose vector is at most `clip` long (L2) in one and zero in the other.
 """
@@ -15,8 +13,6 @@ Neighbours differ by one client, whose vector is at most `clip` long (L2) in one
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from decimal import Context, Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -24,9 +20,7 @@ from numpy.typing import NDArray
 
 from federation.errors import SettingsError
 from federation.plan import SecureSettings
-
-Draw = Callable[[int], bytes]
-"""So many random bytes: secret where they protect somebody (`secrets.token_bytes`), seeded in a simulation."""
+from federation.privacy.random_events import Draw, happens, words
 
 MIN_DEVIATION = 4.0
 """Of one client's noise, in whole numbers: 10 n exp(−π² σ²) is below 10⁻⁶⁰ then, for as many clients as one likes."""
@@ -51,7 +45,7 @@ def noise(length: int, variance: Fraction, draw: Draw) -> NDArray[np.int64]:
         def exactly(at: int, values: NDArray[np.int64] = values) -> Fraction:
             return (abs(int(values[at])) - variance / scale) ** 2 / (2 * variance)
 
-        accepted = _happens(over**2 / (2 * float(variance)), exactly, draw)
+        accepted = happens(over**2 / (2 * float(variance)), exactly, draw)
         found = np.concatenate([found, values[accepted]])
     return found
 
@@ -97,10 +91,10 @@ def noisy_devices(settings: SecureSettings) -> int:
 def _laplace(scale: int, count: int, draw: Draw) -> NDArray[np.int64]:
     """Draw at most `count` whole numbers with P(x) ∝ exp(−|x| / scale) (algorithm 2)."""
     rest = _uniform(scale, count, draw)
-    rest = rest[_happens(rest / scale, lambda at: Fraction(int(rest[at]), scale), draw)]
+    rest = rest[happens(rest / scale, lambda at: Fraction(int(rest[at]), scale), draw)]
     whole, going_on = np.zeros(len(rest), np.int64), np.arange(len(rest))
     while len(going_on):
-        going_on = going_on[_happens(np.ones(len(going_on)), lambda _: Fraction(1), draw)]
+        going_on = going_on[happens(np.ones(len(going_on)), lambda _: Fraction(1), draw)]
         whole[going_on] += 1
     values, is_negative = rest + scale * whole, _uniform(2, len(rest), draw) == 1
     values = np.where(is_negative, -values, values)
@@ -111,44 +105,6 @@ def _uniform(below: int, count: int, draw: Draw) -> NDArray[np.int64]:
     """Draw whole numbers from 0 on (count,), each as likely; below: at most 2⁶²."""
     bits, found = (below - 1).bit_length(), np.zeros(0, np.int64)
     while len(found) < count:
-        drawn = _words(count - len(found), draw) >> np.uint64(64 - bits) if bits else np.zeros(count, np.uint64)
+        drawn = words(count - len(found), draw) >> np.uint64(64 - bits) if bits else np.zeros(count, np.uint64)
         found = np.concatenate([found, drawn[drawn < below].astype(np.int64)])
     return found
-
-
-def _words(count: int, draw: Draw) -> NDArray[np.uint64]:
-    return np.frombuffer(draw(8 * count), "<u8")
-
-
-_BITS = 53
-_NEAR = 2.0**-40
-"""Of 1: more than a float's exp(−γ) can be off, of a γ with a few roundings."""
-
-
-def _happens(gamma: NDArray[np.float64], exactly: Callable[[int], Fraction], draw: Draw) -> NDArray[np.bool_]:
-    """Decide events (n,) of probability exp(−γ): whether a uniform real number is below it.
-
-    gamma: each γ ≥ 0 as a float. exactly(i): the i-th without rounding.
-    """
-    drawn = _words(len(gamma), draw) >> np.uint64(64 - _BITS)
-    chance = np.exp(-gamma)
-    below = np.ldexp(drawn.astype(np.float64), -_BITS)  # the number lies between this and 2⁻⁵³ above
-    happens: NDArray[np.bool_] = below < chance
-    for at in np.flatnonzero(np.abs(below - chance) < _NEAR * chance + 2.0**-_BITS):
-        happens[at] = _is_below(int(drawn[at]), exactly(int(at)), draw)
-    return happens
-
-
-def _is_below(drawn: int, gamma: Fraction, draw: Draw) -> bool:
-    """Whether a uniform number that begins with these bits is below exp(−γ), with as many more as that takes."""
-    bits, digits = _BITS, 40
-    while True:
-        drawn, bits, digits = (drawn << 64) | int(_words(1, draw)[0]), bits + 64, digits + 40
-        exact = Context(prec=digits)
-        # quotient and exponential are rounded correctly; γ is at most some hundreds, so 10 digits less are certain
-        chance = exact.exp(exact.minus(exact.divide(Decimal(gamma.numerator), Decimal(gamma.denominator))))
-        numerator, denominator = chance.as_integer_ratio()
-        scaled = (numerator << bits) // denominator
-        doubt = 1 + scaled // 10 ** (digits - 10)
-        if abs(drawn - scaled) > doubt:
-            return drawn < scaled

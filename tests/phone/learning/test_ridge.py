@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from federation.aggregation.ridge_numpy import (
-    Damping,
     FAR,
     MIN_VARIANCE,
+    Damping,
     FixedSums,
     feature_moments,
     solve,
