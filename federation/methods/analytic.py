@@ -314,7 +314,7 @@ class Analytic(Method):
         nothing = {name: torch.zeros_like(value) for name, value in total.items()}
         try:
             weight, bias = self._solved(total, nothing, torch.tensor(0.0), state.get(ORIENTATION_FREE))
-        except torch.linalg.LinAlgError as error:
+        except RuntimeError as error:  # torch's LinAlgError, which its types do not name
             raise RoundError(
                 f"no head can be solved of the sums of {int(sums['clients']) + changes.clients} clients: their matrix "
                 f"is not positive definite, as noise can make it; raise method.floor={self.floor:g} to about 2 σ √d, "

@@ -98,7 +98,8 @@ def _laplace(scale: int, count: int, draw: Draw) -> NDArray[np.int64]:
         whole[going_on] += 1
     values, is_negative = rest + scale * whole, _uniform(2, len(rest), draw) == 1
     values = np.where(is_negative, -values, values)
-    return values[~(is_negative & (values == 0))]
+    drawn: NDArray[np.int64] = values[~(is_negative & (values == 0))]
+    return drawn
 
 
 def _uniform(below: int, count: int, draw: Draw) -> NDArray[np.int64]:

@@ -21,6 +21,7 @@ from federation.method import Method
 from federation.plan import RoundSettings, SecureSettings, TrainingConfig
 from federation.privacy import discrete_gaussian
 from federation.privacy.differential_privacy import check_mean
+from federation.privacy.random_events import Draw
 from federation.records import Broadcast, Client, SumKind, Tree, Update
 from federation.secure_sums.masks import Bits
 from federation.tree import flatten, unflatten
@@ -180,7 +181,7 @@ def privatized(
     vector: NDArray[np.int64],
     settings: SecureSettings,
     clients: int,
-    draw: discrete_gaussian.Draw,
+    draw: Draw,
 ) -> NDArray[np.int64]:
     """Return a client's numbers, clipped and with its share of the sum's noise; a count of clients stays as it is.
 
