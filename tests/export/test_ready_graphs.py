@@ -62,7 +62,15 @@ def foreign(graph: onnx.ModelProto) -> None:
     graph.opset_import.add(domain="com.example", version=1)
 
 
-@pytest.mark.parametrize("change", [None, one_weight, another_function, pytest.param(foreign, marks=pytest.mark.ci)])
+@pytest.mark.parametrize(
+    "change",
+    [
+        None,
+        one_weight,
+        pytest.param(another_function, marks=pytest.mark.ci),
+        pytest.param(foreign, marks=pytest.mark.ci),
+    ],
+)
 def test_a_graph_from_elsewhere_is_used_only_where_it_is_the_networks(
     change: Callable[[onnx.ModelProto], object] | None,
     exported: onnx_export.ExportedNetwork,

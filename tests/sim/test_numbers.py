@@ -42,6 +42,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.ci
 def test_the_federation_learns_how_fast_people_step(finished: Path) -> None:
     """Against the best constant answer, of some 55 steps a minute, and by the scores that the summary has."""
     summary = json.loads((finished / "summary.json").read_text())
@@ -152,6 +153,7 @@ def test_a_scale_that_does_not_fit_is_said_before_training(tmp_path: Path, monke
     assert "it would train now" in after
 
 
+@pytest.mark.ci
 def test_partitions_deal_by_activity_and_hold_numbers(finished: Path) -> None:
     from sim.results.run_directory import RunDirectory
 

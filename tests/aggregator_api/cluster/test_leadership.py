@@ -186,6 +186,7 @@ def test_one_leads_listens_and_announces(two: Two) -> None:
     assert not two.leads(two.second)
 
 
+@pytest.mark.ci
 def test_what_the_operator_says_to_the_other_is_done_by_the_leader(two: Two) -> None:
     ready(two.first)
     two.second.runtime.federations.pause(FEDERATION)
@@ -220,6 +221,7 @@ def test_the_other_goes_on_in_the_middle_of_a_round_and_of_an_upload(two: Two) -
     assert two.second.count("accepted") == 2
 
 
+@pytest.mark.ci
 def test_an_aggregation_that_died_with_its_leader_is_made_by_the_other(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,7 +113,8 @@ def assert_whole(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    "rule", [pytest.param(rule, marks=pytest.mark.ci if rule in ("median", "trimmed") else ()) for rule in RULES]
+    "rule",
+    [pytest.param(rule, marks=pytest.mark.ci if rule in ("median", "trimmed", "mean") else ()) for rule in RULES],
 )
 def test_a_version_is_the_simulations_and_who_left_was_never_there(rule: str, make: Callable[..., Bench]) -> None:
     trees = {device: sums(device) for device in HONEST} | {HOSTILE: sums(HOSTILE, turned=1)}

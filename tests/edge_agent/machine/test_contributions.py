@@ -251,6 +251,7 @@ def test_a_device_without_labels_makes_its_heads_again_when_enough_new_windows_c
     assert one.agent.work.kind == "train"
 
 
+@pytest.mark.ci
 def test_new_windows_alone_cost_a_day_few_processes() -> None:
     one = device().on(unlabelled(20), version(2, "b"), BlobFetched(B), CandidateReady(1, "adopt"))
     one.on(CandidateEvaluated(1, "adopt", "adopted", ""))

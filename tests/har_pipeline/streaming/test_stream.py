@@ -27,7 +27,7 @@ def wander(seed: int, seconds: float, rate_hz: float, *, jitter: float = 0.1, ga
     return times, shape + random.normal(0, 0.5, (len(times), 3))
 
 
-@hypothesis_settings(max_examples=25, deadline=None)
+@hypothesis_settings(max_examples=15, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     rates=st.tuples(st.sampled_from([48.0, 50.0, 103.0, 210.0]), st.sampled_from([50.0, 99.0, 200.0])),

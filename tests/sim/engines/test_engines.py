@@ -110,7 +110,12 @@ def test_a_round_is_the_same_on_every_engine(method: str, model: str) -> None:
 @pytest.mark.parametrize("engine", [Serial(), Processes(2), Stacked(3)], ids=lambda one: type(one).__name__)
 @pytest.mark.parametrize(
     ("method", "model"),
-    [("scaffold", "mnist_cnn"), ("ditto", "har_cnn"), ("fedali", "har_cnn_alp"), ("fedpac", "vit_tiny")],
+    [
+        pytest.param("scaffold", "mnist_cnn", marks=pytest.mark.ci),
+        ("ditto", "har_cnn"),
+        ("fedali", "har_cnn_alp"),
+        pytest.param("fedpac", "vit_tiny", marks=pytest.mark.ci),
+    ],
 )
 def test_a_round_is_the_same_whatever_the_strides(engine: Engine, method: str, model: str) -> None:
     """Nobody promises how a client's, a server's or the examples' tensors lie: from a file, a fork or a product."""

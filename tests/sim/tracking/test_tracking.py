@@ -89,6 +89,7 @@ def test_a_failing_tracker_is_named_once_and_the_run_goes_on(out: Path, monkeypa
     assert result["rounds"] == 2
 
 
+@pytest.mark.ci
 def test_what_a_run_returns_is_what_its_files_say(out: Path) -> None:
     result = simulate(out, **SMALL)
     assert dict(result) == json.loads((out / "summary.json").read_text())
@@ -112,6 +113,7 @@ def test_an_unknown_tracker_is_refused_before_anything_is_read(tmp_path: Path, n
         trackers([name], tmp_path, warnings.warn)
 
 
+@pytest.mark.ci
 def test_json_alone_is_on_stdout(out: Path) -> None:
     words = [f"--{key}={value}" for key, value in SMALL.items() if key != "set"]
     words += [f"--set={each}" for each in SMALL["set"]]
