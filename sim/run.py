@@ -20,8 +20,9 @@ from pydantic import ValidationError
 from federation.methods import METHODS, method_from_json, method_to_json
 from federation.methods.fedali import GLOBAL, LOCAL
 from federation.plan import rotation_incompatibility
-from federation.privacy.accounting import epsilon_of_rounds
+from federation.privacy.accounting import epsilon_of_epochs, epsilon_of_rounds
 from federation.privacy.differential_privacy import check_private
+from federation.privacy.example_level import check_example_noise
 from federation.records import Examples
 from federation.secure_sums.summation import check_secure
 from federation.tasks import task_from_json
@@ -197,6 +198,7 @@ def build_simulation(
     if reason := rotation_incompatibility(settings):
         raise SettingsError(reason)
     check_private(method, settings.rounds)
+    check_example_noise(method, settings.training)
     _check_account(settings)
     _check_rest(settings, len(data.clients))
     networks = for_data(architectures(settings) if networks is None else networks, data.moments, data.channels)
@@ -253,6 +255,8 @@ def _check_account(settings: Experiment) -> None:
     rounds, secure = settings.rounds, settings.secure
     if noise := secure.noise_multiplier if secure.is_on else rounds.noise_multiplier:
         epsilon_of_rounds(noise, 1, rounds.delta, on_sums=secure.is_on)
+    if noise := settings.training.example_noise_multiplier:
+        epsilon_of_epochs(noise, 1, rounds.delta)
 
 
 def _check_rest(settings: Experiment, clients: int) -> None:

@@ -16,8 +16,9 @@ from federation import wire
 from federation.aggregation.kept_contributions import KeptContributions
 from federation.aggregation.screening import NormHistory, Screening
 from federation.plan import RoundSettings
-from federation.privacy.accounting import epsilon_of_rounds
+from federation.privacy.accounting import epsilon_of_epochs, epsilon_of_rounds
 from federation.privacy.correlated_noise import put_together, taken_apart
+from federation.privacy.example_level import epochs_of
 from federation.records import Client, Examples, Tensors, Tree
 from federation.rounds.in_memory_round import InMemoryRound
 from federation.rounds.progress import Progress, is_to_suspend, refused_updates
@@ -239,13 +240,17 @@ class Simulation:
         return {"failed": ended.reason, "paused": f"{self.progress.failed_in_a_row} rounds in a row have failed"}
 
     def _privacy(self) -> dict[str, Any]:
-        """Return the ε, so far, of the client that was in most rounds, where there is noise."""
+        """Return the ε, so far, of the client that was in most rounds, and of one of its examples; where noise is."""
         noise = self.secure.settings if self.secure is not None else self.rounds
-        if not noise.noise_multiplier:
-            return {}
-        most, delta = max(self.taken.values(), default=0), self.rounds.delta
-        found = epsilon_of_rounds(noise.noise_multiplier, most, delta, on_sums=self.secure is not None)
-        return {"privacy": {"epsilon": round(found, 4), "delta": delta, "most_rounds": most}}
+        most, delta, training = max(self.taken.values(), default=0), self.rounds.delta, self.setup.training
+        found = {}
+        if noise.noise_multiplier:
+            each = epsilon_of_rounds(noise.noise_multiplier, most, delta, on_sums=self.secure is not None)
+            found["epsilon"] = round(each, 4)
+        if training.example_noise_multiplier:
+            epochs = most * epochs_of(self.setup.method, training)
+            found["example_epsilon"] = round(epsilon_of_epochs(training.example_noise_multiplier, epochs, delta), 4)
+        return {"privacy": {**found, "delta": delta, "most_rounds": most}} if found else {}
 
     def _mean_loss(self, results: Mapping[str, Result]) -> float | None:
         """Mean over the clients that trained, by examples; None where there are none, or nobody trains."""

@@ -19,6 +19,7 @@ from federation.method import Method
 from federation.methods import METHODS, method_from_json
 from federation.plan import ModelSpec, Plan, RolloutSettings
 from federation.privacy.differential_privacy import check_private
+from federation.privacy.example_level import check_example_noise
 from federation.protocol.messages import MESSAGE_BYTES
 from federation.records import Client
 from federation.secure_sums.live import check_live, most_members
@@ -222,6 +223,7 @@ def _first_state(plan: Plan, method: Method, client: Client) -> InitialState:
         )
     try:
         check_private(method, plan.rounds)
+        check_example_noise(method, plan.training)
         state = method.server_init(client.params, client.buffers, plan.training)
         uploads = schema.upload_schema(method, plan.training, client)
         layout = layout_of(method, plan.training, client, plan.secure) if plan.secure.is_on else None

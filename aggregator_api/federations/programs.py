@@ -66,6 +66,8 @@ class ProgramMaker:
             return NONE, f"the server lacks {' and '.join(missing)}: its operator can install the extra 'export'"
         if reason := method_from_json(plan.method).program_incompatibility:
             return NONE, reason
+        if plan.training.example_clip_norm is not None:
+            return NONE, "the plan clips gradients by example (training.example_clip_norm), and programs have a batch's"
         return MAKING, ""
 
     def begin(self, name: str) -> None:

@@ -81,7 +81,8 @@ class TorchRuntime(NamedTuple):
 
         module = initial_model(make, plan.training.seed)
         initial = method.init_client_state(initial_client(module), plan.training)
-        setup = Setup(method, plan.training, _network(module, placement), task, rounds=plan.rounds.rounds)
+        net, rounds = _network(module, placement), plan.rounds.rounds
+        setup = Setup(method, plan.training, net, task, rounds=rounds, has_secret_noise=True)
         if (statistics := data.statistics) is not None and data.channel_axis == -1:
             setup = replace(setup, channels=ChannelScale.of(statistics.mean, statistics.std))
         broadcast = _broadcast(job, setup, initial)

@@ -101,7 +101,30 @@ class TrainingConfig(Strict):
     augmentation: Augmentation = Field(
         default=Augmentation(), description="of images or windows; as text or by its keys"
     )
+    example_clip_norm: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e6,
+        # left out where there is none, so that devices of a version without it go on
+        exclude_if=lambda norm: norm is None,
+        description="L2 norm to which each example's gradient is clipped (DP-SGD); none: gradients of batches",
+    )
+    example_noise_multiplier: float = Field(
+        default=0.0,
+        ge=0,
+        le=1e6,
+        exclude_if=operator.not_,
+        description="Gaussian noise on the sum of a step's clipped gradients, in units of example_clip_norm",
+    )
     seed: int = Field(default=0, ge=0, lt=2**63)
+
+    @model_validator(mode="after")
+    def _noise_has_a_bound(self) -> TrainingConfig:
+        if self.example_noise_multiplier and self.example_clip_norm is None:
+            raise ValueError(
+                "example_noise_multiplier needs example_clip_norm: without a bound on each gradient, no noise is enough"
+            )
+        return self
 
 
 class ModelSpec(Strict):

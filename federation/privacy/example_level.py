@@ -30,7 +30,11 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from federation.errors import SettingsError
+from federation.method import Method
+from federation.plan import TrainingConfig
+from federation.privacy.differential_privacy import check_mean
 from federation.records import Batch, Tensors
+from federation.seeds import seed_for
 
 Objective = Callable[[Tensors, Batch], tuple[Tensor, Tensors]]
 
@@ -60,16 +64,22 @@ class ExampleNoise:
                 "expected a norm above 0, a multiplier of 0 or more, and 1 example or more"
             )
 
+    @classmethod
+    def of(cls, training: TrainingConfig, client_id: str, round_number: int, *, secret: bool) -> ExampleNoise | None:
+        """Return what a plan asks for; its noise repeats, by client and round, unless it is secret. None: nothing."""
+        if training.example_clip_norm is None:
+            return None
+        seed = secrets.randbits(63) if secret else seed_for(training.seed, "example noise", client_id, round_number)
+        draw = torch.Generator().manual_seed(seed)
+        return cls(training.example_clip_norm, training.example_noise_multiplier, training.batch_size, draw)
+
     def __call__(self, objective: Objective, params: Tensors, batch: Batch) -> tuple[Tensors, Tensor, Tensors]:
         """Return noisy gradients, the mean loss and the buffers as one pass over the batch moves them."""
         gradients, losses = per_example(objective, params, batch)
         _, moved = objective(params, batch)
         summed = clipped_sum(gradients, batch.mask, self.clip_norm)
         deviation, draw = self.noise_multiplier * self.clip_norm, self.generator or _fresh()
-        noisy = {
-            name: (value + deviation * torch.randn(value.shape, generator=draw, dtype=value.dtype)) / self.batch_size
-            for name, value in summed.items()
-        }
+        noisy = {name: (value + deviation * _normal(value, draw)) / self.batch_size for name, value in summed.items()}
         loss = (losses * batch.mask).sum() / batch.mask.sum().clamp(min=1)
         return noisy, loss.detach(), {name: value.detach() for name, value in moved.items()}
 
@@ -78,7 +88,7 @@ def per_example(objective: Objective, params: Tensors, batch: Batch) -> tuple[Te
     """Return each example's gradients (B, ...) and losses (B,)."""
 
     def alone(x: Tensor, y: Tensor) -> tuple[Tensors, Tensor]:
-        one = Batch(x[None], y[None], torch.ones(1, dtype=batch.mask.dtype))
+        one = Batch(x[None], y[None], batch.mask.new_ones(1))
         gradients, (loss, _) = grad_and_value(objective, has_aux=True)(params, one)
         return gradients, loss
 
@@ -89,9 +99,29 @@ def per_example(objective: Objective, params: Tensors, batch: Batch) -> tuple[Te
 
 def clipped_sum(gradients: Tensors, mask: Tensor, clip_norm: float) -> Tensors:
     """Return Σ_i g_i · min(1, C/‖g_i‖) over the examples whose mask (B,) is 1, of gradients (B, ...) by parameter."""
-    norm = torch.sqrt(sum((value.flatten(1).square().sum(1) for value in gradients.values()), torch.zeros(len(mask))))
+    squares = (value.flatten(1).square().sum(1) for value in gradients.values())
+    norm = torch.sqrt(sum(squares, mask.new_zeros(len(mask))))
     scale = (clip_norm / norm.clamp(min=1e-12)).clamp(max=1) * mask
     return {name: torch.einsum("b...,b->...", value, scale) for name, value in gradients.items()}
+
+
+def check_example_noise(method: Method, training: TrainingConfig) -> None:
+    """Refuse a method that sends more of an example than its gradients.
+
+    Raises:
+        SettingsError: naming the option.
+    """
+    if training.example_clip_norm is not None:
+        check_mean(method, "training.example_clip_norm")
+
+
+def epochs_of(method: Method, training: TrainingConfig) -> int:
+    """Return in how many steps of a round each example is."""
+    return sum(phase.epochs for phase in method.phases(training))
+
+
+def _normal(like: Tensor, draw: torch.Generator) -> Tensor:
+    return torch.randn(like.shape, generator=draw, dtype=like.dtype).to(like.device)
 
 
 def _fresh() -> torch.Generator:

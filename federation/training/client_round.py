@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from federation.errors import SettingsError
+from federation.privacy.example_level import ExampleNoise
 from federation.records import Broadcast, Client, Examples
 from federation.training.augmentation import DRAWS
 from federation.training.callbacks import TrainingCallback
@@ -38,6 +41,8 @@ def train_one(
     callback: TrainingCallback | None = None,
 ) -> LocalRound:
     """Run one client's round; `max_steps` cuts a straggler's work short, a `callback` may resume it or end it."""
+    noise = ExampleNoise.of(setup.training, client_id, round_number, secret=setup.has_secret_noise)
+    setup = setup if noise is None else replace(setup, differentiate=noise)
     client = reseed(client, setup.training.seed, client_id, round_number)
     order = _order(setup, len(examples.y), client_id, round_number, max_steps)
     rate = rate_of_round(setup.training, round_number, setup.rounds)
@@ -59,7 +64,12 @@ def train_stacked(
     """Run K clients' rounds as one program, whose step `compiled` may make faster.
 
     The results are those of `train_one`, up to float order.
+
+    Raises:
+        SettingsError: if gradients are to be clipped by example.
     """
+    if setup.training.example_clip_norm is not None:
+        raise SettingsError("training.example_clip_norm: gradients by example are of one client at a time")
     limits = max_steps or [None] * len(clients)
     orders = [
         _order(setup, len(mine.y), name, round_number, limit)

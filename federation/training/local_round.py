@@ -54,6 +54,9 @@ class Setup:
     """What makes a step's gradients of a single client, in the place of autograd, such as with noise
     (`federation.privacy.example_level`)."""
 
+    has_secret_noise: bool = False
+    """Whether noise on gradients is of the system's entropy, as on a device, not of the seed, which everybody knows."""
+
     def inputs(self, x: Tensor) -> Tensor:
         """Return examples (n, ...) as the network takes them; raises SettingsError for bytes without moments."""
         return network_input(x, self.moments)

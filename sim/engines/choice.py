@@ -37,6 +37,8 @@ def choose(settings: Experiment, clients: int) -> EngineChoice:
     stacked = Stacked(settings.chunk, settings.device, compiled=settings.compile)
     if settings.compile and settings.engine in ("serial", "ray"):
         raise SettingsError(_COMPILE.format(settings.engine))
+    if settings.training.example_clip_norm is not None:
+        return _one_by_one(settings, workers)
     at_a_time = "as many clients at a time as fit" if stacked.meter else f"{stacked.chunk} clients at a time"
     match settings.engine:
         case "serial":
@@ -60,6 +62,16 @@ def choose(settings: Experiment, clients: int) -> EngineChoice:
         return EngineChoice(Serial(), "serial", 1, why)
     processes = Processes(workers, settings.chunk, compiled=settings.compile)
     return EngineChoice(processes, "processes", workers, f"{cores} cores, {clients} clients a round")
+
+
+def _one_by_one(settings: Experiment, workers: int) -> EngineChoice:
+    """Return an engine in which no two clients are one program."""
+    why = "gradients by example (training.example_clip_norm) are of one client at a time"
+    if settings.engine in ("stacked", "ray") or settings.compile or (settings.chunk or 1) > 1:
+        raise SettingsError(f"{why}: say --engine serial or processes, without --chunk and --compile")
+    if settings.engine == "serial" or settings.device != "cpu" or workers == 1 or not is_supported():
+        return EngineChoice(Serial(), "serial", 1, why)
+    return EngineChoice(Processes(workers, 1), "processes", workers, why)
 
 
 def usable_cores() -> int:

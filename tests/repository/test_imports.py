@@ -234,10 +234,10 @@ INSIDE = {
         "protocol": ("errors", "plan"),
         "tasks": ("dataclass_json", "errors", "records"),
         "aggregation": ("errors", "linear_head", "method", "plan", "records", "seeds", "tasks", "tree"),
-        "privacy": ("errors", "method", "plan", "records"),
+        "privacy": ("errors", "method", "plan", "records", "seeds"),
         "rounds": ("aggregation", "errors", "method", "plan", "seeds"),
         "secure_sums": ("errors", "method", "plan", "privacy", "protocol", "records", "tree", "wire"),
-        "training": ("aggregation", "errors", "method", "plan", "records", "seeds", "tasks", "tree"),
+        "training": ("aggregation", "errors", "method", "plan", "privacy", "records", "seeds", "tasks", "tree"),
         "wire": ("aggregation", "arrays", "errors", "method", "plan", "protocol", "records", "tree", "wire_format"),
     },
     "sim": {

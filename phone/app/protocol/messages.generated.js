@@ -126,6 +126,10 @@ export const augmentation = object({
  * @property {number} momentum
  * @property {number} weight_decay
  * @property {Augmentation} augmentation of images or windows; as text or by its keys
+ * @property {number | null} example_clip_norm L2 norm to which each example's gradient is clipped (DP-SGD); none:
+ *   gradients of batches
+ * @property {number} example_noise_multiplier Gaussian noise on the sum of a step's clipped gradients, in units of
+ *   example_clip_norm
  * @property {number} seed
  */
 /** @type {import("./checks.js").Check<TrainingConfig>} */
@@ -141,6 +145,8 @@ export const trainingConfig = object({
   momentum: or(number({ min: 0, below: 1 }), 0),
   weight_decay: or(number({ min: 0, max: 10 }), 0),
   augmentation: or(augmentation, {}),
+  example_clip_norm: orNull(number({ max: 1_000_000, above: 0 })),
+  example_noise_multiplier: or(number({ min: 0, max: 1_000_000 }), 0),
   seed: or(whole(0, 9_223_372_036_854_775_807), 0),
 }, { others: true });
 

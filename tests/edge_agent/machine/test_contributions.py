@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from edge_agent.machine.commands import (
     AnswerSum,
     BeginMaskedWithdrawal,

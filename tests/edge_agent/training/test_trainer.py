@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sklearn.dummy import DummyClassifier
 from sklearn.metrics import f1_score
 
@@ -24,6 +25,7 @@ from export.runtime import Session
 from federation import wire
 from federation.errors import UpdateError
 from federation.plan import ModelSpec
+from federation.records import Tree
 from federation.training.client_round import steps_of
 from federation.wire.schema import check_tree, upload_schema
 from gaitway.tasks.classification import ClassSoundness, confusion, scores_of
@@ -71,6 +73,31 @@ def test_two_rounds_are_those_of_the_simulation_bit_for_bit(name: str, device: P
     assert_same(
         wire.decode((second.out / CLIENT_STATE).read_bytes(), limit_bytes=1 << 24), dict(expected.client._asdict())
     )
+
+
+def test_noise_on_gradients_is_drawn_anew_by_a_device_and_clipping_is_the_simulations(
+    device: Path, prepared: ClientWindows
+) -> None:
+    """The plan's seed is known to all: of it no noise may come that is to hide anything."""
+
+    def update(**given: float) -> Tree:
+        plan = PLANS["fedavg"].model_copy(
+            update={"training": PLANS["fedavg"].training.model_copy(update={"example_clip_norm": 0.5, **given})}
+        )
+        job = a_job(device, plan)
+        shutil.rmtree(job.out)  # with an earlier round, which would be gone on with
+        job.out.mkdir()
+        trainer.train(trainer.build_context(job))
+        sent = wire.decode((job.out / UPDATE).read_bytes(), limit_bytes=1 << 24)
+        if not given:
+            federation = Federation(plan)
+            assert_same(sent, federation.round(federation.initial, prepared, 1).upload)
+        return sent
+
+    clipped, one, other = update(), update(example_noise_multiplier=1.0), update(example_noise_multiplier=1.0)
+    for name, value in one["params"].items():
+        assert not torch.equal(value, other["params"][name])
+        assert not torch.equal(value, clipped["params"][name])
 
 
 def test_the_result_counts_what_was_trained_on(device: Path, prepared: ClientWindows) -> None:

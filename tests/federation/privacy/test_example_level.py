@@ -7,19 +7,25 @@ from dataclasses import replace
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 import models
 from federation.errors import SettingsError
+from federation.methods import METHODS
 from federation.methods.fedavg import FedAvg
+from federation.methods.fedproto import FedProto
+from federation.plan import TrainingConfig
 from federation.privacy.accounting import epsilon_of_epochs, epsilon_of_poisson
 from federation.privacy.example_level import (
     ExampleNoise,
+    check_example_noise,
     clipped_sum,
+    epochs_of,
     per_example,
 )
 from federation.records import Batch, Tensors
-from federation.training.client_round import train_stacked
+from federation.training.client_round import train_one, train_stacked
 from federation.training.forward import initial_client, initial_model, network
 from tests.federation.federated import Federation, federation
 
@@ -119,6 +125,52 @@ def test_epochs_compose_without_amplification_and_poisson_sampling_would_have_so
     assert one < four
     assert epsilon_of_epochs(0.0, 1, 1e-5) == epsilon_of_poisson(0.0, 0.1, 10, 1e-5) == math.inf
     assert epsilon_of_poisson(1.0, 0.01, 100, 1e-5) < epsilon_of_epochs(1.0, 1, 1e-5)
+
+
+def asked(small: Federation, **given: float) -> Federation:
+    return small._replace(setup=replace(small.setup, training=small.setup.training.model_copy(update=given)))
+
+
+def test_a_plan_asks_for_it_and_its_noise_is_the_seeds_or_secret(small: Federation) -> None:
+    plain, clipped = small.train("ada"), asked(small, example_clip_norm=1e-3).train("ada")
+    noisy = asked(small, example_clip_norm=1e-3, example_noise_multiplier=2.0)
+    first, again, other = (noisy.train("ada", round_number=number).client.params for number in (1, 1, 2))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not any(torch.equal(first[name], other[name]) for name in first)
+    assert not any(torch.equal(first[name], value) for name, value in clipped.client.params.items())
+    start = small.initial.params
+    assert all((value - start[name]).abs().max() < 1e-3 for name, value in clipped.client.params.items())
+    assert any((value - start[name]).abs().max() > 1e-3 for name, value in plain.client.params.items())
+
+    def on_a_device() -> Tensors:
+        return train_one(
+            *(
+                replace(noisy.setup, has_secret_noise=True),
+                noisy.initial,
+                noisy.setup.method.broadcast(noisy.state, "ada"),
+                noisy.examples["ada"],
+            ),
+            client_id="ada",
+            round_number=1,
+        ).client.params
+
+    mine, next_time = on_a_device(), on_a_device()
+    assert not any(torch.equal(mine[name], next_time[name]) or torch.equal(mine[name], first[name]) for name in mine)
+    given = [noisy.initial], [noisy.setup.method.broadcast(noisy.state, "ada")], [noisy.examples["ada"]]
+    with pytest.raises(SettingsError, match="one client at a time"):
+        train_stacked(noisy.setup, *given, client_ids=["ada"], round_number=1)
+
+
+def test_a_plan_that_bounds_nothing_is_refused_and_others_say_nothing_of_it() -> None:
+    with pytest.raises(ValidationError, match="needs example_clip_norm"):
+        TrainingConfig(classes=3, example_noise_multiplier=1.0)
+    assert not {"example_clip_norm", "example_noise_multiplier"} & TrainingConfig(classes=3).model_dump().keys()
+    private = TrainingConfig(classes=3, example_clip_norm=1.0, example_noise_multiplier=1.0)
+    check_example_noise(FedAvg(), private)
+    with pytest.raises(SettingsError, match="more than a mean of parameters"):
+        check_example_noise(FedProto(), private)
+    check_example_noise(FedProto(), TrainingConfig(classes=3))
+    assert epochs_of(METHODS["fedrep"](), private.model_copy(update={"epochs": 3})) >= 3
 
 
 def test_numbers_that_bound_nothing_are_refused() -> None:
