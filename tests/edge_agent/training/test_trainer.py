@@ -85,8 +85,7 @@ def test_noise_on_gradients_is_drawn_anew_by_a_device_and_clipping_is_the_simula
             update={"training": PLANS["fedavg"].training.model_copy(update={"example_clip_norm": 0.5, **given})}
         )
         job = a_job(device, plan)
-        shutil.rmtree(job.out)  # with an earlier round, which would be gone on with
-        job.out.mkdir()
+        shutil.rmtree(job.checkpoints, ignore_errors=True)  # of the round before, which would be gone on with
         trainer.train(trainer.build_context(job))
         sent = wire.decode((job.out / UPDATE).read_bytes(), limit_bytes=1 << 24)
         if not given:
