@@ -2,7 +2,7 @@
 
 Each device's numbers are those that it would send, clipped to the median norm; the sum gets the noise of all devices'
 shares, drawn as rounded normal numbers: from a deviation of 4 on no score tells them from the exact discrete Gaussian
-that `sim run --set secure.noise_multiplier=…` draws in half a minute. More devices than there are: as many copies of
+of `sim run --set secure.noise_multiplier=…`. More devices than there are: as many copies of
 these, whose sum is so many times as large, while the noise stays. Everything else is the server's own code.
 
 Example: python benchmarks/noise_on_sums.py --root ../shared/data --cache .cache/windows

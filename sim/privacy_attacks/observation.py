@@ -2,7 +2,7 @@
 
 The numbers are those that secure sums add up (`federation.secure_sums.summation.encoded`). Noise is of the variance of
 `federation.privacy.discrete_gaussian`, drawn as a rounded normal number: from a deviation of 4 on the two differ by
-less than any attack can see, and the exact one takes minutes for a network.
+less than any attack can see.
 """
 
 from __future__ import annotations

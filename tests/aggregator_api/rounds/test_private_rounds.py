@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,9 +15,10 @@ from aggregator_api.errors import UnprocessableError
 from aggregator_api.federations.requests import NewFederation
 from federation import wire
 from federation.privacy.accounting import epsilon
+from federation.privacy.differential_privacy import Aggregated, aggregated
 from federation.tree import flatten, map_tree
 from tests.aggregator_api.bench import Bench, wait_for
-from tests.aggregator_api.generated_devices import parcel, tiny_plan
+from tests.aggregator_api.generated_devices import FEDERATION, parcel, tiny_plan
 
 
 def accounts(bench: Bench) -> list[tuple[float | None, float | None]]:
@@ -89,6 +91,31 @@ def test_a_device_rests_while_the_noise_of_its_round_is_correlated_with_later_on
     bench.upload(bench.update_of("a"))
     wait_for(lambda: bench.now().state == "finished")
     assert accounts(bench) == [(2.0, epsilon(1 / 4, 1e-5))] * 3 + [(2.0, epsilon(2 / 4, 1e-5))]
+    bench.runtime.stop()
+
+
+def test_noise_leans_on_that_of_the_version_before_and_on_none_where_latest_was_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The noise of a version that was gone back to is in other published models already: it would cancel there."""
+    pytest.importorskip("dp_accounting")
+    leans: list[bool] = []
+
+    def noted(*given: Any) -> Aggregated:
+        leans.append(bool(given[-1]))
+        return aggregated(*given)
+
+    monkeypatch.setattr("aggregator_api.rounds.aggregation.aggregated", noted)
+    private = {"clip_norm": 1.0, "noise_multiplier": 2.0, "noise_bands": 4, "minimum_clients": 1}
+    bench = Bench(tmp_path, tiny_plan(rounds=4, clients=1, **private))
+    for number, device in enumerate("abcd", 1):
+        if number == 3:
+            bench.runtime.aliases.move(FEDERATION, "latest", 1, force="for a test")
+        bench.say(device, "ready")
+        wait_for(lambda number=number: bench.now().state == "collecting" and bench.now().round == number)
+        bench.upload(bench.update_of(device))
+        wait_for(lambda number=number: len(said(bench)) == number)
+    assert leans == [False, True, False, True]
     bench.runtime.stop()
 
 
