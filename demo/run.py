@@ -182,7 +182,7 @@ def _refuse_options(model: str, phone: bool, private: bool) -> None:
     if model not in MODELS:
         raise DemoError(f"--model {model}: expected one of {', '.join(MODELS)}")
     if phone and private:
-        raise DemoError("--phone and --private: a browser takes no part in secure sums yet; choose one")
+        raise DemoError("--phone and --private: private models are compared with a simulation of boards; choose one")
 
 
 def _more_training(chosen: Scenario, rounds: int, epochs: int) -> str:
