@@ -1,9 +1,9 @@
-"""`docs/results.md`, and numbers in other documents, from declarations and summaries alone.
+"""`docs/results.md` and `docs/measures.md`, and numbers in other documents, from declarations and summaries alone.
 
-A cell of a table is the mean over the seeds that have a summary; without one it is a dash, never a number, and a row
-without any is left out. The last
-column is the paired difference to the baseline over seeds: mean, 95 % by Student's t, and p by Holm over the arms of
-the same data set (`sim.results.statistics`).
+The first page has a row for each arm and the measure by which a table compares, the second all measures. A cell is the
+mean over the seeds that have a summary; without one it is a dash, never a number, and a row without any is left out.
+Differences to the baseline are paired over seeds: mean, 95 % by Student's t, and p by Holm over the arms of the same
+data set (`sim.results.statistics`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,15 @@ HEAD = """# Results on real recordings
 After this page you can tell how the methods compare here, and make any of its numbers again. Every number is rendered
 from a run's summary in `docs/results/` (plan, commit, hash of the data, seed); `python -m sim arena render` writes this
 page, and nobody edits it. Scores are macro-F1 in percent, unless a table says otherwise, of the round that each
-client's validation windows chose, as means over seeds; a seed also draws who is new. Make a table with
-`python -m sim arena run NAME --data-root DATA`, one cell with the command that `python -m sim arena cell KEY` prints.
+client's validation windows chose, as means over seeds; a seed also draws who is new. In parentheses stands the
+difference to the table's baseline, which has none itself. [measures.md](measures.md) has what else was measured. Make a
+table with `python -m sim arena run NAME --data-root DATA`, one cell with the command that `python -m sim arena cell
+KEY` prints.
+"""
+HEAD_OF_MEASURES = """# All measures of the results
+
+After this page you can say what a score of [results.md](results.md) took, and how it is spread: every measure of every
+table, rendered as that page is.
 """
 MARK = re.compile(r"<!--=(?P<what>[^>]*?)-->(?P<text>.*?)<!--/-->", re.DOTALL)
 """`<!--=TABLE/SET/ARM/MEASURE-->…<!--/-->` in a document: what stands between is rendered."""
@@ -70,10 +77,24 @@ def _rate(cells: Sequence[ArenaCell]) -> str:
 
 def render(folder: Path, known: Summaries) -> str:
     """Return the text of results.md, of all tables in `folder`."""
+    return HEAD + "".join(f"\n{part}" for name, one in _tables(folder) for part in _section(name, one, known))
+
+
+def render_measures(folder: Path, known: Summaries) -> str:
+    """Return the text of measures.md, of all tables in `folder` that have a run."""
+    text = HEAD_OF_MEASURES
+    for _, declaration in _tables(folder):
+        found = rows(declaration, known)
+        if any(row.found for row in found):
+            text += f"\n## {declaration.title}\n\n" + "\n".join(_table(declaration, found)) + "\n"
+    return text
+
+
+def _tables(folder: Path) -> list[tuple[str, Declaration]]:
     paths = sorted(folder.glob("*.toml"))
     if not paths:
         raise SettingsError(f"{folder} holds no declaration (*.toml); run this from the root of a checkout")
-    return HEAD + "".join(f"\n{part}" for path in paths for part in _section(path.stem, read_declaration(path), known))
+    return [(path.stem, read_declaration(path)) for path in paths]
 
 
 def _section(name: str, declaration: Declaration, known: Summaries) -> Iterator[str]:
@@ -82,7 +103,7 @@ def _section(name: str, declaration: Declaration, known: Summaries) -> Iterator[
     for paragraph in (declaration.asks, *filter(None, (declaration.reads or "").split("\n\n"))):
         yield _wrapped(paragraph) + "\n"
     if any(row.found for row in found):
-        yield "\n".join(_table(declaration, found)) + "\n"
+        yield "\n".join(_overview(declaration, found)) + "\n"
     yield _wrapped(_made(name, declaration, found)) + "\n"
     if ranks := _ranks(declaration, found):
         yield _wrapped(ranks) + "\n"
@@ -90,6 +111,34 @@ def _section(name: str, declaration: Declaration, known: Summaries) -> Iterator[
 
 def _wrapped(text: str) -> str:
     return textwrap.fill(" ".join(text.split()), MAX_LINE, break_long_words=False, break_on_hyphens=False)
+
+
+def _overview(declaration: Declaration, found: Sequence[Row]) -> Iterator[str]:
+    """Make a table of arms by data sets, with the measure that the arms are compared by."""
+    by_set = {data: [row for row in found if row.data == data] for data in declaration.sets}
+    shown = {
+        data: _differences(declaration, group) for data, group in by_set.items() if any(row.found for row in group)
+    }
+    compared = MEASURES[declaration.compared].heading
+    yield _line([compared, *shown])
+    yield _line(["---"] * (1 + len(shown)))
+    for name, arm in declaration.arms.items():
+        mine = [next(row for row in by_set[data] if row.arm == name) for data in shown]
+        if any(row.found for row in mine):
+            cells = [_compared(declaration, row, shown[row.data][name]) for row in mine]
+            yield _line([arm.label or name, *cells])
+
+
+def _compared(declaration: Declaration, row: Row, difference: str) -> str:
+    if not row.found:
+        return NOTHING
+    text = _value(row, declaration.compared)
+    return text + (f" ({difference})" if difference != NOTHING else "") + _seeds(declaration, row)
+
+
+def _seeds(declaration: Declaration, row: Row) -> str:
+    partly = len(row.found) < len(declaration.seeds)
+    return f" ({len(row.found)} of {len(declaration.seeds)} seeds)" if partly else ""
 
 
 def _table(declaration: Declaration, found: Sequence[Row]) -> Iterator[str]:
@@ -107,9 +156,13 @@ def _table(declaration: Declaration, found: Sequence[Row]) -> Iterator[str]:
                 continue
             cells = [_value(row, name) for name in declaration.measures]
             rate = f" (lr {row.rate})" if row.rate else ""
-            partly = len(row.found) < len(declaration.seeds)
-            seeds = f" ({len(row.found)} of {len(declaration.seeds)} seeds)" if partly else ""
-            yield _line([f"{data}, {row.label}{rate}{seeds}", *cells, *([against[row.arm]] if several else [])])
+            yield _line(
+                [
+                    f"{data}, {row.label}{rate}{_seeds(declaration, row)}",
+                    *cells,
+                    *([against[row.arm]] if several else []),
+                ]
+            )
 
 
 def _line(cells: Sequence[str]) -> str:

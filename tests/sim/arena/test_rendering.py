@@ -8,7 +8,7 @@ import pytest
 
 from sim.arena.cells import open_cells
 from sim.arena.declaration import read_declaration
-from sim.arena.rendering import render, render_marks
+from sim.arena.rendering import render, render_marks, render_measures
 from sim.arena.replay import differences, draw_cell
 from sim.arena.summary import CellSummary, read_summaries, write_summary
 from sim.errors import RunDirectoryError, SettingsError
@@ -47,16 +47,23 @@ def known(folder: Path, **scores: list[float | None]) -> dict[str, CellSummary]:
 
 
 def test_differences_are_paired_over_seeds(folder: Path) -> None:
-    text = render(folder, known(folder, fedavg=[0.80, 0.90, 0.85], local=[0.82, 0.92, 0.90]))
+    runs = known(folder, fedavg=[0.80, 0.90, 0.85], local=[0.82, 0.92, 0.90])
+    text = render_measures(folder, runs)
     assert "| motionsense, fedavg | 85.0 | 1.2 | – |" in text
     # +2, +2, +5 points: mean 3, s = √3, t(0.975, 2) = 4.303: 3 ± 4.303 · √3 / √3; p of t = 3 with 2 degrees is 0.0955
     assert "| motionsense, each alone | 88.0 | 1.2 | +3.0 [-1.3, +7.3], p 0.095 |" in text
+    first = render(folder, runs)
+    assert "| own later windows | motionsense |" in first
+    assert "| fedavg | 85.0 |" in first
+    assert "| each alone | 88.0 (+3.0 [-1.3, +7.3], p 0.095) |" in first
 
 
 def test_a_row_without_a_summary_is_left_out_and_said(folder: Path) -> None:
-    text = render(folder, known(folder, fedavg=[0.8, None, None], local=[None, None, None]))
-    assert "| motionsense, fedavg (1 of 3 seeds) | 80.0 | 1.2 | – |" in text
-    assert "each alone |" not in text
+    runs = known(folder, fedavg=[0.8, None, None], local=[None, None, None])
+    text, measures = render(folder, runs), render_measures(folder, runs)
+    assert "| motionsense, fedavg (1 of 3 seeds) | 80.0 | 1.2 | – |" in measures
+    assert "| fedavg | 80.0 (1 of 3 seeds) |" in text
+    assert "each alone |" not in text + measures
     words = " ".join(text.split())
     assert "1 runs of 6; means are over the seeds that are there, and 1 of 2 rows have none" in words
     assert "No run of this table" in render(folder, {})
@@ -90,10 +97,10 @@ def test_a_replay_sees_a_score_that_moved_but_not_another_machines_rounding() ->
 
 
 def test_the_page_is_what_the_summaries_say() -> None:
-    page = REPOSITORY / "docs/results.md"
-    found = render(REPOSITORY / "experiments", read_summaries(REPOSITORY / "docs/results"))
-    assert page.read_text() == found, "run `python -m sim arena render`"
-    assert found.count("\n") <= 200
+    given = REPOSITORY / "experiments", read_summaries(REPOSITORY / "docs/results")
+    for page, make in (("results.md", render), ("measures.md", render_measures)):
+        assert (REPOSITORY / "docs" / page).read_text() == make(*given), "run `python -m sim arena render`"
+    assert render(*given).count("\n") <= 200
 
 
 def test_every_summary_is_of_a_table() -> None:
