@@ -1,8 +1,9 @@
 """Events of probability exp(−γ), exactly, for many γ at once.
 
-C. Canonne, G. Kamath, T. Steinke (NeurIPS 2020, arXiv 2004.00010, algorithm 1) decide one by whole numbers alone, some
-50 µs each in Python. Here a uniform number of 53 bits is held against the float exp(−γ); where the two are too near for
-floats to tell, more bits are drawn, and exp(−γ) is computed to as many digits as it takes: 0.1 µs, and still exact.
+C. Canonne, G. Kamath, T. Steinke (NeurIPS 2020, arXiv 2004.00010, algorithm 1) decide one by whole numbers alone, which
+takes a number of noise 20 µs in Python. Here a uniform number of 53 bits is held against the float exp(−γ); where the
+two are too near for floats to tell, more bits are drawn, and exp(−γ) is computed to as many digits as it takes: 0.3 µs,
+and still exact.
 """
 
 from __future__ import annotations

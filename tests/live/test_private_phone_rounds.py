@@ -39,7 +39,13 @@ TOLERANCE = 1e-4
 """Of what the phone and Python train; the sum's fixed point is far below it."""
 
 
-def a_plan() -> Plan:
+NOISE = SecureSettings(
+    mode="masked", stage_s=600, steps=65_536, max_weight=1, clip_norm=655_360.0, noise_multiplier=1e-3
+)
+"""Of a deviation that lets the mean be seen: 655 steps from each of the three, as the plan counts on one of them."""
+
+
+def a_plan(secure: SecureSettings) -> Plan:
     labels = dataset_labels("synthetic")
     return Plan(
         labels=labels,
@@ -50,18 +56,19 @@ def a_plan() -> Plan:
             classes=len(labels), feature_dim=16, epochs=6, batch_size=32, optimizer="sgd", lr=0.05, seed=3
         ),
         rounds=RoundSettings(rounds=1, minimum_clients=3, norm_factor=None, max_weight_ratio=None, deadline_s=600),
-        secure=SecureSettings(mode="masked", stage_s=600),
+        secure=secure,
     )
 
 
+@pytest.mark.parametrize("secure", [SecureSettings(mode="masked", stage_s=600), NOISE], ids=["sum", "noise"])
 def test_a_phone_and_two_boards_end_at_their_mean_of_which_the_server_sees_the_sum(
-    tmp_path: Path, page: Any, faults: list[str]
+    secure: SecureSettings, tmp_path: Path, page: Any, faults: list[str]
 ) -> None:
     def under(name: str) -> list[str]:
         return ["env", "GAITWAY_PROGRAMS=true"] if name == "server" else []
 
     with fleet(tmp_path, under, broker=embedded) as here:
-        create(here, a_plan())
+        create(here, a_plan(secure))
         join(here, page, PHONE)
         bring_windows(here, page, PHONE)
         windows = page.evaluate(WINDOWS, version())
@@ -88,13 +95,20 @@ def test_a_phone_and_two_boards_end_at_their_mean_of_which_the_server_sees_the_s
     everybody = {PHONE: data_of_phone(windows), **{device: data_of(tmp_path / device) for device in DEVICES}}
     sent = {f"broadcast/{name}": value for name, value in arrays.read_kept(begun_with).items()}
     uploads = {name: trained(program, sent, name, data) for name, data in everybody.items()}
-    weights = [len(data.train.y) for data in everybody.values()]
-    moved = 0.0
+    weights = [min(len(data.train.y), secure.max_weight) for data in everybody.values()]
+    moved, apart = 0.0, {}
     for name, value in came.items():
         mean = np.average([each[f"upload/params/{name}"] for each in uploads.values()], axis=0, weights=weights)
         moved = max(moved, np.abs(mean - sent[f"broadcast/params/{name}"]).max())
-        np.testing.assert_allclose(value.numpy(), mean, atol=TOLERANCE, rtol=0, err_msg=name)
+        apart[name] = (value.numpy() - mean).ravel()
     assert moved > 100 * TOLERANCE, "nothing was learnt"
+    if not secure.noise_multiplier:
+        assert {name: each for name, each in apart.items() if np.abs(each).max() > TOLERANCE} == {}
+        return
+    noise = np.concatenate(list(apart.values())) * secure.steps * len(everybody)
+    wanted = secure.noise_multiplier * (secure.clip_norm or 0) * len(everybody) ** 0.5
+    assert 0.92 < noise.std() / wanted < 1.08, "each of the three has added its share"  # two of them would be 0.82
+    assert abs(noise.mean()) < 5 * wanted / noise.size**0.5
 
 
 def trained(program: TrainingProgram, sent: dict[str, Any], name: str, data: LocalData) -> dict[str, Any]:
