@@ -138,8 +138,8 @@ def _add_noise(store: StateStore, settings: SecureSettings, request: SumRequest,
         write_file(path, vector.astype("<i8").tobytes())
     devices = discrete_gaussian.noisy_devices(settings)
     share = discrete_gaussian.share_of(settings.noise_multiplier, settings.clip_norm or 0.0, devices)
-    noise = np.zeros(request.length, "<i8")
-    noise[:-1] = discrete_gaussian.noise(request.length - 1, share, secrets.token_bytes)
+    noise = np.zeros(request.length // request.groups, "<i8")
+    noise[:-1] = discrete_gaussian.noise(len(noise) - 1, share, secrets.token_bytes)
     name = f"{SUMS}/r{request.round}-{request.attempt.hex()[:16]}.noise"
     write_file(store.folder / name, noise.tobytes())
     return name
@@ -258,6 +258,7 @@ def _device(store: StateStore, settings: SecureSettings) -> SumDevice:
         key.sign,
         colluding=round(1000 * settings.colluding_share),
         min_members=settings.min_devices,
+        groups=settings.groups,
     )
 
 

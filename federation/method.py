@@ -153,7 +153,10 @@ class Method:
     def sum_incompatibility(self) -> str | None:
         """Say in words why the server half needs more than a sum of the clients' `summand`s; None where it does not."""
         if self.aggregation != "mean":
-            return f"aggregation={self.aggregation} must see every client's parameters, and a secure sum shows none"
+            return (
+                f"aggregation={self.aggregation} must see every client's parameters, and a secure sum shows none; it "
+                "can combine the sums of random groups, by secure.groups of 3 or more"
+            )
         order = type(self).__mro__
 
         def place(name: str) -> int:

@@ -242,10 +242,11 @@ def _secure_rounds(settings: Experiment, networks: Sequence[Architecture], clien
         raise SettingsError(
             f"secure.mode={secure.mode}: whole numbers with masks travel as they are; set --precision lossless"
         )
-    if (cohort := min(clients, settings.rounds.clients_per_round or clients)) < secure.min_devices:
+    if (cohort := min(clients, settings.rounds.clients_per_round or clients)) < secure.min_devices * secure.groups:
+        groups = f" in each of {secure.groups} groups (secure.groups)" if secure.groups > 1 else ""
         raise SettingsError(
             f"secure.mode={secure.mode}: a round has {cohort} clients, a sum {secure.min_devices} at least "
-            "(secure.min_devices)"
+            f"(secure.min_devices){groups}"
         )
     return SecureRounds.of(setup, networks[0].initial, secure)
 

@@ -25,6 +25,7 @@ from federation.secure_sums.events import SumDevice, VectorReady
 from federation.secure_sums.in_memory import InMemorySum, added
 from federation.secure_sums.membership import membership
 from federation.secure_sums.messages import SumRequest
+from federation.secure_sums.neighbours import groups_of
 from federation.secure_sums.server import ServerStage
 from federation.secure_sums.summation import (
     SumLayout,
@@ -76,11 +77,12 @@ class SecureRounds:
         }
         facts = self._add_noise(vectors, len(cohort), number)
         if self.settings.mode == "clear":
-            summed = SecureSum(added(vectors), tuple(sorted(vectors)), {})
+            summed = SecureSum(self._added(cohort, vectors, number), tuple(sorted(vectors)), {})
         else:
             summed = self._masked(cohort, vectors, number)
         facts |= {**summed.facts, "numbers": layout.length, "cut_off": round(clipped_share(vectors, layout), 8)}
-        return next_state(method, state, layout, summed.total, summed.clients), summed._replace(facts=facts)
+        new = next_state(method, state, layout, summed.total, summed.clients, self.settings.groups)
+        return new, summed._replace(facts=facts)
 
     def _add_noise(self, vectors: dict[str, NDArray[np.int64]], cohort: int, number: int) -> dict[str, Any]:
         """Clip each client's numbers and add its share of the noise, drawn from the run's seed."""
@@ -93,6 +95,18 @@ class SecureRounds:
             vectors[name] = privatized(self.setup.method, self.layout, vector, settings, clients, draw)
         return {"noisy_clients": clients}
 
+    def _added(self, cohort: Sequence[str], vectors: Mapping[str, NDArray[np.int64]], number: int) -> NDArray[np.int64]:
+        """Add in the clear what a masked sum has, by the same groups."""
+        if self.settings.groups == 1:
+            return added(vectors)
+        names = sorted(cohort, key=_device_name)
+        groups = groups_of(list(map(_device_name, names)), self.settings.groups, number)
+        totals = np.zeros((self.settings.groups, self.layout.length), np.int64)
+        for name, group in zip(names, groups, strict=True):
+            if name in vectors:
+                totals[group] += vectors[name]
+        return totals.ravel()
+
     def _masked(self, cohort: Sequence[str], vectors: Mapping[str, NDArray[np.int64]], number: int) -> SecureSum:
         names = {_device_name(name): name for name in cohort}
         layout, nothing = self.layout, np.zeros(self.layout.length, np.int64)
@@ -101,7 +115,8 @@ class SecureRounds:
             instance="0" * 32,
             round=number,
             attempt=secrets.token_bytes(32),
-            length=layout.length,
+            length=layout.length * self.settings.groups,
+            groups=self.settings.groups,
             bits=layout.bits_for(len(cohort)),
             layout=layout.digest,
             min_members=self.settings.min_devices,
@@ -139,6 +154,7 @@ class SecureRounds:
             key.sign,
             colluding=per_mille(self.settings.colluding_share),
             min_members=self.settings.min_devices,
+            groups=self.settings.groups,
         )
 
 

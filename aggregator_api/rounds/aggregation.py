@@ -104,8 +104,8 @@ def add_up(contract: Contract, blobs: BlobStore, state_sha256: str, summed: Summ
     method, layout = contract.method, contract.sum_layout
     total = np.frombuffer(summed.total, f"<i{summed.bits // 8}").astype(np.int64)
     state = read_state(blobs, state_sha256)
-    before = emptied(state) if summed.is_anew else state
-    return _stored(method, blobs, next_state(method, before, layout, total, summed.devices))
+    before, groups = emptied(state) if summed.is_anew else state, contract.plan.secure.groups
+    return _stored(method, blobs, next_state(method, before, layout, total, summed.devices, groups))
 
 
 def publish(contract: Contract, blobs: BlobStore, state_sha256: str, contributed: Contributed) -> Aggregate:

@@ -125,6 +125,15 @@ class SecureSettings(Strict):
         "simulation compares with",
     )
     min_devices: int = Field(default=3, ge=3, le=1 << 14, description="no sum is of fewer")
+    groups: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        # left out where it is 1, so that devices of a version without it go on
+        exclude_if=lambda groups: groups == 1,
+        description="devices are dealt into so many, the server learns each one's sum, and a robust aggregation "
+        "combines them; a device sends so many times as many numbers",
+    )
     colluding_share: float = Field(
         default=0.2, ge=0, le=1 / 3, description="of the devices may work for the server, and the others stay hidden"
     )

@@ -103,6 +103,11 @@ def begin(device: SumDevice, request: bytes) -> ClientStep:
             f"the sum would be of {asked.min_members} devices or more, of which {asked.colluding} per mille may work "
             f"for the server; this device insists on {device.min_members} and {device.colluding}"
         )
+    if asked.groups != device.groups or asked.length % asked.groups:
+        raise WireError(
+            f"the sum would be of {asked.groups} groups of devices and {asked.length} numbers; this device insists on "
+            f"{device.groups}, as the plan has them"
+        )
     mask, channel, seed = (device.entropy(shamir.SECRET_BYTES) for _ in range(3))
     keys = PublicKeys(
         request=digest(request),
@@ -239,7 +244,7 @@ def _mask(device: SumDevice, state: ClientState, event: VectorReady) -> ClientSt
 
 def _check_vector(listed: Membership, event: VectorReady) -> None:
     request = listed.request
-    if event.layout != request.layout or event.vector.shape != (request.length,):
+    if event.layout != request.layout or event.vector.shape != (request.length // request.groups,):
         raise AbortError("the server asks for a sum of other numbers than the plan has")
     if len(listed.members) * event.bound >= 1 << (request.bits - 1):
         raise AbortError(
@@ -252,7 +257,7 @@ def _check_vector(listed: Membership, event: VectorReady) -> None:
 def masked_vector(listed: Membership, state: ClientState, vector: NDArray[np.int64]) -> masks.RingVector:
     """Return x + PRG(b_u) + Σ_{v > u} PRG(s_uv) − Σ_{v < u} PRG(s_uv), over the neighbours v that dealt shares."""
     own, dealers = listed.places[state.device], set(read(DeliveredShares, state.delivered).dealers)
-    total = vector.astype(masks.dtype_of(listed.request.bits))  # wraps: −1 is 2^bits − 1
+    total = listed.in_its_group(own, vector).astype(masks.dtype_of(listed.request.bits))  # wraps: −1 is 2^bits − 1
     total += listed.own_mask(state.seed, own)
     private = masks.private_key(state.mask_private)
     for other in listed.neighbours(own):
@@ -277,6 +282,8 @@ def _included(device: SumDevice, state: ClientState, said: FromServer) -> Client
         raise AbortError("this device's vector did not come in time")
     if len(found.included) < max(listed.request.min_members, listed.degree.quorum):
         raise AbortError(f"the sum would be of {len(found.included)} devices: too few are left")
+    if reason := listed.lacking(found.included):
+        raise AbortError(reason)
     signature = device.sign(to_sign(Kind.SUM_LIST, listed.request.federation, device.name, body))
     sent = written(Confirmation(included=digest(body), signature=signature))
     new = state.model_copy(update={"stage": ClientStage.LIST, "included": body, "list_sent": sent})

@@ -35,6 +35,7 @@ class SumDevice:
     sign: Callable[[bytes], bytes]
     colluding: int = 0  # per mille: no request may assume fewer
     min_members: int = MIN_MEMBERS
+    groups: int = 1
     known_identities: Mapping[str, bytes] = field(default_factory=dict)
     """Of devices that it has seen before: none may have another key now."""
     entropy: Entropy = token_bytes

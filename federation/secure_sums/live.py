@@ -37,10 +37,12 @@ def check_live(plan: Plan, method: Method) -> None:
             f"{where}: a round invites {invited} devices, a live sum has {MAX_LIVE_MEMBERS} at most; lower "
             "rounds.clients_per_round or rounds.over_selection"
         )
-    if rounds.clients_per_round is not None and rounds.clients_per_round < secure.min_devices:
+    needed, least = secure.min_devices * secure.groups, rounds.clients_per_round
+    if least is not None and least < needed:
+        groups = f" in each of {secure.groups} groups (secure.groups)" if secure.groups > 1 else ""
         raise SettingsError(
-            f"{where}: a round has {rounds.clients_per_round} devices (rounds.clients_per_round), a sum "
-            f"{secure.min_devices} at least (secure.min_devices)"
+            f"{where}: a round has {least} devices (rounds.clients_per_round), a sum {secure.min_devices} at least "
+            f"(secure.min_devices){groups}"
         )
     if rounds.sampling == "examples":
         raise SettingsError(
@@ -91,7 +93,8 @@ def request_for(
         {
             **where,
             "attempt": secrets.token_bytes(32),
-            "length": layout.length,
+            "length": layout.length * settings.groups,
+            "groups": settings.groups,
             "bits": layout.bits_for(devices),
             "layout": layout.digest,
             "min_members": settings.min_devices,

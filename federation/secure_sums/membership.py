@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import pairwise
 
+import numpy as np
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
 
 from federation.errors import WireError
 from federation.protocol.signing import Kind, to_sign, unwrap
@@ -24,7 +27,7 @@ from federation.secure_sums.messages import (
     digest,
     read,
 )
-from federation.secure_sums.neighbours import Degree, degree_for, neighbours_of
+from federation.secure_sums.neighbours import Degree, degree_for, groups_of, neighbours_of
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,24 @@ class Membership:
     def degree(self) -> Degree:
         """What the graph has for all."""
         return degree_for(len(self.members), self.request.colluding, self.request.lost)
+
+    @cached_property
+    def groups(self) -> tuple[int, ...]:
+        """In which group each member is."""
+        return groups_of([member.device for member in self.members], self.request.groups, self.request.round)
+
+    def in_its_group(self, index: int, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return a member's numbers in its group's part of a vector (length,) of zeros."""
+        found = np.zeros(self.request.length, np.int64)
+        at = self.groups[index] * len(numbers)
+        found[at : at + len(numbers)] = numbers
+        return found
+
+    def lacking(self, included: Iterable[int]) -> str:
+        """Say that a group has too few of those included; empty if none has."""
+        present = Counter(self.groups[index] for index in included)
+        least, needed = min(present[group] for group in range(self.request.groups)), self.request.min_members
+        return f"a group's sum would be of {least} devices, {needed} are needed" if least < needed else ""
 
     def neighbours(self, index: int) -> tuple[int, ...]:
         """Return a member's neighbours in rising order."""
@@ -109,8 +130,8 @@ def membership(request: bytes, members: bytes) -> Membership:
     names, identities = [one.device for one in found.members], {one.identity for one in found.members}
     if any(one >= other for one, other in pairwise(names)) or len(identities) < len(names):
         raise WireError("the list of members is not by rising name, or has a device twice")
-    if len(names) < asked.min_members:
-        raise WireError(f"the list has {len(names)} members, {asked.min_members} are needed")
+    if len(names) < (needed := asked.min_members * asked.groups):
+        raise WireError(f"the list has {len(names)} members, {needed} are needed")
     return Membership(asked, digest(request), digest(members), found.members)
 
 

@@ -21,6 +21,7 @@ from federation.secure_sums.shamir import SHARE_BYTES
 from gaitway.errors import first_problem
 
 MAX_MEMBERS = 1 << 14
+MAX_GROUPS = 64
 MAX_LENGTH = 1 << 27
 """Numbers of one vector: 1 GiB of 64 bits."""
 MAX_SIGNED_BYTES = 1024
@@ -62,6 +63,13 @@ class SumRequest(SecureMessage):
     min_members: int = Field(ge=MIN_MEMBERS, le=MAX_MEMBERS)
     colluding: PerMille = Field(description="of the members may work for the server")
     lost: PerMille = Field(description="of the members may be lost")
+    groups: int = Field(
+        default=1,
+        ge=1,
+        le=MAX_GROUPS,
+        exclude_if=lambda groups: groups == 1,
+        description="of members; each adds its numbers in its group's part of the vector",
+    )
     replaces_all: bool = Field(
         default=False,
         exclude_if=operator.not_,

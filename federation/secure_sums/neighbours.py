@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 SECURITY_BITS = 40
@@ -84,6 +85,21 @@ def neighbours_of(index: int, members: int, degree: int, seed: bytes) -> tuple[i
         return tuple(other for other in range(members) if other != index)
     here = places[index]
     return tuple(sorted(order[(here + step) % members] for step in range(-(degree // 2), degree // 2 + 1) if step))
+
+
+def groups_of(devices: Sequence[str], groups: int, round_number: int) -> tuple[int, ...]:
+    """Deal devices into groups whose sizes differ by one at most; return each one's, by their order here.
+
+    It follows from names and round alone, so that a simulation repeats it, and is another one in each round.
+    """
+
+    def drawn(place: int) -> bytes:
+        return hashlib.sha256(f"groups/{round_number}/{devices[place]}".encode()).digest()
+
+    found = [0] * len(devices)
+    for place, device in enumerate(sorted(range(len(devices)), key=drawn)):
+        found[device] = place * groups // len(devices)
+    return tuple(found)
 
 
 @functools.lru_cache(maxsize=8)

@@ -307,8 +307,8 @@ def _failed(state: ServerState, reason: str) -> ServerStep:
 
 def _close_keys(state: ServerState) -> ServerStep:
     request = read(SumRequest, state.request)
-    if (came := len(state.keys)) < request.min_members:
-        return _failed(state, f"the keys of {came} devices came, {request.min_members} are needed")
+    if (came := len(state.keys)) < (needed := request.min_members * request.groups):
+        return _failed(state, f"the keys of {came} devices came, {needed} are needed")
     members = tuple(
         ListedMember(device=name, identity=state.identities[name], keys=state.keys[name]) for name in sorted(state.keys)
     )
@@ -345,6 +345,8 @@ def _close_vectors(state: ServerState) -> ServerStep:
     if reason := _too_few(listed, len(state.vectors), "have sent their vectors"):
         return _failed(state, reason)
     included = tuple(sorted(listed.places[name] for name in state.vectors))
+    if reason := listed.lacking(included):
+        return _failed(state, reason)
     body = written(IncludedList(members=listed.digest, dealers=state.dealers, included=included))
     new = state.model_copy(update={"stage": ServerStage.LISTS, "included": body})
     own, shared = _apart(body)

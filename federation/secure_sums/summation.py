@@ -10,12 +10,14 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from federation.aggregation.averaging import MeanSums, mean_of
 from federation.errors import RoundError, SettingsError
 from federation.method import Method
 from federation.plan import RoundSettings, SecureSettings, TrainingConfig
@@ -91,7 +93,9 @@ def check_secure(method: Method, rounds: RoundSettings, settings: SecureSettings
     """
     if not settings.is_on:
         return
-    if obstacle := method.sum_incompatibility:
+    # of groups the sums are as of all; the robust rule comes after them
+    plain = method if settings.groups == 1 else replace(method, aggregation="mean")
+    if obstacle := plain.sum_incompatibility:
         raise SettingsError(f"secure.mode={settings.mode}: {obstacle}; choose a method such as fedavg or analytic")
     judging = {
         "norm_factor": rounds.norm_factor,
@@ -104,9 +108,25 @@ def check_secure(method: Method, rounds: RoundSettings, settings: SecureSettings
                 f"secure.mode={settings.mode}: rounds.{name}={value:g} judges single updates, which the server does "
                 f"not see; set rounds.{name}=null"
             )
-    _check_noise(method, rounds, settings)
+    _check_groups(method, plain, settings)
+    _check_noise(plain, rounds, settings)
     if rounds.late != "drop":
         raise SettingsError(f"secure.mode={settings.mode}: a late update fits no sum any more; set rounds.late=drop")
+
+
+def _check_groups(method: Method, plain: Method, settings: SecureSettings) -> None:
+    """Refuse groups that nothing combines, or whose sums are more than means."""
+    if settings.groups == 1:
+        return
+    option = f"secure.groups={settings.groups}"
+    if method.is_continuous:
+        raise SettingsError(f"{option}: {method.name} adds up what all have, in no groups; leave it at 1")
+    if method.aggregation == "mean":
+        raise SettingsError(
+            f"{option}: the mean of the groups is the mean of all; set aggregation to median, trimmed_mean or krum, or "
+            "leave groups at 1"
+        )
+    check_mean(plain, option)
 
 
 def _check_noise(method: Method, rounds: RoundSettings, settings: SecureSettings) -> None:
@@ -214,17 +234,29 @@ def decoded(layout: SumLayout, total: NDArray[np.int64]) -> Tree:
 
 
 def next_state(
-    method: Method, state: Tree, layout: SumLayout, total: NDArray[np.int64], clients: Sequence[str]
+    method: Method, state: Tree, layout: SumLayout, total: NDArray[np.int64], clients: Sequence[str], groups: int = 1
 ) -> Tree:
-    """Return the server's next state, of the sum alone: the server half.
+    """Return the server's next state, of the sum alone, or of the sums of groups one after the other: the server half.
 
     Raises:
         RoundError: if nobody in the sum has weight.
     """
+    if groups > 1:
+        return _combined(method, state, layout, total.reshape(groups, -1))
     accumulator = method.accumulated(state, decoded(layout, total), clients)
     if not accumulator.weight > 0:
         raise RoundError("a sum needs at least one client with examples; there is none in it")
     return method.finish(state, accumulator)
+
+
+def _combined(method: Method, state: Tree, layout: SumLayout, totals: NDArray[np.int64]) -> Tree:
+    """Combine the means of groups by the method's robust rule, as if each were a client's parameters."""
+    like = method.broadcast(state, "")["params"]
+    sums = [method.accumulated_params(state, decoded(layout, total)) for total in totals]
+    means = tuple(mean_of(each.params, each.weight, like) for each in sums if each.weight > 0)
+    if not means:
+        raise RoundError("a sum needs at least one client with examples; there is none in it")
+    return method.finish(state, MeanSums(weight=sum(each.weight for each in sums), clients=means))
 
 
 def emptied(state: Tree) -> Tree:

@@ -11,6 +11,7 @@ from federation.privacy.accounting import epsilon_of_discrete
 from federation.tree import flatten
 from gaitway.errors import GaitwayError
 from sim import checkpoint
+from sim.attacks import Attack
 from sim.data.federated_data import FederatedData
 from sim.run import build_simulation, load_data
 from sim.simulation import Simulation
@@ -21,7 +22,7 @@ ONE_STEP = {"fedali": ["clustering=one_step"]}
 
 
 def settings(method: str, mode: str, **options: object):
-    more = [*FOUR, *ONE_STEP.get(method, []), *options.pop("set", [])]
+    more = [*options.pop("people", FOUR), *ONE_STEP.get(method, []), *options.pop("set", [])]
     return settings_for(method, secure=mode, batch=16, **options, set=more)
 
 
@@ -49,6 +50,41 @@ def test_masked_sums_are_those_in_the_clear_bit_for_bit(method: str, data: Feder
         assert record["secure"]["threshold"] == 2
         assert record["bytes_up"] > 4 * record["secure"]["numbers"], "what the protocol sends is counted"
         assert same_state(masked, clear)
+
+
+TWELVE = ["data.subjects=6", "data.phones=2", "data.places=1", "data.minutes=1"]
+GROUPS = ["secure.groups=4", "aggregation=median"]
+
+
+def test_groups_of_devices_have_a_sum_each_and_their_median_is_the_model(tmp_path: Path) -> None:
+    """Bit for bit in masks and in the clear; of one group the sum is that of all; whom one client cannot move."""
+    given = [settings("fedavg", mode, rounds=2, people=TWELVE, set=GROUPS) for mode in ("masked", "clear")]
+    crowd = load_data(given[0], None, tmp_path, None)
+    assert len(crowd.clients) == 12
+    masked, clear = (build_simulation(one, crowd) for one in given)
+    for record, other in zip(masked.run_rounds(), clear.run_rounds(), strict=True):
+        assert "failed" not in record
+        assert record["personalization"] == other["personalization"]
+        assert record["secure"]["numbers"] * 4 * 4 < record["bytes_up"] < record["secure"]["numbers"] * 4 * 4 + 20_000
+        assert same_state(masked, clear)
+    moved = {}
+    for rule in ("median", "mean"):
+        ways = [] if rule == "mean" else GROUPS
+        attacked = build_simulation(settings("fedavg", "clear", rounds=1, people=TWELVE, set=ways), crowd)
+        attacked.attack = Attack("noise", frozenset([min(crowd.clients)]))
+        start = flatten(attacked.state)
+        next(attacked.run_rounds())
+        moved[rule] = max(float((value - start[name]).abs().max()) for name, value in flatten(attacked.state).items())
+    # noise of a thousand times an honest change's norm, cut off at 4: a third of that in the mean
+    assert moved["median"] < 0.1 < 0.3 < moved["mean"]
+
+
+def test_a_group_of_which_too_few_are_left_ends_the_sum(tmp_path: Path) -> None:
+    given = settings("fedavg", "masked", rounds=1, stragglers=0.1, people=TWELVE, set=GROUPS)
+    crowd = load_data(given, None, tmp_path, None)
+    record = next(build_simulation(given, crowd).run_rounds())
+    assert len(record["lost"]) == 1, "the sum of all others would be of eleven, which is enough"
+    assert "a group's sum would be of 2 devices, 3 are needed" in record["failed"]
 
 
 NOISE = ["secure.steps=65536", "secure.max_weight=1", "secure.clip_norm=40000", "secure.noise_multiplier=1.5"]
@@ -116,6 +152,9 @@ def test_too_few_clients_fail_the_round_and_leave_the_state(data: FederatedData)
 
 
 @pytest.mark.parametrize(("options", "words"), [
+    ({"method": "fedavg", "set": ["secure.groups=2"]}, "the mean of the groups is the mean of all"),
+    ({"method": "fedavg", "set": ["secure.groups=2", "aggregation=median"]}, "in each of 2 groups"),
+    ({"method": "analytic", "set": ["secure.groups=2"]}, "leave it at 1"),
     ({"method": "fedavg", "set": NOISE[:1] + NOISE[2:]}, "set secure.max_weight=1"),
     ({"method": "fedproto", "set": NOISE}, "more than a mean of parameters"),
     ({"method": "fedatt"}, "how far its own parameters went"),

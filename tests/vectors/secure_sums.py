@@ -81,7 +81,8 @@ def _case(
     names = tuple(f"device{number:03d}" for number in range(members))
     lost = {names[number]: stage for number, stage in (gone or {}).items()}
     network = Recorded(names, request(**asked), lost, seed=name, whose=names[whose])
-    drawn = np.random.default_rng(7).integers(-bound, bound + 1, (members, network.asked.length))
+    each_length = network.asked.length // network.asked.groups
+    drawn = np.random.default_rng(7).integers(-bound, bound + 1, (members, each_length))
     drawn[:, 0] = -bound
     network.vectors = {each: VectorReady(row, bound, LAYOUT) for each, row in zip(names, drawn, strict=True)}
     with patch.object(server, "MAX_INLINE_BYTES", 0 if apart else server.MAX_INLINE_BYTES):
@@ -94,6 +95,7 @@ def _case(
         "identity": _base64(identity(names[whose]).private_bytes_raw()),
         "entropy": f"{name}/{names[whose]}",
         "bound": bound,
+        "groups": network.asked.groups,
         "layout": LAYOUT.hex(),
         "events": network.events,
     }
@@ -168,6 +170,7 @@ def vectors() -> dict[str, Any]:
         ],
         "sums": [
             _case("three of 32 bits", 3, 1),
+            _case("groups", 11, 4, {6: ServerStage.VECTORS}, groups=3, length=15),
             _case("three of 64 bits", 3, 0, bits=64, bound=LARGE, length=6),
             _case("two of twelve are lost", 12, 4, {2: ServerStage.VECTORS, 7: ServerStage.LISTS}, length=3),
             _case("one is lost before it deals shares", 12, 4, {2: ServerStage.SHARES}, bits=64, length=3),

@@ -225,6 +225,8 @@ export const publicationSettings = object({
  * @property {"off" | "masked" | "clear"} mode masked: the server learns sums alone; clear: the same whole numbers
  *   without masks, which a simulation compares with
  * @property {number} min_devices no sum is of fewer
+ * @property {number} groups devices are dealt into so many, the server learns each one's sum, and a robust aggregation
+ *   combines them; a device sends so many times as many numbers
  * @property {number} colluding_share of the devices may work for the server, and the others stay hidden
  * @property {number} lost_share of the devices may be lost in a round, and it still has a sum
  * @property {number} steps whole numbers to 1 of what is added up
@@ -242,6 +244,7 @@ export const publicationSettings = object({
 export const secureSettings = object({
   mode: or(oneOf("off", "masked", "clear"), "off"),
   min_devices: or(whole(3, 16_384), 3),
+  groups: or(whole(1, 64), 1),
   colluding_share: or(number({ min: 0, max: 0.3333333333333333 }), 0.2),
   lost_share: or(number({ min: 0, max: 0.3333333333333333 }), 0.2),
   steps: or(whole(1, 1_048_576), 1_024),

@@ -26,6 +26,7 @@ import { SECRET_BYTES, split } from "./shamir.js";
  * @typedef {object} SumDevice Who takes part, and what it insists on.
  * @property {string} name @property {CryptoKey} key signs @property {Bytes} identity its public key
  * @property {number} colluding per mille @property {number} minMembers
+ * @property {number} [groups] of the plan; 1 where it has none
  * @property {import("./shamir.js").Entropy} [entropy]
  */
 
@@ -61,6 +62,13 @@ export async function begin(device, request) {
     throw new WireError(
       `the sum would be of ${asked.min_members} devices or more, of which ${asked.colluding} per mille may work for the ` +
         `server; this device insists on ${device.minMembers} and ${device.colluding}`,
+    );
+  }
+  const groups = device.groups ?? 1;
+  if (asked.groups !== groups || asked.length % asked.groups) {
+    throw new WireError(
+      `the sum would be of ${asked.groups} groups of devices and ${asked.length} numbers; this device insists on ` +
+        `${groups}, as the plan has them`,
     );
   }
   const [mask, channel, seed] = [0, 1, 2].map(() => (device.entropy ?? entropyOf)(SECRET_BYTES));
@@ -215,7 +223,7 @@ async function mask(device, state, event) {
 
 /** @param {Membership} listed @param {VectorReady} event */
 function checkVector({ request, members }, { vector, bound, layout }) {
-  if (!areSame(layout, request.layout) || vector.length !== request.length) {
+  if (!areSame(layout, request.layout) || vector.length !== request.length / request.groups) {
     throw new WireError("the server asks for a sum of other numbers than the plan has");
   }
   if (members.length * bound >= 2 ** (request.bits - 1)) {
@@ -234,7 +242,7 @@ function checkVector({ request, members }, { vector, bound, layout }) {
  * @param {ArrayLike<number>} vector @returns {Promise<Bytes>}
  */
 async function masked(listed, state, place, dealers, vector) {
-  const total = inRing(vector, listed.request.bits);
+  const total = inRing(await listed.inItsGroup(place, vector), listed.request.bits);
   await listed.addOwnMask(total, state.seed, place);
   const own = await privateKey(state.maskPrivate);
   const dealt = new Set(dealers);
@@ -264,6 +272,7 @@ async function answerIncluded(device, state, own, shared) {
   if (found.included.length < Math.max(listed.request.min_members, listed.degree.quorum)) {
     throw new WireError(`the sum would be of ${found.included.length} devices: too few are left`);
   }
+  await listed.checkGroups(found.included);
   const over = toSign("sum-list", listed.request.federation, device.name, body);
   const signature = new Uint8Array(await crypto.subtle.sign("Ed25519", device.key, over));
   const listSent = utf8(written({ included: await digest(body), signature }));

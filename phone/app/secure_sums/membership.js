@@ -8,7 +8,7 @@ import { fromEd25519, joined, textOf, toBase64, toSign, unwrap, utf8 } from "../
 import { addTo, derived, pairKey, stream } from "./masks.js";
 import { MAX_MESSAGE_BYTES, MAX_SIGNED_BYTES, SHARE_DIGEST_BYTES } from "./messages.generated.js";
 import { memberList, publicKeys, sumRequest } from "./messages.generated.js";
-import { bigEndian, degreeFor, neighboursOf } from "./neighbours.js";
+import { bigEndian, degreeFor, groupsOf, neighboursOf } from "./neighbours.js";
 
 /** @typedef {import("../protocol/signing.js").Bytes} Bytes */
 /** @typedef {import("../protocol/signing.js").Kind} Kind */
@@ -101,9 +101,8 @@ export class Membership {
     if (names.some((name, i) => i && names[i - 1] >= name) || identities.size < names.length) {
       throw new WireError("the list of members is not by rising name, or has a device twice");
     }
-    if (names.length < asked.min_members) {
-      throw new WireError(`the list has ${names.length} members, ${asked.min_members} are needed`);
-    }
+    const needed = asked.min_members * asked.groups;
+    if (names.length < needed) throw new WireError(`the list has ${names.length} members, ${needed} are needed`);
     return new Membership(asked, requestDigest, await digest(members), found.members);
   }
 
@@ -123,6 +122,32 @@ export class Membership {
   /** Where a device stands in the list; −1: it is not in it. @param {string} device */
   placeOf(device) {
     return this.members.findIndex((member) => member.device === device);
+  }
+
+  /** In which group each member is. @returns {Promise<number[]>} */
+  groups() {
+    const names = this.members.map(({ device }) => device);
+    return groupsOf(names, this.request.groups, this.request.round);
+  }
+
+  /**
+   * A member's numbers in its group's part of a vector of zeros.
+   * @param {number} index @param {ArrayLike<number>} numbers @returns {Promise<Float64Array>}
+   */
+  async inItsGroup(index, numbers) {
+    const found = new Float64Array(this.request.length);
+    found.set(numbers, (await this.groups())[index] * numbers.length);
+    return found;
+  }
+
+  /** Throws a WireError where a group has too few of those included. @param {readonly number[]} included */
+  async checkGroups(included) {
+    const { groups: count, min_members: needed } = this.request;
+    const groups = await this.groups();
+    const present = Array.from({ length: count }, () => 0);
+    for (const index of included) present[groups[index]] += 1;
+    const least = Math.min(...present);
+    if (least < needed) throw new WireError(`a group's sum would be of ${least} devices, ${needed} are needed`);
   }
 
   /** @param {number} index @returns {Promise<number[]>} in rising order */

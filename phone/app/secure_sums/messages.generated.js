@@ -168,6 +168,7 @@ export const signatureList = object({
  * @property {number} min_members
  * @property {number} colluding of the members may work for the server
  * @property {number} lost of the members may be lost
+ * @property {number} groups of members; each adds its numbers in its group's part of the vector
  * @property {boolean} replaces_all of a continuous federation: the sum takes the place of all before it; each adds all
  *   that it has
  */
@@ -184,6 +185,7 @@ export const sumRequest = object({
   min_members: whole(3, 16_384),
   colluding: whole(0, 333),
   lost: whole(0, 333),
+  groups: or(whole(1, 64), 1),
   replaces_all: or(flag, false),
 });
 

@@ -3,7 +3,7 @@
  * has the bounds and where they are from. All of it is whole numbers, the same on every machine.
  */
 
-import { joined } from "../protocol/signing.js";
+import { joined, utf8 } from "../protocol/signing.js";
 
 const SECURITY_BITS = 40n;
 const CORRECTNESS_BITS = 20n;
@@ -80,6 +80,19 @@ export async function neighboursOf(index, members, degree, seed) {
     if (step) found.push(order[(here + step + members) % members]);
   }
   return found.sort((one, other) => one - other);
+}
+
+/**
+ * Deal devices into groups whose sizes differ by one at most: each one's, by their order here.
+ * @param {readonly string[]} devices @param {number} groups @param {number} round @returns {Promise<number[]>}
+ */
+export async function groupsOf(devices, groups, round) {
+  const drawn = devices.map((device) => crypto.subtle.digest("SHA-256", utf8(`groups/${round}/${device}`)));
+  const keys = (await Promise.all(drawn)).map((digest) => new DataView(digest));
+  const found = devices.map(() => 0);
+  const order = devices.map((_, device) => device).sort((one, other) => compared(keys[one], keys[other]));
+  order.forEach((device, place) => (found[device] = Math.floor((place * groups) / devices.length)));
+  return found;
 }
 
 /** @param {DataView} one @param {DataView} other */

@@ -34,7 +34,7 @@ const PER_MILLE = 1000;
  * @property {Part["kind"]} kind @property {number[]} windows ids of those that the numbers are of
  * @property {string} base sha256 of the version that the batch begins with
  * @property {number} length @property {number} bound @property {Uint8Array<ArrayBuffer>} layout
- * @property {number} colluding @property {number} minMembers
+ * @property {number} colluding @property {number} minMembers @property {number} [groups]
  * @property {Float64Array | null} [noise] of all numbers but the last one
  * @property {client.ClientState} state
  */
@@ -107,7 +107,8 @@ async function begunSum(worker, a, invitation, { layout, kind, windows }, means)
   const { secure } = a.plan;
   const digest = await layoutDigest(layout);
   checkRequest(request, invitation, means, digest);
-  const insists = { colluding: Math.round(PER_MILLE * secure.colluding_share), minMembers: secure.min_devices };
+  const { min_devices: minMembers, groups } = secure;
+  const insists = { colluding: Math.round(PER_MILLE * secure.colluding_share), minMembers, groups };
   const { state, message } = await client.begin(deviceOf(means, insists), body);
   const { instance, epoch, round } = invitation;
   const kept = await worker.store.get(SUM);
@@ -190,9 +191,9 @@ async function vectorOf({ store }, { batch, less, kind, length, bound, layout, n
   return { vector, bound, layout };
 }
 
-/** @param {Means} means @param {{colluding: number, minMembers: number}} insists @returns {client.SumDevice} */
-function deviceOf({ device, key, identity }, { colluding, minMembers }) {
-  return { name: device, key, identity, colluding, minMembers };
+/** @param {Means} means @param {{colluding: number, minMembers: number, groups?: number}} insists @returns {client.SumDevice} */
+function deviceOf({ device, key, identity }, { colluding, minMembers, groups = 1 }) {
+  return { name: device, key, identity, colluding, minMembers, groups };
 }
 
 /**

@@ -4,7 +4,7 @@ import * as client from "../../../phone/app/secure_sums/client.js";
 
 const PKCS8 = Buffer.from("302e020100300506032b657004220420", "hex");
 
-export async function sumDevice(name, identity, seed, { colluding = 0, minMembers = 3 } = {}) {
+export async function sumDevice(name, identity, seed, { colluding = 0, minMembers = 3, groups = 1 } = {}) {
   const key = await crypto.subtle.importKey("pkcs8", Buffer.concat([PKCS8, identity]), "Ed25519", true, ["sign"]);
   const { x } = await crypto.subtle.exportKey("jwk", key);
   let calls = 0;
@@ -12,7 +12,7 @@ export async function sumDevice(name, identity, seed, { colluding = 0, minMember
     const drawn = createHash("shake256", { outputLength: size }).update(`${seed}/${calls++}`).digest();
     return new Uint8Array(drawn); // a buffer of its own
   };
-  return { name, key, identity: new Uint8Array(Buffer.from(x, "base64url")), colluding, minMembers, entropy };
+  return { name, key, identity: new Uint8Array(Buffer.from(x, "base64url")), colluding, minMembers, groups, entropy };
 }
 
 /** Answer one message as the page does, which may be closed after each step; the state as IndexedDB has it. */

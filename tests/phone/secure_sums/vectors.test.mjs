@@ -33,7 +33,7 @@ test("what is added in a round is Python's", async () => {
 
 for (const about of found.sums) {
   test(`each message is Python's, also the second time: ${about.name}`, async () => {
-    const device = await sumDevice(about.device, Buffer.from(about.identity, "base64"), about.entropy);
+    const device = await sumDevice(about.device, Buffer.from(about.identity, "base64"), about.entropy, about);
     const said = (step) => [step.message].flatMap((each) => (each ? [inBase64(each)] : []));
     let state = null;
     for (const event of about.events) {
