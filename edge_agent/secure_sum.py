@@ -109,7 +109,7 @@ def begin(
         "layout": told["layout"],
         "numbers": where,
         "noise": noise,
-        "length": request.length,
+        "length": request.length // request.groups,
         "less": parts.base if part is not None and not request.replaces_all else "",
         "described": described.model_dump(mode="json"),
         "secure": plan.secure.model_dump(mode="json"),

@@ -115,7 +115,7 @@ async function begunSum(worker, a, invitation, { layout, kind, windows }, means)
   if (kept?.instance === instance && kept.epoch === epoch && kept.round === round) {
     throw new WireError(`this phone has begun the sum of round ${round} before; it does so once`);
   }
-  const told = { ...insists, layout: digest, bound: boundOf(layout), length: request.length };
+  const told = { ...insists, layout: digest, bound: boundOf(layout), length: request.length / request.groups };
   const where = { instance, epoch, round, batch: toHex(request.attempt), base: invitation.model.sha256 };
   const about = { ...where, kind, windows, ...told };
   return { about, state, update: await messageOf(worker, a, about, message, means), isAnew: request.replaces_all };

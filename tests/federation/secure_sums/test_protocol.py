@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +17,7 @@ from federation.protocol.signing import Kind, unwrap, wrap
 from federation.secure_sums import client, server
 from federation.secure_sums.client import ClientStage
 from federation.secure_sums.events import FromDevice, FromServer, ServerMessage, ToServer, VectorReady
-from federation.secure_sums.membership import membership
+from federation.secure_sums.membership import Membership, membership
 from federation.secure_sums.messages import (
     EncryptedShares,
     PublicKeys,
@@ -24,6 +25,7 @@ from federation.secure_sums.messages import (
     read,
     written,
 )
+from federation.secure_sums.neighbours import groups_of
 from federation.secure_sums.server import ServerStage, ServerState
 from tests.federation.secure_sums.small_sums import (
     LAYOUT,
@@ -322,3 +324,43 @@ def test_each_device_is_told_again_the_same_from_its_neighbours_messages_alone(
     assert network.seen == set(STAGES)
     assert np.array_equal(server.result(state), network.sum_of(state))
     assert server.repeated_to(state, names[0], is_apart=False) is None  # it is over
+
+
+GROUPED = request(groups=3, length=3 * LENGTH)
+
+
+def test_the_sums_of_groups_are_exact_whoever_is_lost() -> None:
+    network = Network(NAMES, GROUPED, {NAMES[3]: ServerStage.VECTORS, NAMES[7]: ServerStage.OPENING})
+    state = network.run()
+    assert state.stage is ServerStage.DONE, state.reason
+    assert server.result(state).tolist() == network.sum_of(state).tolist()
+    listed = membership(state.request, state.members)
+    assert sorted(Counter(listed.groups).values()) == [4, 4, 4]
+    other = groups_of([member.device for member in listed.members], 3, 2)
+    assert other != listed.groups, "they are dealt anew in each round"
+
+
+def test_a_device_signs_no_list_in_which_a_group_has_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server says that all but two of a group are lost: their sum would be in the open to it and one of them."""
+    first = groups_of(NAMES, 3, 1)
+    lost = [name for name, group in zip(NAMES, first, strict=True) if group == 0][:2]
+    network = Network(NAMES, GROUPED, dict.fromkeys(lost, ServerStage.VECTORS))
+    assert network.run().reason == "a group's sum would be of 2 devices, 3 are needed"
+    monkeypatch.setattr(server, "membership", careless)
+    lied_to = Network(NAMES, GROUPED, dict.fromkeys(lost, ServerStage.VECTORS))
+    lied_to.run()
+    left = [state for name, state in lied_to.states.items() if name not in lost]
+    assert {state.reason for state in left} == {"a group's sum would be of 2 devices, 3 are needed"}
+    assert {state.stage for state in left} == {ClientStage.ABORTED}
+
+
+def careless(*given: bytes) -> Membership:
+    found = membership(*given)
+    return Careless(found.request, found.request_digest, found.digest, found.members)
+
+
+class Careless(Membership):
+    """As a server that would take any sum has it."""
+
+    def lacking(self, included: Iterable[int]) -> str:
+        return ""
