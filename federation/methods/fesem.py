@@ -6,25 +6,38 @@ Personalization, 2020, arXiv 2005.01026, equations 7 and 8, algorithm 1.
 Differs from the paper: it starts the centres at random. Here they all start at the initial model, which all clients
 train from, and the first round spreads them: the first client's parameters, then each time those of the client that is
 farthest from the centres so far. A centre that no client is nearest to keeps its value.
+
+With `clustering="one_step"` (ours) the server needs sums by centre alone, and no client's parameters: every client gets
+all centres, trains from the one nearest to the parameters that it had, and adds what it has trained to the one nearest
+to that: a step of Lloyd's a round. While all centres are the initial model, clients are dealt to them by their names,
+which spreads them where the above takes clients that are far apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from federation.aggregation.averaging import MeanSums, mean_of
+from federation.aggregation.averaging import Accumulator, MeanSums, mean_of
 from federation.errors import RoundError
 from federation.method import Method
-from federation.plan import TrainingConfig
-from federation.records import Batch, Broadcast, Client, Tensors, Tree, Update
+from federation.plan import SecureSettings, TrainingConfig
+from federation.records import Batch, Broadcast, Client, SumKind, Tensors, Tree, Update
+from federation.seeds import seed_for
 from federation.tasks.task import Task
 from federation.training.forward import Network
-from federation.tree import squared_distance
+from federation.tree import merge, squared_distance
+
+
+@dataclass(frozen=True, kw_only=True)
+class CentreSums(Accumulator):
+    """By centre the sum of its clients' parameters, and their weight."""
+
+    centres: tuple[MeanSums, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +47,17 @@ class FeSem(Method):
     name: ClassVar[str] = "fesem"
     averages_parameters: ClassVar[bool] = False
     personal_broadcast: ClassVar[bool] = True
-    needs_single_updates: ClassVar[str] = "gives each client the centre that its own parameters are nearest to"
+    needs_single_updates: ClassVar[str] = (
+        "gives each client the centre that its own parameters are nearest to; set clustering=one_step, for which sums "
+        "by centre are enough"
+    )
+    sum_groups: ClassVar[Mapping[str, SumKind]] = {
+        "centres": SumKind.WEIGHTED_CHANGE,
+        "weights": SumKind.COUNT,
+    }
 
     centres: int = 2
+    clustering: Literal["exact", "one_step"] = "exact"
     mu: float = 0.0  # λ of the paper: weight of ½‖w − centre‖² in the local loss
 
     @property
@@ -44,10 +65,22 @@ class FeSem(Method):
         """Every client has its own."""
         return False
 
+    @property
+    def sum_incompatibility(self) -> str | None:
+        """Refuse to assign clients by their single parameters."""
+        if self.clustering == "exact":
+            return f"the method {self.name} {self.needs_single_updates}"
+        return None
+
     def receive(self, client: Client, broadcast: Broadcast) -> tuple[Client, Tree]:
-        """Keep the received centre as the anchor."""
-        client, _ = super().receive(client, broadcast)
-        return client, {"anchor": broadcast["params"]}
+        """Keep the received centre, or of several the one nearest to the parameters of before, as the anchor."""
+        if "centres" not in broadcast:
+            client, _ = super().receive(client, broadcast)
+            return client, {"anchor": broadcast["params"]}
+        centres = list(broadcast["centres"].values())
+        chosen = torch.stack([squared_distance(client.params, centre) for centre in centres]).argmin()
+        mine = {name: torch.stack([centre[name] for centre in centres])[chosen] for name in centres[0]}
+        return client._replace(params=merge(client.params, mine)), {"anchor": mine}
 
     def loss(
         self, task: Task, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
@@ -63,9 +96,54 @@ class FeSem(Method):
         return {"centres": {str(c): dict(params) for c in range(self.centres)}}
 
     def broadcast(self, state: Tree, client_id: str) -> Tree:
-        """Send a client its own centre; one that has none yet gets the first."""
+        """Send a client its own centre; one that has none yet gets the first. Or all, from which it takes its own."""
+        if self.clustering == "one_step":
+            return {"centres": state["centres"]}
         centre = int(state.get("assigned", {}).get(client_id, 0))
         return {"params": state["centres"][str(centre)]}
+
+    def delta_reference(self, broadcast: Broadcast) -> Tree:
+        """Say that parameters started at the client's centre, which of several the server does not know."""
+        return {"params": broadcast.get("params", {})}
+
+    def summand(self, update: Update, broadcast: Broadcast, limits: SecureSettings) -> Tree:
+        """Add n · (w − centre) to the centre nearest to w, and n to its weight; nothing to the others."""
+        weight, limit = min(round(self.weight(update)), limits.max_weight), limits.max_change
+        centres, mine = broadcast["centres"], update.tensors["params"]
+        chosen = _dealt_or_nearest(update, list(centres.values()))
+        changes = {
+            key: {
+                name: (value.double() - centre[name].double()).clamp(-limit, limit) * (weight if at == chosen else 0)
+                for name, value in mine.items()
+            }
+            for at, (key, centre) in enumerate(centres.items())
+        }
+        weights = torch.zeros(len(centres), dtype=torch.float64)
+        weights[chosen] = weight
+        return {"centres": changes, "weights": weights}
+
+    def accumulated(self, state: Tree, total: Tree, clients: Sequence[str]) -> CentreSums:
+        """Return by centre W · centre + Σ n · (w − centre)."""
+        weights = [float(each) for each in total["weights"]]
+        sums = tuple(
+            MeanSums(weight=each, params={n: v.double() * each + total["centres"][key][n] for n, v in centre.items()})
+            for each, (key, centre) in zip(weights, state["centres"].items(), strict=True)
+        )
+        return CentreSums(weight=sum(weights), centres=sums)
+
+    def fold(self, state: Tree, accumulator: Accumulator | None, update: Update) -> CentreSums:
+        """Add an update to the sums of the centre nearest to it."""
+        before, centres = CentreSums.of(accumulator), list(state["centres"].values())
+        sums = list(before.centres or [MeanSums() for _ in centres])
+        chosen = _dealt_or_nearest(update, centres)
+        sums[chosen] = self.fold_params(sums[chosen], update)
+        return CentreSums(weight=before.weight + self.weight(update), centres=tuple(sums))
+
+    def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
+        """Set each centre to the mean of its clients; one that has none stays."""
+        sums = CentreSums.of(accumulator).centres
+        moved = zip(state["centres"].items(), sums, strict=True)
+        return {"centres": {key: _mean(centre, mine) for (key, centre), mine in moved}}
 
     def aggregate(self, state: Tree, updates: Iterable[Update]) -> Tree:
         """Assign (eq. 7), then average (eq. 8).
@@ -73,6 +151,8 @@ class FeSem(Method):
         Raises:
             RoundError: if there is no update.
         """
+        if self.clustering == "one_step":
+            return super().aggregate(state, updates)
         came = list(updates)
         if not came:
             raise RoundError("a round needs at least one update with examples to aggregate; none came")
@@ -90,7 +170,7 @@ class FeSem(Method):
 
 
 def _mean(centre: Tensors, sums: MeanSums) -> Tensors:
-    return centre if sums.params is None else mean_of(sums.params, sums.weight, centre)
+    return centre if sums.params is None or not sums.weight else mean_of(sums.params, sums.weight, centre)
 
 
 def _spread(clients: Sequence[Tensors], centres: Sequence[Tensors]) -> list[Tensors]:
@@ -100,6 +180,13 @@ def _spread(clients: Sequence[Tensors], centres: Sequence[Tensors]) -> list[Tens
         gaps = [min(float(squared_distance(client, other)) for other in chosen) for client in clients]
         chosen.append(clients[gaps.index(max(gaps))])
     return [*chosen, *centres[len(chosen) :]]
+
+
+def _dealt_or_nearest(update: Update, centres: Sequence[Tensors]) -> int:
+    """Return the centre nearest to an update; where all are the same, one by the client's name."""
+    if all(torch.equal(value, centres[0][name]) for centre in centres[1:] for name, value in centre.items()):
+        return seed_for(0, "centre", update.client_id) % len(centres)
+    return _nearest(update.tensors["params"], centres)
 
 
 def _nearest(client: Tensors, centres: Sequence[Tensors]) -> int:

@@ -37,7 +37,10 @@ def simulated(settings: Experiment) -> Simulation:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(("method", "options"), [("fedavg", {}), ("fedproto", {"average_over": "round"})])
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("fedavg", {}), ("fedproto", {"average_over": "round"}), ("fesem", {"clustering": "one_step"})],
+)
 def test_the_live_sum_is_the_simulations(method: str, options: dict[str, str], tmp_path: Path) -> None:
     settings = secure_experiment(method, **options)
     simulation = simulated(settings)

@@ -236,7 +236,7 @@ INSIDE = {
         "aggregation": ("errors", "linear_head", "method", "plan", "records", "seeds", "tasks", "tree"),
         "privacy": ("errors", "method", "plan", "records", "seeds"),
         "rounds": ("aggregation", "errors", "method", "plan", "seeds"),
-        "secure_sums": ("errors", "method", "plan", "privacy", "protocol", "records", "tree", "wire"),
+        "secure_sums": ("aggregation", "errors", "method", "plan", "privacy", "protocol", "records", "tree", "wire"),
         "training": ("aggregation", "errors", "method", "plan", "privacy", "records", "seeds", "tasks", "tree"),
         "wire": ("aggregation", "arrays", "errors", "method", "plan", "protocol", "records", "tree", "wire_format"),
     },

@@ -18,7 +18,7 @@ from sim.simulation import Simulation
 from tests.sim.small_runs import settings_for
 
 FOUR = ["data.subjects=4", "data.phones=1", "data.places=1", "data.minutes=3"]
-ONE_STEP = {"fedali": ["clustering=one_step"]}
+ONE_STEP = {name: ["clustering=one_step"] for name in ("fedali", "fesem")}
 
 
 def settings(method: str, mode: str, **options: object):
@@ -38,7 +38,7 @@ def same_state(one: Simulation, other: Simulation) -> bool:
 
 @pytest.mark.parametrize("method", [
     pytest.param(name, marks=() if name in ("fedavg", "analytic", "fedproto") else pytest.mark.ci)
-    for name in ("fedavg", "analytic", "fedproto", "fedpr", "fedali", "scaffold", "ditto")
+    for name in ("fedavg", "analytic", "fedproto", "fedpr", "fedali", "fesem", "scaffold", "ditto")
 ])  # fmt: skip
 def test_masked_sums_are_those_in_the_clear_bit_for_bit(method: str, data: FederatedData) -> None:
     """Over two rounds, with a client of four lost in each."""

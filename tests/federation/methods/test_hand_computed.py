@@ -12,6 +12,7 @@ from federation.errors import RoundError, SettingsError
 from federation.methods import METHODS, method_from_json
 from federation.plan import TrainingConfig
 from federation.records import Batch, Client, Output, Tensors, Tree, Update
+from federation.seeds import seed_for
 from federation.tasks.classification import Classification
 from federation.training.forward import Network
 from tests.federation.by_hand import Play, TwoWeights, one_round, scalars, sigmoid, update, weight
@@ -224,6 +225,26 @@ def test_fesem() -> None:
     assert {name: int(centre) for name, centre in state["assigned"].items()} == {"ada": 0, "bob": 1, "cyd": 0}
     again = played.method.aggregate(state, [update("ada", 1, 1.0)])
     assert weight(again["centres"]["1"]) == pytest.approx(-2.0), "an empty centre keeps its value"
+
+
+def test_fesem_by_a_step_of_lloyds_a_round() -> None:
+    """The server has sums by centre alone; while both centres are 0, clients are dealt to them by their names."""
+    method = method_from_json({"name": "fesem", "clustering": "one_step"})
+    start = method.server_init(scalars(w=0.0), {}, TrainingConfig(classes=2))
+    dealt = {name: seed_for(0, "centre", name) % 2 for name in "abcdef"}
+    assert sorted(dealt.values()).count(0) in (2, 3, 4)
+    updates = [update(name, 1, 10.0 + number) for number, name in enumerate("abcdef")]
+    state = method.aggregate(start, updates)
+    for centre in (0, 1):
+        mine = [10.0 + number for number, name in enumerate("abcdef") if dealt[name] == centre]
+        assert weight(state["centres"][str(centre)]) == pytest.approx(sum(mine) / len(mine))
+    apart = {"centres": {"0": scalars(w=1.0), "1": scalars(w=5.0)}}
+    state = method.aggregate(apart, [update("a", 1, 2.0), update("b", 3, 2.8)])
+    assert weight(state["centres"]["0"]) == pytest.approx((2.0 + 3 * 2.8) / 4)
+    assert weight(state["centres"]["1"]) == 5.0, "an empty centre keeps its value"
+    client = Client(scalars(w=4.0), {}, {})
+    taken, round_state = method.receive(client, method.broadcast(apart, "a"))
+    assert weight(taken.params) == weight(round_state["anchor"]) == 5.0, "the one nearest to what it had"
 
 
 def test_fedatt() -> None:

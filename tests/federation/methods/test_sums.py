@@ -21,19 +21,18 @@ SECURE = SecureSettings(mode="masked")
 UNSCREENED = RoundSettings(norm_factor=None, max_weight_ratio=None)
 SUMMED = {
     *("fedavg", "fedprox", "fedavgm", "fedadam", "fedyogi", "fedper", "fedrep", "ditto", "moon", "scaffold"),
-    *("fedproto", "fedpr", "analytic", "fedali", "fedala", "fedbabu"),
+    *("fedproto", "fedpr", "analytic", "fedali", "fedala", "fedbabu", "fesem"),
 }
 REFUSED = {
     "local": "sends nothing",
     "centralized": "in one place",
-    "fesem": "the centre that its own parameters are nearest to",
     "fedatt": "by how far its own parameters went",
     "fedpac": "the single heads of all",
     "fedtgp": "the single prototypes of all",
     "pfedfda": "does not say what of them adds up",
     "fedproto_margin": "the margins of its own prototypes",
 }
-OPTIONS: dict[str, dict[str, Any]] = {"fedali": {"clustering": "one_step"}}
+OPTIONS: dict[str, dict[str, Any]] = {name: {"clustering": "one_step"} for name in ("fedali", "fesem")}
 
 
 def method_named(name: str, **options: Any) -> Method:
@@ -118,6 +117,7 @@ def test_other_methods_are_refused_in_words(name: str) -> None:
     ({"name": "fedavg", "aggregation": "median"}, "must see every client's parameters"),
     ({"name": "fedproto", "average_over": "clients"}, "set average_over=round"),
     ({"name": "fedali"}, "set clustering=one_step"),
+    ({"name": "fesem"}, "the centre that its own parameters are nearest to; set clustering=one_step"),
 ])  # fmt: skip
 def test_options_that_need_single_updates_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
