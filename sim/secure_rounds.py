@@ -35,6 +35,7 @@ from federation.secure_sums.summation import (
     next_state,
     per_mille,
     privatized,
+    vector_length,
 )
 from federation.seeds import seed_for
 from federation.training.local_round import Setup
@@ -115,7 +116,7 @@ class SecureRounds:
             instance="0" * 32,
             round=number,
             attempt=secrets.token_bytes(32),
-            length=layout.length * self.settings.groups,
+            length=vector_length(layout, self.settings),
             groups=self.settings.groups,
             bits=layout.bits_for(len(cohort)),
             layout=layout.digest,

@@ -23,7 +23,7 @@ from federation.privacy.example_level import check_example_noise
 from federation.protocol.messages import MESSAGE_BYTES
 from federation.records import Client
 from federation.secure_sums.live import check_live, most_members
-from federation.secure_sums.summation import SumLayout, layout_of
+from federation.secure_sums.summation import SumLayout, layout_of, vector_length
 from federation.tasks import task_from_json
 from federation.training.forward import initial_client, initial_model
 from federation.wire import schema
@@ -229,6 +229,7 @@ def _first_state(plan: Plan, method: Method, client: Client) -> InitialState:
         layout = layout_of(method, plan.training, client, plan.secure) if plan.secure.is_on else None
         if layout is not None:
             layout.bits_for(most_members(plan))
+            vector_length(layout, plan.secure)
     except SettingsError as error:
         raise UnprocessableError(f"plan.method: {error}") from error
     return InitialState(wire.encode(state), wire.encode(method.broadcast(state, "")), uploads, sum_layout=layout)

@@ -10,7 +10,7 @@ from federation.method import Method
 from federation.plan import Plan, SecureSettings
 from federation.privacy.discrete_gaussian import noisy_devices, share_of
 from federation.secure_sums.messages import SumRequest
-from federation.secure_sums.summation import SumLayout, check_secure, per_mille
+from federation.secure_sums.summation import SumLayout, check_secure, per_mille, vector_length
 from federation.secure_sums.uploads import MAX_LIVE_MEMBERS
 
 MAX_NOISY_NUMBERS = 1 << 16
@@ -93,7 +93,7 @@ def request_for(
         {
             **where,
             "attempt": secrets.token_bytes(32),
-            "length": layout.length * settings.groups,
+            "length": vector_length(layout, settings),
             "groups": settings.groups,
             "bits": layout.bits_for(devices),
             "layout": layout.digest,

@@ -26,6 +26,7 @@ from federation.privacy.differential_privacy import check_mean
 from federation.privacy.random_events import Draw
 from federation.records import Broadcast, Client, SumKind, Tree, Update
 from federation.secure_sums.masks import Bits
+from federation.secure_sums.messages import MAX_LENGTH
 from federation.tree import flatten, unflatten
 from federation.wire.schema import empty_upload
 
@@ -76,6 +77,21 @@ class SumLayout(NamedTuple):
             f"a sum of {clients:,} clients' numbers of up to {self.bound:,} steps does not fit 64 bits: lower "
             "secure.steps, secure.max_change, secure.max_value or secure.max_weight"
         )
+
+
+def vector_length(layout: SumLayout, settings: SecureSettings) -> int:
+    """Return how many numbers a device sends: those of the layout, once for each group.
+
+    Raises:
+        SettingsError: if they are more than a sum can have.
+    """
+    length = layout.length * settings.groups
+    if length > MAX_LENGTH:
+        raise SettingsError(
+            f"secure.groups={settings.groups}: a device would send {length:,} numbers, at most {MAX_LENGTH:,} are added; "
+            "ask for fewer groups, or a smaller network"
+        )
+    return length
 
 
 def layout_from_json(columns: Sequence[Sequence[Any]]) -> SumLayout:

@@ -13,7 +13,16 @@ from federation.method import Method
 from federation.methods import METHODS, method_from_json
 from federation.plan import RoundSettings, SecureSettings
 from federation.records import Tree, Update
-from federation.secure_sums.summation import SumLayout, check_secure, decoded, encoded, layout_of, next_state
+from federation.secure_sums.summation import (
+    Segment,
+    SumLayout,
+    check_secure,
+    decoded,
+    encoded,
+    layout_of,
+    next_state,
+    vector_length,
+)
 from federation.tree import flatten
 from tests.federation.federated import Federation, federation
 
@@ -159,6 +168,14 @@ def test_the_ring_is_so_large_that_no_sum_wraps() -> None:
     assert layout.digest != layout_of(fed.setup.method, fed.setup.training, fed.initial, SECURE.model_copy(
         update={"steps": 512}
     )).digest  # fmt: skip
+
+
+def test_a_vector_of_all_groups_is_no_longer_than_a_sum_can_have() -> None:
+    layout = SumLayout((Segment("w", (1 << 22,), 1, 9),))
+    grouped = SECURE.model_copy(update={"groups": 32})
+    assert vector_length(layout, grouped) == 1 << 27
+    with pytest.raises(SettingsError, match="a device would send 138,412,032 numbers"):
+        vector_length(layout, SECURE.model_copy(update={"groups": 33}))
 
 
 def test_numbers_are_rounded_and_cut_off_where_the_plan_says() -> None:
