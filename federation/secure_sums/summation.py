@@ -88,8 +88,8 @@ def vector_length(layout: SumLayout, settings: SecureSettings) -> int:
     length = layout.length * settings.groups
     if length > MAX_LENGTH:
         raise SettingsError(
-            f"secure.groups={settings.groups}: a device would send {length:,} numbers, at most {MAX_LENGTH:,} are added; "
-            "ask for fewer groups, or a smaller network"
+            f"secure.groups={settings.groups}: a device would send {length:,} numbers, at most {MAX_LENGTH:,} are "
+            "added; ask for fewer groups, or a smaller network"
         )
     return length
 
