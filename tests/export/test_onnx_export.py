@@ -136,6 +136,7 @@ def test_a_graph_that_differs_from_torch_leaves_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.ci
 def test_a_failing_int8_gate_leaves_neither_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def ruined(graph: onnx.ModelProto) -> onnx.ModelProto:
         other = onnx.ModelProto()
@@ -186,6 +187,7 @@ def test_a_graph_whose_output_depends_on_the_batch_is_refused() -> None:
         check_parity(Coupled(np.zeros(0)), np.zeros((300, 128, 6), np.float32), np.zeros((300, 4), np.float32), TASK)
 
 
+@pytest.mark.ci
 def test_too_few_windows_need_a_word(tmp_path: Path) -> None:
     x, _ = waves(8, 3)
     with pytest.raises(GateError, match=r"8 examples .* at least 256"):

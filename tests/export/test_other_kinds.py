@@ -65,6 +65,7 @@ def test_a_network_on_vectors_is_exported(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, by_hand(module, x, np.array(VECTOR.mean), np.array(VECTOR.std)), atol=1e-4)
 
 
+@pytest.mark.ci
 def test_the_session_refuses_images_of_another_shape_and_a_file_that_says_windows(tmp_path: Path) -> None:
     module, info = load_checkpoint(checkpoint(tmp_path, "public_cnn", IMAGE_NET, RGB))
     out = tmp_path / "m.onnx"

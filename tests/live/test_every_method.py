@@ -77,8 +77,8 @@ def in_rows(history: NormHistory) -> list[dict[str, Any]]:
 
 
 CASES = [(name, None) for name in LIVE] + [(name, "hart") for name in LIVE if METHODS[name]().mixes_architectures]
-ALWAYS = [("fedavg", None), ("fedali", None), ("fedproto", "hart")]
-"""Weights, prototypes beside weights, and prototypes of two architectures; CI has the others."""
+ALWAYS = [("fedali", None)]
+"""Prototypes beside weights; CI has the others."""
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ def parameters(server: Bench) -> np.ndarray:
     return np.concatenate([value.numpy().ravel() for value in state["params"].values()]).astype(np.float64)
 
 
+@pytest.mark.ci
 def test_the_mean_has_the_noise_that_the_plan_says_and_its_account_grows(tmp_path: Path) -> None:
     server, devices = federation(tmp_path, **NOISE)
     before = parameters(server)

@@ -70,6 +70,7 @@ def test_the_help_of_a_command_has_examples_by_this_name(words: list[str], capsy
     assert "python -m" not in shown
 
 
+@pytest.mark.ci
 def test_words_of_a_program_reach_it() -> None:
     done = run("server", "gc", "--no-such-option")
     assert done.returncode == 2

@@ -26,7 +26,7 @@ def asked(method: str, baseline: str, **options: Any) -> Experiment:
 @pytest.mark.parametrize(
     ("method", "baseline"),
     [
-        ("centralized", "random_forest"),
+        pytest.param("centralized", "random_forest", marks=pytest.mark.ci),
         ("local", "ridge"),
         pytest.param("centralized", "ridge", marks=pytest.mark.ci),
         pytest.param("local", "random_forest", marks=pytest.mark.ci),

@@ -104,6 +104,7 @@ def test_a_phone_upside_down_has_the_same_windows_with_x_and_y_the_other_way(tmp
     assert torch.allclose(raw_windows(shared.test, both.new_statistics[name]), raw * signs, atol=1e-3)
 
 
+@pytest.mark.ci
 def test_as_it_joins_a_turned_phone_takes_the_head_that_knows_no_axes(tmp_path: Path) -> None:
     """Its score is the same however the phone is turned; that of the other head is not."""
     settings = settings_for("analytic", model="har_features", rounds=1, holdout="leave-subjects-out:1")

@@ -50,6 +50,7 @@ def test_rounds_that_would_wait_for_ever_are_refused_before_any_is_run(tmp_path:
         build_simulation(settings(2), data)
 
 
+@pytest.mark.ci
 @needs_fork
 def test_noise_on_gradients_of_examples_is_the_same_in_forks_and_has_an_account(tmp_path: Path) -> None:
     noise = ["training.example_clip_norm=1", "training.example_noise_multiplier=1.5"]

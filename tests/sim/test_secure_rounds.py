@@ -79,6 +79,7 @@ def test_groups_of_devices_have_a_sum_each_and_their_median_is_the_model(tmp_pat
     assert moved["median"] < 0.1 < 0.3 < moved["mean"]
 
 
+@pytest.mark.ci
 def test_a_group_of_which_too_few_are_left_ends_the_sum(tmp_path: Path) -> None:
     given = settings("fedavg", "masked", rounds=1, stragglers=0.1, people=TWELVE, set=GROUPS)
     crowd = load_data(given, None, tmp_path, None)

@@ -280,6 +280,7 @@ def test_a_withdrawal_said_to_the_other_is_published_by_the_leader(two_continuou
     assert two_continuous.second.wires.sent == []
 
 
+@pytest.mark.ci
 def test_a_publication_that_died_with_its_leader_is_made_by_the_other(
     two_continuous: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:

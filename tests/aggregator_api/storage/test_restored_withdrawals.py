@@ -41,7 +41,14 @@ def clients_of(bench: Bench) -> int:
     return int(state_of(bench)["sums"]["clients"])
 
 
-@pytest.mark.parametrize("way", [by_the_device, by_the_operator, by_the_device_which_is_back])
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param(by_the_device, marks=pytest.mark.ci),
+        pytest.param(by_the_operator, marks=pytest.mark.ci),
+        by_the_device_which_is_back,
+    ],
+)
 def test_the_next_version_of_a_restored_server_is_without_it(way: Callable[[Bench], None], tmp_path: Path) -> None:
     """Also where the device is gone, and says nothing any more: the ledger says it."""
     data, brought_back = tmp_path / "data", tmp_path / "restored"

@@ -48,6 +48,7 @@ def another_agent(folder: Path, exported: Path, **changes: Any) -> Path:
     return folder
 
 
+@pytest.mark.ci
 def test_the_network_in_use_is_copied_beside_the_heads(tmp_path: Path, exported: Path) -> None:
     folder, labels = another_agent(tmp_path / "cnn", exported), Session.load(exported).metadata.labels
     assert add_network(tmp_path / HEADS, folder, labels, 1) == ""

@@ -22,6 +22,8 @@ from har_pipeline import Recording, StreamPipeline, Window
 from tests.edge_agent.teaching.taught_device import TaughtDevice
 from tests.teaching_world import TeachingWorld, synthetic_world
 
+pytestmark = pytest.mark.ci  # a network and everybody's sums are made first, which takes five seconds
+
 
 class Sensor:
     """Windows that come when a test says so."""

@@ -52,6 +52,8 @@ from tests.edge_agent.factories import DEVICE, INSTANCE, make_config, make_plan
 from tests.edge_agent.reference import Federation, a_job, assert_same
 from tests.export.conftest import waves
 
+pytestmark = pytest.mark.ci  # eight seconds of processor time, most of it to make one network and its graphs
+
 COSINES = 41
 NAMES = {"personalized", "personalized_any_orientation", "shared", "shared_any_orientation"}
 OTHERS: dict[str, Any] = {"subjects": 2, "phones": ["phone100"], "places": ["waist", "thigh"], "minutes": 2.0}

@@ -102,6 +102,7 @@ def test_a_federation_starts_from_another_ones_encoder(method: str, model: str, 
 
 
 @needs_fork
+@pytest.mark.ci
 def test_engines_mask_the_same(cache: Path) -> None:
     settings = settings_for("fedavg", task="masked_reconstruction", model="hart", set=HART + DECODER)
     data = load_data(settings, None, cache, None)
