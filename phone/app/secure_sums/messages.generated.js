@@ -26,7 +26,7 @@ export const memberSignature = object({
 /**
  * @typedef {object} SignedHead What a member has signed of its vector.
  * @property {number} member
- * @property {Uint8Array<ArrayBuffer>} head `MaskedVector`, signed
+ * @property {Uint8Array<ArrayBuffer>} head
  */
 /** @type {import("../protocol/checks.js").Check<SignedHead>} */
 export const signedHead = object({
@@ -63,7 +63,7 @@ export const sealedShare = object({
  * @typedef {object} DeliveredShares The server hands a device the shares that its neighbours dealt to it, and says who
  *   dealt any.
  * @property {Uint8Array<ArrayBuffer>} members
- * @property {number[]} dealers rising
+ * @property {number[]} dealers
  * @property {SealedShare[]} shares
  */
 /** @type {import("../protocol/checks.js").Check<DeliveredShares>} */
@@ -78,7 +78,7 @@ export const deliveredShares = object({
  *   anything is opened.
  * @property {Uint8Array<ArrayBuffer>} members
  * @property {number[]} dealers
- * @property {number[]} included rising; all of them are dealers
+ * @property {number[]} included
  */
 /** @type {import("../protocol/checks.js").Check<IncludedList>} */
 export const includedList = object({
@@ -90,8 +90,8 @@ export const includedList = object({
 /**
  * @typedef {object} ListedMember A device as it is in the list.
  * @property {string} device
- * @property {Uint8Array<ArrayBuffer>} identity ed25519
- * @property {Uint8Array<ArrayBuffer>} keys `PublicKeys`, signed
+ * @property {Uint8Array<ArrayBuffer>} identity
+ * @property {Uint8Array<ArrayBuffer>} keys
  */
 /** @type {import("../protocol/checks.js").Check<ListedMember>} */
 export const listedMember = object({
@@ -103,9 +103,8 @@ export const listedMember = object({
 /**
  * @typedef {object} MaskedVector The head of a device's masked vector, whose bytes come with it; signed.
  * @property {Uint8Array<ArrayBuffer>} members
- * @property {Uint8Array<ArrayBuffer>} dealers of those whom the device was told to have dealt shares: it masked with
- *   them
- * @property {Uint8Array<ArrayBuffer>} sha256 of the vector's bytes
+ * @property {Uint8Array<ArrayBuffer>} dealers
+ * @property {Uint8Array<ArrayBuffer>} sha256
  */
 /** @type {import("../protocol/checks.js").Check<MaskedVector>} */
 export const maskedVector = object({
@@ -130,9 +129,9 @@ export const memberList = object({
  * @typedef {object} PublicKeys A device's keys for this sum; it signs them with its identity.
  * @property {Uint8Array<ArrayBuffer>} request
  * @property {string} device
- * @property {Uint8Array<ArrayBuffer>} mask_key X25519: with each neighbour's it gives the key of their mask
- * @property {Uint8Array<ArrayBuffer>} channel_key X25519: shares are encrypted under what it gives with the receiver's
- * @property {Uint8Array<ArrayBuffer>} seed_commitment of the seed of the device's own mask
+ * @property {Uint8Array<ArrayBuffer>} mask_key
+ * @property {Uint8Array<ArrayBuffer>} channel_key
+ * @property {Uint8Array<ArrayBuffer>} seed_commitment
  */
 /** @type {import("../protocol/checks.js").Check<PublicKeys>} */
 export const publicKeys = object({
@@ -161,16 +160,15 @@ export const signatureList = object({
  * @property {string} instance
  * @property {number} epoch
  * @property {number} round
- * @property {Uint8Array<ArrayBuffer>} attempt random, so that no two sums are the same
- * @property {number} length numbers of a vector
- * @property {32 | 64} bits sums are mod 2^bits
- * @property {Uint8Array<ArrayBuffer>} layout of what the numbers mean: names, shapes and scales, as the plan has them
+ * @property {Uint8Array<ArrayBuffer>} attempt
+ * @property {number} length
+ * @property {32 | 64} bits
+ * @property {Uint8Array<ArrayBuffer>} layout
  * @property {number} min_members
- * @property {number} colluding of the members may work for the server
- * @property {number} lost of the members may be lost
- * @property {number} groups of members; each adds its numbers in its group's part of the vector
- * @property {boolean} replaces_all of a continuous federation: the sum takes the place of all before it; each adds all
- *   that it has
+ * @property {number} colluding
+ * @property {number} lost
+ * @property {number} groups
+ * @property {boolean} replaces_all
  */
 /** @type {import("../protocol/checks.js").Check<SumRequest>} */
 export const sumRequest = object({
@@ -192,13 +190,13 @@ export const sumRequest = object({
 /**
  * @typedef {object} Confirmation A device's signature of the list of those included, with the words of `IncludedList`
  *   as they came.
- * @property {Uint8Array<ArrayBuffer>} included of the message
+ * @property {Uint8Array<ArrayBuffer>} included
  * @property {Uint8Array<ArrayBuffer>} signature
  */
 
 /**
  * @typedef {object} EncryptedShares A device's shares, one sealed text for each neighbour in rising order; signed.
- * @property {Uint8Array<ArrayBuffer>} members of the list
+ * @property {Uint8Array<ArrayBuffer>} members
  * @property {Uint8Array<ArrayBuffer>[]} sealed
  * @property {Uint8Array<ArrayBuffer>[]} mask_key_digests
  * @property {Uint8Array<ArrayBuffer>[]} seed_digests
