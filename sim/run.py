@@ -243,7 +243,11 @@ def _secure_rounds(settings: Experiment, networks: Sequence[Architecture], clien
             f"secure.mode={secure.mode}: whole numbers with masks travel as they are; set --precision lossless"
         )
     if (cohort := min(clients, settings.rounds.clients_per_round or clients)) < secure.min_devices * secure.groups:
-        groups = f" in each of {secure.groups} groups (secure.groups)" if secure.groups > 1 else ""
+        groups = (
+            f" in each of {secure.groups} groups (secure.groups), {secure.min_devices * secure.groups} in all"
+            if secure.groups > 1
+            else ""
+        )
         raise SettingsError(
             f"secure.mode={secure.mode}: a round has {cohort} clients, a sum {secure.min_devices} at least "
             f"(secure.min_devices){groups}"

@@ -39,7 +39,11 @@ def check_live(plan: Plan, method: Method) -> None:
         )
     needed, least = secure.min_devices * secure.groups, rounds.clients_per_round
     if least is not None and least < needed:
-        groups = f" in each of {secure.groups} groups (secure.groups)" if secure.groups > 1 else ""
+        groups = (
+            f" in each of {secure.groups} groups (secure.groups), {secure.min_devices * secure.groups} in all"
+            if secure.groups > 1
+            else ""
+        )
         raise SettingsError(
             f"{where}: a round has {least} devices (rounds.clients_per_round), a sum {secure.min_devices} at least "
             f"(secure.min_devices){groups}"
