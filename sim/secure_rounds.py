@@ -90,7 +90,7 @@ class SecureRounds:
         settings = self.settings
         if not settings.noise_multiplier:
             return {}
-        clients = noisy_clients(settings, cohort)
+        clients = noisy_clients(settings, cohort // settings.groups)  # each group's sum has its noise by itself
         for name, vector in vectors.items():
             draw = Random(seed_for(self.setup.training.seed, "noise of a sum", name, number)).randbytes
             vectors[name] = privatized(self.setup.method, self.layout, vector, settings, clients, draw)

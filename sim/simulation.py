@@ -77,6 +77,7 @@ class Simulation:
     progress: Progress = field(default_factory=Progress)
     refused: dict[str, int] = field(default_factory=dict)  # updates in a row, by client
     taken: dict[str, int] = field(default_factory=dict)  # published rounds that have a client's update
+    sent: dict[str, int] = field(default_factory=dict)  # rounds in which a client has sent one, published or not
     resting: list[list[str]] = field(default_factory=list)  # whose updates the last published rounds have, newest last
     norms: NormHistory = field(default_factory=NormHistory)
     noise: Tensors = field(default_factory=dict)  # that the next round's leans on
@@ -160,6 +161,7 @@ class Simulation:
         if (rest := resting_rounds(self.rounds)) and ended.round.phase is RoundPhase.PUBLISHED:
             self.resting = [*self.resting, sorted(ended.received)][-rest:]
         for name in ended.received:
+            self.sent[name] = self.sent.get(name, 0) + 1
             if ended.round.phase is RoundPhase.PUBLISHED:
                 self.taken[name] = self.taken.get(name, 0) + 1
             # of a continuous method what is excluded still stands, and may be used next time
@@ -248,7 +250,8 @@ class Simulation:
             each = epsilon_of_rounds(noise.noise_multiplier, most, delta, on_sums=self.secure is not None)
             found["epsilon"] = round(each, 4)
         if training.example_noise_multiplier:
-            epochs = most * epochs_of(self.setup.method, training)
+            # the server has each update as it came, also of a round that fails
+            epochs = max(self.sent.values(), default=0) * epochs_of(self.setup.method, training)
             found["example_epsilon"] = round(epsilon_of_epochs(training.example_noise_multiplier, epochs, delta), 4)
         return {"privacy": {**found, "delta": delta, "most_rounds": most}} if found else {}
 
@@ -349,7 +352,8 @@ class Simulation:
     def checkpoint(self) -> Checkpoint:
         """Return everything that `restore` needs."""
         progress = {**self.best_round.to_json(), "seconds": self.seconds, "norms": self.norms.to_json()}
-        progress |= {"progress": self.progress, "refused": self.refused, "resting": self.resting, "taken": self.taken}
+        progress |= {"progress": self.progress, "refused": self.refused, "resting": self.resting}
+        progress |= {"taken": self.taken, "sent": self.sent}
         best, validated = self.best_round.best.clients, self.best_round.validated.clients
         client_sets = {"clients": self.clients, "best": best, "validated": validated}
         kept = self.contributions.trees
@@ -368,7 +372,7 @@ class Simulation:
         # of 0.2.0, where every round counted, neither is known
         self.progress = Progress(*saved.progress.get("progress", (saved.round_number, 0)))
         self.refused, self.resting = saved.progress.get("refused", {}), saved.progress.get("resting", [])
-        self.taken = saved.progress.get("taken", {})
+        self.taken, self.sent = saved.progress.get("taken", {}), saved.progress.get("sent", {})
         self.state, self.noise = taken_apart(saved.state)
         self.contributions = KeptContributions(dict(saved.contributions))
         client_sets: dict[str, Clients] = {}

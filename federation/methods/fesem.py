@@ -102,10 +102,6 @@ class FeSem(Method):
         centre = int(state.get("assigned", {}).get(client_id, 0))
         return {"params": state["centres"][str(centre)]}
 
-    def delta_reference(self, broadcast: Broadcast) -> Tree:
-        """Say that parameters started at the client's centre, which of several the server does not know."""
-        return {"params": broadcast.get("params", {})}
-
     def summand(self, update: Update, broadcast: Broadcast, limits: SecureSettings) -> Tree:
         """Add n · (w − centre) to the centre nearest to w, and n to its weight; nothing to the others."""
         weight, limit = min(round(self.weight(update)), limits.max_weight), limits.max_change

@@ -75,3 +75,18 @@ def test_noise_on_gradients_of_examples_is_the_same_in_forks_and_has_an_account(
             build_simulation(settings_for(**{"model": "har_cnn", **options}), data)
     with pytest.raises(SettingsError, match="needs example_clip_norm"):
         settings_for(set=noise[1:])
+
+
+def test_a_failed_round_counts_for_its_windows_and_not_for_the_published_models(tmp_path: Path) -> None:
+    """The server has the updates of a round that fails, whose noise is each device's own."""
+    noise = ["training.example_clip_norm=1", "training.example_noise_multiplier=1.5", "rounds.minimum_clients=2"]
+    given = settings_for(
+        "fedavg", model="har_cnn", rounds=2, stragglers=0.5, set=[*noise, "rounds.max_failed_rounds=2"]
+    )
+    simulation = build_simulation(given, load_data(given, None, tmp_path, None))
+    record = next(simulation.run_rounds())
+    assert "failed" in record
+    assert record["privacy"]["most_rounds"] == 0
+    assert record["privacy"]["example_epsilon"] == pytest.approx(
+        epsilon_of_epochs(1.5, given.training.epochs, 1e-5), abs=1e-4
+    )

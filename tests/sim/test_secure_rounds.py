@@ -53,6 +53,7 @@ def test_masked_sums_are_those_in_the_clear_bit_for_bit(method: str, data: Feder
 
 
 TWELVE = ["data.subjects=6", "data.phones=2", "data.places=1", "data.minutes=1"]
+NOISE = ["secure.steps=65536", "secure.max_weight=1", "secure.clip_norm=40000", "secure.noise_multiplier=1.5"]
 GROUPS = ["secure.groups=4", "aggregation=median"]
 
 
@@ -79,6 +80,13 @@ def test_groups_of_devices_have_a_sum_each_and_their_median_is_the_model(tmp_pat
     assert moved["median"] < 0.1 < 0.3 < moved["mean"]
 
 
+def test_each_group_has_the_noise_of_a_sum(tmp_path: Path) -> None:
+    """Of a group of three one may be lost and one work for the server: one is counted on, and not six of twelve."""
+    given = settings("fedavg", "clear", rounds=1, people=TWELVE, set=[*GROUPS, *NOISE])
+    record = next(build_simulation(given, load_data(given, None, tmp_path, None)).run_rounds())
+    assert record["secure"]["noisy_clients"] == 1
+
+
 @pytest.mark.ci
 def test_a_group_of_which_too_few_are_left_ends_the_sum(tmp_path: Path) -> None:
     given = settings("fedavg", "masked", rounds=1, stragglers=0.1, people=TWELVE, set=GROUPS)
@@ -86,9 +94,6 @@ def test_a_group_of_which_too_few_are_left_ends_the_sum(tmp_path: Path) -> None:
     record = next(build_simulation(given, crowd).run_rounds())
     assert len(record["lost"]) == 1, "the sum of all others would be of eleven, which is enough"
     assert "a group's sum would be of 2 devices, 3 are needed" in record["failed"]
-
-
-NOISE = ["secure.steps=65536", "secure.max_weight=1", "secure.clip_norm=40000", "secure.noise_multiplier=1.5"]
 
 
 def test_clients_add_noise_to_the_sum_and_its_account_grows(data: FederatedData) -> None:
