@@ -29,18 +29,19 @@ from federation.plan import RoundSettings
 from federation.records import Batch, Output, Tree, Update
 from federation.seeds import generator
 from federation.tree import total as sum_of
-from sim.attacks import Attack, Kind
+from sim.attacks import Attack
 from sim.cli.options import build_experiment
 from sim.data.sources import get_source
 from sim.presets import with_defaults
 from sim.presets.preset import UNSCREENED
 from sim.run import build_simulation, load_data
+from sim.run_options import AttackKind
 from sim.simulation import Simulation
 
 SETS = {"motionsense": "motionsense", "ucihar": "uci_har"}
 COSINES = 200
 SHARES = (0.1, 0.3)
-ATTACKS: tuple[Kind, ...] = ("label_flip", "class_swap", "noise", "sign_flip", "scaling", "collusion")
+ATTACKS: tuple[AttackKind, ...] = ("label_flip", "class_swap", "noise", "sign_flip", "scaling", "collusion")
 OFF: dict[str, Any] = {"max_weight_ratio": None, "norm_factor": None}
 RULES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "bounds alone": ({}, OFF),

@@ -20,17 +20,18 @@ import torch
 from cell_file import CellFile
 
 from federation.aggregation.screening import Screening
-from sim.attacks import Attack, Kind
+from sim.attacks import Attack
 from sim.cli.options import build_experiment
 from sim.data.federated_data import FederatedData
 from sim.data.sources import get_source
 from sim.presets import with_defaults
 from sim.presets.preset import UNSCREENED
 from sim.run import build_simulation, load_data
+from sim.run_options import AttackKind
 
 CLIENTS, ROUNDS, LR = 10, 6, 5e-3
 SHARES = (1, 2, 3)
-ATTACKS: tuple[Kind, ...] = ("noise", "examples", "scaling", "sign_flip", "label_flip", "little_is_enough")
+ATTACKS: tuple[AttackKind, ...] = ("noise", "examples", "scaling", "sign_flip", "label_flip", "little_is_enough")
 PLAN = ("rounds.max_weight_ratio=2", "rounds.norm_factor=10")
 RULES: dict[str, tuple[str, ...]] = {
     "mean": (),

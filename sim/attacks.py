@@ -14,24 +14,26 @@ Of methods that send parameters only these are attacked; what else they send is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Literal
+from typing import get_args
 
 import numpy as np
 import torch
 
+from federation.method import Method
 from federation.records import Examples, Tensors, Tree, Update
 from federation.seeds import generator
 from federation.tree import squared_distance
 from sim.attacks_on_sums import hostile_sums
 from sim.data.federated_data import ClientData, FederatedData
+from sim.errors import SettingsError
+from sim.run_options import AttackKind
 
-Kind = Literal["noise", "sign_flip", "scaling", "label_flip", "little_is_enough", "examples", "class_swap", "collusion"]
-
+OF_NETWORKS_ALONE, OF_SUMS_ALONE = ("little_is_enough", "examples"), ("class_swap", "collusion")
 CLAIMED = 10**9
-STRENGTH: dict[Kind, float] = {"noise": 1000.0, "scaling": 10.0}
+STRENGTH: dict[AttackKind, float] = {"noise": 1000.0, "scaling": 10.0}
 """What an honest change is multiplied by; noise has so many times its norm."""
 
 
@@ -39,8 +41,14 @@ STRENGTH: dict[Kind, float] = {"noise": 1000.0, "scaling": 10.0}
 class Attack:
     """Some clients of a federation are hostile, in every round that they take part in."""
 
-    kind: Kind
+    kind: AttackKind
     attackers: frozenset[str]
+
+    @classmethod
+    def drawn(cls, kind: AttackKind, share: float, names: Iterable[str], seed: int) -> Attack:
+        """Draw round(share · K) of K clients; each has its own chance, so that one that joins changes no other's."""
+        chances = {name: generator(seed, "attacker", name).random() for name in names}
+        return cls(kind, frozenset(sorted(chances, key=lambda name: chances[name])[: round(share * len(chances))]))
 
     def on_data(self, data: FederatedData) -> FederatedData:
         """Return the data that the clients train on: flipped classes, y ← C − 1 − y, where the attack is by them."""
@@ -99,6 +107,22 @@ class Attack:
         stacked = {name: torch.stack([one[name] for one in honest]) for name in honest[0]}
         sent = {name: value.mean(0) - z * value.std(0) for name, value in stacked.items()}
         return [_with(update, sent) if update.client_id in self.attackers else update for update in updates]
+
+
+def check_attack(kind: AttackKind, method: Method) -> None:
+    """Refuse an attack on what a method does not send.
+
+    Raises:
+        SettingsError: saying on what it is.
+    """
+    sends_sums = "gram" in method.upload_groups
+    without = ("none", *(OF_NETWORKS_ALONE if sends_sums else OF_SUMS_ALONE))
+    known = [each for each in get_args(AttackKind) if each not in without]
+    if kind not in known:
+        raise SettingsError(f"--attack {kind}: not on what {method.name} sends; of it there are {', '.join(known)}")
+    if method.pools_data or not (sends_sums or method.has_global_model or kind == "label_flip"):
+        why = "sends nothing" if method.pools_data else "sends no model that all clients start a round from"
+        raise SettingsError(f"--attack {kind}: {method.name} {why}; take fedavg or analytic, for instance")
 
 
 def _moved(params: Tensors, start: Tensors, factor: float) -> Tensors:

@@ -17,6 +17,7 @@ from sim.data.holdout import Holdout
 from sim.networks.initialization import Initialization
 from sim.run_options import (
     OPTIONS,
+    AttackKind,
     BaselineKind,
     ClientsBy,
     ClientStoreKind,
@@ -43,6 +44,8 @@ class Experiment(Plan):
     init: Initialization | None = None
     baseline: BaselineKind = "none"
     stragglers: float = Field(default=0.0, ge=0, le=1)
+    attack: AttackKind = "none"
+    attackers: float = Field(default=0.2, ge=0, lt=1)
     precision: UplinkPrecision = "lossless"
     autocast: NumberFormat = "float32"
     eval_every: int = Field(default=1, ge=1)

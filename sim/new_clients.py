@@ -23,8 +23,8 @@ from sim.adaptation import adapt_head
 from sim.baselines import Baseline
 from sim.data.federated_data import ClientData
 from sim.data.few_labels import few_shot
-from sim.data.holdout import SHOTS, TURNED_SHOTS, Holdout
-from sim.data.turning import can_be_turned, raw_windows, turned, ways_to_turn
+from sim.data.holdout import OTHERWISE_SHOTS, SHOTS, Holdout
+from sim.data.other_phones import can_be_changed, raw_windows, ways_to_carry, with_phone, worse_sensors
 from sim.engines import ClientJob
 from sim.evaluation import ClientModel, spread
 from sim.networks.architectures import Architecture, assign_networks
@@ -44,7 +44,8 @@ def score_new_clients(simulation: Simulation, holdout: Holdout, by_own_statistic
     `client_models` says how the clients' own models do, each new client's mean over them. Scored are the same examples
     whatever k is, of recordings the last in time, of which no window shares a sample with those that are learnt from.
 
-    Windows of motion sensors are scored again as of phones that are carried otherwise (`sim.data.turning`): `turned`.
+    Windows of motion sensors are scored again as of phones that are carried otherwise, and of phones that measure worse
+    where `holdout` says so (`sim.data.other_phones`): `turned`.
     `by_own_statistics`: each client's windows are normalized by its own. Where a method gives a device several heads,
     `heads` has the scores of each, and `far` the share of clients that take the one without axes as they join;
     `own_windows` are the scores of what they serve with once they have the training windows, without their labels, and
@@ -53,14 +54,16 @@ def score_new_clients(simulation: Simulation, holdout: Holdout, by_own_statistic
     data = simulation.data
     scorer = (_BaselineScorer if isinstance(simulation, Baseline) else _Scorer)(simulation, holdout)
     ways = {AS_RECORDED: [data.new_clients]}
-    if can_be_turned(data):
-        for way, rotations in ways_to_turn(data.new_clients, simulation.setup.training.seed).items():
+    if can_be_changed(data):
+        seed = simulation.setup.training.seed
+        worse = worse_sensors(data.new_clients, seed) if holdout.worse_sensors else {}
+        for way, changes in {**ways_to_carry(data.new_clients, seed), **worse}.items():
             ways[way] = [
                 {
-                    name: turned(client, rotation[name], data.new_statistics[name], by_own_statistics)
+                    name: with_phone(client, change[name], data.new_statistics[name], by_own_statistics)
                     for name, client in data.new_clients.items()
                 }
-                for rotation in rotations
+                for change in changes
             ]
     found = {way: scorer.scores(way, carried) for way, carried in ways.items()}
     taken = {way: {k: heads.get(SERVED) for k, heads in by_shots.items()} for way, by_shots in found.items()}
@@ -100,7 +103,7 @@ class _Scorer:
     def scores(self, way: str, carried: list[Mapping[str, ClientData]]) -> dict[str, dict[str, Any]]:
         """Return by k, and by head, the mean and deviation over clients, and over the times that they are turned."""
         result = {}
-        for shots in SHOTS if way == AS_RECORDED else TURNED_SHOTS:
+        for shots in SHOTS if way == AS_RECORDED else OTHERWISE_SHOTS:
             by_head: dict[str, dict[str, Statistics]] = {}
             for number, clients in enumerate(carried):
                 served = self._personalized(clients, shots) if shots else self._not_personalized(clients)

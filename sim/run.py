@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from pydantic import ValidationError
 
+from federation.method import Method
 from federation.methods import METHODS, method_from_json, method_to_json
 from federation.methods.fedali import GLOBAL, LOCAL
 from federation.plan import rotation_incompatibility
@@ -31,6 +32,7 @@ from federation.training.cuda import compute_reproducibly, reserve_workspace
 from federation.training.prediction import task_mismatch
 from gaitway.files import write_file
 from sim import checkpoint, client_store
+from sim.attacks import Attack, check_attack
 from sim.baselines import Baseline
 from sim.data.federated_data import FederatedData
 from sim.data.few_labels import with_few_labels
@@ -204,6 +206,8 @@ def build_simulation(
     networks = for_data(architectures(settings) if networks is None else networks, data.moments, data.channels)
     _check_task(networks, data)
     data = pooled(data) if method.pools_data else data
+    attack = _attack(settings, method, data)
+    data = data if attack is None else attack.on_data(data)
     choice = _engine(settings, data)
     # on CUDA many models at once fill the device; on the CPU one after the other is faster
     together = (settings.chunk or CHUNK) if choice.name == "stacked" and settings.device != "cpu" else 1
@@ -223,9 +227,18 @@ def build_simulation(
         compares_gradients=settings.gradient_dissimilarity,
         uplink=Uplink(settings.precision),
         secure=_secure_rounds(settings, networks, len(data.clients)),
+        attack=attack,
         client_store=client_store.MemoryStore() if store is None else store,
         on_client=on_client,
     )
+
+
+def _attack(settings: Experiment, method: Method, data: FederatedData) -> Attack | None:
+    """Return what hostile clients do, who are drawn from all that train."""
+    if settings.attack == "none":
+        return None
+    check_attack(settings.attack, method)
+    return Attack.drawn(settings.attack, settings.attackers, data.train_sizes, settings.training.seed)
 
 
 def _secure_rounds(settings: Experiment, networks: Sequence[Architecture], clients: int) -> SecureRounds | None:

@@ -19,6 +19,10 @@ ClientsBy = Literal["client", "dataset", "user", "device", "place"]
 ClientStoreKind = Literal["auto", "memory", "disk", "none"]
 """Where client models are stored between rounds; none: a client's ends with its round."""
 BaselineKind = Literal["none", "random_forest", "ridge"]
+AttackKind = Literal[
+    "none", "noise", "sign_flip", "scaling", "label_flip", "little_is_enough", "examples", "class_swap", "collusion"
+]
+"""After none: four for networks and for sums, two for networks, two for sums."""
 EngineKind = Literal["auto", "serial", "processes", "stacked", "ray"]
 NumberFormat = Literal["float32", "bfloat16"]
 UplinkPrecision = Literal["lossless", "float16", "int8", "int8_without_feedback"]
@@ -63,7 +67,7 @@ class RunOptions(TypedDict, total=False):
             DATA,
             "leave-subjects-out:K, leave-devices-out:K or leave-clients-out:K (or names for K): new users, scored "
             "at the end without and with their first 1, 2, 5 and 10 examples of each class, also with the phone "
-            "upside down and turned at random.",
+            "upside down and turned at random, and with worse sensors by --set holdout.worse_sensors=true.",
         ),
     ]
     scale: Annotated[
@@ -148,6 +152,19 @@ class RunOptions(TypedDict, total=False):
             "Share of each cohort that does a random part F′ ~ U(0, F) of its steps; dropped, or used if the method's "
             "paper does (rounds.partial_work=drop|use overrides it).",
         ),
+    ]
+    attack: Annotated[
+        AttackKind,
+        Option(
+            "training",
+            TRAINING,
+            "What hostile clients send instead of what they trained, or train on (label_flip): noise, sign_flip, "
+            "scaling, label_flip, little_is_enough, examples, and of sums class_swap and collusion "
+            "(docs/robustness.md); what stands against it are the server's rules, as --set aggregation=median.",
+        ),
+    ]
+    attackers: Annotated[
+        float, Option("training", TRAINING, "Share of the clients that are hostile in every round, drawn by the seed.")
     ]
     precision: Annotated[
         UplinkPrecision,

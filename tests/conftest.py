@@ -62,6 +62,17 @@ def paho_closes_its_pairs() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_wait_for_the_disk() -> Iterator[None]:
+    """Let os.fsync return at once: no test cuts the power, and what a killed process wrote is in the system's memory.
+
+    A file that is closed is still an error. Programs that a test starts wait for the disk as ever.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", os.fstat)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def umask_as_before() -> Iterator[None]:
     """Take back the umask that a command has set, which a test has run in its own process."""

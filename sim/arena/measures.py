@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from federation.methods import METHODS
-from sim.data.holdout import SHOTS, TURNED, TURNED_SHOTS
+from sim.data.holdout import OTHERWISE, OTHERWISE_SHOTS, SHOTS
 from sim.results.records import SelectedRound, Spread
 from sim.results.run_directory import RunDirectory
 
@@ -46,7 +46,7 @@ def _new(shots: int) -> Callable[[RunDirectory], float | None]:
     return read
 
 
-def _turned(way: str, shots: int) -> Callable[[RunDirectory], float | None]:
+def _otherwise(way: str, shots: int) -> Callable[[RunDirectory], float | None]:
     def read(run: RunDirectory) -> float | None:
         new = run.final.new_clients
         return _mean(run, new.turned.get(way, {}).get(shots)) if new else None
@@ -87,9 +87,11 @@ MEASURES: Mapping[str, Measure] = {
     "new": Measure("new users", True, _new(0)),
     **{f"new_{k}": Measure(f"new, {_windows(k)}", True, _new(k)) for k in SHOTS if k},
     **{
-        f"new_{way}" + f"_{k}" * bool(k): Measure(f"new, {words}" + f", {_windows(k)}" * bool(k), True, _turned(way, k))
-        for way, words in TURNED.items()
-        for k in TURNED_SHOTS
+        f"new_{way}" + f"_{k}" * bool(k): Measure(
+            f"new, {words}" + f", {_windows(k)}" * bool(k), True, _otherwise(way, k)
+        )
+        for way, words in OTHERWISE.items()
+        for k in OTHERWISE_SHOTS
     },
     "new_unlabelled": Measure("new, no labels", True, _new_unlabelled),
     "new_own_windows": Measure("new, own windows without labels", True, _new_own_windows),

@@ -18,10 +18,13 @@ KINDS = ("leave-subjects-out", "leave-devices-out", "leave-clients-out")
 SHOTS = (0, 1, 2, 5, 10)
 """Labelled examples of each class that a new client personalizes with, its first in time; fewer where it has fewer."""
 
-TURNED_SHOTS = (0, 5)
-"""The same of new clients whose phones are carried otherwise (`sim.data.turning`)."""
-TURNED = {"upside_down": "upside down", "rotated": "rotated"}
-"""In which ways, and how tables call them."""
+OTHERWISE_SHOTS = (0, 5)
+"""The same of new clients with other phones (`sim.data.other_phones`)."""
+CARRIED = {"upside_down": "upside down", "rotated": "rotated"}
+"""The ways to carry them otherwise, and how tables call these."""
+WORSE = {"slow": "25 Hz", "no_gyroscope": "no gyroscope", "clipped": "clipped", "noisy": "noisy"}
+"""How their sensors are worse."""
+OTHERWISE = {**CARRIED, **WORSE}
 
 
 class Holdout(Strict):
@@ -30,6 +33,9 @@ class Holdout(Strict):
     kind: Literal["leave-subjects-out", "leave-devices-out", "leave-clients-out"]
     out: int | tuple[str, ...] = Field(description="how many, or their names")
     epochs: int = Field(default=20, ge=1, description="epochs of a new client's personalization")
+    worse_sensors: bool = Field(
+        default=False, description="score them with worse sensors, too (`sim.data.other_phones`)"
+    )
 
 
 def holdout(text: str | None, options: dict[str, Any]) -> Holdout | None:

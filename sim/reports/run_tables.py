@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from sim.data.holdout import TURNED
+from sim.data.holdout import OTHERWISE
 from sim.experiment import DEFAULTS
 from sim.reports.table import ReportTable, table_of
 from sim.results.records import Plain, RunConfig
@@ -112,14 +112,14 @@ def new_clients_table(run: RunDirectory) -> ReportTable | None:
     if new.unlabelled:
         named.insert(1, ("adapted to windows without labels", new.unlabelled))
     for way, scores in new.own_windows.items():
-        where = f"phones {TURNED.get(way, 'as recorded')}, with windows of their own without labels"
+        where = f"phones {OTHERWISE.get(way, 'as recorded')}, with windows of their own without labels"
         named.append((f"{where} ({100 * new.adapted.get(way, 0):.0f} % adapt)", scores))
     for way, by_shots in new.turned.items():
         for shots, scores in sorted(by_shots.items()):
-            named.append((f"phones {TURNED.get(way, way)}, {_learnt_from(shots, new.epochs)}", scores))
+            named.append((f"phones {OTHERWISE.get(way, way)}, {_learnt_from(shots, new.epochs)}", scores))
     for way, by_heads in new.heads.items():
         for shots, heads in sorted(by_heads.items()):
-            where = f"phones {TURNED.get(way, 'as recorded')}, {_learnt_from(shots, new.epochs)}: the head "
+            where = f"phones {OTHERWISE.get(way, 'as recorded')}, {_learnt_from(shots, new.epochs)}: the head "
             named += [(where + name.replace("_", " "), scores) for name, scores in heads.items()]
     if new.client_models:
         named.append(("the other clients' models, each new client's mean over them", new.client_models))

@@ -56,6 +56,7 @@ def config_file(folder: Path, port: int) -> Path:
     return path
 
 
+@pytest.mark.ci
 def test_the_supervisor_is_light() -> None:
     program = "import sys, json, edge_agent.supervisor, edge_agent.__main__; print(json.dumps(sorted(sys.modules)))"
     run = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True)

@@ -214,6 +214,7 @@ def test_wrong_windows_labels_and_metadata_are_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.ci
 def test_the_module_is_not_changed_by_its_export(tmp_path: Path) -> None:
     module = trained("har_cnn_alp", steps=0).train()
     before = {n: t.clone() for n, t in module.state_dict().items()}

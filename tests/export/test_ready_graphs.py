@@ -62,6 +62,7 @@ def foreign(graph: onnx.ModelProto) -> None:
     graph.opset_import.add(domain="com.example", version=1)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "change",
     [

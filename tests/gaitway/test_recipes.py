@@ -118,6 +118,7 @@ def package(install: Install) -> None:
     install("gaitway-recipes", ENTRIES, **MODULES)
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("package")
 def test_a_federation_learns_a_new_task_from_a_new_set_with_a_new_model_and_partition(tmp_path: Path) -> None:
     """Two generated activities that any model tells apart."""

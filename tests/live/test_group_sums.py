@@ -40,6 +40,7 @@ def federation(folder: Path, plan: Plan) -> tuple[Bench, list[SummingDevice]]:
     return server, devices
 
 
+@pytest.mark.ci
 def test_the_model_is_the_median_of_the_groups_means(tmp_path: Path) -> None:
     server, devices = federation(tmp_path, group_plan())
     before, layout = server.state(), layout_of(server)
@@ -67,6 +68,7 @@ def test_the_model_is_the_median_of_the_groups_means(tmp_path: Path) -> None:
     server.stop()
 
 
+@pytest.mark.ci
 def test_a_group_of_which_too_few_are_left_ends_the_round_in_words(tmp_path: Path) -> None:
     server, devices = federation(tmp_path, group_plan())
     before = server.state()

@@ -14,8 +14,7 @@ from federation.tasks.classification import Classification
 from federation.training.client_round import train_one
 from sim.data.federated_data import ClientData, FederatedData
 from sim.data.few_labels import few_shot
-from sim.data.holdout import TURNED
-from sim.data.turning import UPSIDE_DOWN, raw_windows, turned
+from sim.data.holdout import CARRIED, OTHERWISE
 from sim.evaluation import ClientModel, spread
 from sim.new_clients import score_new_clients
 from sim.run import build_simulation, load_data, run
@@ -23,6 +22,7 @@ from tests.sim.small_runs import first, settings_for
 
 PERSONAL = ("personalized", "personalized_any_orientation")
 HOLDOUT = {"holdout": "leave-clients-out:bob", "set": ["holdout.epochs=2"]}
+WORSE_SENSORS = {**HOLDOUT, "set": ["holdout.epochs=2", "holdout.worse_sensors=true"]}
 
 
 @pytest.fixture(scope="module")
@@ -90,18 +90,11 @@ def test_scores_are_those_of_the_broadcast_and_of_a_local_round(data: FederatedD
     assert found["5"]["macro_f1"]["mean"] == simulation.task.metrics(own)["macro_f1"]
 
 
-def test_a_phone_upside_down_has_the_same_windows_with_x_and_y_the_other_way(tmp_path: Path) -> None:
-    """By hand on normalized windows of a client's own statistics: the mean turns too, so two channels change signs."""
-    both = load_data(settings_for(holdout="leave-subjects-out:1"), None, tmp_path, None)
-    name, bob = next(iter(both.new_clients.items()))
-    upside_down = turned(bob, UPSIDE_DOWN, both.new_statistics[name], by_own_statistics=True)
-    signs = torch.tensor([-1.0, -1.0, 1.0, -1.0, -1.0, 1.0])
-    assert torch.allclose(upside_down.test.x, bob.test.x * signs, atol=1e-4)
-    assert torch.equal(upside_down.test.y, bob.test.y)
-    raw = raw_windows(bob.test, both.new_statistics[name])
-    assert float(raw[..., :3].norm(dim=2).mean()) == pytest.approx(9.8, abs=1.5)
-    shared = turned(bob, UPSIDE_DOWN, both.new_statistics[name], by_own_statistics=False)
-    assert torch.allclose(raw_windows(shared.test, both.new_statistics[name]), raw * signs, atol=1e-3)
+def test_with_worse_sensors_a_new_client_is_scored_by_each(data: FederatedData, tmp_path: Path) -> None:
+    settings = settings_for("fedavg", model="har_cnn", rounds=1, **WORSE_SENSORS)
+    found = run(settings, data, tmp_path)["new_clients"]["turned"]
+    assert list(found) == [*OTHERWISE]
+    assert all(list(by_shots) == ["0", "5"] for by_shots in found.values())
 
 
 @pytest.mark.ci
@@ -114,7 +107,7 @@ def test_as_it_joins_a_turned_phone_takes_the_head_that_knows_no_axes(tmp_path: 
     found = score_new_clients(simulation, settings.holdout)
     assert set(found["heads"]["upside_down"]["0"]) == {"shared", "shared_any_orientation"}
     assert set(found["heads"]["upside_down"]["5"]) == {*found["heads"]["upside_down"]["0"], *PERSONAL}
-    free = [found["heads"][way]["0"]["shared_any_orientation"]["macro_f1"]["mean"] for way in ("as_recorded", *TURNED)]
+    free = [found["heads"][way]["0"]["shared_any_orientation"]["macro_f1"]["mean"] for way in ("as_recorded", *CARRIED)]
     assert max(free) - min(free) < 0.02
     for way, share in found["far"].items():
         if share in (0.0, 1.0):

@@ -80,6 +80,7 @@ def test_groups_of_devices_have_a_sum_each_and_their_median_is_the_model(tmp_pat
     assert moved["median"] < 0.1 < 0.3 < moved["mean"]
 
 
+@pytest.mark.ci
 def test_each_group_has_the_noise_of_a_sum(tmp_path: Path) -> None:
     """Of a group of three one may be lost and one work for the server: one is counted on, and not six of twelve."""
     given = settings("fedavg", "clear", rounds=1, people=TWELVE, set=[*GROUPS, *NOISE])

@@ -226,6 +226,7 @@ def test_the_log_says_where_the_first_key_is_and_not_what_it_is(
     assert not (tmp_path / "new" / "operator.key").exists()
 
 
+@pytest.mark.ci
 def test_of_several_processes_on_one_database_one_makes_the_first_key(cluster: Postgres, tmp_path: Path) -> None:
     url = cluster.new_database()
     databases = [Database(url) for _ in range(4)]

@@ -254,6 +254,7 @@ def test_a_server_that_ends_hands_over_at_once(two: Two) -> None:
     two.first = two.start("three")
 
 
+@pytest.mark.ci
 def test_a_server_without_its_broker_lets_its_leases_run_out(tmp_path: Path, url: str) -> None:
     pair = Two(tmp_path, url, lease_s=1.0)
     pair.first.runtime.federations.create(_federation())

@@ -89,6 +89,7 @@ def test_a_killed_worker_is_started_again_and_the_job_repeated(case: Case, worke
     assert worker.pid != killed
 
 
+@pytest.mark.ci
 @pytest.mark.service
 def test_what_goes_wrong_in_a_worker_is_said_and_ends_nothing(case: Case, worker: WorkerProcessExecutor) -> None:
     with pytest.raises(WorkFailedError, match="is not in the store"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from sqlalchemy import select
 
 from aggregator_api.db.models import FederationRow, RoundRow
@@ -81,6 +82,7 @@ def test_a_device_that_goes_away_does_not_close_the_round(tmp_path: Path) -> Non
     bench.runtime.stop()
 
 
+@pytest.mark.ci
 def test_the_next_round_opens_after_the_interval_by_itself(tmp_path: Path) -> None:
     """Devices that do not train answer within a second: without an interval rounds would be over in minutes."""
     bench = Bench(tmp_path, tiny_plan(rounds=2, clients=1, minimum_clients=1, interval_s=2.0))

@@ -63,6 +63,7 @@ def test_a_name_that_leads_outside_is_refused(backup: Path, tmp_path: Path, fiel
     assert listing(tmp_path) == before
 
 
+@pytest.mark.ci
 @given(keys=st.lists(st.text(max_size=20), min_size=1, max_size=3), identity=st.text(max_size=20))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_a_description_says_nothing_lands_outside(backup: Path, keys: list[str], identity: str) -> None:

@@ -41,6 +41,7 @@ def clients_of(bench: Bench) -> int:
     return int(state_of(bench)["sums"]["clients"])
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "way",
     [

@@ -53,6 +53,7 @@ def orin(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", [pytest.param("fedavg", marks=pytest.mark.ci), "fedali"])
 def test_a_round_lies_on_the_gpu_and_what_it_leaves_in_the_cpus_memory(name: str, device: Path) -> None:
     job = a_job(device, PLANS[name])

@@ -135,6 +135,7 @@ def test_the_gate_sees_a_learning_rate_that_is_off_by_a_hundredth(network_name: 
         check_round(federation, program, generated_examples(federation, 11))
 
 
+@pytest.mark.ci
 def test_where_alp_layers_meet_a_tie_two_other_rounds_judge(monkeypatch: pytest.MonkeyPatch) -> None:
     def tied(*given: Any) -> RoundParity:
         found, is_second = compare_round(*given), len(given) == 4

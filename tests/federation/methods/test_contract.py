@@ -88,6 +88,7 @@ def test_stacked_equals_one_by_one(name: str) -> None:
     assert moved > 1e-3, "nothing was trained, so the comparison says nothing"
 
 
+@pytest.mark.ci
 @every_step
 def test_a_second_round_stacked_equals_one_by_one(name: str) -> None:
     fed, mine = after_a_round(name), clients(name)

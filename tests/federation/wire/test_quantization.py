@@ -199,6 +199,7 @@ def test_int8_values_are_refused_where_the_manifest_says_lossless() -> None:
 # ---- methods and clients
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", each_step(METHODS))
 def test_every_method_plays_a_round_in_int8(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays, "BLOCK", 16)  # so that the small network's tensors count as large

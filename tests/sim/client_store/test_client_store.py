@@ -179,6 +179,7 @@ def test_rounds_take_no_more_disk_than_present_and_chosen_models(few: FederatedD
 # ---- kill and resume
 
 
+@pytest.mark.ci
 @needs_fork
 def test_a_run_on_the_disk_that_was_killed_goes_on_to_the_same_numbers(few: FederatedData, tmp_path: Path) -> None:
     def lines(folder: str) -> list[dict[str, Any]]:
