@@ -26,7 +26,7 @@ from sim.data.few_labels import few_shot
 from sim.data.holdout import OTHERWISE_SHOTS, SHOTS, Holdout
 from sim.data.other_phones import can_be_changed, raw_windows, ways_to_carry, with_phone, worse_sensors
 from sim.engines import ClientJob
-from sim.evaluation import ClientModel, spread
+from sim.evaluation import ClientModel, plain, spread, total
 from sim.networks.architectures import Architecture, assign_networks
 from sim.simulation import Simulation
 
@@ -79,6 +79,7 @@ def score_new_clients(simulation: Simulation, holdout: Holdout, by_own_statistic
         "clients": sorted(data.new_clients),
         "epochs": holdout.epochs,
         "shots": taken.pop(AS_RECORDED),
+        "together": scorer.together,
         "unlabelled": scorer.unlabelled(),
         "client_models": None if simulation.setup.method.has_global_model else _by_clients(simulation),
         "turned": taken,
@@ -97,6 +98,8 @@ class _Scorer:
     holdout: Holdout
     far: dict[str, list[bool]] = field(default_factory=dict)
     """Of each way to carry a phone, whether gravity lies far from what is usual, of each client."""
+    together: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    """By k, the scores of all windows of all clients as one test set, as cross-validations by subject have them."""
     adapted: dict[str, list[bool]] = field(default_factory=dict)
     """Of each way, whether a client's own windows without labels change what it serves with."""
 
@@ -111,6 +114,8 @@ class _Scorer:
                     for head, statistics in self._client(way, name, client, served[name], shots).items():
                         by_head.setdefault(head, {})[f"{name} {number}"] = statistics
             result[str(shots)] = {head: spread(self.simulation.task, each) for head, each in by_head.items()}
+            if way == AS_RECORDED and SERVED in by_head:
+                self.together[str(shots)] = plain(self.simulation.task, total(by_head[SERVED]))
         return result
 
     def _client(self, way: str, name: str, client: ClientData, served: Client, shots: int) -> Scores:

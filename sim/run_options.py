@@ -65,9 +65,10 @@ class RunOptions(TypedDict, total=False):
         Option(
             "data",
             DATA,
-            "leave-subjects-out:K, leave-devices-out:K or leave-clients-out:K (or names for K): new users, scored "
-            "at the end without and with their first 1, 2, 5 and 10 examples of each class, also with the phone "
-            "upside down and turned at random, and with worse sensors by --set holdout.worse_sensors=true.",
+            "leave-subjects-out:K, leave-devices-out:K or leave-clients-out:K (or names for K, or 1/K: one of K "
+            "groups of all, which seeds 0 to K - 1 hold out once each): new users, scored at the end without and with "
+            "their first 1, 2, 5 and 10 examples of each class, also with the phone upside down and turned at random, "
+            "and with worse sensors by --set holdout.worse_sensors=true.",
         ),
     ]
     scale: Annotated[

@@ -46,6 +46,11 @@ def _new(shots: int) -> Callable[[RunDirectory], float | None]:
     return read
 
 
+def _new_together(run: RunDirectory) -> float | None:
+    new = run.final.new_clients
+    return new.together.get(0, {}).get(run.config.primary[0]) if new else None
+
+
 def _otherwise(way: str, shots: int) -> Callable[[RunDirectory], float | None]:
     def read(run: RunDirectory) -> float | None:
         new = run.final.new_clients
@@ -93,6 +98,7 @@ MEASURES: Mapping[str, Measure] = {
         for way, words in OTHERWISE.items()
         for k in OTHERWISE_SHOTS
     },
+    "new_together": Measure("new users' windows together", True, _new_together),
     "new_unlabelled": Measure("new, no labels", True, _new_unlabelled),
     "new_own_windows": Measure("new, own windows without labels", True, _new_own_windows),
     "upload_mb": Measure("MB up", False, _upload_mb),

@@ -1,9 +1,9 @@
-"""`docs/results.md` and `docs/measures.md`, and numbers in other documents, from declarations and summaries alone.
+"""Pages and figures of results, and numbers in other documents, from declarations and summaries alone.
 
-The first page has a row for each arm and the measure by which a table compares, the second all measures. A cell is the
-mean over the seeds that have a summary; without one it is a dash, never a number, and a row without any is left out.
-Differences to the baseline are paired over seeds: mean, 95 % by Student's t, and p by Holm over the arms of the same
-data set (`sim.results.statistics`).
+`docs/results.md` and `docs/conditions.md` have a row for each arm and the measure by which a table compares, and
+`docs/measures.md` has all measures. A cell is the mean over the seeds that have a summary; without one it is a dash,
+never a number, and a row without any is left out. Differences to the baseline are paired over seeds: mean, 95 % by
+Student's t, and p by Holm over the arms of the same data set (`sim.results.statistics`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from gaitway.tasks import Metric, metric_of
 from sim.arena.cells import ArenaCell, table_cells
 from sim.arena.declaration import Declaration, read_declaration
 from sim.arena.measures import MEASURES
+from sim.arena.rank_figure import rank_figure
 from sim.arena.summary import CellSummary, Summaries
 from sim.errors import SettingsError
-from sim.results.statistics import holm, interval, rank_over_datasets
+from sim.results.statistics import Ranking, holm, interval, rank_over_datasets
 
 NOTHING = "–"
 MAX_LINE = 120
+FIGURES = Path("docs/figures")
+"""Where figures lie, from the root of a checkout."""
 HEAD = """# Results on real recordings
 
 After this page you can tell how the methods compare here, and make any of its numbers again. Every number is rendered
@@ -36,10 +39,17 @@ difference to the table's baseline, which has none itself. [measures.md](measure
 table with `python -m sim arena run NAME --data-root DATA`, one cell with the command that `python -m sim arena cell
 KEY` prints.
 """
+HEAD_OF_CONDITIONS = """# Results under harder conditions
+
+After this page you can tell what is left of a federation's scores where clients are hostile or unlike, phones carried
+otherwise, uploads short or noisy. It is rendered as [results.md](results.md) is, which says how to read it.
+"""
+HEADS = {"results": HEAD, "conditions": HEAD_OF_CONDITIONS}
+"""By the page, docs/PAGE.md."""
 HEAD_OF_MEASURES = """# All measures of the results
 
-After this page you can say what a score of [results.md](results.md) took, and how it is spread: every measure of every
-table, rendered as that page is.
+After this page you can say what a score of [results.md](results.md) or [conditions.md](conditions.md) took, and how it
+is spread: every measure of every table, rendered as those pages are.
 """
 MARK = re.compile(r"<!--=(?P<what>[^>]*?)-->(?P<text>.*?)<!--/-->", re.DOTALL)
 """`<!--=TABLE/SET/ARM/MEASURE-->…<!--/-->` in a document: what stands between is rendered."""
@@ -75,9 +85,20 @@ def _rate(cells: Sequence[ArenaCell]) -> str:
     return f"{float(str(cells[0].options['lr'])):g}" if cells else ""
 
 
-def render(folder: Path, known: Summaries) -> str:
-    """Return the text of results.md, of all tables in `folder`."""
-    return HEAD + "".join(f"\n{part}" for name, one in _tables(folder) for part in _section(name, one, known))
+def render(folder: Path, known: Summaries, page: str = "results") -> str:
+    """Return the text of docs/PAGE.md, of all tables in `folder` that it shows."""
+    shown = [(name, one) for name, one in _tables(folder) if one.page == page]
+    return HEADS[page] + "".join(f"\n{part}" for name, one in shown for part in _section(name, one, known))
+
+
+def render_figures(folder: Path, known: Summaries) -> dict[str, str]:
+    """Return by file name the figures of ranks, of tables that have all their runs of three data sets or more."""
+    ranked = {name: _ranking(one, rows(one, known)) for name, one in _tables(folder)}
+    return {
+        f"{name}-ranks.svg": rank_figure(found.ranks, found.critical_difference, found.datasets)
+        for name, found in ranked.items()
+        if found is not None
+    }
 
 
 def render_measures(folder: Path, known: Summaries) -> str:
@@ -105,8 +126,9 @@ def _section(name: str, declaration: Declaration, known: Summaries) -> Iterator[
     if any(row.found for row in found):
         yield "\n".join(_overview(declaration, found)) + "\n"
     yield _wrapped(_made(name, declaration, found)) + "\n"
-    if ranks := _ranks(declaration, found):
-        yield _wrapped(ranks) + "\n"
+    if ranking := _ranking(declaration, found):
+        yield _wrapped(_in_words(declaration, ranking)) + "\n"
+        yield f"![Average ranks over data sets]({FIGURES.name}/{name}-ranks.svg)\n"
 
 
 def _wrapped(text: str) -> str:
@@ -226,19 +248,22 @@ def _made(name: str, declaration: Declaration, found: Sequence[Row]) -> str:
     )
 
 
-def _ranks(declaration: Declaration, found: Sequence[Row]) -> str:
-    """Rank the arms over data sets, where there are three of each and all of them have runs."""
+def _ranking(declaration: Declaration, found: Sequence[Row]) -> Ranking | None:
+    """Rank the arms over data sets, by their labels, where there are three of each and all of them have runs."""
     scores = {
-        arm: [float(np.mean(values)) for row in found if row.arm == arm if (values := _listed(row, declaration))]
-        for arm in declaration.arms
+        arm.label or name: [
+            float(np.mean(values)) for row in found if row.arm == name if (values := _listed(row, declaration))
+        ]
+        for name, arm in declaration.arms.items()
     }
     if any(len(each) < len(declaration.sets) for each in scores.values()):
-        return ""
-    ranking = rank_over_datasets(scores)
-    if ranking is None:
-        return ""
+        return None
+    return rank_over_datasets(scores)
+
+
+def _in_words(declaration: Declaration, ranking: Ranking) -> str:
     ordered = sorted(ranking.ranks.items(), key=lambda pair: pair[1])
-    listed = ", ".join(f"{declaration.arms[arm].label or arm} {rank:.1f}" for arm, rank in ordered)
+    listed = ", ".join(f"{label} {rank:.1f}" for label, rank in ordered)
     return (
         f"Average ranks over {ranking.datasets} data sets ({MEASURES[declaration.compared].heading}): {listed}; "
         f"Friedman p {ranking.p:.2g}, critical difference {ranking.critical_difference:.1f}."

@@ -13,7 +13,8 @@ from sim.arena.declaration import Declaration
 from sim.arena.summary import read_summaries, summarize, write_summary
 from sim.results.run_directory import RunDirectory
 from sim.sweep.grid import Cell
-from sim.sweep.processes import CellPhase, CellStatus, run_cells
+from sim.sweep.on_ray import run_anywhere
+from sim.sweep.processes import CellPhase, CellStatus
 
 Show = Callable[[Cell, CellStatus], None]
 
@@ -57,7 +58,7 @@ def _unique(cells: Iterable[ArenaCell]) -> list[ArenaCell]:
 def _run(cells: Sequence[ArenaCell], places: Places, jobs: int, show: Show) -> dict[str, str]:
     by_name = {cell.key: cell for cell in cells}
     commit, failed = commit_name(), dict[str, str]()
-    with closing(run_cells([as_run(cell, places) for cell in cells], places.runs, jobs)) as changes:
+    with closing(run_anywhere([as_run(cell, places) for cell in cells], places.runs, jobs)) as changes:
         for run, status in changes:
             if status.phase in (CellPhase.FINISHED, CellPhase.SKIPPED):
                 finished = RunDirectory(places.runs / run.name)

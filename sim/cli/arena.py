@@ -19,7 +19,7 @@ from gaitway.progress import ProgressDisplay
 from sim.arena.cells import ArenaCell
 from sim.arena.declaration import FOLDER as TABLES
 from sim.arena.declaration import read_declaration
-from sim.arena.rendering import render, render_marks, render_measures
+from sim.arena.rendering import FIGURES, HEADS, render, render_figures, render_marks, render_measures
 from sim.arena.replay import differences, draw_cell
 from sim.arena.running import Places, commit_name, run_table
 from sim.arena.summary import FOLDER as SUMMARIES
@@ -31,7 +31,7 @@ from sim.results.run_directory import RunDirectory
 from sim.sweep.grid import Cell
 from sim.sweep.processes import CellPhase, run_cells
 
-PAGE, MEASURES_PAGE = Path("docs/results.md"), Path("docs/measures.md")
+DOCS = Path("docs")
 MARKED = (Path("docs/choosing.md"), Path("docs/privacy.md"), Path("README.md"))
 """Documents whose numbers between marks are rendered."""
 
@@ -91,10 +91,12 @@ def render_command(
         bool, typer.Option("--check", help="Write nothing; exit with 1 where a page is not what would be written.")
     ] = False,
 ) -> None:
-    """Write docs/results.md, docs/measures.md and the numbers between marks elsewhere, from the summaries alone."""
+    """Write the pages of results, their figures and the numbers between marks elsewhere, from the summaries alone."""
     with cli_errors():
         known = read_summaries(SUMMARIES)
-        pages = {PAGE: render(TABLES, known), MEASURES_PAGE: render_measures(TABLES, known)}
+        pages = {DOCS / f"{page}.md": render(TABLES, known, page) for page in HEADS}
+        pages[DOCS / "measures.md"] = render_measures(TABLES, known)
+        pages |= {FIGURES / name: text for name, text in render_figures(TABLES, known).items()}
         for path in filter(Path.is_file, MARKED):
             pages[path] = render_marks(path.read_text("utf-8"), TABLES, known)
         stale = [path for path, text in pages.items() if not path.is_file() or path.read_text("utf-8") != text]

@@ -21,7 +21,8 @@ from gaitway.terminal import Console
 from sim.errors import SettingsError, SimError
 from sim.results.records import Selection
 from sim.sweep.grid import Cell, SweepAxis, axis, cells, condition
-from sim.sweep.processes import CellPhase, CellStatus, command, is_finished, log_path, run_cells
+from sim.sweep.on_ray import run_anywhere
+from sim.sweep.processes import CellPhase, CellStatus, command, is_finished, log_path
 from sim.sweep.record import SweepRecord, open_sweep
 
 console = Console()
@@ -142,7 +143,7 @@ def _play(record: SweepRecord, jobs: int) -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
         ProgressDisplay(*columns, console=console) as bars,
-        closing(run_cells(record.cells, record.folder, jobs)) as changes,
+        closing(run_anywhere(record.cells, record.folder, jobs)) as changes,
     ):
         display = CellDisplay(bars, len(record.cells))
         for cell, status in changes:

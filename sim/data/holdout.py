@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field
 
 from federation.plan import Strict
@@ -26,12 +28,19 @@ WORSE = {"slow": "25 Hz", "no_gyroscope": "no gyroscope", "clipped": "clipped", 
 """How their sensors are worse."""
 OTHERWISE = {**CARRIED, **WORSE}
 
+FOLD = r"^1/[1-9][0-9]{0,3}$"
+
 
 class Holdout(Strict):
-    """Whom to hold out: so many, drawn by the seed, or the named ones."""
+    """Whom to hold out: so many, drawn by the seed; the named ones; or 1/K, one of K groups of all, by the seed.
+
+    The groups are the same whatever the seed: seeds 0 to K − 1 hold everybody out once, as in a cross-validation.
+    """
 
     kind: Literal["leave-subjects-out", "leave-devices-out", "leave-clients-out"]
-    out: int | tuple[str, ...] = Field(description="how many, or their names")
+    out: int | Annotated[str, Field(pattern=FOLD)] | tuple[str, ...] = Field(
+        description="how many, 1/K, or their names"
+    )
     epochs: int = Field(default=20, ge=1, description="epochs of a new client's personalization")
     worse_sensors: bool = Field(
         default=False, description="score them with worse sensors, too (`sim.data.other_phones`)"
@@ -46,9 +55,9 @@ def holdout(text: str | None, options: dict[str, Any]) -> Holdout | None:
         return None
     kind, colon, out = text.partition(":")
     if kind not in KINDS or not (colon and out):
-        raise SettingsError(f"--holdout {text!r}: expected {'|'.join(KINDS)}, a colon, and how many or whom")
+        raise SettingsError(f"--holdout {text!r}: expected {'|'.join(KINDS)}, a colon, and how many, 1/K, or whom")
     # one subject called 3 is "3,"
-    whom = int(out) if out.isdigit() else tuple(filter(None, out.split(",")))
+    whom = int(out) if out.isdigit() else out if re.match(FOLD, out) else tuple(filter(None, out.split(",")))
     return Holdout.model_validate({"kind": kind, "out": whom, **options})
 
 
@@ -56,8 +65,23 @@ def leave_out(dataset: WindowedDataset, holdout: Holdout | None, seed: int) -> S
     """Return the clients of recordings that take part, without those of the subjects or devices held out."""
     if holdout is None or holdout.kind == "leave-clients-out":
         return tuple(dataset.clients)
-    leave = leave_subjects_out if holdout.kind == "leave-subjects-out" else leave_devices_out
-    return leave(dataset, holdout.out, seed=seed)[0]
+    by_subject, out = holdout.kind == "leave-subjects-out", holdout.out
+    leave = leave_subjects_out if by_subject else leave_devices_out
+    whom = one_fold(dataset.subjects if by_subject else dataset.devices, out, seed) if isinstance(out, str) else out
+    return leave(dataset, whom, seed=seed)[0]
+
+
+def one_fold(names: Iterable[str], fold: str, seed: int) -> list[str]:
+    """Return the names of group `seed` mod K, where `fold` is 1/K; each name's place is its own draw.
+
+    Raises:
+        SettingsError: if there are fewer names than groups.
+    """
+    groups, known = int(fold.removeprefix("1/")), sorted(names)
+    if not 1 < groups <= len(known):
+        raise SettingsError(f"--holdout {fold}: there are {len(known)} to hold out; take 1/2 to 1/{len(known)}")
+    drawn = sorted(known, key=lambda name: generator(0, "fold", name).random())
+    return [str(name) for name in np.array_split(drawn, groups)[seed % groups]]
 
 
 def leave_clients_out(data: FederatedData, holdout: Holdout | None, seed: int) -> FederatedData:
@@ -70,7 +94,14 @@ def leave_clients_out(data: FederatedData, holdout: Holdout | None, seed: int) -
         return data
     if holdout.kind != "leave-clients-out":
         raise SettingsError(f"{holdout.kind}: these data know no subjects or devices; use leave-clients-out")
-    out = _drawn(data, holdout.out, seed) if isinstance(holdout.out, int) else holdout.out
+    out: Sequence[str]
+    match holdout.out:
+        case int(count):
+            out = _drawn(data, count, seed)
+        case str(fold):
+            out = one_fold(data.clients, fold, seed)
+        case names:
+            out = names
     if strange := sorted(set(out) - data.clients.keys()):
         raise SettingsError(f"leave-clients-out: there is no client {strange[0]!r}")
     staying = {name: client for name, client in data.clients.items() if name not in out}

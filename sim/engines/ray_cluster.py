@@ -75,40 +75,11 @@ class RayCluster:
     def _connect(self) -> None:
         if self._ray is not None:
             return
-        try:
-            import ray
-        except ImportError as error:
-            raise EngineError(f"engine ray needs Ray: {install_command('ray')}") from error
-        if not ray.is_initialized():
-            self._start(ray)
+        ray = joined_cluster(self.workers)
         self._ray = ray
         task = ray.remote(_train)
         gpus = int(self._on_gpu)
         self._task = task.options(num_returns=2, num_cpus=1 - gpus, num_gpus=gpus, max_retries=RETRIES)
-
-    def _start(self, ray: Any) -> None:
-        """Join the cluster at RAY_ADDRESS, or start one on this machine."""
-        address = os.environ.get("RAY_ADDRESS")
-        _require_listener(address or "")
-        workers = None if address else self.workers  # a cluster that is there has its own
-        try:
-            # "local", for Ray would else join whatever cluster was last started on this machine
-            ray.init(
-                address or "local",
-                num_cpus=workers,
-                include_dashboard=False,
-                log_to_driver=False,
-                configure_logging=False,
-            )
-        except (ConnectionError, ray.exceptions.RayError, ValueError) as error:
-            # Ray asks for a token from 2.59 on, and says of a missing one only that it failed to connect
-            raise EngineError(
-                f"no Ray cluster lets us in at RAY_ADDRESS={address}: {error}. One that asks for a token needs "
-                "RAY_AUTH_MODE=token here and the head's token in ~/.ray/auth_token or RAY_AUTH_TOKEN; "
-                "docs/cluster.md has the steps"
-                if address
-                else f"Ray does not start on this machine: {error}"
-            ) from error
 
     def _begin(self, job: ClientJob, round_number: int, broadcasts: dict[int, Any]) -> list[Any]:
         """Start a client's task, and return the references of its state and of the rest."""
@@ -210,6 +181,41 @@ def to_tensors(tree: Any, device: str) -> Any:
         return torch.from_numpy(np.array(value)).to(device)
 
     return map_tree(copied, tree)
+
+
+def joined_cluster(workers: int | None) -> Any:
+    """Return Ray, joined to the cluster at RAY_ADDRESS, or to one of so many workers started on this machine.
+
+    Raises:
+        EngineError: if there is no Ray or no cluster.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise EngineError(f"work on Ray needs it: {install_command('ray')}") from error
+    if ray.is_initialized():
+        return ray
+    address = os.environ.get("RAY_ADDRESS")
+    _require_listener(address or "")
+    try:
+        # "local", for Ray would else join whatever cluster was last started on this machine
+        ray.init(
+            address or "local",
+            num_cpus=None if address else workers,  # a cluster that is there has its own
+            include_dashboard=False,
+            log_to_driver=False,
+            configure_logging=False,
+        )
+    except (ConnectionError, ray.exceptions.RayError, ValueError) as error:
+        # Ray asks for a token from 2.59 on, and says of a missing one only that it failed to connect
+        raise EngineError(
+            f"no Ray cluster lets us in at RAY_ADDRESS={address}: {error}. One that asks for a token needs "
+            "RAY_AUTH_MODE=token here and the head's token in ~/.ray/auth_token or RAY_AUTH_TOKEN; "
+            "docs/cluster.md has the steps"
+            if address
+            else f"Ray does not start on this machine: {error}"
+        ) from error
+    return ray
 
 
 def _require_listener(address: str) -> None:

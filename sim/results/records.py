@@ -156,17 +156,19 @@ class RoundRecord(Scored):
 class NewClients(Record):
     """How a finished federation serves clients that took no part in it, after the first k examples of each class.
 
-    `client_models` is the mean over all clients' own models, in methods without a server model. `turned` has the scores
-    of phones that are carried otherwise, by the way and by k; `heads` those of each head that a device could take, and
-    `far` the share of clients that take the one without axes as they join. `unlabelled` is after adaptation
-    to windows without labels (`sim.adaptation`), where the network's head allows it; `own_windows`, by the way, is what
-    a device serves with once it has collected the training windows of a client, without labels, in a method that
+    `together`, by k, has the scores of all their examples as one test set. `client_models` is the mean over all
+    clients' own models, in methods without a server model. `turned` has the scores of phones that are carried
+    otherwise or measure worse, by the way and by k; `heads` those of each head that a device could take, and `far`
+    the share of clients that take the one without axes as they join. `unlabelled` is after adaptation to windows
+    without labels (`sim.adaptation`), where the network's head allows it; `own_windows`, by the way, is what a
+    device serves with once it has collected the training windows of a client, without labels, in a method that
     adapts by itself (`Method.adapted_model`), and `adapted` the share of clients that do.
     """
 
     clients: tuple[str, ...]
     epochs: int
     shots: dict[int, Spread | None]
+    together: dict[int, dict[str, float | None]] = {}
     client_models: Spread | None = None
     turned: dict[str, dict[int, Spread | None]] = {}
     heads: dict[str, dict[int, dict[str, Spread | None]]] = {}

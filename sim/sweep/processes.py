@@ -110,7 +110,7 @@ def _advance(job: _Job, folder: Path, jobs: int) -> CellStatus:
             if is_finished(directory):
                 return _status(job, directory, CellPhase.SKIPPED)
             log.truncate(0)
-            arguments = [sys.executable, *command(job.cell, folder), *_share(job.cell, jobs)]
+            arguments = [sys.executable, *command(job.cell, folder), *share_of(job.cell, jobs)]
             environment = {**os.environ, **ONE_THREAD, **PLAIN_OUTPUT}
             job.process = subprocess.Popen(
                 arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment
@@ -120,10 +120,10 @@ def _advance(job: _Job, folder: Path, jobs: int) -> CellStatus:
         return _status(job, directory, CellPhase.RUNNING)
     if code == 0:
         return _status(job, directory, CellPhase.FINISHED)
-    return _status(job, directory, CellPhase.FAILED, _reason(code, log_path(job.cell, folder)))
+    return _status(job, directory, CellPhase.FAILED, reason_of(code, log_path(job.cell, folder)))
 
 
-def _share(cell: Cell, jobs: int) -> list[str]:
+def share_of(cell: Cell, jobs: int) -> list[str]:
     """Give a run its part of the cores, unless it says how many processes it wants."""
     if any(word.split("=")[0] == "--workers" for word in cell.arguments):
         return []
@@ -155,7 +155,7 @@ def _rounds(directory: Path) -> tuple[int, int | None]:
     return done, int(json.loads(config.read_bytes())["rounds"]["rounds"]) if config.is_file() else None
 
 
-def _reason(code: int, log: Path) -> str:
+def reason_of(code: int, log: Path) -> str:
     """Say why a run ended: its own words, else its last line, else the signal."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - REASON_BYTES))

@@ -57,6 +57,7 @@ def test_every_method_serves_new_clients(method: str, data: FederatedData, tmp_p
     summary = run(settings_for(method, rounds=1, **HOLDOUT), data, tmp_path)
     found = summary["new_clients"]
     assert found["clients"] == ["bob"]
+    assert found["together"]["5"]["macro_f1"] == pytest.approx(found["shots"]["5"]["macro_f1"]["mean"])  # of one client
     assert list(found["shots"]) == ["0", "1", "2", "5", "10"]
     assert all(0 <= scores["macro_f1"]["mean"] <= 1 for scores in found["shots"].values())
     for way in ("upside_down", "rotated"):

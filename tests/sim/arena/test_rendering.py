@@ -8,7 +8,7 @@ import pytest
 
 from sim.arena.cells import open_cells
 from sim.arena.declaration import read_declaration
-from sim.arena.rendering import render, render_marks, render_measures
+from sim.arena.rendering import HEADS, render, render_figures, render_marks, render_measures
 from sim.arena.replay import differences, draw_cell
 from sim.arena.summary import CellSummary, read_summaries, write_summary
 from sim.errors import RunDirectoryError, SettingsError
@@ -98,9 +98,11 @@ def test_a_replay_sees_a_score_that_moved_but_not_another_machines_rounding() ->
 
 def test_the_page_is_what_the_summaries_say() -> None:
     given = REPOSITORY / "experiments", read_summaries(REPOSITORY / "docs/results")
-    for page, make in (("results.md", render), ("measures.md", render_measures)):
-        assert (REPOSITORY / "docs" / page).read_text() == make(*given), "run `python -m sim arena render`"
-    assert render(*given).count("\n") <= 200
+    made = {f"{page}.md": render(*given, page) for page in HEADS} | {"measures.md": render_measures(*given)}
+    made |= {f"figures/{name}": text for name, text in render_figures(*given).items()}
+    for name, text in made.items():
+        assert (REPOSITORY / "docs" / name).read_text() == text, "run `python -m sim arena render`"
+    assert {page for page in HEADS if made[f"{page}.md"].count("\n") > 200} == set()
 
 
 def test_every_summary_is_of_a_table() -> None:

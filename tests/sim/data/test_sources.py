@@ -19,6 +19,7 @@ from har_pipeline.readers import READERS
 from sim.cli.app import app
 from sim.cli.options import assignments, build_experiment
 from sim.data.federated_data import FederatedData
+from sim.data.holdout import one_fold
 from sim.data.partitions import class_counts
 from sim.data.pooling import pooled
 from sim.data.repartition import current_partition
@@ -340,3 +341,19 @@ def test_what_is_odd_about_recordings_is_said_by_the_command_and_kept_with_the_r
     assert words in " ".join(said.output.split())
     assert json.loads((out / "config.json").read_text())["findings"] == [words]
     assert "set the unit of the acceleration to g" in (out / "report.html").read_text()
+
+
+def test_seeds_hold_everybody_out_once() -> None:
+    found, everybody = [], set[str]()
+    for seed in range(3):
+        settings = settings_of(
+            "synthetic_logistic", holdout="leave-clients-out:1/3", seed=seed, model="dense", set=TASKS
+        )
+        held = load_data(settings, None, None, None)
+        assert not held.clients.keys() & held.new_clients.keys()
+        everybody |= held.clients.keys() | held.new_clients.keys()
+        found += [*held.new_clients]
+    assert sorted(found) == sorted(everybody)
+    assert one_fold("abcdefg", "1/3", 5) == one_fold("gfedcba", "1/3", 2)
+    with pytest.raises(SettingsError, match="there are 2 to hold out; take 1/2 to 1/2"):
+        one_fold("ab", "1/3", 0)
