@@ -106,6 +106,8 @@ def run(
     with writing("the run's description (config.json, plan.json, clients.json)", out):
         check_resumable(out, settings, data, simulation)
     report("client_store", {"name": chosen_store.name, "reason": chosen_store.reason})
+    if simulation.attack is not None:
+        report("attack", {"name": simulation.attack.kind, "reason": ", ".join(sorted(simulation.attack.attackers))})
     saved = checkpoint.load(out / CHECKPOINT, settings.device)
     if saved:
         simulation.restore(saved)
@@ -238,7 +240,12 @@ def _attack(settings: Experiment, method: Method, data: FederatedData) -> Attack
     if settings.attack == "none":
         return None
     check_attack(settings.attack, method)
-    return Attack.drawn(settings.attack, settings.attackers, data.train_sizes, settings.training.seed)
+    clients, share = data.train_sizes, settings.attackers
+    found = Attack.drawn(settings.attack, share, clients, settings.training.seed)
+    if not found.attackers:
+        least = math.ceil(100 * 0.5 / len(clients)) / 100
+        raise SettingsError(f"--attackers {share:g} of {len(clients)} clients is nobody; take {least:g} or more")
+    return found
 
 
 def _secure_rounds(settings: Experiment, networks: Sequence[Architecture], clients: int) -> SecureRounds | None:

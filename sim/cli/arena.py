@@ -105,6 +105,7 @@ def render_command(
             console.print(f"[bold red]failed:[/bold red] {escape(words)}", soft_wrap=True)
             raise typer.Exit(ExitCode.FAILED)
         for path in stale:
+            path.parent.mkdir(parents=True, exist_ok=True)
             write_file(path, pages[path].encode())
             console.print(f"Written: [bold]{path}[/bold]")
 

@@ -26,6 +26,8 @@ from sim.presets import with_defaults
 from sim.run_options import DATA, METHOD, OPTIONS, RUNNING, Option, RunOptions, option_words
 from sim.tracking import TRACKERS, RunCallback, trackers
 
+TITLES = {"engine": "Engine", "client_store": "Models", "attack": "Hostile"}
+"""How what a run reports once is called where it is printed."""
 _TYPES = get_type_hints(RunOptions)
 _LISTED = {
     "data": [f"One of {', '.join(source_names())}."],
@@ -180,8 +182,7 @@ def simulate(
     with bar(f"{experiment.method['name']} · {experiment.model.name}", experiment.rounds.rounds) as (shown, task):
 
         def progress(kind: str, what: dict[str, Any]) -> None:
-            if kind in ("engine", "client_store"):
-                title = "Engine" if kind == "engine" else "Models"
+            if title := TITLES.get(kind):
                 console.print(f"{title}: {what['name']} ({what['reason']})")
             if kind == "round":
                 if "paused" in what:

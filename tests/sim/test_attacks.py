@@ -58,6 +58,12 @@ def test_flipped_labels_are_those_of_the_hostile_clients_alone(data: FederatedDa
         assert torch.equal(client.test.y, data.clients[name].test.y)
 
 
+def test_a_share_that_is_nobody_is_refused(data: FederatedData) -> None:
+    with pytest.raises(SettingsError, match=r"--attackers 0.05 of 5 clients is nobody; take 0.1 or more"):
+        build_simulation(settings_for("fedavg", model="har_cnn", attack="noise", attackers=0.05), data)
+    assert build_simulation(settings_for("fedavg", model="har_cnn", attackers=0.0), data).attack is None
+
+
 @pytest.mark.parametrize(
     ("method", "attack", "why"),
     [

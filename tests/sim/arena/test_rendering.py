@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from xml.etree.ElementTree import fromstring
 
 import pytest
 
 from sim.arena.cells import open_cells
 from sim.arena.declaration import read_declaration
+from sim.arena.rank_figure import AXIS, rank_figure
 from sim.arena.rendering import HEADS, render, render_figures, render_marks, render_measures
 from sim.arena.replay import differences, draw_cell
 from sim.arena.summary import CellSummary, read_summaries, write_summary
@@ -103,6 +105,23 @@ def test_the_page_is_what_the_summaries_say() -> None:
     for name, text in made.items():
         assert (REPOSITORY / "docs" / name).read_text() == text, "run `python -m sim arena render`"
     assert {page for page in HEADS if made[f"{page}.md"].count("\n") > 200} == set()
+
+
+def test_a_figure_of_ranks_has_an_arm_a_row_and_bars_that_touch_where_arms_do_not_differ() -> None:
+    drawn = fromstring(rank_figure({"better & new": 1.0, "middle": 2.5, "worse": 4.0, "worst": 4.0}, 1.0, 3))
+    svg = "{http://www.w3.org/2000/svg}"
+    bars = [
+        (float(one.get("x1", "")), float(one.get("x2", "")))
+        for one in drawn.iter(f"{svg}line")
+        if one.get("stroke-width")
+    ]
+    assert [one.text for one in drawn.iter(f"{svg}text") if one.get("text-anchor") == "end"] == [
+        *("better & new", "middle", "worse", "worst")
+    ]
+    assert bars[0][1] < bars[1][0] < bars[1][1] < bars[2][0]  # 1.5 apart, of which 1.0 is the critical difference
+    assert bars[2] == bars[3]
+    centres = [float(one.get("cx", "")) for one in drawn.iter(f"{svg}circle")]
+    assert centres[1] - centres[0] == pytest.approx(1.5 / 3 * AXIS, abs=0.11)
 
 
 def test_every_summary_is_of_a_table() -> None:
