@@ -51,9 +51,12 @@ class Attack:
         return cls(kind, frozenset(sorted(chances, key=lambda name: chances[name])[: round(share * len(chances))]))
 
     def on_data(self, data: FederatedData) -> FederatedData:
-        """Return the data that the clients train on: flipped classes, y ← C − 1 − y, where the attack is by them."""
+        """Return what clients of networks train on: flipped classes, y ← C − 1 − y, where the attack is by them.
+
+        Of sums all is done to the updates: flipped classes are other columns of them.
+        """
         if self.kind not in ("label_flip", "scaling"):
-            return data  # of sums all is done to the updates: flipped classes are other columns of them
+            return data
         classes = len(data.labels)
         hostile = {name: _flipped(data.clients[name], classes) for name in sorted(self.attackers)}
         return replace(data, clients={name: hostile.get(name, own) for name, own in data.clients.items()})
@@ -109,18 +112,22 @@ class Attack:
         return [_with(update, sent) if update.client_id in self.attackers else update for update in updates]
 
 
+def sends_sums(method: Method) -> bool:
+    """Whether a method's updates are sums of features, and no parameters."""
+    return "gram" in method.upload_groups
+
+
 def check_attack(kind: AttackKind, method: Method) -> None:
     """Refuse an attack on what a method does not send.
 
     Raises:
         SettingsError: saying on what it is.
     """
-    sends_sums = "gram" in method.upload_groups
-    without = ("none", *(OF_NETWORKS_ALONE if sends_sums else OF_SUMS_ALONE))
+    without = ("none", *(OF_NETWORKS_ALONE if sends_sums(method) else OF_SUMS_ALONE))
     known = [each for each in get_args(AttackKind) if each not in without]
     if kind not in known:
         raise SettingsError(f"--attack {kind}: not on what {method.name} sends; of it there are {', '.join(known)}")
-    if method.pools_data or not (sends_sums or method.has_global_model or kind == "label_flip"):
+    if method.pools_data or not (sends_sums(method) or method.has_global_model or kind == "label_flip"):
         why = "sends nothing" if method.pools_data else "sends no model that all clients start a round from"
         raise SettingsError(f"--attack {kind}: {method.name} {why}; take fedavg or analytic, for instance")
 

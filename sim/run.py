@@ -32,7 +32,7 @@ from federation.training.cuda import compute_reproducibly, reserve_workspace
 from federation.training.prediction import task_mismatch
 from gaitway.files import write_file
 from sim import checkpoint, client_store
-from sim.attacks import Attack, check_attack
+from sim.attacks import Attack, check_attack, sends_sums
 from sim.baselines import Baseline
 from sim.data.federated_data import FederatedData
 from sim.data.few_labels import with_few_labels
@@ -209,7 +209,7 @@ def build_simulation(
     _check_task(networks, data)
     data = pooled(data) if method.pools_data else data
     attack = _attack(settings, method, data)
-    data = data if attack is None else attack.on_data(data)
+    data = data if attack is None or sends_sums(method) else attack.on_data(data)
     choice = _engine(settings, data)
     # on CUDA many models at once fill the device; on the CPU one after the other is faster
     together = (settings.chunk or CHUNK) if choice.name == "stacked" and settings.device != "cpu" else 1

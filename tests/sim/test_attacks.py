@@ -58,6 +58,22 @@ def test_flipped_labels_are_those_of_the_hostile_clients_alone(data: FederatedDa
         assert torch.equal(client.test.y, data.clients[name].test.y)
 
 
+def test_labels_of_sums_are_flipped_once() -> None:
+    """In the data and again in the update would be honest."""
+    read = load_data(settings_for("analytic", model="har_features", normalization="none"), None, None, None)
+
+    def sums(**attack: object) -> dict[str, torch.Tensor]:
+        given = settings_for("analytic", model="har_features", normalization="none", rounds=1, set=UNSCREENED, **attack)
+        simulation = build_simulation(given, read)
+        list(simulation.run_rounds())
+        return simulation.state["sums"]
+
+    honest, flipped = sums(), sums(attack="label_flip", attackers=0.9)  # both of the two clients
+    assert torch.equal(honest["gram"], flipped["gram"])
+    assert torch.equal(honest["moment"].flip(-1), flipped["moment"])
+    assert not torch.equal(honest["moment"], flipped["moment"])
+
+
 def test_a_share_that_is_nobody_is_refused(data: FederatedData) -> None:
     with pytest.raises(SettingsError, match=r"--attackers 0.05 of 5 clients is nobody; take 0.1 or more"):
         build_simulation(settings_for("fedavg", model="har_cnn", attack="noise", attackers=0.05), data)

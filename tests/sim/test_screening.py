@@ -11,12 +11,13 @@ import torch
 from federation.records import Update
 from federation.tree import map_tree
 from sim import checkpoint
-from sim.attacks import CLAIMED, Attack, Kind
+from sim.attacks import CLAIMED, Attack
 from sim.data.federated_data import FederatedData
 from sim.presets import PRESETS
 from sim.presets.preset import UNSCREENED
 from sim.results.records import RoundRecord
 from sim.run import build_simulation, load_data
+from sim.run_options import AttackKind
 from sim.simulation import Simulation
 from tests.sim.small_runs import first, settings_for
 
@@ -34,7 +35,7 @@ def three() -> FederatedData:
     return FederatedData(cut.labels, clients, dict.fromkeys(clients, statistics), cut.split_leaks)
 
 
-def attacked(kind: Kind, data: FederatedData, *more: str) -> Simulation:
+def attacked(kind: AttackKind, data: FederatedData, *more: str) -> Simulation:
     attack = Attack(kind, frozenset([HOSTILE]))
     simulation = build_simulation(
         settings_for(model="har_cnn", batch=4, set=[*UNSCREENED, *more]), attack.on_data(data)
@@ -88,7 +89,7 @@ def test_a_run_starts_with_the_rules_of_a_server_and_every_preset_without() -> N
 
 
 @pytest.mark.parametrize("kind", ["sign_flip", "scaling", "examples"])
-def test_changes_of_hostile_clients_by_hand(kind: Kind) -> None:
+def test_changes_of_hostile_clients_by_hand(kind: AttackKind) -> None:
     start = {"w": torch.tensor([1.0, 1.0])}
     update = Update("z", 7, 1, {"params": {"w": torch.tensor([2.0, 0.0])}, "counts": torch.ones(2)})
     (sent,) = Attack(kind, frozenset("z")).on_updates([update], {"z": {"params": start}}, 0, 1)
