@@ -87,7 +87,7 @@ def test_a_device_rests_while_the_noise_of_its_round_is_correlated_with_later_on
         wait_for(lambda number=number: bench.now().state == "collecting" and bench.now().round == number)
         bench.upload(bench.update_of(device))
         wait_for(lambda number=number: len(accounts(bench)) > number or bench.now().state == "waiting")
-    wait_for(lambda: bench.now().round == 4)  # two published rounds later `a` may again, and nobody else
+    wait_for(lambda: bench.collects(4))  # two published rounds later `a` may again, and nobody else
     bench.upload(bench.update_of("a"))
     wait_for(lambda: bench.now().state == "finished")
     assert accounts(bench) == [(2.0, epsilon(1 / 4, 1e-5))] * 3 + [(2.0, epsilon(2 / 4, 1e-5))]

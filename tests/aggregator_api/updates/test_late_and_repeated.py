@@ -80,7 +80,7 @@ def test_an_update_that_comes_during_aggregation_is_kept_for_the_next_round(
     after = Bench(tmp_path)
     wait_for(lambda: (after.now().round, after.now().state) == (2, "collecting"))
     state = wire.decode(after.state(), limit_bytes=1 << 20)
-    assert after.invited() == ("a", "b")  # c has its update in this round already
+    wait_for(lambda: after.invited() == ("a", "b"))  # c has its update in this round already
     fresh = after.update_of("a")
     assert after.upload(fresh).status == "accepted"
     wait_for(lambda: after.now().state == "finished")
