@@ -106,10 +106,9 @@ def run(
     with writing("the run's description (config.json, plan.json, clients.json)", out):
         check_resumable(out, settings, data, simulation)
     report("client_store", {"name": chosen_store.name, "reason": chosen_store.reason})
-    if simulation.attack is not None:
-        report("attack", {"name": simulation.attack.kind, "reason": ", ".join(sorted(simulation.attack.attackers))})
-    saved = checkpoint.load(out / CHECKPOINT, settings.device)
-    if saved:
+    if (attack := simulation.attack) is not None:
+        report("attack", {"name": attack.kind, "reason": ", ".join(sorted(attack.attackers))})
+    if saved := checkpoint.load(out / CHECKPOINT, settings.device):
         simulation.restore(saved)
     with writing("the rounds' scores (rounds.jsonl)", out):
         _truncate_lines(out / "rounds.jsonl", simulation.round_number)
@@ -118,9 +117,8 @@ def run(
         for callback in callbacks:
             callback.on_start(directory, simulation.round_number)
         _play(simulation, out, checkpoint_every_s, report, callbacks)
-        summary = _write_results(
-            simulation, settings, out, {"clients": len(data.clients), "seconds": {"data": data_seconds}}
-        )
+        extra = {"clients": len(data.clients), "seconds": {"data": data_seconds}}
+        summary = _write_results(simulation, settings, out, extra)
         for callback in callbacks:
             callback.on_end(directory, Summary.model_validate(summary))
     except BaseException as error:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from gaitway.tasks import Metric, metric_of
 from sim.arena.cells import ArenaCell, table_cells
@@ -52,7 +53,9 @@ After this page you can say what a score of [results.md](results.md) or [conditi
 is spread: every measure of every table, rendered as those pages are.
 """
 MARK = re.compile(r"<!--=(?P<what>[^>]*?)-->(?P<text>.*?)<!--/-->", re.DOTALL)
-"""`<!--=TABLE/SET/ARM/MEASURE-->…<!--/-->` in a document: what stands between is rendered."""
+"""`<!--=TABLE/SET/ARM/MEASURE-->…<!--/-->` in a document: what stands between is rendered.
+
+With `MEASURE-OTHER` it is how far the arm is from another one, and the interval."""
 
 
 class Row(NamedTuple):
@@ -209,21 +212,13 @@ def _metric(row: Row) -> Metric:
 
 def _differences(declaration: Declaration, group: Sequence[Row]) -> dict[str, str]:
     """Compare each arm with the baseline, seed by seed."""
-    base = next(row for row in group if row.arm == declaration.baseline).values(declaration.compared)
+    base = next(row for row in group if row.arm == declaration.baseline)
     shown, tests = dict[str, str](), dict[str, float]()
     for row in group:
-        mine = row.values(declaration.compared)
-        common = np.array([mine[seed] - base[seed] for seed in sorted(mine.keys() & base.keys())])
-        if row.arm == declaration.baseline or not len(common):
-            shown[row.arm] = NOTHING
-            continue
-        common = common * _metric(row).factor
-        low, high, p = interval(common)
-        text = f"{common.mean():+.1f}"
-        if low is not None and high is not None and p is not None:
-            text += f" [{low:+.1f}, {high:+.1f}]"
-            tests[row.arm] = p
-        shown[row.arm] = text
+        shown[row.arm] = NOTHING if row is base else _difference(row, base, declaration.compared)
+        if shown[row.arm] != NOTHING:
+            *_, p = interval(_paired(row, base, declaration.compared))
+            tests |= {row.arm: p} if p is not None else {}
     for arm, p in zip(tests, holm(list(tests.values())), strict=True):
         shown[arm] += f", p {p:.2g}" if p >= 0.001 else ", p < 0.001"
     return shown
@@ -286,12 +281,31 @@ def render_marks(text: str, folder: Path, known: Summaries) -> str:
 def _marked(what: str, folder: Path, known: Summaries) -> str:
     parts = what.split("/")
     if len(parts) != 4:
-        raise SettingsError(f"the mark {what!r}: expected TABLE/SET/ARM/MEASURE")
-    name, data, arm, measure = parts
+        raise SettingsError(f"the mark {what!r}: expected TABLE/SET/ARM/MEASURE, or TABLE/SET/ARM/MEASURE-OTHER")
+    name, data, arm, measured = parts
+    measure, _, other = measured.partition("-")
     declaration = read_declaration(folder / f"{name}.toml")
-    if data not in declaration.sets or arm not in declaration.arms or measure not in MEASURES:
+    arms = declaration.arms
+    if data not in declaration.sets or arm not in arms or measure not in MEASURES or (other and other not in arms):
         raise SettingsError(f"the mark {what!r}: {name} has no such set, arm or measure")
-    text = _value(_row(declaration, data, arm, known), measure)
+    row = _row(declaration, data, arm, known)
+    text = _difference(row, _row(declaration, data, other, known), measure) if other else _value(row, measure)
     if text == NOTHING:
         raise SettingsError(f"the mark {what!r}: no summary backs it; run `python -m sim arena run {name}`")
     return text
+
+
+def _difference(row: Row, other: Row, measure: str) -> str:
+    """Write the mean of an arm's differences to another, seed by seed, and its interval."""
+    common = _paired(row, other, measure)
+    if not len(common):
+        return NOTHING
+    low, high, _ = interval(common)
+    return f"{common.mean():+.1f}" + ("" if low is None or high is None else f" [{low:+.1f}, {high:+.1f}]")
+
+
+def _paired(row: Row, other: Row, measure: str) -> npt.NDArray[np.float64]:
+    """Return an arm's differences to another of the seeds that both have, in points."""
+    mine, theirs = row.values(measure), other.values(measure)
+    common = [mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())]
+    return np.array(common) * (_metric(row).factor if common else 1)

@@ -32,7 +32,7 @@ from sim.sweep.grid import Cell
 from sim.sweep.processes import CellPhase, run_cells
 
 DOCS = Path("docs")
-MARKED = (Path("docs/choosing.md"), Path("docs/privacy.md"), Path("README.md"))
+MARKED = (*(Path(f"docs/{name}.md") for name in ("choosing", "methods", "privacy")), Path("README.md"))
 """Documents whose numbers between marks are rendered."""
 
 app = typer.Typer(no_args_is_help=True, help="Tables of results: declared in experiments/, run, and rendered.")

@@ -75,7 +75,13 @@ def test_numbers_in_documents_are_rendered_and_none_can_be_made_up(folder: Path)
     runs = known(folder, fedavg=[0.8, 0.8, 0.8], local=[None, None, None])
     text = "FedAvg has <!--=two/motionsense/fedavg/own-->99.9<!--/--> here."
     assert "fedavg/own-->80.0<!--/--> here." in render_marks(text, folder, runs)
-    for what in ("two/motionsense/local/own", "two/motionsense/fedavgg/own", "two/own"):
+    both = known(folder, fedavg=[0.8, 0.8, 0.8], local=[0.7, 0.72, 0.68])
+    text = "<!--=two/motionsense/fedavg/own-local-->1<!--/-->"
+    assert ">+10.0 [+5.0, +15.0]<" in render_marks(text, folder, both)  # 2 points of deviation · 4.303 / √3
+    for what in (
+        *("two/motionsense/local/own", "two/motionsense/fedavgg/own", "two/own"),
+        *("two/motionsense/fedavg/own-local", "two/motionsense/fedavg/own-nobody"),
+    ):
         with pytest.raises(SettingsError, match="the mark"):
             render_marks(f"<!--={what}-->1<!--/-->", folder, runs)
 
