@@ -283,7 +283,7 @@ def test_a_key_that_another_process_revokes_is_remembered_for_a_second(
         return anyio.run(callers.find, runtime.database, key)
 
     assert look() == look()
-    assert len(asked) == 1
+    assert [key for _, key, _ in asked].count(made["key"]) == 1  # the server may look its administrator's up again
     admin.post(f"/v1/keys/{made['id']}/revoke")
     now = 0.9 * CACHE_TTL_S
     assert look() is not None
