@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -60,7 +61,7 @@ def run_on_ray(cells: Sequence[Cell], folder: Path) -> Generator[tuple[Cell, Cel
             if is_finished(folder / cell.name):
                 yield cell, CellStatus(CellPhase.SKIPPED)
                 continue
-            gpus = int("cuda" in cell.arguments)
+            gpus = int(any(word.startswith(("cuda", "--device=cuda")) for word in cell.arguments))
             task = ray.remote(_run).options(num_cpus=1 - gpus, num_gpus=gpus, max_retries=RETRIES)
             waiting[task.remote(replace(cell, arguments=_absolute(cell.arguments)))] = cell
         while waiting:
@@ -128,5 +129,8 @@ def _received(ray: Any, reference: Any, cell: Cell, folder: Path) -> CellStatus:
         whole = Path(name) / "run"
         with zipfile.ZipFile(io.BytesIO(found.directory)) as archive:
             archive.extractall(whole)
-        whole.rename(folder / cell.name)
+        unfinished = folder / cell.name  # of a run on this machine that was killed
+        if unfinished.exists():
+            shutil.rmtree(unfinished)
+        whole.rename(unfinished)
     return CellStatus(CellPhase.FINISHED)

@@ -26,6 +26,7 @@ from sim.errors import EngineError
 from sim.run import build_simulation, load_data
 from sim.simulation import Simulation
 from tests.sim.engines.local_rounds import OPTIMIZERS, first_round, gaps, three_steps, too_far
+from tests.sim.local_ray import local_cluster
 from tests.sim.small_runs import first, settings_for
 from tests.sim.test_tasks import simulation
 
@@ -44,27 +45,8 @@ STEPPED_IN_CI = ("har_cnn", "mnist_cnn", "hart_alp")
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    for attempt in range(3):
-        try:
-            _start_cluster()
-            break
-        except Exception:  # of no narrower type: Ray gives its own processes 30 s, too few where cores are scarce
-            ray.shutdown()
-            if attempt == 2:
-                raise
-    yield
-    ray.shutdown()
-
-
-def _start_cluster() -> None:
-    repository = str(Path(__file__).resolve().parents[3])
-    ray.init(
-        "local",
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        runtime_env={"env_vars": {"PYTHONPATH": repository}},
-    )
+    with local_cluster():
+        yield
 
 
 @pytest.fixture(scope="module")

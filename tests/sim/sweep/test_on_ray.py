@@ -11,8 +11,8 @@ import pytest
 from sim.sweep.grid import Cell
 from sim.sweep.on_ray import run_anywhere, run_on_ray
 from sim.sweep.processes import CellPhase, CellStatus, run_cells
+from tests.sim.local_ray import local_cluster
 
-ray = pytest.importorskip("ray", reason="Ray is an extra: pip install 'gaitway[ray]'")
 pytestmark = [
     pytest.mark.ci,
     pytest.mark.service,
@@ -24,16 +24,8 @@ SMALL = ("--data", "synthetic", "--model", "har_features", "--rounds", "1", "--m
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    repository = str(Path(__file__).resolve().parents[3])
-    ray.init(
-        "local",
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        runtime_env={"env_vars": {"PYTHONPATH": repository}},
-    )
-    yield
-    ray.shutdown()
+    with local_cluster():
+        yield
 
 
 def cell(name: str, *words: str) -> Cell:
@@ -49,6 +41,8 @@ def test_a_cell_comes_back_whole_and_one_that_fails_with_its_words(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     good = cell("good", "analytic", "--cache", "windows")
+    Path("runs/good").mkdir(parents=True)
+    Path("runs/good/config.json").write_text("{}")  # of a run here that was killed
     found = played([good, cell("bad", "nobody")], Path("runs"))
     assert (found["good"].phase, found["bad"].phase) == (CellPhase.FINISHED, CellPhase.FAILED)
     assert "nobody" in found["bad"].reason
