@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from sim.arena.declaration import Arm, Declaration, Value
 from sim.arena.summary import CellSummary, Summaries
+from sim.experiment import DEFAULTS
 from sim.run_options import option_words
 
 Options = Mapping[str, Value]
@@ -51,11 +53,11 @@ def _text(value: Value) -> str:
 
 
 def tuning_cells(declaration: Declaration, data: str, name: str, rounds: int | None) -> list[ArenaCell]:
-    """Return the runs that choose an arm's rate; none where it is not tuned."""
+    """Return the runs that choose an arm's tuned options; none where it is not tuned."""
     tuning = declaration.tuning
     if tuning is None or not declaration.arms[name].tune:
         return []
-    return [_cell(declaration, data, name, tuning.seed, rounds, lr) for lr in tuning.lr]
+    return [_cell(declaration, data, name, tuning.seed, rounds, tried) for tried in tuning.combinations()]
 
 
 def stopping_cell(declaration: Declaration, data: str) -> ArenaCell | None:
@@ -63,25 +65,37 @@ def stopping_cell(declaration: Declaration, data: str) -> ArenaCell | None:
     if declaration.stop is None:
         return None
     stop, seed = declaration.stop, declaration.tuning.seed if declaration.tuning else declaration.seeds[0]
-    return _cell(declaration, data, stop.arm, seed, stop.max_rounds, None)
+    return _cell(declaration, data, stop.arm, seed, stop.max_rounds, {})
 
 
 def table_cells(declaration: Declaration, data: str, name: str, known: Summaries) -> list[ArenaCell] | None:
-    """Return an arm's cells, one a seed; None while the runs that choose its rate or rounds are not done."""
+    """Return an arm's cells, one a seed; None while the runs that choose its options or rounds are not done."""
     rounds: int | None = None
     if (stopping := stopping_cell(declaration, data)) is not None:
         curve = known.get(stopping.key)
         if curve is None:
             return None
         rounds = flat_round(declaration, curve)
-    lr: float | None = None
+    chosen: Options = {}
     if tried := tuning_cells(declaration, data, name, rounds):
-        scores = [(known[cell.key].validation, cell) for cell in tried if cell.key in known]
-        if len(scores) < len(tried):
+        if any(cell.key not in known for cell in tried):
             return None
-        best = max((score for score in scores if score[0] is not None), key=lambda pair: pair[0] or 0.0, default=None)
-        lr = float(str((best or scores[0])[1].options["lr"]))
-    return [_cell(declaration, data, name, seed, rounds, lr) for seed in declaration.seeds]
+        best = max(tried, key=lambda cell: _validated(known[cell.key]))
+        chosen = tuned_options(declaration, best)
+    return [_cell(declaration, data, name, seed, rounds, chosen) for seed in declaration.seeds]
+
+
+def tuned_options(declaration: Declaration, cell: ArenaCell) -> Options:
+    """Return what a cell has of the options that the table tunes."""
+    grid = declaration.tuning.grid if declaration.tuning else {}
+    return {option: cell.options.get(option, DEFAULTS.get(option)) for option in grid}
+
+
+def _validated(summary: CellSummary) -> float:
+    """Return a run's score on validation windows, the higher the better; of equal ones the first of a grid is taken."""
+    if summary.validation is None or math.isnan(summary.validation):
+        return -math.inf
+    return summary.validation if summary.higher_is_better else -summary.validation
 
 
 def flat_round(declaration: Declaration, curve: CellSummary) -> int:
@@ -112,9 +126,12 @@ def open_cells(declaration: Declaration, known: Summaries) -> Iterator[ArenaCell
             yield from (cell for cell in (tried if cells is None else cells) if cell.key not in known)
 
 
-def _cell(declaration: Declaration, data: str, name: str, seed: int, rounds: int | None, lr: float | None) -> ArenaCell:
+def _cell(declaration: Declaration, data: str, name: str, seed: int, rounds: int | None, tuned: Options) -> ArenaCell:
     arm: Arm = declaration.arms[name]
     decided: dict[str, Value] = {"rounds": rounds} if rounds is not None else {}
     options = {"data": data, **declaration.options, **decided, **declaration.sets[data], **arm.options}
-    options |= {"lr": lr} if lr is not None else {}
-    return ArenaCell(data, name, seed, {**options, "seed": seed})
+    # A tuned option at its default is left out: a table that is not tuned has the same run under the same key.
+    usual = {} if {"preset", "plan"} & options.keys() else DEFAULTS
+    chosen = {option: value for option, value in tuned.items() if option not in usual or usual[option] != value}
+    rest = {option: value for option, value in options.items() if option not in tuned}
+    return ArenaCell(data, name, seed, {**rest, **chosen, "seed": seed})

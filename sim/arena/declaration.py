@@ -14,11 +14,14 @@
     [arms.fedavg]                   # a row for each arm
     method = "fedavg"
     model = "har_cnn"
-    tune = true                     # the rate of [tuning] that the validation windows choose
+    tune = true                     # the combination of [tuning.grid] that the validation windows choose
 
     [tuning]
     seed = 1000
+
+    [tuning.grid]
     lr = [3e-4, 1e-3, 3e-3]
+    normalization = ["client", "federated"]
 
     [stop]                          # rounds = where this arm's validation curve is flat
     arm = "fedavg"
@@ -29,6 +32,7 @@ An arm's options win over a set's, and a set's over those of every run.
 
 from __future__ import annotations
 
+import itertools
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -55,10 +59,16 @@ class DeclarationPart(BaseModel):
 
 
 class Tuning(DeclarationPart):
-    """The rates that are tried for each arm with `tune`, at one seed that the table itself does not have."""
+    """The options that are tried for each arm with `tune`, at one seed that the table itself does not have."""
 
     seed: Seed = 1000
-    lr: tuple[Annotated[float, Field(gt=0)], ...] = Field(min_length=1, max_length=16)
+    grid: dict[str, Annotated[tuple[Value, ...], Field(min_length=1, max_length=16)]] = Field(
+        min_length=1, max_length=4, description="options of `sim run` and their values, of which all combinations run"
+    )
+
+    def combinations(self) -> list[dict[str, Value]]:
+        """Return the options of each run of an arm."""
+        return [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
 
 
 class StopRule(DeclarationPart):
@@ -74,7 +84,7 @@ class StopRule(DeclarationPart):
 
 
 class Arm(BaseModel):
-    """A row: its options of `sim run`, what it is called, and whether its rate is tuned."""
+    """A row: its options of `sim run`, what it is called, and whether they are tuned."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -116,7 +126,7 @@ class Declaration(DeclarationPart):
         if self.tuning and self.tuning.seed in self.seeds:
             raise ValueError(f"tuning.seed = {self.tuning.seed} is one of the table's own seeds; take another")
         if not self.tuning and (tuned := [name for name, arm in self.arms.items() if arm.tune]):
-            raise ValueError(f"arms.{tuned[0]}.tune: there is no [tuning] that says between which rates")
+            raise ValueError(f"arms.{tuned[0]}.tune: there is no [tuning] that says between which options")
         return self
 
 

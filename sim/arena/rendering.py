@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gaitway.tasks import Metric, metric_of
-from sim.arena.cells import ArenaCell, table_cells
+from sim.arena.cells import ArenaCell, table_cells, tuned_options
 from sim.arena.declaration import Declaration, read_declaration
 from sim.arena.measures import MEASURES
 from sim.arena.rank_figure import rank_figure
@@ -65,7 +65,7 @@ class Row(NamedTuple):
     arm: str
     label: str
     found: Mapping[int, CellSummary]
-    rate: str
+    tuned: str
 
     def values(self, measure: str) -> dict[int, float]:
         """Return a measure by seed, where the run has it."""
@@ -81,11 +81,15 @@ def rows(declaration: Declaration, known: Summaries) -> list[Row]:
 def _row(declaration: Declaration, data: str, name: str, known: Summaries) -> Row:
     arm, cells = declaration.arms[name], table_cells(declaration, data, name, known) or []
     found = {cell.seed: known[cell.key] for cell in cells if cell.key in known}
-    return Row(data, name, arm.label or name, found, _rate(cells) if arm.tune else "")
+    return Row(data, name, arm.label or name, found, _tuned(declaration, cells) if arm.tune else "")
 
 
-def _rate(cells: Sequence[ArenaCell]) -> str:
-    return f"{float(str(cells[0].options['lr'])):g}" if cells else ""
+def _tuned(declaration: Declaration, cells: Sequence[ArenaCell]) -> str:
+    """Write the options that validation windows chose."""
+    chosen = tuned_options(declaration, cells[0]) if cells else {}
+    return ", ".join(
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in chosen.items()
+    )
 
 
 def render(folder: Path, known: Summaries, page: str = "results") -> str:
@@ -180,10 +184,10 @@ def _table(declaration: Declaration, found: Sequence[Row]) -> Iterator[str]:
             if not row.found:
                 continue
             cells = [_value(row, name) for name in declaration.measures]
-            rate = f" (lr {row.rate})" if row.rate else ""
+            tuned = f" ({row.tuned})" if row.tuned else ""
             yield _line(
                 [
-                    f"{data}, {row.label}{rate}{_seeds(declaration, row)}",
+                    f"{data}, {row.label}{tuned}{_seeds(declaration, row)}",
                     *cells,
                     *([against[row.arm]] if several else []),
                 ]

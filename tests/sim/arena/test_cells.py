@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sim.arena.cells import flat_round, open_cells, table_cells
+from sim.arena.cells import flat_round, open_cells, table_cells, tuned_options
 from sim.arena.declaration import Declaration, read_declaration
 from sim.arena.summary import CellSummary
 from sim.errors import SettingsError
@@ -57,16 +57,42 @@ def test_options_in_another_order_are_the_same_run_and_other_values_are_not() ->
     assert next(open_cells(longer, {})).key != key
 
 
-def test_a_rate_is_chosen_by_validation_at_a_seed_that_the_table_lacks() -> None:
+def test_options_are_chosen_by_validation_at_a_seed_that_the_table_lacks() -> None:
     tuned = {"fedavg": {"method": "fedavg", "model": "har_cnn", "tune": True}}
-    table = declared(arms=tuned, tuning={"seed": 7, "lr": [0.001, 0.003]})
+    table = declared(arms=tuned, tuning={"seed": 7, "grid": {"lr": [0.001, 0.003]}})
     tried = list(open_cells(table, {}))
-    assert [(cell.seed, cell.options["lr"]) for cell in tried] == [(7, 0.001), (7, 0.003)]
+    assert [(cell.seed, tuned_options(table, cell)["lr"]) for cell in tried] == [(7, 0.001), (7, 0.003)]
     known = {tried[0].key: summary(0.6), tried[1].key: summary(0.7)}
     assert table_cells(table, "motionsense", "fedavg", {tried[0].key: summary(0.9)}) is None
     cells = table_cells(table, "motionsense", "fedavg", known)
     assert cells is not None
     assert {(cell.seed, cell.options["lr"]) for cell in cells} == {(0, 0.003), (1, 0.003)}
+
+
+def test_a_tuned_option_at_its_default_is_the_run_of_a_table_without_tuning() -> None:
+    tuned = {"fedavg": {"method": "fedavg", "model": "har_cnn", "lr": 0.5, "tune": True}}
+    first, second = open_cells(declared(arms=tuned, tuning={"seed": 7, "grid": {"lr": [0.001, 0.003]}}), {})
+    plain = next(open_cells(declared(seeds=[7]), {}))
+    assert (first.key == plain.key, second.key == plain.key) == (True, False)
+
+
+def test_all_combinations_of_a_grid_run_and_the_lowest_loss_or_the_highest_score_is_taken() -> None:
+    tuned = {"fedavg": {"method": "fedavg", "model": "har_cnn", "lr": 1.0, "tune": True}}
+    grid = {"lr": [0.001, 0.003], "normalization": ["client", "federated"]}
+    table = declared(arms=tuned, tuning={"seed": 7, "grid": grid})
+    tried = list(open_cells(table, {}))
+    assert [dict(tuned_options(table, cell)) for cell in tried] == [
+        {"lr": lr, "normalization": whose} for lr in grid["lr"] for whose in grid["normalization"]
+    ]
+    scores = (0.4, None, 0.7, float("nan"))
+    for higher_is_better, expected in ((True, (0.003, "client")), (False, (0.001, "client"))):
+        known = {
+            cell.key: summary(score).model_copy(update={"higher_is_better": higher_is_better})
+            for cell, score in zip(tried, scores, strict=True)
+        }
+        cells = table_cells(table, "motionsense", "fedavg", known)
+        assert cells is not None
+        assert {tuple(tuned_options(table, cell).values()) for cell in cells} == {expected}
 
 
 def test_all_arms_run_until_one_curve_is_flat() -> None:
@@ -91,7 +117,7 @@ def test_a_curve_that_still_climbs_goes_to_the_end() -> None:
         ({"measures": ["owns"]}, "did you mean own"),
         ({"seeds": [1, 1]}, "twice"),
         ({"arms": {"fedavg": {"method": "fedavg", "tune": True}}}, "no .tuning."),
-        ({"tuning": {"seed": 1, "lr": [0.1]}}, "take another"),
+        ({"tuning": {"seed": 1, "grid": {"lr": [0.1]}}}, "take another"),
     ],
 )
 def test_a_slip_is_said_before_anything_runs(changes: dict[str, Any], word: str) -> None:
