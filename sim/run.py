@@ -36,7 +36,7 @@ from sim.attacks import Attack, check_attack, sends_sums
 from sim.baselines import Baseline
 from sim.data.federated_data import FederatedData
 from sim.data.few_labels import with_few_labels
-from sim.data.holdout import leave_clients_out
+from sim.data.holdout import keep_known_classes, leave_clients_out
 from sim.data.pooling import pooled
 from sim.data.scaling import scaled
 from sim.data.sources import Progress, get_source
@@ -172,7 +172,8 @@ def load_data(settings: Experiment, root: Path | None, cache: Path | None, progr
     _begin_computing(settings)
     data, seed = get_source(settings.dataset).load(settings, root, cache, progress), settings.training.seed
     task = task_from_json(settings.task)
-    data = scaled(leave_clients_out(data, settings.holdout, seed), settings.scale, seed, task)
+    data = keep_known_classes(leave_clients_out(data, settings.holdout, seed), settings.holdout, task)
+    data = scaled(data, settings.scale, seed, task)
     return with_few_labels(data, task, settings.labelled_per_class, settings.labelled_clients, seed)
 
 

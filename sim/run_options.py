@@ -65,10 +65,11 @@ class RunOptions(TypedDict, total=False):
         Option(
             "data",
             DATA,
-            "leave-subjects-out:K, leave-devices-out:K or leave-clients-out:K (or names for K, or 1/K: one of K "
-            "groups of all, which seeds 0 to K - 1 hold out once each): new users, scored at the end without and with "
-            "their first 1, 2, 5 and 10 examples of each class, also with the phone upside down and turned at random, "
-            "and with worse sensors by --set holdout.worse_sensors=true.",
+            "leave-subjects-out:K, leave-devices-out:K or leave-clients-out:K (or names for K, with * for any letters, "
+            "or 1/K: one of K groups of all, which seeds 0 to K - 1 hold out once each): new users, scored at the end "
+            "without and with their first 1, 2, 5 and 10 examples of each class, also with the phone upside down and "
+            "turned at random, with worse sensors by --set holdout.worse_sensors=true, and on activities alone that "
+            "others train by --set holdout.known_classes=true.",
         ),
     ]
     scale: Annotated[

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import torch
 from pydantic import Field
 
 from federation.plan import Strict
 from federation.seeds import generator
+from federation.tasks.task import Task
 from har_pipeline import WindowedDataset, leave_devices_out, leave_subjects_out
 from sim.data.federated_data import FederatedData
 from sim.errors import SettingsError
@@ -34,6 +37,8 @@ FOLD = r"^1/[1-9][0-9]{0,3}$"
 class Holdout(Strict):
     """Whom to hold out: so many, drawn by the seed; the named ones; or 1/K, one of K groups of all, by the seed.
 
+    In a name `*` stands for any letters: `ucihar-*` are all subjects of one set of several.
+
     The groups are the same whatever the seed: seeds 0 to K − 1 hold everybody out once, as in a cross-validation.
     """
 
@@ -42,6 +47,9 @@ class Holdout(Strict):
         description="how many, 1/K, or their names"
     )
     epochs: int = Field(default=20, ge=1, description="epochs of a new client's personalization")
+    known_classes: bool = Field(
+        default=False, description="score them only on examples of classes that some member's training examples have"
+    )
     worse_sensors: bool = Field(
         default=False, description="score them with worse sensors, too (`sim.data.other_phones`)"
     )
@@ -66,9 +74,26 @@ def leave_out(dataset: WindowedDataset, holdout: Holdout | None, seed: int) -> S
     if holdout is None or holdout.kind == "leave-clients-out":
         return tuple(dataset.clients)
     by_subject, out = holdout.kind == "leave-subjects-out", holdout.out
-    leave = leave_subjects_out if by_subject else leave_devices_out
-    whom = one_fold(dataset.subjects if by_subject else dataset.devices, out, seed) if isinstance(out, str) else out
-    return leave(dataset, whom, seed=seed)[0]
+    leave, known = (leave_subjects_out, dataset.subjects) if by_subject else (leave_devices_out, dataset.devices)
+    match out:
+        case str(fold):
+            out = tuple(one_fold(known, fold, seed))
+        case tuple(names):
+            out = matching(known, names)
+    return leave(dataset, out, seed=seed)[0]
+
+
+def matching(known: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names, and for one with `*` those of `known` that it stands for.
+
+    Raises:
+        SettingsError: if it stands for none.
+    """
+    every = sorted(known)
+    found = [fnmatch.filter(every, name) if "*" in name else [name] for name in names]
+    if nothing := [name for name, some in zip(names, found, strict=True) if not some]:
+        raise SettingsError(f"--holdout: {nothing[0]!r} matches none of {', '.join(every[:12])}")
+    return tuple(dict.fromkeys(name for some in found for name in some))
 
 
 def one_fold(names: Iterable[str], fold: str, seed: int) -> list[str]:
@@ -100,8 +125,8 @@ def leave_clients_out(data: FederatedData, holdout: Holdout | None, seed: int) -
             out = _drawn(data, count, seed)
         case str(fold):
             out = one_fold(data.clients, fold, seed)
-        case names:
-            out = names
+        case tuple(names):
+            out = matching(data.clients, names)
     if strange := sorted(set(out) - data.clients.keys()):
         raise SettingsError(f"leave-clients-out: there is no client {strange[0]!r}")
     staying = {name: client for name, client in data.clients.items() if name not in out}
@@ -113,6 +138,28 @@ def leave_clients_out(data: FederatedData, holdout: Holdout | None, seed: int) -
     new_statistics = {name: known[name] for name in new_clients}
     found = replace(data, clients=staying, statistics=staying_statistics)
     return replace(found, new_clients=new_clients, new_statistics=new_statistics)
+
+
+def keep_known_classes(data: FederatedData, holdout: Holdout | None, task: Task) -> FederatedData:
+    """Take from new clients, where the holdout says so, what nobody who trains has a training example of.
+
+    Raises:
+        SettingsError: if new clients have nothing else.
+    """
+    if holdout is None or not holdout.known_classes:
+        return data
+    known = torch.cat([client.classes("train", task) for client in data.clients.values()])
+    new_clients = {}
+    for name, client in data.new_clients.items():
+        train, test, validation = (
+            torch.isin(client.classes(part, task), known).nonzero().flatten()
+            for part in ("train", "test", "validation")
+        )
+        if len(test):
+            new_clients[name] = client.taken(train, test, validation)
+    if not new_clients:
+        raise SettingsError("--set holdout.known_classes: new clients have no class in common with those who train")
+    return replace(data, new_clients=new_clients)
 
 
 def _drawn(data: FederatedData, count: int, seed: int) -> list[str]:

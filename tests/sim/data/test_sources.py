@@ -13,13 +13,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from federation.records import Examples
 from federation.tasks.classification import Classification
 from har_pipeline import Recording, dataset_labels
 from har_pipeline.readers import READERS
 from sim.cli.app import app
 from sim.cli.options import assignments, build_experiment
-from sim.data.federated_data import FederatedData
-from sim.data.holdout import one_fold
+from sim.data.federated_data import ClientData, FederatedData
+from sim.data.holdout import Holdout, keep_known_classes, one_fold
 from sim.data.partitions import class_counts
 from sim.data.pooling import pooled
 from sim.data.repartition import current_partition
@@ -219,12 +220,43 @@ def test_new_clients_add_nothing_to_the_statistics(cache: Path) -> None:
     assert own.statistics.keys() == held.clients.keys()
 
 
+def test_a_pattern_holds_out_every_subject_that_it_matches(cache: Path) -> None:
+    held = recordings(cache, holdout="leave-subjects-out:*1")
+    assert {name.partition("_")[0] for name in held.new_clients} == {"s01"}
+
+
+def test_new_clients_keep_only_what_somebody_trains_on_where_the_holdout_says_so() -> None:
+    def having(*labels: int) -> Examples:
+        return Examples(torch.arange(len(labels)).float().reshape(-1, 1), torch.tensor(labels))
+
+    data = FederatedData(
+        ("walk", "run", "sit"),
+        {"ann": ClientData(having(0, 0), having(0, 2)), "bob": ClientData(having(2), having(0))},
+        {},
+        False,
+        {"eve": ClientData(having(1, 0, 2), having(1, 2, 1)), "ida": ClientData(having(1), having(1))},
+    )
+    asked = Holdout(kind="leave-clients-out", out=2, known_classes=True)
+    held = keep_known_classes(data, asked, Classification())
+    assert list(held.new_clients) == ["eve"]
+    eve = held.new_clients["eve"]
+    assert (eve.train.y.tolist(), eve.test.y.tolist(), eve.test.x.tolist()) == ([0, 2], [2], [[1.0]])
+    with pytest.raises(SettingsError, match="no class in common"):
+        keep_known_classes(replace(data, new_clients={"ida": data.new_clients["ida"]}), asked, Classification())
+    everything = asked.model_copy(update={"known_classes": False})
+    assert keep_known_classes(data, everything, Classification()) is data
+
+
 def test_clients_of_any_data_can_be_held_out(cache: Path) -> None:
     given = {"model": "dense", "set": TASKS}
     held = load_data(settings_of("synthetic_logistic", holdout="leave-clients-out:1", **given), None, None, None)
     assert (len(held.clients), len(held.new_clients)) == (3, 1)
     named = settings_of("synthetic_logistic", holdout="leave-clients-out:client-002,", **given)
     assert list(load_data(named, None, None, None).new_clients) == ["client-002"]
+    some = settings_of("synthetic_logistic", holdout="leave-clients-out:*-001,*-002", **given)
+    assert list(load_data(some, None, None, None).new_clients) == ["client-001", "client-002"]
+    with pytest.raises(SettingsError, match="'x\\*' matches none of client-000"):
+        load_data(settings_of("synthetic_logistic", holdout="leave-clients-out:x*", **given), None, None, None)
     with pytest.raises(SettingsError, match="know no subjects or devices; use leave-clients-out"):
         load_data(settings_of("synthetic_logistic", holdout="leave-devices-out:1", **given), None, None, None)
     with pytest.raises(SettingsError, match="cannot hold 4 of 4 clients out"):
