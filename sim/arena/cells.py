@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
-from sim.arena.declaration import Arm, Declaration, Value
+from sim.arena.declaration import PRETRAINED, Arm, Declaration, Value
 from sim.arena.summary import CellSummary, Summaries
 from sim.experiment import DEFAULTS
 from sim.run_options import option_words
@@ -21,12 +22,16 @@ Options = Mapping[str, Value]
 
 
 class ArenaCell(NamedTuple):
-    """One run; `group` is what the table calls its data set, "camvid by drive" for instance."""
+    """One run; `group` is what the table calls its data set, "camvid by drive" for instance.
+
+    `pretrained` is the run whose network it starts from, which its option `init` names by its key.
+    """
 
     group: str
     arm: str
     seed: int
     options: Options
+    pretrained: ArenaCell | None = None
 
     @property
     def key(self) -> str:
@@ -41,6 +46,18 @@ class ArenaCell(NamedTuple):
         for name, value in self.options.items():
             words += ["--set", f"{name}={_text(value)}"] if "." in name else option_words(name, value)
         return tuple(words)
+
+
+def pretrained_key(arguments: Sequence[str]) -> str | None:
+    """Return the key of the run that a cell with these arguments starts from, if it does."""
+    return next((word.removeprefix(PRETRAINED) for word in arguments if word.startswith(PRETRAINED)), None)
+
+
+def with_pretrained(arguments: Sequence[str], runs: Path) -> tuple[str, ...]:
+    """Return a cell's arguments for a machine on which the run that it starts from lies in the folder `runs`."""
+    return tuple(
+        str(runs / word.removeprefix(PRETRAINED)) if word.startswith(PRETRAINED) else word for word in arguments
+    )
 
 
 def digest(options: Options) -> str:
@@ -134,4 +151,11 @@ def _cell(declaration: Declaration, data: str, name: str, seed: int, rounds: int
     usual = {} if {"preset", "plan"} & options.keys() else DEFAULTS
     chosen = {option: value for option, value in tuned.items() if option not in usual or usual[option] != value}
     rest = {option: value for option, value in options.items() if option not in tuned}
-    return ArenaCell(data, name, seed, {**rest, **chosen, "seed": seed})
+    pretrained = _pretraining(declaration, data, arm.pretraining, seed) if arm.pretraining else None
+    start: dict[str, Value] = {"init": PRETRAINED + pretrained.key} if pretrained else {}
+    return ArenaCell(data, name, seed, {**rest, **chosen, **start, "seed": seed}, pretrained)
+
+
+def _pretraining(declaration: Declaration, data: str, name: str, seed: int) -> ArenaCell:
+    pretraining = declaration.pretraining[name]
+    return ArenaCell(data, name, seed, {"data": pretraining.data[data], **pretraining.options, "seed": seed})

@@ -23,6 +23,11 @@
     lr = [3e-4, 1e-3, 3e-3]
     normalization = ["client", "federated"]
 
+    [pretraining.mae]               # a run without labels that arms start from: init = "pretrained:mae"
+    task = "masked_reconstruction"
+    method = "centralized"
+    data = {motionsense = "ucihar+spsw"}  # by the table's data set
+
     [stop]                          # rounds = where this arm's validation curve is flat
     arm = "fedavg"
     max_rounds = 100
@@ -48,6 +53,9 @@ FOLDER = Path("experiments")
 """Where declarations lie, from the root of a checkout."""
 DEFAULT_MEASURES = ("own", "others", "server", *MEASURES_OF_NEW, "worst_tenth", "upload_mb", "seconds")
 
+PRETRAINED = "pretrained:"
+"""Before the name of a pretraining in a declaration, and before the key of its run in a cell."""
+
 Value = str | int | float | bool | None | list[Any]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -69,6 +77,19 @@ class Tuning(DeclarationPart):
     def combinations(self) -> list[dict[str, Value]]:
         """Return the options of each run of an arm."""
         return [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
+
+
+class Pretraining(BaseModel):
+    """A run whose network arms with `init = "pretrained:NAME"` start from, of the same seed."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    data: dict[str, str] = Field(description="what it learns from, by the table's data set")
+
+    @property
+    def options(self) -> Mapping[str, Value]:
+        """Options of `sim run`, but for the data."""
+        return self.__pydantic_extra__ or {}
 
 
 class StopRule(DeclarationPart):
@@ -96,6 +117,12 @@ class Arm(BaseModel):
         """Options of `sim run`."""
         return self.__pydantic_extra__ or {}
 
+    @property
+    def pretraining(self) -> str | None:
+        """The name of the pretraining that it starts from."""
+        init = str(self.options.get("init", ""))
+        return init.removeprefix(PRETRAINED) if init.startswith(PRETRAINED) else None
+
 
 class Declaration(DeclarationPart):
     """One table."""
@@ -112,6 +139,7 @@ class Declaration(DeclarationPart):
     sets: dict[str, dict[str, Value]] = Field(min_length=1, max_length=32)
     arms: dict[str, Arm] = Field(min_length=1, max_length=64)
     tuning: Tuning | None = None
+    pretraining: dict[str, Pretraining] = Field(default_factory=dict)
     stop: StopRule | None = None
 
     @model_validator(mode="after")
@@ -119,6 +147,10 @@ class Declaration(DeclarationPart):
         for measure in (*self.measures, self.compared):
             _require(measure, MEASURES, "measures")
         _require(self.baseline, self.arms, "baseline")
+        for name in filter(None, (arm.pretraining for arm in self.arms.values())):
+            _require(name, self.pretraining, "init")
+            for data in self.sets:
+                _require(data, self.pretraining[name].data, f"pretraining.{name}.data")
         if self.stop:
             _require(self.stop.arm, self.arms, "stop.arm")
         if len(set(self.seeds)) < len(self.seeds):

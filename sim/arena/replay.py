@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from sim.arena.cells import pretrained_key
 from sim.arena.measures import MEASURES
 from sim.arena.summary import CellSummary, Summaries
 from sim.errors import SettingsError
@@ -25,7 +26,7 @@ class ScoreDifference(NamedTuple):
 
 
 def draw_cell(known: Summaries, max_seconds: float, seed: int) -> str:
-    """Draw one of the cells that took no longer on a CPU.
+    """Draw one of the cells that took no longer on a CPU, and did not start from another one.
 
     Raises:
         SettingsError: if there is none.
@@ -33,7 +34,9 @@ def draw_cell(known: Summaries, max_seconds: float, seed: int) -> str:
     cheap = sorted(
         key
         for key, each in known.items()
-        if each.device == "cpu" and (each.measures.get("seconds") or max_seconds) < max_seconds
+        if each.device == "cpu"
+        and pretrained_key(each.arguments) is None
+        and (each.measures.get("seconds") or max_seconds) < max_seconds
     )
     if not cheap:
         raise SettingsError(f"no summary is of a run of less than {max_seconds:g} s on a CPU; raise --max-seconds")

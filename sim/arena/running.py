@@ -8,9 +8,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from sim.arena.cells import ArenaCell, open_cells
+from sim.arena.cells import ArenaCell, open_cells, with_pretrained
 from sim.arena.declaration import Declaration
 from sim.arena.summary import read_summaries, summarize, write_summary
+from sim.networks.initialization import global_model_of
 from sim.results.run_directory import RunDirectory
 from sim.sweep.grid import Cell
 from sim.sweep.on_ray import run_anywhere
@@ -39,7 +40,8 @@ def run_table(
 ) -> Mapping[str, str]:
     """Run what is missing, `jobs` at a time, until nothing more can be; return why cells failed, by their keys.
 
-    First the runs that decide how long the others are, then those that choose rates, then the table's own.
+    First the runs that decide how long the others are, then those that choose rates, then the table's own; before each
+    of them the pretraining that it starts from.
     """
     failed: dict[str, str] = {}
     while cells := _unique(
@@ -47,8 +49,15 @@ def run_table(
         for cell in open_cells(declaration, read_summaries(places.summaries))
         if only(cell) and cell.key not in failed
     ):
+        failed |= _run(_pretrainings(cells, places), places, jobs, show)
         failed |= _run(cells, places, jobs, show)
     return failed
+
+
+def _pretrainings(cells: Iterable[ArenaCell], places: Places) -> list[ArenaCell]:
+    """Return the runs that cells start from and that do not lie here, whether or not a summary of them does."""
+    needed = _unique(cell.pretrained for cell in cells if cell.pretrained)
+    return [cell for cell in needed if not global_model_of(places.runs / cell.key).is_file()]
 
 
 def _unique(cells: Iterable[ArenaCell]) -> list[ArenaCell]:
@@ -74,7 +83,7 @@ def as_run(cell: ArenaCell, places: Places) -> Cell:
     where = ["--cache", str(places.cache), *(["--device", places.device] if places.device != "cpu" else [])]
     if places.data_root is not None and cell.options["data"] != "synthetic":
         where += ["--data-root", str(places.data_root)]
-    return Cell(cell.key, {}, (*cell.arguments, *where))
+    return Cell(cell.key, {}, (*with_pretrained(cell.arguments, places.runs), *where))
 
 
 def commit_name() -> str:

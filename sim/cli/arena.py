@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from gaitway.exit_codes import ExitCode
 from gaitway.files import write_file
 from gaitway.progress import ProgressDisplay
-from sim.arena.cells import ArenaCell
+from sim.arena.cells import ArenaCell, pretrained_key, with_pretrained
 from sim.arena.declaration import FOLDER as TABLES
 from sim.arena.declaration import read_declaration
 from sim.arena.rendering import FIGURES, HEADS, render, render_figures, render_marks, render_measures
@@ -112,11 +112,14 @@ def render_command(
 
 @app.command("cell")
 def cell_command(key: Annotated[str, typer.Argument(help="A summary's name in docs/results.")]) -> None:
-    """Print the command that makes one cell again, and what came of it."""
+    """Print the command that makes one cell again, after that of its pretraining if it has one, and what came of it."""
     with cli_errors():
         summary = _summary(key)
-        words = ["python", "-m", "sim", "run", *summary.arguments, "--data-root", "DATA", "--out", "DIR"]
-        typer.echo(shlex.join(words))
+        first = pretrained_key(summary.arguments)
+        for name in filter(None, (first, key)):
+            words = with_pretrained(_summary(name).arguments, Path("RUNS"))
+            out = f"RUNS/{name}" if first else "DIR"
+            typer.echo(shlex.join(["python", "-m", "sim", "run", *words, "--data-root", "DATA", "--out", out]))
         for name, value in summary.measures.items():
             typer.echo(f"{name}: {'none' if value is None else f'{value:.4f}'}")
         typer.echo(f"made on {summary.date} from commit {summary.commit}: {summary.hardware}")
@@ -154,8 +157,11 @@ def _summary(key: str) -> CellSummary:
 
 
 def _made_again(key: str, before: CellSummary, folder: Path, data_root: Path | None, cache: Path) -> CellSummary:
+    if first := pretrained_key(before.arguments):
+        _made_again(first, _summary(first), folder, data_root, cache)
     where = ["--cache", str(cache), *(["--data-root", str(data_root)] if data_root else [])]
-    for cell, status in run_cells([Cell(key, {}, (*before.arguments, *where))], folder, 1):
+    arguments = (*with_pretrained(before.arguments, folder), *where)
+    for cell, status in run_cells([Cell(key, {}, arguments)], folder, 1):
         if status.phase is CellPhase.FAILED:
             raise SettingsError(f"{cell.name} failed: {status.reason}")
     return summarize(RunDirectory(folder / key), before.arguments, commit_name())

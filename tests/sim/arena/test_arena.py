@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import date
 from pathlib import Path
 
@@ -66,6 +67,52 @@ def test_a_table_is_run_once_rendered_and_replayed(checkout: Path) -> None:
     wrong["measures"]["own"] += 0.05
     path.write_text(json.dumps(wrong))
     assert CliRunner().invoke(app, ["arena", "replay"]).exit_code == 1
+
+
+PRETRAINED = """
+[arms.linear]
+method = "analytic"
+model = "hart"
+init = "pretrained:mae"
+[pretraining.mae]
+task = "masked_reconstruction"
+method = "centralized"
+model = "hart"
+rounds = 1
+"data.subjects" = 2
+"data.phones" = 1
+"data.places" = 1
+"data.minutes" = 2
+"model.blocks" = 1
+"model.feature_dim" = 16
+"model.mlp" = 16
+"model.head_width" = 16
+data = {synthetic = "synthetic"}
+"""
+
+
+@pytest.mark.ci  # four runs in processes of their own
+def test_a_cell_that_starts_from_a_pretraining_brings_it_along(checkout: Path) -> None:
+    table = TABLE.replace('"model.channels" = [8, 8]\n"model.feature_dim" = 16\n', "")
+    small = PRETRAINED.partition('"model.blocks"')[2].partition("data =")[0]
+    arm = PRETRAINED.replace("init =", f'"model.blocks"{small}init =')
+    (checkout / "experiments/tiny.toml").write_text(table + arm)
+    ran = CliRunner().invoke(app, ["arena", "run", "tiny", "--arm", "linear"])
+    assert ran.exit_code == 0, ran.output
+    found = read_summaries(checkout / "docs/results")
+    (key,) = (key for key in found if "analytic" in key)
+    printed = CliRunner().invoke(app, ["arena", "cell", key]).output.splitlines()
+    assert [line.split()[2:4] for line in printed[:2]] == [["sim", "run"]] * 2
+    (first,) = found.keys() - {key}
+    assert f"--out RUNS/{first}" in printed[0]
+    assert f"--init RUNS/{first}" in printed[1]
+    shutil.rmtree(checkout / "runs")
+    (checkout / "docs/results" / f"{key}.json").unlink()
+    assert CliRunner().invoke(app, ["arena", "run", "tiny", "--arm", "linear"]).exit_code == 0
+    again = CliRunner().invoke(app, ["arena", "replay", key])
+    assert again.exit_code == 0, again.output
+    nothing_else = CliRunner().invoke(app, ["arena", "replay", "--max-seconds", "0.2"])
+    assert nothing_else.exit_code == 2
 
 
 def test_a_slip_is_said_in_words(checkout: Path) -> None:

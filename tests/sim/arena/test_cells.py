@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sim.arena.cells import flat_round, open_cells, table_cells, tuned_options
+from sim.arena.cells import flat_round, open_cells, pretrained_key, table_cells, tuned_options, with_pretrained
 from sim.arena.declaration import Declaration, read_declaration
 from sim.arena.summary import CellSummary
 from sim.errors import SettingsError
@@ -82,7 +83,7 @@ def test_all_combinations_of_a_grid_run_and_the_lowest_loss_or_the_highest_score
     table = declared(arms=tuned, tuning={"seed": 7, "grid": grid})
     tried = list(open_cells(table, {}))
     assert [dict(tuned_options(table, cell)) for cell in tried] == [
-        {"lr": lr, "normalization": whose} for lr in grid["lr"] for whose in grid["normalization"]
+        {"lr": lr, "normalization": whose} for lr in (0.001, 0.003) for whose in ("client", "federated")
     ]
     scores = (0.4, None, 0.7, float("nan"))
     for higher_is_better, expected in ((True, (0.003, "client")), (False, (0.001, "client"))):
@@ -93,6 +94,42 @@ def test_all_combinations_of_a_grid_run_and_the_lowest_loss_or_the_highest_score
         cells = table_cells(table, "motionsense", "fedavg", known)
         assert cells is not None
         assert {tuple(tuned_options(table, cell).values()) for cell in cells} == {expected}
+
+
+def with_encoder(**changes: Any) -> Declaration:
+    encoder = {
+        "task": "masked_reconstruction",
+        "method": "centralized",
+        "model": "hart",
+        "data": {"motionsense": "spsw"},
+    }
+    arms = {
+        "fedavg": {"method": "fedavg", "model": "hart"},
+        "linear": {"method": "analytic", "model": "hart", "init": "pretrained:mae"},
+    }
+    return declared(**{"arms": arms, "pretraining": {"mae": encoder}, **changes})
+
+
+def test_a_cell_starts_from_the_pretraining_of_its_seed_wherever_runs_lie() -> None:
+    plain, _, first, second = open_cells(with_encoder(), {})
+    assert plain.pretrained is None
+    assert first.pretrained is not None
+    assert second.pretrained is not None
+    assert first.pretrained.arguments == (
+        "--data", "spsw", "--task", "masked_reconstruction", "--method", "centralized", "--model", "hart", "--seed", "0"
+    )  # fmt: skip
+    assert (first.pretrained.seed, second.pretrained.seed) == (0, 1)
+    assert pretrained_key(first.arguments) == first.pretrained.key
+    assert pretrained_key(plain.arguments) is None
+    words = with_pretrained(first.arguments, Path("runs"))
+    assert words[words.index("--init") + 1] == f"runs/{first.pretrained.key}"
+
+
+def test_another_pretraining_makes_another_cell() -> None:
+    longer = dict(with_encoder().pretraining["mae"].model_dump(), rounds=7)
+    ours, theirs = (list(open_cells(one, {})) for one in (with_encoder(), with_encoder(pretraining={"mae": longer})))
+    assert ours[0].key == theirs[0].key
+    assert ours[2].key != theirs[2].key
 
 
 def test_all_arms_run_until_one_curve_is_flat() -> None:
@@ -117,6 +154,7 @@ def test_a_curve_that_still_climbs_goes_to_the_end() -> None:
         ({"measures": ["owns"]}, "did you mean own"),
         ({"seeds": [1, 1]}, "twice"),
         ({"arms": {"fedavg": {"method": "fedavg", "tune": True}}}, "no .tuning."),
+        ({"arms": {"fedavg": {"method": "fedavg", "init": "pretrained:mae"}}}, "init: 'mae' is not known"),
         ({"tuning": {"seed": 1, "grid": {"lr": [0.1]}}}, "take another"),
     ],
 )
