@@ -122,6 +122,11 @@ class Method:
         return 180.0
 
     @property
+    def copies_with_sensor_loss(self) -> bool:
+        """Whether it sums over one more copy of each window, whose second sensor reads nothing."""
+        return False
+
+    @property
     def mixes_architectures(self) -> bool:
         """Whether clients of one federation may have different networks, as long as their features agree."""
         return False

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from federation.method import Method
 from federation.methods import METHODS, method_from_json, method_to_json
 from federation.methods.fedali import GLOBAL, LOCAL
-from federation.plan import rotation_incompatibility
+from federation.plan import window_change_incompatibility
 from federation.privacy.accounting import epsilon_of_epochs, epsilon_of_rounds
 from federation.privacy.differential_privacy import check_private
 from federation.privacy.example_level import check_example_noise
@@ -198,7 +198,7 @@ def build_simulation(
     if settings.gradient_dissimilarity and (method.pools_data or not method.has_global_model):
         why = "has one client" if method.pools_data else "sends no model that all clients start a round from"
         raise SettingsError(f"--gradient-dissimilarity: {method.name} {why}, so there is nothing to compare")
-    if reason := rotation_incompatibility(settings):
+    if reason := window_change_incompatibility(settings):
         raise SettingsError(reason)
     check_private(method, settings.rounds)
     check_example_noise(method, settings.training)

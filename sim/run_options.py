@@ -230,7 +230,9 @@ class RunOptions(TypedDict, total=False):
             TRAINING,
             "Of images, and of masks with them, anew each time they are trained on: flip=0.5 (how likely left and "
             "right change sides), padding=4 (pixels at each side, before a crop), scale=0.5:2 (factor, before a crop), "
-            "brightness, contrast, saturation (0.2: by a fifth at most), or some of them: flip=0.5,padding=4.",
+            "brightness, contrast, saturation (0.2: by a fifth at most), or some of them: flip=0.5,padding=4. Of "
+            "windows rotation=0.5 (how likely one is turned; degrees=60: by 60 at most), sensor_loss=0.3 (how likely "
+            "one has no gyroscope).",
             ("training", "augmentation"),
         ),
     ]

@@ -289,7 +289,7 @@ def initial_client_of(plan: Plan, spec: ModelSpec, max_model_bytes: int) -> Clie
             f"but plan.training.feature_dim is {plan.training.feature_dim}"
         )
     kinds = MODELS[spec.name].input_kinds
-    if not plan.training.augmentation.is_off and "image" not in kinds:
+    if plan.training.augmentation.is_of_images and "image" not in kinds:
         raise UnprocessableError(
             f"plan.training.augmentation: {plan.training.augmentation} is for images, and {spec.name!r} takes "
             f"{' or '.join(kinds)} examples; leave it out"

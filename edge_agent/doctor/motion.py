@@ -29,7 +29,11 @@ def check_motion(acc: np.ndarray, gyro: np.ndarray, rate_hz: float | None) -> It
         return
     still = float(size.std()) < REST_SPREAD
     yield from gravity(float(np.median(size)), still=still)
-    yield from rotation(float(np.linalg.norm(np.nanmean(gyro, axis=0))), still=still)
+    if len(gyro) > 1 and (gyro == gyro[0]).all():
+        todo = "is there one, and is the right column read? A model that had one to learn from needs it"
+        yield warning("gyroscope", f"it reads the same in all of {len(gyro)} samples", todo)
+    else:
+        yield from rotation(float(np.linalg.norm(np.nanmean(gyro, axis=0))), still=still)
     yield rate(rate_hz)
 
 

@@ -272,8 +272,9 @@ class SumsRuntime:
 def _needs_torch(job: Job, data: LocalData) -> str:
     if job.plan.method.get("name") != METHOD:
         return f"the method {job.plan.method.get('name')} is not {METHOD}"
-    if RidgeOptions.of(job.plan.method).rotations:
-        return "method.rotations adds turned windows to the sums"
+    options = RidgeOptions.of(job.plan.method)
+    if options.rotations or options.sensor_loss:
+        return "method.rotations and method.sensor_loss add changed windows to the sums"
     if data.statistics is not None:
         return "the plan normalizes windows by the device's own statistics"
     return ""

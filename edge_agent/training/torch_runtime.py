@@ -38,7 +38,7 @@ from federation.training.client_round import steps_of, train_one
 from federation.training.forward import Network, initial_client, initial_model, network
 from federation.training.local_round import LocalRound, Setup
 from federation.training.prediction import answer, measure, predict, task_mismatch
-from federation.training.rotation import ChannelScale
+from federation.training.window_changes import ChannelScale
 from federation.tree import map_tree
 from federation.wire import uploads
 from federation.wire.schema import check_tree, schema_of, size_limit, upload_schema

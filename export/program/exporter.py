@@ -139,8 +139,8 @@ def _check_exportable(setup: Setup) -> None:
         raise ProgramError("training.augmentation changes images or windows, and programs do not: leave it out")
     if setup.training.example_clip_norm is not None:
         raise ProgramError("training.example_clip_norm needs gradients by example, and programs have a batch's")
-    if setup.method.rotated_copies:
-        raise ProgramError("method.rotations has sums over turned windows, and programs turn none: leave it out")
+    if setup.method.rotated_copies or setup.method.copies_with_sensor_loss:
+        raise ProgramError("method.rotations and sensor_loss change windows, and programs do not: leave them out")
 
 
 def _traced(federation: Federation, received: Client, state: Tree) -> Iterable[tuple[str, TracedFunction]]:

@@ -104,6 +104,7 @@ class Analytic(Method):
     orientation_free_share: float = 0.33  # of the head without axes in what serves, 0 to 1; the rest is of all
     rotations: int = 0  # copies of each window, turned at random, that a client's sums have besides it, 0 to 16
     floor: float = 0.0  # added to G's diagonal: where its sums have noise of deviation σ, about 2 σ √d, 0 or more
+    sensor_loss: bool = False  # one more copy of each window, in which the second of two sensors reads nothing
     degrees: float = 180.0  # by how much these copies are turned at most, above 0; 180: by any rotation
 
     def __post_init__(self) -> None:
@@ -135,6 +136,11 @@ class Analytic(Method):
     def rotated_copies(self) -> int:
         """Sum over so many turned copies of each window."""
         return self.rotations
+
+    @property
+    def copies_with_sensor_loss(self) -> bool:
+        """Sum over one more copy of each window, without its second sensor."""
+        return self.sensor_loss
 
     @property
     def rotation_degrees(self) -> float:
@@ -197,7 +203,7 @@ class Analytic(Method):
 
     def implausibility(self, upload: Tree, examples: int, training: TrainingConfig) -> str:
         """Hold sums against the bounds that the clip and the number of examples set."""
-        return ridge_bounds.implausibility(upload, examples * (1 + self.rotations), self.clip)
+        return ridge_bounds.implausibility(upload, examples * (1 + self.rotations + self.sensor_loss), self.clip)
 
     def delta_reference(self, broadcast: Broadcast) -> Tree:
         """Take no sums over: they are measured in each round."""
@@ -228,9 +234,7 @@ class Analytic(Method):
         if ORIENTATION_FREE not in client.buffers:
             return None
         sums, columns = broadcast["sums"], client.buffers[ORIENTATION_FREE].nonzero()[:, 0].tolist()
-        options = RidgeOptions(
-            self.ridge, self.clip, self.own_weight, self.orientation_free_share, self.rotations, self.floor
-        )
+        options = RidgeOptions.of(vars(self))
         fixed = FixedSums(*(sums[name].cpu().numpy() for name in SUMS))
         head = pseudo_labelled_head(
             fixed, int(sums["clients"]), features.cpu().numpy(), options, columns, is_far=is_far

@@ -4,7 +4,7 @@ The simulation reads it from `--plan` and its command line, the server from REST
 """
 
 from federation.plan.data import DataSpec, DataStatistics, ImageInput, Normalization, Side, Split, image_input
-from federation.plan.plan import Plan, live_incompatibility, rotation_incompatibility, with_packages
+from federation.plan.plan import Plan, live_incompatibility, window_change_incompatibility, with_packages
 from federation.plan.releases import GroupWave, PromotionSettings, RolloutSettings, Wave, Waves
 from federation.plan.rounds import PublicationSettings, RoundSettings, SecureSettings
 from federation.plan.strict import Name, Strict
@@ -33,6 +33,6 @@ __all__ = [
     "Waves",
     "image_input",
     "live_incompatibility",
-    "rotation_incompatibility",
+    "window_change_incompatibility",
     "with_packages",
 ]

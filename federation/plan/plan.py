@@ -81,14 +81,14 @@ def with_packages(plan: Plan) -> Plan:
     return plan.model_copy(update={"packages": found})
 
 
-def rotation_incompatibility(plan: Plan) -> str | None:
-    """Say in words why windows cannot be turned in training, and what to do about it; None where they can."""
-    turned = plan.training.augmentation.rotation or plan.method.get("rotations", 0)
-    if not turned or plan.data.normalization != "client":
+def window_change_incompatibility(plan: Plan) -> str | None:
+    """Say in words why windows cannot be changed in training, and what to do about it; None where they can."""
+    by_method = plan.method.get("rotations", 0) or plan.method.get("sensor_loss", False)
+    if not (plan.training.augmentation.is_of_windows or by_method) or plan.data.normalization != "client":
         return None
     return (
-        "windows are to be turned at random, in the units in which they were measured, and data.normalization = "
-        "'client' gives each client units of its own; use 'federated' or 'none'"
+        "windows are to be turned, or to lose a sensor, in the units in which they were measured, and "
+        "data.normalization = 'client' gives each client units of its own; use 'federated' or 'none'"
     )
 
 
@@ -114,8 +114,8 @@ def live_incompatibility(plan: Plan) -> str | None:
             "secure.mode = 'clear' hides nothing, it is for simulations that compare with 'masked'; use 'masked', or "
             "'off', and know that the server sees every update"
         )
-    if turned := rotation_incompatibility(plan):
-        return turned
+    if reason := window_change_incompatibility(plan):
+        return reason
     if data.split != "temporal":
         return (
             f"data.split = {data.split!r} leaks between windows that overlap, so it is for simulations alone; "

@@ -15,7 +15,8 @@ Change = Annotated[float, Field(ge=0, le=1)]
 class Augmentation(Strict):
     """How images or windows are changed at random each time they are trained on; as it is here, nothing is changed.
 
-    As text `flip=0.5,padding=4,scale=0.5:2`, or `rotation=1` for windows; `none` where nothing is changed.
+    As text `flip=0.5,padding=4,scale=0.5:2`, or `rotation=0.5,sensor_loss=0.3` for windows; `none` where nothing
+    is changed.
     """
 
     flip: float = Field(default=0.0, ge=0, le=1, description="how likely an image is mirrored, left to right")
@@ -42,6 +43,12 @@ class Augmentation(Strict):
         description="by how much it is turned at most; 180: by any rotation",
     )
 
+    sensor_loss: Change = Field(
+        default=0.0,
+        exclude_if=operator.not_,
+        description="how likely a window's second sensor reads nothing, as on a device that has the first alone",
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _of_text(cls, value: Any) -> Any:
@@ -66,7 +73,12 @@ class Augmentation(Strict):
     @property
     def is_of_images(self) -> bool:
         """Whether something is changed that only images have."""
-        return self.model_copy(update={"rotation": 0.0, "degrees": 180.0}) != Augmentation()
+        return self.model_copy(update={"rotation": 0.0, "degrees": 180.0, "sensor_loss": 0.0}) != Augmentation()
+
+    @property
+    def is_of_windows(self) -> bool:
+        """Whether something is changed that only windows of motion sensors have."""
+        return bool(self.rotation or self.sensor_loss)
 
     def __str__(self) -> str:
         """Write it as the command line takes it."""

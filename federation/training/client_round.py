@@ -20,7 +20,7 @@ from federation.training.callbacks import TrainingCallback
 from federation.training.forward import reseed
 from federation.training.local_round import ClientWork, Compile, LocalRound, Setup, local_round
 from federation.training.optimizers import optimizer_for
-from federation.training.schedule import Schedule, in_order, rate_of_round, schedule, stack_schedules, with_rotations
+from federation.training.schedule import Schedule, in_order, rate_of_round, schedule, stack_schedules, with_copies
 from federation.tree import expand, stack, unstack
 
 STATS_BATCH_SIZE = 64
@@ -116,8 +116,9 @@ def pad_examples(examples: Sequence[Examples]) -> Examples:
 
 def _stats_order(setup: Setup, examples: Examples, client_id: str) -> Schedule:
     together = STATS_NUMBERS // max(1, math.prod(examples.x.shape[1:]))
-    size, copies = max(min(STATS_BATCH_SIZE, together), setup.training.batch_size), setup.method.rotated_copies
-    return with_rotations(in_order(len(examples.y), size), copies, setup.training.seed, client_id)
+    size, method = max(min(STATS_BATCH_SIZE, together), setup.training.batch_size), setup.method
+    order, seed = in_order(len(examples.y), size), setup.training.seed
+    return with_copies(order, method.rotated_copies, seed, client_id, sensor_loss=method.copies_with_sensor_loss)
 
 
 def _order(setup: Setup, count: int, client_id: str, round_number: int, max_steps: int | None) -> Schedule:

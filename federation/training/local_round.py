@@ -21,8 +21,8 @@ from federation.training.callbacks import EpochCheckpoint, TrainingCallback
 from federation.training.forward import Network
 from federation.training.optimizers import Optimizer, sgd
 from federation.training.pixels import Moments, network_input
-from federation.training.rotation import ChannelScale, check_windows, rotated_at_random
 from federation.training.schedule import Schedule, rate_sum
+from federation.training.window_changes import ChannelScale, changed_windows
 from federation.tree import map_tree, merge, select, where
 
 Step = Callable[..., Any]
@@ -217,9 +217,9 @@ def _statistics(when: str, setup: Setup, client: Client, work: ClientWork, stack
     stats = method.empty_sums(setup.training, like, work.examples.y.shape[:1] if stacked else ())
     if when not in method.sums_at:
         return stats
-    turned = Augmentation(rotation=1, degrees=setup.method.rotation_degrees)
+    turned = Augmentation(rotation=1, degrees=setup.method.rotation_degrees, sensor_loss=1)  # those drawn for it
     with torch.no_grad():
-        for epoch in range(work.stats_order.rows.shape[-3]):  # the second and those after it are of turned windows
+        for epoch in range(work.stats_order.rows.shape[-3]):  # the second and those after it are of changed windows
             for batch in _batches(setup, work.examples, work.stats_order, epoch, stacked, turned):
                 stats = lift(partial(sums_with, setup))(client, batch, stats)
     return stats
@@ -253,9 +253,8 @@ def _batches(
             if change.is_of_images:
                 check_images(change, x[0] if stacked else x)
                 x, y = augmented(change, draws, x, y, setup.task.outside)
-            if change.rotation:
-                check_windows(x)
-                x = rotated_at_random(change, draws, x, setup.channels)
+            if change.is_of_windows:
+                x = changed_windows(change, draws, x, setup.channels)
         yield Batch(x, y, torch.as_tensor(real[..., :size]).to(x))
 
 

@@ -17,6 +17,8 @@ from federation.seeds import generator
 
 ROTATION_DRAWS = 4
 """Numbers from 0 to 1 that a window takes: whether it is turned, and three for the rotation."""
+WINDOW_DRAWS = ROTATION_DRAWS + 1
+"""The last: whether its second sensor is lost."""
 
 
 class Schedule(NamedTuple):
@@ -78,22 +80,25 @@ def in_order(examples: int, batch_size: int) -> Schedule:
     return Schedule(index.reshape(1, steps, batch_size), mask.reshape(1, steps, batch_size))
 
 
-def with_rotations(order: Schedule, copies: int, seed: int, client_id: str) -> Schedule:
-    """Let so many epochs follow the one of a schedule in which each example is turned at random.
+def with_copies(order: Schedule, rotations: int, seed: int, client_id: str, *, sensor_loss: bool = False) -> Schedule:
+    """Let epochs follow the one of a schedule: so many with each example turned at random, then one with a sensor lost.
 
     A client draws the same in every round, for an example by its place: sums that it sends again are the same bits.
     """
-    if not copies:
+    epochs = 1 + rotations + sensor_loss
+    if epochs == 1:
         return order
     _, steps, size = order.rows.shape
-    draws = np.zeros((1 + copies, steps * size, ROTATION_DRAWS), np.float32)
-    draws[0, :, 0] = 1  # above every share: as it was measured
-    for copy in range(1, 1 + copies):
-        draws[copy, :, 1:] = generator(seed, "rotations", client_id, copy).random(
+    draws = np.ones((epochs, steps * size, WINDOW_DRAWS), np.float32)  # above every share: as it was measured
+    for copy in range(1, 1 + rotations):
+        draws[copy, :, 0] = 0
+        draws[copy, :, 1:ROTATION_DRAWS] = generator(seed, "rotations", client_id, copy).random(
             (steps * size, ROTATION_DRAWS - 1), np.float32
         )
-    rows, mask = np.repeat(order.rows, 1 + copies, axis=0), np.repeat(order.mask, 1 + copies, axis=0)
-    return Schedule(rows, mask, draws.reshape(1 + copies, steps, size, ROTATION_DRAWS))
+    if sensor_loss:
+        draws[-1, :, -1] = 0
+    rows, mask = np.repeat(order.rows, epochs, axis=0), np.repeat(order.mask, epochs, axis=0)
+    return Schedule(rows, mask, draws.reshape(epochs, steps, size, WINDOW_DRAWS))
 
 
 def stack_schedules(schedules: list[Schedule]) -> Schedule:

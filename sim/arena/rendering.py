@@ -1,9 +1,9 @@
 """Pages and figures of results, and numbers in other documents, from declarations and summaries alone.
 
-`docs/results.md`, `docs/conditions.md` and `docs/papers.md` have a row for each arm and the measure by which a table compares, and
-`docs/measures.md` has all measures. A cell is the mean over the seeds that have a summary; without one it is a dash,
-never a number, and a row without any is left out. Differences to the baseline are paired over seeds: mean, 95 % by
-Student's t, and p by Holm over the arms of the same data set (`sim.results.statistics`).
+`docs/results.md`, `docs/conditions.md` and `docs/papers.md` have a row for each arm and the measure by which a table
+compares, and `docs/measures.md` has all measures. A cell is the mean over the seeds that have a summary; without one it
+is a dash, never a number, and a row without any is left out. Differences to the baseline are paired over seeds: mean,
+95 % by Student's t, and p by Holm over the arms of the same data set (`sim.results.statistics`).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from federation.records import Examples
 from federation.seeds import generator
-from federation.training.rotation import CHANNELS, rotated, rotations
+from federation.training.window_changes import CHANNELS, rotated, rotations, without_gyroscope
 from har_pipeline import ChannelStatistics
 from har_pipeline.recording import STANDARD_GRAVITY
 from sim.data.federated_data import ClientData, FederatedData
@@ -66,7 +66,7 @@ def worse_sensors(clients: Mapping[str, ClientData], seed: int) -> dict[str, lis
     """Return by name how the sensors of all clients are worse, each a change for each client."""
     return {
         "slow": [dict.fromkeys(clients, _at_25_hz)],
-        "no_gyroscope": [dict.fromkeys(clients, _without_gyroscope)],
+        "no_gyroscope": [dict.fromkeys(clients, without_gyroscope)],
         "clipped": [dict.fromkeys(clients, _clipped)],
         "noisy": [{name: partial(_noisy, seed=seed, name=name) for name in clients}],
     }
@@ -103,10 +103,6 @@ def _at_25_hz(raw: Tensor) -> Tensor:
         return raw
     halved = resample_poly(raw.numpy(), 1, 2, axis=1, padtype="line")
     return torch.from_numpy(resample_poly(halved, 2, 1, axis=1, padtype="line").astype(np.float32))
-
-
-def _without_gyroscope(raw: Tensor) -> Tensor:
-    return torch.cat([raw[..., :3], torch.zeros_like(raw[..., 3:])], -1)
 
 
 def _clipped(raw: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from federation.tasks.task import Task
 from federation.training.forward import initial_client, initial_model, network
 from federation.training.local_round import Setup
 from federation.training.pixels import Moments
-from federation.training.rotation import ChannelScale
+from federation.training.window_changes import ChannelScale
 from models.mae import with_decoder
 from sim.errors import SettingsError
 from sim.experiment import Experiment

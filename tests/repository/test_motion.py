@@ -24,7 +24,7 @@ MAY_SAY_IT = {
     "edge_agent.training.orientation": "how the device lies",
     "edge_agent.training.sums_runtime": "how the device lies",
     "federation.serving_heads": "heads that know no axes",
-    "federation.training.rotation": "turns windows of motion",
+    "federation.training.window_changes": "changes windows of motion",
 }
 AGNOSTIC = ("aggregator_api", "federation", "edge_agent")
 

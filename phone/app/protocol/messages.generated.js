@@ -100,6 +100,7 @@ export const modelSpec = object({
  * @property {number} saturation
  * @property {number} rotation
  * @property {number} degrees
+ * @property {number} sensor_loss
  */
 /** @type {import("./checks.js").Check<Augmentation>} */
 export const augmentation = object({
@@ -111,6 +112,7 @@ export const augmentation = object({
   saturation: or(number({ min: 0, max: 1 }), 0),
   rotation: or(number({ min: 0, max: 1 }), 0),
   degrees: or(number({ max: 180, above: 0 }), 180),
+  sensor_loss: or(number({ min: 0, max: 1 }), 0),
 }, { others: true });
 
 /**

@@ -64,10 +64,12 @@ def test_the_features_of_the_first_network_must_fit_too() -> None:
         initial_state_of("fedproto", HART, feature_dim=8)
 
 
-def test_windows_are_not_augmented() -> None:
+def test_windows_are_changed_as_windows_are_and_not_as_images() -> None:
     plan = tiny_plan().model_dump()
     augmented = {**plan, "training": {**plan["training"], "augmentation": "flip=0.5"}}
     with pytest.raises(
         UnprocessableError, match=r"plan.training.augmentation: flip=0.5 is for images, and 'har_cnn' takes"
     ):
         build_initial_state(Plan.model_validate(augmented), max_model_bytes=1 << 20)
+    turned = {**plan, "training": {**plan["training"], "augmentation": "rotation=0.5,sensor_loss=0.3"}}
+    assert build_initial_state(Plan.model_validate(turned), max_model_bytes=1 << 20)

@@ -24,7 +24,7 @@ from federation.tasks.task import LabelledFeatures
 from federation.training.client_round import train_one, train_stacked
 from federation.training.forward import initial_client, network
 from federation.training.local_round import Setup
-from federation.training.rotation import rotations
+from federation.training.window_changes import rotations
 from federation.tree import flatten
 from models import build
 
@@ -179,9 +179,9 @@ def test_a_network_that_names_no_columns_has_two_heads() -> None:
     assert list(METHOD.serving_models(client)) == ["shared", "personalized"]
 
 
-def test_turned_copies_are_windows_like_any_other_in_the_sums() -> None:
-    """Against numpy on windows turned by hand, by rotations that a client draws alike each time."""
-    setup, fresh, state = federation(rotations=2)
+def test_changed_copies_are_windows_like_any_other_in_the_sums() -> None:
+    """Against numpy on windows turned by hand, as a client draws each time, and on those without a gyroscope."""
+    setup, fresh, state = federation(rotations=2, sensor_loss=True)
     mine, method = DATA["bob"], setup.method
     broadcast = method.broadcast(state, "bob")
     first, again = (train_one(setup, fresh, broadcast, mine, client_id="bob", round_number=k) for k in (1, 5))
@@ -191,7 +191,8 @@ def test_turned_copies_are_windows_like_any_other_in_the_sums() -> None:
         draws = generator(TRAINING.seed, "rotations", "bob", copy).random((len(mine.y), 3), np.float32)
         turned = [np.einsum("nij,ntj->nti", rotations(draws), mine.x[..., at : at + 3].numpy()) for at in (0, 3)]
         x.append(torch.from_numpy(np.concatenate(turned, 2)))
-    gram, moment = numpy_sums(Examples(torch.cat(x), mine.y.repeat(3)))
+    x.append(torch.cat([mine.x[..., :3], torch.zeros_like(mine.x[..., 3:])], -1))
+    gram, moment = numpy_sums(Examples(torch.cat(x), mine.y.repeat(4)))
     for name, wanted in (("gram", gram[np.triu_indices(D + 1)]), ("moment", moment)):
         found = first.upload[name].numpy() / ridge.SUM_STEPS
         np.testing.assert_allclose(found, wanted, atol=2**-11 * np.abs(wanted).max(), err_msg=name)

@@ -1,4 +1,4 @@
-"""Turned windows: rotations are rotations, uniform, in physical units, and the same bits on every engine."""
+"""Changed windows: rotations are rotations, uniform, in physical units; a lost sensor reads nothing; equal bits."""
 
 from __future__ import annotations
 
@@ -15,8 +15,16 @@ from federation.records import Examples
 from federation.training.client_round import train_one, train_stacked
 from federation.training.forward import initial_client, network
 from federation.training.local_round import Setup
-from federation.training.rotation import ChannelScale, check_windows, rotated, rotated_at_random, rotations
-from federation.training.schedule import in_order, with_rotations
+from federation.training.schedule import in_order, with_copies
+from federation.training.window_changes import (
+    ChannelScale,
+    changed_windows,
+    check_windows,
+    rotated,
+    rotated_at_random,
+    rotations,
+    without_gyroscope,
+)
 from models import build
 
 
@@ -70,27 +78,56 @@ def test_stacked_windows_have_the_bits_of_single_ones_and_a_share_stays_as_it_wa
 
 
 def test_copies_of_a_window_do_not_depend_on_how_many_others_a_client_has() -> None:
-    few, many = (with_rotations(in_order(count, 8), 2, 7, "ann") for count in (5, 30))
+    few, many = (with_copies(in_order(count, 8), 2, 7, "ann") for count in (5, 30))
     assert few.draws is not None
     assert many.draws is not None
     assert (few.draws[1:, 0, :5] == many.draws[1:, 0, :5]).all()
     assert (few.draws[0, ..., 0] == 1).all()  # the window as it was measured
-    other = with_rotations(in_order(5, 8), 2, 7, "bob").draws
+    other = with_copies(in_order(5, 8), 2, 7, "bob").draws
     assert other is not None
     assert (other[1] != few.draws[1]).any()
+
+
+SCALE = ChannelScale((0.1, 9.0, -2.0, 0.0, 0.3, 0.1), (1.0, 2.0, 3.0, 0.5, 0.7, 0.2))
+
+
+@pytest.mark.parametrize("scale", [None, SCALE])
+def test_a_window_that_loses_its_gyroscope_is_that_of_a_device_without_one(scale: ChannelScale | None) -> None:
+    raw, drawn = np.random.default_rng(1).normal(size=(40, 16, 6)).astype(np.float32), draws(40, 7)
+    mean, std = (np.array(each, np.float32) for each in (scale or ((0.0,) * 6, (1.0,) * 6)))
+    wanted = raw.copy()
+    wanted[drawn[:, 4] < 0.3, :, 3:] = 0
+    found = changed_windows(Augmentation(sensor_loss=0.3), drawn, torch.from_numpy((raw - mean) / std), scale)
+    assert np.abs(found.numpy() - (wanted - mean) / std).max() < 1e-5
+    assert 0 < (drawn[:, 4] < 0.3).sum() < 40
+
+
+def test_the_copy_with_a_lost_sensor_comes_last_and_leaves_the_turned_ones_as_they_are() -> None:
+    turned, both = (with_copies(in_order(5, 8), 2, 7, "ann", sensor_loss=lost) for lost in (False, True))
+    only = with_copies(in_order(5, 8), 0, 7, "ann", sensor_loss=True)
+    assert turned.draws is not None
+    assert both.draws is not None
+    assert only.draws is not None
+    assert (both.draws[:3] == turned.draws).all()
+    assert (both.draws[3] == only.draws[1]).all()
+    change, x = Augmentation(rotation=1, sensor_loss=1), torch.randn(8, 128, 6)
+    kept, lost = (changed_windows(change, only.draws[epoch, 0], x) for epoch in (0, 1))
+    assert torch.equal(kept, x)
+    assert torch.equal(lost, without_gyroscope(x))
 
 
 def test_images_are_not_turned_so() -> None:
     with pytest.raises(SettingsError, match="windows of motion sensors"):
         check_windows(torch.zeros(2, 3, 8, 8))
-    assert not Augmentation.model_validate("rotation=1").is_of_images
+    assert not Augmentation.model_validate("rotation=1,sensor_loss=0.1").is_of_images
+    assert Augmentation.model_validate("sensor_loss=0.1").is_of_windows
     assert str(Augmentation.model_validate("flip=0.5,rotation=0.5")) == "flip=0.5,rotation=0.5"
 
 
 def test_clients_that_train_together_turn_the_windows_that_they_turn_alone() -> None:
     torch.manual_seed(0)
     module = build("har_cnn", classes=2, channels=[8, 8], feature_dim=16, hidden=8)
-    change = Augmentation(rotation=0.7, degrees=60)
+    change = Augmentation(rotation=0.7, degrees=60, sensor_loss=0.3)
     training = TrainingConfig(classes=2, feature_dim=16, batch_size=8, optimizer="sgd", lr=0.1, augmentation=change)
     setup = Setup(METHODS["fedavg"](), training, network(module), channels=ChannelScale((0.5,) * 6, (2.0,) * 6))
     client = initial_client(module)
@@ -112,15 +149,13 @@ def test_clients_that_train_together_turn_the_windows_that_they_turn_alone() -> 
         )
 
 
-def test_units_of_each_clients_own_are_not_turned() -> None:
-    plan = {
-        "labels": ["a", "b"],
-        "model": {"name": "har_cnn"},
-        "training": {"classes": 2, "augmentation": "rotation=1"},
-    }
+@pytest.mark.parametrize("changed", [{"augmentation": "rotation=1"}, {"augmentation": "sensor_loss=1"}, {}])
+def test_units_of_each_clients_own_are_not_changed(changed: dict[str, str]) -> None:
+    training = {"classes": 2, **changed}
+    plan = {"labels": ["a", "b"], "model": {"name": "har_cnn"}, "training": training}
+    method = {"name": "fedavg"} if changed else {"name": "analytic", "sensor_loss": True}
     own, shared = (
-        Plan.model_validate({**plan, "method": {"name": "fedavg"}, "data": {"normalization": kind}})
-        for kind in ("client", "none")
+        Plan.model_validate({**plan, "method": method, "data": {"normalization": kind}}) for kind in ("client", "none")
     )
     assert "gives each client units of its own" in (live_incompatibility(own) or "")
     assert live_incompatibility(shared) is None

@@ -1,10 +1,11 @@
-"""Windows of motion sensors turned at random, as if the phone lay otherwise: one rotation of a window's both sensors.
+"""Windows of motion sensors changed at random: turned as if the phone lay otherwise, or without the gyroscope.
 
-What is turned is what was measured, in m/s² and rad/s: normalized windows are scaled back before, and normalized again
-after it. Rotations are uniform over all there are (K. Shoemake, Uniform Random Rotations, Graphics Gems III, 1992), or
-small ones: about any axis, by an angle up to so many degrees, as a phone lies a little otherwise in another pocket.
-Each is a pure function of three draws from 0 to 1, and turns by products and sums that are rounded one by one, so that
-every engine and device has the same bits.
+What is changed is what was measured, in m/s² and rad/s: normalized windows are scaled back before, and normalized again
+after it. A device without a gyroscope reads 0 rad/s. One rotation turns a window's both sensors. Rotations are uniform
+over all there are (K. Shoemake, Uniform Random Rotations, Graphics Gems III, 1992), or small ones: about any axis, by
+an angle up to so many degrees, as a phone lies a little otherwise in another pocket. Each is a pure function of three
+draws from 0 to 1, and turns by products and sums that are rounded one by one, so that every engine and device has the
+same bits.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from federation.errors import SettingsError
 from federation.plan import Augmentation
-from federation.training.schedule import ROTATION_DRAWS
+from federation.training.schedule import ROTATION_DRAWS, WINDOW_DRAWS
 
 AXES = 3
 CHANNELS = 2 * AXES
@@ -47,9 +48,32 @@ def check_windows(x: Tensor) -> None:
     """
     if x.dim() < 2 or x.shape[-1] != CHANNELS or not x.is_floating_point():
         raise SettingsError(
-            f"rotation: it is for windows of motion sensors (samples, {CHANNELS}), the examples here are of shape "
-            f"{tuple(x.shape[1:])}; leave it out"
+            f"rotation and sensor_loss: they are for windows of motion sensors (samples, {CHANNELS}), the examples "
+            f"here are of shape {tuple(x.shape[1:])}; leave them out"
         )
+
+
+def changed_windows(
+    change: Augmentation, draws: npt.NDArray[np.float32], x: Tensor, scale: ChannelScale | None = None
+) -> Tensor:
+    """Change a share of the windows x (..., T, 6), normalized by `scale` or raw, by draws (..., WINDOW_DRAWS or more).
+
+    Raises:
+        SettingsError: for examples that are no such windows.
+    """
+    check_windows(x)
+    if change.rotation:
+        x = rotated_at_random(change, draws, x, scale)
+    if change.sensor_loss:
+        lost = torch.from_numpy(draws[..., WINDOW_DRAWS - 1] < change.sensor_loss).to(x.device)
+        x = torch.where(lost[..., None, None], without_gyroscope(x, scale), x)
+    return x
+
+
+def without_gyroscope(x: Tensor, scale: ChannelScale | None = None) -> Tensor:
+    """Return windows x (..., T, 6), normalized by `scale` or raw, as of a device whose gyroscope reads nothing."""
+    nothing = x.new_zeros(AXES) if scale is None else -x.new_tensor(scale.mean[AXES:]) / x.new_tensor(scale.std[AXES:])
+    return torch.cat([x[..., :AXES], nothing.expand_as(x[..., AXES:])], -1)
 
 
 def rotations(draws: npt.NDArray[np.floating], degrees: float = ANY) -> npt.NDArray[np.float32]:
