@@ -17,6 +17,7 @@ from aggregator_api.db.models import RoundRow
 from federation import wire
 from federation.aggregation.screening import NormHistory
 from federation.methods import METHODS
+from federation.plan import Augmentation
 from federation.protocol.messages import Precision, UpdateManifest
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.live.in_memory import Device
@@ -120,6 +121,25 @@ def test_a_federation_in_which_nobody_trains_is_its_simulation(recorded: Path, t
     served = simulation.setup.method.serving_model(simulation.server_model()).params
     assert_same({name: model[name] for name in served}, served, "the model for all")
     assert not all(torch.equal(model[name], value) for name, value in simulation.initial.params.items())
+
+
+@pytest.mark.ci
+def test_windows_are_changed_in_training_as_in_the_simulation(recorded: Path, tmp_path: Path) -> None:
+    given = experiment_for("fedavg", minutes=MINUTES)
+    change = Augmentation(rotation=0.5, sensor_loss=0.5)
+    raw = given.data.model_copy(update={"normalization": "none"})
+    settings = given.model_copy(
+        update={"data": raw, "training": given.training.model_copy(update={"augmentation": change})}
+    )
+    unchanged = simulated(given.model_copy(update={"data": raw}))
+    simulation = simulated(settings)
+    server = Bench(tmp_path / "server", plan_of(settings))
+    devices = devices_of(recorded, tmp_path / "devices", None, None)
+    played(server, devices)
+    state = wire.decode(server.state(), limit_bytes=1 << 24)
+    server.runtime.stop()
+    assert_same(state, simulation.state, "the server's state")
+    assert not all(torch.equal(value, unchanged.state["params"][name]) for name, value in state["params"].items())
 
 
 @pytest.mark.ci
