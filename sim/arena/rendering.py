@@ -48,7 +48,8 @@ otherwise, uploads short or noisy. It is rendered as [results.md](results.md) is
 HEAD_OF_PAPERS = """# Results of the papers' own questions
 
 After this page you can tell what came of the papers' methods in their own settings, or in settings that take their
-claims apart. It is rendered as [results.md](results.md) is, which says how to read it.
+claims apart, and how our scores stand beside those of others. It is rendered as [results.md](results.md) is, which says
+how to read it.
 """
 HEADS = {"results": HEAD, "conditions": HEAD_OF_CONDITIONS, "papers": HEAD_OF_PAPERS}
 """By the page, docs/PAGE.md."""
@@ -253,7 +254,12 @@ def _made(name: str, declaration: Declaration, found: Sequence[Row]) -> str:
 
 
 def _ranking(declaration: Declaration, found: Sequence[Row]) -> Ranking | None:
-    """Rank the arms over data sets, by their labels, where there are three of each and all of them have runs."""
+    """Rank the arms over data sets, by their labels, where there are three of each and all of them have runs.
+
+    Three different ones: the same recordings divided or labelled otherwise are not another draw of what data there are.
+    """
+    if len({options.get("data", name) for name, options in declaration.sets.items()}) < 3:
+        return None
     scores = {
         arm.label or name: [
             float(np.mean(values)) for row in found if row.arm == name if (values := _listed(row, declaration))

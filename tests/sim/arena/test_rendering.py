@@ -113,6 +113,25 @@ def test_the_page_is_what_the_summaries_say() -> None:
     assert {page for page in HEADS if made[f"{page}.md"].count("\n") > 200} == set()
 
 
+@pytest.mark.parametrize(("third", "figures"), [("", ["two-ranks.svg"]), ('data = "motionsense"', [])])
+def test_arms_are_ranked_over_three_data_sets_and_not_over_one_of_them_twice(
+    third: str, figures: list[str], folder: Path
+) -> None:
+    arms = '[arms.fedprox]\nmethod = "fedprox"\n'
+    (folder / "two.toml").write_text(f"{TABLE}{arms}[sets.ucihar]\n[sets.spsw]\n{third}\n")
+    runs = known(folder, fedavg=[0.8] * 3, local=[0.7] * 3, fedprox=[0.9] * 3)
+    assert list(render_figures(folder, runs)) == figures
+
+
+def test_a_tuned_row_says_what_was_chosen(folder: Path) -> None:
+    tuned = TABLE.replace('method = "local"', 'method = "local"\ntune = true')
+    (folder / "two.toml").write_text(f"{tuned}[tuning]\n[tuning.grid]\nlr = [1e-3, 4e-3]\n")
+    declaration, runs = read_declaration(folder / "two.toml"), dict[str, CellSummary]()
+    while cells := list(open_cells(declaration, runs)):
+        runs |= {cell.key: summary(0.5 + 10 * float(str(cell.options.get("lr", 0.001)))) for cell in cells}
+    assert "| motionsense, each alone (lr 0.004) |" in render_measures(folder, runs)
+
+
 def test_a_figure_of_ranks_has_an_arm_a_row_and_bars_that_touch_where_arms_do_not_differ() -> None:
     drawn = fromstring(rank_figure({"better & new": 1.0, "middle": 2.5, "worse": 4.0, "worst": 4.0}, 1.0, 3))
     svg = "{http://www.w3.org/2000/svg}"
@@ -136,6 +155,6 @@ def test_every_summary_is_of_a_table() -> None:
     for path in (REPOSITORY / "experiments").glob("*.toml"):
         declaration, have = read_declaration(path), dict(summaries)
         for _ in range(3):  # what decides rounds, what decides rates, the table's own
-            missing = {cell.key for cell in open_cells(declaration, {k: v for k, v in have.items() if k in asked})}
-            asked |= missing
+            missing = list(open_cells(declaration, {k: v for k, v in have.items() if k in asked}))
+            asked |= {cell.key for cell in missing} | {cell.pretrained.key for cell in missing if cell.pretrained}
     assert set(summaries) <= asked
