@@ -176,10 +176,11 @@ def test_a_device_without_torch_sends_the_same_sums_and_makes_the_same_heads(
         run(job.model_copy(update={"onnx_network": network, "runtime": runtime}), capsys)
         again = Session.load(job.out / HEADS / "personalized" / MODEL).predict(x).logits
         np.testing.assert_allclose(again, answers[runtime]["personalized"], atol=5e-3)
-    turned = plan.model_copy(update={"method": {"name": "analytic", "rotations": 1}})
-    job = a_job(device, turned, "train", 2, broadcast=broadcast, continuous=True)
-    said = run(job.model_copy(update={"onnx_network": network, "runtime": "onnx"}), capsys)
-    assert (said["final"], "method.rotations adds turned windows" in said["reason"]) == (True, True)
+    for changed in ({"rotations": 1}, {"sensor_loss": True}):
+        other = plan.model_copy(update={"method": {"name": "analytic", **changed}})
+        job = a_job(device, other, "train", 2, broadcast=broadcast, continuous=True)
+        said = run(job.model_copy(update={"onnx_network": network, "runtime": "onnx"}), capsys)
+        assert (said["final"], "sensor_loss add changed windows" in said["reason"]) == (True, True)
     assert RidgeOptions()._asdict().items() <= vars(METHODS["analytic"]()).items()
 
 
