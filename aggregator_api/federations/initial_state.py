@@ -289,9 +289,11 @@ def initial_client_of(plan: Plan, spec: ModelSpec, max_model_bytes: int) -> Clie
             f"but plan.training.feature_dim is {plan.training.feature_dim}"
         )
     kinds = MODELS[spec.name].input_kinds
-    if plan.training.augmentation.is_of_images and "image" not in kinds:
-        raise UnprocessableError(
-            f"plan.training.augmentation: {plan.training.augmentation} is for images, and {spec.name!r} takes "
-            f"{' or '.join(kinds)} examples; leave it out"
-        )
+    change = plan.training.augmentation
+    for used, kind in ((change.is_of_images, "image"), (change.is_of_windows, "window")):
+        if used and kind not in kinds:
+            raise UnprocessableError(
+                f"plan.training.augmentation: {change} is for {kind}s, and {spec.name!r} takes "
+                f"{' or '.join(kinds)} examples; leave it out"
+            )
     return initial_client(module)

@@ -22,6 +22,7 @@ def check_motion(acc: np.ndarray, gyro: np.ndarray, rate_hz: float | None) -> It
     """Judge acceleration (n, 3) in m/s² and rotation (n, 3) in rad/s."""
     size = np.linalg.norm(acc, axis=1)
     size = size[np.isfinite(size)]
+    gyro = gyro[np.isfinite(gyro).all(axis=1)]
     if not len(size) or not len(gyro):
         yield failure(
             "sensors", "accelerometer or gyroscope gives nothing", "are both sensors there, and the columns right?"
@@ -33,7 +34,7 @@ def check_motion(acc: np.ndarray, gyro: np.ndarray, rate_hz: float | None) -> It
         todo = "is there one, and is the right column read? A model that had one to learn from needs it"
         yield warning("gyroscope", f"it reads the same in all of {len(gyro)} samples", todo)
     else:
-        yield from rotation(float(np.linalg.norm(np.nanmean(gyro, axis=0))), still=still)
+        yield from rotation(float(np.linalg.norm(gyro.mean(axis=0))), still=still)
     yield rate(rate_hz)
 
 

@@ -9,6 +9,7 @@ import pytest
 from aggregator_api.errors import UnprocessableError
 from aggregator_api.federations.initial_state import InitialState, build_initial_state
 from federation.plan import Plan
+from models import build
 from tests.aggregator_api.generated_devices import SMALL, tiny_plan
 
 HART = {"name": "hart", "options": {"feature_dim": 16, "blocks": 1, "heads": 2, "mlp": 16, "head_width": 16}}
@@ -73,3 +74,18 @@ def test_windows_are_changed_as_windows_are_and_not_as_images() -> None:
         build_initial_state(Plan.model_validate(augmented), max_model_bytes=1 << 20)
     turned = {**plan, "training": {**plan["training"], "augmentation": "rotation=0.5,sensor_loss=0.3"}}
     assert build_initial_state(Plan.model_validate(turned), max_model_bytes=1 << 20)
+
+
+def test_images_are_not_changed_as_windows_are() -> None:
+    module = build("mnist_cnn", classes=2)
+    plan = Plan.model_validate(
+        {
+            "labels": ["a", "b"],
+            "method": {"name": "fedavg"},
+            "model": {"name": "mnist_cnn"},
+            "training": {"classes": 2, "feature_dim": module.feature_dim, "augmentation": "sensor_loss=0.3"},
+            "data": {"normalization": "none"},
+        }
+    )
+    with pytest.raises(UnprocessableError, match=r"sensor_loss=0.3 is for windows, and 'mnist_cnn' takes image"):
+        build_initial_state(plan, max_model_bytes=1 << 24)

@@ -215,6 +215,11 @@ def still(count: int = 500, gravity: float = 9.81, rotation: float = 0.0) -> tup
     return acc, np.array([rotation, 0, 0]) + random.normal(0, 0.002, (count, 3))
 
 
+@pytest.mark.parametrize("nothing", [np.empty((0, 3)), np.full((500, 3), np.nan)])
+def test_a_gyroscope_that_gives_nothing_fails(nothing: np.ndarray) -> None:
+    assert levels(check_motion(still()[0], nothing, 50.0)) == {"sensors": Level.FAILURE}
+
+
 def moving() -> tuple[np.ndarray, np.ndarray]:
     acc, gyro = still()
     return acc + np.random.default_rng(1).normal(0, 3, acc.shape), 100 * gyro
