@@ -30,6 +30,7 @@ from federation.tasks import task_from_json
 from federation.training.augmentation import check_images
 from federation.training.cuda import compute_reproducibly, reserve_workspace
 from federation.training.prediction import task_mismatch
+from federation.training.window_changes import check_windows
 from gaitway.files import write_file
 from sim import checkpoint, client_store
 from sim.attacks import Attack, check_attack, sends_sums
@@ -310,6 +311,8 @@ def _check_task(networks: Sequence[Architecture], data: FederatedData) -> None:
     for one in (Examples(part.x[:1], part.y[:1]) for part in islice(found, 1)):
         for network in networks:
             check_images(network.setup.training.augmentation, one.x)
+            if network.setup.training.augmentation.is_of_windows:
+                check_windows(one.x)
             if mismatch := task_mismatch(network.setup, network.initial, one):
                 raise SettingsError(f"--task with --model {network.model.name}: {mismatch}")
 
