@@ -35,6 +35,7 @@ from export.program.manifest import Manifest, digest_of
 from export.program.runtime import Arrays, TrainingProgram
 from federation import arrays
 from federation.errors import UpdateError, WireError
+from federation.training.window_changes import ChannelScale
 from federation.wire_format import HEADER_BYTES
 from gaitway.tasks import TaskDefinition, task_of
 
@@ -225,7 +226,10 @@ class ProgramRuntime(NamedTuple):
         raise NonRetryableJobError(CONTINUOUS)
 
     def _begin(self, client: Arrays, data: LocalData, saved: Arrays | None = None) -> ProgramRound:
-        return ProgramRound(self.program, client, self.broadcast, self._examples(data), self._identity, saved=saved)
+        given = self.program, client, self.broadcast, self._examples(data), self._identity
+        statistics = data.statistics
+        scale = None if statistics is None else ChannelScale.of(statistics.mean, statistics.std)
+        return ProgramRound(*given, saved=saved, scale=scale)
 
     def _examples(self, data: LocalData, *, holdout: bool = False) -> DeviceExamples:
         part, kind = data.holdout if holdout else data.train, self.program.manifest.y.dtype

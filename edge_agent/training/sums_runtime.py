@@ -50,7 +50,7 @@ from federation.serving_heads import (
     SHARED_ANY_ORIENTATION,
     usable_heads,
 )
-from federation.training.window_copies import window_copies
+from federation.training.window_changes import window_copies
 from gaitway.tasks import task_of
 from gaitway.tasks.classification import confusion
 from har_pipeline import ClientWindows

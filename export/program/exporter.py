@@ -135,8 +135,8 @@ def _check_exportable(setup: Setup) -> None:
         raise ProgramError(reason)
     if setup.task.target not in TARGETS:
         raise ProgramError(f"programs are for one class or one number an example, which {setup.task.name} has not")
-    if not setup.training.augmentation.is_off:
-        raise ProgramError("training.augmentation changes images or windows, and programs do not: leave it out")
+    if setup.training.augmentation.is_of_images:
+        raise ProgramError("training.augmentation changes images, and hosts of programs do not: leave it out")
     if setup.training.example_clip_norm is not None:
         raise ProgramError("training.example_clip_norm needs gradients by example, and programs have a batch's")
     if setup.method.rotated_copies or setup.method.copies_with_sensor_loss:

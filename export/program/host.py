@@ -16,7 +16,8 @@ from export.program.errors import ProgramError
 from export.program.manifest import PhaseEntry, TensorType
 from export.program.runtime import Arrays, TrainingProgram, checked, zeros
 from federation.seeds import noise_seed
-from federation.training.schedule import Schedule, in_order, rate_of_round, rate_sum, schedule
+from federation.training.schedule import DRAWS, Schedule, in_order, rate_of_round, rate_sum, schedule
+from federation.training.window_changes import ChannelScale, changed_windows
 
 BUFFERS = "client/buffers/"
 PROGRESS = {
@@ -51,7 +52,8 @@ class RoundOutcome(NamedTuple):
 class ProgramRound:
     """A local round that goes on step by step.
 
-    `client` is what an earlier round left, {} for a new one; `saved` what this round had come to before.
+    `client` is what an earlier round left, {} for a new one; `saved` what this round had come to before. `scale` is
+    what windows are normalized by, None where they are raw: the plan may have them changed as they were measured.
 
     Raises:
         ProgramError: if client, broadcast, examples or `saved` are not what the program takes.
@@ -67,8 +69,9 @@ class ProgramRound:
         *,
         max_steps: int | None = None,
         saved: Mapping[str, NDArray[Any]] | None = None,
+        scale: ChannelScale | None = None,
     ) -> None:
-        self.program, self._manifest = program, program.manifest
+        self.program, self._manifest, self._scale = program, program.manifest, scale
         self._examples = _checked_examples(program, examples)
         training = self._manifest.training
         self._rate = rate_of_round(training, identity.round_number, self._manifest.rounds)
@@ -80,6 +83,7 @@ class ProgramRound:
             client_id=identity.client_id,
             round_number=identity.round_number,
             max_steps=max_steps,
+            draws=0 if training.augmentation.is_off else DRAWS,
         )
         self.epoch = self._batch = self.steps = 0
         self._loss = self._count = 0.0  # of the last epoch that began
@@ -116,7 +120,11 @@ class ProgramRound:
         if self._batch == 0:
             self._loss = self._count = 0.0
         rows, mask = (part[self.epoch, self._batch] for part in (self._order.rows, self._order.mask))
-        batch = _batch(self._examples, rows[: int(mask.sum())], len(rows))
+        count = int(mask.sum())
+        batch = _batch(self._examples, rows[:count], len(rows))
+        if self._order.draws is not None and count:
+            draws, x = self._order.draws[self.epoch, self._batch, :count], batch["batch/x"]
+            x[:count] = changed_windows(training.augmentation, draws, x[:count], self._scale)
         lr = np.array(training.lr * phase.rate * self._rate, np.float32)
         self._values |= self.program.run(phase.step, self._values | batch | {"lr": lr})
         self._loss += float(self._values.pop("loss"))

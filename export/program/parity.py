@@ -114,6 +114,7 @@ def run_both(
         DeviceExamples(examples.x.numpy(), examples.y.numpy()),
         RoundIdentity(DEVICE, round_number),
         max_steps=max_steps,
+        scale=federation.setup.channels,
     )
     return PairedRound(train(device_round), theirs)
 

@@ -17,9 +17,7 @@ from torch import Tensor
 
 from federation.errors import SettingsError
 from federation.plan import Augmentation
-
-DRAWS = 7
-"""Numbers from 0 to 1 that an example takes: flip, scale, row, column, brightness, contrast, saturation."""
+from federation.training.schedule import DRAWS
 
 Floats = npt.NDArray[np.float64]
 

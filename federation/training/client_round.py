@@ -15,12 +15,19 @@ from torch import Tensor
 from federation.errors import SettingsError
 from federation.privacy.example_level import ExampleNoise
 from federation.records import Broadcast, Client, Examples
-from federation.training.augmentation import DRAWS
 from federation.training.callbacks import TrainingCallback
 from federation.training.forward import reseed
 from federation.training.local_round import ClientWork, Compile, LocalRound, Setup, local_round
 from federation.training.optimizers import optimizer_for
-from federation.training.schedule import Schedule, in_order, rate_of_round, schedule, stack_schedules, with_copies
+from federation.training.schedule import (
+    DRAWS,
+    Schedule,
+    in_order,
+    rate_of_round,
+    schedule,
+    stack_schedules,
+    with_copies,
+)
 from federation.tree import expand, stack, unstack
 
 STATS_BATCH_SIZE = 64

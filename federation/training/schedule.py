@@ -15,6 +15,8 @@ from federation.errors import SettingsError
 from federation.plan import TrainingConfig
 from federation.seeds import generator
 
+DRAWS = 7
+"""Numbers from 0 to 1 that an example takes: flip, scale, row, column, brightness, contrast, saturation of an image."""
 ROTATION_DRAWS = 4
 """Numbers from 0 to 1 that a window takes: whether it is turned, and three for the rotation."""
 WINDOW_DRAWS = ROTATION_DRAWS + 1

@@ -20,7 +20,7 @@ from federation import wire
 from federation.aggregation.ridge_numpy import sums_of, travelling
 from federation.seeds import noise_seed
 from federation.training.schedule import schedule
-from federation.training.window_copies import window_copies
+from federation.training.window_changes import window_copies
 from gaitway.tasks.classification import ClassSoundness
 from har_pipeline import ChannelStatistics, ClientWindows, PipelineSettings, split_client
 

@@ -3,7 +3,7 @@
  * and takes up the versions that come of everybody's.
  */
 
-import { withCopies } from "../learning/window_copies.js";
+import { withCopies } from "../learning/window_changes.js";
 import { BROADCAST, FEATURE_MODEL, isOf } from "./agent_state.js";
 import { nextSequence, sumsAreDue, sumsUpdate, withdrawalIsDue, withdrawalUpdate } from "./contribution.js";
 import { MAX_FILE_BYTES, ineligibleReason } from "./eligibility.js";

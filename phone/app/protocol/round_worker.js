@@ -372,7 +372,7 @@ function droppedReason({ plan }, { steps, stepsAsked, usesPartialWork }) {
  */
 function asTrained({ train, holdout }, { data }) {
   const by = data.normalization === "federated" ? inFloat32(insideModel(data)) : null;
-  const made = (/** @type {import("../types.js").Examples} */ { x, y }) => ({ x: by ? normalized(x, by) : x, y });
+  const made = (/** @type {import("../types.js").Examples} */ { x, y }) => ({ x: by ? normalized(x, by) : x, y, scale: by });
   return { train: made(train), holdout: made(holdout) };
 }
 

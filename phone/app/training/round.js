@@ -5,14 +5,19 @@
 
 import { WireError } from "../protocol/errors.js";
 import { noiseSeed } from "./draws.js";
-import { orderOf, rateOfRound, rateSum } from "./schedule.js";
+import { DRAWS, changeWindows } from "../learning/window_changes.js";
+import { drawsOf, orderOf, rateOfRound, rateSum } from "./schedule.js";
 import { ARRAYS, checked, filled, sizeOf, zeros } from "./tensors.js";
 
 /** @typedef {import("./program.js").TrainingProgram} TrainingProgram */
 /** @typedef {import("./manifest.generated.js").TensorType} TensorType */
 /** @typedef {import("./schedule.js").Identity} Identity */
 /** @typedef {import("./tensors.js").Tensors} Tensors */
-/** @typedef {{x: Float32Array, y: Int32Array}} TrainingExamples x (n, …) as the network takes it, y (n) */
+/**
+ * @typedef {object} TrainingExamples
+ * @property {Float32Array} x (n, …) as the network takes it @property {Int32Array} y (n)
+ * @property {import("../types.js").Normalization | null} [scale] by which x is normalized; none: as it was measured
+ */
 /** @typedef {{epoch: number, batch: number, steps: number, loss: number, count: number}} Progress loss: of the epoch */
 /** @typedef {{values: Tensors, progress: Progress}} SavedRound */
 
@@ -48,7 +53,8 @@ export class ProgramRound {
     /** @type {Progress} */
     this.progress = { epoch: 0, batch: 0, steps: 0, loss: 0, count: 0 };
     /** @type {Tensors} */ this.values = {};
-    /** @type {{epoch: number, rows: Int32Array}} */ this.order = { epoch: -1, rows: new Int32Array(0) };
+    /** @type {{epoch: number, rows: Int32Array, draws: Float32Array | null}} */
+    this.order = { epoch: -1, rows: new Int32Array(0), draws: null };
   }
 
   get isDone() {
@@ -73,16 +79,25 @@ export class ProgramRound {
 
   /** Take the next step; `isDone` says whether there is one. */
   async step() {
-    const { phase, program, progress } = this;
+    const { phase, program, progress, examples } = this;
+    const { augmentation, seed } = program.manifest.training;
     if (this.order.epoch !== progress.epoch) {
-      const rows = await orderOf(this.examples.y.length, program.manifest.training.seed, this.identity, progress.epoch);
-      this.order = { epoch: progress.epoch, rows };
+      const isChanged = augmentation.rotation || augmentation.sensor_loss;
+      const by = /** @type {const} */ ([seed, this.identity, progress.epoch]);
+      const rows = await orderOf(examples.y.length, ...by);
+      const draws = isChanged ? await drawsOf(examples.y.length, DRAWS, ...by) : null;
+      this.order = { epoch: progress.epoch, rows, draws };
     }
     if (progress.batch === 0) [progress.loss, progress.count] = [0, 0];
     const first = progress.batch * this.batchSize;
     const rows = this.order.rows.subarray(first, first + this.batchSize);
     const lr = scalar(program.manifest.training.lr * phase.rate * this.rate);
-    const batch = batchOf(program, this.examples, rows);
+    const batch = batchOf(program, examples, rows);
+    if (this.order.draws) {
+      const x = /** @type {Float32Array} */ (batch["batch/x"].data).subarray(0, (rows.length * examples.x.length) / examples.y.length);
+      const draws = this.order.draws.subarray(first * DRAWS, (first + rows.length) * DRAWS);
+      changeWindows(x, augmentation, draws, examples.scale ?? null);
+    }
     const { loss, ...changed } = await program.run(phase.step, { ...this.values, ...batch, lr });
     Object.assign(this.values, changed);
     progress.loss += Number(loss.data[0]);

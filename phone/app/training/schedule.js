@@ -15,6 +15,16 @@ export async function orderOf(examples, seed, { client, round }, epoch) {
 }
 
 /**
+ * Numbers from 0 to 1 that an epoch's examples are changed by, `each` for one, in the epoch's order.
+ * @param {number} examples @param {number} each @param {number} seed of the plan @param {Identity} identity
+ * @param {number} epoch
+ */
+export async function drawsOf(examples, each, seed, { client, round }, epoch) {
+  const random = new Generator(await seedFor(seed, "augmentation", client, round, epoch));
+  return Float32Array.from({ length: examples * each }, () => random.float32());
+}
+
+/**
  * What a round's learning rates are multiplied by; the first of `rounds` is number 1.
  * @param {Training} training @param {number} round @param {number} rounds
  */

@@ -46,9 +46,9 @@ def small_federation(
 
 
 @functools.cache
-def small_program(method: str, network_name: str = "") -> tuple[Federation, bytes]:
+def small_program(method: str, network_name: str = "", augmentation: str = "none") -> tuple[Federation, bytes]:
     """Return a federation and its program's bytes."""
-    found = small_federation(method, network_name)
+    found = small_federation(method, network_name, augmentation=augmentation)
     return found, export_program(found)
 
 

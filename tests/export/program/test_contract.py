@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,8 +24,10 @@ from export.program.parity import (
 )
 from export.program.runtime import TrainingProgram
 from federation.methods import METHODS
+from federation.plan import Augmentation
 from federation.tasks.task import arrays
 from federation.training.prediction import measure as measure_with_torch
+from federation.training.window_changes import ChannelScale
 from tests.export.program.small_federations import EXPORTABLE, loaded, small_federation
 from tests.federation.federated import each_step
 
@@ -100,6 +103,26 @@ def test_options_that_change_the_step_are_in_the_program(options: dict[str, Any]
     program = TrainingProgram.load(export_program(federation))
     parity = compare_round(federation, program, generated_examples(federation, 11))
     assert parity.ratio < ROUNDING_FACTOR
+
+
+@pytest.mark.parametrize("scale", [None, ChannelScale((0.1, 9.0, -2.0, 0.0, 0.3, 0.1), (1.0, 2.0, 3.0, 0.5, 0.7, 0.2))])
+def test_windows_are_changed_as_with_torch(scale: ChannelScale | None) -> None:
+    federation = small_federation("fedavg", "har_cnn", augmentation="rotation=0.6,degrees=50,sensor_loss=0.4")
+    federation = federation._replace(setup=replace(federation.setup, channels=scale))
+    program = TrainingProgram.load(export_program(federation))
+    examples = generated_examples(federation, 11)
+    assert compare_round(federation, program, examples).ratio < ROUNDING_FACTOR
+    ours = run_both(federation, program, examples).ours
+    as_they_are = run_both(*loaded("fedavg", "har_cnn"), examples).ours
+    assert max(differences(as_they_are.upload, ours.upload).values()) > 1e-2
+
+
+def test_images_are_refused_in_words_where_they_would_be_changed() -> None:
+    federation = small_federation("fedavg", "har_cnn")
+    training = federation.setup.training.model_copy(update={"augmentation": Augmentation(flip=0.5)})
+    federation = federation._replace(setup=replace(federation.setup, training=training))
+    with pytest.raises(ProgramError, match="changes images"):
+        export_program(federation)
 
 
 def test_a_number_is_learnt_too() -> None:

@@ -14,9 +14,9 @@ from torch.nn.functional import interpolate
 from federation.errors import SettingsError
 from federation.methods import METHODS
 from federation.plan import Augmentation, TrainingConfig
-from federation.training.augmentation import DRAWS, augmented, changed_images, changes
+from federation.training.augmentation import augmented, changed_images, changes
 from federation.training.client_round import train_one
-from federation.training.schedule import schedule, stack_schedules
+from federation.training.schedule import DRAWS, schedule, stack_schedules
 from tests.federation.federated import Federation, federation
 from tests.federation.training.test_callbacks import Notes, assert_equal, through_bytes
 

@@ -21,10 +21,10 @@ from federation.training.window_changes import (
     changed_windows,
     check_windows,
     rotated,
-    rotated_at_random,
+    rotations,
+    window_copies,
     without_gyroscope,
 )
-from federation.training.window_copies import rotations_of, window_copies
 from models import build
 
 
@@ -33,7 +33,7 @@ def draws(count: int, columns: int = 3) -> np.ndarray:
 
 
 def test_rotations_keep_lengths_and_hands_and_favour_no_direction() -> None:
-    found = rotations_of(draws(20_000)).astype(np.float64)
+    found = rotations(draws(20_000)).astype(np.float64)
     assert np.abs(found @ found.transpose(0, 2, 1) - np.eye(3)).max() < 1e-6
     assert np.abs(np.linalg.det(found) - 1).max() < 1e-6
     assert np.abs(found.mean(0)).max() < 0.02  # uniform: no axis is favoured
@@ -41,7 +41,7 @@ def test_rotations_keep_lengths_and_hands_and_favour_no_direction() -> None:
 
 
 def test_small_rotations_are_about_any_axis_by_no_more_than_the_angle() -> None:
-    found = rotations_of(draws(20_000), 30).astype(np.float64)
+    found = rotations(draws(20_000), 30).astype(np.float64)
     assert np.abs(found @ found.transpose(0, 2, 1) - np.eye(3)).max() < 1e-6
     angles = np.rad2deg(np.arccos((np.trace(found, axis1=1, axis2=2) - 1).clip(-2, 2) / 2))
     assert angles.max() < 30.1
@@ -57,7 +57,7 @@ def test_a_window_is_turned_in_the_units_in_which_it_was_measured() -> None:
     raw = np.random.default_rng(1).normal(size=(4, 16, 6)).astype(np.float32)
     scale = ChannelScale((0.1, 9.0, -2.0, 0.0, 0.3, 0.1), (1.0, 2.0, 3.0, 0.5, 0.7, 0.2))
     mean, std = (np.array(each, np.float32) for each in scale)
-    matrices = rotations_of(draws(4))
+    matrices = rotations(draws(4))
     wanted = np.concatenate([np.einsum("nij,ntj->nti", matrices, raw[..., at : at + 3]) for at in (0, 3)], 2)
     found = rotated(torch.from_numpy((raw - mean) / std), torch.from_numpy(matrices), scale)
     assert np.abs(found.numpy() - (wanted - mean) / std).max() < 1e-4
@@ -67,9 +67,9 @@ def test_a_window_is_turned_in_the_units_in_which_it_was_measured() -> None:
 def test_stacked_windows_have_the_bits_of_single_ones_and_a_share_stays_as_it_was() -> None:
     x, drawn = torch.randn(3, 40, 128, 6), draws(120, 7).reshape(3, 40, 7)
     half = Augmentation(rotation=0.5)
-    together = rotated_at_random(half, drawn, x)
-    alone = torch.stack([rotated_at_random(half, drawn[k, :, :], x[k]) for k in range(3)])
-    one = rotated_at_random(half, drawn[1, 7:8], x[1, 7:8])
+    together = changed_windows(half, drawn, x)
+    alone = torch.stack([changed_windows(half, drawn[k, :, :], x[k]) for k in range(3)])
+    one = changed_windows(half, drawn[1, 7:8], x[1, 7:8])
     assert torch.equal(together, alone)
     assert torch.equal(together[1, 7:8], one)
     kept = torch.from_numpy(drawn[..., 0] >= 0.5)

@@ -5,10 +5,11 @@ export async function outcomesOf(host, cases) {
     const bytes = new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
     return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
   };
+  const normalizationOf = ({ mean, std }) => ({ mean: Float32Array.from(mean), std: Float32Array.from(std) });
   const told = [];
-  for (const { program: text, broadcast, x: inputs, y, client, round, rounds } of cases) {
+  for (const { program: text, broadcast, x: inputs, y, client, round, rounds, scale } of cases) {
     const program = { sha256: text.slice(-64), file: bytesOf(text), rounds };
-    const examples = { x: new Float32Array(bytesOf(inputs).buffer), y: Int32Array.from(y) };
+    const examples = { x: new Float32Array(bytesOf(inputs).buffer), y: Int32Array.from(y), scale: scale && normalizationOf(scale) };
     const job = {
       ...{ program, broadcast: bytesOf(broadcast), client: null, train: examples, holdout: examples },
       ...{ identity: { client, round }, saved: null, budgetMs: Infinity },

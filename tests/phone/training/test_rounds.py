@@ -20,6 +20,7 @@ from export.program.manifest import TensorType
 from export.program.parity import as_arrays, generated_examples
 from export.program.runtime import Arrays, TrainingProgram
 from federation import arrays
+from federation.training.window_changes import ChannelScale
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.sockets import served
 from tests.browser import needs_browser
@@ -31,7 +32,13 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.skipif(RUNTIME not in files(), reason="no ONNX Runtime for the phone's client: make phone")
-ROUNDS = (("fedavg", "har_cnn"), ("fedali", "har_cnn_alp"))
+ROUNDS = (
+    ("fedavg", "har_cnn"),
+    ("fedali", "har_cnn_alp"),
+    ("fedavg", "har_cnn", "rotation=0.6,degrees=50,sensor_loss=0.4"),
+)
+SCALE = ChannelScale((0.1, 9.0, -2.0, 0.0, 0.3, 0.1), (1.0, 2.0, 3.0, 0.5, 0.7, 0.2))
+"""Where windows are changed, these are what they were normalized by."""
 OTHER_ROUNDS = (("fedprox", "har_cnn"), ("fedproto", "har_cnn"), ("scaffold", "har_cnn"))
 OF_ROUNDING_ALONE = re.compile(r"convolutions\.\d\.0\.bias$")
 """Before a normalization of each channel by itself: their gradients are rounding, which Adam makes steps of."""
@@ -43,8 +50,9 @@ TOLERANCE = 1e-4
 class Case:
     """A program, a broadcast and windows."""
 
-    def __init__(self, method: str, network: str) -> None:
-        federation, data = small_program(method, network)
+    def __init__(self, method: str, network: str, augmentation: str = "none") -> None:
+        federation, data = small_program(method, network, augmentation)
+        self.scale = None if augmentation == "none" else SCALE
         made = generated_examples(federation, EXAMPLES)
         self.names = method, network
         self.data, self.program = data, TrainingProgram.load(data)
@@ -56,7 +64,7 @@ class Case:
         packed = {"program": self.data, "broadcast": sent, "x": self.examples.x.astype("<f4").tobytes()}
         said = {name: base64.b64encode(part).decode() for name, part in packed.items()}
         who = {"client": IDENTITY.client_id, "round": IDENTITY.round_number, "rounds": 4}
-        return {**said, **who, "y": self.examples.y.tolist()}
+        return {**said, **who, "y": self.examples.y.tolist(), "scale": self.scale and self.scale._asdict()}
 
     def answers(self, client: Arrays) -> np.ndarray:
         served = self.program.run("serving", client)
@@ -69,7 +77,7 @@ class Case:
 @pytest.mark.parametrize(
     "rounds", [pytest.param(ROUNDS, marks=pytest.mark.ci), pytest.param(OTHER_ROUNDS, marks=pytest.mark.slow)]
 )
-def test_a_phones_round_ends_where_a_devices_without_torch_does(rounds: tuple[tuple[str, str], ...]) -> None:
+def test_a_phones_round_ends_where_a_devices_without_torch_does(rounds: tuple[tuple[str, ...], ...]) -> None:
     cases = [Case(*each) for each in rounds]
     ort = str(files()[RUNTIME].parent)
     request = {"ort": ort, "cases": [case.for_node() for case in cases]}
@@ -132,7 +140,7 @@ def test_in_chromium_it_does_so_in_a_worker(threads: int, page: Page, tmp_path: 
 def require_equal(cases: list[Case], told: list[dict[str, Any]]) -> None:
     for case, found in zip(cases, told, strict=True):
         program, broadcast, mine = case.program, case.broadcast, case.examples
-        expected = train(ProgramRound(program, {}, broadcast, mine, IDENTITY))
+        expected = train(ProgramRound(program, {}, broadcast, mine, IDENTITY, scale=case.scale))
         upload = {name.removeprefix("upload/"): value for name, value in expected.upload.items()}
         came = arrays.decode(base64.b64decode(found["upload"]), limit_bytes=1 << 24)
         assert list(came) == list(upload), case.names

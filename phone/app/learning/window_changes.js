@@ -1,6 +1,6 @@
 /**
- * Copies of the training windows that a phone's sums have besides them, where the plan asks for it: turned at random, and
- * without the gyroscope. federation/training/window_copies.py, with the same draws.
+ * Windows changed at random where the plan asks for it: turned as if the phone lay otherwise, or without the gyroscope.
+ * federation/training/window_changes.py, with the same draws. What is changed is what was measured.
  */
 
 import { Generator, seedFor } from "../training/draws.js";
@@ -10,12 +10,17 @@ import { yieldToEventLoop } from "./yield_to_event_loop.js";
 
 /** @typedef {{x: Float32Array, y: Int32Array}} Summed windows (n, 128, 6), raw, and their classes (n) */
 /** @typedef {{rotations: number, degrees: number, sensor_loss: boolean}} Changes the plan's, of its method */
+/** @typedef {import("../protocol/messages.generated.js").Augmentation} Augmentation */
+/** @typedef {import("../types.js").Normalization} Normalization */
 /** @typedef {{seed: number, device: string}} DrawnBy the plan's seed, and whose windows they are */
 
 const AXES = 3;
 const SIZE = WINDOW * CHANNELS;
 /** By no more than these is by any rotation. */
 const ANY = 180;
+/** Numbers from 0 to 1 that a window takes: whether it is turned, three for the rotation, whether the gyroscope is lost. */
+export const DRAWS = 7;
+const LOST = 4;
 /** Windows that are turned before the page has its turn. */
 const SLICE = 256;
 /** @type {WeakMap<Float32Array, {key: string, made: Promise<Summed>}>} by the windows that they are copies of */
@@ -48,7 +53,8 @@ async function copied({ x, y }, { rotations, degrees, sensor_loss: isLost }, { s
     const random = new Generator(await seedFor(seed, "rotations", device, copy));
     for (let i = 0; i < y.length; i++) {
       if (i % SLICE === 0) await yieldToEventLoop();
-      turn(all.x.subarray(copy * x.length + i * SIZE, copy * x.length + (i + 1) * SIZE), rotationOf(random, degrees));
+      const draws = [random.float32(), random.float32(), random.float32()];
+      turn(all.x.subarray(copy * x.length + i * SIZE, copy * x.length + (i + 1) * SIZE), rotationOf(draws, degrees), null);
     }
   }
   if (isLost) {
@@ -58,11 +64,32 @@ async function copied({ x, y }, { rotations, degrees, sensor_loss: isLost }, { s
 }
 
 /**
- * The next random rotation by no more than so many degrees, row-major, of a unit quaternion.
- * @param {Generator} random @param {number} degrees
+ * Change a share of windows in their place.
+ * @param {Float32Array} x (n, 128, 6) normalized by `scale`, raw where it is null @param {Augmentation} augmentation
+ * @param {Float32Array} draws (n, DRAWS) from 0 to 1 @param {Normalization | null} scale
  */
-function rotationOf(random, degrees) {
-  const draws = [random.float32(), random.float32(), random.float32()];
+export function changeWindows(x, { rotation = 0, degrees = ANY, sensor_loss: lossShare = 0 }, draws, scale) {
+  for (let i = 0; i < x.length / SIZE; i++) {
+    const window = x.subarray(i * SIZE, (i + 1) * SIZE);
+    const mine = draws.subarray(i * DRAWS, (i + 1) * DRAWS);
+    if (mine[0] < Math.fround(rotation)) turn(window, rotationOf([mine[1], mine[2], mine[3]], degrees), scale);
+    if (mine[LOST] < Math.fround(lossShare)) loseGyroscope(window, scale);
+  }
+}
+
+/** @param {Float32Array} window changed @param {Normalization | null} scale */
+function loseGyroscope(window, scale) {
+  for (let axis = AXES; axis < CHANNELS; axis++) {
+    const nothing = scale ? -scale.mean[axis] / scale.std[axis] : 0;
+    for (let at = axis; at < window.length; at += CHANNELS) window[at] = nothing;
+  }
+}
+
+/**
+ * The rotation of three draws, by no more than so many degrees, row-major, of a unit quaternion.
+ * @param {number[]} draws @param {number} degrees
+ */
+function rotationOf(draws, degrees) {
   const [x, y, z, w] = degrees >= ANY ? anyQuaternion(draws) : smallQuaternion(draws, degrees);
   return Float32Array.of(
     ...[1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
@@ -87,14 +114,24 @@ function smallQuaternion([first, second, third], degrees) {
   return [across * Math.cos(around), across * Math.sin(around), height * Math.sin(half), Math.cos(half)];
 }
 
-/** Turn both sensors of a window in its place, in float32. @param {Float32Array} x (128, 6) @param {Float32Array} m (3, 3) */
-function turn(x, m) {
+/**
+ * Turn both sensors of a window in its place, in float32.
+ * @param {Float32Array} x (128, 6) @param {Float32Array} m (3, 3) @param {Normalization | null} scale
+ */
+function turn(x, m, scale) {
+  const { fround } = Math;
   for (let at = 0; at < x.length; at += AXES) {
-    const [a, b, c] = x.subarray(at, at + AXES);
+    const channel = at % CHANNELS;
+    const [a, b, c] = x.subarray(at, at + AXES).map((value, i) => (scale ? raw(value, scale, channel + i) : value));
     for (let axis = 0; axis < AXES; axis++) {
       const row = AXES * axis;
-      const sum = Math.fround(Math.fround(a * m[row]) + Math.fround(b * m[row + 1]));
-      x[at + axis] = sum + Math.fround(c * m[row + 2]);
+      const value = fround(fround(fround(a * m[row]) + fround(b * m[row + 1])) + fround(c * m[row + 2]));
+      x[at + axis] = scale ? fround(value - scale.mean[channel + axis]) / scale.std[channel + axis] : value;
     }
   }
+}
+
+/** @param {number} value @param {Normalization} scale @param {number} channel */
+function raw(value, { mean, std }, channel) {
+  return Math.fround(value * std[channel]) + mean[channel];
 }
