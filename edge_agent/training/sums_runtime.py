@@ -50,6 +50,7 @@ from federation.serving_heads import (
     SHARED_ANY_ORIENTATION,
     usable_heads,
 )
+from federation.training.window_copies import window_copies
 from gaitway.tasks import task_of
 from gaitway.tasks.classification import confusion
 from har_pipeline import ClientWindows
@@ -215,7 +216,15 @@ class SumsRuntime:
         return found
 
     def _sums(self, features: np.ndarray, windows: ClientWindows) -> FixedSums:
-        return travelling(sums_of(features, windows.y, len(self.job.plan.labels), self.options.clip))
+        """Sum over windows with these features, and over the copies of them that the plan asks for."""
+        options, job = self.options, self.job
+        rotations, degrees, lost = options.rotations, options.degrees, options.sensor_loss
+        copies = window_copies(
+            windows.x, job.plan.training.seed, job.device, rotations=rotations, degrees=degrees, sensor_loss=lost
+        )
+        together = np.concatenate([features, *(self._session.predict(x).embedding for x in copies)])
+        y = np.tile(windows.y, len(together) // max(1, len(windows.y)))
+        return travelling(sums_of(together, y, len(job.plan.labels), options.clip))
 
     def _features(self, part: str) -> np.ndarray:
         features: np.ndarray = self._session.predict(getattr(self.data, part).x).embedding
@@ -272,9 +281,6 @@ class SumsRuntime:
 def _needs_torch(job: Job, data: LocalData) -> str:
     if job.plan.method.get("name") != METHOD:
         return f"the method {job.plan.method.get('name')} is not {METHOD}"
-    options = RidgeOptions.of(job.plan.method)
-    if options.rotations or options.sensor_loss:
-        return "method.rotations and method.sensor_loss add changed windows to the sums"
     if data.statistics is not None:
         return "the plan normalizes windows by the device's own statistics"
     return ""

@@ -45,6 +45,7 @@ class RidgeOptions(NamedTuple):
     own_weight: float = 1.0
     orientation_free_share: float = 0.33
     rotations: int = 0
+    degrees: float = 180.0
     sensor_loss: bool = False
     floor: float = 0.0
 

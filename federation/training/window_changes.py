@@ -20,12 +20,9 @@ from torch import Tensor
 from federation.errors import SettingsError
 from federation.plan import Augmentation
 from federation.training.schedule import ROTATION_DRAWS, WINDOW_DRAWS
+from federation.training.window_copies import AXES, rotations_of, turned
 
-AXES = 3
 CHANNELS = 2 * AXES
-ANY = 180.0
-"""Degrees: by no more than these is by any rotation."""
-Numbers = npt.NDArray[np.float64]
 
 
 class ChannelScale(NamedTuple):
@@ -76,49 +73,19 @@ def without_gyroscope(x: Tensor, scale: ChannelScale | None = None) -> Tensor:
     return torch.cat([x[..., :AXES], nothing.expand_as(x[..., AXES:])], -1)
 
 
-def rotations(draws: npt.NDArray[np.floating], degrees: float = ANY) -> npt.NDArray[np.float32]:
-    """Return the rotations (..., 3, 3) of draws (..., 3), by no more than so many degrees, by unit quaternions."""
-    first, second, third = np.moveaxis(np.asarray(draws, np.float64), -1, 0)
-    x, y, z, w = _any_rotation(first, second, third) if degrees >= ANY else _small(first, second, third, degrees)
-    rows = [
-        [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
-        [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
-        [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
-    ]
-    return np.stack([np.stack(row, -1) for row in rows], -2).astype(np.float32)
-
-
-def _any_rotation(first: Numbers, second: Numbers, third: Numbers) -> tuple[Numbers, ...]:
-    inner, outer = np.sqrt(1 - first), np.sqrt(first)
-    one, other = 2 * np.pi * second, 2 * np.pi * third
-    return inner * np.sin(one), inner * np.cos(one), outer * np.sin(other), outer * np.cos(other)
-
-
-def _small(first: Numbers, second: Numbers, third: Numbers, degrees: float) -> tuple[Numbers, ...]:
-    height, half = 2 * first - 1, np.deg2rad(degrees) * third / 2
-    across, around = np.sqrt(1 - height**2) * np.sin(half), 2 * np.pi * second
-    return across * np.cos(around), across * np.sin(around), height * np.sin(half), np.cos(half)
-
-
 def rotated(x: Tensor, matrices: Tensor, scale: ChannelScale | None = None) -> Tensor:
     """Turn windows x (..., T, 6), normalized by `scale` or raw, by rotations (..., 3, 3) that broadcast to them."""
-    columns = matrices.to(x)[..., None, :, :].unbind(-1)
+    matrices = matrices.to(x)
     if scale is None:
-        return torch.cat([_turned(part, columns) for part in torch.split(x, AXES, -1)], -1)
+        return torch.cat([turned(part, matrices) for part in torch.split(x, AXES, -1)], -1)
     mean, std = (x.new_tensor(values) for values in scale)
     return (rotated(x * std + mean, matrices) - mean) / std
-
-
-def _turned(vectors: Tensor, columns: tuple[Tensor, ...]) -> Tensor:
-    # one product after the other: a matrix product rounds by the size of the batch
-    a, b, c = (vectors[..., axis : axis + 1] * columns[axis] for axis in range(AXES))
-    return a + b + c
 
 
 def rotated_at_random(
     change: Augmentation, draws: npt.NDArray[np.float32], x: Tensor, scale: ChannelScale | None = None
 ) -> Tensor:
     """Turn a share of the windows x (..., T, 6) by draws (..., ROTATION_DRAWS or more)."""
-    matrices = torch.from_numpy(rotations(draws[..., 1:ROTATION_DRAWS], change.degrees)).to(x.device)
+    matrices = torch.from_numpy(rotations_of(draws[..., 1:ROTATION_DRAWS], change.degrees)).to(x.device)
     chosen = torch.from_numpy(draws[..., 0] < change.rotation).to(x.device)
     return torch.where(chosen[..., None, None], rotated(x, matrices, scale), x)

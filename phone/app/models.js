@@ -4,6 +4,7 @@ import { recognize } from "./learning/learner.js";
 import { nameOf } from "./learning/heads.js";
 import { BROADCAST, FEATURE_MODEL, PROGRAM } from "./protocol/agent_state.js";
 import { solveVersion } from "./protocol/contribution_worker.js";
+import { ENROLMENT } from "./protocol/enrolment.js";
 import { withLeft } from "./protocol/releases.js";
 import { capital } from "./labels.js";
 import { normalized } from "./learning/normalization.js";
@@ -176,7 +177,8 @@ export class Models {
     const columns = await this.load(plan);
     this.cache = null; // of all windows that there are
     const { prepared } = await this.preparation(plan);
-    const { verdict } = await solveVersion(this, { plan, broadcast, columns, prepared, present: model });
+    const { device } = await this.store.get(ENROLMENT);
+    const { verdict } = await solveVersion(this, { plan, device, broadcast, columns, prepared, present: model });
     if (verdict.model && verdict.model !== model) {
       await this.use({ model: verdict.model, release: kept.release, before: shortened(kept) });
     }

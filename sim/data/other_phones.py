@@ -26,7 +26,8 @@ from torch import Tensor
 
 from federation.records import Examples
 from federation.seeds import generator
-from federation.training.window_changes import CHANNELS, rotated, rotations, without_gyroscope
+from federation.training.window_changes import CHANNELS, rotated, without_gyroscope
+from federation.training.window_copies import rotations_of
 from har_pipeline import ChannelStatistics
 from har_pipeline.recording import STANDARD_GRAVITY
 from sim.data.federated_data import ClientData, FederatedData
@@ -53,7 +54,7 @@ def can_be_changed(data: FederatedData) -> bool:
 def ways_to_carry(clients: Mapping[str, ClientData], seed: int) -> dict[str, list[dict[str, Change]]]:
     """Return by name the ways in which all clients carry their phones otherwise, each a change for each client."""
     drawn = {
-        name: rotations(generator(seed, "turned phones", name).random((RANDOM_DRAWS, 3), np.float32))
+        name: rotations_of(generator(seed, "turned phones", name).random((RANDOM_DRAWS, 3), np.float32))
         for name in clients
     }
     return {

@@ -20,6 +20,7 @@ from federation import wire
 from federation.aggregation.ridge_numpy import sums_of, travelling
 from federation.seeds import noise_seed
 from federation.training.schedule import schedule
+from federation.training.window_copies import window_copies
 from gaitway.tasks.classification import ClassSoundness
 from har_pipeline import ChannelStatistics, ClientWindows, PipelineSettings, split_client
 
@@ -34,8 +35,8 @@ def vectors() -> dict[str, Any]:
     """Return everything that the file holds."""
     return {
         "about": "What a client without torch computes (docs/protocol.md). Arrays are base64 of little-endian "
-        "float32 in C order. `upload` and normalized windows are equal bit for bit; other fractions within "
-        "1e-12. `round(x)` takes halves to the even number. Where a value is null it is not known.",
+        "float32 in C order. `upload` and normalized windows are equal bit for bit, turned windows within 1e-6; other "
+        "fractions within 1e-12. `round(x)` takes halves to the even number. Where a value is null it is not known.",
         "sums": list(_sums()),
         "temporal_split": list(_splits()),
         "normalization": list(_normalization()),
@@ -44,6 +45,7 @@ def vectors() -> dict[str, Any]:
         "comparison": list(_comparisons()),
         "orders": list(_orders()),
         "noise_seeds": list(_noise_seeds()),
+        "window_copies": list(_window_copies()),
     }
 
 
@@ -91,6 +93,17 @@ def _noise_seeds() -> Iterator[dict[str, Any]]:
         name = "head.2.noise"
         found = noise_seed(5, "phone-1", 3, name, bits)
         yield {"name": name, "seed": 5, "client": "phone-1", "round": 3, "bits": bits, "value": str(found)}
+
+
+def _window_copies() -> Iterator[dict[str, Any]]:
+    x = np.random.default_rng(3).normal(0, 9, (2, 128, 6)).astype(np.float32)
+    for rotations, degrees, sensor_loss in ((2, 180.0, False), (1, 30.0, True), (0, 180.0, True), (0, 180.0, False)):
+        changes: dict[str, Any] = {"rotations": rotations, "degrees": degrees, "sensor_loss": sensor_loss}
+        copies = window_copies(x, 2**53 - 1, "phone-1", **changes)
+        shown = [packed(copy[:, :2]) for copy in copies]  # the first samples: one rotation turns a whole window
+        name = f"{rotations} turned by at most {degrees:g}°" + (", one without the gyroscope" if sensor_loss else "")
+        first = packed(x[:, :2])
+        yield {"name": name, "seed": 2**53 - 1, "client": "phone-1", **changes, "windows": first, "copies": shown}
 
 
 # ---- sums of features, and the upload

@@ -3,6 +3,7 @@
  * and takes up the versions that come of everybody's.
  */
 
+import { withCopies } from "../learning/window_copies.js";
 import { BROADCAST, FEATURE_MODEL, isOf } from "./agent_state.js";
 import { nextSequence, sumsAreDue, sumsUpdate, withdrawalIsDue, withdrawalUpdate } from "./contribution.js";
 import { MAX_FILE_BYTES, ineligibleReason } from "./eligibility.js";
@@ -78,8 +79,11 @@ export class ContributionWorker {
   /** The sums of the phone's windows, as they are added. @param {Announcement} a @param {Prepared} prepared @param {Means} means */
   async ownSums(a, prepared, means) {
     await this.loadNetwork(a, means);
-    const embeddings = await this.worker.embedder.embed(prepared.train.x);
-    const { gram, moment } = await this.worker.learner.sums(embeddings, prepared.train.y, a.plan.labels.length, methodOf(planOf(a)).clip);
+    const plan = planOf(a);
+    const method = methodOf(plan);
+    const summed = await withCopies(prepared.train, method, { seed: plan.training.seed, device: means.device });
+    const embeddings = await this.worker.embedder.embed(summed.x);
+    const { gram, moment } = await this.worker.learner.sums(embeddings, summed.y, plan.labels.length, method.clip);
     return { present: { gram, moment }, keys: prepared.keys, windows: prepared.ids };
   }
 
@@ -187,7 +191,8 @@ export class ContributionWorker {
     const plan = planOf(a);
     const columns = await this.loadNetwork(a, means);
     const broadcast = await this.download(target, means);
-    return solveVersion(this.worker, { plan, broadcast, columns, prepared, present: this.worker.stateStore.current.kept?.model ?? null });
+    const present = this.worker.stateStore.current.kept?.model ?? null;
+    return solveVersion(this.worker, { plan, device: means.device, broadcast, columns, prepared, present });
   }
 
   /** Have the network in the store, and behind the embedder. @param {Announcement} a @param {Means} means */
@@ -219,7 +224,7 @@ export class ContributionWorker {
 
 /**
  * @typedef {object} Version what its heads are solved of
- * @property {Plan} plan @property {Broadcast} broadcast @property {{sha256: string} & import("../types.js").Columns} columns
+ * @property {Plan} plan @property {string} device whose windows they are @property {Broadcast} broadcast @property {{sha256: string} & import("../types.js").Columns} columns
  * @property {Prepared} prepared @property {import("../types.js").Model | null} present
  */
 
@@ -228,21 +233,23 @@ export class ContributionWorker {
  * @param {{learner: import("../types.js").Learner, embedder: import("../types.js").Embedder}} by its network is loaded
  * @param {Version} version
  */
-export async function solveVersion({ learner, embedder }, { plan, broadcast, columns, prepared, present }) {
+export async function solveVersion({ learner, embedder }, { plan, device, broadcast, columns, prepared, present }) {
   const { labels, training } = plan;
   const method = methodOf(plan);
   const { shared, clients } = sharedSums(broadcast.file, plan);
   const { train, holdout, unlabelled } = prepared;
+  const summed = await withCopies(train, method, { seed: training.seed, device });
+  const ofAll = await embedder.embed(summed.x);
   const embeddings = {
-    train: await embedder.embed(train.x),
+    train: ofAll.subarray(0, train.y.length * training.feature_dim),
     holdout: await embedder.embed(holdout.x),
     unlabelled: await embedder.embed(unlabelled),
   };
-  if (embeddings.train.length !== train.y.length * training.feature_dim) {
-    const came = embeddings.train.length / train.y.length;
+  if (ofAll.length !== summed.y.length * training.feature_dim) {
+    const came = ofAll.length / summed.y.length;
     throw new WireError(`the network's embeddings have ${came} numbers, and the plan says ${training.feature_dim}`);
   }
-  const fixed = train.y.length ? await learner.sums(embeddings.train, train.y, labels.length, method.clip) : null;
+  const fixed = train.y.length ? await learner.sums(ofAll, summed.y, labels.length, method.clip) : null;
   const { orientationFree, gravity, sha256 } = columns;
   const exchange = { shared, clients, own: fixed, method, orientationFree, version: broadcast.version, sha256 };
   const choice = { exchange, present, prepared, embeddings, labels, gravity };

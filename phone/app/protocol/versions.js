@@ -32,6 +32,8 @@ const REFRESH_MS = 900_000;
  * @typedef {object} Method what the plan says of it, with its defaults
  * @property {number} ridge @property {number} clip @property {number} own_weight @property {number} orientation_free_share
  * @property {number} [floor] for sums that have noise
+ * @property {number} rotations copies of each window in the sums, turned at random by at most `degrees`
+ * @property {number} degrees @property {boolean} sensor_loss whether there is one more, without the gyroscope
  */
 
 /** @param {Announcement} a @returns {Plan} */
@@ -42,10 +44,18 @@ export function planOf(a) {
 /** @param {Plan} plan @returns {Method} throws a WireError where it is out of bounds */
 export function methodOf({ method }) {
   const { ridge = 1e-2, clip = 4, own_weight = 1, orientation_free_share = 0.33, floor = 0 } = method;
+  const { rotations = 0, degrees = 180, sensor_loss = false } = method;
   const isIn = (/** @type {unknown} */ value, /** @type {number} */ most) =>
     typeof value === "number" && value >= 0 && value <= most;
   const isSound = isIn(ridge, 1e6) && ridge > 0 && isIn(clip, 8) && clip > 0 && isIn(own_weight, 1e6);
-  if (isSound && isIn(orientation_free_share, 1) && isIn(floor, 1e12)) return { ridge, clip, own_weight, orientation_free_share, floor };
+  if (!Number.isInteger(rotations) || !isIn(rotations, 16) || !isIn(degrees, 180) || !degrees || typeof sensor_loss !== "boolean") {
+    throw new WireError(
+      `the plan's method has rotations ${rotations}, degrees ${degrees} and sensor_loss ${sensor_loss}; expected a whole ` +
+        "number from 0 to 16, above 0 to 180, and true or false",
+    );
+  }
+  if (isSound && isIn(orientation_free_share, 1) && isIn(floor, 1e12))
+    return { ridge, clip, own_weight, orientation_free_share, floor, rotations, degrees, sensor_loss };
   throw new WireError(
     `the plan's method has ridge ${ridge}, clip ${clip}, own_weight ${own_weight}, orientation_free_share ` +
       `${orientation_free_share} and floor ${floor}; expected above 0 to 1e6, above 0 to 8, 0 to 1e6, 0 to 1, and 0 to 1e12`,

@@ -68,6 +68,11 @@ export class Generator {
     return Number(drawn & 0xffffffffn);
   }
 
+  /** A number from 0 to below 1 of 24 bits, as numpy's `random` gives for float32. */
+  float32() {
+    return (this.next32() >>> 8) / 2 ** 24;
+  }
+
   /** A whole number from 0 to `max`, below 2^32: numbers of as many bits are drawn until one is. @param {number} max */
   integer(max) {
     if (!max) return 0; // nothing is drawn

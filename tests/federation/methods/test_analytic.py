@@ -24,7 +24,7 @@ from federation.tasks.task import LabelledFeatures
 from federation.training.client_round import train_one, train_stacked
 from federation.training.forward import initial_client, network
 from federation.training.local_round import Setup
-from federation.training.window_changes import rotations
+from federation.training.window_copies import rotations_of
 from federation.tree import flatten
 from models import build
 
@@ -189,7 +189,7 @@ def test_changed_copies_are_windows_like_any_other_in_the_sums() -> None:
     x = [mine.x]
     for copy in (1, 2):
         draws = generator(TRAINING.seed, "rotations", "bob", copy).random((len(mine.y), 3), np.float32)
-        turned = [np.einsum("nij,ntj->nti", rotations(draws), mine.x[..., at : at + 3].numpy()) for at in (0, 3)]
+        turned = [np.einsum("nij,ntj->nti", rotations_of(draws), mine.x[..., at : at + 3].numpy()) for at in (0, 3)]
         x.append(torch.from_numpy(np.concatenate(turned, 2)))
     x.append(torch.cat([mine.x[..., :3], torch.zeros_like(mine.x[..., 3:])], -1))
     gram, moment = numpy_sums(Examples(torch.cat(x), mine.y.repeat(4)))

@@ -22,9 +22,9 @@ from federation.training.window_changes import (
     check_windows,
     rotated,
     rotated_at_random,
-    rotations,
     without_gyroscope,
 )
+from federation.training.window_copies import rotations_of, window_copies
 from models import build
 
 
@@ -33,7 +33,7 @@ def draws(count: int, columns: int = 3) -> np.ndarray:
 
 
 def test_rotations_keep_lengths_and_hands_and_favour_no_direction() -> None:
-    found = rotations(draws(20_000)).astype(np.float64)
+    found = rotations_of(draws(20_000)).astype(np.float64)
     assert np.abs(found @ found.transpose(0, 2, 1) - np.eye(3)).max() < 1e-6
     assert np.abs(np.linalg.det(found) - 1).max() < 1e-6
     assert np.abs(found.mean(0)).max() < 0.02  # uniform: no axis is favoured
@@ -41,7 +41,7 @@ def test_rotations_keep_lengths_and_hands_and_favour_no_direction() -> None:
 
 
 def test_small_rotations_are_about_any_axis_by_no_more_than_the_angle() -> None:
-    found = rotations(draws(20_000), 30).astype(np.float64)
+    found = rotations_of(draws(20_000), 30).astype(np.float64)
     assert np.abs(found @ found.transpose(0, 2, 1) - np.eye(3)).max() < 1e-6
     angles = np.rad2deg(np.arccos((np.trace(found, axis1=1, axis2=2) - 1).clip(-2, 2) / 2))
     assert angles.max() < 30.1
@@ -57,7 +57,7 @@ def test_a_window_is_turned_in_the_units_in_which_it_was_measured() -> None:
     raw = np.random.default_rng(1).normal(size=(4, 16, 6)).astype(np.float32)
     scale = ChannelScale((0.1, 9.0, -2.0, 0.0, 0.3, 0.1), (1.0, 2.0, 3.0, 0.5, 0.7, 0.2))
     mean, std = (np.array(each, np.float32) for each in scale)
-    matrices = rotations(draws(4))
+    matrices = rotations_of(draws(4))
     wanted = np.concatenate([np.einsum("nij,ntj->nti", matrices, raw[..., at : at + 3]) for at in (0, 3)], 2)
     found = rotated(torch.from_numpy((raw - mean) / std), torch.from_numpy(matrices), scale)
     assert np.abs(found.numpy() - (wanted - mean) / std).max() < 1e-4
@@ -114,6 +114,22 @@ def test_the_copy_with_a_lost_sensor_comes_last_and_leaves_the_turned_ones_as_th
     kept, lost = (changed_windows(change, only.draws[epoch, 0], x) for epoch in (0, 1))
     assert torch.equal(kept, x)
     assert torch.equal(lost, without_gyroscope(x))
+
+
+@pytest.mark.parametrize("degrees", [180.0, 40.0])
+def test_copies_that_are_made_without_torch_are_those_of_a_local_round(degrees: float) -> None:
+    x = np.random.default_rng(1).normal(size=(13, 128, 6)).astype(np.float32)
+    order = with_copies(in_order(13, 8), 2, 7, "ann", sensor_loss=True)
+    assert order.draws is not None
+    change = Augmentation(rotation=1, degrees=degrees, sensor_loss=1)
+    found = list(window_copies(x, 7, "ann", rotations=2, degrees=degrees, sensor_loss=True))
+    assert len(found) == 3
+    for copy, draws_of_copy in zip(found, order.draws[1:], strict=True):
+        drawn = draws_of_copy.reshape(-1, draws_of_copy.shape[-1])[:13]
+        assert np.array_equal(copy, changed_windows(change, drawn, torch.from_numpy(x)).numpy())
+        assert not np.isclose(copy, x).all(axis=(1, 2)).any()
+    assert not list(window_copies(x, 7, "ann"))
+    assert not list(window_copies(x[:0], 7, "ann", rotations=2, sensor_loss=True))
 
 
 def test_images_are_not_turned_so() -> None:

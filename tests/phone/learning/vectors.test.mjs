@@ -6,6 +6,7 @@ import { channelSums, inFloat32, normalized, statisticsOf } from "../../../phone
 import { addWindows, emptySums, travelling } from "../../../phone/app/learning/ridge.js";
 import { ClassSoundness } from "../../../phone/app/learning/soundness.js";
 import { evenly, temporalSplit } from "../../../phone/app/learning/splits.js";
+import { withCopies } from "../../../phone/app/learning/window_copies.js";
 import { noiseSeed } from "../../../phone/app/training/draws.js";
 import { orderOf } from "../../../phone/app/training/schedule.js";
 import { encode } from "../../../phone/app/protocol/safetensors.js";
@@ -48,6 +49,25 @@ describe("the draws of a round", () => {
       assert.equal(String(await noiseSeed(seed, client, round, name, bits)), value);
     }
   });
+});
+
+describe("copies of windows that sums have besides them", () => {
+  const wide = (samples) => {
+    const x = new Float32Array(2 * 768); // two windows, of which the file has the first two samples
+    for (const i of [0, 1]) x.set(samples.subarray(12 * i, 12 * (i + 1)), 768 * i);
+    return x;
+  };
+  for (const { name, seed, client, windows, copies, ...changes } of VECTORS.window_copies) {
+    test(name, async () => {
+      const given = { x: wide(floats(windows)), y: Int32Array.of(2, 0) };
+      const { x, y } = await withCopies(given, changes, { seed, device: client });
+      assert.deepEqual([...y], Array.from({ length: copies.length + 1 }, () => [2, 0]).flat());
+      for (const [copy, samples] of [windows, ...copies].entries()) {
+        assertNear(x.subarray(copy * given.x.length, (copy + 1) * given.x.length), wide(floats(samples)), 1e-6);
+      }
+      assert.equal((await withCopies(given, { ...changes }, { seed, device: client })).x, x, "they are made once");
+    });
+  }
 });
 
 describe("temporal split", () => {

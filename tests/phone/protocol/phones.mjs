@@ -5,6 +5,7 @@ import { readFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 import { Embedder } from "../../../phone/app/learning/embedder.js";
 import { Learner } from "../../../phone/app/learning/learner.js";
+import { withCopies } from "../../../phone/app/learning/window_copies.js";
 import { solveHeads } from "../../../phone/app/learning/heads.js";
 import { Agent } from "../../../phone/app/protocol/agent.js";
 import { beginEnrolment, readEnrolmentLink, sayLeft } from "../../../phone/app/protocol/enrolment.js";
@@ -132,18 +133,20 @@ await until(() => first.agent.memory.judged.startsWith("4 ") && second.agent.mem
 
 const base64 = (array) => Buffer.from(array.buffer).toString("base64");
 /** The heads that a phone solves of the last version, with what it sent last. */
-async function headsOf({ agent, store }) {
+async function headsOf({ agent, store, link }) {
   const { plan } = agent.state();
   const { file, sha256, version } = await store.get("broadcast");
   const { shared, clients } = sharedSums(file, plan);
   const { embedder: by, learner, prepared } = agent.work;
-  const embeddings = await by.embed(prepared.train.x);
-  const own = await learner.sums(embeddings, prepared.train.y, 2, methodOf(plan).clip);
+  const summed = await withCopies(prepared.train, methodOf(plan), { seed: plan.training.seed, device: link.device });
+  const embeddings = await by.embed(summed.x);
+  const own = await learner.sums(embeddings, summed.y, 2, methodOf(plan).clip);
   const columns = await by.load((await store.get("feature_model")).file, (await store.get("feature_model")).sha256, plan);
   const heads = await solveHeads({ shared, clients, own, method: methodOf(plan), ...columns, version, sha256 });
   return {
     embeddings: base64(embeddings),
-    y: [...prepared.train.y],
+    y: [...summed.y],
+    windows: prepared.train.y.length,
     columns: columns.orientationFree,
     heads: heads.map(({ head, weight, bias }) => ({ head, weight: base64(weight), bias: base64(bias) })),
   };

@@ -36,7 +36,7 @@ COSINES, RIDGE = 17, 1e-2
 PLAN = {
     "labels": ["still", "walking"],
     "model": {"name": "har_features", "options": {"cosines": COSINES}},
-    "method": {"name": "analytic", "ridge": RIDGE},
+    "method": {"name": "analytic", "ridge": RIDGE, "rotations": 1, "sensor_loss": True},
     "training": {"classes": 2, "feature_dim": 183 + COSINES},
     "publication": {"interval_s": 0},
     "data": {"normalization": "none"},
@@ -182,6 +182,7 @@ def assert_versions(server: httpx.Client, federation: str, sent: dict[str, list[
 def assert_heads(broadcast: Any, solved: dict[str, Any], sent: Any) -> None:
     """A phone's sums are those of its features bit for bit, and its heads those that Python solves of them."""
     features = np.frombuffer(base64.b64decode(solved["embeddings"]), "<f4").reshape(len(solved["y"]), -1)
+    assert len(solved["y"]) == 3 * solved["windows"]  # each window, turned, and without the gyroscope
     own = travelling(sums_of(features, np.array(solved["y"]), 2, clip=4.0))
     if sent is not None:
         assert np.array_equal(sent["gram"], own.gram)
