@@ -51,7 +51,8 @@ class Rule:
 PROGRAM_WITHOUT_TORCH = Rule(
     (
         *(f"export.program.{name}" for name in ("errors", "manifest", "graph_check", "archive", "runtime")),
-        *("export.runtime", "federation.plan", "federation.seeds", "federation.training.schedule"),
+        *("export.runtime", "federation.plan", "federation.seeds", "federation.errors"),
+        *("federation.training.schedule", "federation.training.window_changes"),
     ),
     ("numpy", "onnxruntime", "pydantic"),
 )
