@@ -3,7 +3,6 @@
  * and takes up the versions that come of everybody's.
  */
 
-import { withCopies } from "../learning/window_changes.js";
 import { BROADCAST, FEATURE_MODEL, isOf } from "./agent_state.js";
 import { nextSequence, sumsAreDue, sumsUpdate, withdrawalIsDue, withdrawalUpdate } from "./contribution.js";
 import { MAX_FILE_BYTES, ineligibleReason } from "./eligibility.js";
@@ -81,7 +80,7 @@ export class ContributionWorker {
     await this.loadNetwork(a, means);
     const plan = planOf(a);
     const method = methodOf(plan);
-    const summed = await withCopies(prepared.train, method, { seed: plan.training.seed, device: means.device });
+    const summed = await summedWindows(prepared.train, plan, means.device);
     const embeddings = await this.worker.embedder.embed(summed.x);
     const { gram, moment } = await this.worker.learner.sums(embeddings, summed.y, plan.labels.length, method.clip);
     return { present: { gram, moment }, keys: prepared.keys, windows: prepared.ids };
@@ -229,6 +228,17 @@ export class ContributionWorker {
  */
 
 /**
+ * What a phone sums over: its training windows and, where the plan asks for them, changed copies.
+ * @param {import("../types.js").Examples} train @param {Plan} plan @param {string} device whose windows they are
+ */
+async function summedWindows(train, plan, device) {
+  const method = methodOf(plan);
+  if (!method.rotations && !method.sensor_loss) return train;
+  const { withCopies } = await import("../learning/window_changes.js"); // few federations need it
+  return withCopies(train, method, { seed: plan.training.seed, device });
+}
+
+/**
  * Solve a version's heads together with the phone's own windows, and choose one.
  * @param {{learner: import("../types.js").Learner, embedder: import("../types.js").Embedder}} by its network is loaded
  * @param {Version} version
@@ -238,7 +248,7 @@ export async function solveVersion({ learner, embedder }, { plan, device, broadc
   const method = methodOf(plan);
   const { shared, clients } = sharedSums(broadcast.file, plan);
   const { train, holdout, unlabelled } = prepared;
-  const summed = await withCopies(train, method, { seed: training.seed, device });
+  const summed = await summedWindows(train, plan, device);
   const ofAll = await embedder.embed(summed.x);
   const embeddings = {
     train: ofAll.subarray(0, train.y.length * training.feature_dim),
