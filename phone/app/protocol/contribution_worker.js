@@ -234,7 +234,7 @@ export class ContributionWorker {
 async function summedWindows(train, plan, device) {
   const method = methodOf(plan);
   if (!method.rotations && !method.sensor_loss) return train;
-  const { withCopies } = await import("../learning/window_changes.js"); // few federations need it
+  const { withCopies } = await import("../training/window_changes.js"); // few federations need it
   return withCopies(train, method, { seed: plan.training.seed, device });
 }
 

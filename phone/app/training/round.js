@@ -5,9 +5,9 @@
 
 import { WireError } from "../protocol/errors.js";
 import { noiseSeed } from "./draws.js";
-import { DRAWS, changeWindows } from "../learning/window_changes.js";
 import { drawsOf, orderOf, rateOfRound, rateSum } from "./schedule.js";
 import { ARRAYS, checked, filled, sizeOf, zeros } from "./tensors.js";
+import { DRAWS, changeWindows } from "./window_changes.js";
 
 /** @typedef {import("./program.js").TrainingProgram} TrainingProgram */
 /** @typedef {import("./manifest.generated.js").TensorType} TensorType */

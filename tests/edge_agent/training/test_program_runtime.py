@@ -14,7 +14,7 @@ from edge_agent.training import trainer
 from edge_agent.training.job import CHECKPOINT, CLIENT_STATE, GLOBAL, MODEL, PARITY, RESULT, UPDATE, Job
 from export.runtime import Session
 from federation import wire
-from federation.plan import Plan
+from federation.plan import Augmentation, DataStatistics, Plan
 from federation.records import Client, Tree
 from federation.training.client_round import steps_of
 from federation.tree import map_tree
@@ -66,6 +66,29 @@ def test_two_rounds_without_torch_are_those_with_torch_up_to_rounding(device: Pa
     assert result["class_counts"] == same["class_counts"]
     assert manifest_of(second, result, second.out / UPDATE, INSTANCE).runtime == "onnx"
     assert b"runtime" not in manifest_of(with_torch, same, second.out / UPDATE, INSTANCE).model_dump_json().encode()
+
+
+def test_windows_are_changed_as_they_were_measured_by_either_runtime(
+    device: Path, prepared: ClientWindows
+) -> None:
+    """In m/s² and rad/s, though the network takes them normalized by the federation's statistics."""
+    x = prepared.x.reshape(-1, 6).astype(np.float64)
+    sums = {"count": len(x), "total": tuple(x.sum(0).tolist()), "square": tuple((x**2).sum(0).tolist())}
+    plan = make_plan(optimizer="sgd")
+    data = plan.data.model_copy(
+        update={"normalization": "federated", "statistics": DataStatistics.model_validate(sums)}
+    )
+    plan = plan.model_copy(update={"data": data})
+    change = Augmentation(rotation=0.8, degrees=60, sensor_loss=0.4)
+    changed = plan.model_copy(update={"training": plan.training.model_copy(update={"augmentation": change})})
+    sent = {}
+    for name, runtime, each in (("torch", "torch", changed), ("onnx", "onnx", changed), ("plain", "onnx", plan)):
+        job = a_job(device, each, runtime=runtime)
+        trainer.train(trainer.build_context(job))
+        sent[name] = read(job, UPDATE)
+    assert_close(sent["onnx"], sent["torch"], TOLERANCE)
+    with pytest.raises(AssertionError):
+        assert_close(sent["plain"], sent["torch"], 10 * TOLERANCE)
 
 
 def test_training_that_is_cut_off_goes_on_to_the_same_bits(device: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import { channelSums, inFloat32, normalized, statisticsOf } from "../../../phone
 import { addWindows, emptySums, travelling } from "../../../phone/app/learning/ridge.js";
 import { ClassSoundness } from "../../../phone/app/learning/soundness.js";
 import { evenly, temporalSplit } from "../../../phone/app/learning/splits.js";
-import { withCopies } from "../../../phone/app/learning/window_changes.js";
+import { withCopies } from "../../../phone/app/training/window_changes.js";
 import { noiseSeed } from "../../../phone/app/training/draws.js";
 import { orderOf } from "../../../phone/app/training/schedule.js";
 import { encode } from "../../../phone/app/protocol/safetensors.js";

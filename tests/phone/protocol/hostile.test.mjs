@@ -8,6 +8,7 @@ import { Safetensors, encode } from "../../../phone/app/protocol/safetensors.js"
 import { Server } from "../../../phone/app/protocol/server.js";
 import { fromBase64, utf8 } from "../../../phone/app/protocol/signing.js";
 import { INSTANCE, PLAN } from "./small_server.mjs";
+import { methodOf } from "../../../phone/app/protocol/versions.js";
 
 const json = (value) => utf8(JSON.stringify(value));
 const pointer = { sha256: "a".repeat(64), size: 5, url: "/v1/blobs/x" };
@@ -172,5 +173,18 @@ test("a pointer leads to the server's own origin alone", () => {
     "http://[",
   ]) {
     assert.throws(() => server.placeOf(url), /are fetched from/, url);
+  }
+});
+
+test("a method's options beyond their bounds are refused, and missing ones have the defaults of every device", () => {
+  const { ridge, rotations, degrees, sensor_loss } = methodOf({ method: { name: "analytic" } });
+  assert.deepEqual([ridge, rotations, degrees, sensor_loss], [1e-2, 0, 180, false]);
+  const wrong = [
+    ...[{ rotations: 17 }, { rotations: -1 }, { rotations: 0.5 }, { rotations: "1" }, { rotations: NaN }],
+    ...[{ degrees: 0 }, { degrees: 181 }, { degrees: NaN }, { sensor_loss: 1 }, { sensor_loss: "true" }],
+    ...[{ ridge: 0 }, { clip: 9 }, { own_weight: NaN }, { floor: -1 }, { orientation_free_share: 2 }],
+  ];
+  for (const options of wrong) {
+    assert.throws(() => methodOf({ method: { name: "analytic", ...options } }), /expected/, JSON.stringify(options));
   }
 });

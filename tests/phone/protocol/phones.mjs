@@ -5,7 +5,7 @@ import { readFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 import { Embedder } from "../../../phone/app/learning/embedder.js";
 import { Learner } from "../../../phone/app/learning/learner.js";
-import { withCopies } from "../../../phone/app/learning/window_changes.js";
+import { withCopies } from "../../../phone/app/training/window_changes.js";
 import { solveHeads } from "../../../phone/app/learning/heads.js";
 import { Agent } from "../../../phone/app/protocol/agent.js";
 import { beginEnrolment, readEnrolmentLink, sayLeft } from "../../../phone/app/protocol/enrolment.js";

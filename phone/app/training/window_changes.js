@@ -3,10 +3,10 @@
  * federation/training/window_changes.py, with the same draws. What is changed is what was measured.
  */
 
-import { Generator, seedFor } from "../training/draws.js";
-import { CHANNELS } from "./normalization.js";
-import { WINDOW } from "./examples.js";
-import { yieldToEventLoop } from "./yield_to_event_loop.js";
+import { WINDOW } from "../learning/examples.js";
+import { CHANNELS } from "../learning/normalization.js";
+import { yieldToEventLoop } from "../learning/yield_to_event_loop.js";
+import { Generator, seedFor } from "./draws.js";
 
 /** @typedef {{x: Float32Array, y: Int32Array}} Summed windows (n, 128, 6), raw, and their classes (n) */
 /** @typedef {{rotations: number, degrees: number, sensor_loss: boolean}} Changes the plan's, of its method */
@@ -18,7 +18,7 @@ const AXES = 3;
 const SIZE = WINDOW * CHANNELS;
 /** By no more than these is by any rotation. */
 const ANY = 180;
-/** Numbers from 0 to 1 that a window takes: whether it is turned, three for the rotation, whether the gyroscope is lost. */
+/** Numbers from 0 to 1 for each example; a window takes five: if it is turned, three for how, if its gyroscope is lost. */
 export const DRAWS = 7;
 const LOST = 4;
 /** Windows that are turned before the page has its turn. */
@@ -37,6 +37,7 @@ export async function withCopies(windows, changes, by) {
   if (found?.key !== key) {
     found = { key, made: copied(windows, changes, by) };
     known.set(windows.x, found);
+    found.made.catch(() => known.delete(windows.x));
   }
   return found.made;
 }
