@@ -68,9 +68,7 @@ def test_two_rounds_without_torch_are_those_with_torch_up_to_rounding(device: Pa
     assert b"runtime" not in manifest_of(with_torch, same, second.out / UPDATE, INSTANCE).model_dump_json().encode()
 
 
-def test_windows_are_changed_as_they_were_measured_by_either_runtime(
-    device: Path, prepared: ClientWindows
-) -> None:
+def test_windows_are_changed_as_they_were_measured_by_either_runtime(device: Path, prepared: ClientWindows) -> None:
     """In m/s² and rad/s, though the network takes them normalized by the federation's statistics."""
     x = prepared.x.reshape(-1, 6).astype(np.float64)
     sums = {"count": len(x), "total": tuple(x.sum(0).tolist()), "square": tuple((x**2).sum(0).tolist())}
