@@ -132,8 +132,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if turn is not None:
         files = [*dict.fromkeys(item.path for item in items)]
         chosen = set(files[turn::TURNS])
-        config.hook.pytest_deselected(items=[item for item in items if item.path not in chosen])
-        items[:] = [item for item in items if item.path in chosen]
+        left = [item for item in items if item.path in chosen or item.get_closest_marker("daily") is not None]
+        config.hook.pytest_deselected(items=sorted({*items} - {*left}, key=lambda item: item.nodeid))
+        items[:] = left
     items.sort(key=_allowed_s, reverse=True)  # stable: all others keep their order
     for item in items:
         if item.get_closest_marker("slow") is not None and _allowed_s(item) < SLOW_S:
