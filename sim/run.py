@@ -45,7 +45,7 @@ from sim.engines import EngineChoice, choose
 from sim.engines.stacked import CHUNK
 from sim.errors import RunDirectoryError, SettingsError
 from sim.evaluation import Evaluator
-from sim.experiment import Experiment
+from sim.experiment import DEFAULTS, Experiment
 from sim.networks.architectures import Architecture, architectures, for_data
 from sim.new_clients import score_new_clients
 from sim.results.records import RoundRecord, Summary
@@ -238,6 +238,8 @@ def build_simulation(
 def _attack(settings: Experiment, method: Method, data: FederatedData) -> Attack | None:
     """Return what hostile clients do, who are drawn from all that train."""
     if settings.attack == "none":
+        if settings.attackers not in (0.0, DEFAULTS["attackers"]):
+            raise SettingsError(f"--attackers {settings.attackers:g}: say with --attack what they do, or leave it out")
         return None
     check_attack(settings.attack, method)
     clients, share = data.train_sizes, settings.attackers

@@ -6,6 +6,7 @@ import gc
 import os
 import socket
 from collections.abc import Generator, Iterator
+from datetime import date
 from pathlib import Path
 
 # Before torch or numpy is imported, and inherited by the processes that tests start: sums in one order on any machine.
@@ -14,6 +15,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["GAITWAY_EDGE_CONDITIONS_IGNORE"] = '["all"]'
 # A federation's program takes its server some ten seconds of a core, which tests of other things do without.
 os.environ["GAITWAY_PROGRAMS"] = "false"
+
+# One day in every process of a run that midnight falls into.
+os.environ["GAITWAY_TODAY"] = os.environ.get("GAITWAY_TODAY", str(date.today().toordinal()))
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -31,6 +35,9 @@ settings.load_profile("gaitway")
 
 SLOW_S = 3600
 """What a slow test has at the least: it is run by hand, and on a busy machine minutes become tens of minutes."""
+
+TURNS = 2
+"""In how many days `make test-ci` comes through its tests: all of them at once take half an hour of two cores."""
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("GAITWAY_DATA") or REPOSITORY.parent / "shared" / "data")
@@ -105,8 +112,29 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what may take longest by its own word, so that it does not come last; then give slow tests time."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let `make test-ci` leave to other days what other days run."""
+    words = f"Run every {TURNS}th file of tests: `today`, which the date chooses, or from 0; `all` runs all."
+    parser.addoption("--turn", default="all", choices=["all", "today", *map(str, range(TURNS))], help=words)
+
+
+def _turn_of(config: pytest.Config) -> int | None:
+    said = config.getoption("--turn")
+    if said == "all":
+        return None
+    return int(os.environ["GAITWAY_TODAY"]) % TURNS if said == "today" else int(said)
+
+
+@pytest.hookimpl(trylast=True)  # after -m and -k: the files of what they leave are divided
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out files of other turns; begin with what may take longest by its own word; give slow tests time."""
+    turn = _turn_of(config)
+    if turn is not None:
+        files = [*dict.fromkeys(item.path for item in items)]
+        chosen = set(files[turn::TURNS])
+        left = [item for item in items if item.path in chosen or item.get_closest_marker("daily") is not None]
+        config.hook.pytest_deselected(items=sorted({*items} - {*left}, key=lambda item: item.nodeid))
+        items[:] = left
     items.sort(key=_allowed_s, reverse=True)  # stable: all others keep their order
     for item in items:
         if item.get_closest_marker("slow") is not None and _allowed_s(item) < SLOW_S:

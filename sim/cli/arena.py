@@ -160,7 +160,7 @@ def _made_again(key: str, before: CellSummary, folder: Path, data_root: Path | N
     if first := pretrained_key(before.arguments):
         _made_again(first, _summary(first), folder, data_root, cache)
     where = ["--cache", str(cache), *(["--data-root", str(data_root)] if data_root else [])]
-    arguments = (*with_pretrained(before.arguments, folder), *where)
+    arguments = (*with_pretrained(before.arguments, folder), *where, "--no-figures")
     for cell, status in run_cells([Cell(key, {}, arguments)], folder, 1):
         if status.phase is CellPhase.FAILED:
             raise SettingsError(f"{cell.name} failed: {status.reason}")

@@ -130,6 +130,13 @@ def run(
             rich_help_panel=RUNNING,
         ),
     ] = None,
+    figures: Annotated[
+        bool,
+        typer.Option(
+            help="Draw the figures, which takes some seconds; `python -m sim report DIR` draws them later.",
+            rich_help_panel=RUNNING,
+        ),
+    ] = True,
     as_json: Annotated[
         bool,
         typer.Option(
@@ -153,17 +160,21 @@ def run(
         chosen = with_defaults(preset, options, options_of(federation) if federation else None)
         experiment = describe(chosen, preset, federation)
         followers = trackers(log or [], out, lambda words: console.print(Text(words, style="yellow"), soft_wrap=True))
-        summary = simulate(experiment, paths, checkpoint_every, followers)
+        summary = simulate(experiment, paths, checkpoint_every, followers, figures=figures)
     if as_json:
         print(json.dumps(summary, indent=1))
 
 
 def simulate(
-    experiment: Experiment, paths: Paths, checkpoint_s: float, callbacks: Sequence[RunCallback] = ()
+    experiment: Experiment,
+    paths: Paths,
+    checkpoint_s: float,
+    callbacks: Sequence[RunCallback] = (),
+    *,
+    figures: bool = True,
 ) -> dict[str, Any]:
     """Read the data, run the rounds under a progress bar, write the report, and return the summary."""
     from federation.tasks import task_from_json
-    from sim.reports.figures.run_figures import draw_run
     from sim.reports.report import write_report
     from sim.results.run_directory import RunDirectory
     from sim.results.tables import print_summary
@@ -178,7 +189,7 @@ def simulate(
     for words in data.findings:
         console.print(Text(words, style="yellow"), soft_wrap=True, highlight=False)
     if not (paths.out / "config.json").exists():  # a resumed run has its image, and another's image stays its own
-        _show_clients(data, learnt, paths.out)
+        _show_clients(data, learnt, paths.out, figures=figures)
     with bar(f"{experiment.method['name']} · {experiment.model.name}", experiment.rounds.rounds) as (shown, task):
 
         def progress(kind: str, what: dict[str, Any]) -> None:
@@ -199,8 +210,11 @@ def simulate(
         )  # fmt: skip
     directory = RunDirectory(paths.out)
     with writing("the figures and the report (report.html)", paths.out):
-        draw_run(directory)
-        path = write_report(directory)
+        if figures:
+            from sim.reports.figures.run_figures import draw_run
+
+            draw_run(directory)
+        path = write_report(directory, figures=figures)
     print_summary(directory, console)
     console.print(f"Report: [bold]{path}[/bold]")
     return summary
@@ -219,15 +233,18 @@ def _read(experiment: Experiment, paths: Paths) -> FederatedData:
             return load_data(experiment, paths.root, paths.cache, read)
 
 
-def _show_clients(data: FederatedData, task: Task, out: Path) -> None:
-    """Print and draw every client's training and test examples by class."""
+def _show_clients(data: FederatedData, task: Task, out: Path, *, figures: bool) -> None:
+    """Print and, with figures, draw every client's training and test examples by class."""
     from sim.data.partitions.table import partition_table
     from sim.data.repartition import current_partition
-    from sim.reports.figures.partition import draw_partition
     from sim.results.writing import writing
 
     shares, y = current_partition(data, task)
     console.print(partition_table(shares, y, data.partition_labels))
+    if not figures:
+        return
+    from sim.reports.figures.partition import draw_partition
+
     with writing("an image of the partition (partition.png)", out):
         out.mkdir(parents=True, exist_ok=True)
         draw_partition(out / "partition.png", shares, y, data.partition_labels)

@@ -91,10 +91,11 @@ class Processes:
             operations = operations_of_a_step(longest, round_number)
             if operations < SMALL_STEP:
                 self.together[setup] = MAX_STACKED
-                self.say(
-                    f"A training step has {operations / 1e6:.0f} million operations, less than calling torch costs: "
-                    f"each process trains up to {MAX_STACKED} clients together."
-                )
+                if operations:
+                    self.say(
+                        f"A training step has {operations / 1e6:.0f} million operations, less than calling torch "
+                        f"costs: each process trains up to {MAX_STACKED} clients together."
+                    )
         if self.compiler and self.together[setup] == 1:
             self.say("Clients train one by one here, as their steps are large: --compile has nothing to compile.")
 
@@ -128,7 +129,12 @@ class Processes:
 
 
 def operations_of_a_step(job: ClientJob, round_number: int) -> int:
-    """Count the floating-point operations of a client's training step on a batch as full as its examples make it."""
+    """Count the floating-point operations of a client's training step on a batch as full as its examples make it.
+
+    0 for a method without steps, of which counting them would train a client twice.
+    """
+    if not job.setup.method.phases(job.setup.training):
+        return 0
     job = _one_batch(job)
 
     def counted(steps: int) -> int:

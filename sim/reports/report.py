@@ -12,7 +12,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from har_pipeline import dataset_names
 from har_pipeline.combination import combination_of
 from sim.reports import run_tables
-from sim.reports.figures.run_figures import FIGURES, draw_run
 from sim.reports.repeat import repeat_command
 from sim.results import tables
 from sim.results.records import RunConfig
@@ -56,17 +55,18 @@ CAPTIONS = {
 }
 
 
-def write_report(run: RunDirectory) -> Path:
-    """Write DIR/report.html from the files and the plots of the run, drawing the plots if there are none."""
-    folder = run.path / "plots"
-    paths = [folder / f"{name}.png" for name in FIGURES]
-    if not any(path.is_file() for path in paths):
+def write_report(run: RunDirectory, *, figures: bool = True) -> Path:
+    """Write DIR/report.html from the files and the plots of the run; with figures, draw the plots if there are none."""
+    paths = [run.path / "plots" / f"{name}.png" for name in CAPTIONS]
+    if figures and not any(path.is_file() for path in paths):
+        from sim.reports.figures.run_figures import draw_run  # loads matplotlib
+
         draw_run(run)
-    figures = {path.stem: data_uri(path) for path in paths if path.is_file()}
+    drawn = {path.stem: data_uri(path) for path in paths if path.is_file()}
     html = render(
         "report.html",
         run=run,
-        figures=figures,
+        figures=drawn,
         captions=CAPTIONS,
         definitions=tables.DEFINITIONS,
         choices=tables.CHOICES,

@@ -19,7 +19,7 @@ from federation.records import Tree
 from tests.aggregator_api.generated_devices import Parcel, parcel, status, tiny_plan
 from tests.live.fleet import Fleet, embedded, fleet
 
-pytestmark = pytest.mark.ci
+pytestmark = [pytest.mark.ci, pytest.mark.daily]
 
 HONEST = ("ada", "bob", "cyd")
 HOSTILE = "zed"

@@ -77,7 +77,7 @@ def settings() -> Any:
 @pytest.mark.parametrize(
     "transports",
     [
-        pytest.param(("mqtt", "http"), marks=pytest.mark.ci, id="mixed"),
+        pytest.param(("mqtt", "http"), marks=(pytest.mark.ci, pytest.mark.daily), id="mixed"),
         pytest.param(BOTH_MQTT, marks=pytest.mark.slow, id="mqtt"),
         pytest.param(BOTH_HTTP, marks=pytest.mark.slow, id="http"),
     ],

@@ -78,6 +78,8 @@ def test_a_share_that_is_nobody_is_refused(data: FederatedData) -> None:
     with pytest.raises(SettingsError, match=r"--attackers 0.05 of 5 clients is nobody; take 0.1 or more"):
         build_simulation(settings_for("fedavg", model="har_cnn", attack="noise", attackers=0.05), data)
     assert build_simulation(settings_for("fedavg", model="har_cnn", attackers=0.0), data).attack is None
+    with pytest.raises(SettingsError, match=r"--attackers 0.3: say with --attack what they do"):
+        build_simulation(settings_for("fedavg", model="har_cnn", attackers=0.3), data)
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.daily
 @pytest.mark.ci  # three runs in processes of their own
 def test_a_table_is_run_once_rendered_and_replayed(checkout: Path) -> None:
     ran = CliRunner().invoke(app, ["arena", "run", "tiny"])
@@ -123,6 +124,7 @@ def test_a_slip_is_said_in_words(checkout: Path) -> None:
         assert word in failed.output
 
 
+@pytest.mark.daily
 @pytest.mark.ci
 @pytest.mark.data
 def test_a_cell_of_the_published_tables_comes_out_again(

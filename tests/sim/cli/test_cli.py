@@ -112,10 +112,9 @@ def test_errors_are_one_line_that_helps(words: list[str], message: str, tmp_path
 
 
 @pytest.mark.ci
-def test_a_method_starts_with_an_optimizer_that_it_works_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sim.reports.figures.run_figures.draw_run", lambda _run: None)
+def test_a_method_starts_with_an_optimizer_that_it_works_with_and_figures_may_wait(tmp_path: Path) -> None:
     sets = [word for text in [*DATA, *ALP] for word in ("--set", text)]
-    words = ["run", "--method", "scaffold", "--model", "har_cnn_alp", "--rounds", "1", *sets]
+    words = ["run", "--method", "scaffold", "--model", "har_cnn_alp", "--rounds", "1", "--no-figures", *sets]
     done = CliRunner(env={"COLUMNS": "300"}).invoke(
         app, [*words, "--cache", str(tmp_path / "cache"), "--out", str(tmp_path / "run")]
     )
@@ -125,6 +124,10 @@ def test_a_method_starts_with_an_optimizer_that_it_works_with(tmp_path: Path, mo
     )
     training = json.loads((tmp_path / "run" / "config.json").read_text())["training"]
     assert (training["optimizer"], training["lr"], training["momentum"]) == ("sgd", 0.1, 0.0)
+    assert "data:image" not in (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert not list((tmp_path / "run").rglob("*.png"))
+    assert CliRunner().invoke(app, ["report", str(tmp_path / "run")]).exit_code == 0
+    assert "data:image" in (tmp_path / "run" / "report.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize(

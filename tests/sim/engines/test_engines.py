@@ -213,6 +213,15 @@ def test_the_operations_of_a_step_are_those_of_its_products(few: FederatedData) 
     assert operations_of_a_step(job, 1) >= products
 
 
+def test_a_method_without_steps_trains_nobody_to_count_them(
+    few: FederatedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulation = build_simulation(settings_for("analytic", model="har_features"), few)
+    job = simulation.job_of("ada", simulation.broadcasts_for(["ada"])["ada"], 2)
+    monkeypatch.setattr("sim.engines.serial.trained", lambda *_: pytest.fail("a client is trained to be measured"))
+    assert operations_of_a_step(job, 1) == 0
+
+
 def test_chunks_are_alike_in_network_length_and_number(few: FederatedData) -> None:
     simulation = build_simulation(settings_for(), few)
     job = simulation.job_of("ada", {}, 4)

@@ -196,7 +196,7 @@ def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
 
 def test_the_command_repeats_the_same_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Experiment] = []
-    monkeypatch.setattr(run_command, "simulate", lambda experiment, *_rest: seen.append(experiment))
+    monkeypatch.setattr(run_command, "simulate", lambda experiment, *_rest, **_more: seen.append(experiment))
     first = "run --data synthetic --model har_cnn_alp --method fedprox --rounds 7 --epochs 2 --batch 16 --lr 0.0003"
     first += " --seed 5 --set mu=0.25 --set model.dropout=0.3 --set data.subjects=2 --set rounds.over_selection=1.5"
     first += (
