@@ -143,7 +143,8 @@ def _begin_computing(settings: Experiment) -> None:
 
 
 def _hardware(device: str) -> str:
-    where = f"{platform.machine()}, {torch.get_num_threads()} torch threads, {platform.system()}"
+    processor = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"  # other kernels round otherwise
+    where = f"{processor}, {torch.get_num_threads()} torch threads, {platform.system()}"
     return f"{where}, {torch.cuda.get_device_name(device)}" if torch.device(device).type == "cuda" else where
 
 
