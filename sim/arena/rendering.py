@@ -39,6 +39,9 @@ client's validation windows chose, as means over seeds; a seed also draws who is
 difference to the table's baseline, which has none itself. [measures.md](measures.md) has what else was measured. Make a
 table with `python -m sim arena run NAME --data-root DATA`, one cell with the command that `python -m sim arena cell
 KEY` prints.
+
+On another processor a network's single run may come out otherwise: by a point, or by six where few new users are scored
+(two runs on UCI HAR, 2026-11-27). Means over seeds are what a table says.
 """
 HEAD_OF_CONDITIONS = """# Results under harder conditions
 
