@@ -51,6 +51,7 @@ class Experiment(Plan):
     eval_every: int = Field(default=1, ge=1)
     generalization_examples: int | None = Field(default=None, ge=1)
     gradient_dissimilarity: bool = False
+    new_users: bool = True
     eval_batch: int = Field(default=256, ge=1)
     engine: EngineKind = "auto"
     workers: int | None = Field(default=None, ge=1, le=1024)

@@ -150,7 +150,7 @@ def _hardware(device: str) -> str:
 
 def _write_results(simulation: Simulation, settings: Experiment, out: Path, extra: dict[str, Any]) -> dict[str, Any]:
     """Score what is scored at the end, and write the summary, its neighbours and the models."""
-    if settings.holdout is not None:
+    if settings.holdout is not None and settings.new_users:
         extra["new_clients"] = score_new_clients(
             simulation, settings.holdout, by_own_statistics=settings.data.normalization == "client"
         )

@@ -286,6 +286,15 @@ class RunOptions(TypedDict, total=False):
             "without it and says so.",
         ),
     ]
+    new_users: Annotated[
+        bool,
+        Option(
+            "environment",
+            RUNNING,
+            "Score the users whom --holdout leaves out: each is trained several times, which may take as long as the "
+            "rounds. The same command adds them where they were left out.",
+        ),
+    ]
     client_store: Annotated[
         ClientStoreKind,
         Option(

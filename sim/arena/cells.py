@@ -24,7 +24,8 @@ Options = Mapping[str, Value]
 class ArenaCell(NamedTuple):
     """One run; `group` is what the table calls its data set, "camvid by drive" for instance.
 
-    `pretrained` is the run whose network it starts from, which its option `init` names by its key.
+    `pretrained` is the run whose network it starts from, which its option `init` names by its key. `only_decides`: no
+    row shows it, and what it decides by is validation windows.
     """
 
     group: str
@@ -32,6 +33,7 @@ class ArenaCell(NamedTuple):
     seed: int
     options: Options
     pretrained: ArenaCell | None = None
+    only_decides: bool = False
 
     @property
     def key(self) -> str:
@@ -74,7 +76,8 @@ def tuning_cells(declaration: Declaration, data: str, name: str, rounds: int | N
     tuning = declaration.tuning
     if tuning is None or not declaration.arms[name].tune:
         return []
-    return [_cell(declaration, data, name, tuning.seed, rounds, tried) for tried in tuning.combinations()]
+    cells = [_cell(declaration, data, name, tuning.seed, rounds, tried) for tried in tuning.combinations()]
+    return [cell._replace(only_decides=True) for cell in cells]
 
 
 def stopping_cell(declaration: Declaration, data: str) -> ArenaCell | None:

@@ -83,7 +83,8 @@ def as_run(cell: ArenaCell, places: Places) -> Cell:
     where = ["--cache", str(places.cache), *(["--device", places.device] if places.device != "cpu" else [])]
     if places.data_root is not None and cell.options["data"] != "synthetic":
         where += ["--data-root", str(places.data_root)]
-    return Cell(cell.key, {}, (*with_pretrained(cell.arguments, places.runs), *where, "--no-figures"))
+    less = ["--no-figures", *(["--no-new-users"] if cell.only_decides else [])]
+    return Cell(cell.key, {}, (*with_pretrained(cell.arguments, places.runs), *where, *less))
 
 
 def commit_name() -> str:

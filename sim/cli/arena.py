@@ -19,6 +19,7 @@ from gaitway.progress import ProgressDisplay
 from sim.arena.cells import ArenaCell, pretrained_key, with_pretrained
 from sim.arena.declaration import FOLDER as TABLES
 from sim.arena.declaration import read_declaration
+from sim.arena.measures import MEASURES_OF_NEW
 from sim.arena.rendering import FIGURES, HEADS, render, render_figures, render_marks, render_measures
 from sim.arena.replay import differences, draw_cell
 from sim.arena.running import Places, commit_name, run_table
@@ -160,7 +161,9 @@ def _made_again(key: str, before: CellSummary, folder: Path, data_root: Path | N
     if first := pretrained_key(before.arguments):
         _made_again(first, _summary(first), folder, data_root, cache)
     where = ["--cache", str(cache), *(["--data-root", str(data_root)] if data_root else [])]
-    arguments = (*with_pretrained(before.arguments, folder), *where, "--no-figures")
+    scores_new_users = any(before.measures.get(name) is not None for name in MEASURES_OF_NEW)
+    less = ["--no-figures", *([] if scores_new_users else ["--no-new-users"])]
+    arguments = (*with_pretrained(before.arguments, folder), *where, *less)
     for cell, status in run_cells([Cell(key, {}, arguments)], folder, 1):
         if status.phase is CellPhase.FAILED:
             raise SettingsError(f"{cell.name} failed: {status.reason}")

@@ -69,6 +69,12 @@ def test_every_method_serves_new_clients(method: str, data: FederatedData, tmp_p
         assert found["unlabelled"] is None
 
 
+def test_new_clients_can_be_scored_later(data: FederatedData, tmp_path: Path) -> None:
+    settings = settings_for("fedavg", rounds=1, **HOLDOUT)
+    assert run(settings.model_copy(update={"new_users": False}), data, tmp_path).get("new_clients") is None
+    assert run(settings, data, tmp_path)["new_clients"] == run(settings, data, tmp_path / "at_once")["new_clients"]
+
+
 def test_scores_are_those_of_the_broadcast_and_of_a_local_round(data: FederatedData) -> None:
     settings = settings_for("fedprox", rounds=1, **HOLDOUT)
     simulation = build_simulation(settings, data)

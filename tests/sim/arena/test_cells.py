@@ -9,6 +9,7 @@ import pytest
 
 from sim.arena.cells import flat_round, open_cells, pretrained_key, table_cells, tuned_options, with_pretrained
 from sim.arena.declaration import Declaration, read_declaration
+from sim.arena.running import Places, as_run
 from sim.arena.summary import CellSummary
 from sim.errors import SettingsError
 
@@ -68,6 +69,9 @@ def test_options_are_chosen_by_validation_at_a_seed_that_the_table_lacks() -> No
     cells = table_cells(table, "motionsense", "fedavg", known)
     assert cells is not None
     assert {(cell.seed, cell.options["lr"]) for cell in cells} == {(0, 0.003), (1, 0.003)}
+    places = Places(Path("runs"), Path("results"), None, Path("cache"))
+    scored = {cell.seed: "--no-new-users" not in as_run(cell, places).arguments for cell in (*tried, *cells)}
+    assert scored == {7: False, 0: True, 1: True}
 
 
 def test_a_tuned_option_at_its_default_is_the_run_of_a_table_without_tuning() -> None:
