@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from pydantic import ValidationError
 
-from federation.method import Method
 from federation.methods import METHODS, method_from_json, method_to_json
 from federation.methods.fedali import GLOBAL, LOCAL
 from federation.plan import window_change_incompatibility
@@ -169,8 +168,9 @@ def load_data(settings: Experiment, root: Path | None, cache: Path | None, progr
     """Read, divide and normalize the examples; hold the new clients out, and leave as much as scale and labels say.
 
     Raises:
-        SettingsError: if they are to lie on a GPU that is not there, before anything is read.
+        SettingsError: before anything is read, if they are to lie on a GPU that is not there, or as `check_settings`.
     """
+    check_settings(settings)
     _begin_computing(settings)
     data, seed = get_source(settings.dataset).load(settings, root, cache, progress), settings.training.seed
     task = task_from_json(settings.task)
@@ -193,31 +193,21 @@ def build_simulation(
     `on_client` hears of each client that has trained.
 
     Raises:
-        SettingsError: if gradients are to be compared and there is no model at which they could be, or the settings do
-            not go together.
+        SettingsError: as `check_settings`, or if the data are not such as the settings need.
     """
+    check_settings(settings)
     method = method_from_json(settings.method)
-    if settings.gradient_dissimilarity and (method.pools_data or not method.has_global_model):
-        why = "has one client" if method.pools_data else "sends no model that all clients start a round from"
-        raise SettingsError(f"--gradient-dissimilarity: {method.name} {why}, so there is nothing to compare")
-    if reason := window_change_incompatibility(settings):
-        raise SettingsError(reason)
-    check_private(method, settings.rounds)
-    check_example_noise(method, settings.training)
-    _check_account(settings)
     _check_rest(settings, len(data.clients))
     networks = for_data(architectures(settings) if networks is None else networks, data.moments, data.channels)
     _check_task(networks, data)
     data = pooled(data) if method.pools_data else data
-    attack = _attack(settings, method, data)
+    attack = _attack(settings, data)
     data = data if attack is None or sends_sums(method) else attack.on_data(data)
     choice = _engine(settings, data)
     # on CUDA many models at once fill the device; on the CPU one after the other is faster
     together = (settings.chunk or CHUNK) if choice.name == "stacked" and settings.device != "cpu" else 1
-    kind: Callable[..., Simulation] = Simulation
-    if settings.baseline != "none":
-        _check_baseline(settings)
-        kind = partial(Baseline, baseline=settings.baseline)
+    baseline = settings.baseline
+    kind: Callable[..., Simulation] = Simulation if baseline == "none" else partial(Baseline, baseline=baseline)
     return kind(
         networks=networks,
         rounds=settings.rounds,
@@ -236,13 +226,33 @@ def build_simulation(
     )
 
 
-def _attack(settings: Experiment, method: Method, data: FederatedData) -> Attack | None:
+def check_settings(settings: Experiment) -> None:
+    """Refuse settings that do not go together, whatever the data are.
+
+    Raises:
+        SettingsError: naming the option.
+    """
+    method = method_from_json(settings.method)
+    if settings.gradient_dissimilarity and (method.pools_data or not method.has_global_model):
+        why = "has one client" if method.pools_data else "sends no model that all clients start a round from"
+        raise SettingsError(f"--gradient-dissimilarity: {method.name} {why}, so there is nothing to compare")
+    if reason := window_change_incompatibility(settings):
+        raise SettingsError(reason)
+    if settings.attack != "none":
+        check_attack(settings.attack, method)
+    elif settings.attackers not in (0.0, DEFAULTS["attackers"]):
+        raise SettingsError(f"--attackers {settings.attackers:g}: say with --attack what they do, or leave it out")
+    if settings.baseline != "none":
+        _check_baseline(settings)
+    check_private(method, settings.rounds)
+    check_example_noise(method, settings.training)
+    _check_account(settings)
+
+
+def _attack(settings: Experiment, data: FederatedData) -> Attack | None:
     """Return what hostile clients do, who are drawn from all that train."""
     if settings.attack == "none":
-        if settings.attackers not in (0.0, DEFAULTS["attackers"]):
-            raise SettingsError(f"--attackers {settings.attackers:g}: say with --attack what they do, or leave it out")
         return None
-    check_attack(settings.attack, method)
     clients, share = data.train_sizes, settings.attackers
     found = Attack.drawn(settings.attack, share, clients, settings.training.seed)
     if not found.attackers:

@@ -21,7 +21,7 @@ from export.program.recorder import UnsupportedOperatorError
 from export.program.serving import answers_alike, served_of, serving_graphs, untrained_digest
 from export.program.tracing import TracedFunction, as_dicts, trace
 from federation.methods import method_from_json, method_to_json
-from federation.plan import Plan
+from federation.plan import Plan, window_change_incompatibility
 from federation.records import Batch, Client, Phase, Tree
 from federation.tasks import task_from_json, task_to_json
 from federation.training.client_round import STATS_BATCH_SIZE
@@ -61,6 +61,8 @@ def federation_of(plan: Plan) -> Federation:
     method, task = method_from_json(plan.method), task_from_json(plan.task)
     if task.decoder is not None:
         raise ProgramError(f"programs are for classes and numbers; the task {task.name} restores its input")
+    if reason := window_change_incompatibility(plan):
+        raise ProgramError(reason)
 
     def make() -> torch.nn.Module:
         return build(plan.model.name, classes=len(plan.labels), **plan.model.options)

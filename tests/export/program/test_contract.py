@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from export.program.errors import ProgramError
-from export.program.exporter import EVALUATION_BATCH, export_program
+from export.program.exporter import EVALUATION_BATCH, export_program, federation_of
 from export.program.host import DeviceExamples, measure
 from export.program.parity import (
     ROUNDING_FACTOR,
@@ -28,6 +28,7 @@ from federation.plan import Augmentation
 from federation.tasks.task import arrays
 from federation.training.prediction import measure as measure_with_torch
 from federation.training.window_changes import ChannelScale
+from tests.edge_agent.factories import make_plan
 from tests.export.program.small_federations import EXPORTABLE, loaded, small_federation
 from tests.federation.federated import each_step
 
@@ -123,6 +124,14 @@ def test_images_are_refused_in_words_where_they_would_be_changed() -> None:
     federation = federation._replace(setup=replace(federation.setup, training=training))
     with pytest.raises(ProgramError, match="changes images"):
         export_program(federation)
+
+
+def test_windows_of_units_of_their_own_are_refused_in_words_where_they_would_be_changed() -> None:
+    plan = make_plan()
+    training = plan.training.model_copy(update={"augmentation": Augmentation(rotation=0.5)})
+    assert plan.data.normalization == "client"
+    with pytest.raises(ProgramError, match="'client' gives each client units of its own"):
+        federation_of(plan.model_copy(update={"training": training}))
 
 
 def test_a_number_is_learnt_too() -> None:

@@ -89,6 +89,10 @@ def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path, monkeypatch: p
             ["--method", "scaffold", "--optimizer", "adam"],
             "scaffold reads gradients off SGD's steps, not off adam's: choose",
         ),
+        (
+            ["--data", "ucihar", "--data-root", "nowhere", "--attackers", "0.3"],
+            "--attackers 0.3: say with --attack what",
+        ),
         (["--holdout", "leave-one-out"], "expected leave-subjects-out|leave-devices-out|leave-clients-out, a colon"),
         (
             ["--holdout", "leave-clients-out:1", "--set", "holdout.epochs=abc"],
