@@ -12,9 +12,9 @@ from sim.arena.summary import CellSummary, Summaries
 from sim.errors import SettingsError
 
 SAME = 1e-6
-"""Scores of the same machine and versions differ by no more."""
+"""Scores of the same machine and versions differ by no more; those of a network's training also by the same commit."""
 ELSEWHERE = 0.02
-"""Other machines order float32 sums differently: two points of a score are not more than that, three would be."""
+"""Other machines, and other commits' engines, order float32 sums differently: two points are not more than that."""
 
 
 class ScoreDifference(NamedTuple):
@@ -50,8 +50,10 @@ def _is_linear(arguments: Sequence[str]) -> bool:
 
 def differences(before: CellSummary, now: CellSummary) -> list[ScoreDifference]:
     """Return the scores that differ by more than another order of additions explains."""
-    same_machine = (before.hardware, before.versions) == (now.hardware, now.versions)
-    tolerance = SAME if same_machine else ELSEWHERE
+    is_same = (before.hardware, before.versions) == (now.hardware, now.versions)
+    if not _is_linear(before.arguments):
+        is_same = is_same and before.commit == now.commit
+    tolerance = SAME if is_same else ELSEWHERE
     pairs = _scores(before), _scores(now)
     found = (ScoreDifference(name, pairs[0].get(name), pairs[1].get(name)) for name in pairs[0])
     return [each for each in found if not _close(each.before, each.now, tolerance)]

@@ -9,24 +9,37 @@ from contextlib import contextmanager
 from itertools import pairwise
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
-from federation.records import Client, Examples, Tree
+from federation.records import Client, Tree
 from federation.training.local_round import LocalRound, Setup
 from sim.engines import serial, stacked
 from sim.engines.compiled import Compiler
 from sim.engines.fork_map import fork_map
 from sim.engines.job import ClientJob
+from sim.engines.operations import one_batch, operations_of_a_step
 from sim.memory.mmap_arena import MmapArena
 
-SMALL_STEP = 40_000_000
+SMALL_STEP = 30_000_000
 """Floating-point operations of a training step below which the cost of calling torch is most of its time.
 
-Measured on a CPU with 8 clients at a time: 17 to 40 million are 1.1 to 1.5 times as fast stacked, 67 million slower.
+Measured on a CPU with ten clients of one length at a time: 2.6 to 10 million are 2 to 2.8 times as fast stacked, 17
+million 1.6 times, 35 million a tenth slower, 41 million by two fifths (docs/benchmarks.md).
+"""
+
+PARAMETER_OPERATIONS = 100
+"""What a parameter counts beside a step's operations: each client's are read and written several times in a step.
+
+Without it a dense network of 200,000 would look small, and is 1.7 times as slow stacked.
 """
 
 MAX_STACKED = 20
 """Clients at a time, at most, where their steps are small."""
+
+WORTHWHILE = 5
+"""How many times a chunk's longest client its clients must have to do, all together, to be trained together.
+
+A step of five to ten stacked clients takes as long as three to six steps of one, and all wait for the longest.
+"""
 
 # glibc's mallopt, from malloc.h
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
@@ -40,8 +53,9 @@ class Processes:
     """Trains clients in forks of this process, `chunk` at a time.
 
     One at a time, the numbers are those of `Serial` on one thread, bit for bit; stacked, up to float order. With
-    `chunk` None clients are stacked where a step of theirs is small: counted in operations, not by the clock, so that
-    a run chooses the same again. `compiled`: the step of stacked clients is compiled, here, and inherited by the forks.
+    `chunk` None clients are stacked where a step of theirs is small, and they are of like length: counted in operations
+    and examples, not by the clock, so that a run chooses the same again. `compiled`: the step of stacked clients is
+    compiled, here, and inherited by the forks.
     """
 
     def __init__(
@@ -57,6 +71,7 @@ class Processes:
         self.compiler = Compiler(report=say) if compiled else None
         self._arena = MmapArena(None)  # a result lies where one of an earlier round lay that nobody needs any more
         self.together: dict[Setup, int] = {}
+        self._operations: dict[Setup, float] = {}  # of a step, for each of its examples
         self.warm: set[tuple[Setup, int]] = set()
 
     def run(self, jobs: Sequence[ClientJob], round_number: int) -> Iterator[tuple[str, LocalRound]]:
@@ -83,21 +98,27 @@ class Processes:
                 yield job.client_id, _result(result)
 
     def _choose(self, setup: Setup, longest: ClientJob, round_number: int) -> None:
-        """Settle how many clients of a setup train together."""
-        if setup in self.together:
-            return
-        self.together[setup] = self.chunk or 1
-        if self.chunk is None:
-            operations = operations_of_a_step(longest, round_number)
-            if operations < SMALL_STEP:
-                self.together[setup] = MAX_STACKED
-                if operations:
-                    self.say(
-                        f"A training step has {operations / 1e6:.0f} million operations, less than calling torch "
-                        f"costs: each process trains up to {MAX_STACKED} clients together."
-                    )
-        if self.compiler and self.together[setup] == 1:
+        """Settle how many clients of a setup train together now: whose steps are of few examples are another time's."""
+        known = setup in self.together
+        self.together[setup] = self.chunk or self._at_most(setup, longest, round_number)
+        if self.compiler and self.together[setup] == 1 and not known:
             self.say("Clients train one by one here, as their steps are large: --compile has nothing to compile.")
+
+    def _at_most(self, setup: Setup, longest: ClientJob, round_number: int) -> int:
+        """Return how many clients make their calls of torch few enough, 1 where their steps are large."""
+        examples, said = min(setup.training.batch_size, len(longest.examples.y)), setup in self._operations
+        if not said:
+            self._operations[setup] = operations_of_a_step(longest, round_number) / max(1, examples)
+        operations = self._operations[setup] * examples
+        parameters = sum(value.numel() for value in longest.client.params.values())
+        if operations + PARAMETER_OPERATIONS * parameters >= SMALL_STEP:
+            return 1
+        if operations and not said:
+            self.say(
+                f"A training step has {operations / 1e6:.0f} million operations, less than calling torch costs: each "
+                f"process trains up to {MAX_STACKED} clients of like length together."
+            )
+        return MAX_STACKED
 
     def groups_of(self, jobs: Sequence[ClientJob]) -> list[list[ClientJob]]:
         """Divide the jobs into chunks alike in network, length and number, the longest first."""
@@ -109,8 +130,14 @@ class Processes:
             at_most = min(self.together[setup], -(-len(longest) // self.workers))
             count = -(-len(longest) // at_most)
             ends = [len(longest) * k // count for k in range(count + 1)]
-            groups += [longest[begin:end] for begin, end in pairwise(ends)]
+            for chunk in (longest[begin:end] for begin, end in pairwise(ends)):
+                groups += [chunk] if self._is_worthwhile(chunk) else [[job] for job in chunk]
         return sorted(groups, key=lambda group: (-sum(map(work_of, group)), group[0].client_id))
+
+    def _is_worthwhile(self, chunk: Sequence[ClientJob]) -> bool:
+        """Whether clients finish sooner together than one by one; as asked, where their number or compiling was."""
+        asked = self.chunk is not None or self.compiler is not None
+        return asked or sum(map(work_of, chunk)) >= WORTHWHILE * work_of(chunk[0])
 
     def _warm_up(
         self, groups: Sequence[Sequence[ClientJob]], shortest: dict[Setup, ClientJob], round_number: int
@@ -124,25 +151,8 @@ class Processes:
             setup, size = group[0].setup, len(group)
             if (setup, size) not in self.warm:
                 with _one_thread():
-                    trained([_one_batch(shortest[setup])] * size, round_number, self.compiler)
+                    trained([one_batch(shortest[setup])] * size, round_number, self.compiler)
                 self.warm.add((setup, size))
-
-
-def operations_of_a_step(job: ClientJob, round_number: int) -> int:
-    """Count the floating-point operations of a client's training step on a batch as full as its examples make it.
-
-    0 for a method without steps, of which counting them would train a client twice.
-    """
-    if not job.setup.method.phases(job.setup.training):
-        return 0
-    job = _one_batch(job)
-
-    def counted(steps: int) -> int:
-        with FlopCounterMode(display=False) as counter:
-            serial.trained(job._replace(max_steps=steps), round_number)
-        return int(counter.get_total_flops())
-
-    return counted(1) - counted(0)  # less what a round measures before and after its steps
 
 
 def trained(group: Sequence[ClientJob], round_number: int, compiler: Compiler | None = None) -> list[LocalRound]:
@@ -162,12 +172,6 @@ def work_of(job: ClientJob) -> int:
     count, training = len(job.examples.y), job.setup.training
     epochs = sum(phase.epochs for phase in job.setup.method.phases(training))
     return count * epochs if job.max_steps is None else min(count * epochs, job.max_steps * training.batch_size)
-
-
-def _one_batch(job: ClientJob) -> ClientJob:
-    return job._replace(
-        examples=Examples(*(part[: job.setup.training.batch_size] for part in job.examples)), max_steps=None
-    )
 
 
 @contextmanager

@@ -13,13 +13,14 @@ import torch
 
 from federation.methods import METHODS
 from federation.protocol.messages import Precision
-from federation.records import Tree
+from federation.records import Examples, Tree
 from federation.tree import flatten, map_tree
 from federation.wire import uploads
 from sim.data.federated_data import FederatedData
 from sim.engines import Engine, Processes, Serial, Stacked, choose, ray_cluster
 from sim.engines.fork_map import ATTEMPTS, fork_map
-from sim.engines.processes import MAX_STACKED, operations_of_a_step, work_of
+from sim.engines.operations import operations_of_a_step
+from sim.engines.processes import MAX_STACKED, SMALL_STEP, work_of
 from sim.errors import EngineError, SettingsError
 from sim.memory.shared_memory import ALIGNMENT, Packing, read
 from sim.run import build_simulation, load_data
@@ -162,7 +163,10 @@ def test_a_round_is_the_same_compiled(method: str, model: str) -> None:
 
 
 @needs_fork
-def test_processes_stack_clients_where_their_steps_are_small(few: FederatedData) -> None:
+def test_processes_stack_clients_where_their_steps_are_small(
+    few: FederatedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sim.engines.processes.WORTHWHILE", 1)  # for two
     serial, stacked = (
         build_simulation(settings_for("fedproto", batch=8, model="har_cnn", optimizer="sgd"), few) for _ in range(2)
     )
@@ -230,6 +234,43 @@ def test_chunks_are_alike_in_network_length_and_number(few: FederatedData) -> No
     jobs = [job._replace(client_id=str(k), max_steps=8 - k) for k in range(1, 8)]
     groups = engine.groups_of(jobs)
     assert [[one.client_id for one in group] for group in groups] == [["5", "6", "7"], ["1", "2"], ["3", "4"]]
+
+
+def test_clients_are_stacked_where_none_waits_long_for_the_longest(few: FederatedData) -> None:
+    simulation = build_simulation(settings_for(batch=1), few)
+    job = simulation.job_of("ada", {}, 4)
+    alike = [job._replace(client_id=str(k), max_steps=8 + k % 2) for k in range(6)]
+    one_is_long = [*alike[:5], alike[5]._replace(max_steps=40)]
+    for chunk, jobs, sizes in ((None, alike, [6]), (None, one_is_long, [1] * 6), (6, one_is_long, [6])):
+        engine = Processes(1, chunk)
+        engine.together = {job.setup: MAX_STACKED}
+        assert [len(group) for group in engine.groups_of(jobs)] == sizes
+
+
+@needs_fork
+def test_steps_of_few_examples_are_small_that_time_alone(few: FederatedData, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = build_simulation(settings_for(batch=16), few)
+    job = simulation.job_of("ada", simulation.broadcasts_for(["ada"])["ada"], None)
+    one_window = job._replace(examples=Examples(*(part[:1] for part in job.examples)))
+    assert operations_of_a_step(job, 1) == 16 * operations_of_a_step(one_window, 1)
+    monkeypatch.setattr("sim.engines.processes.PARAMETER_OPERATIONS", 0)
+    monkeypatch.setattr("sim.engines.processes.SMALL_STEP", operations_of_a_step(job, 1))
+    engine = Processes(1, None)
+    for one, together in ((one_window, MAX_STACKED), (job, 1), (one_window, MAX_STACKED)):  # as new users are scored
+        list(engine.run([one], 1))
+        assert engine.together[job.setup] == together
+
+
+@needs_fork
+@pytest.mark.parametrize(("each", "together"), [(100, MAX_STACKED), (SMALL_STEP, 1)])
+def test_a_step_that_moves_many_parameters_is_not_small(
+    each: int, together: int, few: FederatedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sim.engines.processes.PARAMETER_OPERATIONS", each)
+    simulation = build_simulation(settings_for(batch=8), few)
+    engine = simulation.engine = Processes(1, None)
+    next(simulation.run_rounds())
+    assert list(engine.together.values()) == [together]
 
 
 def test_a_tree_is_packed_once_for_a_tensor_that_it_holds_twice() -> None:
