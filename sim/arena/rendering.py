@@ -257,7 +257,7 @@ def _made(name: str, declaration: Declaration, found: Sequence[Row]) -> str:
 
 
 def _ranking(declaration: Declaration, found: Sequence[Row]) -> Ranking | None:
-    """Rank the arms over data sets, by their labels, where there are three of each and all of them have runs.
+    """Rank the arms that have this score over data sets, by their labels, where there are three and all have runs.
 
     Three different ones: the same recordings divided or labelled otherwise are not another draw of what data there are.
     """
@@ -269,9 +269,10 @@ def _ranking(declaration: Declaration, found: Sequence[Row]) -> Ranking | None:
         ]
         for name, arm in declaration.arms.items()
     }
-    if any(len(each) < len(declaration.sets) for each in scores.values()):
+    scored = {label: each for label, each in scores.items() if each}
+    if any(len(each) < len(declaration.sets) for each in scored.values()):
         return None
-    return rank_over_datasets(scores)
+    return rank_over_datasets(scored)
 
 
 def _in_words(declaration: Declaration, ranking: Ranking) -> str:
