@@ -106,14 +106,14 @@ class Processes:
 
     def _at_most(self, setup: Setup, longest: ClientJob, round_number: int) -> int:
         """Return how many clients make their calls of torch few enough, 1 where their steps are large."""
-        examples, said = min(setup.training.batch_size, len(longest.examples.y)), setup in self._operations
-        if not said:
+        examples, known = min(setup.training.batch_size, len(longest.examples.y)), self._operations.get(setup)
+        if not known:  # nothing is known of a step by clients without examples
             self._operations[setup] = operations_of_a_step(longest, round_number) / max(1, examples)
         operations = self._operations[setup] * examples
         parameters = sum(value.numel() for value in longest.client.params.values())
         if operations + PARAMETER_OPERATIONS * parameters >= SMALL_STEP:
             return 1
-        if operations and not said:
+        if operations and not known:
             self.say(
                 f"A training step has {operations / 1e6:.0f} million operations, less than calling torch costs: each "
                 f"process trains up to {MAX_STACKED} clients of like length together."

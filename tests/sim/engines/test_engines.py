@@ -256,7 +256,9 @@ def test_steps_of_few_examples_are_small_that_time_alone(few: FederatedData, mon
     monkeypatch.setattr("sim.engines.processes.PARAMETER_OPERATIONS", 0)
     monkeypatch.setattr("sim.engines.processes.SMALL_STEP", operations_of_a_step(job, 1))
     engine = Processes(1, None)
-    for one, together in ((one_window, MAX_STACKED), (job, 1), (one_window, MAX_STACKED)):  # as new users are scored
+    nothing = job._replace(examples=Examples(*(part[:0] for part in job.examples)))
+    steps = ((nothing, MAX_STACKED), (one_window, MAX_STACKED), (job, 1), (one_window, MAX_STACKED))
+    for one, together in steps:  # as new users are scored
         list(engine.run([one], 1))
         assert engine.together[job.setup] == together
 
