@@ -261,7 +261,8 @@ def _ranking(declaration: Declaration, found: Sequence[Row]) -> Ranking | None:
 
     Three different ones: the same recordings divided or labelled otherwise are not another draw of what data there are.
     """
-    if len({options.get("data", name) for name, options in declaration.sets.items()}) < 3:
+    are_three = len({options.get("data", name) for name, options in declaration.sets.items()}) >= 3
+    if not are_three or not all(row.found for row in found):
         return None
     scores = {
         arm.label or name: [
@@ -270,7 +271,7 @@ def _ranking(declaration: Declaration, found: Sequence[Row]) -> Ranking | None:
         for name, arm in declaration.arms.items()
     }
     scored = {label: each for label, each in scores.items() if each}
-    if any(len(each) < len(declaration.sets) for each in scored.values()):
+    if not scored or any(len(each) < len(declaration.sets) for each in scored.values()):
         return None
     return rank_over_datasets(scored)
 

@@ -128,6 +128,21 @@ def test_arms_are_ranked_over_three_data_sets_and_not_over_one_of_them_twice(
     assert list(render_figures(folder, runs)) == figures
 
 
+def test_arms_without_the_score_are_not_ranked_and_none_are_before_all_have_runs(folder: Path) -> None:
+    arms = '[arms.fedprox]\nmethod = "fedprox"\n[arms.pooled]\nmethod = "centralized"\n'
+    (folder / "two.toml").write_text(f"{TABLE}{arms}[sets.ucihar]\n[sets.spsw]\n")
+    scored: dict[str, list[float | None]] = {"fedavg": [0.8] * 3, "local": [0.7] * 3, "fedprox": [0.9] * 3}
+    runs = known(folder, **scored, pooled=[0.9] * 3)
+    less = {
+        key: each.model_copy(update={"measures": {"own": None}}) if "centralized" in key else each
+        for key, each in runs.items()
+    }
+    assert "pooled" not in render_figures(folder, less)["two-ranks.svg"]
+    assert "pooled" in render_figures(folder, runs)["two-ranks.svg"]
+    assert render_figures(folder, known(folder, **scored, pooled=[None] * 3)) == {}
+    assert render_figures(folder, {}) == {}
+
+
 def test_a_tuned_row_says_what_was_chosen(folder: Path) -> None:
     tuned = TABLE.replace('method = "local"', 'method = "local"\ntune = true')
     (folder / "two.toml").write_text(f"{tuned}[tuning]\n[tuning.grid]\nlr = [1e-3, 4e-3]\n")
