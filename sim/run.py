@@ -4,56 +4,43 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from pydantic import ValidationError
 
-from federation.methods import METHODS, method_from_json, method_to_json
-from federation.methods.fedali import GLOBAL, LOCAL
-from federation.plan import window_change_incompatibility
-from federation.privacy.accounting import epsilon_of_epochs, epsilon_of_rounds
-from federation.privacy.differential_privacy import check_private
-from federation.privacy.example_level import check_example_noise
-from federation.records import Examples
+from federation.methods import METHODS, method_from_json
 from federation.secure_sums.summation import check_secure
 from federation.tasks import task_from_json
-from federation.training.augmentation import check_images
 from federation.training.cuda import compute_reproducibly, reserve_workspace
-from federation.training.prediction import task_mismatch
-from federation.training.window_changes import check_windows
 from gaitway.files import write_file
 from sim import checkpoint, client_store
-from sim.attacks import Attack, check_attack, sends_sums
+from sim.attacks import Attack, sends_sums
 from sim.baselines import Baseline
+from sim.checks import check_forgetting, check_rest, check_settings, check_task
 from sim.data.federated_data import FederatedData
 from sim.data.few_labels import with_few_labels
 from sim.data.holdout import keep_known_classes, leave_clients_out
 from sim.data.pooling import pooled
 from sim.data.scaling import scaled
 from sim.data.sources import Progress, get_source
+from sim.description import write_description
 from sim.engines import EngineChoice, choose
 from sim.engines.stacked import CHUNK
-from sim.errors import RunDirectoryError, SettingsError
+from sim.errors import SettingsError
 from sim.evaluation import Evaluator
-from sim.experiment import DEFAULTS, Experiment
+from sim.experiment import Experiment
 from sim.networks.architectures import Architecture, architectures, for_data
 from sim.new_clients import score_new_clients
 from sim.results.records import RoundRecord, Summary
 from sim.results.run_directory import RunDirectory
 from sim.results.saved_models import save_models
 from sim.results.segmented_images import FILE, images_of, write_images
-from sim.results.summary import write_json, write_results
+from sim.results.summary import write_results
 from sim.results.writing import CHECKPOINT, writing
-from sim.run_options import ENVIRONMENT
 from sim.secure_rounds import SecureRounds
 from sim.simulation import Simulation
 from sim.tracking.callback import RunCallback
@@ -100,11 +87,11 @@ def run(
         on_client=lambda client_id: report("client", {"client": client_id}),
     )
     if settings.client_store == "none":
-        _can_forget(settings, simulation)
+        check_forgetting(settings, simulation)
     engine = _engine(settings, simulation.data)
     report("engine", {"name": engine.name, "reason": engine.reason})
     with writing("the run's description (config.json, plan.json, clients.json)", out):
-        check_resumable(out, settings, data, simulation)
+        write_description(out, settings, data, simulation)
     report("client_store", {"name": chosen_store.name, "reason": chosen_store.reason})
     if (attack := simulation.attack) is not None:
         report("attack", {"name": attack.kind, "reason": ", ".join(sorted(attack.attackers))})
@@ -139,12 +126,6 @@ def _begin_computing(settings: Experiment) -> None:
             "CUDA and its driver, or leave --device out"
         )
     compute_reproducibly()
-
-
-def _hardware(device: str) -> str:
-    processor = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"  # other kernels round otherwise
-    where = f"{processor}, {torch.get_num_threads()} torch threads, {platform.system()}"
-    return f"{where}, {torch.cuda.get_device_name(device)}" if torch.device(device).type == "cuda" else where
 
 
 def _write_results(simulation: Simulation, settings: Experiment, out: Path, extra: dict[str, Any]) -> dict[str, Any]:
@@ -197,9 +178,9 @@ def build_simulation(
     """
     check_settings(settings)
     method = method_from_json(settings.method)
-    _check_rest(settings, len(data.clients))
+    check_rest(settings, len(data.clients))
     networks = for_data(architectures(settings) if networks is None else networks, data.moments, data.channels)
-    _check_task(networks, data)
+    check_task(networks, data)
     data = pooled(data) if method.pools_data else data
     attack = _attack(settings, data)
     data = data if attack is None or sends_sums(method) else attack.on_data(data)
@@ -224,29 +205,6 @@ def build_simulation(
         client_store=client_store.MemoryStore() if store is None else store,
         on_client=on_client,
     )
-
-
-def check_settings(settings: Experiment) -> None:
-    """Refuse settings that do not go together, whatever the data are.
-
-    Raises:
-        SettingsError: naming the option.
-    """
-    method = method_from_json(settings.method)
-    if settings.gradient_dissimilarity and (method.pools_data or not method.has_global_model):
-        why = "has one client" if method.pools_data else "sends no model that all clients start a round from"
-        raise SettingsError(f"--gradient-dissimilarity: {method.name} {why}, so there is nothing to compare")
-    if reason := window_change_incompatibility(settings):
-        raise SettingsError(reason)
-    if settings.attack != "none":
-        check_attack(settings.attack, method)
-    elif settings.attackers not in (0.0, DEFAULTS["attackers"]):
-        raise SettingsError(f"--attackers {settings.attackers:g}: say with --attack what they do, or leave it out")
-    if settings.baseline != "none":
-        _check_baseline(settings)
-    check_private(method, settings.rounds)
-    check_example_noise(method, settings.training)
-    _check_account(settings)
 
 
 def _attack(settings: Experiment, data: FederatedData) -> Attack | None:
@@ -288,48 +246,6 @@ def _secure_rounds(settings: Experiment, networks: Sequence[Architecture], clien
     return SecureRounds.of(setup, networks[0].initial, secure)
 
 
-def _check_account(settings: Experiment) -> None:
-    """Ask for the ε of one round, which needs a library, rather before the first round than after it."""
-    rounds, secure = settings.rounds, settings.secure
-    if noise := secure.noise_multiplier if secure.is_on else rounds.noise_multiplier:
-        epsilon_of_rounds(noise, 1, rounds.delta, on_sums=secure.is_on)
-    if noise := settings.training.example_noise_multiplier:
-        epsilon_of_epochs(noise, 1, rounds.delta)
-
-
-def _check_rest(settings: Experiment, clients: int) -> None:
-    """Refuse rounds that would wait for clients for ever: whose update is used rests (`rounds.noise_bands`)."""
-    rounds = settings.rounds
-    cohort = math.ceil((rounds.clients_per_round or clients) * rounds.over_selection)
-    if rounds.noise_bands > 1 and rounds.noise_bands * cohort > clients:
-        raise SettingsError(
-            f"rounds.noise_bands={rounds.noise_bands}: a client takes part in one of so many rounds, each invites "
-            f"{cohort}, so {rounds.noise_bands * cohort} clients are needed; there are {clients}"
-        )
-
-
-def _check_baseline(settings: Experiment) -> None:
-    given = (settings.method["name"], settings.rounds.rounds, settings.data.normalization, settings.device)
-    if given[0] not in ("centralized", "local") or given[1:] != (1, "none", "cpu"):
-        raise SettingsError(
-            f"--baseline {settings.baseline}: expected --method centralized or local, --model har_features, --rounds 1 "
-            f"and --device cpu; came --method {given[0]}, --rounds {given[1]}, --normalization {given[2]} and --device "
-            f"{given[3]}"
-        )
-
-
-def _check_task(networks: Sequence[Architecture], data: FederatedData) -> None:
-    """Refuse networks whose output does not fit the targets, by one example: what comes later would be a traceback."""
-    found = (own.train for own in data.clients.values() if len(own.train.y))
-    for one in (Examples(part.x[:1], part.y[:1]) for part in islice(found, 1)):
-        for network in networks:
-            check_images(network.setup.training.augmentation, one.x)
-            if network.setup.training.augmentation.is_of_windows:
-                check_windows(one.x)
-            if mismatch := task_mismatch(network.setup, network.initial, one):
-                raise SettingsError(f"--task with --model {network.model.name}: {mismatch}")
-
-
 def _engine(settings: Experiment, data: FederatedData) -> EngineChoice:
     return choose(settings, min(len(data.clients), settings.rounds.clients_per_round or len(data.clients)))
 
@@ -345,24 +261,6 @@ def _choose_client_store(
     chosen = 2 if data.validation else 1
     federation = client_store.StoreDemand(clients, cohort, rounds.rounds, each, chosen)
     return client_store.choose(settings.client_store, settings.device, federation, folder)
-
-
-def _can_forget(settings: Experiment, simulation: Simulation) -> None:
-    """Refuse to forget clients that the next round would miss."""
-    if not simulation.setup.method.has_global_model:
-        raise SettingsError(
-            f"--client-store none: {settings.method['name']} has no server model, so nothing would be left to score; "
-            "use --client-store auto, memory or disk"
-        )
-    needed = "its residual" if settings.precision == "int8" else None
-    broadcast = simulation.setup.method.broadcast(simulation.state, min(simulation.network_of))
-    for network in simulation.networks:
-        needed = needed or client_store.remembered(network.setup, network.initial, broadcast)
-        if needed:
-            raise SettingsError(
-                f"--client-store none: with {settings.method['name']} and {settings.precision} uploads a client begins "
-                f"a round with what it had before ({needed}); use --client-store auto, memory or disk"
-            )
 
 
 def _play(
@@ -388,71 +286,3 @@ def _truncate_lines(path: Path, rounds: int) -> None:
     """Drop the lines that a kill left after the checkpoint; those rounds are played again."""
     lines = path.read_text().splitlines()[:rounds] if path.exists() else []
     write_file(path, "".join(line + "\n" for line in lines).encode())
-
-
-VOLATILE = ENVIRONMENT | {
-    *("versions", "hardware", "parameters", "split_leaks", "findings", "partition_class_names", "data_sha256"),
-}
-"""Keys of config.json that may differ when a run is resumed."""
-
-
-def check_resumable(out: Path, settings: Experiment, data: FederatedData, simulation: Simulation) -> None:
-    """Write config.json, plan.json and clients.json.
-
-    Raises:
-        RunDirectoryError: if the directory belongs to another configuration.
-    """
-    config = {**settings.model_dump(mode="json", by_alias=True), **_facts(data, simulation, settings.device)}
-    path = out / "config.json"
-    if path.exists():
-        _compare(_with_new_defaults(json.loads(path.read_text())), config, out)
-    write_json(path, config)
-    write_json(out / "plan.json", settings.plan_for(data).model_dump(mode="json"))
-    write_json(out / "clients.json", data.per_class(simulation.task))
-
-
-def _with_new_defaults(old: dict[str, Any]) -> dict[str, Any]:
-    """Give a run of an earlier version the keys that settings have had since, whose defaults keep its meaning."""
-    names = {field.alias or name for name, field in Experiment.model_fields.items()}
-    try:
-        settings = Experiment.model_validate({name: value for name, value in old.items() if name in names})
-    except (ValidationError, SettingsError):
-        return old  # of settings that this version does not have: the comparison says which
-    method = method_to_json(method_from_json(settings.method))
-    return {**old, **settings.model_dump(mode="json", by_alias=True), "method": method}
-
-
-def _compare(old: dict[str, Any], config: dict[str, Any], out: Path) -> None:
-    for key in sorted((old.keys() | config.keys()) - VOLATILE):
-        before, now = old.get(key), config.get(key)
-        if json.dumps(before) != json.dumps(now):
-            raise RunDirectoryError(
-                f"{out} holds a run with {key} = {before!r}, this one has {now!r}; "
-                "choose another --out, or delete that directory to begin again"
-            )
-
-
-def _facts(data: FederatedData, simulation: Simulation, device: str) -> dict[str, Any]:
-    initial = simulation.initial
-    prototypes = sum(v.numel() for n, v in initial.buffers.items() if n.endswith((LOCAL, GLOBAL)))
-    return {
-        "split_leaks": data.split_leaks,
-        "findings": data.findings,
-        "partition_class_names": data.partition_class_names,
-        "data_sha256": data.sha256(),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "gaitway": _own_version(),
-        },
-        "hardware": _hardware(device),
-        "parameters": {"trained": sum(v.numel() for v in initial.params.values()), "prototypes": prototypes},
-    }
-
-
-def _own_version() -> str:
-    try:
-        return version("gaitway")
-    except PackageNotFoundError:
-        return "not installed"
