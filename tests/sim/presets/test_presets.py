@@ -208,7 +208,8 @@ def test_options_of_the_presets_data_are_not_set_of_others() -> None:
     assert "data.clients=30" in with_defaults(name, {})["set"]
     assert "data.clients=30" in with_defaults(name, {"data": "synthetic_logistic"})["set"]
     others = with_defaults(name, {"data": "motionsense"})["set"]
-    assert others and not [text for text in others if text.startswith("data.")]
+    assert others
+    assert not [text for text in others if text.startswith("data.")]
 
 
 def test_an_unknown_preset_names_the_nearest() -> None:
