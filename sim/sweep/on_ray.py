@@ -2,7 +2,9 @@
 
 A cell's directory comes back whole when it is done, so that a killed sweep loses the cells that were at work and no
 others. Data and windows are read where the run is: what `--data-root` names lies at the same path on every host, and a
-table's summaries hold the hash of what was read. A host that dies is Ray's to miss; its cells are run again elsewhere.
+table's summaries hold the hash of what was read. Weights, plans and descriptions that a run starts from go along with
+it. A host that dies is Ray's to miss; its cells are run again elsewhere. A cell at which a run on this machine is at
+work is left to that run, and waited for last.
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Generator, Sequence
-from dataclasses import replace
+from collections.abc import Generator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sim.engines.choice import usable_cores
 from sim.engines.ray_cluster import RETRIES, joined_cluster
+from sim.networks.initialization import global_model_of
 from sim.results.writing import CHECKPOINT
 from sim.sweep.grid import Cell
 from sim.sweep.processes import (
@@ -31,14 +34,17 @@ from sim.sweep.processes import (
     CellStatus,
     command,
     is_finished,
+    locked,
     log_path,
     reason_of,
     run_cells,
     share_of,
 )
 
-PATHS = ("--data-root", "--cache", "--plan", "--init", "--describe")
-"""Options of `sim run` that name files."""
+READ_THERE = ("--data-root", "--cache")
+"""Options of `sim run` that name folders of the host on which it runs."""
+SENT_ALONG = ("--plan", "--init", "--describe")
+"""Options of `sim run` that name files which go along with it."""
 
 
 def run_anywhere(cells: Sequence[Cell], folder: Path, jobs: int) -> Generator[tuple[Cell, CellStatus]]:
@@ -56,34 +62,55 @@ def run_on_ray(cells: Sequence[Cell], folder: Path) -> Generator[tuple[Cell, Cel
     """
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     ray, begun, waiting = joined_cluster(None), time.monotonic(), dict[Any, Cell]()
+    at_work_here: list[Cell] = []
     try:
         for cell in cells:
             if is_finished(folder / cell.name):
                 yield cell, CellStatus(CellPhase.SKIPPED)
-                continue
-            gpus = int(any(word.startswith(("cuda", "--device=cuda")) for word in cell.arguments))
-            task = ray.remote(_run).options(num_cpus=1 - gpus, num_gpus=gpus, max_retries=RETRIES)
-            waiting[task.remote(replace(cell, arguments=_absolute(cell.arguments)))] = cell
+            elif _is_at_work(cell, folder):
+                at_work_here.append(cell)
+            else:
+                gpus = int(any(word.startswith(("cuda", "--device=cuda")) for word in cell.arguments))
+                task = ray.remote(_run).options(num_cpus=1 - gpus, num_gpus=gpus, max_retries=RETRIES)
+                waiting[task.remote(cell.name, *_sent(cell.arguments))] = cell
         while waiting:
             done, _ = ray.wait(list(waiting))
             cell = waiting.pop(done[0])
             status = _received(ray, done[0], cell, folder)
-            yield cell, status._replace(seconds=round(time.monotonic() - begun, 1))
+            if status is None:
+                at_work_here.append(cell)
+            else:
+                yield cell, status._replace(seconds=round(time.monotonic() - begun, 1))
+        yield from run_cells(at_work_here, folder, 1)
     finally:
         for reference in waiting:
             ray.cancel(reference, force=True)
 
 
-def _absolute(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return arguments of a run whose paths do not depend on the folder in which it is started."""
-    found: list[str] = []
+def _is_at_work(cell: Cell, folder: Path) -> bool:
+    with log_path(cell, folder).open("ab") as log:
+        return not locked(log.fileno())
+
+
+class _File(NamedTuple):
+    name: str
+    content: bytes
+
+
+def _sent(arguments: Sequence[str]) -> tuple[tuple[str, ...], dict[int, _File]]:
+    """Return a run's arguments as another host takes them, and by their place in them the files that go along."""
+    words: list[str] = []
     for word in arguments:
         option, equals, value = word.partition("=")
-        if equals and option in PATHS:
-            found.append(f"{option}={Path(value).absolute()}")
-        else:
-            found.append(str(Path(word).absolute()) if found and found[-1] in PATHS else word)
-    return tuple(found)
+        words += [option, value] if equals and option in (*READ_THERE, *SENT_ALONG) else [word]
+    files: dict[int, _File] = {}
+    for place, (option, value) in enumerate(pairwise(tuple(words)), start=1):
+        path = Path(value).absolute()
+        if option in (*READ_THERE, *SENT_ALONG):
+            words[place] = str(path)
+        if option in SENT_ALONG and (file := global_model_of(path) if path.is_dir() else path).is_file():
+            files[place] = _File(file.name, file.read_bytes())
+    return tuple(words), files
 
 
 class _Finished(NamedTuple):
@@ -94,16 +121,22 @@ class _Finished(NamedTuple):
     directory: bytes
 
 
-def _run(cell: Cell) -> _Finished:
+def _run(name: str, arguments: Sequence[str], files: Mapping[int, _File]) -> _Finished:
     """Run a cell in a folder of the worker's host."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        words = [sys.executable, *command(cell, folder), *share_of(cell, usable_cores())]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder, given = Path(temporary), list(arguments)
+        for place, file in files.items():
+            path = folder / "given" / str(place) / file.name
+            path.parent.mkdir(parents=True)
+            path.write_bytes(file.content)
+            given[place] = str(path)
+        cell = Cell(name, {}, tuple(given))
+        words = [sys.executable, *command(cell, folder / "runs"), *share_of(cell, usable_cores())]
         environment = {**os.environ, **ONE_THREAD, **PLAIN_OUTPUT}
         said = subprocess.run(
             words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
         )
-        return _Finished(said.returncode, said.stdout, _packed(folder / cell.name))
+        return _Finished(said.returncode, said.stdout, _packed(folder / "runs" / name))
 
 
 def _packed(directory: Path) -> bytes:
@@ -115,22 +148,28 @@ def _packed(directory: Path) -> bytes:
     return packed.getvalue()
 
 
-def _received(ray: Any, reference: Any, cell: Cell, folder: Path) -> CellStatus:
-    """Unpack a run's directory, and say how it ended."""
+def _received(ray: Any, reference: Any, cell: Cell, folder: Path) -> CellStatus | None:
+    """Unpack a run's directory, and say how it ended; None where a run on this machine has begun in the meantime."""
     try:
         found: _Finished = ray.get(reference)
     except ray.exceptions.RayError as error:
         return CellStatus(CellPhase.FAILED, reason=f"its worker died {RETRIES + 1} times: {error}")
-    log = log_path(cell, folder)
-    log.write_bytes(found.log)
-    if found.code:
-        return CellStatus(CellPhase.FAILED, reason=reason_of(found.code, log))
-    with tempfile.TemporaryDirectory(dir=folder) as name:
-        whole = Path(name) / "run"
-        with zipfile.ZipFile(io.BytesIO(found.directory)) as archive:
-            archive.extractall(whole)
-        unfinished = folder / cell.name  # of a run on this machine that was killed
-        if unfinished.exists():
-            shutil.rmtree(unfinished)
-        whole.rename(unfinished)
+    directory = folder / cell.name
+    with log_path(cell, folder).open("ab") as log:
+        if not locked(log.fileno()):
+            return None
+        if is_finished(directory):
+            return CellStatus(CellPhase.SKIPPED)
+        log.truncate(0)
+        log.write(found.log)
+        log.flush()
+        if found.code:
+            return CellStatus(CellPhase.FAILED, reason=reason_of(found.code, log_path(cell, folder)))
+        with tempfile.TemporaryDirectory(dir=folder) as name:
+            whole = Path(name) / "run"
+            with zipfile.ZipFile(io.BytesIO(found.directory)) as archive:
+                archive.extractall(whole)
+            if directory.exists():  # of a run on this machine that was killed
+                shutil.rmtree(directory)
+            whole.rename(directory)
     return CellStatus(CellPhase.FINISHED)
