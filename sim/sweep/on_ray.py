@@ -12,39 +12,25 @@ from __future__ import annotations
 import io
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Generator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from sim.engines.choice import usable_cores
 from sim.engines.ray_cluster import RETRIES, joined_cluster
-from sim.networks.initialization import global_model_of
-from sim.results.writing import CHECKPOINT
 from sim.sweep.grid import Cell
 from sim.sweep.processes import (
-    ONE_THREAD,
-    PLAIN_OUTPUT,
     CellPhase,
     CellStatus,
-    command,
     is_finished,
     locked,
     log_path,
     reason_of,
     run_cells,
-    share_of,
 )
-
-READ_THERE = ("--data-root", "--cache")
-"""Options of `sim run` that name folders of the host on which it runs."""
-SENT_ALONG = ("--plan", "--init", "--describe")
-"""Options of `sim run` that name files which go along with it."""
+from sim.sweep.remote_run import RemoteResult, packed_arguments, run_elsewhere
 
 
 def run_anywhere(cells: Sequence[Cell], folder: Path, jobs: int) -> Generator[tuple[Cell, CellStatus]]:
@@ -71,8 +57,8 @@ def run_on_ray(cells: Sequence[Cell], folder: Path) -> Generator[tuple[Cell, Cel
                 at_work_here.append(cell)
             else:
                 gpus = int(any(word.startswith(("cuda", "--device=cuda")) for word in cell.arguments))
-                task = ray.remote(_run).options(num_cpus=1 - gpus, num_gpus=gpus, max_retries=RETRIES)
-                waiting[task.remote(cell.name, *_sent(cell.arguments))] = cell
+                task = ray.remote(run_elsewhere).options(num_cpus=1 - gpus, num_gpus=gpus, max_retries=RETRIES)
+                waiting[task.remote(cell.name, *packed_arguments(cell.arguments))] = cell
         while waiting:
             done, _ = ray.wait(list(waiting))
             cell = waiting.pop(done[0])
@@ -92,66 +78,10 @@ def _is_at_work(cell: Cell, folder: Path) -> bool:
         return not locked(log.fileno())
 
 
-class _File(NamedTuple):
-    name: str
-    content: bytes
-
-
-def _sent(arguments: Sequence[str]) -> tuple[tuple[str, ...], dict[int, _File]]:
-    """Return a run's arguments as another host takes them, and by their place in them the files that go along."""
-    words: list[str] = []
-    for word in arguments:
-        option, equals, value = word.partition("=")
-        words += [option, value] if equals and option in (*READ_THERE, *SENT_ALONG) else [word]
-    files: dict[int, _File] = {}
-    for place, (option, value) in enumerate(pairwise(tuple(words)), start=1):
-        path = Path(value).absolute()
-        if option in (*READ_THERE, *SENT_ALONG):
-            words[place] = str(path)
-        if option in SENT_ALONG and (file := global_model_of(path) if path.is_dir() else path).is_file():
-            files[place] = _File(file.name, file.read_bytes())
-    return tuple(words), files
-
-
-class _Finished(NamedTuple):
-    """What comes back: how the run's process ended, what it said, and its directory as a zip without the checkpoint."""
-
-    code: int
-    log: bytes
-    directory: bytes
-
-
-def _run(name: str, arguments: Sequence[str], files: Mapping[int, _File]) -> _Finished:
-    """Run a cell in a folder of the worker's host."""
-    with tempfile.TemporaryDirectory() as temporary:
-        folder, given = Path(temporary), list(arguments)
-        for place, file in files.items():
-            path = folder / "given" / str(place) / file.name
-            path.parent.mkdir(parents=True)
-            path.write_bytes(file.content)
-            given[place] = str(path)
-        cell = Cell(name, {}, tuple(given))
-        words = [sys.executable, *command(cell, folder / "runs"), *share_of(cell, usable_cores())]
-        environment = {**os.environ, **ONE_THREAD, **PLAIN_OUTPUT}
-        said = subprocess.run(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
-        )
-        return _Finished(said.returncode, said.stdout, _packed(folder / "runs" / name))
-
-
-def _packed(directory: Path) -> bytes:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted(directory.rglob("*")):
-            if path.is_file() and path.name != CHECKPOINT:
-                archive.write(path, path.relative_to(directory))
-    return packed.getvalue()
-
-
 def _received(ray: Any, reference: Any, cell: Cell, folder: Path) -> CellStatus | None:
     """Unpack a run's directory, and say how it ended; None where a run on this machine has begun in the meantime."""
     try:
-        found: _Finished = ray.get(reference)
+        found: RemoteResult = ray.get(reference)
     except ray.exceptions.RayError as error:
         return CellStatus(CellPhase.FAILED, reason=f"its worker died {RETRIES + 1} times: {error}")
     directory = folder / cell.name

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from sim.sweep.grid import Cell
-from sim.sweep.on_ray import _run, _sent, run_anywhere, run_on_ray
+from sim.sweep.on_ray import run_anywhere, run_on_ray
 from sim.sweep.processes import CellPhase, CellStatus, log_path, run_cells
+from sim.sweep.remote_run import packed_arguments, run_elsewhere
 from tests.sim.local_ray import local_cluster
 
 pytestmark = [
@@ -87,10 +88,10 @@ def test_weights_go_along_to_a_host_that_lacks_them(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     network = ("--data", "synthetic", "--model", "har_cnn", "--rounds", "1", "--method", "fedavg", "--cache", "windows")
     list(run_cells([Cell("first", {}, network)], Path("runs"), 1))
-    sent = _sent((*network, "--init", "runs/first"))
+    sent = packed_arguments((*network, "--init", "runs/first"))
     shutil.rmtree("runs/first")
     monkeypatch.chdir("/")
-    found = _run("second", *sent)
+    found = run_elsewhere("second", *sent)
     assert found.code == 0, found.log.decode()
     with zipfile.ZipFile(io.BytesIO(found.directory)) as archive:
         assert json.loads(archive.read("config.json"))["init"]["path"].endswith("global.safetensors")
