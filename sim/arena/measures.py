@@ -1,7 +1,7 @@
 """What a table shows of a run: a name, a heading, and how it is read from the run's directory.
 
-Scores are those of the round that the validation windows chose, in the task's primary metric; nothing is chosen by a
-test set.
+Scores are those of the round that the validation windows chose, in the task's primary metric, or in accuracy where a
+measure says so, as most papers report; nothing is chosen by a test set.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Measure(NamedTuple):
 
     heading: str
     is_score: bool
-    """Of the task's primary metric, in percent where that is a share; else a cost, of which less is better."""
+    """In percent where its metric is a share; else a cost, of which less is better."""
     read: Callable[[RunDirectory], float | None]
 
 
@@ -30,8 +30,8 @@ def chosen(run: RunDirectory) -> SelectedRound:
     return found if found is not None else run.final.last
 
 
-def _score(name: str) -> Callable[[RunDirectory], float | None]:
-    return lambda run: chosen(run).mean(name, run.config.primary[0])
+def _score(name: str, metric: str = "") -> Callable[[RunDirectory], float | None]:
+    return lambda run: chosen(run).mean(name, metric or run.config.primary[0])
 
 
 def _mean(run: RunDirectory, scores: Spread | None) -> float | None:
@@ -88,6 +88,8 @@ MEASURES: Mapping[str, Measure] = {
     "own": Measure("own later windows", True, _score("personalization")),
     "others": Measure("others' windows", True, _score("generalization")),
     "server": Measure("server's model", True, _score("global")),
+    "own_accuracy": Measure("own later windows, accuracy", True, _score("personalization", "accuracy")),
+    "server_accuracy": Measure("server's model, accuracy", True, _score("global", "accuracy")),
     "worst_tenth": Measure("worst tenth", True, _worst_tenth),
     "new": Measure("new users", True, _new(0)),
     **{f"new_{k}": Measure(f"new, {_windows(k)}", True, _new(k)) for k in SHOTS if k},

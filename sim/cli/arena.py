@@ -57,7 +57,7 @@ def run_command(
 ) -> None:
     """Run what no summary of a table holds yet; a killed one is resumed by the same command.
 
-    For example: python -m sim arena run one-round --data-root ../shared/data --jobs 2
+    For example: python -m sim arena run analytic --data-root ../shared/data --jobs 2
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with cli_errors():

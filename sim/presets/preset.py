@@ -99,7 +99,7 @@ def merge_options(preset: Preset | None, given: Options, plan: Options | None = 
         SettingsError: if the preset starts from pretrained weights, and none are given.
     """
     chosen = {name: value for name, value in given.items() if value is not None}
-    own = preset.own_options if preset else {}
+    own = _for_data(preset.own_options, chosen.get("data")) if preset else {}
     planned = plan or {}
     method: str = {**DEFAULTS, **own, **planned, **chosen}["method"]
     by_method = (preset.by_method if preset else {}).get(method, {})
@@ -115,6 +115,13 @@ def merge_options(preset: Preset | None, given: Options, plan: Options | None = 
     if "rounds" not in chosen and "rounds" not in planned:
         options["rounds"] = scaled_rounds(options["rounds"], options["scale"])
     return options
+
+
+def _for_data(own: Options, data: str | None) -> Options:
+    """Leave out what a preset sets of its data where others are asked for, whose options have other names."""
+    if data in (None, own.get("data")):
+        return own
+    return {**own, "set": [text for text in own.get("set", ()) if not text.startswith("data.")]}
 
 
 def optimizer_of(method: str, otherwise: str) -> Options:

@@ -105,7 +105,7 @@ def _advance(job: _Job, folder: Path, jobs: int) -> CellStatus:
     directory = folder / job.cell.name
     if job.process is None:
         with log_path(job.cell, folder).open("ab") as log:
-            if not _locked(log.fileno()):
+            if not locked(log.fileno()):
                 return _status(job, directory, CellPhase.RUNNING, "a run that an earlier sweep left is at work")
             if is_finished(directory):
                 return _status(job, directory, CellPhase.SKIPPED)
@@ -130,7 +130,7 @@ def share_of(cell: Cell, jobs: int) -> list[str]:
     return [f"--workers={max(1, usable_cores() // jobs)}"]
 
 
-def _locked(descriptor: int) -> bool:
+def locked(descriptor: int) -> bool:
     """Take the lock of an open file, or say that another process has it; without locks it is always free."""
     try:
         import fcntl  # of Unix

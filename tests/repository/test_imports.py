@@ -248,7 +248,7 @@ INSIDE = {
         "networks": ("errors", "experiment"),
         "data": ("errors", "experiment"),
         "presets": ("data", "errors", "experiment"),
-        "sweep": ("engines", "errors", "results", "run_options"),
+        "sweep": ("engines", "errors", "networks.initialization", "results", "run_options"),
         "tracking": ("errors", "results", "run_options"),
         "results": (
             *("best_round", "checkpoint", "data", "errors", "evaluation", "experiment", "networks", "simulation"),

@@ -53,7 +53,11 @@ def test_a_table_is_run_once_rendered_and_replayed(checkout: Path) -> None:
     ((key, found),) = read_summaries(checkout / "docs/results").items()
     assert found.rounds == 1
     assert found.data_sha256
-    assert found.measures["own"] is not None
+    own, accuracy = (found.measures[name] for name in ("own", "own_accuracy"))
+    assert own is not None
+    assert accuracy is not None
+    assert 0 < accuracy <= 1
+    assert accuracy != own, "macro-F1 came as accuracy"
     stamp = (checkout / "docs/results" / f"{key}.json").stat().st_mtime_ns
     assert CliRunner().invoke(app, ["arena", "run", "tiny"]).exit_code == 0
     assert (checkout / "docs/results" / f"{key}.json").stat().st_mtime_ns == stamp, "it was run twice"

@@ -203,6 +203,15 @@ def test_what_is_given_wins() -> None:
     assert settings_of("ek2024-hhar", scale=0.05).rounds.rounds == 30
 
 
+def test_options_of_the_presets_data_are_not_set_of_others() -> None:
+    name = "michieli2021-synthetic-0"
+    assert "data.clients=30" in with_defaults(name, {})["set"]
+    assert "data.clients=30" in with_defaults(name, {"data": "synthetic_logistic"})["set"]
+    others = with_defaults(name, {"data": "motionsense"})["set"]
+    assert others
+    assert not [text for text in others if text.startswith("data.")]
+
+
 def test_an_unknown_preset_names_the_nearest() -> None:
     with pytest.raises(SettingsError, match="unknown preset 'ek2024-hharr'; did you mean 'ek2024-hhar'"):
         with_defaults("ek2024-hharr", {})

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
+import subprocess
+import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +15,8 @@ import pytest
 
 from sim.sweep.grid import Cell
 from sim.sweep.on_ray import run_anywhere, run_on_ray
-from sim.sweep.processes import CellPhase, CellStatus, run_cells
+from sim.sweep.processes import CellPhase, CellStatus, log_path, run_cells
+from sim.sweep.remote_run import packed_arguments, run_elsewhere
 from tests.sim.local_ray import local_cluster
 
 pytestmark = [
@@ -53,6 +59,42 @@ def test_a_cell_comes_back_whole_and_one_that_fails_with_its_words(
     for changing in ("seconds", "cpu_seconds"):
         one.pop(changing, None), other.pop(changing, None)
     assert one == other
+
+
+AT_WORK = """
+import fcntl, sys, time
+with open(sys.argv[1], "ab") as log:
+    fcntl.flock(log, fcntl.LOCK_EX)
+    print("locked", flush=True)
+    time.sleep(6)
+"""
+
+
+def test_a_cell_at_which_a_run_here_is_at_work_is_left_to_it(tmp_path: Path) -> None:
+    one, unfinished = cell("one", "analytic", "--cache", str(tmp_path / "windows")), tmp_path / "one/of_the_run_here"
+    for folder in (tmp_path / "logs", unfinished.parent):
+        folder.mkdir()
+    unfinished.touch()
+    here = [sys.executable, "-c", AT_WORK, str(log_path(one, tmp_path))]
+    with subprocess.Popen(here, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "locked\n"
+        found = played([one], tmp_path)
+    assert found["one"].phase is CellPhase.FINISHED  # the run here ended without having finished it
+    assert unfinished.exists(), "the cluster's run replaced the directory of a run that was at work in it"
+
+
+def test_weights_go_along_to_a_host_that_lacks_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    network = ("--data", "synthetic", "--model", "har_cnn", "--rounds", "1", "--method", "fedavg", "--cache", "windows")
+    list(run_cells([Cell("first", {}, network)], Path("runs"), 1))
+    sent = packed_arguments((*network, "--init", "runs/first"))
+    shutil.rmtree("runs/first")
+    monkeypatch.chdir("/")
+    found = run_elsewhere("second", *sent)
+    assert found.code == 0, found.log.decode()
+    with zipfile.ZipFile(io.BytesIO(found.directory)) as archive:
+        assert json.loads(archive.read("config.json"))["init"]["path"].endswith("global.safetensors")
 
 
 def test_the_address_of_a_cluster_is_what_chooses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
