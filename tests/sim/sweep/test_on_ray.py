@@ -62,11 +62,11 @@ def test_a_cell_comes_back_whole_and_one_that_fails_with_its_words(
 
 
 AT_WORK = """
-import fcntl, sys, time
+import fcntl, sys
 with open(sys.argv[1], "ab") as log:
     fcntl.flock(log, fcntl.LOCK_EX)
     print("locked", flush=True)
-    time.sleep(6)
+    sys.stdin.read()
 """
 
 
@@ -76,11 +76,15 @@ def test_a_cell_at_which_a_run_here_is_at_work_is_left_to_it(tmp_path: Path) -> 
         folder.mkdir()
     unfinished.touch()
     here = [sys.executable, "-c", AT_WORK, str(log_path(one, tmp_path))]
-    with subprocess.Popen(here, stdout=subprocess.PIPE, text=True) as run:
+    phases = []
+    with subprocess.Popen(here, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdin is not None
         assert run.stdout is not None
         assert run.stdout.readline() == "locked\n"
-        found = played([one], tmp_path)
-    assert found["one"].phase is CellPhase.FINISHED  # the run here ended without having finished it
+        for _, status in run_on_ray([one], tmp_path):
+            phases.append(status.phase)
+            run.stdin.close()  # the run here ends without having finished the cell
+    assert (phases[0], phases[-1]) == (CellPhase.RUNNING, CellPhase.FINISHED)
     assert unfinished.exists(), "the cluster's run replaced the directory of a run that was at work in it"
 
 
