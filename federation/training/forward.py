@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from federation.records import Client, Forward, Output, Tensors
 from federation.seeds import noise_seed, seed_for
@@ -40,24 +39,24 @@ def functional(module: nn.Module, *, training: bool, autocast: torch.dtype | Non
     What comes back has the dtype of `x` and of `buffers`, so losses, statistics and optimizers know nothing of it.
     """
 
-    # looked for once: torch searches every submodule at every call
-    places, tied = _buffer_places(module), _ties_parameters(module)
+    # looked for once: torch's functional_call searches every submodule at every call, a tenth of a small network's step
+    places = _places(module)
 
     def forward(params: Tensors, buffers: Tensors, x: Tensor, mask: Tensor | None = None) -> Output:
         if module.training != training:  # it visits every submodule
             module.train(training)
-        moved: Tensors = {}
-
-        def collect(_module: nn.Module, _inputs: Any, _outputs: Any) -> None:
-            moved.update({name: table[key] for name, (table, key) in places.items()})
-
-        # functional_call puts the old buffers back when it returns, so they are read just before it does
-        hook = module.register_forward_hook(collect)
+        given = {**params, **buffers}
+        own = [(place, place.table[place.key]) for name in given for place in places[name]]  # put back at the end
         try:
+            for name, tensor in given.items():
+                for table, key in places[name]:
+                    table[key] = tensor
             with _casting(x.device, autocast):
-                features, logits, *hidden = functional_call(module, (params, buffers), (x, mask), tie_weights=tied)
+                features, logits, *hidden = module(x, mask)
+            moved: Tensors = {name: table[key] for name in buffers for table, key in places[name][:1]}
         finally:
-            hook.remove()
+            for (table, key), tensor in own:
+                table[key] = tensor
         kept = {name: moved[name].to(before.dtype) for name, before in buffers.items()}
         return Output(features.to(x.dtype), logits.to(x.dtype), kept, *hidden)
 
@@ -69,19 +68,24 @@ def _casting(device: torch.device, dtype: torch.dtype | None) -> AbstractContext
     return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype, cache_enabled=False)
 
 
-def _ties_parameters(module: nn.Module) -> bool:
-    once, all_names = (len(list(module.named_parameters(remove_duplicate=only))) for only in (True, False))
-    return once < all_names
+class _Place(NamedTuple):
+    """Where a module holds one of its parameters or buffers."""
+
+    table: dict[str, Any]
+    key: str
 
 
-def _buffer_places(module: nn.Module) -> dict[str, tuple[dict[str, Tensor], str]]:
-    """Return for each buffer's full name the table that holds it and its name there."""
-    return {
-        f"{prefix}.{key}" if prefix else key: (part._buffers, key)
-        for prefix, part in module.named_modules(remove_duplicate=False)
-        for key, value in part._buffers.items()
-        if value is not None
-    }
+def _places(module: nn.Module) -> dict[str, list[_Place]]:
+    """Return for the full name of each parameter and buffer where it is: a parameter that layers share, in several."""
+    found: dict[str, list[_Place]] = {}
+    of_parameters: dict[int, list[_Place]] = {}
+    for prefix, part in module.named_modules(remove_duplicate=False):
+        before = f"{prefix}." if prefix else ""
+        for key, parameter in part._parameters.items():
+            found[before + key] = of_parameters.setdefault(id(parameter), [])
+            found[before + key].append(_Place(part._parameters, key))
+        found |= {before + key: [_Place(part._buffers, key)] for key in part._buffers}
+    return found
 
 
 def initial_model(build: Callable[[], nn.Module], seed: int) -> nn.Module:

@@ -51,7 +51,9 @@ def run_command(
     jobs: Annotated[int, typer.Option(min=1, max=256, help="Runs at a time, one thread each.")] = 1,
     only_set: Annotated[list[str] | None, typer.Option("--set", help="Only this data set; repeatable.")] = None,
     arm: Annotated[list[str] | None, typer.Option(help="Only this arm; repeatable.")] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda; several runs share a GPU.")] = "cpu",
+    device: Annotated[
+        str, typer.Option(help="cpu or cuda; several runs share a GPU, best under NVIDIA's MPS.")
+    ] = "cpu",
     runs: Runs = RUNS,
     cache: Cache = CACHE,
 ) -> None:

@@ -30,7 +30,7 @@ from sim.sweep.processes import (
     reason_of,
     run_cells,
 )
-from sim.sweep.remote_run import RemoteResult, packed_arguments, run_elsewhere
+from sim.sweep.remote_run import RemoteResult, SentFile, packed_arguments, run_elsewhere
 
 
 def run_anywhere(cells: Sequence[Cell], folder: Path, jobs: int) -> Generator[tuple[Cell, CellStatus]]:
@@ -48,7 +48,7 @@ def run_on_ray(cells: Sequence[Cell], folder: Path) -> Generator[tuple[Cell, Cel
     """
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     ray, begun, waiting = joined_cluster(None), time.monotonic(), dict[Any, Cell]()
-    at_work_here: list[Cell] = []
+    at_work_here, stored = list[Cell](), dict[SentFile, Any]()
     try:
         for cell in cells:
             if is_finished(folder / cell.name):
@@ -58,7 +58,11 @@ def run_on_ray(cells: Sequence[Cell], folder: Path) -> Generator[tuple[Cell, Cel
             else:
                 gpus = int(any(word.startswith(("cuda", "--device=cuda")) for word in cell.arguments))
                 task = ray.remote(run_elsewhere).options(num_cpus=1 - gpus, num_gpus=gpus, max_retries=RETRIES)
-                waiting[task.remote(cell.name, *packed_arguments(cell.arguments))] = cell
+                words, files = packed_arguments(cell.arguments)
+                for file in files.values():
+                    if file not in stored:  # many runs start from the same weights: once in the cluster's memory
+                        stored[file] = ray.put(file)
+                waiting[task.remote(cell.name, words, tuple(files), *(stored[each] for each in files.values()))] = cell
         while waiting:
             done, _ = ray.wait(list(waiting))
             cell = waiting.pop(done[0])

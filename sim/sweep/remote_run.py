@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -56,11 +56,11 @@ class RemoteResult(NamedTuple):
     directory: bytes
 
 
-def run_elsewhere(name: str, arguments: Sequence[str], files: Mapping[int, SentFile]) -> RemoteResult:
-    """Run a cell in a temporary folder of this host, with the files that came along."""
+def run_elsewhere(name: str, arguments: Sequence[str], places: Sequence[int], *files: SentFile) -> RemoteResult:
+    """Run a cell in a temporary folder of this host, with the files that came along for these of its arguments."""
     with tempfile.TemporaryDirectory() as temporary:
         folder, given = Path(temporary), list(arguments)
-        for place, file in files.items():
+        for place, file in zip(places, files, strict=True):
             path = folder / "given" / str(place) / file.name
             path.parent.mkdir(parents=True)
             path.write_bytes(file.content)

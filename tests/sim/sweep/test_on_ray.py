@@ -17,7 +17,7 @@ from sim.sweep.grid import Cell
 from sim.sweep.on_ray import run_anywhere, run_on_ray
 from sim.sweep.processes import CellPhase, CellStatus, log_path, run_cells
 from sim.sweep.remote_run import packed_arguments, run_elsewhere
-from tests.sim.local_ray import local_cluster
+from tests.sim.local_ray import local_cluster, ray
 
 pytestmark = [
     pytest.mark.ci,
@@ -92,13 +92,25 @@ def test_weights_go_along_to_a_host_that_lacks_them(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     network = ("--data", "synthetic", "--model", "har_cnn", "--rounds", "1", "--method", "fedavg", "--cache", "windows")
     list(run_cells([Cell("first", {}, network)], Path("runs"), 1))
-    sent = packed_arguments((*network, "--init", "runs/first"))
+    words, files = packed_arguments((*network, "--init", "runs/first"))
     shutil.rmtree("runs/first")
     monkeypatch.chdir("/")
-    found = run_elsewhere("second", *sent)
+    found = run_elsewhere("second", words, tuple(files), *files.values())
     assert found.code == 0, found.log.decode()
     with zipfile.ZipFile(io.BytesIO(found.directory)) as archive:
         assert json.loads(archive.read("config.json"))["init"]["path"].endswith("global.safetensors")
+
+
+def test_weights_that_many_runs_start_from_are_sent_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = tmp_path / "weights.safetensors"
+    weights.write_bytes(b"none")
+    put, stored = ray.put, []
+    monkeypatch.setattr(ray, "put", lambda value: stored.append(value) or put(value))
+    found = played([cell(str(seed), "analytic", "--init", str(weights)) for seed in (0, 1)], tmp_path / "runs")
+    assert [file.content for file in stored] == [b"none"]
+    for status in found.values():  # both were reached by the file, which is none of weights
+        assert status.phase is CellPhase.FAILED
+        assert "weights.safetensors" in status.reason
 
 
 def test_the_address_of_a_cluster_is_what_chooses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
