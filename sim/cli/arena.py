@@ -85,7 +85,7 @@ def run_command(
 
 def _check_names(option: str, given: list[str] | None, known: list[str]) -> None:
     if strange := sorted(set(given or []) - set(known)):
-        raise SettingsError(f"{option} {strange[0]}: the table has {', '.join(known)}")
+        raise SettingsError(f"{option} {strange[0]}: the table has {', '.join(map(repr, known))}")
 
 
 @app.command("render")
