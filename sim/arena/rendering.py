@@ -1,9 +1,9 @@
 """Pages and figures of results, and numbers in other documents, from declarations and summaries alone.
 
-`docs/results.md`, `docs/conditions.md` and `docs/papers.md` have a row for each arm and the measure by which a table
-compares, and `docs/measures.md` has all measures. A cell is the mean over the seeds that have a summary; without one it
-is a dash, never a number, and a row without any is left out. Differences to the baseline are paired over seeds: mean,
-95 % by Student's t, and p by Holm over the arms of the same data set (`sim.results.statistics`).
+`docs/results.md`, `conditions.md`, `fedali.md` and `papers.md` beside it have a row for each arm and the measure by
+which a table compares, and `docs/measures.md` has all measures. A cell is the mean over the seeds that have a summary;
+without one it is a dash, never a number, and a row without any is left out. Differences to the baseline are paired over
+seeds: mean, 95 % by Student's t, and p by Holm over the arms of the same data set (`sim.results.statistics`).
 """
 
 from __future__ import annotations
@@ -48,18 +48,24 @@ HEAD_OF_CONDITIONS = """# Results under harder conditions
 After this page you can tell what is left of a federation's scores where clients are hostile or unlike, phones carried
 otherwise, uploads short or noisy. It is rendered as [results.md](results.md) is, which says how to read it.
 """
-HEAD_OF_PAPERS = """# Results of the papers' own questions
+HEAD_OF_FEDALI = """# Results of FedAli
 
-After this page you can tell what came of the papers' methods in their own settings, or in settings that take their
-claims apart, and how our scores stand beside those of others. It is rendered as [results.md](results.md) is, which says
-how to read it.
+After this page you can tell how much of FedAli's scores is its network's, its prototype layer's and its clustering's.
+It is rendered as [results.md](results.md) is, which says how to read it.
 """
-HEADS = {"results": HEAD, "conditions": HEAD_OF_CONDITIONS, "papers": HEAD_OF_PAPERS}
+HEAD_OF_PAPERS = """# Results of the other papers' questions
+
+After this page you can tell what came of the other papers' methods in their own settings, or in settings that take
+their claims apart, and how our scores stand beside those of others. It is rendered as [results.md](results.md) is,
+which says how to read it.
+"""
+HEADS = {"results": HEAD, "conditions": HEAD_OF_CONDITIONS, "fedali": HEAD_OF_FEDALI, "papers": HEAD_OF_PAPERS}
 """By the page, docs/PAGE.md."""
 HEAD_OF_MEASURES = """# All measures of the results
 
-After this page you can say what a score of [results.md](results.md), [conditions.md](conditions.md) or
-[papers.md](papers.md) took, and how it is spread: every measure of every table, rendered as those pages are.
+After this page you can say what a score of [results.md](results.md), [conditions.md](conditions.md),
+[fedali.md](fedali.md) or [papers.md](papers.md) took, and how it is spread: every measure of every table, rendered as
+those pages are.
 """
 MARK = re.compile(r"<!--=(?P<what>[^>]*?)-->(?P<text>.*?)<!--/-->", re.DOTALL)
 """`<!--=TABLE/SET/ARM/MEASURE-->…<!--/-->` in a document: what stands between is rendered.
