@@ -22,6 +22,8 @@ class Measure(NamedTuple):
     is_score: bool
     """In percent where its metric is a share; else a cost, of which less is better."""
     read: Callable[[RunDirectory], float | None]
+    metric: str = ""
+    """Of a score; empty: the task's primary one."""
 
 
 def chosen(run: RunDirectory) -> SelectedRound:
@@ -88,8 +90,8 @@ MEASURES: Mapping[str, Measure] = {
     "own": Measure("own later windows", True, _score("personalization")),
     "others": Measure("others' windows", True, _score("generalization")),
     "server": Measure("server's model", True, _score("global")),
-    "own_accuracy": Measure("own later windows, accuracy", True, _score("personalization", "accuracy")),
-    "server_accuracy": Measure("server's model, accuracy", True, _score("global", "accuracy")),
+    "own_accuracy": Measure("own later windows, accuracy", True, _score("personalization", "accuracy"), "accuracy"),
+    "server_accuracy": Measure("server's model, accuracy", True, _score("global", "accuracy"), "accuracy"),
     "worst_tenth": Measure("worst tenth", True, _worst_tenth),
     "new": Measure("new users", True, _new(0)),
     **{f"new_{k}": Measure(f"new, {_windows(k)}", True, _new(k)) for k in SHOTS if k},

@@ -255,7 +255,8 @@ def _made(name: str, declaration: Declaration, found: Sequence[Row]) -> str:
     missing = "" if len(runs) == planned else f" of {planned}; means are over the seeds that are there"
     missing += f", and {empty} of {len(found)} rows have none" if empty else ""
     seeds = len(declaration.seeds)
-    scored = ", ".join(sorted({metric_of(one.metric).label for one in runs}))
+    metric = MEASURES[declaration.compared].metric
+    scored = ", ".join(sorted({metric_of(metric or one.metric).label for one in runs}))
     return (
         f"`{name}`: {scored}; {len(runs)} runs{missing}; {seeds} seed{'s' * (seeds > 1)}, {when}, {hardware}, commits "
         f"{', '.join(commits)}."
