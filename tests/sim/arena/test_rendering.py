@@ -60,6 +60,15 @@ def test_differences_are_paired_over_seeds(folder: Path) -> None:
     assert "| each alone | 88.0 (+3.0 [-1.3, +7.3], p 0.095) |" in first
 
 
+def test_a_table_of_accuracies_is_not_called_one_of_macro_f1(folder: Path) -> None:
+    runs = known(folder, fedavg=[0.8, 0.8, 0.8], local=[None, None, None])
+    assert "`two`: macro-F1; 3 runs" in render(folder, runs)
+    (folder / "two.toml").write_text(
+        TABLE.replace('baseline = "fedavg"', 'baseline = "fedavg"\ncompared = "own_accuracy"')
+    )
+    assert "`two`: accuracy; 3 runs" in render(folder, runs)
+
+
 def test_a_row_without_a_summary_is_left_out_and_said(folder: Path) -> None:
     runs = known(folder, fedavg=[0.8, None, None], local=[None, None, None])
     text, measures = render(folder, runs), render_measures(folder, runs)
