@@ -241,7 +241,12 @@ class RunOptions(TypedDict, total=False):
     ]
     sampling: Annotated[
         Literal["uniform", "examples"],
-        Option("training", TRAINING, "uniform, or examples: in proportion to them.", ("rounds", "sampling")),
+        Option(
+            "training",
+            TRAINING,
+            "uniform, or examples: in proportion to them; let clients weigh alike then: --set weighting=uniform.",
+            ("rounds", "sampling"),
+        ),
     ]
     seed: Annotated[int, Option("training", TRAINING, "One seed repeats a run.", ("training", "seed"))]
     eval_every: Annotated[int, Option("training", RUNNING, "Score the clients every so many rounds.")]

@@ -18,7 +18,8 @@ class RoundSettings(Strict):
     rounds: int = Field(default=10, ge=1, le=1_000_000, description="to publish; those that fail do not count")
     clients_per_round: int | None = Field(default=None, ge=1, le=MAX_CLIENTS, description="none: every client")
     sampling: Literal["uniform", "examples"] = Field(
-        default="uniform", description="examples: a client is drawn in proportion to how many it has"
+        default="uniform",
+        description="examples: a client is drawn in proportion to how many it has; let clients weigh alike then",
     )
     cohort_tags: tuple[Name, ...] = Field(
         default=(), max_length=32, description="draw only from devices in one of these groups; none: from all"
