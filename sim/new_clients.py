@@ -15,7 +15,7 @@ import models
 from federation.aggregation.ridge_numpy import FAR, FeatureMoments, FixedSums, feature_moments
 from federation.methods.fedavg import FedAvg
 from federation.records import Broadcast, Client
-from federation.serving_heads import SHARED, head_without_labels
+from federation.serving.heads import SHARED, head_without_labels
 from federation.tasks.task import Statistics, Task
 from federation.training.prediction import answer
 from models.orientation import gravity_columns, mean_gravity

@@ -29,7 +29,7 @@ from edge_agent.training.comparison import PairedComparison, PairedGain
 from edge_agent.training.job import HEADS, MODEL, ORIENTATION, PARITY
 from edge_agent.training.local_data import SplitWindows
 from export.runtime import ExportError
-from federation.serving_heads import ADAPTED, SHARED, SHARED_ANY_ORIENTATION, head_without_labels
+from federation.serving.heads import ADAPTED, SHARED, SHARED_ANY_ORIENTATION, head_without_labels
 from har_pipeline import ClientWindows
 
 MIN_CONTIGUOUS = 5

@@ -42,7 +42,7 @@ from federation.aggregation.ridge_numpy import (
     sums_of,
     travelling,
 )
-from federation.serving_heads import (
+from federation.serving.heads import (
     ADAPTED,
     PERSONALIZED,
     PERSONALIZED_ANY_ORIENTATION,

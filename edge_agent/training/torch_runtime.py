@@ -30,7 +30,7 @@ from federation.head import with_placeholder_head
 from federation.methods import method_from_json
 from federation.records import Client, Examples, Tree, Update
 from federation.rounds.server_round import keeps_partial_work
-from federation.serving_heads import ADAPTED, usable_heads
+from federation.serving.heads import ADAPTED, usable_heads
 from federation.tasks import task_from_json
 from federation.tasks.task import arrays
 from federation.training.callbacks import TrainingCallback

@@ -55,7 +55,7 @@ from federation.records import (
     Update,
     UploadGroup,
 )
-from federation.serving_heads import (
+from federation.serving.heads import (
     PERSONALIZED,
     PERSONALIZED_ANY_ORIENTATION,
     SHARED,

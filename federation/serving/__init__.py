@@ -1,0 +1,1 @@
+"""Which of a client's models it serves with."""
