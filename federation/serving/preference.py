@@ -9,8 +9,8 @@ Evidence: g, the paired difference on held-out windows, class by class, with sam
 err together, so a group of them counts once (`Evidence.of`).
 Prior: the same gain on the federation's other devices, with mean m and variance t², from three sums per candidate:
 count, Σ g and Σ (g² - v). Subtracting v leaves the variance between devices.
-Posterior mean (A. Gelman et al., "Bayesian Data Analysis", section 5.4): w g + (1 - w) m, where w = T / (T + V) and T, V
-are the sums of t² and v over the candidates. One w for all candidates keeps their paired differences.
+Posterior mean (A. Gelman et al., "Bayesian Data Analysis", section 5.4): w g + (1 - w) m, where w = T / (T + V); T and V
+sum t² and v over the candidates. One w for all candidates keeps their paired differences.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TYPICAL_VARIANCE, TYPICAL_WEIGHT = 0.05, 6.0
 
 
 class Evidence(NamedTuple):
-    """A candidate's gain over the shared model on held-out windows: mean and variance by class (C,), NaN without any."""
+    """A candidate's gain over the shared model on held-out windows: mean and variance by class (C,); NaN: no window."""
 
     gain: Floats
     variance: Floats
@@ -134,13 +134,13 @@ def expected_gains(
     }
 
 
-def likeliest(gains: Mapping[str, float], order: Sequence[str], margin: float = 0.0) -> str:
+def likeliest(gains: Mapping[str, float], order: Sequence[str], margin: float = 0.0, reference: str = SHARED) -> str:
     """Return the name of the model to serve: of those within `TIE` of the highest expected gain, the first in `order`.
 
-    :param gains: by name; the shared model, or whichever the others are compared with, has 0.
-    :param margin: what a model must gain to take its place.
+    :param gains: expected gains over the model named `reference`, by name.
+    :param margin: what a model must gain to take that one's place.
     """
-    able = {name: gain for name, gain in gains.items() if gain >= margin or gain == 0.0}
+    able = {reference: 0.0, **{name: gain for name, gain in gains.items() if gain >= margin}}
     best = max(able.values())
     return min((name for name in able if able[name] >= best - TIE), key=order.index)
 
