@@ -21,15 +21,24 @@ from edge_agent.storage import home_assistant
 from edge_agent.storage.data_folder import CANDIDATES, CHECKPOINTS, CLIENTS, JOBS, MODELS, OUTBOX, SUMS
 from edge_agent.storage.files import move_file, sha256_of, write_file
 from edge_agent.storage.participation import CONTRIBUTION, WISH, participation
-from edge_agent.storage.state_store import NEWEST_ANNOUNCEMENT, RELEASE_OFFER, RELEASE_ORDER, RELEASE_REPORT, StateStore
+from edge_agent.storage.state_store import (
+    NEWEST_ANNOUNCEMENT,
+    RELEASE_OFFER,
+    RELEASE_ORDER,
+    RELEASE_REPORT,
+    REPORTED_GAINS,
+    StateStore,
+)
 from edge_agent.training.job import (
     CHECKPOINT,
     CLIENT_STATE,
+    MIDWAY,
     RESULT,
     UPDATE,
     WINDOW_KEYS,
     Job,
     candidate_path,
+    midway_path,
 )
 from federation.plan import Plan
 from federation.protocol.messages import BlobPointer, UpdateManifest
@@ -37,6 +46,8 @@ from federation.protocol.messages import BlobPointer, UpdateManifest
 log = logging.getLogger(__name__)
 
 
+KEPT_REPORTS = 3
+"""Of how many rounds a device remembers what it has reported of its models' gains."""
 SEQUENCE = "sequence"
 """Name in the store of the last running number that this device gave an update to a continuous federation."""
 MAX_SEQUENCE = (1 << 53) - 1
@@ -109,17 +120,28 @@ def save_round(store: StateStore, job: Job) -> SavedRound:
     move_file(job.out / CLIENT_STATE, client)
     candidates = [one for one in load_candidates(store) if one.round != job.round]
     if (job.out / CHECKPOINT).is_file():  # a copy: the process goes on to export it
-        write_file(candidate_path(store.folder, job.round), (job.out / CHECKPOINT).read_bytes())
+        kept = candidate_path(store.folder, job.round)
+        write_file(kept, (job.out / CHECKPOINT).read_bytes())
+        if (job.out / MIDWAY / CHECKPOINT).is_file():
+            write_file(midway_path(kept), (job.out / MIDWAY / CHECKPOINT).read_bytes())
         candidates.append(Candidate(job.round, job.model))
     pairs |= {"client_state": str(client.relative_to(store.folder)), **_candidates_json(candidates)}
     if in_clear:
         sent = Contribution("sums", manifest.update_id, keys)
         pairs |= {SEQUENCE: str(manifest.sequence), CONTRIBUTION: masked_parts.contribution_json(sent)}
+    pairs[REPORTED_GAINS] = reported_gains_json(store, job.round, result.get("gains", {}))
     store.keep_update(manifest, update, result, **pairs)
     _keep_only(client.parent, {client.name})
     _keep_only(store.folder / SUMS, secure_sum.files_of(store))
     shutil.rmtree(job.checkpoints, ignore_errors=True)
     return SavedRound(manifest.update_id, result["metrics"], result["seconds"], keys)
+
+
+def reported_gains_json(store: StateStore, round_number: int, gains: Mapping[str, Sequence[int]]) -> str:
+    """Add a round's report to those of the last rounds, which a device takes out of the server's sums."""
+    kept = json.loads(store.get(REPORTED_GAINS) or "{}")
+    newest = sorted({**kept, str(round_number): gains}.items(), key=lambda item: int(item[0]))[-KEPT_REPORTS:]
+    return json.dumps(dict(newest))
 
 
 def next_sequence(store: StateStore) -> int:
@@ -215,7 +237,9 @@ def load_candidates(store: StateStore) -> tuple[Candidate, ...]:
 def forget_candidate(store: StateStore, round_number: int) -> None:
     """Delete a trained round's checkpoint: its model was judged, or cannot be."""
     store.put(**_candidates_json([one for one in load_candidates(store) if one.round != round_number]))
-    candidate_path(store.folder, round_number).unlink(missing_ok=True)
+    kept = candidate_path(store.folder, round_number)
+    for path in (kept, midway_path(kept)):
+        path.unlink(missing_ok=True)
 
 
 def _candidates_json(candidates: Sequence[Candidate]) -> dict[str, str]:
@@ -268,7 +292,8 @@ def _remove_leftovers(store: StateStore) -> None:
     """Delete what a kill left behind: the jobs, and files in place that no row names yet."""
     shutil.rmtree(store.folder / JOBS, ignore_errors=True)
     named = {path.name for path in store.outbox().values()}
-    candidates = {candidate_path(store.folder, one.round).name for one in load_candidates(store)}
+    kept_rounds = [candidate_path(store.folder, one.round) for one in load_candidates(store)]
+    candidates = {path.name for kept in kept_rounds for path in (kept, midway_path(kept))}
     clients = {Path(store.get("client_state")).name}
     kept = ((OUTBOX, named), (SUMS, secure_sum.files_of(store)), (CLIENTS, clients), (CANDIDATES, candidates))
     for folder, names in kept:

@@ -1,7 +1,7 @@
 """Which model should a device serve? Federations whose every client chooses as a device does, scored on later windows.
 
     python experiments/serving_choice.py collect --data-root ../shared/data --out runs/serving-choice
-    python experiments/serving_choice.py table runs/serving-choice
+    python experiments/serving_choice.py table --out runs/serving-choice
 
 `collect` trains each federation and keeps, for each client, what its candidates answer to windows that they were not
 trained on; it resumes. `table` lets each rule choose by some of these answers and scores the choice on later ones.
@@ -10,21 +10,20 @@ trained on; it resumes. `table` lets each rule choose by some of these answers a
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from federation.methods import method_from_json
 from federation.methods.fedavg import FedAvg
 from federation.records import Client, Examples
+from federation.serving.midway import midway
+from federation.serving.preference import Candidate, Evidence, Prior, expected_gains, likeliest
 from federation.training.prediction import predict
-from federation.tree import map_tree
+from gaitway.tasks.classification import confusion, scores_of
 from har_pipeline import (
     ChannelStatistics,
     ClientWindows,
@@ -32,7 +31,7 @@ from har_pipeline import (
     dataset_settings,
     normalize_clients,
     prepare,
-    time_folds,
+    session_folds,
 )
 from har_pipeline.splits import Split, overlaps, split_client
 from sim.cli.options import describe
@@ -53,6 +52,8 @@ HELD_OUT_SHARE = 0.5
 """Of each class, the last in time: the first of them are held out to choose by, the rest are the later windows."""
 FOLDS = 3
 CANDIDATES = ("shared", "personal", "midway")
+ORDER = ("midway", "personal", "shared")
+HELD_OUT, TARGETED = (5, 20, 60), (20, 60)
 
 
 class Cell(NamedTuple):
@@ -114,47 +115,35 @@ def collect(cell: Cell, root: Path, cache: Path) -> dict[str, np.ndarray]:
         found[f"{name}/y"], found[f"{name}/start_s"] = windows.y[rows], windows.start_s[rows]
         found[f"{name}/session"] = windows.session[rows]
         found[f"{name}/trained"] = np.bincount(windows.y[splits[name].train], minlength=len(dataset.labels))
-    found |= validated(cell, simulation, shared, normalized, splits, pipeline.window_s)
+    if cell.days and cell.method != "analytic":  # as on a device
+        found |= validated(simulation, shared, normalized, splits, pipeline.window_s)
     return found
 
 
 def validated(
-    cell: Cell,
     simulation: Simulation,
     shared: Client,
     windows: Mapping[str, ClientWindows],
     splits: Mapping[str, Split],
     window_s: float,
 ) -> dict[str, np.ndarray]:
-    """Answer each client's training windows by models trained without their fold: sessions with `days`, else stretches."""
+    """Answer each client's training windows by models that were trained without the windows' session."""
     found: dict[str, np.ndarray] = {}
     for name in windows:
         mine = windows[name].select(splits[name].train)
         broadcast = simulation.setup.method.broadcast(simulation.state, name)
         out = {candidate: np.full(len(mine), -1) for candidate in CANDIDATES}
-        for fold in folds_of(mine, cell.days, window_s):
+        for fold in session_folds(mine, FOLDS, window_s):
             network = simulation.network_of[name]
             job = ClientJob(name, network.setup, network.initial, broadcast, _examples(mine, fold.train))
             ((_, result),) = simulation.engine.run([job], simulation.round_number + 1)
             x = torch.from_numpy(mine.x[fold.test])
-            trained = simulation.setup.method.refresh(result.client, broadcast)
-            for candidate, model in candidates(simulation, shared, trained).items():
+            for candidate, model in candidates(simulation, shared, result.client).items():
                 out[candidate][fold.test] = answers(simulation, model, x)
         for candidate, each in out.items():
             found[f"{name}/validated_{candidate}"] = each
         found[f"{name}/train_y"], found[f"{name}/train_session"] = mine.y, mine.session
-        found[f"{name}/train_start_s"] = mine.start_s
     return found
-
-
-def folds_of(windows: ClientWindows, days: bool, window_s: float) -> list[Split]:
-    """Split training windows by session into three folds, or by time within each class."""
-    if not days:
-        return time_folds(windows, FOLDS, window_s)
-    sessions = np.unique(windows.session)
-    fold = np.searchsorted(sessions, windows.session) * FOLDS // max(FOLDS, len(sessions))
-    parts = [(np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in range(FOLDS)]
-    return [Split(train, test, leaks=False) for train, test in parts if len(test) and len(train)]
 
 
 def candidates(simulation: Simulation, shared: Client, client: Client) -> dict[str, Client]:
@@ -163,17 +152,6 @@ def candidates(simulation: Simulation, shared: Client, client: Client) -> dict[s
     own = heads["personalized"]
     shared = heads.get("shared", simulation.setup.method.serving_model(shared))
     return {"shared": shared, "personal": own, "midway": midway(shared, own)}
-
-
-def midway(one: Client, other: Client) -> Client:
-    """Return the network whose weights lie midway between two."""
-    return Client(
-        *(
-            {key: (a[key] + other[i][key]) / 2 if a[key].is_floating_point() else a[key] for key in a}
-            for i, a in enumerate(one[:2])
-        ),
-        {},
-    )
 
 
 def answers(simulation: Simulation, model: Client, x: torch.Tensor) -> np.ndarray:
@@ -193,16 +171,139 @@ def _examples(windows: ClientWindows, rows: np.ndarray) -> Examples:
     return Examples(torch.from_numpy(windows.x[rows]), torch.from_numpy(windows.y[rows]))
 
 
+class Scored(NamedTuple):
+    """One client: the macro-F1 of each candidate on its later windows, and what it knows when it chooses."""
+
+    later: Mapping[str, float]
+    held: Mapping[str, float]
+    evidence: Mapping[str, Evidence]
+    recall: float
+    trained: np.ndarray
+
+
+RULES = ("shared", "personal", "midway", "higher score", "likelier, no prior", "likelier", "oracle")
+
+
+def scored(path: Path, held_out: int, by_session: bool) -> list[Scored]:
+    """Read a cell's clients that have `held_out` windows to choose by, and later ones of two classes or more."""
+    with np.load(path) as found:
+        arrays = {name: found[name] for name in found.files}
+    classes = len(arrays.pop("labels"))
+    names = sorted({name.split("/")[0] for name in arrays})
+    clients = [{key[len(name) + 1 :]: arrays[key] for key in arrays if key.startswith(f"{name}/")} for name in names]
+    return [each for client in clients if (each := _scored(client, classes, held_out, by_session))]
+
+
+def _scored(client: Mapping[str, np.ndarray], classes: int, held_out: int, by_session: bool) -> Scored | None:
+    held, later = _in_time(client["y"], client["start_s"], held_out)
+    if len(held) < held_out or len(np.unique(client["y"][later])) < 2:
+        return None
+
+    def score(rows: np.ndarray) -> dict[str, float]:
+        matrices = {name: confusion(client["y"][rows], client[name][rows], classes) for name in CANDIDATES}
+        return {name: 100 * scores_of(matrix).macro_f1 for name, matrix in matrices.items()}
+
+    if by_session:
+        known = client["validated_personal"] >= 0
+        y, session = client["train_y"][known], client["train_session"][known]
+        right = {name: (client[f"validated_{name}"][known] == y).astype(float) for name in CANDIDATES}
+    else:
+        y, session = client["y"][held], client["session"][held]
+        right = {name: (client[name][held] == y).astype(float) for name in CANDIDATES}
+    evidence = {name: Evidence.of(y, right[name], right["shared"], session, classes) for name in CANDIDATES[1:]}
+    recall = float(np.mean([right["shared"][y == label].mean() for label in np.unique(y)]))
+    return Scored(score(later), score(held), evidence, recall, client["trained"] > 0)
+
+
+def _in_time(y: np.ndarray, start_s: np.ndarray, held_out: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first `held_out` windows, as many of each class as its share, and those later by two or more."""
+    exact = np.bincount(y) * held_out / len(y)
+    counts = exact.astype(int)
+    counts[np.argsort(counts - exact, kind="stable")[: held_out - counts.sum()]] += 1
+    held, later = [], []
+    for label in np.unique(y):
+        members = np.flatnonzero(y == label)
+        members = members[np.argsort(start_s[members], kind="stable")]
+        held.append(members[: counts[label]])
+        later.append(members[counts[label] + (counts[label] > 0) :])
+    return np.concatenate(held), np.concatenate(later)
+
+
+def by_rule(clients: Sequence[Scored]) -> dict[str, list[float]]:
+    """Return each client's macro-F1 on later windows under each rule."""
+    sums = {name: np.sum([client.evidence[name].report() for client in clients], axis=0) for name in CANDIDATES[1:]}
+    found: dict[str, list[float]] = {rule: [] for rule in RULES}
+    for client in clients:
+        for name in CANDIDATES:
+            found[name].append(client.later[name])
+        found["higher score"].append(client.later[max(ORDER, key=lambda name: client.held[name])])
+        alone = {name: Candidate(evidence) for name, evidence in client.evidence.items()}
+        informed = {
+            name: Candidate(evidence, Prior.of(sums[name], evidence.report()))
+            for name, evidence in client.evidence.items()
+        }
+        for rule, candidates in (("likelier, no prior", alone), ("likelier", informed)):
+            gains = expected_gains(candidates, client.trained, client.recall)
+            found[rule].append(client.later[likeliest(gains, ORDER, reference="shared")])
+        found["oracle"].append(max(client.later.values()))
+    return found
+
+
+def table(folder: Path) -> None:
+    """Print each rule's mean and worst tenth over clients, as means over seeds, and how far it gets."""
+    shares: dict[str, list[float]] = {}
+    losses: dict[str, list[float]] = {}
+    kinds = sorted({path.stem.rsplit("-", 1)[0] for path in folder.glob("*.npz")})
+    print("| federation | windows |", " | ".join(RULES), "|")
+    print("|", " --- |" * (len(RULES) + 2))
+    for kind in kinds:
+        for held_out in HELD_OUT:
+            for by_session in (False, True) if "days" in kind and "analytic" not in kind else (False,):
+                runs = [
+                    by_rule(found)
+                    for path in folder.glob(f"{kind}-?.npz")
+                    if (found := scored(path, held_out, by_session))
+                ]
+                if not runs:
+                    continue
+                means = {rule: float(np.mean([np.mean(run[rule]) for run in runs])) for rule in RULES}
+                worst = {rule: float(np.mean([_worst_tenth(run[rule]) for run in runs])) for rule in RULES}
+                cells = [f"{means[rule]:.1f}, {worst[rule]:.0f}" for rule in RULES]
+                print(f"| {kind}{', by session' * by_session} | {held_out} |", " | ".join(cells), "|")
+                if held_out in TARGETED:
+                    low, high = sorted((means["shared"], means["personal"]))
+                    for rule in RULES:
+                        shares.setdefault(rule, []).append(100 * (means[rule] - low) / (means["oracle"] - low))
+                        losses.setdefault(rule, []).append(means[rule] - high)
+    print()
+    for rule in RULES:
+        print(
+            f"{rule}: {np.mean(shares[rule]):.0f} % of the way from the worse fixed choice to the oracle; "
+            f"at worst {min(losses[rule]):+.1f} from the better fixed choice"
+        )
+
+
+def _worst_tenth(scores: Sequence[float]) -> float:
+    return float(np.mean(sorted(scores)[: max(1, round(len(scores) / 10))]))
+
+
 def main() -> None:
-    root, out = Path(sys.argv[1]), Path(sys.argv[2])
-    out.mkdir(parents=True, exist_ok=True)
+    """Collect what is missing, or print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("collect", "table"))
+    parser.add_argument("--data-root", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--out", type=Path, default=Path("runs/serving-choice"))
+    given = parser.parse_args()
+    if given.what == "table":
+        table(given.out)
+        return
+    given.out.mkdir(parents=True, exist_ok=True)
     for cell in cells():
-        path = out / f"{cell.name}.npz"
-        if path.exists():
-            continue
-        np.savez_compressed(path.with_suffix(".part.npz"), **collect(cell, root, Path(".cache/windows")))
-        path.with_suffix(".part.npz").rename(path)
-        print(cell.name, flush=True)
+        path = given.out / f"{cell.name}.npz"
+        if not path.exists():
+            np.savez_compressed(given.out / "part.npz", **collect(cell, given.data_root, Path(".cache/windows")))
+            (given.out / "part.npz").rename(path)
+            print(cell.name, flush=True)
 
 
 if __name__ == "__main__":

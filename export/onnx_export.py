@@ -161,7 +161,7 @@ class ExportedNetwork:
 def export_variants(
     modules: Mapping[Path, nn.Module],
     *,
-    metadata: ModelMetadata,
+    metadata: Mapping[Path, ModelMetadata],
     examples: NDArray[Any],
     examples_from: str = "the caller",
     allow_few: bool = False,
@@ -188,26 +188,27 @@ def export_variants(
 def _variants(
     modules: Mapping[Path, nn.Module],
     *,
-    metadata: ModelMetadata,
+    metadata: Mapping[Path, ModelMetadata],
     examples: NDArray[Any],
     examples_from: str,
     allow_few: bool,
     first: tuple[ModelProto, nn.Module] | None = None,
 ) -> dict[Path, ExportReport]:
-    metadata = with_columns(metadata, next(iter(modules.values())))
-    metadata.check()
-    task = _task_of(metadata)
-    x, _ = _checked(examples, None, metadata, task)
-    check_count(x, allow_few, metadata.answered.min_gate_examples)
-    deployed = {path: ExportModule(module, metadata) for path, module in modules.items()}
+    metadata = {path: with_columns(metadata[path], module) for path, module in modules.items()}
+    any_of_them = next(iter(metadata.values()))
+    any_of_them.check()
+    task = _task_of(any_of_them)
+    x, _ = _checked(examples, None, any_of_them, task)
+    check_count(x, allow_few, any_of_them.answered.min_gate_examples)
+    deployed = {path: ExportModule(module, metadata[path]) for path, module in modules.items()}
     if first is None:
         began = next(iter(deployed.values()))
-        graph, variant = float32_graph(began, metadata), _variant
+        graph, variant = float32_graph(began, any_of_them), _variant
     else:
-        graph, began, variant = first[0], ExportModule(first[1], metadata), with_weights
+        graph, began, variant = first[0], ExportModule(first[1], any_of_them), with_weights
     content, reports = {}, {}
     for path, one in deployed.items():
-        content[path] = variant(graph, began, one, metadata).SerializeToString()
+        content[path] = variant(graph, began, one, metadata[path]).SerializeToString()
         exact, reference = Session.load(content[path]), one.logits(x)
         reports[path] = ExportReport(
             float32=File(str(path), len(content[path]), latency_ms(exact, x)),

@@ -19,10 +19,11 @@ from har_pipeline.signals.checks import Finding, SignalChecks
 from har_pipeline.splits import (
     Split,
     cut_validation,
+    has_sessions,
     leave_devices_out,
     leave_subjects_out,
+    session_folds,
     split_client,
-    time_folds,
 )
 from har_pipeline.streaming.stream import StreamPipeline, Window
 from har_pipeline.streaming.windows import ClientWindows, WindowedDataset
@@ -55,13 +56,14 @@ __all__ = [
     "dataset_settings",
     "default_cache_dir",
     "device_of",
+    "has_sessions",
     "leave_devices_out",
     "leave_subjects_out",
     "normalize_clients",
     "prepare",
     "prepare_members",
     "recordings",
+    "session_folds",
     "split_client",
     "subject_of",
-    "time_folds",
 ]

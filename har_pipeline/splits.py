@@ -95,17 +95,19 @@ def cut_validation(
     return left, validation
 
 
-def time_folds(windows: ClientWindows, folds: int, window_s: float) -> list[Split]:
-    """Split one client's windows `folds` times: fold k tests on the k-th part in time of each class.
+def session_folds(windows: ClientWindows, folds: int, window_s: float) -> list[Split]:
+    """Split one client's windows `folds` times: fold k tests on every `folds`-th session, beginning with the k-th.
 
-    The parts of a class are contiguous and differ by one window at most. Windows that overlap a test window are dropped
-    from the training. A fold without training windows of two classes or without test windows is left out.
+    Of a class whose windows would all be in one fold, fold k tests on the k-th part in time, which is contiguous; parts
+    differ by one window at most. Windows that overlap a test window are dropped from the training. A fold without
+    training windows of two classes or without test windows is left out.
     """
-    number = np.zeros(len(windows), np.int64)
+    number = np.unique(windows.session, return_inverse=True)[1] % folds
     for label in np.unique(windows.y):
         members = np.flatnonzero(windows.y == label)
-        members = members[np.argsort(windows.start_s[members], kind="stable")]
-        number[members] = np.arange(len(members)) * folds // len(members)
+        if len(np.unique(number[members])) == 1:
+            members = members[np.argsort(windows.start_s[members], kind="stable")]
+            number[members] = np.arange(len(members)) * folds // len(members)
     found = []
     for fold in range(folds):
         test = number == fold
@@ -113,6 +115,11 @@ def time_folds(windows: ClientWindows, folds: int, window_s: float) -> list[Spli
         if test.any() and len(np.unique(windows.y[train])) > 1:
             found.append(Split(np.flatnonzero(train), np.flatnonzero(test), leaks=False))
     return found
+
+
+def has_sessions(windows: ClientWindows) -> bool:
+    """Tell whether some class has windows of several sessions, so that one can be left out."""
+    return any(len(np.unique(windows.session[windows.y == label])) > 1 for label in np.unique(windows.y))
 
 
 def overlaps(start_s: np.ndarray, other_s: np.ndarray, window_s: float) -> np.ndarray:

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from edge_agent.config.section import Section
 from federation.protocol.messages import Runtime
+from federation.serving.preference import Prefer
 from gaitway.python310 import Self
 from gaitway.tasks.soundness import MIN_EXAMPLES
 
@@ -115,10 +116,15 @@ class ConditionsSection(Section):
 
 
 class ModelSection(Section):
-    """When a new model replaces the present one."""
+    """Which model serves."""
 
+    prefer: Prefer = Field(
+        default="likelier",
+        description="likelier: the model that is expected to be the best on this device; personal: its own; shared: "
+        "the federation's",
+    )
     adopt_margin: float = Field(
-        default=0.0, ge=0, le=1, description="least gain in the task's primary metric, beside the paired test"
+        default=0.0, ge=0, le=1, description="what a model must be expected to gain over the shared one to serve"
     )
     refresh_s: float = Field(
         default=900.0,

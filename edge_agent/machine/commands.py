@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from edge_agent.machine.events import Kind
@@ -81,13 +82,15 @@ class StopJob:
 class Evaluate:
     """Say whether the candidate works, and is better than the present model; `release`: its rollout's number, or 0.
 
-    `server_score` is what the server knows of its version, or of the one that it began from.
+    `server_score` is what the server knows of its version, or of the one that it began from; `gains` what other
+    devices report of that version's rivals (`federation.serving.preference`), by name.
     """
 
     round: int
     kind: Kind
     release: int = 0
     server_score: VersionScore | None = None
+    gains: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

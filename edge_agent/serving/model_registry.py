@@ -13,16 +13,18 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from edge_agent.errors import StoreError
+from edge_agent.machine.commands import Evaluate
 from edge_agent.machine.events import AdoptionOutcome, Kind
 from edge_agent.storage.files import move_file, sha256_of
-from edge_agent.storage.state_store import AdoptionRecord, StateStore
+from edge_agent.storage.state_store import REPORTED_GAINS, AdoptionRecord, StateStore
 from edge_agent.training.job import CHECKPOINT, CROSS_VALIDATION, MODEL, validation_path
+from federation.serving.preference import GainSums
 
 MODEL_KEYS = ("model", "previous")
 """Names in the store under which the last two good models are noted, the present one first."""
 SOURCES: Mapping[Kind, str] = {"train": "personalized", "export": "personalized", "adopt": "global"}
 NETWORK = "network"
-LAST_JUDGED = ("personalized", "global", NETWORK)
+LAST_JUDGED = ("personalized", "midway", "global", NETWORK)
 """Names in the store under which the model of each source is noted that was judged last and works."""
 HEADS_IN_WORDS = {
     "shared": "shared head",
@@ -50,12 +52,17 @@ class Verdict(NamedTuple):
     against: str = ""  # sha256 of the model that was the present one then
     instead: Mapping[str, Any] | None = None  # another model of the device that is better than the present one
     compared: Mapping[str, Any] | None = None  # what was found about every model that ran
-    shared: Verdict | None = None  # on the global model that a round began from, reached before this one
+    beside: tuple[Verdict, ...] = ()  # on the other models of the same job
 
     @property
     def changes(self) -> bool:
         """Whether another model is used from now on."""
-        return self.good or self.instead is not None
+        return self.instead is not None or any(one.good for one in (self, *self.beside))
+
+    @property
+    def shared(self) -> Verdict | None:
+        """The verdict on the global model that a round began from, if there is one."""
+        return next((one for one in self.beside if one.kind == "adopt"), None)
 
     @property
     def good(self) -> bool:
@@ -74,8 +81,8 @@ class Verdict(NamedTuple):
 
     @property
     def source(self) -> Literal["", "personalized", "global"]:
-        """Whose model a head is; empty where the kind of the job says it."""
-        if self.model is None or "head" not in self.model:
+        """Whose model it is; empty where it does not run."""
+        if self.model is None:
             return ""
         return "global" if self.model["source"] == "global" else "personalized"
 
@@ -119,16 +126,20 @@ class ModelRegistry:
         found: dict[str, Any] | None = json.loads(text) if text else None
         return found and {**found, "models": [described_today(row) for row in found["models"]]}
 
+    def reported_gains(self, asked: Evaluate) -> Mapping[str, GainSums]:
+        """Return what this device has added to the gains that the server sent with a candidate's version."""
+        noted: dict[str, Mapping[str, GainSums]] = json.loads(self.store.get(REPORTED_GAINS) or "{}")
+        return noted.get(str(asked.round if asked.kind == "adopt" else asked.round - 1), {})
+
     def is_overtaken(self, verdict: Verdict) -> bool:
         """Whether a verdict would replace another model than the one that it was reached against."""
-        now, first = self.present(), verdict.shared or verdict
-        changes = verdict.changes or first.changes
-        return changes and (now["sha256"] if now else "") != first.against
+        now = self.present()
+        return verdict.changes and (now["sha256"] if now else "") != verdict.against
 
     def commit(self, verdict: Verdict) -> None:
         """Note the verdict, move a candidate's files here if it works, and forget the files that nobody names."""
-        if verdict.shared:
-            self.commit(verdict.shared)
+        for one in verdict.beside:
+            self.commit(one)
         model, before = dict(verdict.model or {}), self.present()
         pairs = {COMPARED: json.dumps(verdict.compared)} if verdict.compared else {}
         using = verdict.instead and self._noted(verdict.instead)

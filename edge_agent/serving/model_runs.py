@@ -1,4 +1,4 @@
-"""A device's models run on the same windows: what each answers, whether it works, and which of two is better."""
+"""A device's models run on the same windows: what each answers, whether it works, and what it gains over another."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ import numpy.typing as npt
 
 from edge_agent.errors import AgentError, StoreError
 from edge_agent.serving.model_registry import name_of
-from edge_agent.training.comparison import Groups, PairedComparison, by_stretch, is_small, singleton_groups
+from edge_agent.training.comparison import Groups, by_stretch, singleton_groups
 from edge_agent.training.cross_validation import NOT_VALIDATED, Answers, CrossValidation
+from edge_agent.training.held_out import HeldOut
 from edge_agent.training.job import CROSS_VALIDATION, MODEL
 from export.runtime import ExportError, Session
 from federation.plan import Plan
+from federation.serving.heads import SHARED as SHARED_HEAD
+from federation.serving.preference import SHARED, Evidence
 from gaitway.tasks import DEFAULT_TASK, Quality, Soundness, TargetKind, TaskDefinition, task_of
 from har_pipeline import ClientWindows
 
@@ -37,16 +40,17 @@ class ExampleKind(NamedTuple):
         """Read it off a plan."""
         return cls(noun, task_of(plan.task))
 
-    def groups(self, holdout: ClientWindows) -> Groups:
-        """Group examples that err together: windows of a stretch of time; of images each errs for itself."""
-        return by_stretch(holdout) if self.noun == "windows" else singleton_groups(len(holdout), self.noun)
+
+def kind_of(model: Model) -> str:
+    """Return what a model is among a device's models: its head's name, or its source."""
+    return str(model.get("head") or model["source"])
 
 
 class ModelEvaluation(NamedTuple):
     """A model, what the holdout says about it, and how well it answered each example (n,).
 
-    `validated` (m,) are its answers to all labelled windows, where the holdout is small: of a personalized model those
-    of cross-validation, `NOT_VALIDATED` where there are none.
+    `validated` (m,) are its answers to all labelled windows: of a model that was trained here those of
+    cross-validation, `NOT_VALIDATED` where there are none.
     """
 
     model: Model
@@ -64,79 +68,77 @@ class ModelEvaluation(NamedTuple):
         """Whether it is the federation's."""
         return bool(self.model["source"] == "global")
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is the one that the others are compared with: the federation's model, or its shared head."""
+        return self.is_global and kind_of(self.model) in (SHARED, SHARED_HEAD)
+
+    @property
+    def key(self) -> str:
+        """Tell it from the device's other models."""
+        return f"{kind_of(self.model)} {self.model['round']} {self.model['sha256']}"
+
     def gain(self, other: ModelEvaluation) -> float:
         """Return by how much it scores better than another."""
         return self.soundness.kind.gain(self.score, other.score)
 
 
-class Evidence(NamedTuple):
-    """How much one model scores better than another, the paired test of it, and by which windows.
+class Comparison(NamedTuple):
+    """How well two models answered the same examples (n,), and what these say of the first one."""
 
-    `soundness` is what these windows say of the one; `validated`: by answers of cross-validation, not on the holdout.
-    """
-
-    gain: float
-    paired: PairedComparison
+    examples: HeldOut
+    quality: Quality
+    other: Quality
     found: Soundness
-    other_score: float
-    validated: bool = False
-
-    def is_better(self, margin: float = 0.0) -> bool:
-        """Whether it is shown to be better, by the margin at least."""
-        return self.gain > 0 and self.gain >= margin and self.paired.is_better
-
-    def is_worse(self, margin: float = 0.0) -> bool:
-        """Whether it is shown to be worse, by the margin at least."""
-        return self.gain <= 0 and -self.gain >= margin and self.paired.is_worse
+    is_validated: bool = False
+    """Whether the first one's answers are those of cross-validation."""
 
     @property
-    def words(self) -> str:
-        """Both scores in words, and the counts of the test."""
-        how = "by cross-validation over stretches of time, " if self.validated else ""
-        return f"{how}{self.found.words} and {self.other_score:.3f} of the present model"
+    def evidence(self) -> Evidence:
+        """The first model's gain over the other."""
+        return self.examples.evidence(self.quality, self.other)
 
 
 class Windows(NamedTuple):
-    """What models are run on: the holdout and its groups and, where it is small, all labelled windows."""
+    """What models are run on: the holdout and, where cross-validation may say more, all labelled windows."""
 
-    holdout: ClientWindows
-    groups: Groups
-    labelled: ClientWindows | None
-    judged: ExampleKind
+    holdout: HeldOut
+    labelled: HeldOut | None
+    noun: str = "windows"
 
     @classmethod
-    def of(cls, holdout: ClientWindows, labelled: ClientWindows | None, judged: ExampleKind) -> Windows:
-        """Look at the holdout: `labelled` windows are asked only where it is small, and of classes alone."""
-        groups = judged.groups(holdout)
-        can_ask = judged.noun == "windows" and judged.task.target is TargetKind.CLASS
-        asked = labelled is not None and can_ask and is_small(groups)
-        return cls(holdout, groups, labelled if asked else None, judged)
+    def of(
+        cls, holdout: ClientWindows, labelled: ClientWindows | None, judged: ExampleKind, labels: Sequence[str]
+    ) -> Windows:
+        """Look at the holdout; labelled windows are asked where cross-validation has answered them."""
+        can_ask = labelled is not None and judged.noun == "windows" and judged.task.target is TargetKind.CLASS
+        asked = HeldOut(labelled, judged.task, labels) if can_ask and labelled is not None else None
+        return cls(HeldOut(holdout, judged.task, labels), asked, judged.noun)
 
-    def compare(self, run: ModelEvaluation, other: ModelEvaluation) -> Evidence | None:
-        """Compare two models, by cross-validation where there is one, else on the holdout; None where it is empty."""
+    @property
+    def groups(self) -> Groups:
+        """Groups of the holdout that err together: stretches of time; of images each errs for itself."""
+        holdout = self.holdout.windows
+        return by_stretch(holdout) if self.noun == "windows" else singleton_groups(len(holdout), self.noun)
+
+    def compare(self, run: ModelEvaluation, other: ModelEvaluation) -> Comparison | None:
+        """Compare two models, by cross-validation where it has answered for the first; None without any window."""
         if (validated := self._validated(run, other)) is not None:
             return validated
-        if not len(self.groups):
+        if not len(self.holdout.windows):
             return None
-        paired = PairedComparison.of(self.groups, run.quality, other.quality)
-        return Evidence(run.gain(other), paired, run.soundness, other.score)
+        return Comparison(self.holdout, run.quality, other.quality, run.soundness)
 
-    def _validated(self, run: ModelEvaluation, other: ModelEvaluation) -> Evidence | None:
-        """Compare a personalized and a global model on the windows that cross-validation has answered; None: none."""
-        if self.labelled is None or run.validated is None or other.validated is None:
+    def _validated(self, run: ModelEvaluation, other: ModelEvaluation) -> Comparison | None:
+        if self.labelled is None or run.validated is None or other.validated is None or not other.is_global:
             return None
         known = (run.validated != NOT_VALIDATED) & (other.validated != NOT_VALIDATED)
-        if run.is_global == other.is_global or not known.any():
+        if run.is_global or not known.any():
             return None
-        windows = self.labelled.select(known)
-        labels: Sequence[str] = getattr(run.soundness, "labels", ())
-        (mine, right), (its, rightly) = (
-            self.judged.task.judge(windows.targets, answers[known], labels, self.judged.noun)
-            for answers in (run.validated, other.validated)
-        )
-        gain = mine.kind.gain(mine.score or 0.0, its.score or 0.0)
-        paired = PairedComparison.of(by_stretch(windows), right, rightly)
-        return Evidence(gain, paired, mine.of_part("labelled"), its.score or 0.0, validated=True)
+        examples = self.labelled._replace(windows=self.labelled.windows.select(known))
+        found = examples.task.judge(examples.windows.targets, run.validated[known], examples.labels, self.noun)
+        quality = examples.quality(other.validated[known])
+        return Comparison(examples, found.quality, quality, found.soundness.of_part("labelled"), is_validated=True)
 
 
 def run_again(model: Model | None, windows: Windows, threads: int) -> ModelEvaluation | None:
@@ -152,11 +154,13 @@ def run_again(model: Model | None, windows: Windows, threads: int) -> ModelEvalu
 
 def run_model(path: Path, model: Model, windows: Windows, threads: int) -> ModelEvaluation:
     """Classify the holdout, or one window of zeros where there is none: the model must run in any case."""
-    session, holdout = Session.load(path, threads=threads), windows.holdout
+    session, holdout = Session.load(path, threads=threads), windows.holdout.windows
     smoke = holdout.x if len(holdout) else np.zeros((1, *session.metadata.input.shape), np.float32)
     answered = _answers(session, smoke, path)[: len(holdout)]
-    found, quality = windows.judged.task.judge(holdout.targets, answered, session.metadata.labels, windows.judged.noun)
-    return ModelEvaluation(model, found, quality, _validated(session, path, model, windows.labelled))
+    task = windows.holdout.task
+    found, quality = task.judge(holdout.targets, answered, session.metadata.labels, windows.noun)
+    labelled = windows.labelled and windows.labelled.windows
+    return ModelEvaluation(model, found, quality, _validated(session, path, model, labelled))
 
 
 def _answers(session: Session, x: npt.NDArray[np.float32], path: Path) -> Answers:

@@ -21,6 +21,8 @@ from federation.protocol.messages import AdoptionReport, Offer, ReleaseOrder, Re
 
 FILE_NAME = "agent.sqlite"
 RELEASE_ORDER, RELEASE_OFFER, RELEASE_REPORT, ADOPTION_REPORT = "order", "offer", "release", "adoption"
+REPORTED_GAINS = "reported_gains"
+"""Name of what the device has reported of its models' gains in the last rounds, by the round."""
 """Names of single values: the server's last order and offer that were believed, what the device has said about a
 release, and about the last candidate of any kind."""
 NEWEST_ANNOUNCEMENT = "newest"

@@ -18,7 +18,7 @@ from edge_agent.storage.files import write_file
 from edge_agent.storage.images import Preparation, preparation_from_json
 from edge_agent.training.job import CHECKPOINT, HEADS, MODEL, PARITY, Job
 from edge_agent.training.local_data import LocalData, noun
-from export.onnx_export import ExportedNetwork, ExportReport, export_onnx, export_variants, metadata_of
+from export.onnx_export import ExportedNetwork, ExportReport, export_variants, metadata_of
 from federation.records import Client
 from models.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint
 
@@ -82,7 +82,7 @@ def export_heads(job: Job, data: LocalData, network: nn.Module) -> None:
     examples, origin = _parity_examples(job, data)
     reports = export_variants(
         {folder / MODEL: module for folder, (module, _) in loaded.items()},
-        metadata=metadata_of(next(info for _, info in loaded.values())),
+        metadata={folder / MODEL: metadata_of(info) for folder, (_, info) in loaded.items()},
         examples=examples,
         examples_from=origin,
         allow_few=True,
@@ -92,27 +92,31 @@ def export_heads(job: Job, data: LocalData, network: nn.Module) -> None:
         _write_parity(path.parent, report)
 
 
-def export_candidate(job: Job, data: LocalData, path: Path, folder: Path) -> None:
-    """Write checkpoint, ONNX model and parity report into a folder, from the checkpoint at `path`.
+def export_candidates(job: Job, data: LocalData, checkpoints: Mapping[Path, Path]) -> None:
+    """Write checkpoint, ONNX model and parity report into each folder, from the checkpoint that it stands for.
+
+    The networks differ in weights alone, so torch's exporter runs once.
 
     Raises:
         GateError: if ONNX Runtime does not agree with torch on the device's own windows.
-        CheckpointError: if the checkpoint is gone or damaged.
+        CheckpointError: if a checkpoint is gone or damaged.
     """
     torch.set_num_threads(job.threads)
-    module, info = load_checkpoint(path)
-    if path != folder / CHECKPOINT:
-        save_checkpoint(folder / CHECKPOINT, module, info)
+    loaded = {folder: load_checkpoint(path) for folder, path in checkpoints.items()}
+    for folder, (module, info) in loaded.items():
+        if checkpoints[folder] != folder / CHECKPOINT:
+            folder.mkdir(exist_ok=True)
+            save_checkpoint(folder / CHECKPOINT, module, info)
     examples, origin = _parity_examples(job, data)
-    report = export_onnx(
-        module,
-        folder / MODEL,
-        metadata=metadata_of(info),
+    reports = export_variants(
+        {folder / MODEL: module for folder, (module, _) in loaded.items()},
+        metadata={folder / MODEL: metadata_of(info) for folder, (_, info) in loaded.items()},
         examples=examples,
         examples_from=origin,
         allow_few=True,
     )
-    _write_parity(folder, report)
+    for path, report in reports.items():
+        _write_parity(path.parent, report)
 
 
 def _parity_examples(job: Job, data: LocalData) -> tuple[np.ndarray, str]:

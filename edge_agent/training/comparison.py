@@ -1,4 +1,7 @@
-"""Whether one model is better than another on the same examples: an exact sign test over independent groups of them.
+"""Whether a released model is worse than the present one: an exact sign test over independent groups of examples.
+
+A `refused` can halt a rollout, so that it takes significance. What a device prefers by itself is
+`federation.serving.preference`.
 
 Of right and wrong answers that is McNemar's test over stretches of time:
 
@@ -28,10 +31,6 @@ STRETCH_S = 10.0
 ROUNDING = 1e-9
 LEVEL = 0.05
 """How often two models that are equally good may seem to differ, in the direction that is asked for."""
-MIN_STRETCHES = 20
-"""Of fewer the test rarely sees a difference: if a model is the better one on three of four stretches, and none ties,
-20 show it three times in five, ten once in four."""
-
 STRETCHES = f"stretches of {STRETCH_S:g} s"
 
 
@@ -108,11 +107,6 @@ class PairedGain(NamedTuple):
     def is_better(self) -> bool:
         """Whether the gain is larger than its standard error; of one group alone, nobody can tell."""
         return self.error is not None and self.gain > self.error + ROUNDING
-
-
-def is_small(groups: Groups) -> bool:
-    """Whether there are so few groups that the test would rarely see which model is the better one."""
-    return len(groups) < MIN_STRETCHES
 
 
 def by_stretch(windows: ClientWindows) -> Groups:

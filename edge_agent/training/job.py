@@ -39,6 +39,8 @@ WINDOW_KEYS = "windows.bin"
 """Numbers of the windows that a continuous federation's sums are of, eight bytes each."""
 GLOBAL = "global"
 """Folder in a round's folder: the files of the global model that it began from."""
+MIDWAY = "midway"
+"""Folder beside it: weights midway between that model and the trained one."""
 ENTRYPOINT = "edge_agent.training.entrypoint"
 LOG_BYTES = 4000
 OUT_OF_MEMORY = (
@@ -155,6 +157,11 @@ def job_folder(folder: Path, round_number: int, kind: Kind) -> Path:
 def candidate_path(folder: Path, round_number: int) -> Path:
     """Return where a trained round's checkpoint lies until it is exported and judged, below the data folder."""
     return folder / CANDIDATES / f"r{round_number}.safetensors"
+
+
+def midway_path(candidate: Path) -> Path:
+    """Return where the checkpoint midway between a trained round's model and the shared one lies."""
+    return candidate.with_name(f"{candidate.stem}-{MIDWAY}{candidate.suffix}")
 
 
 def validation_path(checkpoint: Path) -> Path:

@@ -52,6 +52,17 @@ class LocalData(NamedTuple):
         x = self.statistics.normalize(np.moveaxis(windows.x, self.channel_axis, -1))
         return np.ascontiguousarray(np.moveaxis(x, -1, self.channel_axis))
 
+    def evenly_held_out(self, count: int) -> LocalData:
+        """Return the same with at most `count` windows held out."""
+        return self._replace(holdout=evenly(self.holdout, count))
+
+
+def evenly(windows: ClientWindows, count: int) -> ClientWindows:
+    """Thin windows out to at most `count`, over all of the time that they cover, so that no class goes missing."""
+    if len(windows) <= count:
+        return windows
+    return windows.select(np.linspace(0, len(windows) - 1, count).astype(np.int64))
+
 
 def pipeline_settings(sensors: SensorsSection, data: DataSpec) -> PipelineSettings:
     """Lay the plan's pipeline settings over the defaults, or over a replayed data set's preset.

@@ -103,6 +103,7 @@ def export_candidate(
             f"the model's file and the program differ on {len(examples)} examples: |Δ logits| {difference:.2e} (at "
             f"most {MAX_LOGIT_DELTA:.0e}), equal argmax {agreement:.2%}"
         )
+    folder.mkdir(exist_ok=True)
     if path != folder / CHECKPOINT:
         write_file(folder / CHECKPOINT, raw)
     write_file(folder / MODEL, model)
@@ -115,6 +116,15 @@ def export_candidate(
         "batch_agreement": None,
     }
     write_file(folder / PARITY, json.dumps(parity).encode())
+
+
+def served_logits(program: TrainingProgram, served: Arrays, spec: InputSpec, x: np.ndarray) -> np.ndarray:
+    """Return what a network `served/…` answers to raw examples x (n, ...): its logits."""
+    return _logits(program, served | _statistics(spec, program), x.astype(np.float32, copy=False))
+
+
+def _logits(program: TrainingProgram, values: Arrays, x: np.ndarray) -> np.ndarray:
+    return np.concatenate([program.run("model", values | {"x": one[None]})["logits"] for one in x])
 
 
 def _statistics(spec: InputSpec, program: TrainingProgram) -> Arrays:
@@ -146,5 +156,5 @@ def _properties(info: dict[str, Any], spec: InputSpec) -> dict[str, str]:
 def _compared(program: TrainingProgram, values: Arrays, session: Session, examples: np.ndarray) -> tuple[float, float]:
     """Return the largest difference of any logit, and the share of equal answers."""
     mine = session.predict(examples).logits
-    theirs = np.concatenate([program.run("model", values | {"x": one[None]})["logits"] for one in examples])
+    theirs = _logits(program, values, examples)
     return float(np.abs(mine - theirs).max()), float((mine.argmax(1) == theirs.argmax(1)).mean())

@@ -5,6 +5,7 @@ Order, seeds, rates, stops and checkpoints are those of a device with torch; the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from edge_agent.storage.images import Preparation
 from edge_agent.training.job import Job
 from edge_agent.training.local_data import LocalData, noun
 from edge_agent.training.processor import ON_CPU, Placement, fallback
-from edge_agent.training.program_candidate import export_candidate, save_candidate
+from edge_agent.training.program_candidate import export_candidate, save_candidate, served_logits
 from edge_agent.training.round_budget import RoundBudget
 from edge_agent.training.runtime import Measurement, SentUpload, TrainedRound, require_whole_broadcast
 from export.program.errors import ProgramError
@@ -26,7 +27,6 @@ from export.program.host import (
     RoundIdentity,
     global_model,
     measure,
-    predict,
     receive,
     served_by,
     train,
@@ -202,24 +202,35 @@ class ProgramRuntime(NamedTuple):
         untrained = self.program.manifest.untrained_sha256
         return untrained is None or digest_of(global_model(self.program, {}, self.broadcast)) != untrained
 
-    def save(self, client: Arrays, folder: Path, round_number: int) -> None:
-        """Write the network that a client serves with into a folder; the round made it."""
-        served = served_by(self.program, client)
+    def shared_model(self, client: Arrays) -> Arrays:
+        """Return the network that the server's model serves with, for this client; only where there is one."""
+        return global_model(self.program, client, self.broadcast)
+
+    def personal_model(self, client: Arrays) -> Arrays:
+        """Return the network that a client serves with."""
+        return served_by(self.program, client)
+
+    def midway_model(self, one: Arrays, other: Arrays) -> Arrays:
+        """Return the network with weights midway between two; what is no number with a fraction is the second's."""
+        return {name: (one[name] + end) / 2 if end.dtype.kind == "f" else end for name, end in other.items()}
+
+    def answers(self, served: Arrays, data: LocalData) -> np.ndarray:
+        """Return a network's answers (n, ...) to the holdout."""
+        spec = self.settings.input_spec(data.mean, data.std)
+        return self.task.answers(served_logits(self.program, served, spec, data.holdout.x))
+
+    def retrain(self, fold: LocalData) -> Arrays:
+        """Train the round again, from its beginning, on a fold's training windows, and return the client."""
+        return train(self._begin({}, fold)).client
+
+    def save(self, served: Arrays, folder: Path, round_number: int) -> None:
+        """Write the checkpoint of a network into a folder; the round made it."""
         save_candidate(self.job, self.settings, self.data, self.program, served, folder, round_number)
 
-    def save_global(self, client: Arrays, folder: Path, round_number: int) -> None:
-        """Write the network that the server's model serves with, for this client."""
-        served = global_model(self.program, client, self.broadcast)
-        save_candidate(self.job, self.settings, self.data, self.program, served, folder, round_number)
-
-    def export(self, checkpoint: Path, folder: Path) -> None:
-        """Write checkpoint, ONNX model and parity report into a folder, from the checkpoint that was saved."""
-        export_candidate(self.job, self.data, checkpoint, folder, self.program)
-
-    def fold_answers(self, fold: LocalData) -> np.ndarray:
-        """Train the round anew on a fold's training windows, and return the answers (n,) to its others."""
-        found = train(self._begin({}, fold))
-        return self.task.answers(predict(self.program, found.client, self._examples(fold, holdout=True).x))
+    def export(self, checkpoints: Mapping[Path, Path]) -> None:
+        """Write checkpoint, ONNX model and parity report into each folder, from the checkpoint that it stands for."""
+        for folder, path in checkpoints.items():
+            export_candidate(self.job, self.data, path, folder, self.program)
 
     def update_heads(self, client: Arrays | None) -> None:
         """Refuse: a continuous federation has no program."""

@@ -25,6 +25,10 @@ Client = Any
 """What a device keeps of its model between rounds, as the runtime has it."""
 
 
+Served = Any
+"""One network that a device can serve with, as the runtime has it."""
+
+
 class Measurement(NamedTuple):
     """What the holdout says about a model: the task's metrics by name, and whether it works."""
 
@@ -109,17 +113,26 @@ class TrainingRuntime(Protocol):
     def is_trained(self) -> bool:
         """Whether the broadcast serves with other parameters than the network that the federation began with."""
 
-    def save(self, client: Client, folder: Path, round_number: int) -> None:
-        """Write the network that a client serves with into a folder; the round made it."""
+    def shared_model(self, client: Client) -> Served:
+        """Return the network that the server's model serves with, for this client; only where there is one."""
 
-    def save_global(self, client: Client, folder: Path, round_number: int) -> None:
-        """Write the network that the server's model serves with, for this client."""
+    def personal_model(self, client: Client) -> Served:
+        """Return the network that a client serves with."""
 
-    def export(self, checkpoint: Path, folder: Path) -> None:
-        """Write checkpoint, ONNX model and parity report into a folder, from the checkpoint that was saved."""
+    def midway_model(self, one: Served, other: Served) -> Served:
+        """Return the network with weights midway between two."""
 
-    def fold_answers(self, fold: LocalData) -> np.ndarray:
-        """Train the round anew on a fold's training windows, and return the answers (n,) to its others."""
+    def answers(self, served: Served, data: LocalData) -> np.ndarray:
+        """Return a network's answers (n, ...) to the holdout."""
+
+    def retrain(self, fold: LocalData) -> Client:
+        """Train the round again, from its beginning, on a fold's training windows, and return the client."""
+
+    def save(self, served: Served, folder: Path, round_number: int) -> None:
+        """Write the checkpoint of a network into a folder; the round made it."""
+
+    def export(self, checkpoints: Mapping[Path, Path]) -> None:
+        """Write checkpoint, ONNX model and parity report into each folder, from the checkpoint that it stands for."""
 
     def update_heads(self, client: Client | None) -> None:
         """Make a continuous federation's heads, of the client that was trained, or of the one that is kept."""

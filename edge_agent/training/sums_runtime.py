@@ -156,22 +156,33 @@ class SumsRuntime:
         """Whether anybody's sums are in the broadcast."""
         return self._shared.clients > 0
 
-    def save(self, client: FixedSums, folder: Path, round_number: int) -> None:
+    def shared_model(self, client: FixedSums) -> RidgeHead:
+        """Return the head of everybody's sums."""
+        return self._heads(client)[SHARED]
+
+    def personal_model(self, client: FixedSums) -> RidgeHead:
+        """Return the head of everybody's sums and the device's own."""
+        return self._heads(client)[PERSONALIZED]
+
+    def midway_model(self, one: RidgeHead, other: RidgeHead) -> RidgeHead:
+        """Refuse: the heads of sums are mixtures of the two already."""
+        raise NonRetryableJobError(ROUNDS)
+
+    def answers(self, served: RidgeHead, data: LocalData) -> np.ndarray:
+        """Return a head's answers (n,) to the holdout."""
+        return served.classes(self._session.predict(data.holdout.x).embedding)
+
+    def retrain(self, fold: LocalData) -> FixedSums:
+        """Return the sums of a fold's training windows."""
+        return self._sums(self._session.predict(fold.train.x).embedding, fold.train)
+
+    def save(self, served: RidgeHead, folder: Path, round_number: int) -> None:
         """Refuse: `update_heads` makes the files."""
         raise NonRetryableJobError(ROUNDS)
 
-    def save_global(self, client: FixedSums, folder: Path, round_number: int) -> None:
+    def export(self, checkpoints: Mapping[Path, Path]) -> None:
         """Refuse: `update_heads` makes the files."""
         raise NonRetryableJobError(ROUNDS)
-
-    def export(self, checkpoint: Path, folder: Path) -> None:
-        """Refuse: `update_heads` makes the files."""
-        raise NonRetryableJobError(ROUNDS)
-
-    def fold_answers(self, fold: LocalData) -> np.ndarray:
-        """Answer a fold's other windows by the head of its training windows and everybody's sums."""
-        own = self._sums(self._session.predict(fold.train.x).embedding, fold.train)
-        return self._heads(own)[PERSONALIZED].classes(self._session.predict(fold.holdout.x).embedding)
 
     def update_heads(self, client: FixedSums | None) -> None:
         """Make of the newest sums each head that the device can serve with, as ONNX and as a checkpoint.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from edge_agent.errors import JobError, NonRetryableJobError
 from edge_agent.machine.state import leaves_model
 from edge_agent.storage.files import write_file
 from edge_agent.storage.images import Preparation
-from edge_agent.training.candidate import export_candidate, export_heads, save_candidate, save_heads
+from edge_agent.training.candidate import export_candidates, export_heads, save_candidate, save_heads
 from edge_agent.training.checkpoints import EpochCheckpoints
 from edge_agent.training.job import HEADS, ORIENTATION, UNTRAINED, Job, is_out_of_memory
 from edge_agent.training.local_data import LocalData, noun
@@ -28,9 +29,11 @@ from federation import wire
 from federation.aggregation.ridge_numpy import FixedSums, check_believable
 from federation.head import with_placeholder_head
 from federation.methods import method_from_json
+from federation.methods.fedavg import FedAvg
 from federation.records import Client, Examples, Tree, Update
 from federation.rounds.server_round import keeps_partial_work
 from federation.serving.heads import ADAPTED, usable_heads
+from federation.serving.midway import midway
 from federation.tasks import task_from_json
 from federation.tasks.task import arrays
 from federation.training.callbacks import TrainingCallback
@@ -182,25 +185,36 @@ class TorchRuntime(NamedTuple):
         now = method.serving_model(method.global_model(self.initial, self.broadcast)).params
         return any(not torch.equal(value, first[name]) for name, value in now.items())
 
-    def save(self, client: Client, folder: Path, round_number: int) -> None:
-        """Write the network that a client serves with into a folder; the round made it."""
-        serving = self.setup.method.serving_model(client)
-        save_candidate(self.job, self.settings, self.data, self.module, serving, folder, round_number)
+    def shared_model(self, client: Client) -> Client:
+        """Return the network that the server's model serves with, for this client; only where there is one."""
+        method = self.setup.method
+        return method.serving_model(method.global_model(client, self.broadcast))
 
-    def save_global(self, client: Client, folder: Path, round_number: int) -> None:
-        """Write the network that the server's model serves with, for this client."""
-        self.save(self.setup.method.global_model(client, self.broadcast), folder, round_number)
+    def personal_model(self, client: Client) -> Client:
+        """Return the network that a client serves with."""
+        return self.setup.method.serving_model(client)
 
-    def export(self, checkpoint: Path, folder: Path) -> None:
-        """Write checkpoint, ONNX model and parity report into a folder, from the checkpoint that was saved."""
-        export_candidate(self.job, self.data, checkpoint, folder)
+    def midway_model(self, one: Client, other: Client) -> Client:
+        """Return the network with weights midway between two; what is no number with a fraction is the second's."""
+        return midway(one, other)
 
-    def fold_answers(self, fold: LocalData) -> np.ndarray:
-        """Train the round anew on a fold's training windows, and return the answers (n,) to its others."""
+    def answers(self, served: Client, data: LocalData) -> np.ndarray:
+        """Return a network's answers (n, ...) to the holdout."""
+        itself = replace(self.setup, method=FedAvg())  # what serves needs no method to answer
+        return predict(itself, self._there(served), self._examples(data, data.holdout).x, EVALUATION_BATCH)
+
+    def retrain(self, fold: LocalData) -> Client:
+        """Train the round again, from its beginning, on a fold's training windows, and return the client."""
         # a client that has taken part in nothing: what the method keeps has seen the fold
-        found = self._round(self.initial, self._examples(fold, fold.train))
-        x = self._examples(fold, fold.holdout).x
-        return predict(self.setup, self._there(found.client), x, EVALUATION_BATCH)
+        return self._round(self.initial, self._examples(fold, fold.train)).client
+
+    def save(self, served: Client, folder: Path, round_number: int) -> None:
+        """Write the checkpoint of a network into a folder; the round made it."""
+        save_candidate(self.job, self.settings, self.data, self.module, served, folder, round_number)
+
+    def export(self, checkpoints: Mapping[Path, Path]) -> None:
+        """Write checkpoint, ONNX model and parity report into each folder, from the checkpoint that it stands for."""
+        export_candidates(self.job, self.data, checkpoints)
 
     def _examples(self, data: LocalData, part: ClientWindows) -> Examples:
         examples = Examples(torch.from_numpy(data.normalized(part)), torch.from_numpy(part.targets))

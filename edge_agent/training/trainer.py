@@ -14,24 +14,29 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from edge_agent.errors import AgentError, JobError, NonRetryableJobError
 from edge_agent.machine.state import leaves_model
 from edge_agent.storage.files import write_file
 from edge_agent.storage.images import Preparation, preparation_from_json
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.training.folds import cross_validate, validation_obstacle
+from edge_agent.training.held_out import HeldOut
 from edge_agent.training.job import (
     CHECKPOINT,
     CLIENT_STATE,
     CROSS_VALIDATION,
     GLOBAL,
     KEY_BYTES,
+    MIDWAY,
     RESULT,
     UPDATE,
     WINDOW_KEYS,
     Job,
     is_out_of_memory,
     memory_cap_error,
+    midway_path,
 )
 from edge_agent.training.local_data import (
     LocalData,
@@ -45,12 +50,15 @@ from edge_agent.training.processor import ON_CPU, Placement, fallback, first_lin
 from edge_agent.training.round_budget import RoundBudget, checkpoint_path
 from edge_agent.training.runtime import Client, Measurement, TrainingRuntime
 from federation.protocol.messages import class_score_names
+from federation.serving.preference import PERSONAL
 from gaitway.errors import GaitwayError
 from gaitway.tasks import TRIVIAL, task_of
 from har_pipeline import PipelineSettings
 
 EXPECTED = (GaitwayError, AgentError, OSError)
 
+MAX_REPORTED_WINDOWS = 256
+"""Of the holdout, evenly over its time: enough for a report, and cheap on a small board."""
 UNSOLVABLE = "linalg."
 """What torch's error begins with where a matrix is not positive definite."""
 
@@ -106,9 +114,9 @@ def run(job: Job, placement: Placement = ON_CPU) -> None:
         validate(context, begun + job.round_s)
     else:
         adopt(context)
-    for folder in (job.out / GLOBAL, job.out):
-        if (folder / CHECKPOINT).is_file():
-            context.export(folder / CHECKPOINT, folder)
+    made = [folder for folder in (job.out, job.out / GLOBAL, job.out / MIDWAY) if (folder / CHECKPOINT).is_file()]
+    if made:
+        context.export({folder: folder / CHECKPOINT for folder in made})
 
 
 def read_data(job: Job) -> tuple[Preparation, LocalData]:
@@ -147,16 +155,19 @@ def build_context(job: Job, placement: Placement = ON_CPU) -> TrainingRuntime:
     return TorchRuntime.open(job, settings, data, placement)
 
 
-def export_kept(job: Job, checkpoint: Path) -> None:
-    """Export the model that an earlier round left; its broadcast may be gone."""
+def export_kept(job: Job, candidate: Path) -> None:
+    """Export the models that an earlier round left; its broadcast may be gone."""
+    data, between = read_data(job)[1], midway_path(candidate)
+    checkpoints = {job.out: candidate, **({job.out / MIDWAY: between} if between.is_file() else {})}
     if job.runtime == "onnx":
         from edge_agent.training.program_candidate import export_candidate as export_by_program
 
-        export_by_program(job, read_data(job)[1], checkpoint, job.out)
+        for folder, path in checkpoints.items():
+            export_by_program(job, data, path, folder)
         return
-    from edge_agent.training.candidate import export_candidate
+    from edge_agent.training.candidate import export_candidates
 
-    export_candidate(job, read_data(job)[1], checkpoint, job.out)
+    export_candidates(job, data, checkpoints)
 
 
 def train(context: TrainingRuntime) -> Client:
@@ -180,6 +191,7 @@ def train(context: TrainingRuntime) -> Client:
     metrics = {**holdout_metrics(before, context.measured(trained.client)), **work}
     if context.trains:
         metrics["train_loss"] = trained.loss
+    gains = measured_gains(context, client, trained.client)
     record = {
         "examples": len(data.train.y),
         "steps": steps,
@@ -187,6 +199,7 @@ def train(context: TrainingRuntime) -> Client:
         "metric": context.primary_metric,
         # a device without holdout windows has no scores, and JSON no NaN
         "metrics": {name: value for name, value in metrics.items() if math.isfinite(value)},
+        "gains": gains,
         "seconds": time.monotonic() - begun,
         "processor": context.placement.processor,
         "placement": context.placement.describe(),
@@ -202,29 +215,58 @@ def train(context: TrainingRuntime) -> Client:
         keys = sorted(window_keys(data.train))
         write_file(job.out / WINDOW_KEYS, b"".join(key.to_bytes(KEY_BYTES, "big") for key in keys))
     elif leaves_model(job.plan):
-        context.save(trained.client, job.out, job.round)
-        if context.has_global_model and context.is_trained():
-            context.save_global(client, job.out / GLOBAL, job.round - 1)
+        own = context.personal_model(trained.client)
+        context.save(own, job.out, job.round)
+        if is_comparable(context):
+            shared = context.shared_model(client)
+            context.save(shared, job.out / GLOBAL, job.round - 1)
+            context.save(context.midway_model(shared, own), job.out / MIDWAY, job.round)
     emit(event="trained")
     return trained.client
 
 
+def is_comparable(context: TrainingRuntime) -> bool:
+    """Whether there is a shared model that somebody has trained, and a device that chooses what it serves."""
+    return leaves_model(context.job.plan) and context.has_global_model and context.is_trained()
+
+
+def measured_gains(context: TrainingRuntime, received: Client, trained: Client) -> dict[str, list[int]]:
+    """Return what this device reports of each candidate's gain over the shared model; {} where it can't tell."""
+    some = context.data.evenly_held_out(MAX_REPORTED_WINDOWS)
+    if not is_comparable(context) or not len(some.holdout):
+        return {}
+    shared, own = context.shared_model(received), context.personal_model(trained)
+    models = {PERSONAL: own} if context.job.continuous else {PERSONAL: own, MIDWAY: context.midway_model(shared, own)}
+    truth = HeldOut.of(context.job.plan, some.holdout)
+    reference = truth.quality(context.answers(shared, some))
+    return {
+        name: truth.evidence(truth.quality(context.answers(model, some)), reference).report()
+        for name, model in models.items()
+    }
+
+
 def validate(context: TrainingRuntime, deadline: float) -> None:
-    """Leave the answers of cross-validation where the holdout is small, and there is a model to be compared with.
+    """Leave the answers of cross-validation where they say more than the holdout, and there is a shared model.
 
     The update is on its way by then: nobody waits for it.
     """
     job, settings = context.job, context.settings
-    comparable = leaves_model(job.plan) and context.has_global_model and context.is_trained()
-    if not comparable or not isinstance(settings, PipelineSettings):
+    if not is_comparable(context) or not isinstance(settings, PipelineSettings):
         return
     with closing(WindowStore(job.store)) as store:
         windows = read_split(store, job.client, settings, job.plan).labelled
     if validation_obstacle(windows, context.data, settings, job.plan):
         return
-    found = cross_validate(context.fold_answers, windows, settings, job.plan, deadline=deadline)
-    if found is not None:
-        write_file(job.out / CROSS_VALIDATION, found.to_json().encode())
+    shared = context.shared_model(context.load_client()[0])
+
+    def answers(fold: LocalData) -> dict[str, np.ndarray]:
+        own = context.personal_model(context.retrain(fold))
+        models = {PERSONAL: own, MIDWAY: context.midway_model(shared, own)}
+        return {name: context.answers(model, fold) for name, model in models.items()}
+
+    for name, found in cross_validate(answers, windows, settings, job.plan, deadline=deadline).items():
+        folder = job.out if name == PERSONAL else job.out / name
+        write_file(folder / CROSS_VALIDATION, found.to_json().encode())
 
 
 def _work_done(context: TrainingRuntime, budget: RoundBudget, asked: int) -> tuple[int, dict[str, float]]:
@@ -256,7 +298,7 @@ def adopt(context: TrainingRuntime) -> bool:
     if reason:
         write_file(job.out / RESULT, json.dumps({"no_model": reason}).encode())
         return False
-    context.save_global(context.load_client()[0], job.out, job.round)
+    context.save(context.shared_model(context.load_client()[0]), job.out, job.round)
     return True
 
 

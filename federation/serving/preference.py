@@ -9,8 +9,8 @@ Evidence: g, the paired difference on held-out windows, class by class, with sam
 err together, so a group of them counts once (`Evidence.of`).
 Prior: the same gain on the federation's other devices, with mean m and variance t², from three sums per candidate:
 count, Σ g and Σ (g² - v). Subtracting v leaves the variance between devices.
-Posterior mean (A. Gelman et al., "Bayesian Data Analysis", section 5.4): w g + (1 - w) m, where w = T / (T + V); T and V
-sum t² and v over the candidates. One w for all candidates keeps their paired differences.
+Posterior mean (A. Gelman et al., "Bayesian Data Analysis", section 5.4): w g + (1 - w) m with w = T / (T + V), where T
+and V sum t² and v over the candidates. One w for all candidates keeps their paired differences.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MIN_DEVICES = 10
 """With fewer reports there is no prior, so that a few devices can't steer the others."""
 MAX_PRIOR_WINDOWS = 20
 """The prior never outweighs this many held-out windows."""
-TIE = 0.01
+TIE = 0.003
 """Candidates this close are equally good; the first in the order of preference serves."""
 WINDOWS_PER_GROUP = 3.0
 """Windows overlap by half and activities go on, so that about a third of them are independent."""

@@ -87,7 +87,7 @@ def test_a_graph_from_elsewhere_is_used_only_where_it_is_the_networks(
     variants = {tmp_path / f"{number}.onnx": Linear() for number in range(2)}
     for module in variants.values():
         module.project.bias = exported.module.project.bias if change is one_weight else module.project.bias
-    export_variants(variants, metadata=metadata("linear"), examples=x, exported=exported)
+    export_variants(variants, metadata=dict.fromkeys(variants, metadata("linear")), examples=x, exported=exported)
     assert len(made) == (1 if change else 0)
     for path, module in variants.items():
         wanted = ExportModule(module, metadata("linear")).logits(x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,16 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edge_agent.machine.commands import Evaluate
 from edge_agent.machine.events import Kind
-from edge_agent.serving.acceptance import evaluate
-from edge_agent.serving.model_registry import ModelRegistry, Verdict
+from edge_agent.serving.acceptance import Candidate, evaluate
+from edge_agent.serving.choice import Rules
+from edge_agent.serving.model_registry import SOURCES, ModelRegistry, Verdict
+from edge_agent.serving.model_runs import ExampleKind, Model, Windows
 from edge_agent.storage.files import sha256_of
 from edge_agent.storage.state_store import StateStore
 from edge_agent.training.job import CHECKPOINT, MODEL, PARITY, RESULT
 from export.runtime import ModelMetadata
 from federation.protocol.messages import VersionScore
+from federation.serving.preference import Prior
 from gaitway.input_spec import InputSpec
 from har_pipeline import ClientWindows
 
@@ -79,9 +83,21 @@ def judged(
     server_score: VersionScore | None = None,
     source: str = "personalized",
 ) -> Verdict:
-    mine = holdout() if windows is None else windows
     now = None if present is None else described(present, source)
-    return evaluate(folder, Evaluate(2, kind, 0, server_score), mine, now, margin=margin)
+    return judge(folder, Evaluate(2, kind, 0, server_score), windows, now, rules=Rules(margin=margin))
+
+
+def judge(
+    folder: Path,
+    asked: Evaluate,
+    windows: ClientWindows | None,
+    present: Model | None,
+    others: Sequence[Model] = (),
+    rules: Rules = Rules(),
+) -> Verdict:
+    """Judge one candidate, by windows that are held out."""
+    mine = Windows.of(holdout() if windows is None else windows, None, ExampleKind(), LABELS)
+    return evaluate([Candidate(folder, SOURCES[asked.kind], asked.round)], asked, mine, present, others, rules)
 
 
 def described(folder: Path, source: str = "personalized", number: int = 1) -> dict[str, Any]:
@@ -100,8 +116,7 @@ def test_the_first_model_that_runs_is_adopted_with_its_score(tmp_path: Path) -> 
     assert verdict.model["confusion"] == [[0, 0, 10], [0, 10, 0], [0, 0, 10]]
     assert verdict.model["labels"] == list(LABELS)
     assert verdict.reason == (
-        "personalized model of round 2: adopted, macro-F1 0.556 on 30 holdout windows of 3 classes against 0.167 of "
-        "always answering the most frequent class; there was no model before"
+        "personalized model of round 2: adopted. Your own model: 56 % on 30 holdout windows of 3 classes"
     )
 
 
@@ -109,59 +124,63 @@ PERFECT, HALF = {"confuses": 0}, {"confuses": 1}
 """Macro-F1 1.0 and 0.556."""
 
 
+@pytest.mark.parametrize("windows", [24, 60])
 @pytest.mark.parametrize(
-    ("windows", "new", "now", "answer"),
-    [
-        # the two differ on one class of three, which has 5 stretches of 60 windows: p = 1 / 2**5; and 3 of 30: 1 / 2**3
-        (60, PERFECT, HALF, "adopted"),
-        (30, PERFECT, HALF, "kept"),
-        (60, HALF, PERFECT, "refused"),
-        (30, HALF, PERFECT, "kept"),
-        (60, PERFECT, PERFECT, "kept"),
-    ],
+    ("new", "now", "answer"),
+    [(PERFECT, HALF, "adopted"), (HALF, PERFECT, "kept"), (PERFECT, PERFECT, "adopted")],
 )
-def test_a_model_is_adopted_only_where_enough_stretches_show_that_it_is_better(
+def test_of_two_personal_models_the_one_with_the_higher_score_serves_and_the_newer_one_of_equals(
     tmp_path: Path, windows: int, new: dict[str, int], now: dict[str, int], answer: str
 ) -> None:
     present, mine = candidate(tmp_path / "now", **now, scale=2.0), candidate(tmp_path / "new", **new)
     verdict = judged(mine, present, windows=holdout(windows))
     assert verdict.answer == answer
-    scores = {0: "1.000", 1: "0.556"}
-    assert f"macro-F1 {scores[new['confuses']]} on {windows} holdout windows of 3 classes" in verdict.reason
-    assert f"and {scores[now['confuses']]} of the present model" in verdict.reason
+    scores = {0: "100 %", 1: "56 %"}
+    first, second = (new, now) if answer == "adopted" else (now, new)
+    assert f"{scores[first['confuses']]} on {windows} holdout windows of 3 classes; " in verdict.reason
+    assert verdict.reason.endswith(scores[second["confuses"]])
     assert ("not adopted" in verdict.reason) is (answer != "adopted")
 
 
-def test_no_margin_lets_a_worse_model_in_and_a_larger_one_asks_for_a_gain(tmp_path: Path) -> None:
+def test_a_larger_margin_asks_for_a_gain_over_the_shared_model(tmp_path: Path) -> None:
     good, worse = candidate(tmp_path / "good"), candidate(tmp_path / "worse", confuses=1)
-    for margin in (0.0, 0.5, 1.0):
-        assert judged(worse, good, margin, holdout(60)).answer == "refused"
-    gains = {margin: judged(good, worse, margin, holdout(60)).answer for margin in (0.4, 0.5)}  # the gain is 0.444
-    assert gains == {0.4: "adopted", 0.5: "kept"}
+    shared = described(worse, "global")
+    # the mean recall of the shared model is two thirds
+    for margin, answer in ((0.0, "adopted"), (0.3, "adopted"), (0.4, "kept")):
+        found = judge(good, Evaluate(2, "train"), holdout(60), shared, rules=Rules(margin=margin))
+        assert found.answer == answer
+    assert judge(worse, Evaluate(2, "train"), holdout(60), described(good, "global")).answer == "kept"
+
+
+def test_a_person_may_ask_for_the_personal_or_the_shared_model(tmp_path: Path) -> None:
+    good, worse = candidate(tmp_path / "good"), candidate(tmp_path / "worse", confuses=1)
+    asked = Evaluate(2, "train")
+    personal = judge(worse, asked, None, described(good, "global"), rules=Rules(prefer="personal"))
+    assert (personal.answer, "prefer is 'personal'" in personal.reason) == ("adopted", True)
+    assert judge(good, asked, None, described(worse, "global"), rules=Rules(prefer="shared")).answer == "kept"
+    broken = candidate(tmp_path / "broken", confuses=2)
+    assert judge(broken, asked, None, described(worse, "global"), rules=Rules(prefer="personal")).answer == "failed"
 
 
 def test_the_present_model_is_measured_anew_whatever_was_noted_when_it_was_adopted(tmp_path: Path) -> None:
     now = described(candidate(tmp_path / "now", confuses=1)) | {"score": 1.0}
-    verdict = evaluate(candidate(tmp_path / "new"), Evaluate(2, "train"), holdout(60), now)
+    verdict = judge(candidate(tmp_path / "new"), Evaluate(2, "train"), holdout(60), now)
     assert verdict.good
-    assert "0.556 of the present model" in verdict.reason
+    assert "100 % on 60 holdout windows of 3 classes; your own model: 56 %" in verdict.reason
 
 
 def test_a_present_model_that_does_not_run_or_does_not_work_gives_way_to_one_that_does(tmp_path: Path) -> None:
     mine, broken = candidate(tmp_path / "new", confuses=1), candidate(tmp_path / "broken")
     (broken / MODEL).write_bytes(b"nothing")
-    assert "the present model does not run any more" in judged(mine, broken).reason
     assert judged(mine, broken).good
-    verdict = judged(mine, candidate(tmp_path / "constant", confuses=2))
-    assert verdict.good
-    assert "the present model does not work: it answers 'sit' whatever it sees" in verdict.reason
+    assert judged(mine, candidate(tmp_path / "constant", confuses=2)).good
 
 
 def test_a_released_model_need_not_be_better_but_must_not_be_worse(tmp_path: Path) -> None:
     good, same, worse = (candidate(tmp_path / name, confuses, scale) for name, confuses, scale in RELEASED)
 
     def answer(released: Path, present: Path, count: int) -> str:
-        return evaluate(released, Evaluate(2, "adopt", release=7), holdout(count), described(present)).answer
+        return judge(released, Evaluate(2, "adopt", release=7), holdout(count), described(present)).answer
 
     assert answer(same, good, 30) == "adopted"
     assert answer(worse, good, 30) == "kept"  # too few to call it worse: no failure of the release
@@ -171,22 +190,73 @@ def test_a_released_model_need_not_be_better_but_must_not_be_worse(tmp_path: Pat
 RELEASED = (("good", 0, 1.0), ("same", 0, 2.0), ("worse", 1, 1.0))
 
 
-def test_all_three_models_are_measured_on_the_same_windows_and_the_best_is_used(tmp_path: Path) -> None:
+def test_all_models_are_measured_on_the_same_windows_and_the_best_is_used(tmp_path: Path) -> None:
     present, mine = candidate(tmp_path / "now", confuses=1), candidate(tmp_path / "new", confuses=1, scale=2.0)
     other = described(candidate(tmp_path / "other"), "global", 9)
-    verdict = evaluate(mine, Evaluate(10, "train"), holdout(60), described(present), [other])
+    verdict = judge(mine, Evaluate(10, "train"), holdout(60), described(present), [other])
     assert (verdict.answer, verdict.instead) == ("kept", other)
-    assert "the global model of round 9, which was judged before, has 1.000 there and is used now" in verdict.reason
+    assert "The shared model: 100 % on 60 holdout windows of 3 classes; your own model: 56 %" in verdict.reason
     assert verdict.compared is not None
     rows = {(row["source"], row["round"]): row for row in verdict.compared["models"]}
     assert verdict.compared["windows"] == 60
-    assert verdict.compared["stretches"] == 15
     assert {name: round(row["score"], 3) for name, row in rows.items()} == {
         ("personalized", 10): 0.556, ("personalized", 1): 0.556, ("global", 9): 1.0
     }  # fmt: skip
-    assert [rows["global", 9][name] for name in ("better", "worse", "p")] == [5, 0, 1 / 32]
-    few = evaluate(mine, Evaluate(10, "train"), holdout(30), described(present), [other])
-    assert (few.answer, few.instead) == ("kept", other)  # by default: nothing shows that the device's own is better
+    assert rows["personalized", 10]["gain"] == pytest.approx(-1 / 3)  # in mean recall
+    few = judge(mine, Evaluate(10, "train"), holdout(30), described(present), [other])
+    assert (few.answer, few.instead) == ("kept", other)
+
+
+def test_the_issues_case_a_device_serves_its_own_model_of_99_percent_and_not_the_shared_one_of_76(
+    tmp_path: Path,
+) -> None:
+    # standing is never recognized by the shared model: it differs on too few stretches for any significance test
+    y = np.repeat(np.arange(3), [20, 20, 20])
+    x = np.zeros((60, 128, 6), np.float32)
+    x[np.arange(60), :, y] = 1.0
+    windows = ClientWindows("c", x, y, 1.28 * np.arange(60), np.zeros(60, np.int64))
+    shared = described(candidate(tmp_path / "shared", confuses=1), "global", 5)
+    verdict = judge(candidate(tmp_path / "own"), Evaluate(5, "train"), windows, shared)
+    assert verdict.answer == "adopted"
+    assert verdict.reason.endswith("Your own model: 100 % on 60 holdout windows of 3 classes; the shared model: 56 %")
+
+
+def test_the_model_midway_serves_where_it_is_as_good_as_the_devices_own(tmp_path: Path) -> None:
+    made = {"personalized": 0, "global": 1, "midway": 0}
+    folders = {
+        source: candidate(tmp_path / source, confuses, scale=1.0 + number)
+        for number, (source, confuses) in enumerate(made.items())
+    }
+    candidates = [Candidate(folder, source, 4 if source == "global" else 5) for source, folder in folders.items()]
+    windows = Windows.of(holdout(60), None, ExampleKind(), LABELS)
+    verdict = evaluate(candidates, Evaluate(5, "train"), windows, None)
+    assert verdict.model is not None
+    assert (verdict.answer, verdict.model["source"], verdict.source) == ("adopted", "midway", "personalized")
+    assert [(one.model and one.model["source"], one.answer) for one in verdict.beside] == [
+        ("personalized", "kept"), ("global", "kept")
+    ]  # fmt: skip
+    store = StateStore(tmp_path / "store")
+    registry = ModelRegistry(store)
+    registry.commit(verdict)
+    present = registry.present()
+    assert present is not None
+    assert present["source"] == "midway"
+    assert {one["source"] for one in registry.others()} == {"personalized", "global"}
+    store.close()
+
+
+def test_what_other_devices_gain_decides_where_there_are_no_windows(tmp_path: Path) -> None:
+    shared = described(candidate(tmp_path / "shared"), "global", 1)
+    own = candidate(tmp_path / "own", scale=2.0)
+    trained = np.ones(3, bool)
+    answers = {}
+    for mean in (0.1, -0.1):
+        rules = Rules(priors={"personalized": Prior(mean, 0.01, np.full(3, mean))}, trained=trained)
+        asked = Evaluate(2, "train", 0, score(working=9))
+        answers[mean] = judge(own, asked, holdout(0), shared, rules=rules).answer
+    assert answers == {0.1: "adopted", -0.1: "kept"}
+    # without evidence and prior the shared model stays
+    assert judge(own, Evaluate(2, "train", 0, score(working=9)), holdout(0), shared).answer == "kept"
 
 
 def test_a_model_that_gives_nan_a_broken_file_and_no_file_are_turned_down(tmp_path: Path) -> None:
@@ -208,7 +278,7 @@ def test_a_candidate_that_answers_one_class_is_never_adopted(tmp_path: Path, pre
     verdict = judged(candidate(tmp_path, confuses=2), now, kind=kind, server_score=score(working=9))
     assert (verdict.answer, verdict.good) == ("failed", False)
     in_use = "" if now is None else " (in use: personalized model of round 1)"
-    assert f"not adopted{in_use}, it does not work: it answers 'sit' whatever it sees" in verdict.reason
+    assert f"not adopted{in_use}. it does not work: it answers 'sit' whatever it sees" in verdict.reason
     assert f"macro-F1 0.167 on 30 holdout windows of 3 classes against 0.167 of {CONSTANT}" in verdict.reason
     assert (verdict.score, verdict.trivial) == (pytest.approx(1 / 6), pytest.approx(1 / 6))
 
@@ -250,34 +320,18 @@ def test_where_the_holdout_cannot_tell_that_is_said_and_the_servers_score_stands
     for verdict in (unknown, alone, sound, broken, begun):
         assert f"whether it works cannot be checked here ({obstacle})" in verdict.reason
         assert verdict.trivial is None
+    equal = "kept" if len(windows) else "adopted"  # a personal model that is as good stays
     assert [v.answer for v in (unknown, alone, sound, broken, begun)] == [
-        "undecided", "adopted", "adopted", "failed", "undecided"
+        "undecided", "adopted", equal, "failed", "undecided"
     ]  # fmt: skip
-    assert "the server has no score of the version that it began from, so the present model stays" in unknown.reason
-    assert "and there is no model yet, so it is used unchecked" in alone.reason
+    assert "the server has no score of the version that it began from" in unknown.reason
+    assert "so it is unchecked" in alone.reason
     assert (
         "the server's score of it stands in: by 6 of 9 devices that have measured it it works: macro-F1 0.800 on "
         f"their holdouts against 0.060 of {CONSTANT}"
     ) in sound.reason
-    assert "the server's score of it speaks against it: by 3 of 9" in broken.reason
-    assert "of the version that it began from speaks against it" in begun.reason
-
-
-@pytest.mark.parametrize("obstacle", SEVERAL)
-def test_the_servers_score_puts_no_personal_model_in_the_place_of_a_global_one(tmp_path: Path, obstacle: str) -> None:
-    mine, now = candidate(tmp_path), candidate(tmp_path / "now", scale=2.0)
-    verdict = judged(mine, now, windows=SEVERAL[obstacle], server_score=score(working=9), source="global")
-    assert verdict.answer == "undecided"
-    assert "of what was trained here it says nothing, so the present model stays" in verdict.reason
-    assert judged(mine, None, windows=SEVERAL[obstacle], server_score=score(working=9)).answer == "adopted"
-
-
-def test_a_few_windows_still_keep_the_present_model_of_the_same_source_where_it_scores_higher(tmp_path: Path) -> None:
-    now, folder = candidate(tmp_path / "now"), candidate(tmp_path, confuses=1)
-    kinds: tuple[tuple[Kind, str], ...] = (("adopt", "global"), ("train", "personalized"))
-    for kind, source in kinds:
-        verdict = judged(folder, now, windows=holdout(12), kind=kind, server_score=score(working=9), source=source)
-        assert verdict.answer == "kept"
+    assert "the server's score of it is too low: by 3 of 9" in broken.reason
+    assert "of the version that it began from is too low" in begun.reason
 
 
 def test_without_a_holdout_there_is_no_score_and_no_table(tmp_path: Path) -> None:
@@ -296,13 +350,13 @@ def test_the_last_two_good_models_stay_and_a_refused_one_changes_nothing(tmp_pat
     shelf, paths = ModelRegistry(store), []
     for number in range(3):
         folder = candidate(tmp_path / "jobs" / str(number), scale=1.0 + number)
-        shelf.commit(evaluate(folder, Evaluate(number, "train"), holdout(), None))
+        shelf.commit(judge(folder, Evaluate(number, "train"), holdout(), shelf.present()))
         present = shelf.present()
         assert present is not None
         assert (present["round"], present["source"]) == (number, "personalized")
         paths.append(Path(present["path"]))
     worse = candidate(tmp_path / "jobs" / "3", confuses=2)
-    shelf.commit(evaluate(worse, Evaluate(3, "adopt"), holdout(), shelf.present()))
+    shelf.commit(judge(worse, Evaluate(3, "adopt"), holdout(), shelf.present()))
     assert shelf.present() == present
     assert [path.is_file() for path in paths] == [False, True, True]
     assert len(list((tmp_path / "models").iterdir())) == 4
@@ -321,7 +375,7 @@ def test_a_withdrawn_release_is_left_for_the_model_before_it_or_for_none(tmp_pat
     shelf = ModelRegistry(store)
     for release in (3, 4):
         folder = candidate(tmp_path / "jobs" / str(release), scale=float(release))
-        shelf.commit(evaluate(folder, Evaluate(release, "adopt", release), holdout(), shelf.present()))
+        shelf.commit(judge(folder, Evaluate(release, "adopt", release), holdout(), shelf.present()))
     for release, used in ((9, 4), (4, 3), (4, 3), (3, None)):
         shelf.revoke(release)
         present = shelf.present()

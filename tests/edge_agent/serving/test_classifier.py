@@ -15,13 +15,12 @@ from edge_agent.errors import StoreError
 from edge_agent.machine.commands import Evaluate
 from edge_agent.machine.events import Announced, DataReady, Disconnected, Event, NewWindows
 from edge_agent.sensors import open_source
-from edge_agent.serving.acceptance import evaluate
 from edge_agent.serving.classifier import FILE_NAME, Classifier, describe_live
 from edge_agent.serving.model_registry import ModelRegistry
 from edge_agent.storage.state_store import StateStore
 from har_pipeline import Window
 from tests.edge_agent.factories import announcement, make_config, make_plan
-from tests.edge_agent.serving.test_acceptance import LABELS, candidate, holdout
+from tests.edge_agent.serving.test_acceptance import LABELS, candidate, holdout, judge
 from tests.edge_agent.supervised import SupervisedDevice, run, until
 
 
@@ -35,7 +34,7 @@ def model(folder: Path, number: int = 1) -> dict[str, Any]:
     """A good model on a device's shelf."""
     store = StateStore(folder)
     shelf = ModelRegistry(store)
-    shelf.commit(evaluate(candidate(folder / f"job{number}", scale=number), Evaluate(number, "train"), holdout(), None))
+    shelf.commit(judge(candidate(folder / f"job{number}", scale=number), Evaluate(number, "train"), holdout(), None))
     present = shelf.present()
     store.close()
     assert present is not None

@@ -1,4 +1,4 @@
-"""The federation's model serves unless the device's own is shown to be better, also where the holdout is too small."""
+"""The federation's model serves where nothing says that the device's own is better, also without enough windows."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from edge_agent.machine.commands import Evaluate
-from edge_agent.serving.acceptance import evaluate
 from edge_agent.serving.model_registry import Verdict
 from har_pipeline import ClientWindows
-from tests.edge_agent.serving.test_acceptance import candidate, described, holdout, score
+from tests.edge_agent.serving.test_acceptance import candidate, described, holdout, judge, score
 
 
 def small(stretches: int) -> ClientWindows:
@@ -26,7 +25,7 @@ def small(stretches: int) -> ClientWindows:
 
 
 def judged(mine: Path, present: dict[str, Any] | None, windows: ClientWindows, **asked: Any) -> Verdict:
-    return evaluate(mine, Evaluate(2, "adopt", 0, asked.get("score")), windows, present)
+    return judge(mine, Evaluate(2, "adopt", 0, asked.get("score")), windows, present)
 
 
 @pytest.mark.parametrize("windows", [small(4), small(2), holdout(12), holdout(0)], ids=["4", "2", "few", "none"])
@@ -46,10 +45,10 @@ def test_without_any_score_the_global_model_still_comes_before_an_unchecked_pers
     assert "unchecked" in verdict.reason
 
 
-def test_a_personal_model_that_is_shown_to_be_better_stays(tmp_path: Path) -> None:
+def test_a_personal_model_that_scores_higher_stays(tmp_path: Path) -> None:
     present = described(candidate(tmp_path / "own"))
     verdict = judged(candidate(tmp_path / "shared", confuses=1), present, small(30), score=score(working=9))
-    assert verdict.answer == "refused"
+    assert verdict.answer == "kept"
     assert "(in use: personalized model of round 1)" in verdict.reason
 
 
@@ -58,7 +57,7 @@ def test_a_newer_global_model_replaces_the_one_before_unless_it_is_worse(tmp_pat
     same = judged(candidate(tmp_path / "same", scale=2.0), older, small(6), score=score(working=9))
     assert same.answer == "adopted"
     worse = judged(candidate(tmp_path / "worse", confuses=1), older, small(30), score=score(working=9))
-    assert worse.answer == "refused"
+    assert worse.answer == "kept"
 
 
 @pytest.mark.parametrize("windows", [holdout(12), holdout(0)])
@@ -67,6 +66,6 @@ def test_a_newer_personal_model_replaces_an_older_one_where_nobody_can_check_eit
 ) -> None:
     # of a method without a global model, say; the first, trained once, would otherwise stay for ever
     present = described(candidate(tmp_path / "own", confuses=1))
-    verdict = evaluate(candidate(tmp_path / "new"), Evaluate(9, "train"), windows, present)
+    verdict = judge(candidate(tmp_path / "new"), Evaluate(9, "train"), windows, present)
     assert verdict.answer == "adopted"
     assert "unchecked" in verdict.reason

@@ -12,6 +12,7 @@ import pytest
 
 from edge_agent.machine.commands import Evaluate
 from edge_agent.serving import heads
+from edge_agent.serving.choice import Rules
 from edge_agent.serving.heads import evaluate_heads
 from edge_agent.serving.model_registry import ModelRegistry, Verdict
 from edge_agent.serving.model_runs import ExampleKind, Model, ModelEvaluation, Windows
@@ -76,20 +77,20 @@ def verdict_where(right: dict[str, list[int]], folder: Path, monkeypatch: pytest
             write_file(folder / HEADS / name / file, content)
 
     def run(path: Path, model: Model, asked: Windows, threads: int) -> ModelEvaluation:
-        y = asked.holdout.y
+        y = asked.holdout.windows.y
         answers = np.where(np.array(right[path.parent.name]) > 0, y, 1 - y)
         return ModelEvaluation(model, *DEFAULT_TASK().judge(y, answers, LABELS, "windows"))
 
     monkeypatch.setattr(heads, "run_model", run)
     asked = Evaluate(3, "adopt", 0, None)
-    return evaluate_heads(folder, asked, SplitWindows(many, many), ExampleKind(), None)
+    return evaluate_heads(folder, asked, SplitWindows(many, many), ExampleKind(), None, Rules(labels=LABELS))
 
 
 MOST, ONE_MORE, ALL = [1] * 8 + [0] * 4, [1] * 9 + [0] * 3, [1] * 12
 
 
-@pytest.mark.parametrize(("network", "used"), [(ALL, "network"), (ONE_MORE, "shared"), (MOST, "shared")])
-def test_it_wins_by_more_than_a_standard_error_and_becomes_the_model_in_use(
+@pytest.mark.parametrize(("network", "used"), [(ALL, "network"), (ONE_MORE, "network"), (MOST, "personalized")])
+def test_it_serves_where_it_is_right_more_often_and_becomes_the_model_in_use(
     network: list[int], used: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = verdict_where({"shared": MOST, "personalized": MOST, "network": network}, tmp_path / "job", monkeypatch)
@@ -97,10 +98,9 @@ def test_it_wins_by_more_than_a_standard_error_and_becomes_the_model_in_use(
     assert found.compared
     assert [row["head"] for row in found.compared["models"]] == ["shared", "personalized", "network"]
     if used == "network":
-        assert "network of its own, of round 7: adopted" in found.reason
-        assert "points more often than the shared head" in found.reason
+        assert "network of its own, of round 7: adopted. The network of its own: " in found.reason
     else:
-        assert "network of its own 0." in found.reason
+        assert "the network of its own: 6" in found.reason
     with closing(StateStore(tmp_path / "agent")) as store:
         registry = ModelRegistry(store)
         registry.commit(found)

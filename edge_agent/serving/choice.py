@@ -1,0 +1,186 @@
+"""How a device chooses among models that work: `federation.serving.preference` on its own windows, and why in words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from edge_agent.config.training import ModelSection
+from edge_agent.machine.commands import Evaluate
+from edge_agent.serving.model_registry import HEADS_IN_WORDS, NETWORK, name_of
+from edge_agent.serving.model_runs import Comparison, Model, ModelEvaluation, Windows, kind_of
+from edge_agent.training.local_data import SplitWindows
+from federation.plan import Plan
+from federation.serving.heads import (
+    ADAPTED,
+    PERSONALIZED_ANY_ORIENTATION,
+    SHARED_ANY_ORIENTATION,
+)
+from federation.serving.heads import SHARED as SHARED_HEAD
+from federation.serving.preference import (
+    MIDWAY,
+    PERSONAL,
+    SHARED,
+    Candidate,
+    GainSums,
+    Prefer,
+    Prior,
+    expected_gains,
+    likeliest,
+)
+
+ORDER = (MIDWAY, PERSONAL, NETWORK, SHARED, SHARED_HEAD, ADAPTED, PERSONALIZED_ANY_ORIENTATION, SHARED_ANY_ORIENTATION)
+"""Which of equally good models serves: personal ones first, but for heads that ignore how the phone lies."""
+NAMES = {
+    SHARED: "the shared model",
+    SHARED_HEAD: "the shared model",
+    PERSONAL: "your own model",
+    MIDWAY: "the model midway between the two",
+}
+FORGETFUL = (PERSONAL, MIDWAY)
+"""A network that was trained on a device loses the classes that the device doesn't have; a head of sums keeps them."""
+EXPECTED = "it is expected to be the best over all activities, with what is known of other devices"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a choice goes by, besides the windows."""
+
+    prefer: Prefer = "likelier"
+    margin: float = 0.0
+    labels: Sequence[str] = ()
+    priors: Mapping[str, Prior] = field(default_factory=dict)
+    trained: npt.NDArray[np.bool_] | None = None
+    """Whether the device has trained on each class (C,); None: on all of them."""
+
+    @classmethod
+    def of(
+        cls, settings: ModelSection, plan: Plan, asked: Evaluate, reported: Mapping[str, GainSums], data: SplitWindows
+    ) -> Rules:
+        """Lay the device's settings over what the server says of other devices, less the device's own report."""
+        found = {name: Prior.of(sums, reported.get(name)) for name, sums in asked.gains.items()}
+        classes = len(plan.labels)
+        held = np.bincount(data.holdout.y, minlength=classes)
+        trained = np.bincount(data.labelled.y, minlength=classes) > held
+        priors = {name: prior for name, prior in found.items() if prior and len(prior.by_class) == classes}
+        return cls(settings.prefer, settings.adopt_margin, plan.labels, priors, trained)
+
+
+class Choice(NamedTuple):
+    """The model that serves, its expected gain over the shared one, that of every other, and why in a sentence."""
+
+    run: ModelEvaluation
+    gains: Mapping[str, float]
+    words: str
+
+
+def choose(
+    new: Sequence[ModelEvaluation], held: Sequence[ModelEvaluation], windows: Windows, rules: Rules
+) -> Choice | None:
+    """Choose among new models and those that the device has already, all of which run; None if none works.
+
+    They are compared with the newest shared model; without any, with the newest of the device's own.
+    """
+    able = [*new, *(run for run in held if not run.soundness.failure_reason)]
+    if not able:
+        return None
+    newest_first = sorted(able, key=lambda run: (-run.model["round"], run not in new))
+    reference = next((run for run in newest_first if run.is_shared), newest_first[0])
+    ranked = sorted(newest_first, key=lambda run: ORDER.index(kind_of(run.model)))
+    field = Field(reference, ranked, {run.key: windows.compare(run, reference) for run in ranked})
+    gains = field.gains(rules)
+    if rules.prefer != "likelier":
+        is_wanted = rules.prefer == "shared"
+        wanted = next((run for run in ranked if run.is_shared is is_wanted), ranked[0])
+        return Choice(wanted, gains, f"{field.sentence(wanted)}; [model] prefer is {rules.prefer!r}")
+    name = likeliest(gains, [run.key for run in ranked], rules.margin, reference.key)
+    best = next(run for run in ranked if run.key == name)
+    is_surprise = any(run.gain(best) > 0 for run in ranked)
+    return Choice(best, gains, field.sentence(best) + ("; " + EXPECTED if is_surprise else ""))
+
+
+class Field(NamedTuple):
+    """Models by preference, and how each compares with the one that they are compared with."""
+
+    reference: ModelEvaluation
+    ranked: Sequence[ModelEvaluation]
+    compared: Mapping[str, Comparison | None]
+
+    def gains(self, rules: Rules) -> dict[str, float]:
+        """Return each model's expected gain over the reference, by key; without those of which nothing is known."""
+        rivals = [run for run in self.ranked if run is not self.reference]
+        candidates = {run.key: self._candidate(run, rules) for run in rivals}
+        known = [len(one.evidence.gain) for one in candidates.values() if one.evidence]
+        known += [len(one.prior.by_class) for one in candidates.values() if one.prior]
+        if not known:
+            return {}
+        classes, own = known[0], self.compared[self.reference.key]
+        trained = rules.trained
+        if trained is None or len(trained) != classes:  # a task without classes
+            trained = np.ones(classes, bool)
+        return expected_gains(candidates, trained, own.examples.recall(own.quality) if own else 0.0)
+
+    def _candidate(self, run: ModelEvaluation, rules: Rules) -> Candidate:
+        found, kind = self.compared[run.key], kind_of(run.model)
+        evidence = found.evidence if found else None
+        if run.is_shared and evidence:  # an older one, of which no gain is expected
+            return Candidate(evidence, Prior(0.0, 0.0, np.zeros(len(evidence.gain))), forgets=False)
+        prior = rules.priors.get(kind) if self.reference.is_shared else None
+        return Candidate(evidence, prior, forgets=self.reference.is_shared and kind in FORGETFUL)
+
+    def sentence(self, best: ModelEvaluation) -> str:
+        """Say the score of the model that serves, that of the shared one, and those of the others, in this order."""
+        order = dict.fromkeys([best.key, self.reference.key, *(run.key for run in self.ranked)])
+        runs = {run.key: run for run in self.ranked}
+        words = [f"{name_in_words(runs[key].model)}: {self._score(runs[key])}" for key in order]
+        found = self.compared[best.key]
+        windows = best.soundness.size
+        if found and found.is_validated:
+            windows = f"{len(found.quality)} windows of sessions that it wasn't trained on"
+        words[0] += f" on {windows}"
+        return sentence_case("; ".join(words))
+
+    def _score(self, run: ModelEvaluation) -> str:
+        found = self.compared[run.key]
+        sound = found.found if found else run.soundness
+        if sound.score is None:
+            return "no score"
+        return f"{100 * sound.score:.0f} %" if sound.kind.is_share else sound.kind.text(sound.score)
+
+
+def compared_models(runs: Sequence[ModelEvaluation], choice: Choice | None, windows: Windows) -> dict[str, Any] | None:
+    """Describe every model that ran by the same windows, and what it is expected to gain over the shared one."""
+    if not runs:
+        return None
+    gains: Mapping[str, float] = choice.gains if choice else {}
+    rows = {
+        run.key: {name: run.model[name] for name in ("source", "round", "sha256", "head") if name in run.model}
+        | {"name": name_of(run.model), "score": run.soundness.score, "gain": gains.get(run.key)}
+        for run in runs
+    }
+    first = runs[0].soundness
+    return {
+        "at": time.time(),
+        "metric": first.metric,
+        "windows": first.examples,
+        "noun": windows.noun,
+        "classes": first.described().get("classes"),
+        "why": choice.words if choice else "",
+        "models": list(rows.values()),
+    }
+
+
+def name_in_words(model: Model) -> str:
+    """Name a model for the person who wears the device."""
+    kind = kind_of(model)
+    return NAMES.get(kind) or f"the {HEADS_IN_WORDS.get(kind, kind)}"
+
+
+def sentence_case(words: str) -> str:
+    """Begin with a capital letter."""
+    return words[:1].upper() + words[1:]
