@@ -6,34 +6,50 @@ What is trained here is a network of a few weights: seconds.
 from __future__ import annotations
 
 import json
+import shutil
+import sqlite3
 import time
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.config.sensors import WindowsSection
 from edge_agent.errors import NonRetryableJobError
-from edge_agent.storage.window_store import WindowStore
+from edge_agent.storage.window_store import FILE_NAME, WindowStore
 from edge_agent.training import folds, torch_runtime, trainer
 from edge_agent.training.cross_validation import NOT_VALIDATED, CrossValidation
-from edge_agent.training.job import CHECKPOINT, CROSS_VALIDATION, GLOBAL, MODEL
+from edge_agent.training.job import CHECKPOINT, CROSS_VALIDATION, GLOBAL, MIDWAY, MODEL, RESULT
 from edge_agent.training.local_data import MIN_MEASURED, read_split, read_unlabelled_data
 from export.runtime import Session
 from federation.records import Client, Examples, Tree
 from federation.training.local_round import Setup
 from federation.tree import map_tree
-from har_pipeline import ClientWindows, Window, dataset_labels, dataset_settings, time_folds
+from har_pipeline import ClientWindows, Window, dataset_labels, dataset_settings, session_folds
 from har_pipeline.splits import overlaps
 from models.checkpoint import load_checkpoint
 from tests.edge_agent.factories import DEVICE, PLANS, make_plan
 from tests.edge_agent.reference import Federation, a_job
 
 WINDOW_S = 2.56
+
+
+def in_three_sessions(folder: Path) -> None:
+    """Make three sessions of each activity's windows, one after another."""
+    with closing(sqlite3.connect(folder / FILE_NAME)) as db, db:
+        rows = db.execute("SELECT id, activity FROM windows ORDER BY start_s").fetchall()
+        counts = Counter(activity for _, activity in rows)
+        seen: Counter[str] = Counter()
+        for identity, activity in rows:
+            session = 3 * seen[activity] // counts[activity]
+            seen[activity] += 1
+            db.execute("UPDATE windows SET session = ? WHERE id = ?", (10 * session, identity))
 
 
 def later(plan_name: str = "fedavg") -> dict[str, object]:
@@ -50,7 +66,7 @@ def test_folds_are_contiguous_in_time_cover_all_and_share_no_sample_with_their_t
     start_s = hop_s * np.arange(len(y))
     windows = ClientWindows("c", np.zeros((len(y), 1, 6)), np.array(y), start_s, np.zeros(len(y), int)).select(order)
     tested = np.zeros(len(y), int)
-    for split in time_folds(windows, count, WINDOW_S):
+    for split in session_folds(windows, count, WINDOW_S):
         tested[split.test] += 1
         assert not overlaps(windows.start_s[split.train], windows.start_s[split.test], WINDOW_S).any()
         assert len(np.unique(windows.y[split.train])) > 1
@@ -62,9 +78,24 @@ def test_folds_are_contiguous_in_time_cover_all_and_share_no_sample_with_their_t
     assert tested.max(initial=0) <= 1
 
 
+def test_a_session_is_left_out_whole_and_a_class_of_one_session_in_parts() -> None:
+    # class 0 in sessions 0, 1 and 2; class 1 in session 3 alone
+    y, session = np.repeat([0, 1], [30, 12]), np.repeat([0, 1, 2, 3], [10, 10, 10, 12])
+    windows = ClientWindows("c", np.zeros((42, 1, 6)), y, 2.56 * np.arange(42), session)
+    found = session_folds(windows, 3, WINDOW_S)
+    assert [np.unique(session[split.test][y[split.test] == 0]).tolist() for split in found] == [[0], [1], [2]]
+    assert [np.flatnonzero(y[split.test] == 1).size for split in found] == [4, 4, 4]
+    for split in found:
+        assert not set(session[split.train][y[split.train] == 0]) & set(session[split.test][y[split.test] == 0])
+
+
 @pytest.mark.ci
-def test_a_round_with_a_small_holdout_leaves_answers_of_models_that_have_not_seen_the_window(device: Path) -> None:
+def test_a_device_with_several_sessions_leaves_answers_of_models_that_have_not_seen_the_session(
+    device: Path, tmp_path: Path
+) -> None:
     plan = PLANS["fedavg"]
+    device = Path(shutil.copytree(device, tmp_path / "device"))
+    in_three_sessions(device)
     job = a_job(device, plan, round_number=2, broadcast=later())
     context = trainer.build_context(job)
     seen: list[set[float]] = []
@@ -88,9 +119,40 @@ def test_a_round_with_a_small_holdout_leaves_answers_of_models_that_have_not_see
     answers = kept.answers_to(windows)
     assert (answers != NOT_VALIDATED).mean() > 0.9
     assert (answers == windows.y).mean() > 0.2  # of six classes: they have learnt something
+    between = CrossValidation.read(job.out / MIDWAY / CROSS_VALIDATION)
+    assert between is not None
+    assert (between.answers_to(windows) != NOT_VALIDATED).mean() > 0.9
     # and the global model lies beside the round's own, of the round that made it
     _, info = load_checkpoint(job.out / GLOBAL / CHECKPOINT)
     assert (info.round, load_checkpoint(job.out / CHECKPOINT)[1].round) == (1, 2)
+
+
+@pytest.mark.ci
+def test_the_weights_midway_and_both_gains_are_left_beside_the_rounds_own(device: Path) -> None:
+    context = trainer.build_context(a_job(device, PLANS["fedavg"], round_number=2, broadcast=later()))
+    trainer.train(context)
+    out = context.job.out
+    own, shared, between = (
+        load_checkpoint(path / CHECKPOINT)[0].state_dict() for path in (out, out / GLOBAL, out / MIDWAY)
+    )
+    for name, value in between.items():
+        torch.testing.assert_close(value, (own[name] + shared[name]) / 2 if value.is_floating_point() else own[name])
+    gains = json.loads((out / RESULT).read_bytes())["gains"]
+    assert {name: (len(report), report[0]) for name, report in gains.items()} == {
+        "personalized": (15, 1), "midway": (15, 1)
+    }  # fmt: skip
+    # by hand: the mean over the classes of the difference in recall
+    holdout = context.data.holdout
+    right = {}
+    for name, folder in (("own", out), ("shared", out / GLOBAL)):
+        module, _ = load_checkpoint(folder / CHECKPOINT)
+        with torch.no_grad():
+            logits = module(torch.from_numpy(context.data.normalized(holdout)))[1]
+        right[name] = logits.argmax(1).numpy() == holdout.y
+    gain = np.mean(
+        [right["own"][holdout.y == c].mean() - right["shared"][holdout.y == c].mean() for c in set(holdout.y)]
+    )
+    assert gains["personalized"][1] == pytest.approx(10_000 * gain, abs=1)
 
 
 def test_no_fold_is_begun_that_would_end_after_the_rounds_time(device: Path) -> None:
@@ -99,10 +161,10 @@ def test_no_fold_is_begun_that_would_end_after_the_rounds_time(device: Path) -> 
         windows = read_split(store, DEVICE, context.settings, PLANS["fedavg"]).labelled
     ticks = iter(range(0, 1000, 10))
     found = folds.cross_validate(
-        lambda fold: np.full(len(fold.holdout), NOT_VALIDATED),
+        lambda fold: {"personalized": np.full(len(fold.holdout), NOT_VALIDATED)},
         windows, dataset_settings("synthetic"), context.job.plan, deadline=25.0, clock=lambda: next(ticks),
     )  # fmt: skip
-    assert found is None
+    assert found == {}
 
 
 def test_what_nobody_has_trained_is_no_global_model(device: Path) -> None:
