@@ -43,7 +43,7 @@ class Snapshot:
     def headline(self) -> str:
         """One line for a person."""
         if self.status == "finished":
-            return f"finished after {self.round} rounds"
+            return f"finished after {self.round} rounds; each device exports, checks and chooses its model"
         if self.phase is None:
             return "waiting for devices" if self.round == 0 else f"round {self.round} of {self.rounds} is over"
         return f"round {self.round} of {self.rounds}: {self.phase}, {self.received} of {self.invited} updates"

@@ -220,7 +220,11 @@ def _judge(
     first: list[Outcome],
 ) -> bool:
     """Say and return whether every device has a model that has learned, of each federation."""
-    failures = [*verdict.shortfalls(summaries, min_f1, logs), *verdict.outcome_shortfalls(first, min_f1, logs)]
+    failures = [
+        *verdict.shortfalls(summaries, min_f1, logs),
+        *verdict.worse_choices(summaries),
+        *verdict.outcome_shortfalls(first, min_f1, logs),
+    ]
     if not failures:
         console.print(verdict.reached(summaries, min_f1), soft_wrap=True, highlight=False)
         return True

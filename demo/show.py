@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from edge_agent.serving.model_registry import name_of
 from exchange import Outcome
 from gaitway.progress import PeriodicLines
 from gaitway.terminal import Console
 from processes import DemoError
-from rest import Snapshot
+from rest import Device, Snapshot
 from verdict import weakest
 
 STYLES = {"training": "cyan", "uploading": "magenta", "finished": "green", "offline": "red"}
@@ -71,14 +72,9 @@ def results(console: Console, rounds: Sequence[dict[str, Any]], summaries: dict[
     """Print the rounds, each device's scores, the adopted models and what they take for what."""
     _print(console, "Rounds", _rounds(rounds))
     _print(console, "Macro-F1 by round on each device's own held-out windows, in percent", _scores(summaries))
-    _print(
-        console, "The model that each device adopted: its own of the last round, or the shared one", _models(summaries)
-    )
-    console.print(
-        "Adopted is the better of the two on these windows. It is scored as exported, one window at a time; the scores "
-        "by round are torch's, in batches.",
-        style="dim",
-    )
+    _print(console, "The model that each device serves, scored on its own held-out windows", _models(summaries))
+    for line in served(summaries):
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
     models = {device: summary["model"] for device, summary in summaries.items() if summary["model"]}
     console.print("Their ONNX files, and the largest difference to torch:", style="italic")
     for device, model in models.items():
@@ -87,6 +83,17 @@ def results(console: Console, rounds: Sequence[dict[str, Any]], summaries: dict[
     if known:
         windows = sum(int(np.sum(model["confusion"])) for model in known)
         _print(console, f"True class (row) and answer (column) on all {windows} held-out windows", _confusion(known))
+
+
+def served(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Say in one line for each device which model serves, and why."""
+    lines = []
+    for device, summary in summaries.items():
+        model, compared = summary["model"], summary["compared"] or {}
+        if model:
+            why = compared.get("why") or "it is the only one"
+            lines.append(f"{device} serves the {name_of(model)}. {why}")
+    return lines
 
 
 def beside(console: Console, outcomes: Sequence[Outcome]) -> None:
@@ -126,8 +133,14 @@ def _timed(snapshot: Snapshot) -> str:
 
 
 def _line(snapshot: Snapshot) -> str:
-    devices = ", ".join(f"{device.name} {device.state}" for device in snapshot.devices) or "no device yet"
+    devices = ", ".join(f"{device.name} {_doing(device, snapshot)}" for device in snapshot.devices) or "no device yet"
     return f"{snapshot.headline} | {devices}"
+
+
+def _doing(device: Device, snapshot: Snapshot) -> str:
+    """Say what a device does; after the last round it still exports, checks and compares its models."""
+    is_choosing = snapshot.status == "finished" and device.state not in ("finished", "offline")
+    return device.detail or "choosing its model" if is_choosing else device.state
 
 
 def _rounds(rounds: Sequence[dict[str, Any]]) -> Table:

@@ -11,6 +11,9 @@ import numpy as np
 from exchange import Outcome
 from gaitway.tasks.classification import f1_per_class
 
+MAX_LOSS = 5.0
+"""Points of macro-F1: what the choice may cost on the very windows that it was made by."""
+
 
 class ClassScore(NamedTuple):
     """A class and its F1, between 0 and 1."""
@@ -38,6 +41,19 @@ def shortfalls(summaries: dict[str, dict[str, Any]], min_f1: float, logs: Path) 
         for device, summary in summaries.items()
         if (words := _shortfall(summary, min_f1))
     ]
+
+
+def worse_choices(summaries: dict[str, dict[str, Any]]) -> list[str]:
+    """Say which devices serve a model that scores over `MAX_LOSS` points less than one that they hold."""
+    found = []
+    for device, summary in summaries.items():
+        rows = (summary["compared"] or {}).get("models", [])
+        used = next((row["score"] for row in rows if row["in_use"]), None)
+        best = max((row for row in rows if row["score"] is not None), key=lambda row: row["score"], default=None)
+        if best is not None and used is not None and 100 * (best["score"] - used) > MAX_LOSS:
+            scores = f"macro-F1 {100 * used:.1f}, and its {best['name']} has {100 * best['score']:.1f}"
+            found.append(f"{device} serves a worse model than it holds: {scores} on the same windows")
+    return found
 
 
 def outcome_shortfalls(outcomes: Sequence[Outcome], min_f1: float, logs: Path) -> list[str]:

@@ -154,7 +154,7 @@ def _left_alone(store: StateStore) -> list[str]:
 
 
 _WHY = {
-    "kept": "is not shown to be better than its present one",
+    "kept": "works, but another one is expected to be better",
     "refused": "is worse than its present one",
     "failed": "does not work",
     "undecided": "could not be checked, neither here nor by the server's score",

@@ -13,7 +13,6 @@ from edge_agent.config.settings import Config
 from edge_agent.status import collected_windows, describe_device, summary
 from edge_agent.storage.data_folder import is_locked
 from edge_agent.storage.state_store import StateStore
-from edge_agent.training.comparison import STRETCHES
 from federation.protocol.messages import DEFAULT_METRIC
 from gaitway.tasks import metric_of
 from gaitway.terminal import Console
@@ -34,8 +33,8 @@ def status(
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print(_table(found))
     if found["compared"]:
-        heads = any("head" in row for row in found["compared"]["models"])
-        console.print((_compared_heads if heads else _compared)(found["compared"]))
+        console.print(_compared(found["compared"]))
+        console.print(f"{found['compared']['why']}.", markup=False, highlight=False, soft_wrap=True)
     model = found["model"]
     console.print("no model yet" if model is None else f"model: {model['path']}", soft_wrap=True, highlight=False)
     for line in found["adoption"]:
@@ -50,33 +49,17 @@ def _look(config: Config, store: StateStore) -> dict[str, Any]:
 
 
 def _compared(found: dict[str, Any]) -> Table:
-    """Show the present, the personal and the global model beside each other."""
-    examples = f"{found['windows']} holdout examples, {found['stretches']} {found.get('unit', STRETCHES)}"
-    table = Table(title=f"models on the same {examples}", title_justify="left")
-    label = metric_of(found.get("metric", DEFAULT_METRIC)).label
-    for heading in ("in use", "model", "round", label, "better on", "worse on", "p"):
+    """Show the models that the device chooses among, on the same examples."""
+    table = Table(title=f"models on the same {found['windows']} held-out {found['noun']}", title_justify="left")
+    metric = metric_of(found.get("metric", DEFAULT_METRIC))
+    for heading in ("in use", "model", metric.label, "expected gain"):
         table.add_column(heading, justify="left" if heading in ("in use", "model") else "right")
     for row in found["models"]:
         score = "–" if row["score"] is None else f"{row['score']:.3f}"
-        against = (str(row["better"]), str(row["worse"]), f"{row['p']:.3f}") if "p" in row else ("–",) * 3
-        table.add_row("yes" if row["in_use"] else "", row["source"], str(row["round"]), score, *against)
-    for source in {"personalized", "global"} - {row["source"] for row in found["models"]}:
-        table.add_row("", source, "none yet", *("–",) * 4)
-    return table
-
-
-def _compared_heads(found: dict[str, Any]) -> Table:
-    """Show the heads that the device chooses among beside each other."""
-    examples = f"{found['windows']} holdout windows, {found['stretches']} {found['unit']}"
-    table = Table(title=f"heads on the same {examples}", title_justify="left")
-    label = metric_of(found["metric"]).label
-    for heading in ("in use", "model", label, "right more often", "standard error"):
-        table.add_column(heading, justify="left" if heading in ("in use", "model") else "right")
-    for row in found["models"]:
-        score = "–" if row["score"] is None else f"{row['score']:.3f}"
-        gain, error = (row.get(name) for name in ("gain", "standard_error"))
-        paired = ("–" if gain is None else f"{100 * gain:+.1f} %", "–" if error is None else f"{100 * error:.1f} %")
-        table.add_row("yes" if row["in_use"] else "", row["name"], score, *paired)
+        gain = row.get("gain")
+        table.add_row(
+            "yes" if row["in_use"] else "", row["name"], score, "–" if gain is None else metric.difference_text(gain)
+        )
     return table
 
 

@@ -32,8 +32,8 @@ from federation.protocol.messages import DEFAULT_METRIC, AdoptionReport, BlobPoi
 from federation.seeds import seed_for
 
 MAX_BACKOFF_S = 60.0
-MAX_CANDIDATES = 3
-"""Trained rounds whose models wait to be exported; of more, the oldest goes."""
+MAX_CANDIDATES = 1
+"""Trained rounds whose models wait to be exported; a newer one replaces them."""
 
 
 def begin(transition: Transition, work: PendingWork) -> None:

@@ -212,7 +212,7 @@ def incompatibility(plan: Plan, model: str | None) -> str:
 
 def leaves_model(plan: Plan) -> bool:
     """Whether a round that a device has trained gives it a model of its own, to be exported and judged."""
-    return not plan.rollout.used and task_of(plan.task).is_served
+    return plan.rollout.allows_own and task_of(plan.task).is_served
 
 
 def identity(a: Announcement, model: str | None) -> str:

@@ -111,9 +111,9 @@ def evaluate(
     if not (candidates[0].folder / MODEL).is_file():
         return _no_candidate(candidates[0].folder, asked)
     checked = [check(each, asked.server_score, windows, threads) for each in candidates]
-    now = run_again(present, windows, threads)
     if asked.release:
-        return _released(checked[0], asked, windows, present, now)
+        return _released(checked[0], asked, windows, present, _shared_of(present, others), threads)
+    now = run_again(present, windows, threads)
     held = [run for run in (now, *(run_again(each, windows, threads) for each in others)) if run]
     checked = _with_unknown(checked, held)
     choice = choose([each.run for each in checked if each.run and each.answer is None], held, windows, rules)
@@ -154,10 +154,15 @@ def _with_unknown(checked: Sequence[Checked], held: Sequence[ModelEvaluation]) -
     ]
 
 
+def _shared_of(present: Model | None, others: Sequence[Model]) -> Model | None:
+    """Return the model that a released one is compared with: not one of the device's own, which may be better."""
+    return next((each for each in (present, *others) if each and each["source"] == "global"), present)
+
+
 def _released(
-    mine: Checked, asked: Evaluate, windows: Windows, present: Model | None, now: ModelEvaluation | None
+    mine: Checked, asked: Evaluate, windows: Windows, present: Model | None, shared: Model | None, threads: int
 ) -> Verdict:
-    answer, why = mine.answer or "failed", mine.why
+    answer, why, now = mine.answer or "failed", mine.why, run_again(shared, windows, threads)
     if mine.run is not None and mine.is_unknown and present is None:
         answer, why = "adopted", f"{why}, and there is no model yet, so it is used unchecked"
     elif mine.run is not None and mine.answer is None:

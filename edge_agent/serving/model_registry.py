@@ -115,9 +115,10 @@ class ModelRegistry:
         return [{**one, "adopted": one["sha256"] == used, "whole": Path(one["path"]).is_file()} for one in noted]
 
     def others(self) -> list[dict[str, Any]]:
-        """Describe the models that were judged last and are not the present one; none that was released."""
+        """Describe the models that were judged last and are not the present one; of releases only the present one's."""
         now = self.present()
-        noted = [model for name in LAST_JUDGED if (model := self._read(name)) and "rollout" not in model]
+        release = now.get("rollout") if now else None
+        noted = [model for name in LAST_JUDGED if (model := self._read(name)) and model.get("rollout") == release]
         return [model for model in noted if _is_whole(model) and (now is None or model["sha256"] != now["sha256"])]
 
     def compared(self) -> dict[str, Any] | None:
@@ -151,6 +152,8 @@ class ModelRegistry:
                 model |= self._place(verdict.folder, verdict.round, model["source"])
             if verdict.release:
                 model["rollout"] = verdict.release
+            elif before and "rollout" in before:  # an own model in the place of that release goes with it
+                model["rollout"] = before["rollout"]
             if last:
                 pairs[model["source"]] = json.dumps(model)
             if verdict.good:

@@ -219,7 +219,8 @@ def train(context: TrainingRuntime) -> Client:
         context.save(own, job.out, job.round)
         if is_comparable(context):
             shared = context.shared_model(client)
-            context.save(shared, job.out / GLOBAL, job.round - 1)
+            if not job.plan.rollout.used:
+                context.save(shared, job.out / GLOBAL, job.round - 1)
             context.save(context.midway_model(shared, own), job.out / MIDWAY, job.round)
     emit(event="trained")
     return trained.client

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -52,6 +53,12 @@ class RolloutSettings(Strict):
     )
     halt_share: float = Field(default=0.1, gt=0, le=1, description="halted when so many of the answers are failures,")
     halt_devices: int = Field(default=2, ge=1, le=10**9, description="and at least so many devices have failed")
+    own_models: bool = Field(
+        default=False,
+        # left out where it is false, so that devices of a version without it go on
+        exclude_if=operator.not_,
+        description="devices may serve a model of their own where it is expected to do better than the released one",
+    )
 
     def share_of(self, wave: int) -> float:
         """Return the share of the devices that a wave has reached; a wave of groups leaves it as it was before."""
@@ -64,8 +71,13 @@ class RolloutSettings(Strict):
 
     @property
     def used(self) -> bool:
-        """Whether devices use what is released to them, and nothing else."""
+        """Whether devices use what is released to them, and no other shared model."""
         return self.mode != "off"
+
+    @property
+    def allows_own(self) -> bool:
+        """Whether devices may serve a model that they trained themselves."""
+        return self.mode == "off" or self.own_models
 
 
 class PromotionSettings(Strict):

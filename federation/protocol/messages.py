@@ -297,9 +297,9 @@ class ReleaseReport(ScoredMessage):
 class AdoptionReport(ScoredMessage):
     """A device's last judgement of a model that it might have used. It is repeated with every status.
 
-    `adopted`: it uses the model. `kept`: the model works, but is not shown to be better than the present one, which
-    stays. `refused`: it is shown to be worse. `failed`: it does not work. `undecided`: the device cannot check it, and
-    nobody else could; the present model stays.
+    `adopted`: it uses the model. `kept`: the model works, but the device is expected to do better with another one.
+    `refused`: a released model is shown to be worse than the present one. `failed`: it does not work. `undecided`: the
+    device cannot check it, and nobody else could; the present model stays.
     """
 
     instance: Instance

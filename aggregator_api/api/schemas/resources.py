@@ -251,8 +251,8 @@ class Adoption(View):
 
     source: Literal["personalized", "global"] = Field(description="its own of the round, or the one that came of it")
     answer: AdoptionAnswer = Field(
-        description="kept: it is not shown to be better than the present one, which stays; failed: it does not work "
-        "there; undecided: nobody could check it"
+        description="kept: it works, but another one is expected to do better; failed: it does not work there; "
+        "undecided: nobody could check it"
     )
     metric: str = Field(description="the primary metric of the plan's task")
     score: float | None = Field(description="of the metric, on the device's own holdout")

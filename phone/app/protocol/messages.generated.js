@@ -265,6 +265,7 @@ export const groupWave = object({
  * @property {number} wave_timeout_s
  * @property {number} halt_share
  * @property {number} halt_devices
+ * @property {boolean} own_models
  */
 /** @type {import("./checks.js").Check<RolloutSettings>} */
 export const rolloutSettings = object({
@@ -275,6 +276,7 @@ export const rolloutSettings = object({
   wave_timeout_s: or(number({ min: 0, max: 32_000_000 }), 86_400),
   halt_share: or(number({ max: 1, above: 0 }), 0.1),
   halt_devices: or(whole(1, 1_000_000_000), 2),
+  own_models: or(flag, false),
 }, { others: true });
 
 /**

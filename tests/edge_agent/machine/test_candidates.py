@@ -42,18 +42,17 @@ def jobs(device: Device) -> list[tuple[str, int]]:
     return [(job.kind, job.round) for job in device.asked(StartJob)]
 
 
-def second_round_trained() -> Device:
-    """Round 2 began while round 1's model was exported, and has been trained, exported and judged."""
+def second_round_lost() -> Device:
+    """Round 2 began while round 1's model was exported, and nothing came of it."""
     device = uploading().announced(2, "b")
     assert "its model is exported later" in device.asked(StopJob)[0].reason
-    device.on(BlobFetched(B), TrainingFinished(2, "u2"), CandidateReady(2, "train"))
-    return device.on(CandidateEvaluated(2, "train", "kept", "not better", with_global=True))
+    device.agent = replace(device.agent, judged_global=B)
+    return device.on(BlobFetched(B), JobFailed(2, "train", "a broken broadcast", final=True))
 
 
 def test_a_candidate_that_lost_to_the_next_round_is_exported_and_judged_after_it() -> None:
-    device = second_round_trained()
-    assert device.asked(ForgetCandidate) == [ForgetCandidate(2)]
-    assert jobs(device) == [("export", 1)]
+    device = second_round_lost()
+    assert jobs(device) == [("train", 2), ("export", 1)]
     assert not device.asked(FetchBlob)  # its checkpoint is here
     device.on(CandidateReady(1, "export"))
     assert device.asked(Evaluate) == [Evaluate(1, "export")]
@@ -65,35 +64,23 @@ def test_a_candidate_that_lost_to_the_next_round_is_exported_and_judged_after_it
     assert not jobs(device.on(Announced(announcement(2, "waiting", "b"))))
 
 
-def test_a_round_interrupts_the_later_export_too_and_it_still_is_not_lost() -> None:
-    device = second_round_trained().announced(3, "c")
+def test_a_round_interrupts_the_later_export_too_and_its_own_model_takes_its_place() -> None:
+    device = second_round_lost().announced(3, "c")
     assert device.asked(StopJob)
-    device.on(BlobFetched(C), TrainingFinished(3, "u3"), CandidateReady(3, "train"))
-    device.on(CandidateEvaluated(3, "train", "refused", "worse", with_global=True))
-    assert jobs(device) == [("export", 1)]
-
-
-def test_of_many_rounds_without_time_to_export_the_newest_three_wait_and_the_newest_is_first() -> None:
-    device = uploading()
-    for number in range(2, 6):
-        device.announced(number, "b").on(BlobFetched(B), TrainingFinished(number, f"u{number}"))
-    assert [one.round for one in device.agent.candidates] == [3, 4, 5]
-    assert device.asked(ForgetCandidate) == [ForgetCandidate(2)]
-    device.agent = replace(device.agent, judged_global=B)
-    device.on(JobFailed(5, "train", "no parity"))
-    assert device.asked(ForgetCandidate) == [ForgetCandidate(5)]
-    assert jobs(device) == [("export", 4)]
+    device.on(BlobFetched(C), TrainingFinished(3, "u3"))
+    assert device.asked(ForgetCandidate) == [ForgetCandidate(1)]
+    assert [one.round for one in device.agent.candidates] == [3]
 
 
 def test_an_export_that_fails_later_is_said_and_not_repeated() -> None:
-    device = second_round_trained().on(JobFailed(1, "export", "no parity"))
+    device = second_round_lost().on(JobFailed(1, "export", "no parity"))
     assert device.asked(ForgetCandidate) == [ForgetCandidate(1)]
     assert [command.report.answer for command in device.asked(SaveAdoptionReport)] == ["failed"]
     assert not jobs(device)
 
 
 def test_the_last_global_model_comes_first_and_the_device_stays_until_its_own_was_judged() -> None:
-    agent = replace(second_round_trained().agent, work=None)  # as a restart leaves it
+    agent = replace(second_round_lost().agent, work=None)  # as a restart leaves it
     device = Device(agent, until="finished").on(Announced(announcement(2, "finished", "c")))
     assert device.asked(FetchBlob)
     device.on(BlobFetched(C), CandidateReady(2, "adopt"))

@@ -149,6 +149,20 @@ def test_a_withdrawn_release_is_left_however_good_it_is_and_is_no_choice_any_mor
     assert all("rollout" not in other for other in shelf.registry.others())
 
 
+def test_an_own_model_in_the_place_of_a_release_is_compared_with_it_and_goes_with_it(shelf: Shelf) -> None:
+    assert shelf.commits(HALF, 1, "adopt", release=7) == "adopted"
+    assert shelf.commits(PERFECT, 2) == "adopted"  # as the plan's rollout.own_models allows
+    assert shelf.used == ("personalized", 2)
+    # the next release is no worse than the one before, although the device's own model is better than both
+    verdict = shelf.judged(HALF, 3, "adopt", release=8)
+    assert (verdict.answer, "it is no worse" in verdict.reason) == ("adopted", True)
+    present = shelf.registry.present()
+    assert present is not None
+    assert present["rollout"] == 7
+    shelf.registry.revoke(7)
+    assert shelf.used is None
+
+
 def test_a_verdict_against_a_model_that_is_not_used_any_more_does_not_count(shelf: Shelf) -> None:
     shelf.commits(HALF, 1)
     shelf.commits(PERFECT, 2, "adopt", release=7)

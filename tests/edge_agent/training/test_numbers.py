@@ -9,7 +9,7 @@ import pytest
 
 from edge_agent.config.sensors import WindowsSection
 from edge_agent.errors import LabelError
-from edge_agent.serving.model_runs import ExampleKind
+from edge_agent.serving.model_runs import ExampleKind, Windows
 from edge_agent.storage.labels import vocabulary
 from edge_agent.storage.repair import FILE_NAME, open_checked
 from edge_agent.storage.window_store import SUSPECT, WindowStore
@@ -56,7 +56,7 @@ def test_neighbours_err_together_whatever_their_numbers(store: WindowStore) -> N
     plan = learning_numbers()
     windows = read_split(store, "me", SETTINGS, plan).labelled
     assert len(np.unique(windows.targets)) == 24
-    groups = ExampleKind.of(plan, "windows").groups(windows)
+    groups = Windows.of(windows, None, ExampleKind.of(plan, "windows"), plan.labels).groups
     assert len(groups) <= 30 * 2.56 / STRETCH_S + 2
 
 
