@@ -242,6 +242,8 @@ def _type(field: Schema) -> str:
             return f"({inner})[]" if "|" in inner else f"{inner}[]"
         case {"type": "object", "additionalProperties": dict(values)}:
             return f"Record<string, {_type(values)}>"
+        case {"type": "object", "patternProperties": dict(values)}:
+            return f"Record<string, {' | '.join(map(_type, values.values()))}>"
         case {"type": "object"}:
             return "Record<string, any>"
         case {"format": "base64url"}:
@@ -302,6 +304,9 @@ def _expression(field: Schema) -> str:
             return f"list({_expression(items)}, {_number(field.get('maxItems', 'MESSAGE_BYTES'))}{_min_items(field)})"
         case {"type": "object", "additionalProperties": dict(values)}:
             return f"record({_expression(values)}, {_number(field.get('maxProperties', 'MESSAGE_BYTES'))})"
+        case {"type": "object", "patternProperties": dict(values)}:
+            ((pattern, each),) = values.items()
+            return f"record({_expression(each)}, {_number(field['maxProperties'])}, /{pattern}/)"
         case {"type": "object"}:
             return "anyObject"
         case {"type": "boolean"}:

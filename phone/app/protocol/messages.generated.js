@@ -395,6 +395,7 @@ export const versionScore = object({
  * @property {number} size
  * @property {string} url
  * @property {VersionScore | null} score
+ * @property {Record<string, number[]>} gains
  */
 /** @type {import("./checks.js").Check<BlobPointer>} */
 export const blobPointer = object({
@@ -402,6 +403,7 @@ export const blobPointer = object({
   size: whole(0, 17_179_869_184),
   url: text(1_024),
   score: orNull(versionScore),
+  gains: or(record(list(whole(-Number.MAX_SAFE_INTEGER, Number.MAX_SAFE_INTEGER), 203, 3), 8, /^[a-z][a-z_]{0,39}$/), {}),
 });
 
 /**
@@ -621,4 +623,5 @@ export const offer = object({
  * @property {string} nonce
  * @property {number} created
  * @property {Record<string, number>} [metrics]
+ * @property {Record<string, number[]>} [gains]
  */

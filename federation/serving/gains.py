@@ -1,0 +1,65 @@
+"""How much models gain over the shared one on a federation's devices: reports, and their sums for each version.
+
+A report is `preference.Evidence.report`. Reports add, so one check fits both a device's report and a version's sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from federation.serving.heads import ADAPTED, PERSONALIZED, PERSONALIZED_ANY_ORIENTATION, SHARED_ANY_ORIENTATION
+from federation.serving.preference import MAX_GAIN, MIDWAY, PERSONAL, STEPS
+
+Gains = Mapping[str, Sequence[int]]
+"""By candidate, a `preference.GainSums`."""
+
+MODELS = (PERSONAL, MIDWAY)
+"""The candidates of federations with rounds."""
+HEADS = (SHARED_ANY_ORIENTATION, ADAPTED, PERSONALIZED, PERSONALIZED_ANY_ORIENTATION, "network")
+"""The candidates of continuous federations."""
+MAX_CLASSES = 100
+"""Devices of federations with more classes report no gains: three pointers with such sums fit into an announcement."""
+MAX_NUMBER = round(STEPS * MAX_GAIN)
+"""No number of one device's report is larger."""
+_MAX_SQUARE = round(STEPS * MAX_GAIN**2)
+_MAX_DEVICES = 2**31 - 1
+
+
+def length(classes: int) -> int:
+    """Return how many numbers a report has."""
+    return 3 + 2 * classes
+
+
+def checked(sums: Sequence[int]) -> Sequence[int]:
+    """Return the sums of as many reports as their first number says.
+
+    Raises:
+        ValueError: if no reports of so many devices add up to them.
+    """
+    if len(sums) < 3 or len(sums) % 2 == 0:
+        raise ValueError(f"{len(sums)} numbers came; gains have a count, two sums, and two numbers per class")
+    devices, total, square = sums[:3]
+    if not 0 <= devices <= _MAX_DEVICES:
+        raise ValueError(f"gains of {devices} devices came")
+    if abs(total) > devices * MAX_NUMBER or abs(square) > devices * _MAX_SQUARE:
+        raise ValueError(f"gains of {devices} devices don't add up to {total} and {square}")
+    for count, gain in zip(sums[3::2], sums[4::2], strict=True):
+        if not 0 <= count <= devices or abs(gain) > count * MAX_NUMBER:
+            raise ValueError(f"a class's gain of {gain} can't come from {count} of {devices} devices")
+    return sums
+
+
+def fitting(reports: Gains, classes: int, *, is_continuous: bool) -> dict[str, list[int]]:
+    """Return what of a device's reports, or of a version's sums, can be of this federation, and of any device."""
+    known = HEADS if is_continuous else MODELS
+    return {name: list(reports[name]) for name in known if len(reports.get(name, ())) == length(classes)}
+
+
+def added(reports: Iterable[Gains]) -> dict[str, list[int]]:
+    """Add up reports whose lengths fit each other; candidates without any are left out."""
+    found: dict[str, list[int]] = {}
+    for report in reports:
+        for name, sums in report.items():
+            before = found.get(name, [0] * len(sums))
+            found[name] = [one + other for one, other in zip(before, sums, strict=True)]
+    return {name: sums for name, sums in found.items() if sums[0]}
