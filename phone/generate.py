@@ -30,6 +30,7 @@ from federation.methods.fedproto import FedProto
 from federation.methods.scaffold import Scaffold
 from federation.protocol import messages
 from federation.secure_sums import messages as sums
+from federation.serving import gains
 from gaitway.label_text import SPELLED_OUT
 from phone import APP
 
@@ -187,6 +188,10 @@ def _constants() -> Iterator[str]:
     rows = "".join(f"  {name}: {json.dumps(groups)},\n" for name, groups in _sum_groups().items())
     kind = "@type {Record<string, readonly string[]>}"
     yield f"/** {words}\n * {kind} */\nexport const SUM_GROUPS = {{\n{rows}}};\n"
+    yield "/** The segments of a sum behind those of the method (federation/serving/gains.py). */\n"
+    values = {"candidates": list(gains.MODELS), "maxNumber": gains.MAX_NUMBER, "maxClasses": gains.MAX_CLASSES}
+    written = ", ".join(f"{name}: {_json(value)}" for name, value in values.items())
+    yield f"export const GAINS = {{ {written} }};\n"
     for name, text in PATTERNS.items():
         yield f"export const {name} = /{_pattern_of(text)}/;\n"
     yield "\n"

@@ -206,7 +206,7 @@ def train(context: TrainingRuntime) -> Client:
     }
     sent = context.sent(trained, residual)
     if job.plan.secure.is_on:
-        record["sum"] = context.write_summand(trained, steps, job.out / UPDATE)
+        record["sum"] = context.write_summand(trained, steps, job.out / UPDATE, record["gains"])
     else:
         write_file(job.out / UPDATE, sent.upload)
     write_file(job.out / CLIENT_STATE, sent.client)

@@ -6,6 +6,7 @@ A report is `preference.Evidence.report`. Reports add, so one check fits both a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from federation.serving.heads import ADAPTED, PERSONALIZED, PERSONALIZED_ANY_ORIENTATION, SHARED_ANY_ORIENTATION
 from federation.serving.preference import MAX_GAIN, MIDWAY, PERSONAL, STEPS
@@ -49,10 +50,20 @@ def checked(sums: Sequence[int]) -> Sequence[int]:
     return sums
 
 
-def fitting(reports: Gains, classes: int, *, is_continuous: bool) -> dict[str, list[int]]:
-    """Return what of a device's reports, or of a version's sums, can be of this federation, and of any device."""
+def fitting(reports: Gains, classes: int, *, is_continuous: bool) -> dict[str, Sequence[int]]:
+    """Return the reports of candidates and classes that the federation has."""
     known = HEADS if is_continuous else MODELS
-    return {name: list(reports[name]) for name in known if len(reports.get(name, ())) == length(classes)}
+    return {name: reports[name] for name in known if len(reports.get(name, ())) == length(classes)}
+
+
+def plausible(sums: Gains, devices: int) -> dict[str, Sequence[int]]:
+    """Return those sums that reports of so many devices at most can add up to."""
+    found = {}
+    for name, numbers in sums.items():
+        with suppress(ValueError):
+            if checked(numbers)[0] <= devices:
+                found[name] = numbers
+    return found
 
 
 def added(reports: Iterable[Gains]) -> dict[str, list[int]]:
