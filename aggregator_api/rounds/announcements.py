@@ -44,7 +44,7 @@ from federation.protocol.messages import (
 )
 from federation.protocol.signing import Kind
 from federation.rounds.server_round import RoundPhase
-from federation.serving.gains import Gains
+from federation.serving.gains import Gains, published
 
 _STATE_OF_PHASE = {
     RoundPhase.ANNOUNCED: "waiting",  # its broadcasts are still being written
@@ -209,7 +209,7 @@ def _pointer_to(sha256: str | None, size: int | None) -> BlobPointer | None:
 
 def pointer(sha256: str, size: int, score: VersionScore | None, gains: Gains | None = None) -> BlobPointer:
     """Point to a broadcast's blob; `score` and `gains` are of the version that it is of."""
-    values = {"sha256": sha256, "size": size, "url": f"/v1/blobs/{sha256}", "score": score, "gains": gains or {}}
+    values = {"sha256": sha256, "size": size, "url": f"/v1/blobs/{sha256}", "score": score, "gains": published(gains)}
     return BlobPointer.model_validate(values)
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 
 from federation.serving.heads import ADAPTED, PERSONALIZED, PERSONALIZED_ANY_ORIENTATION, SHARED_ANY_ORIENTATION
-from federation.serving.preference import MAX_GAIN, MIDWAY, PERSONAL, STEPS
+from federation.serving.preference import MAX_GAIN, MIDWAY, MIN_DEVICES, PERSONAL, STEPS
 
 Gains = Mapping[str, Sequence[int]]
 """By candidate, a `preference.GainSums`."""
@@ -54,6 +55,20 @@ def fitting(reports: Gains, classes: int, *, is_continuous: bool) -> dict[str, S
     """Return the reports of candidates and classes that the federation has."""
     known = HEADS if is_continuous else MODELS
     return {name: reports[name] for name in known if len(reports.get(name, ())) == length(classes)}
+
+
+def published(sums: Gains | None) -> dict[str, list[int]]:
+    """Return what of a version's sums devices are told: nothing that is of fewer than `MIN_DEVICES` devices.
+
+    Nobody would go by it, and it would tell much of each of them.
+    """
+    found = {}
+    for name, numbers in (sums or {}).items():
+        if numbers[0] >= MIN_DEVICES:
+            pairs = zip(numbers[3::2], numbers[4::2], strict=True)
+            by_class = [pair if pair[0] >= MIN_DEVICES else (0, 0) for pair in pairs]
+            found[name] = [*numbers[:3], *chain.from_iterable(by_class)]
+    return found
 
 
 def plausible(sums: Gains, devices: int) -> dict[str, Sequence[int]]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from federation.protocol.messages import BlobPointer
-from federation.serving.gains import added, checked, fitting, length, plausible
+from federation.serving.gains import added, checked, fitting, length, plausible, published
 from federation.serving.preference import Evidence, Prior
 from tests.federation.protocol.test_protocol import POINTER, manifest
 
@@ -51,6 +51,12 @@ def test_only_candidates_and_classes_of_the_federation_fit() -> None:
     given_ = {"midway": report, "network": report, "personalized": report[:-2], "adapted": report}
     assert fitting(given_, 2, is_continuous=False) == {"midway": report}
     assert fitting(given_, 2, is_continuous=True) == {"adapted": report, "network": report}
+
+
+def test_devices_are_told_no_sum_of_fewer_than_ten() -> None:
+    sums = {"midway": [9, 5, 2, 9, 5], "personalized": [10, 50, 3, 10, 40, 9, 45]}
+    assert published(sums) == {"personalized": [10, 50, 3, 10, 40, 0, 0]}
+    assert published(None) == {}
 
 
 def test_impossible_sums_are_told() -> None:
