@@ -225,6 +225,7 @@ def manifest_of(
         nonce=secrets.token_hex(8),
         created=time.time(),
         metrics=result["metrics"],
+        gains=result.get("gains", {}),
     )
 
 

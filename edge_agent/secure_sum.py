@@ -270,7 +270,7 @@ def _manifest(described: UpdateManifest, message: ToServer) -> UpdateManifest:
     changed = {
         "update_id": message_id(described.round, part, described.client, sha256),
         "sum": part,
-        **{"examples": 0, "steps": 0, "class_counts": None, "metrics": {}},
+        **{"examples": 0, "steps": 0, "class_counts": None, "metrics": {}, "gains": {}},
         **{"precision": "lossless", "compression": "none"},
         **{"size": len(data), "sha256": sha256, "nonce": secrets.token_hex(8), "created": time.time()},
     }

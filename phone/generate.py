@@ -30,6 +30,7 @@ from federation.methods.fedproto import FedProto
 from federation.methods.scaffold import Scaffold
 from federation.protocol import messages
 from federation.secure_sums import messages as sums
+from federation.serving import gains
 from gaitway.label_text import SPELLED_OUT
 from phone import APP
 
@@ -187,6 +188,10 @@ def _constants() -> Iterator[str]:
     rows = "".join(f"  {name}: {json.dumps(groups)},\n" for name, groups in _sum_groups().items())
     kind = "@type {Record<string, readonly string[]>}"
     yield f"/** {words}\n * {kind} */\nexport const SUM_GROUPS = {{\n{rows}}};\n"
+    yield "/** The segments of a sum behind those of the method (federation/serving/gains.py). */\n"
+    values = {"candidates": list(gains.MODELS), "maxNumber": gains.MAX_NUMBER, "maxClasses": gains.MAX_CLASSES}
+    written = ", ".join(f"{name}: {_json(value)}" for name, value in values.items())
+    yield f"export const GAINS = {{ {written} }};\n"
     for name, text in PATTERNS.items():
         yield f"export const {name} = /{_pattern_of(text)}/;\n"
     yield "\n"
@@ -242,6 +247,8 @@ def _type(field: Schema) -> str:
             return f"({inner})[]" if "|" in inner else f"{inner}[]"
         case {"type": "object", "additionalProperties": dict(values)}:
             return f"Record<string, {_type(values)}>"
+        case {"type": "object", "patternProperties": dict(values)}:
+            return f"Record<string, {' | '.join(map(_type, values.values()))}>"
         case {"type": "object"}:
             return "Record<string, any>"
         case {"format": "base64url"}:
@@ -302,6 +309,9 @@ def _expression(field: Schema) -> str:
             return f"list({_expression(items)}, {_number(field.get('maxItems', 'MESSAGE_BYTES'))}{_min_items(field)})"
         case {"type": "object", "additionalProperties": dict(values)}:
             return f"record({_expression(values)}, {_number(field.get('maxProperties', 'MESSAGE_BYTES'))})"
+        case {"type": "object", "patternProperties": dict(values)}:
+            ((pattern, each),) = values.items()
+            return f"record({_expression(each)}, {_number(field['maxProperties'])}, /{pattern}/)"
         case {"type": "object"}:
             return "anyObject"
         case {"type": "boolean"}:

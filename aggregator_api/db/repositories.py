@@ -46,6 +46,7 @@ from aggregator_api.errors import ConflictError, NotFoundError
 from federation.logs import about
 from federation.rounds.progress import Progress
 from federation.rounds.server_round import ClientStatus, Round, RoundPhase
+from federation.serving.gains import Gains
 
 log = logging.getLogger(__name__)
 
@@ -319,7 +320,14 @@ def federations_training_from(session: Session, sha256: str) -> list[str]:
     return sorted({*session.scalars(base), *session.scalars(own.distinct())})
 
 
-def add_version(session: Session, federation: FederationRow, number: int, state: Blob, broadcast: Blob) -> int:
+def add_version(
+    session: Session,
+    federation: FederationRow,
+    number: int,
+    state: Blob,
+    broadcast: Blob,
+    gains: Gains | None = None,
+) -> int:
     """Write the model that a round made (0: the initial one), and let `latest` move on; `stable` is the first one.
 
     Returns the number of the version.
@@ -332,6 +340,7 @@ def add_version(session: Session, federation: FederationRow, number: int, state:
         broadcast_sha256=broadcast.sha256,
         broadcast_size=broadcast.size,
         created_at=time.time(),
+        gains=dict(gains or {}),
     )
     session.add(version)
     session.flush()

@@ -30,6 +30,7 @@ from federation.aggregation.screening import Screening
 from federation.protocol.messages import UpdateManifest
 from federation.rounds.publication import LastPublication, WaitingChanges
 from federation.rounds.server_round import ClientStatus
+from federation.serving.gains import Gains
 
 _ADD, _ADD_PART = insert(repositories.table_of(ContributionRow)), repositories.ADD_PARTICIPATIONS
 
@@ -41,6 +42,7 @@ class SumChange(NamedTuple):
     examples: int
     sha256: str | None
     replaces: str | None
+    gains: Gains | None = None  # of its models; of what is present alone
 
 
 class Contributed(NamedTuple):
@@ -70,6 +72,7 @@ def replace(session: Session, federation: Named, device: Named, manifest: Update
         "size": blob and blob.size,
         "examples": manifest.examples,
         "class_counts": list(manifest.class_counts) if manifest.class_counts is not None else None,
+        "gains": manifest.gains,
         "received_at": now,
     }
     if row is None:
@@ -129,7 +132,7 @@ def leave(session: Session, device: DeviceRow) -> None:
         session.delete(row)
     else:
         _take_out(row)
-        row.device_id, row.class_counts = None, None
+        row.device_id = None
     session.flush()
     session.expire(device)
 
@@ -183,7 +186,7 @@ def contributed(session: Session, publication: RoundRow) -> Contributed:
         if is_taken:
             changes.append(SumChange(name, row.examples, row.taken_sha256, row.published_sha256))
         if sha256 := row.taken_sha256 if is_taken else row.published_sha256:
-            present.append(SumChange(name, row.examples, sha256, None))
+            present.append(SumChange(name, row.examples, sha256, None, row.gains))
     changes.sort(key=lambda change: (change.client, change.replaces or ""))
     return Contributed(changes, sorted(present, key=lambda part: part.client))
 
@@ -231,7 +234,8 @@ def release(session: Session, publication_id: int) -> None:
 
 def _take_out(row: ContributionRow) -> None:
     row.sha256 = row.size = None
-    row.update_id, row.examples, row.class_counts, row.received_at = "", 0, None, time.time()
+    row.update_id, row.examples, row.received_at = "", 0, time.time()
+    row.class_counts = row.gains = None
     _note_change(row, row.received_at)
 
 

@@ -42,6 +42,7 @@ from federation.rounds.rollout import (
     step,
     wave_size,
 )
+from federation.serving.gains import published
 
 OPEN = (RolloutPhase.ROLLING, RolloutPhase.PAUSED)
 BATCH = 10_000
@@ -278,7 +279,8 @@ def _release(session: Session, federation: FederationRow, row: RolloutRow | None
         return None
     version, sha256 = row.version, row.version.broadcast_sha256
     score = adoptions.score_of(session, federation, version)
-    model = BlobPointer(sha256=sha256, size=version.broadcast_size, url=f"/v1/blobs/{sha256}", score=score)
+    about = {"sha256": sha256, "size": version.broadcast_size, "url": f"/v1/blobs/{sha256}"}
+    model = BlobPointer.model_validate({**about, "score": score, "gains": published(version.gains)})
     return Release(rollout=row.number, version=version.version, round=version.round_number, model=model)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,7 +28,10 @@ from federation.privacy.differential_privacy import aggregated
 from federation.protocol.messages import UpdateManifest
 from federation.records import Tree, Update
 from federation.rounds.server_round import discount
-from federation.secure_sums.summation import emptied, next_state
+from federation.secure_sums.summation import emptied, next_state, summed_gains
+from federation.serving.gains import Gains, added, plausible
+
+log = logging.getLogger(__name__)
 
 Name = TypeVar("Name")
 Thing = TypeVar("Thing")
@@ -56,10 +60,13 @@ class Aggregate(NamedTuple):
     """Of a continuous federation: how many examples a device counts with that has more."""
     excluded: Mapping[str, str] = MappingProxyType({})
     """Of a continuous federation: why nothing of a device is used."""
+    gains: Mapping[str, list[int]] = MappingProxyType({})
+    """How much models gain over the shared one on the devices whose updates are used, in sums."""
 
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` needs, in another process."""
-        return {**self._asdict(), "capped": dict(self.capped), "excluded": dict(self.excluded)}
+        tables = {"capped": dict(self.capped), "excluded": dict(self.excluded), "gains": dict(self.gains)}
+        return {**self._asdict(), **tables}
 
     @classmethod
     def from_json(cls, made: Mapping[str, Any]) -> Aggregate:
@@ -89,7 +96,10 @@ def aggregate(
     new = aggregated(rounds, method, state, _stream(contract, blobs, ordered), draw, past if is_newest else {})
     multiplier = None if rounds.clip_norm is None else rounds.noise_multiplier
     stored = blobs.put(wire.encode(correlated_noise.put_together(*new)))
-    return Aggregate(stored, blobs.put(wire.encode(method.broadcast(new.state, ""))), multiplier)
+    broadcast = blobs.put(wire.encode(method.broadcast(new.state, "")))
+    # a late update counts fully here: its device's gain is as good as another one's
+    gains = added(update.manifest.gains for update in ordered)
+    return Aggregate(stored, broadcast, multiplier, gains=gains)
 
 
 def add_up(contract: Contract, blobs: BlobStore, state_sha256: str, summed: Summed) -> Aggregate:
@@ -105,7 +115,16 @@ def add_up(contract: Contract, blobs: BlobStore, state_sha256: str, summed: Summ
     total = np.frombuffer(summed.total, f"<i{summed.bits // 8}").astype(np.int64)
     state = read_state(blobs, state_sha256)
     before, groups = emptied(state) if summed.is_anew else state, contract.plan.secure.groups
-    return _stored(method, blobs, next_state(method, before, layout, total, summed.devices, groups))
+    new = next_state(method, before, layout, total, summed.devices, groups)
+    return _stored(method, blobs, new)._replace(gains=_gains_in(summed, summed_gains(layout, total, groups)))
+
+
+def _gains_in(summed: Summed, gains: Gains) -> dict[str, list[int]]:
+    """Drop what no reports add up to: a device may add any numbers, and the model is as good without them."""
+    sound = plausible(gains, len(summed.devices))
+    if unsound := sorted(gains.keys() - sound.keys()):
+        log.warning("gains dropped candidates=%s", ",".join(unsound))
+    return added([sound])
 
 
 def publish(contract: Contract, blobs: BlobStore, state_sha256: str, contributed: Contributed) -> Aggregate:
@@ -120,12 +139,14 @@ def publish(contract: Contract, blobs: BlobStore, state_sha256: str, contributed
     def read(change: SumChange) -> Update:
         return _update_of(contract, blobs, change)
 
-    if not needs_all(method, plan.rounds, state):
-        return _stored(method, blobs, method.aggregate(state, prefetch(contributed.changes, read)))
     parts = {part.client: part for part in contributed.present}
+    if not needs_all(method, plan.rounds, state):
+        new = method.aggregate(state, prefetch(contributed.changes, read))
+        return _stored(method, blobs, new)._replace(gains=added(part.gains or {} for part in parts.values()))
     found = combined(method, plan.rounds, plan.training.seed, state, list(parts), lambda client: read(parts[client]))
     capped, excluded = dict(found.screening.capped), dict(found.screening.excluded)
-    return _stored(method, blobs, found.state)._replace(capped=capped, excluded=excluded)
+    used = added(parts[client].gains or {} for client in found.clients)
+    return _stored(method, blobs, found.state)._replace(capped=capped, excluded=excluded, gains=used)
 
 
 def _update_of(contract: Contract, blobs: BlobStore, change: SumChange) -> Update:

@@ -44,6 +44,7 @@ from federation.protocol.messages import (
 )
 from federation.protocol.signing import Kind
 from federation.rounds.server_round import RoundPhase
+from federation.serving.gains import Gains, published
 
 _STATE_OF_PHASE = {
     RoundPhase.ANNOUNCED: "waiting",  # its broadcasts are still being written
@@ -117,7 +118,8 @@ def announcement(
     row, epoch, plan = open_round(session, federation), epochs.current(session), Plan.model_validate(federation.plan)
     continuous = is_continuous(plan.method)
     version = row.base_version if row and not continuous else current_version(session, federation)
-    model = pointer(version.broadcast_sha256, version.broadcast_size, score_of(session, federation, version))
+    score = score_of(session, federation, version)
+    model = pointer(version.broadcast_sha256, version.broadcast_size, score, version.gains)
     return Announcement.model_validate(
         {
             "federation": federation.name,
@@ -163,7 +165,7 @@ def invitations(
         order = orders.get(part.device.name)
         awaited = part.outcome == "waiting" if row.phase == RoundPhase.COLLECTING else order is not None
         if awaited and part.broadcast_sha256 is not None and part.broadcast_size is not None:
-            model = pointer(part.broadcast_sha256, part.broadcast_size, score)
+            model = pointer(part.broadcast_sha256, part.broadcast_size, score, row.base_version.gains)
             said = Invitation(instance=federation.instance, epoch=epoch, round=row.number, model=model, sum=order)
             yield part.device.name, said
 
@@ -205,9 +207,10 @@ def _pointer_to(sha256: str | None, size: int | None) -> BlobPointer | None:
     return None if sha256 is None or size is None else pointer(sha256, size, None)
 
 
-def pointer(sha256: str, size: int, score: VersionScore | None) -> BlobPointer:
-    """Point to a broadcast's blob; `score` is of the version that it is of."""
-    return BlobPointer(sha256=sha256, size=size, url=f"/v1/blobs/{sha256}", score=score)
+def pointer(sha256: str, size: int, score: VersionScore | None, gains: Gains | None = None) -> BlobPointer:
+    """Point to a broadcast's blob; `score` and `gains` are of the version that it is of."""
+    values = {"sha256": sha256, "size": size, "url": f"/v1/blobs/{sha256}", "score": score, "gains": published(gains)}
+    return BlobPointer.model_validate(values)
 
 
 def _number(session: Session, federation: FederationRow, row: RoundRow | None, continuous: bool) -> int:

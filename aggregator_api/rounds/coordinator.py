@@ -347,7 +347,8 @@ class Coordinator:
                 if federation is None or row is None:
                     return  # stopped while it was aggregated: the result is not used
                 settings = self.contract(federation).plan.rounds
-                version = repositories.add_version(session, federation, number, result.state, result.broadcast)
+                made = (result.state, result.broadcast, result.gains)
+                version = repositories.add_version(session, federation, number, *made)
                 if self._in_batches(federation):
                     summed = secure_rounds.summed_devices(session, row)
                     masked_contributions.settle(session, row, version, summed)

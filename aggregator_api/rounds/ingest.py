@@ -41,6 +41,7 @@ from federation.protocol.messages import MESSAGE_BYTES, Acknowledgement, DeviceS
 from federation.protocol.signing import Envelope, unwrap
 from federation.protocol.topics import DeviceTopic
 from federation.rounds.server_round import Action, UpdateArrived
+from federation.serving.gains import fitting
 
 log = logging.getLogger(__name__)
 
@@ -310,6 +311,7 @@ class Ingest:
             federation, device = admission.sender(context, *key[:2], enrolled_only=self._enrolled_only)
             contract = self._coordinator.contract_of(session, federation)
             admission.admit(context, manifest, key, contract)
+            manifest = _with_fitting_gains(manifest, contract, key)
             if contract.keeps_contributions:
                 contributions.replace(session, federation, device, manifest, blob)
                 next_one = receipts.Destination("accepted", federation.last_round + 1)
@@ -437,6 +439,14 @@ def _opened(payload: bytes) -> tuple[Envelope, UpdateManifest | None, str]:
         return envelope, read(UpdateManifest, envelope.body), ""
     except WireError as error:
         return envelope, None, str(error)
+
+
+def _with_fitting_gains(manifest: UpdateManifest, contract: Contract, key: Key) -> UpdateManifest:
+    """Drop gains of other classes or candidates than the federation has: the update itself is as good without them."""
+    fit = fitting(manifest.gains, len(contract.plan.labels), is_continuous=contract.is_continuous)
+    if unfit := sorted(manifest.gains.keys() - fit.keys()):
+        log.warning("gains dropped candidates=%s", ",".join(unfit), extra=_about(key))
+    return manifest.model_copy(update={"gains": fit})
 
 
 def _nonce_of(payload: bytes) -> str:

@@ -35,6 +35,7 @@ from export.program.manifest import Manifest, digest_of
 from export.program.runtime import Arrays, TrainingProgram
 from federation import arrays
 from federation.errors import UpdateError, WireError
+from federation.serving.gains import Gains
 from federation.training.window_changes import ChannelScale
 from federation.wire_format import HEADER_BYTES
 from gaitway.tasks import TaskDefinition, task_of
@@ -189,7 +190,7 @@ class ProgramRuntime(NamedTuple):
         """Return where those tensors of an upload began whose change is sent; only int8 asks for them."""
         return self.program.run("reference", self.broadcast) if self.job.precision == "int8" else {}
 
-    def write_summand(self, trained: TrainedRound, steps: int, path: Path) -> dict[str, Any]:
+    def write_summand(self, trained: TrainedRound, steps: int, path: Path, gains: Gains) -> dict[str, Any]:
         """Refuse: how an update becomes whole numbers is a method's, which needs torch.
 
         Raises:

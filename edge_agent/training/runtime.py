@@ -19,6 +19,7 @@ from edge_agent.training.job import Job
 from edge_agent.training.local_data import LocalData
 from edge_agent.training.processor import Placement
 from edge_agent.training.round_budget import RoundBudget
+from federation.serving.gains import Gains
 from gaitway.tasks import Soundness
 
 Client = Any
@@ -107,7 +108,7 @@ class TrainingRuntime(Protocol):
     def sent(self, trained: TrainedRound, residual: Any) -> SentUpload:
         """Write what travels, as the job's precision and compression have it, and what is kept."""
 
-    def write_summand(self, trained: TrainedRound, steps: int, path: Path) -> dict[str, Any]:
+    def write_summand(self, trained: TrainedRound, steps: int, path: Path, gains: Gains) -> dict[str, Any]:
         """Write what the device adds to the round's secure sum, as whole numbers; return what they mean."""
 
     def is_trained(self) -> bool:

@@ -9,14 +9,18 @@ from edge_agent.storage.files import write_file
 from federation.plan import Plan
 from federation.records import Client, Tree, Update
 from federation.secure_sums.summation import encoded, layout_of
+from federation.serving.gains import Gains
 from federation.training.local_round import Setup
 
 
 def write_numbers(
-    path: Path, setup: Setup, initial: Client, plan: Plan, update: Update, broadcast: Tree
+    path: Path, setup: Setup, initial: Client, plan: Plan, update: Update, broadcast: Tree, gains: Gains
 ) -> dict[str, Any]:
-    """Write an update's numbers as they are added; return, as JSON, what they mean and how large they may be."""
+    """Write an update's numbers as they are added; return, as JSON, what they mean and how large they may be.
+
+    gains: what the device reports of its models (`federation.serving.gains`).
+    """
     layout = layout_of(setup.method, setup.training, initial, plan.secure)
-    numbers = encoded(setup.method, layout, update, broadcast, plan.secure)
+    numbers = encoded(setup.method, layout, update, broadcast, plan.secure, gains)
     write_file(path, numbers.astype("<i8").tobytes())
     return {"bound": layout.bound, "layout": layout.digest.hex()}

@@ -42,6 +42,7 @@ from federation.aggregation.ridge_numpy import (
     sums_of,
     travelling,
 )
+from federation.serving.gains import Gains
 from federation.serving.heads import (
     ADAPTED,
     PERSONALIZED,
@@ -148,7 +149,7 @@ class SumsRuntime:
         upload = arrays.encode(trained.upload, compression=self.job.compression)
         return SentUpload(upload, arrays.encode(kept))
 
-    def write_summand(self, trained: TrainedRound, steps: int, path: Path) -> dict[str, Any]:
+    def write_summand(self, trained: TrainedRound, steps: int, path: Path, gains: Gains) -> dict[str, Any]:
         """Refuse: secure sums are of rounds."""
         raise NonRetryableJobError(ROUNDS)
 

@@ -32,6 +32,7 @@ from federation.methods import method_from_json
 from federation.methods.fedavg import FedAvg
 from federation.records import Client, Examples, Tree, Update
 from federation.rounds.server_round import keeps_partial_work
+from federation.serving.gains import Gains
 from federation.serving.heads import ADAPTED, usable_heads
 from federation.serving.midway import midway
 from federation.tasks import task_from_json
@@ -170,10 +171,10 @@ class TorchRuntime(NamedTuple):
         kept = uploads.with_residual(trained.client, sent.residual)
         return SentUpload(sent.data, wire.encode(dict(kept._asdict())))
 
-    def write_summand(self, trained: TrainedRound, steps: int, path: Path) -> dict[str, Any]:
+    def write_summand(self, trained: TrainedRound, steps: int, path: Path, gains: Gains) -> dict[str, Any]:
         """Write what the device adds to the round's secure sum, as whole numbers; return what they mean."""
         update = Update(self.job.device, len(self.data.train.y), steps, trained.upload)
-        return write_numbers(path, self.setup, self.initial, self.job.plan, update, self.broadcast)
+        return write_numbers(path, self.setup, self.initial, self.job.plan, update, self.broadcast, gains)
 
     def is_trained(self) -> bool:
         """Whether the broadcast serves with other parameters than the network that the federation began with.

@@ -50,6 +50,7 @@ from edge_agent.training.processor import ON_CPU, Placement, fallback, first_lin
 from edge_agent.training.round_budget import RoundBudget, checkpoint_path
 from edge_agent.training.runtime import Client, Measurement, TrainingRuntime
 from federation.protocol.messages import class_score_names
+from federation.serving.gains import MAX_CLASSES
 from federation.serving.preference import PERSONAL
 from gaitway.errors import GaitwayError
 from gaitway.tasks import TRIVIAL, task_of
@@ -206,7 +207,7 @@ def train(context: TrainingRuntime) -> Client:
     }
     sent = context.sent(trained, residual)
     if job.plan.secure.is_on:
-        record["sum"] = context.write_summand(trained, steps, job.out / UPDATE)
+        record["sum"] = context.write_summand(trained, steps, job.out / UPDATE, gains)
     else:
         write_file(job.out / UPDATE, sent.upload)
     write_file(job.out / CLIENT_STATE, sent.client)
@@ -234,7 +235,7 @@ def is_comparable(context: TrainingRuntime) -> bool:
 def measured_gains(context: TrainingRuntime, received: Client, trained: Client) -> dict[str, list[int]]:
     """Return what this device reports of each candidate's gain over the shared model; {} where it can't tell."""
     some = context.data.evenly_held_out(MAX_REPORTED_WINDOWS)
-    if not is_comparable(context) or not len(some.holdout):
+    if not is_comparable(context) or not len(some.holdout) or len(context.job.plan.labels) > MAX_CLASSES:
         return {}
     shared, own = context.shared_model(received), context.personal_model(trained)
     models = {PERSONAL: own} if context.job.continuous else {PERSONAL: own, MIDWAY: context.midway_model(shared, own)}

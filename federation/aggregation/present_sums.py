@@ -28,10 +28,11 @@ _SETTINGS = ("max_weight_ratio", "norm_factor")
 
 
 class CombinedSums(NamedTuple):
-    """A state, and whose part was capped or left out of it."""
+    """A state, whose part was capped or left out of it, and whose parts it is of."""
 
     state: Tree
     screening: Screening
+    clients: Sequence[str]
 
 
 def needs_all(method: Method, settings: RoundSettings, state: Tree) -> bool:
@@ -72,7 +73,7 @@ def combined(
     counted = {
         name: floor(examples[name] * (weight / claims[name].examples) ** 2) for name, weight in screening.capped.items()
     }
-    return CombinedSums({**new, **rules}, replace(screening, capped=counted))
+    return CombinedSums({**new, **rules}, replace(screening, capped=counted), chosen)
 
 
 def settings_of(state: Tree, settings: RoundSettings) -> RoundSettings:

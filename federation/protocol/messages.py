@@ -17,6 +17,7 @@ from pydantic import (
 
 from federation.errors import WireError
 from federation.plan import Name, Plan, Strict
+from federation.serving import gains as gain_sums
 from gaitway.errors import first_problem
 from gaitway.tasks import DEFAULT_TASK, metric_of, trivial_answer
 
@@ -75,6 +76,16 @@ def class_score_names(classes: int) -> list[str]:
     """Return under which names a device reports how well its trained model does on each class of its holdout."""
     return [f"class_{k}_after" for k in range(min(classes, MAX_CLASS_SCORES))]
 
+
+CandidateName = Annotated[str, Field(pattern=r"^[a-z][a-z_]{0,39}$")]
+MAX_CANDIDATES = 8
+GainSums = Annotated[
+    tuple[int, ...],
+    Field(min_length=3, max_length=gain_sums.length(gain_sums.MAX_CLASSES)),
+    AfterValidator(gain_sums.checked),
+]
+Gains = Annotated[dict[CandidateName, GainSums], Field(max_length=MAX_CANDIDATES)]
+"""How much models gain over the shared one, by model, in whole numbers (`federation.serving.gains`)."""
 
 DEFAULT_METRIC = DEFAULT_TASK.primary_metric
 """What a score is where no metric is named."""
@@ -141,6 +152,12 @@ class BlobPointer(Strict):
     size: int = Field(ge=0, le=1 << 34)
     url: str = Field(max_length=1024, description="relative to the server's base URL, or absolute and of its origin")
     score: VersionScore | None = Field(default=None, description="of the version that it is of; none: not known")
+    gains: Gains = Field(
+        default={},
+        # left out where there are none, so that devices of a version without them go on
+        exclude_if=operator.not_,
+        description="sums of the gains that the devices of the version's updates reported",
+    )
 
 
 class Release(Strict):
@@ -400,15 +417,29 @@ class UpdateManifest(Strict):
     nonce: str = Field(min_length=8, max_length=64)
     created: float
     metrics: Metrics = Field(default_factory=dict)
+    gains: Gains = Field(
+        default={},
+        # left out where there are none, so that servers of a version without them go on
+        exclude_if=operator.not_,
+        description="how much the device's models gain over the shared one on its held-out windows",
+    )
+
+    @model_validator(mode="after")
+    def _of_one_device(self) -> UpdateManifest:
+        for name, sums in self.gains.items():
+            if sums[0] != 1:
+                raise ValueError(f"gains.{name}: the gains of {sums[0]} devices came; a device reports its own")
+        return self
 
     @model_validator(mode="after")
     def _empty_where_it_must_be(self) -> UpdateManifest:
         if self.sum is not None:
             told = (self.examples, self.steps, self.class_counts, self.metrics, self.sequence, self.withdraw)
-            if told != (0, 0, None, {}, None, False) or (self.precision, self.compression) != ("lossless", "none"):
+            form = (self.precision, self.compression)
+            if self.gains or told != (0, 0, None, {}, None, False) or form != ("lossless", "none"):
                 raise ValueError(
-                    "sum: examples, steps, class_counts, metrics, a sequence or a lossy or compressed form came with a "
-                    "message of a secure sum; it tells none of them, for the server is to learn the sum alone"
+                    "sum: examples, steps, class_counts, metrics, gains, a sequence or a lossy or compressed form came "
+                    "with a message of a secure sum; it tells none of them, for the server is to learn the sum alone"
                 )
             return self
         if not self.withdraw:
@@ -417,10 +448,10 @@ class UpdateManifest(Strict):
             return self
         if self.sequence is None:
             raise ValueError("withdraw: no sequence came; a withdrawal has one, as every update that it follows")
-        if (self.examples, self.steps, self.size, self.sha256) != (0, 0, 0, NO_BYTES_SHA256):
+        if self.gains or (self.examples, self.steps, self.size, self.sha256) != (0, 0, 0, NO_BYTES_SHA256):
             raise ValueError(
                 f"withdraw: examples = {self.examples}, steps = {self.steps}, size = {self.size} came; a withdrawal "
-                "has 0 of each, and the sha256 of no bytes"
+                "has 0 of each, the sha256 of no bytes, and no gains"
             )
         return self
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,11 +28,15 @@ from federation.privacy.random_events import Draw
 from federation.records import Broadcast, Client, SumKind, Tree, Update
 from federation.secure_sums.masks import Bits
 from federation.secure_sums.messages import MAX_LENGTH
+from federation.serving import gains as gain_sums
+from federation.serving.gains import Gains
 from federation.tree import flatten, unflatten
 from federation.wire.schema import empty_upload
 
 MAX_DIFFERENCE = 1 << 32
 """Of two whole numbers of 32 bits."""
+GAINS = "gains/"
+"""What the names of segments begin with that aren't the method's: a device's report for each candidate."""
 
 
 class Segment(NamedTuple):
@@ -174,7 +179,19 @@ def layout_of(method: Method, training: TrainingConfig, client: Client, settings
         steps, bound = scale(kind, settings)
         flat = flatten({group: summand[group]})
         segments += [Segment(name, tuple(value.shape), steps, bound) for name, value in flat.items()]
-    return SumLayout(tuple(segments))
+    return SumLayout((*segments, *gain_segments(method, training.classes, settings)))
+
+
+def gain_segments(method: Method, classes: int, settings: SecureSettings) -> tuple[Segment, ...]:
+    """Return where the gains of a device's models are among its numbers; a continuous federation's batches have none.
+
+    Methods without a shared model have them too, and their devices add zeros: so ends in other languages needn't know.
+    """
+    # the account of noise is of the clipped change alone: exact gains in the same sum would tell more than its ε
+    if method.is_continuous or settings.noise_multiplier or classes > gain_sums.MAX_CLASSES:
+        return ()
+    shape = (gain_sums.length(classes),)
+    return tuple(Segment(GAINS + name, shape, 1, gain_sums.MAX_NUMBER) for name in gain_sums.MODELS)
 
 
 def scale(kind: SumKind, settings: SecureSettings) -> tuple[int, int]:
@@ -199,16 +216,34 @@ _WIDEST = 16.0
 
 
 def encoded(
-    method: Method, layout: SumLayout, update: Update, broadcast: Broadcast, settings: SecureSettings
+    method: Method,
+    layout: SumLayout,
+    update: Update,
+    broadcast: Broadcast,
+    settings: SecureSettings,
+    gains: Gains = MappingProxyType({}),
 ) -> NDArray[np.int64]:
-    """Return what a client adds, as whole numbers (length,): the client half."""
-    flat = flatten(method.summand(update, broadcast, settings))
+    """Return what a client adds, as whole numbers (length,): the client half.
+
+    gains: what a device reports of its models; zeros are added for candidates without a report.
+    """
+    flat = {**flatten(method.summand(update, broadcast, settings)), **_reported(layout, gains)}
     parts = [
         torch.round(flat[segment.name].double() * segment.steps).clamp(-segment.bound, segment.bound).long()
         for segment in layout.segments
     ]
     vector: NDArray[np.int64] = torch.cat([part.reshape(-1) for part in parts]).cpu().numpy()
     return vector
+
+
+def _reported(layout: SumLayout, gains: Gains) -> dict[str, torch.Tensor]:
+    found = {}
+    for segment in layout.segments:
+        if segment.name.startswith(GAINS):
+            nothing = (0,) * math.prod(segment.shape)
+            report = gains.get(segment.name.removeprefix(GAINS), nothing)
+            found[segment.name] = torch.tensor(report if len(report) == len(nothing) else nothing)
+    return found
 
 
 def privatized(
@@ -240,13 +275,31 @@ def privatized(
 
 
 def decoded(layout: SumLayout, total: NDArray[np.int64]) -> Tree:
-    """Return a sum of vectors as a tree of float64; whole numbers stay whole, below 2⁵³."""
-    flat, at = {}, 0
+    """Return a sum of vectors as the method's tree of float64; whole numbers stay whole, below 2⁵³."""
+    flat = {}
+    for segment, numbers in _parts(layout, total):
+        if not segment.name.startswith(GAINS):
+            part = torch.from_numpy(numbers.copy()).reshape(segment.shape)
+            flat[segment.name] = part if segment.steps == 1 else part.double() / segment.steps
+    return unflatten(flat)
+
+
+def summed_gains(layout: SumLayout, total: NDArray[np.int64], groups: int = 1) -> dict[str, list[int]]:
+    """Return what the devices' reports add up to in a sum, or in the sums of groups one after the other."""
+    parts = _parts(layout, total.reshape(groups, -1).sum(axis=0))
+    return {
+        segment.name.removeprefix(GAINS): numbers.tolist()
+        for segment, numbers in parts
+        if segment.name.startswith(GAINS)
+    }
+
+
+def _parts(layout: SumLayout, total: NDArray[np.int64]) -> Iterator[tuple[Segment, NDArray[np.int64]]]:
+    at = 0
     for segment in layout.segments:
         size = math.prod(segment.shape)
-        part = torch.from_numpy(total[at : at + size].copy()).reshape(segment.shape)
-        flat[segment.name], at = part if segment.steps == 1 else part.double() / segment.steps, at + size
-    return unflatten(flat)
+        yield segment, total[at : at + size]
+        at += size
 
 
 def next_state(

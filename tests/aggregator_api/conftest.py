@@ -21,6 +21,7 @@ ON_BOTH = ("test_continuous", "test_restart", "test_rounds", "test_late_and_repe
 """Modules whose tests run on PostgreSQL too in CI."""
 ON_BOTH_SLOWLY = (
     "test_enrolment",
+    "test_gains",
     "test_hostile_updates",
     "test_ingest",
     "test_invitations",

@@ -68,7 +68,14 @@ class SummingDevice:
         assert said.round == announced.round
         layout = layout_of(server)
         described = manifest_of(
-            announced, self.name, 10, size=0, sha256="0" * 64, base_version=said.model.sha256, metrics={"loss": 0.5}
+            announced,
+            self.name,
+            10,
+            size=0,
+            sha256="0" * 64,
+            base_version=said.model.sha256,
+            metrics={"loss": 0.5},
+            gains={"midway": (1, 0, 0)},
         )
         path = self.folder / "numbers"
         write_file(path, numbers.astype("<i8").tobytes())

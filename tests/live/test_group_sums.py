@@ -19,7 +19,7 @@ from federation.secure_sums.summation import next_state
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.live.summing_devices import SummingDevice, layout_of, pass_stage, stage_of
 from tests.live.test_noisy_rounds import carry_out
-from tests.live.test_secure_sums import begun, ended, numbers_for, secure_plan
+from tests.live.test_secure_sums import begun, ended, expected_gains, numbers_for, secure_plan, version_gains
 
 NAMES = tuple(f"device{number:02d}" for number in range(11))
 GROUPS = 3
@@ -65,6 +65,7 @@ def test_the_model_is_the_median_of_the_groups_means(tmp_path: Path) -> None:
     method = method_from_json(group_plan().method)
     state = wire.decode(before, limit_bytes=len(before))
     assert server.state() == wire.encode(next_state(method, state, layout, totals.ravel(), (), GROUPS))
+    assert version_gains(server) == expected_gains([name for name in NAMES if name != lost.name])
     server.stop()
 
 

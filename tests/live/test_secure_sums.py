@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from sqlalchemy import func, select
 
 from aggregator_api.db import epochs
-from aggregator_api.db.models import EventRow, MetricRow, RoundRow, SecureSumDeviceRow, SecureSumRow
+from aggregator_api.db.models import EventRow, MetricRow, ModelVersionRow, RoundRow, SecureSumDeviceRow, SecureSumRow
 from aggregator_api.errors import UnprocessableError
 from aggregator_api.federations.initial_state import build_initial_state
 from edge_agent import secure_sum
@@ -22,6 +23,7 @@ from federation import wire
 from federation.methods import method_from_json
 from federation.plan import Plan, SecureSettings
 from federation.secure_sums.summation import next_state
+from federation.serving.gains import added
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.generated_devices import tiny_plan
 from tests.live.summing_devices import SummingDevice, invited_to, layout_of, pass_stage, stage_of
@@ -51,9 +53,33 @@ def federation(folder: Path, **settings: object) -> tuple[Bench, list[SummingDev
 def numbers_for(server: Bench, name: str) -> NDArray[np.int64]:
     layout = layout_of(server)
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4])
-    numbers = np.random.default_rng(seed).integers(-900, 900, layout.length)
-    numbers[-1] = 10  # the examples, which fedavg adds last
+    numbers, at = np.random.default_rng(seed).integers(-900, 900, layout.length), 0
+    for segment in layout.segments:
+        if segment.name == "weight":
+            numbers[at] = 10  # the examples
+        if segment.name.startswith("gains/"):
+            numbers[at : at + math.prod(segment.shape)] = report_of(segment.name, name)
+        at += math.prod(segment.shape)
     return np.asarray(numbers, np.int64)
+
+
+def report_of(candidate: str, name: str) -> list[int]:
+    """What a device says of its model's gain; eve has no held-out windows."""
+    if name == "eve":
+        return [0] * 7
+    gain = 7 * sum(name.encode()) % 3000 - 1500 + len(candidate)
+    return [1, gain, gain**2 // 10_000, 1, gain, 0, 0]
+
+
+def version_gains(server: Bench) -> dict[str, list[int]]:
+    with server.runtime.database.read() as session:
+        row = session.scalars(select(ModelVersionRow).where(ModelVersionRow.version == 1)).one()
+        return row.gains or {}
+
+
+def expected_gains(names: Sequence[str]) -> dict[str, list[int]]:
+    candidates = ("personalized", "midway")
+    return added({one: report_of(f"gains/{one}", name) for one in candidates} for name in names)
 
 
 def begun(server: Bench, devices: list[SummingDevice], number: int = 1) -> None:
@@ -107,6 +133,7 @@ def test_the_model_is_of_the_sum_whoever_is_lost_and_however_often_the_server_is
     assert seen == ["shares", "vectors", "lists", "opening"]
     names = [name for name in NAMES if lost != "shares" or name != devices[2].name]
     assert server.state() == expected(server, before, names)
+    assert version_gains(server) == expected_gains(names)
     with server.runtime.database.read() as session:
         first = select(RoundRow.id).where(RoundRow.number == 1)
         left = select(func.count()).where(SecureSumDeviceRow.round_id.in_(first))

@@ -84,7 +84,7 @@ TABLE = {
     "phone.generate": Rule(
         (
             *("export.program", "federation.plan", "federation.protocol.messages", "phone"),
-            *("federation.method", "federation.methods", "federation.secure_sums.messages"),
+            *("federation.method", "federation.methods", "federation.secure_sums.messages", "federation.serving.gains"),
         ),
         ("pydantic",),
     ),
@@ -232,12 +232,15 @@ INSIDE = {
     },
     "models": {"layers": ("errors", "model"), "image": ("errors", "layers", "model")},
     "federation": {
-        "protocol": ("errors", "plan"),
+        "protocol": ("errors", "plan", "serving"),
         "tasks": ("dataclass_json", "errors", "records"),
         "aggregation": ("errors", "linear_head", "method", "plan", "records", "seeds", "tasks", "tree"),
         "privacy": ("errors", "method", "plan", "records", "seeds"),
         "rounds": ("aggregation", "errors", "method", "plan", "seeds"),
-        "secure_sums": ("aggregation", "errors", "method", "plan", "privacy", "protocol", "records", "tree", "wire"),
+        "secure_sums": (
+            *("aggregation", "errors", "method", "plan", "privacy", "protocol", "records", "serving", "tree", "wire"),
+        ),
+        "serving": (),
         "training": ("aggregation", "errors", "method", "plan", "privacy", "records", "seeds", "tasks", "tree"),
         "wire": ("aggregation", "arrays", "errors", "method", "plan", "protocol", "records", "tree", "wire_format"),
     },

@@ -31,13 +31,14 @@ from federation.secure_sums import server
 from federation.secure_sums.events import ServerMessage, ToDevice, ToServer, VectorReady
 from federation.secure_sums.neighbours import degree_for, neighbours_of
 from federation.secure_sums.server import ServerStage
-from federation.secure_sums.summation import Segment, SumLayout, encoded, scale
+from federation.secure_sums.summation import Segment, SumLayout, encoded, gain_segments, scale
 from federation.tree import flatten
 from tests.federation.secure_sums.small_sums import LAYOUT, Network, identity, request
 
 PATH = Path(__file__).parent / "secure_sums.json"
 DEGREES = ((3, 200, 200), (4, 200, 200), (10, 0, 50), (41, 333, 0), (41, 0, 50), (100, 200, 200), (1000, 200, 200))
 """Members, and per mille that work for the server and are lost."""
+CLASSES = 3
 LARGE = 1 << 32
 """The bound of the numbers of a continuous federation."""
 
@@ -119,11 +120,12 @@ def _change(name: str, examples: int, method: Method = FedAvg(), **limits: Any) 
         steps, bound = scale(kind, settings)
         flat = flatten({group: summand[group]})
         segments += [Segment(key, tuple(value.shape), steps, bound) for key, value in flat.items()]
-    layout = SumLayout(tuple(segments))
+    layout = SumLayout((*segments, *gain_segments(method, CLASSES, settings)))
     return {
         "name": name,
         "method": method_to_json(method),
         "examples": examples,
+        "classes": CLASSES,
         "limits": settings.model_dump(mode="json"),
         "broadcast": _base64(wire.encode(broadcast)),
         "upload": _base64(wire.encode(update.tensors)),

@@ -104,6 +104,8 @@ class ModelVersionRow(Base):
     broadcast_size: Mapped[int] = mapped_column(SIZE)
     created_at: Mapped[float]
     deleted_at: Mapped[float | None]  # its bytes are gone or will be; the row stays, as rounds refer to it
+    # sums of what its devices reported of their models' gains (federation.serving.gains); null: an earlier version's
+    gains: Mapped[dict[str, list[int]] | None] = mapped_column(JSON)
 
 
 class ModelAliasRow(Base):

@@ -130,11 +130,16 @@ export function tuple(...checks) {
   };
 }
 
-/** An object of any keys. @template T @param {Check<T>} check @param {number} max @returns {Check<Record<string, T>>} */
-export function record(check, max) {
+/**
+ * An object of any keys, or of those like the pattern.
+ * @template T @param {Check<T>} check @param {number} max @param {RegExp} [pattern] @returns {Check<Record<string, T>>}
+ */
+export function record(check, max, pattern) {
   return (value, at) => {
     const entries = Object.entries(anyObject(value, at));
     if (entries.length > max) return refuse(at, `an object of at most ${max} keys`, value);
+    const odd = pattern && entries.find(([key]) => !pattern.test(key));
+    if (odd) return refuse(at, `keys like ${pattern.source}`, odd[0]);
     return Object.fromEntries(entries.map(([key, each]) => [key, check(each, `${at}.${key}`)]));
   };
 }

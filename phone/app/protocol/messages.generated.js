@@ -42,6 +42,8 @@ export const SUM_GROUPS = {
   fedpr: ["params", "weight", "prototypes", "counts"],
   fedali: ["params", "weight", "centre_sums", "centre_counts"],
 };
+/** The segments of a sum behind those of the method (federation/serving/gains.py). */
+export const GAINS = { candidates: ["personalized", "midway"], maxNumber: 5_000, maxClasses: 100 };
 export const NAME = /^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$/;
 export const SHA256 = /^[0-9a-f]{64}$/;
 export const INSTANCE = /^[0-9a-f]{32}$/;
@@ -397,6 +399,7 @@ export const versionScore = object({
  * @property {number} size
  * @property {string} url
  * @property {VersionScore | null} score
+ * @property {Record<string, number[]>} gains
  */
 /** @type {import("./checks.js").Check<BlobPointer>} */
 export const blobPointer = object({
@@ -404,6 +407,7 @@ export const blobPointer = object({
   size: whole(0, 17_179_869_184),
   url: text(1_024),
   score: orNull(versionScore),
+  gains: or(record(list(whole(-Number.MAX_SAFE_INTEGER, Number.MAX_SAFE_INTEGER), 203, 3), 8, /^[a-z][a-z_]{0,39}$/), {}),
 });
 
 /**
@@ -623,4 +627,5 @@ export const offer = object({
  * @property {string} nonce
  * @property {number} created
  * @property {Record<string, number>} [metrics]
+ * @property {Record<string, number[]>} [gains]
  */

@@ -89,7 +89,8 @@ async function withNoise(present, layout, secure) {
  */
 export async function beginRoundSum(worker, a, invitation, { upload, broadcast, examples, windows }, means) {
   const [trained, before] = [upload, broadcast].map((file) => decoded(file, MAX_FILE_BYTES));
-  const { layout, vector } = summandOf(a.plan.method, trained, before, examples, a.plan.secure);
+  const { method, training, secure } = a.plan;
+  const { layout, vector } = summandOf(method, trained, before, examples, training.classes, secure);
   await makePrivate(vector, a.plan.secure);
   const { about, state, update } = await begunSum(worker, a, invitation, { layout, kind: "sums", windows }, means);
   const sum = /** @type {KeptSum} */ ({ ...about, less: "", state });

@@ -2,7 +2,7 @@
 
 import { roundHalfEven } from "../learning/numbers.js";
 import { WireError } from "../protocol/errors.js";
-import { SUM_GROUPS } from "../protocol/messages.generated.js";
+import { GAINS, SUM_GROUPS } from "../protocol/messages.generated.js";
 import { joined, utf8 } from "../protocol/signing.js";
 import { digest } from "./membership.js";
 
@@ -33,10 +33,13 @@ export function sumsLayout(features, classes, maxWeight) {
  * What is added in a round, and what it means: `Method.summand` and `encoded` in Python.
  * @param {Record<string, unknown>} method of the plan
  * @param {Record<string, Tensor>} upload as it would travel @param {Record<string, Tensor>} broadcast that it began with
- * @param {number} examples @param {SecureSettings} limits @returns {{layout: Segment[], vector: Float64Array}}
+ * @param {number} examples @param {number} classes @param {SecureSettings} limits
+ * @returns {{layout: Segment[], vector: Float64Array}}
  */
-export function summandOf(method, upload, broadcast, examples, limits) {
-  const parts = SUM_GROUPS[String(method.name)].flatMap((group) => GROUPS[group]({ method, upload, broadcast, examples, limits }));
+export function summandOf(method, upload, broadcast, examples, classes, limits) {
+  const trained = { method, upload, broadcast, examples, limits };
+  const parts = SUM_GROUPS[String(method.name)].flatMap((group) => GROUPS[group](trained));
+  parts.push(...gainParts(classes, limits));
   const vector = new Float64Array(parts.reduce((size, { values }) => size + values.length, 0));
   let at = 0;
   for (const { values, steps, bound } of parts) {
@@ -51,6 +54,16 @@ export function summandOf(method, upload, broadcast, examples, limits) {
  * @typedef {{method: Record<string, unknown>, upload: Record<string, Tensor>, broadcast: Record<string, Tensor>,
  *   examples: number, limits: SecureSettings}} Trained
  */
+
+/**
+ * Where the gains of a device's models are: zeros, since a phone doesn't report its own yet.
+ * @param {number} classes @param {SecureSettings} limits @returns {Part[]}
+ */
+function gainParts(classes, limits) {
+  if (limits.noise_multiplier || classes > GAINS.maxClasses) return [];
+  const values = new Float64Array(3 + 2 * classes);
+  return GAINS.candidates.map((name) => ({ name: `gains/${name}`, shape: [values.length], steps: 1, bound: GAINS.maxNumber, values }));
+}
 
 /** By group of `Method.sum_groups`. @type {Record<string, (trained: Trained) => Part[]>} */
 const GROUPS = {

@@ -21,6 +21,7 @@ from federation.secure_sums.summation import (
     encoded,
     layout_of,
     next_state,
+    summed_gains,
     vector_length,
 )
 from federation.tree import flatten
@@ -168,6 +169,46 @@ def test_the_ring_is_so_large_that_no_sum_wraps() -> None:
     assert layout.digest != layout_of(fed.setup.method, fed.setup.training, fed.initial, SECURE.model_copy(
         update={"steps": 512}
     )).digest  # fmt: skip
+
+
+REPORT = [1, -700, 49, 1, -900, 0, 0, 1, -500]
+
+
+def test_gains_are_summed_exactly_and_change_no_model() -> None:
+    fed = federation(method_named("scaffold"), dtype=torch.float32)
+    method, updates = fed.setup.method, fed.updates()
+    layout = layout_of(method, fed.setup.training, fed.initial, SECURE)
+    reports = [{"personalized": REPORT}, {"midway": REPORT, "personalized": REPORT[:3]}, {"adapted": REPORT}]
+    broadcast = method.broadcast(fed.state, "")
+    vectors = [
+        encoded(method, layout, update, broadcast, SECURE, report)
+        for update, report in zip(updates, reports, strict=True)
+    ]
+    total = np.sum(vectors, axis=0)
+    assert summed_gains(layout, total) == {"personalized": REPORT, "midway": REPORT}
+    twice = {name: [2 * number for number in REPORT] for name in ("personalized", "midway")}
+    assert summed_gains(layout, np.concatenate([total, total]), 2) == twice
+    names = [update.client_id for update in updates]
+    without = np.sum([encoded(method, layout, update, broadcast, SECURE) for update in updates], axis=0)
+    came, expected = (flatten(alone(fed, layout, each, names)) for each in (total, without))
+    assert came.keys() == expected.keys()
+    assert all(torch.equal(came[path], value) for path, value in expected.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "names"),
+    [
+        ("fedavg", {}, {"gains/personalized", "gains/midway"}),
+        ("fedper", {}, {"gains/personalized", "gains/midway"}),
+        ("analytic", {}, set()),
+        ("fedavg", {"noise_multiplier": 1.0, "clip_norm": 1.0, "max_weight": 1}, set()),
+    ],
+)
+def test_where_gains_are_among_the_numbers(name: str, changes: dict[str, Any], names: set[str]) -> None:
+    fed = federation(method_named(name), dtype=torch.float32)
+    settings = SECURE.model_copy(update=changes)
+    layout = layout_of(fed.setup.method, fed.setup.training, fed.initial, settings)
+    assert {segment.name for segment in layout.segments if segment.name.startswith("gains")} == names
 
 
 def test_a_vector_of_all_groups_is_no_longer_than_a_sum_can_have() -> None:

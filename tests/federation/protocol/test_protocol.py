@@ -234,6 +234,57 @@ def test_what_a_continuous_federation_adds_is_left_out_of_other_messages() -> No
     assert not {"sequence", "withdraw"} & set(json.loads(write(manifest())))
 
 
+GAINS = {"personalized": (1, 5000, 2500, 1, -5000, 0, 0), "midway": (1, -120, -3, 0, 0, 1, 7)}
+
+
+def test_gains_survive_bytes_and_are_left_out_where_there_are_none() -> None:
+    for sent in (manifest(gains=GAINS), POINTER.model_copy(update={"gains": GAINS})):
+        assert read(type(sent), write(sent)) == sent
+    assert b"gains" not in write(manifest()) + write(POINTER)
+
+
+@pytest.mark.parametrize(
+    ("gains", "words"),
+    [
+        ({"Personalized": (1, 0, 0)}, "pattern"),
+        ({"__proto__": (1, 0, 0)}, "pattern"),
+        ({f"model_{letter}": (1, 0, 0) for letter in "abcdefghi"}, "at most 8"),
+        ({"midway": (1, 0)}, "at least 3"),
+        ({"midway": (1, 0, 0, 0)}, "4 numbers came"),
+        ({"midway": (1, 0, 0) + (1, 0) * 101}, "at most 203"),
+        ({"midway": (0, 0, 0)}, "gains of 0 devices"),
+        ({"midway": (2, 0, 0)}, "gains of 2 devices"),
+        ({"midway": (-1, 0, 0)}, "gains of -1 devices"),
+        ({"midway": (1, 5001, 0)}, "don't add up"),
+        ({"midway": (1, -5001, 0)}, "don't add up"),
+        ({"midway": (1, 0, 2501)}, "don't add up"),
+        ({"midway": (1, 0, -2501)}, "don't add up"),
+        ({"midway": (1, 0, 0, 2, 0)}, "2 of 1 devices"),
+        ({"midway": (1, 0, 0, -1, 0)}, "-1 of 1 devices"),
+        ({"midway": (1, 0, 0, 0, 1)}, "from 0 of 1 devices"),
+        ({"midway": (1, 0, 0, 1, 5001)}, "5001"),
+        ({"midway": (1, 0.5, 0)}, "integer"),
+        ({"midway": (1, 10**40, 0)}, "don't add up"),
+    ],
+)
+def test_gains_that_no_device_can_report_are_refused(gains: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        manifest(gains=gains)
+
+
+@pytest.mark.parametrize("sums", [(2, 10001, 0), (2, 0, -5001), (2**31, 0, 0), (3, 0, 0, 4, 0), (3, 0, 0, 1, -5001)])
+def test_sums_that_no_reports_add_up_to_are_refused(sums: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="devices"):
+        BlobPointer.model_validate({**POINTER.model_dump(), "gains": {"midway": sums}})
+
+
+def test_the_largest_gains_fit_into_an_announcement() -> None:
+    most, names = 2**31 - 1, [f"{'candidate_' * 3}{letter}" for letter in "abcdefgh"]
+    sums = (most, -most * 5000, -most * 2500) + (most, -most * 5000) * 100
+    pointer = POINTER.model_copy(update={"gains": dict.fromkeys(names, sums)})
+    assert 3 * len(write(BlobPointer.model_validate(pointer.model_dump()))) < MESSAGE_BYTES / 2
+
+
 def test_a_server_refuses_sums_that_hide_nothing() -> None:
     """Else an operator who asked for secure sums would be sent every update."""
     for mode in ("off", "masked"):
@@ -264,6 +315,8 @@ def test_a_continuous_announcement_and_its_updates_survive_bytes() -> None:
         ({**WITHDRAWAL, "steps": 2}, "steps = 2"),
         ({**WITHDRAWAL, "size": 5}, "size = 5"),
         ({**WITHDRAWAL, "sha256": "f" * 64}, "sha256 of no bytes"),
+        ({**WITHDRAWAL, "gains": GAINS}, "no gains"),
+        ({"sum": "keys", "examples": 0, "steps": 0, "gains": GAINS}, "gains"),
     ],
 )
 def test_a_withdrawal_holds_nothing_and_another_update_something(change: dict[str, object], words: str) -> None:

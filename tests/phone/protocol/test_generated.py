@@ -23,6 +23,7 @@ POINTER = {
     "size": 5,
     "url": "/v1/blobs/x",
     "score": {"metric": "accuracy", "value": 9, "trivial": 3, "devices": 5, "working": 4, "measured": "version"},
+    "gains": {"personalized": [12, 900, 81, 10, -50]},
 }
 RELEASE = {"rollout": 2, "version": 3, "round": 4, "model": POINTER}
 PLAN = Plan.model_validate(
@@ -87,8 +88,8 @@ WHOLE: dict[str, tuple[type[Strict], dict[str, Any]]] = {
 
 ODD: list[Any] = [None, False, [], {}, "", "x" * 65, "x" * 1025, "A" * 32, 0.5, -1, 0, 1, 2, 1.5, 11]
 ODD += [1023, 65_537, 1_000_001, 10**7 + 1, 2**31, 10**9 + 1, 10**12 + 1, 2**34 + 1, 2**53, 2**64, [1, 2], {"x": 1}]
-NOT_IN_SCHEMAS = ("labels", "task", "waves", "metric", "value", "trivial")
-"""Fields that Python has rules for which the phone does not repeat: the plan is the operator's, and signed."""
+NOT_IN_SCHEMAS = ("labels", "task", "waves", "metric", "value", "trivial", "personalized")
+"""Fields that Python has rules for which the phone doesn't repeat: the server has checked them, and signs them."""
 
 
 def paths(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -145,6 +146,12 @@ def test_python_and_the_phone_take_the_same_messages_of_secure_sums() -> None:
     taken = [is_taken(kinds[kind][1], case) for kind, case in cases]
     assert [case for case, took, refusal in zip(cases, taken, by_phone, strict=True) if took is bool(refusal)] == []
     assert len(kinds) <= sum(taken) < len(cases) / 2  # most odd values are refused, and none of the real messages
+
+
+def test_a_phone_refuses_gains_of_an_odd_name() -> None:
+    cases = [["blobPointer", {**POINTER, "gains": {name: [1, 0, 0]}}] for name in ("midway", "__proto__", "X", "")]
+    refusals = by_node(Path(__file__).parent / "read_of.mjs", cases)
+    assert [bool(refusal) for refusal in refusals] == [False, True, True, True]
 
 
 @pytest.mark.parametrize("name", WHOLE)
