@@ -164,7 +164,7 @@ def _candidate(transition: Transition, work: PendingWork) -> None:
         transition.set(work=None, detail="")
         return
     transition.stage(Stage.EVALUATING)
-    transition.issue(Evaluate(work.round, work.kind, work.release, work.model.score))
+    transition.issue(Evaluate(work.round, work.kind, work.release, work.model.score, work.model.gains))
 
 
 def _evaluated(transition: Transition, work: PendingWork, event: CandidateEvaluated) -> None:

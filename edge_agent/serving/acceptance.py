@@ -66,12 +66,12 @@ class Checked(NamedTuple):
 def evaluate_job(config: Config, plan: Plan, asked: Evaluate) -> Verdict:
     """Judge what a job left, on the device's own labelled windows; for a thread of its own."""
     settings, threads = preparation(config.sensors, plan), config.training.threads
+    folder = job_folder(config.agent.data_dir.resolve(), asked.round, asked.kind)
     with closing(StateStore(config.agent.data_dir)) as store, closing(WindowStore(config.agent.data_dir)) as kept:
         registry = ModelRegistry(store)
         present, others = registry.present(), registry.others()
-        reported = registry.reported_gains(asked)
+        reported = registry.reported_gains(asked, continuous=has_heads(folder))
         data = read_split(kept, config.sensor_client, settings, plan)
-    folder = job_folder(config.agent.data_dir.resolve(), asked.round, asked.kind)
     holdout, judged = evenly(data.holdout, config.model.holdout_windows), ExampleKind.of(plan, noun(settings))
     rules = Rules.of(config.model, plan, asked, reported, data)
     if has_heads(folder):
