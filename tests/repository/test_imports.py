@@ -240,7 +240,7 @@ INSIDE = {
         "secure_sums": (
             *("aggregation", "errors", "method", "plan", "privacy", "protocol", "records", "serving", "tree", "wire"),
         ),
-        "serving": (),
+        "serving": ("records",),
         "training": ("aggregation", "errors", "method", "plan", "privacy", "records", "seeds", "tasks", "tree"),
         "wire": ("aggregation", "arrays", "errors", "method", "plan", "protocol", "records", "tree", "wire_format"),
     },
