@@ -80,7 +80,7 @@ def class_score_names(classes: int) -> list[str]:
 CandidateName = Annotated[str, Field(pattern=r"^[a-z][a-z_]{0,39}$")]
 MAX_CANDIDATES = 8
 GainSums = Annotated[
-    tuple[int, ...],
+    tuple[Annotated[int, Field(ge=-gain_sums.MAX_SUM, le=gain_sums.MAX_SUM)], ...],
     Field(min_length=3, max_length=gain_sums.length(gain_sums.MAX_CLASSES)),
     AfterValidator(gain_sums.checked),
 ]

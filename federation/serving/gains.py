@@ -25,6 +25,8 @@ MAX_NUMBER = round(STEPS * MAX_GAIN)
 """No number of one device's report is larger."""
 _MAX_SQUARE = round(STEPS * MAX_GAIN**2)
 _MAX_DEVICES = 2**31 - 1
+MAX_SUM = _MAX_DEVICES * MAX_NUMBER
+"""No number of a version's sums is larger."""
 
 
 def length(classes: int) -> int:

@@ -407,7 +407,7 @@ export const blobPointer = object({
   size: whole(0, 17_179_869_184),
   url: text(1_024),
   score: orNull(versionScore),
-  gains: or(record(list(whole(-Number.MAX_SAFE_INTEGER, Number.MAX_SAFE_INTEGER), 203, 3), 8, /^[a-z][a-z_]{0,39}$/), {}),
+  gains: or(record(list(whole(-10_737_418_235_000, 10_737_418_235_000), 203, 3), 8, /^[a-z][a-z_]{0,39}$/), {}),
 });
 
 /**
