@@ -90,7 +90,7 @@ class Evaluate:
     kind: Kind
     release: int = 0
     server_score: VersionScore | None = None
-    gains: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    gains: Mapping[str, Sequence[int]] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)

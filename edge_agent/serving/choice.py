@@ -123,7 +123,7 @@ class Field(NamedTuple):
         trained = rules.trained
         if trained is None or len(trained) != classes:  # a task without classes
             trained = np.ones(classes, bool)
-        return expected_gains(candidates, trained, own.examples.recall(own.quality) if own else 0.0)
+        return expected_gains(candidates, trained, own.examples.lowest_recall(own.quality) if own else 0.0)
 
     def _candidate(self, run: ModelEvaluation, rules: Rules) -> Candidate:
         found, kind = self.compared[run.key], kind_of(run.model)

@@ -34,10 +34,10 @@ class HeldOut(NamedTuple):
         classes, y = self._classes()
         return Evidence.of(y, quality.astype(float), shared.astype(float), self.windows.session, classes)
 
-    def recall(self, quality: Quality) -> float:
-        """Return the mean over the classes of a model's mean quality; 0 without examples."""
+    def lowest_recall(self, quality: Quality) -> float:
+        """Return the lowest over the classes of a model's mean quality; 0 without examples."""
         _, y = self._classes()
-        return float(np.mean([quality[y == label].mean() for label in np.unique(y)])) if len(y) else 0.0
+        return min((float(quality[y == label].mean()) for label in np.unique(y)), default=0.0)
 
     def _classes(self) -> tuple[int, np.ndarray]:
         if self.task.target is TargetKind.CLASS:

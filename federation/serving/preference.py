@@ -123,8 +123,9 @@ def expected_gains(
 ) -> dict[str, float]:
     """Return each candidate's expected gain over the shared model; candidates of which nothing is known are left out.
 
-    A class without held-out windows takes the federation's gain for it. A class the device has never trained on loses
-    the shared model's recall there, which is taken to be its mean `recall` (0 to 1) on the held-out windows.
+    A class without held-out windows takes the federation's gain for it. If the device has never trained on it either,
+    the shared model's recall is lost there. That is taken to be `recall` (0 to 1), its lowest of a class on the held-out
+    windows: classes that a device lacks are mostly rare ones, which the shared model recognizes worst.
 
     :param trained: whether the device trained on each class (C,).
     """
@@ -162,10 +163,11 @@ def _evidence_weight(candidates: Mapping[str, Candidate]) -> float:
 
 def _expected(one: Candidate, weight: float, trained: npt.NDArray[np.bool_], recall: float) -> float:
     gain = np.zeros(len(trained)) if one.prior is None else one.prior.by_class.copy()
+    seen = np.zeros(len(trained), bool)
     if one.evidence is not None:
         seen = ~np.isnan(one.evidence.gain)
         mean = one.evidence.mean if one.prior is None else weight * one.evidence.mean + (1 - weight) * one.prior.mean
         gain[seen] = mean
     if one.forgets:
-        gain[~trained] = -recall
+        gain[~trained & ~seen] = -recall
     return float(gain.mean())
