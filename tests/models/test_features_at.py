@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from models import Model, OptionError, build
+from models.image.deeplab import DeepLabV3Plus
+from models.image.segmentation import SegmenterSmall
 from models.registry import MODELS
 
 CHOSEN: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
@@ -55,9 +57,10 @@ def test_what_enters_the_last_layer_is_what_it_answers() -> None:
 @torch.no_grad()
 def test_an_encoders_maps_are_those_below_the_decoder() -> None:
     _, other, x = pair("segmenter_small")
-    by_hand = other.deep(other.quarter(other.stem(x)))
-    assert torch.equal(other(x).features, by_hand)
+    assert isinstance(other, SegmenterSmall)
+    assert torch.equal(other(x).features, other.deep(other.quarter(other.stem(x))))
     _, other, x = pair("deeplab_v3plus")
+    assert isinstance(other, DeepLabV3Plus)
     assert torch.equal(other(x).features, other.pyramid(other.features(x)))
     assert other(x).features.min() >= 0, "so that they are shares of a sum"
 
