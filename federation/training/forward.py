@@ -21,7 +21,7 @@ class Network(NamedTuple):
 
     train: Forward
     evaluate: Forward
-    features_at: str = "head"  # where features are taken (`models.Model.features_at`)
+    features_at: str = "head"  # where features are taken (a network's `features_at`)
 
 
 def network(module: nn.Module, *, autocast: torch.dtype | None = None) -> Network:
