@@ -37,10 +37,10 @@ _DEPARTURES = (
     "generalization, which the paper does not have, is measured on some examples of the union",
     "aggregate_margin is the mean distance between aggregate prototypes of different classes: the paper's AMM (eq. 15) "
     "as printed compares a set with itself, and is 1 for every model",
+    "fedproto_margin: of the ablation 'd⁺ only' the paper does not say what enters the sigmoid; here −d⁺",
     "prototypes, MMD, H_E and t-SNE use what enters the last layer, and in segmentation the pyramid's 256 maps at 1/16 "
     "of the sides, which DeepLab's authors count to the encoder. The paper doesn't say where its encoders end. It has "
     "MobileNet as the encoder, but its 320 last maps can be negative, and H_E takes features as shares of their sum",
-    "fedproto_margin: of the ablation 'd⁺ only' the paper does not say what enters the sigmoid; here −d⁺",
     "fedatt: ε is 1.2, as its own authors have it; the paper does not say",
 )
 _OF_DATA = {
