@@ -127,6 +127,20 @@ class Method:
         return False
 
     @property
+    def solves_heads(self) -> bool:
+        """Whether it makes heads of features, so that these must be what enters a head."""
+        return False
+
+    def features_incompatibility(self, features_at: str) -> str | None:
+        """Say why it can't use features that a network takes at that place, and what to do; None where it can."""
+        if features_at == "head" or not self.solves_heads:
+            return None
+        return (
+            f"the method {self.name} makes heads of features, so these must be what enters the head, and the model's "
+            f"option features_at is {features_at}; leave it out"
+        )
+
+    @property
     def mixes_architectures(self) -> bool:
         """Whether clients of one federation may have different networks, as long as their features agree."""
         return False

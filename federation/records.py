@@ -22,7 +22,7 @@ class Batch(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What a network returns: what enters the head, the logits, and its moved buffers."""
+    """What a network returns: features, mostly what enters the head, the logits, and its moved buffers."""
 
     features: Tensor  # (B, D), or (B, D, h, w) of pixels
     logits: Tensor  # (B, C), (B, C, H, W) of pixels, or what is restored of x in its shape

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor, nn
 
@@ -10,9 +10,12 @@ from gaitway.input_spec import InputKind, InputSpec
 from gaitway.tasks import TASKS, TargetKind
 from models.errors import OptionError
 
+FeaturePlace = Literal["head", "last_layer", "encoder"]
+"""Features are what enters the head, what enters its last layer, or the last maps of an encoder."""
+
 
 class ModelOutput(NamedTuple):
-    """Features (B, D), what enters the head, and logits (B, classes); of pixels (B, D, h, w) and (B, classes, H, W)."""
+    """Features (B, D) of `features_at`, and logits (B, classes); of pixels (B, D, h, w) and (B, classes, H, W)."""
 
     features: Tensor
     logits: Tensor
@@ -34,8 +37,10 @@ class Model(nn.Module, ABC):
     """A classifier with a feature extractor below and, under the name `head`, the layers above it.
 
     A subclass's options are keywords with defaults. `options` rebuilds it with `models.build`; values are JSON's.
-    `input_kinds` are the kinds of examples that it takes, `input_shape` is one example's shape, `feature_dim` the D of
-    what enters the head. A network with ALP layers names in `without_alp` the table's entry of the same one without.
+    `input_kinds` are the kinds of examples that it takes, `input_shape` is one example's shape. `features_at` says
+    where it takes the features that prototypes and analyses are made from, and `feature_dim` is their D. The head stays
+    where it is. A network that offers several `feature_places` has an option `features_at`.
+    A network with ALP layers names in `without_alp` the table's entry of the same one without.
     `any_length`: windows of another length than `input_shape`'s do as well. `takes_raw_input`: it is given examples as
     they were measured, and a plan with it has `data.normalization = "none"`. `targets` are what its output can be
     compared with (a number: the logit of one class), `published` which weights it can start from (`models.pretrained`),
@@ -45,6 +50,8 @@ class Model(nn.Module, ABC):
     head: nn.Module
     input_shape: tuple[int, ...]
     feature_dim: int
+    features_at: FeaturePlace
+    feature_places: ClassVar[tuple[FeaturePlace, ...]] = ("head",)
     input_kinds: ClassVar[tuple[InputKind, ...]]
     targets: ClassVar[tuple[TargetKind, ...]] = (TargetKind.CLASS, TargetKind.NUMBER)
     any_length: ClassVar[bool] = False
@@ -57,6 +64,9 @@ class Model(nn.Module, ABC):
         super().__init__()
         self.classes = classes
         self.options = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
+        self.features_at = options.get("features_at", "head")
+        if self.features_at not in self.feature_places:
+            raise OptionError(f"features_at={self.features_at!r}: expected one of {', '.join(self.feature_places)}")
 
     @classmethod
     def learns(cls, task: str) -> bool:
@@ -76,6 +86,14 @@ class Model(nn.Module, ABC):
     @abstractmethod
     def forward(self, x: Tensor, mask: Tensor | None = None) -> ModelOutput:
         """Map x (B, *input_shape) to features (B, D) and logits (B, classes); mask (B,) is 0 for padding."""
+
+
+def dense_head_output(head: nn.Sequential, hidden: Tensor, features_at: FeaturePlace) -> ModelOutput:
+    """Return features and logits of what enters a head (B, D): a dense layer, its activation, ..., a dense layer."""
+    if features_at == "head":
+        return ModelOutput(hidden, head(hidden))
+    features: Tensor = head[:2](hidden)
+    return ModelOutput(features, head[2:](features))
 
 
 def image_shape(shape: Sequence[int]) -> tuple[int, int, int]:

@@ -33,10 +33,12 @@ KEPT_SHARE = 0.5
 def adapt_head(model: ClientModel, x: Tensor, batch_size: int) -> ClientModel | None:
     """Return the network that a client serves with, under a head made of its unlabelled x (n, ...); its own without.
 
-    None where there is no class an example, or the head cannot be made linear.
+    None where there is no class an example, or the head cannot be made linear of the network's features.
     """
     setup, served = model.setup, model.setup.method.serving_model(model.client)
-    if setup.task.target is not TargetKind.CLASS or not _has_linear_head(served, setup.training.classes):
+    if setup.task.target is not TargetKind.CLASS or setup.network.features_at != "head":
+        return None
+    if not _has_linear_head(served, setup.training.classes):
         return None
     plain = ClientModel(replace(setup, method=FedAvg()), served)
     if not len(x):

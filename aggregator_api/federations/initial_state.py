@@ -188,6 +188,8 @@ def _method(plan: Plan) -> Method:
         raise UnprocessableError(f"plan.task: {error}") from error
     if obstacle:
         raise UnprocessableError(f"plan.task: {obstacle}")
+    if obstacle := method.features_incompatibility(plan.model.options.get("features_at", "head")):
+        raise UnprocessableError(f"plan.model: {obstacle}")
     if method.pools_data:
         raise UnprocessableError(
             f"plan.method: {method.name} trains on everybody's examples in one place, which only a simulation can; "

@@ -147,6 +147,11 @@ class Analytic(Method):
         """Turn them by no more than that."""
         return self.degrees
 
+    @property
+    def solves_heads(self) -> bool:
+        """Whether heads come of features: the ridge's do."""
+        return True
+
     def task_incompatibility(self, task: Task) -> str | None:
         """Want one class an example."""
         if task.target is TargetKind.CLASS:

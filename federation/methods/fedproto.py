@@ -109,6 +109,11 @@ class FedProto(Method):
         """Only prototypes travel; a frozen network travels too."""
         return not self.is_frozen
 
+    @property
+    def solves_heads(self) -> bool:
+        """Whether a head answers the nearest prototype: that of a frozen network does."""
+        return self.is_frozen
+
     def shared(self, name: str) -> bool:
         """Share no parameter but those of a frozen network, which the server sends."""
         return self.is_frozen

@@ -105,6 +105,11 @@ class PFedFda(Method):
             raise SettingsError(f"{self.name}: shrink={self.shrink}: expected a number above 0, such as 0.01")
 
     @property
+    def solves_heads(self) -> bool:
+        """Whether heads come of features: the Bayes classifier's do."""
+        return True
+
+    @property
     def program_incompatibility(self) -> str | None:
         """A client's head is solved, for which ONNX has no operator."""
         return f"the method {self.name} solves linear equations on the device, for which ONNX has no operator"

@@ -21,11 +21,13 @@ class Network(NamedTuple):
 
     train: Forward
     evaluate: Forward
+    features_at: str = "head"  # where features are taken (a network's `features_at`)
 
 
 def network(module: nn.Module, *, autocast: torch.dtype | None = None) -> Network:
     """Return the module's training and evaluation functions; both compute products in `autocast`, if it is given."""
-    return Network(*(functional(module, training=training, autocast=autocast) for training in (True, False)))
+    train, evaluate = (functional(module, training=training, autocast=autocast) for training in (True, False))
+    return Network(train, evaluate, getattr(module, "features_at", "head"))
 
 
 def functional(module: nn.Module, *, training: bool, autocast: torch.dtype | None = None) -> Forward:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
+from federation.errors import SettingsError
 from federation.method import Method
 from federation.plan import Augmentation, TrainingConfig
 from federation.records import Batch, Broadcast, Client, Examples, ExampleSums, Phase, Tensors, TrainingStats, Tree
@@ -56,6 +57,15 @@ class Setup:
 
     has_secret_noise: bool = False
     """Whether noise on gradients is of the system's entropy, as on a device, not of the seed, which everybody knows."""
+
+    def __post_init__(self) -> None:
+        """Refuse features that the method can't use.
+
+        Raises:
+            SettingsError: saying why.
+        """
+        if reason := self.method.features_incompatibility(self.network.features_at):
+            raise SettingsError(reason)
 
     def inputs(self, x: Tensor) -> Tensor:
         """Return examples (n, ...) as the network takes them; raises SettingsError for bytes without moments."""

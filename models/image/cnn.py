@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from models.errors import OptionError
 from models.layers.channels_last import Conv2d, MaxPool2d
 from models.layers.dropout import ChannelDropout, Dropout
-from models.model import Model, ModelOutput, image_shape
+from models.model import FeaturePlace, Model, ModelOutput, dense_head_output, image_shape
 
 _GROUPS = 8
 
@@ -61,11 +61,14 @@ class ImageCnn(Model):
     """Convolutions, a dense layer with ReLU, and a dense layer to the classes; the defaults are Tan et al.'s.
 
     `head_layers=1`: the feature is what the last layer gets, as Tan et al. measure prototypes (D = `hidden`).
-    `head_layers=2`: both dense layers are the head and the feature is the flattened map, as methods that keep the
-    head on the device want it; Tan et al.'s FedPer sends the convolutions only. Names of the parameters differ.
+    `head_layers=2`: both dense layers are the head, as methods that keep the head on the device want it; Tan et al.'s
+    FedPer sends the convolutions only. The feature is the flattened map, or with `features_at="last_layer"` what the
+    last layer gets here, too. Names of the parameters differ.
     """
 
     input_kinds = ("image",)
+    feature_places = ("head", "last_layer")
+    head: nn.Sequential
     stages: ClassVar[tuple[ConvolutionStage, ...]]
     map_dropout_layer: ClassVar[type[Dropout]] = Dropout
 
@@ -79,10 +82,11 @@ class ImageCnn(Model):
         map_dropout: float = 0.5,
         dropout: float = 0.5,
         head_layers: int = 1,
+        features_at: FeaturePlace = "head",
     ) -> None:
         super().__init__(
             classes, input_shape=list(input_shape), channels=list(channels), hidden=hidden,
-            map_dropout=map_dropout, dropout=dropout, head_layers=head_layers,
+            map_dropout=map_dropout, dropout=dropout, head_layers=head_layers, features_at=features_at,
         )  # fmt: skip
         if head_layers not in (1, 2):
             raise OptionError(f"head_layers={head_layers}: expected 1 or 2 of the two dense layers")
@@ -93,13 +97,14 @@ class ImageCnn(Model):
         last = [Dropout(dropout), nn.Linear(hidden, classes)]
         below, above = (dense, last) if head_layers == 1 else ([], dense + last)
         self.dense, self.head = nn.Sequential(*below), nn.Sequential(*above)
-        self.feature_dim = hidden if head_layers == 1 else flat
+        if head_layers == 1:
+            self.features_at = "head"  # which the last layer alone is
+        self.feature_dim = flat if head_layers == 2 and features_at == "head" else hidden
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> ModelOutput:
         """Map x (B, C, H, W) to features (B, D) and logits (B, classes); mask is not needed."""
         maps = self.convolutions(x).contiguous()  # in the order in which dropout's masks and `flatten` go through them
-        features = self.dense(self.drop_maps(maps).flatten(1))
-        return ModelOutput(features, self.head(features))
+        return dense_head_output(self.head, self.dense(self.drop_maps(maps).flatten(1)), self.features_at)
 
 
 class MnistCnn(ImageCnn):

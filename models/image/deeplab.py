@@ -16,7 +16,7 @@ from models.errors import OptionError
 from models.image.mobilenet import QUARTER, check_width, convolution, inverted_residuals, norm_named, started
 from models.image.segmentation import Segmenter, resized
 from models.layers.normalization import GROUP, Norm, grouped_norm
-from models.model import Published, image_shape
+from models.model import FeaturePlace, Published, image_shape
 
 _OUTPUT_STRIDE = 16
 
@@ -53,8 +53,9 @@ class AtrousPyramid(nn.Module):
 
 
 class DeepLabV3Plus(Segmenter):
-    """Encoder at 1/16 of the sides, ASPP, and a decoder that joins it with the encoder's maps at 1/4; D = `channels`.
+    """MobileNet-V2 to 1/16 of the sides, ASPP, and a decoder that joins it with the maps at 1/4; D = `channels`.
 
+    With `features_at="encoder"` features are the pyramid's maps at 1/16: to Chen et al. it belongs to the encoder.
     `norm`: of the encoder; "group", or "frozen" for weights from a file (`models.pretrained`). What is above it has no
     weights in such a file, so it has GroupNorm always. `width` multiplies the encoder's channels.
     Differs from the paper: GroupNorm above the encoder; plain convolutions in pyramid and decoder, as in DeepLab-V3;
@@ -80,10 +81,11 @@ class DeepLabV3Plus(Segmenter):
         channels: int = 256,
         quarter_channels: int = 48,
         dilations: Sequence[int] = (6, 12, 18),
+        features_at: FeaturePlace = "head",
     ) -> None:
         super().__init__(
             classes, input_shape=list(input_shape), norm=norm, width=width, channels=channels,
-            quarter_channels=quarter_channels, dilations=list(dilations),
+            quarter_channels=quarter_channels, dilations=list(dilations), features_at=features_at,
         )  # fmt: skip
         self.input_shape = image_shape(input_shape)
         check_width(width)
@@ -100,11 +102,14 @@ class DeepLabV3Plus(Segmenter):
         self.head = nn.Conv2d(channels, classes, 1)
         started(self.features)
 
-    def extract(self, x: Tensor) -> Tensor:
-        """Map x (B, C, H, W) to (B, D, H/4, W/4), rounded up."""
-        shallow = self.features[:QUARTER](x)
-        deep = self.pyramid(self.features[QUARTER:](shallow))
-        joined: Tensor = self.decoder(torch.cat([resized(deep, shallow), self.quarter(shallow)], dim=1))
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Map x (B, C, H, W) to MobileNet's maps at 1/4, and the pyramid's at 1/16."""
+        quarter = self.features[:QUARTER](x)
+        return quarter, self.pyramid(self.features[QUARTER:](quarter))
+
+    def decode(self, quarter: Tensor, deep: Tensor) -> Tensor:
+        """Convolve both side by side, at the size of the larger ones."""
+        joined: Tensor = self.decoder(torch.cat([resized(deep, quarter), self.quarter(quarter)], dim=1))
         return joined
 
 

@@ -17,29 +17,38 @@ from models.errors import OptionError
 from models.image.resnet import BasicBlock
 from models.layers.channels_last import Conv2d
 from models.layers.normalization import GROUP, grouped_norm
-from models.model import Model, ModelOutput, image_shape
+from models.model import FeaturePlace, Model, ModelOutput, image_shape
 
 
 class Segmenter(Model):
-    """A network whose head is a convolution of features of a lower resolution; logits have the image's."""
+    """An encoder, a decoder that joins its maps, and a convolution as the head; logits have the image's resolution.
+
+    Features are what enters the head, or with `features_at="encoder"` the encoder's last maps, which are smaller.
+    """
 
     input_kinds = ("image",)
+    feature_places = ("head", "encoder")
     targets: ClassVar[tuple[TargetKind, ...]] = (TargetKind.MASK,)
 
     @abstractmethod
-    def extract(self, x: Tensor) -> Tensor:
-        """Map x (B, C, H, W) to what enters the head (B, D, h, w)."""
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Map x (B, C, H, W) to the encoder's maps at 1/4 of the sides, rounded up, and to its last ones at 1/16."""
+
+    @abstractmethod
+    def decode(self, quarter: Tensor, deep: Tensor) -> Tensor:
+        """Join both of them to what enters the head, at 1/4 of the sides."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> ModelOutput:
         """Map x (B, C, H, W) to features (B, D, h, w) and logits (B, classes, H, W); mask is not needed."""
-        features = self.extract(x)
-        return ModelOutput(features, resized(self.head(features), x))
+        quarter, deep = self.encode(x)
+        joined = self.decode(quarter, deep)
+        return ModelOutput(deep if self.features_at == "encoder" else joined, resized(self.head(joined), x))
 
 
 class SegmenterSmall(Segmenter):
-    """Four halvings, a decoder at a quarter of the sides, D = `feature_dim`; images of any sides.
+    """Four halvings, a decoder at a quarter of the sides, `feature_dim` channels into the head; images of any sides.
 
-    `channels`: after each halving.
+    `channels`: after each halving; the last of them is D with `features_at="encoder"`, else D is `feature_dim`.
     """
 
     small: ClassVar[Mapping[str, Any]] = {"input_shape": [3, 18, 26], "channels": [8, 8, 16, 16], "feature_dim": 8}
@@ -51,15 +60,19 @@ class SegmenterSmall(Segmenter):
         input_shape: Sequence[int] = (3, 180, 240),
         channels: Sequence[int] = (16, 32, 64, 128),
         feature_dim: int = 48,
+        features_at: FeaturePlace = "head",
     ) -> None:
-        super().__init__(classes, input_shape=list(input_shape), channels=list(channels), feature_dim=feature_dim)
+        super().__init__(
+            classes, input_shape=list(input_shape), channels=list(channels), feature_dim=feature_dim,
+            features_at=features_at,
+        )  # fmt: skip
         self.input_shape = image_shape(input_shape)
         if len(channels) != 4 or any(width < 1 or width % GROUP for width in (*channels, feature_dim)):
             raise OptionError(
                 f"channels={list(channels)}, feature_dim={feature_dim}: expected four widths and one, all of them "
                 f"multiples of {GROUP}"
             )
-        self.feature_dim = feature_dim
+        self.feature_dim = channels[-1] if features_at == "encoder" else feature_dim
         half, quarter, eighth, sixteenth = channels
         self.stem = _convolution(self.input_shape[0], half, 2)
         self.quarter = BasicBlock(half, quarter, 2, grouped_norm)
@@ -71,11 +84,14 @@ class SegmenterSmall(Segmenter):
         self.join = nn.Sequential(grouped_norm(feature_dim), nn.ReLU(), _convolution(feature_dim, feature_dim))
         self.head = Conv2d(feature_dim, classes, 1)
 
-    def extract(self, x: Tensor) -> Tensor:
-        """Map x (B, C, H, W) to (B, D, H/4, W/4), rounded up."""
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Map x (B, C, H, W) to the maps of the second halving and of the fourth."""
         quarter = self.quarter(self.stem(x))
-        deep = resized(self.from_deep(self.deep(quarter)), quarter)
-        joined: Tensor = self.join(deep + self.from_quarter(quarter))
+        return quarter, self.deep(quarter)
+
+    def decode(self, quarter: Tensor, deep: Tensor) -> Tensor:
+        """Add both at the size of the larger ones."""
+        joined: Tensor = self.join(resized(self.from_deep(deep), quarter) + self.from_quarter(quarter))
         return joined
 
 

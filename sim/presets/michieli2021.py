@@ -38,6 +38,9 @@ _DEPARTURES = (
     "aggregate_margin is the mean distance between aggregate prototypes of different classes: the paper's AMM (eq. 15) "
     "as printed compares a set with itself, and is 1 for every model",
     "fedproto_margin: of the ablation 'd⁺ only' the paper does not say what enters the sigmoid; here −d⁺",
+    "prototypes, MMD, H_E and t-SNE use what enters the last layer, and in segmentation the pyramid's 256 maps at 1/16 "
+    "of the sides, which DeepLab's authors count to the encoder. The paper doesn't say where its encoders end. It has "
+    "MobileNet as the encoder, but its 320 last maps can be negative, and H_E takes features as shares of their sum",
     "fedatt: ε is 1.2, as its own authors have it; the paper does not say",
 )
 _OF_DATA = {
@@ -75,6 +78,10 @@ _ROWS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "apm": ("APM only", "fedproto_margin", {"set": ["margins=apm"]}),
     "lpm": ("LPM only", "fedproto_margin", {"set": ["margins=lpm"]}),
 }
+
+
+_LARGER_HEADS = ("dense", "margin_cnn")
+"""Models whose heads have two layers; celeba_cnn's is the last layer alone."""
 
 
 class Setting(NamedTuple):
@@ -123,7 +130,7 @@ def _preset(name: str, delta: int) -> Preset:
             "rounds": setting.rounds,
             "partition": setting.partition,
             "stragglers": delta / 100,
-            "set": list(setting.sets),
+            "set": [*(["model.features_at=last_layer"] if setting.model in _LARGER_HEADS else []), *setting.sets],
         },
         by_method={"fedprox": {"set": [f"mu={setting.mu}"]}},
         departures=(*_OF_DATA[name], *_DEPARTURES),
@@ -166,6 +173,7 @@ def _voc(alpha: float, classes: str) -> Preset:
             "rounds": 400,
             "generalization_examples": 200,
             "set": [
+                "model.features_at=encoder",
                 "task.background=0",
                 "data.masks=augmented",
                 "data.one_object=true",

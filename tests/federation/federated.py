@@ -123,8 +123,16 @@ NETWORKS = {
         _of_the_table("deeplab_v3plus", width=0.1, channels=8, quarter_channels=8, dilations=[2]), 8,
         (3, 18, 10), (18, 10),
     ),
+    "segmenter_small, encoder": _Learnt(
+        _of_the_table("segmenter_small", channels=[8, 8, 8, 16], feature_dim=8, features_at="encoder"), 16,
+        (3, 34, 18), (34, 18),
+    ),
+    "dense": _Learnt(_of_the_table("dense", input_shape=[12], hidden=[6, 10]), 6, (12,)),
+    "dense, last layer": _Learnt(
+        _of_the_table("dense", input_shape=[12], hidden=[6, 10], features_at="last_layer"), 10, (12,)
+    ),
 }  # fmt: skip
-"""By a task's kind of target, for which they are a tiny network, or by the name of one of the table."""
+"""By a task's kind of target, for which they are a tiny network, or one of the table by its name."""
 
 
 @functools.cache

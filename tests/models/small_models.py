@@ -10,6 +10,8 @@ SMALL: dict[str, dict[str, Any]] = {name: dict(model.small) for name, model in M
 CASES: dict[str, tuple[str, dict[str, Any]]] = {name: (name, SMALL[name]) for name in MODELS} | {
     "har_cnn_alp, single updates": ("har_cnn_alp", SMALL["har_cnn_alp"] | {"alp_update": "single"}),
     "mnist_cnn, both dense layers in the head": ("mnist_cnn", SMALL["mnist_cnn"] | {"head_layers": 2}),
+    "margin_cnn, last layer": ("margin_cnn", SMALL["margin_cnn"] | {"features_at": "last_layer"}),
+    "segmenter_small, encoder": ("segmenter_small", SMALL["segmenter_small"] | {"features_at": "encoder"}),
     "resnet18, frozen": ("resnet18", SMALL["resnet18"] | {"norm": "frozen", "stem_strides": [1, 4]}),
     "deeplab_v3plus, frozen": ("deeplab_v3plus", SMALL["deeplab_v3plus"] | {"norm": "frozen"}),
 }

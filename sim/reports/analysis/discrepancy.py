@@ -82,6 +82,10 @@ def _check_comparable(run: FinishedRun, other: FinishedRun) -> None:
     sizes = [each.settings.training.feature_dim for each in (run, other)]
     if sizes[0] != sizes[1]:
         raise AnalysisError(f"features have {sizes[0]} and {sizes[1]} dimensions; MMD needs models with the same")
+    places = [{spec.options.get("features_at", "head") for spec in each.settings.models} for each in (run, other)]
+    if places[0] != places[1]:
+        named = " and ".join(", ".join(sorted(place)) for place in places)
+        raise AnalysisError(f"features are taken at {named} (the model's option features_at); MMD needs the same place")
 
 
 def _reference(centralized: FinishedRun) -> Tensor:

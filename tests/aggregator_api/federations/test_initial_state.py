@@ -65,6 +65,14 @@ def test_the_features_of_the_first_network_must_fit_too() -> None:
         initial_state_of("fedproto", HART, feature_dim=8)
 
 
+def test_heads_are_not_made_of_other_features() -> None:
+    plan = tiny_plan().model_dump()
+    network = {"name": "dense", "options": {"features_at": "last_layer"}}
+    changes = {"model": network, "training": {**plan["training"], "feature_dim": 256}, "method": {"name": "pfedfda"}}
+    with pytest.raises(UnprocessableError, match=r"plan\.model: the method pfedfda makes heads of features"):
+        build_initial_state(Plan.model_validate({**plan, **changes}), max_model_bytes=1 << 20)
+
+
 def test_windows_are_changed_as_windows_are_and_not_as_images() -> None:
     plan = tiny_plan().model_dump()
     augmented = {**plan, "training": {**plan["training"], "augmentation": "flip=0.5"}}

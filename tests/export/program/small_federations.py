@@ -18,6 +18,7 @@ from models.registry import alp_models
 
 NETWORKS: dict[str, dict[str, Any]] = {
     "dense": {"input_shape": [12], "hidden": [16, 8]},
+    "dense, last layer": {"input_shape": [12], "hidden": [8, 16], "features_at": "last_layer"},
     "har_cnn": {"channels": [8, 8], "feature_dim": 16, "hidden": 8, "dropout": 0.3},
     "har_cnn_alp": {"channels": [8, 8], "feature_dim": 16, "hidden": 8, "dropout": 0.3, "prototypes": [5]},
     "hart": {"blocks": 1, "feature_dim": 16, "heads": 1, "mlp": 8, "head_width": 8},
@@ -36,11 +37,12 @@ def small_federation(
     optimizer = learnt.default_optimizer or "adam"
     settings = {"epochs": 3, "batch_size": 4, "lr": 0.01, "optimizer": optimizer, **training}
     config = TrainingConfig(classes=classes, feature_dim=16, **settings)
-    module = initial_model(lambda: models.build(network_name, classes=classes, **NETWORKS[network_name]), 0)
+    table_name, options = network_name.partition(",")[0], NETWORKS[network_name]
+    module = initial_model(lambda: models.build(table_name, classes=classes, **options), 0)
     setup = Setup(learnt, config, network(module), TASKS[task](), rounds=4)
     initial = learnt.init_client_state(initial_client(module), config)
     broadcast = learnt.broadcast(learnt.server_init(initial.params, initial.buffers, config), "")
-    spec = {"name": network_name, "options": NETWORKS[network_name]}
+    spec = {"name": table_name, "options": options}
     found = Federation(setup, initial, broadcast, module.input_shape, spec)
     return after_one_round(found, generated_examples(found, 9, seed=1))
 

@@ -66,6 +66,14 @@ def test_a_round_with_each_network_ends_where_torchs_does(name: str, network_nam
     assert parity.scores == parity.torch_scores
 
 
+@pytest.mark.parametrize("name", ["fedproto", "fedproto_margin"])
+def test_features_of_the_last_layer_are_in_the_program(name: str) -> None:
+    federation, program = loaded(name, "dense, last layer")
+    parity = compare_round(federation, program, generated_examples(federation, 11))
+    assert parity.ratio < ROUNDING_FACTOR
+    assert parity.scores == parity.torch_scores
+
+
 @pytest.mark.parametrize("name", ["moon", "scaffold", "fedper", "ditto"])
 def test_a_client_goes_on_from_what_an_earlier_round_left(name: str) -> None:
     """The method's memory, or a head that stays, comes from the last round and not from the program."""

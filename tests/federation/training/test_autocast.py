@@ -68,7 +68,8 @@ def test_every_network_trains_stacked_in_bfloat16(case: str) -> None:
     train = network(module, autocast=BF16).train
     client = initial_client(module)
     seen: set[torch.dtype] = set()
-    handle = module.head.register_forward_hook(lambda _module, _inputs, output: seen.add(output.dtype))
+    last = list(module.head.modules())[-1]  # networks may call a head's layers, not the head
+    handle = last.register_forward_hook(lambda _module, _inputs, output: seen.add(output.dtype))
 
     def loss(params: Tensors, buffers: Tensors, x: Tensor) -> tuple[Tensor, Any]:
         output = train(params, buffers, x, None)

@@ -11,6 +11,7 @@ import torch
 from federation.records import Examples, Output
 from federation.tasks.segmentation import Segmentation
 from har_pipeline import ChannelStatistics
+from models.image.segmentation import SegmenterSmall
 from sim.errors import RunDirectoryError
 from sim.results.segmented_images import (
     SegmentedImages,
@@ -90,6 +91,25 @@ def test_normalization_is_undone() -> None:
     assert torch.equal(shown(original, statistics), original)
     spread = shown(torch.tensor([[[[-3.0, 1.0]]]]), None)
     assert spread.tolist() == [[[[0, 255]]] * 3], "of one channel, unknown units: grey from black to white"
+
+
+@torch.no_grad()
+def test_feature_entropy_has_the_encoders_resolution() -> None:
+    """H_E of 4 × 6 cells, each as wide as 16 pixels; between centres of cells it is linear."""
+    network = SegmenterSmall(classes=3, channels=[8, 8, 8, 16], feature_dim=8, features_at="encoder").eval()
+    x, truth = torch.randn(1, 3, 64, 96), torch.zeros(1, 64, 96, dtype=torch.uint8)
+    features, logits = network(x)
+    output = Output(features, logits, {})
+    found = image_of(TASK, "ada, 0", x, truth, output, None)
+    maps = network.deep(network.quarter(network.stem(x)))[0].double().numpy()
+    shares = maps / maps.sum(0)
+    entropy = -(shares * np.log(np.where(shares > 0, shares, 1))).sum(0)
+    assert entropy.shape == (4, 6)
+    assert found.feature_dim == 16
+    rows, columns = (np.clip((np.arange(16 * n) + 0.5) / 16 - 0.5, 0, n - 1) for n in entropy.shape)
+    along = np.stack([np.interp(columns, np.arange(6), line) for line in entropy])
+    wanted = np.stack([np.interp(rows, np.arange(4), line) for line in along.T], axis=1)
+    np.testing.assert_allclose(found.feature_entropy[0].numpy(), wanted, atol=2e-3)  # kept as float16
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedproto"])

@@ -87,6 +87,10 @@ def test_runs_must_have_been_tested_on_the_same(finished: Finished, tmp_path: Pa
     other = replace(run, settings=run.settings.model_copy(update={"dataset": "motionsense"}))
     with pytest.raises(AnalysisError, match=r"on other examples .* data = 'motionsense', not 'synthetic'"):
         discrepancy(run, other, None)
+    elsewhere = run.settings.model.model_copy(update={"options": {"features_at": "last_layer"}})
+    other = replace(run, settings=run.settings.model_copy(update={"model": elsewhere}))
+    with pytest.raises(AnalysisError, match="features are taken at head and last_layer"):
+        discrepancy(run, other, None)
     fewer = dict(list(run.data.clients.items())[:1])
     with pytest.raises(AnalysisError, match="other test examples"):
         discrepancy(run, replace(run, data=replace(run.data, clients=fewer)), None)
