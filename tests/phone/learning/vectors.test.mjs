@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import { byStretch, Paired } from "../../../phone/app/learning/comparison.js";
 import { channelSums, inFloat32, normalized, statisticsOf } from "../../../phone/app/learning/normalization.js";
+import { Evidence, expectedGains, likeliest, Prior } from "../../../phone/app/learning/preference.js";
 import { addWindows, emptySums, travelling } from "../../../phone/app/learning/ridge.js";
 import { ClassSoundness } from "../../../phone/app/learning/soundness.js";
 import { evenly, temporalSplit } from "../../../phone/app/learning/splits.js";
@@ -125,6 +126,33 @@ describe("comparison", () => {
       assertNear([found.pBetter], [expected.p_better], 1e-12);
       assert.deepEqual([found.isBetter, found.isWorse], [expected.is_better, expected.is_worse]);
       assert.equal(found.words, expected.words);
+    });
+  }
+});
+
+describe("which model serves", () => {
+  const orNaN = (values) => values.map((each) => each ?? NaN);
+  const assertAll = (found, expected) => {
+    assert.deepEqual(found.map(Number.isNaN), expected.map(Number.isNaN));
+    assertNear(found.map((each) => each || 0), expected.map((each) => each || 0), 1e-12);
+  };
+  for (const { name, labels, session, shared, trained, recall, margin, candidates, gains, serves } of VECTORS.preference) {
+    test(name, () => {
+      const known = new Map();
+      for (const { name: model, quality, sums, forgets, gain, variance, report, prior } of candidates) {
+        const evidence = labels.length ? Evidence.of(labels, quality, shared, session, trained.length) : null;
+        assert.deepEqual(evidence && evidence.report(), report);
+        if (evidence) assertAll([...evidence.gain, ...evidence.variance], orNaN([...gain, ...variance]));
+        const others = sums && Prior.of(sums, report);
+        assert.equal(others === null, prior === null);
+        if (others) assertAll([others.mean, others.variance, ...others.byClass], prior);
+        known.set(model, { evidence, prior: others, forgets });
+      }
+      const found = expectedGains(known, trained, recall);
+      assert.deepEqual([...found.keys()].sort(), Object.keys(gains).sort());
+      assertNear(Object.keys(gains).map((model) => found.get(model)), Object.values(gains), 1e-12);
+      const order = [...candidates.map((each) => each.name), "global"];
+      assert.equal(likeliest(found, order, "global", margin), serves);
     });
   }
 });
