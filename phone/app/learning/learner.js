@@ -103,7 +103,7 @@ export class Learner {
    * Solve every head of an exchange, and say which one is used. Throws an Error where there is nothing to solve one of.
    * @param {import("../types.js").Choice} choice @returns {Promise<import("../types.js").Chosen>}
    */
-  async choose({ exchange, present, prepared, embeddings, labels, gravity }) {
+  async choose({ exchange, present, prepared, embeddings, labels, gravity, isReleased }) {
     const { train, holdout } = prepared;
     const heads = await solveHeads(exchange);
     if (!heads.length) throw new Error("nobody has sent sums yet, and this phone has no labelled windows");
@@ -113,7 +113,7 @@ export class Learner {
     if (adapted) heads.push({ head: "adapted", ...adapted, version: exchange.version, sha256: exchange.sha256 });
     const ofHoldout = (/** @type {import("../types.js").Model} */ model) =>
       answersOf(embeddings.holdout, holdout.y.length, /** @type {import("../types.js").HeadModel} */ (model));
-    const verdict = evaluate({ heads, present, holdout, train, answersOf: ofHoldout, labels, isFar: far });
+    const verdict = evaluate({ heads, present, holdout, train, answersOf: ofHoldout, labels, isFar: far, isReleased });
     return { verdict, heads };
   }
 

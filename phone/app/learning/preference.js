@@ -1,6 +1,6 @@
 /**
  * Which of a phone's models serves: the one with the highest expected gain over the shared model. A port of
- * federation/serving/preference.py, which has the formula and its sources, with the same constants.
+ * federation/serving/preference.py, which has the formula, its sources and what the constants mean.
  */
 
 import { pairwiseSum, roundHalfEven } from "./numbers.js";
@@ -14,82 +14,53 @@ const WINDOWS_PER_GROUP = 3;
 const TYPICAL_VARIANCE = 0.05;
 const TYPICAL_WEIGHT = 6;
 
+/** @typedef {readonly number[]} GainSums of one candidate: count, Σ g, Σ (g² - v), then a count and Σ g for each class */
 /**
- * @typedef {readonly number[]} GainSums of one candidate, in steps of 1 / STEPS: count, Σ g, Σ (g² - v), then a count and
- *   Σ g for each class; they add
- * @typedef {object} Candidate what is known of a model that could serve instead of the shared one
- * @property {Evidence | null} evidence null: no held-out windows @property {Prior | null} prior
- * @property {boolean} forgets whether a class that it wasn't trained on counts as lost
+ * @typedef {object} Evidence a candidate's gain over the shared model on held-out windows
+ * @property {number[]} gain by class (C); NaN: no window @property {number[]} variance of these means (C)
+ * @property {number} windows @property {number} mean of the classes with windows @property {number} meanVariance of that
  */
+/** @typedef {{mean: number, variance: number, byClass: number[]}} Prior the gain on other devices; variance between these */
+/** @typedef {{evidence: Evidence | null, prior: Prior | null, forgets: boolean}} Candidate forgets: classes it wasn't trained on */
 
-/** A candidate's gain over the shared model on held-out windows, by class (C); NaN: no window. */
-export class Evidence {
-  /** @param {number[]} gain mean by class @param {number[]} variance of these means @param {number} windows */
-  constructor(gain, variance, windows) {
-    this.gain = gain;
-    this.variance = variance;
-    this.windows = windows;
-  }
-
-  /**
-   * Compare how well a candidate and the shared model answer windows of classes y (n).
-   * @param {ArrayLike<number>} y @param {ArrayLike<number>} quality (n) @param {ArrayLike<number>} shared (n)
-   * @param {ArrayLike<number>} session (n) numbers @param {number} classes
-   */
-  static of(y, quality, shared, session, classes) {
-    const difference = Float64Array.from(quality, (each, i) => each - shared[i]);
-    /** @type {number[][]} */
-    const places = Array.from({ length: classes }, () => []);
-    difference.forEach((_, i) => places[y[i]].push(i));
-    const gain = places.map((members) => mean(members.map((i) => difference[i])));
-    const groups = places.map((members) => independentGroups(members.map((i) => session[i])));
-    const squares = pairwiseSum(difference.map((each, i) => (each - gain[y[i]]) ** 2)) + TYPICAL_WEIGHT * TYPICAL_VARIANCE;
-    const freedom = y.length - places.filter((members) => members.length).length + TYPICAL_WEIGHT;
-    return new Evidence(gain, groups.map((count) => squares / freedom / count), y.length);
-  }
-
-  /** The mean gain over the classes with windows. */
-  get mean() {
-    return mean(this.gain.filter((each) => !Number.isNaN(each)));
-  }
-
-  /** The sampling variance of that mean. */
-  get meanVariance() {
-    const known = this.variance.filter((each) => !Number.isNaN(each));
-    return pairwiseSum(known) / known.length ** 2;
-  }
-
-  /** What the phone adds to its federation's sums. @returns {number[]} */
-  report() {
-    const square = clipped(this.mean) ** 2 - this.meanVariance;
-    const byClass = this.gain.flatMap((each) => (Number.isNaN(each) ? [0, 0] : [1, inSteps(each)]));
-    return [1, inSteps(this.mean), inSteps(square, MAX_GAIN ** 2), ...byClass];
-  }
+/**
+ * Compare how well a candidate and the shared model answer windows (n) of classes y.
+ * @param {ArrayLike<number>} y @param {ArrayLike<number>} quality @param {ArrayLike<number>} shared its quality
+ * @param {ArrayLike<number>} session numbers @param {number} classes @returns {Evidence}
+ */
+export function evidenceOf(y, quality, shared, session, classes) {
+  const difference = Float64Array.from(quality, (each, i) => each - shared[i]);
+  /** @type {number[][]} */
+  const places = Array.from({ length: classes }, () => []);
+  difference.forEach((_, i) => places[y[i]].push(i));
+  const gain = places.map((members) => mean(members.map((i) => difference[i])));
+  const squares = pairwiseSum(difference.map((each, i) => (each - gain[y[i]]) ** 2)) + TYPICAL_WEIGHT * TYPICAL_VARIANCE;
+  const spread = squares / (y.length - gain.filter(isKnown).length + TYPICAL_WEIGHT);
+  const variance = places.map((members) => spread / independentGroups(members.map((i) => session[i])));
+  const known = variance.filter(isKnown);
+  const meanVariance = pairwiseSum(known) / known.length ** 2;
+  return { gain, variance, windows: y.length, mean: mean(gain.filter(isKnown)), meanVariance };
 }
 
-/** A candidate's gain on other devices. */
-export class Prior {
-  /** @param {number} mean @param {number} variance between devices @param {number[]} byClass mean of each class (C) */
-  constructor(mean, variance, byClass) {
-    this.mean = mean;
-    this.variance = variance;
-    this.byClass = byClass;
-  }
+/** What a phone adds to its federation's sums. @param {Evidence} evidence @returns {number[]} */
+export function reportOf({ gain, mean: all, meanVariance }) {
+  const byClass = gain.flatMap((each) => (isKnown(each) ? [1, inSteps(each)] : [0, 0]));
+  return [1, inSteps(all), inSteps(clipped(all) ** 2 - meanVariance, MAX_GAIN ** 2), ...byClass];
+}
 
-  /**
-   * Read it off the federation's sums, less the phone's own report; null for fewer than MIN_DEVICES.
-   * @param {GainSums} sums @param {GainSums | null} [own]
-   */
-  static of(sums, own = null) {
-    const [count, total, square, ...rest] = sums.map((each, i) => each - (own?.[i] ?? 0));
-    if (count < MIN_DEVICES) return null;
-    const all = clipped(total / STEPS / count);
-    const byClass = rest.flatMap((devices, i) => {
-      if (i % 2) return [];
-      return clipped(devices >= MIN_DEVICES ? rest[i + 1] / STEPS / devices : all);
-    });
-    return new Prior(all, Math.max(0, square / STEPS / count - all ** 2), byClass);
-  }
+/**
+ * Read a prior off the federation's sums, less the phone's own report; null for fewer than MIN_DEVICES.
+ * @param {GainSums} sums @param {GainSums | null} [own] @returns {Prior | null}
+ */
+export function priorOf(sums, own) {
+  const [count, total, square, ...rest] = sums.map((each, i) => each - (own?.[i] ?? 0));
+  if (count < MIN_DEVICES) return null;
+  const all = clipped(total / STEPS / count);
+  const byClass = Array.from({ length: rest.length / 2 }, (_, code) => {
+    const devices = rest[2 * code];
+    return devices < MIN_DEVICES ? all : clipped(rest[2 * code + 1] / STEPS / devices);
+  });
+  return { mean: all, variance: Math.max(0, square / STEPS / count - all ** 2), byClass };
 }
 
 /**
@@ -116,34 +87,36 @@ export function likeliest(gains, order, reference, margin = 0) {
 
 /** @param {number[]} sessions of one class's windows @returns {number} NaN without any */
 function independentGroups(sessions) {
-  /** @type {Map<number, number>} */
-  const sizes = new Map();
-  for (const session of sessions) sizes.set(session, 1 + (sizes.get(session) ?? 0));
-  if (sizes.size === 1) return Math.max(1, sessions.length / WINDOWS_PER_GROUP);
-  return sessions.length ** 2 / [...sizes.values()].reduce((sum, size) => sum + size ** 2, 0);
+  const numbers = [...new Set(sessions)];
+  if (numbers.length === 1) return Math.max(1, sessions.length / WINDOWS_PER_GROUP);
+  const sizes = numbers.map((number) => sessions.filter((each) => each === number).length);
+  return sessions.length ** 2 / pairwiseSum(sizes.map((size) => size ** 2));
 }
 
-/** How much the evidence counts against the prior, alike for all candidates. @param {Candidate[]} candidates */
+/** @param {Candidate[]} candidates */
 function evidenceWeight(candidates) {
-  let [between, sampling, windows] = [0, 0, 0];
-  for (const { evidence, prior } of candidates) {
-    if (!evidence || !prior) continue;
-    between += prior.variance;
-    sampling += evidence.meanVariance;
-    windows ||= evidence.windows;
-  }
-  return sampling ? Math.max(between / (between + sampling), windows / (windows + MAX_PRIOR_WINDOWS)) : 1;
+  const known = candidates.flatMap(({ evidence, prior }) => (evidence && prior ? [{ evidence, prior }] : []));
+  if (!known.length) return 1;
+  const between = pairwiseSum(known.map(({ prior }) => prior.variance));
+  const sampling = pairwiseSum(known.map(({ evidence }) => evidence.meanVariance));
+  const { windows } = known[0].evidence;
+  return Math.max(between / (between + sampling), windows / (windows + MAX_PRIOR_WINDOWS));
 }
 
 /** @param {Candidate} candidate @param {number} weight @param {readonly boolean[]} trained @param {number} recall */
 function expectedGain({ evidence, prior, forgets }, weight, trained, recall) {
-  const here = evidence && (prior ? weight * evidence.mean + (1 - weight) * prior.mean : evidence.mean);
+  const seen = evidence && (prior ? weight * evidence.mean + (1 - weight) * prior.mean : evidence.mean);
   return mean(
     trained.map((isTrained, code) => {
       if (forgets && !isTrained) return -recall;
-      return here !== null && !Number.isNaN(evidence?.gain[code]) ? here : (prior?.byClass[code] ?? 0);
+      return seen !== null && isKnown(evidence?.gain[code] ?? NaN) ? seen : (prior?.byClass[code] ?? 0);
     }),
   );
+}
+
+/** @param {number} value */
+function isKnown(value) {
+  return !Number.isNaN(value);
 }
 
 /** NaN of nothing. @param {number[]} values */
@@ -157,6 +130,6 @@ function clipped(value, limit = MAX_GAIN) {
 }
 
 /** A whole number that travels; + 0 makes 0 of −0. @param {number} value @param {number} [limit] */
-function inSteps(value, limit = MAX_GAIN) {
+function inSteps(value, limit) {
   return roundHalfEven(STEPS * clipped(value, limit)) + 0;
 }

@@ -191,7 +191,8 @@ export class ContributionWorker {
     const columns = await this.loadNetwork(a, means);
     const broadcast = await this.download(target, means);
     const present = this.worker.stateStore.current.kept?.model ?? null;
-    return solveVersion(this.worker, { plan, device: means.device, broadcast, columns, prepared, present });
+    const isReleased = target.rollout > 0;
+    return solveVersion(this.worker, { plan, device: means.device, broadcast, columns, prepared, present, isReleased });
   }
 
   /** Have the network in the store, and behind the embedder. @param {Announcement} a @param {Means} means */
@@ -225,6 +226,7 @@ export class ContributionWorker {
  * @typedef {object} Version what its heads are solved of
  * @property {Plan} plan @property {string} device whose windows they are @property {Broadcast} broadcast @property {{sha256: string} & import("../types.js").Columns} columns
  * @property {Prepared} prepared @property {import("../types.js").Model | null} present
+ * @property {boolean} [isReleased] an operator gives the version to phones
  */
 
 /**
@@ -243,7 +245,7 @@ async function summedWindows(train, plan, device) {
  * @param {{learner: import("../types.js").Learner, embedder: import("../types.js").Embedder}} by its network is loaded
  * @param {Version} version
  */
-export async function solveVersion({ learner, embedder }, { plan, device, broadcast, columns, prepared, present }) {
+export async function solveVersion({ learner, embedder }, { plan, device, broadcast, columns, prepared, present, isReleased }) {
   const { labels, training } = plan;
   const method = methodOf(plan);
   const { shared, clients } = sharedSums(broadcast.file, plan);
@@ -262,6 +264,6 @@ export async function solveVersion({ learner, embedder }, { plan, device, broadc
   const fixed = train.y.length ? await learner.sums(ofAll, summed.y, labels.length, method.clip) : null;
   const { orientationFree, gravity, sha256 } = columns;
   const exchange = { shared, clients, own: fixed, method, orientationFree, version: broadcast.version, sha256 };
-  const choice = { exchange, present, prepared, embeddings, labels, gravity };
+  const choice = { exchange, present, prepared, embeddings, labels, gravity, isReleased };
   return { ...(await learner.choose(choice)), embeddings, fixed };
 }

@@ -6,7 +6,7 @@
 import { holdoutMetrics } from "../learning/metrics.js";
 import { inFloat32, insideModel, normalized } from "../learning/normalization.js";
 import { ClassSoundness } from "../learning/soundness.js";
-import { judgeNetworks } from "../training/network_models.js";
+import { judgeNetworks, midway } from "../training/network_models.js";
 import { CANDIDATES, CLIENT, PROGRAM, ROUND, ROUND_BROADCAST, isOf, roundKey, withDone } from "./agent_state.js";
 import { MAX_FILE_BYTES } from "./eligibility.js";
 import { isPrivate } from "./masked_parts.js";
@@ -177,12 +177,14 @@ export class RoundWorker {
       result.upload,
     );
     const client = { instance: a.instance, program: a.program?.sha256, id: update.updateId, values: result.client };
+    const { shared, personal } = result;
     const candidates = {
       round,
       broadcast: model.sha256,
       networks: [
-        { head: "shared_network", values: result.shared, version: round - 1 },
-        { head: "personal_network", values: result.personal, version: round },
+        { head: "shared_network", values: shared, version: round - 1 },
+        { head: "personal_network", values: personal, version: round },
+        { head: "midway_network", values: shared && personal && midway(shared, personal), version: round },
       ],
     };
     const isJudged = rollout.mode === "off"; // else devices use what is released
@@ -253,7 +255,7 @@ export class RoundWorker {
       const broadcast = await this.file(ROUND_BROADCAST, target.pointer, means);
       const values = await this.host.sharedNetwork(program, broadcast, (await this.client(a))?.values ?? null);
       const candidates = [{ head: /** @type {const} */ ("shared_network"), values, version: target.version }];
-      const verdict = await this.verdict(a, program, candidates, prepared);
+      const verdict = await this.verdict(a, program, candidates, prepared, target.rollout > 0);
       await worker.stateStore.change(({ memory, kept: now }) => {
         if (!isOf(memory, a)) return null;
         return verdict ? this.judged(a, target, verdict, memory, now) : { memory: { ...memory, judged: target.key } };
@@ -272,14 +274,14 @@ export class RoundWorker {
   /**
    * Which network is used, of those that there are; null: there is none.
    * @param {Announcement} a @param {ProgramSource} program
-   * @param {Candidate[]} candidates @param {Prepared} prepared
+   * @param {Candidate[]} candidates @param {Prepared} prepared @param {boolean} [isReleased]
    */
-  async verdict(a, program, candidates, prepared) {
+  async verdict(a, program, candidates, prepared, isReleased = false) {
     const { sha256: runBy } = program;
     const networks = candidates.flatMap(({ values, ...network }) => (values ? [{ ...network, values, sha256: runBy }] : []));
     if (!networks.length) return null;
     const present = this.worker.stateStore.current.kept?.model ?? null;
-    return judgeNetworks(this.host, program, { networks, present, prepared, plan: planOf(a) });
+    return judgeNetworks(this.host, program, { networks, present, prepared, plan: planOf(a), isReleased });
   }
 
   /**

@@ -12,9 +12,10 @@ import { inFloat32, insideModel } from "../learning/normalization.js";
 /**
  * Say which network is used from now on. @param {TrainingHost} host @param {ProgramSource} program
  * @param {{networks: NetworkModel[], present: import("../types.js").Model | null, prepared: import("../types.js").Prepared,
- *   plan: Plan}} of the simplest network first @returns {Promise<import("../types.js").Verdict>}
+ *   plan: Plan, priors?: import("../learning/heads.js").Priors, isReleased?: boolean}} of
+ * @returns {Promise<import("../types.js").Verdict>}
  */
-export async function judgeNetworks(host, program, { networks, present, prepared, plan }) {
+export async function judgeNetworks(host, program, { networks, present, prepared, plan, ...rules }) {
   const { train, holdout } = prepared;
   const answers = new Map();
   const runnable = present && "values" in present && present.sha256 === program.sha256 ? [present] : [];
@@ -22,8 +23,21 @@ export async function judgeNetworks(host, program, { networks, present, prepared
     const logits = await host.logits(program, { ...model.values, ...statisticsOf(plan) }, holdout.x);
     answers.set(model, answersOf(logits, plan.labels.length));
   }
-  const question = { heads: networks, present, holdout, train, labels: plan.labels, isFar: false };
+  const question = { heads: networks, present, holdout, train, labels: plan.labels, isFar: false, ...rules };
   return evaluate({ ...question, answersOf: (model) => answers.get(model) });
+}
+
+/**
+ * The network with weights midway between two, as federation/serving/midway.py: counters and other whole numbers are the
+ * second's. @param {Tensors} one @param {Tensors} other @returns {Tensors}
+ */
+export function midway(one, other) {
+  const between = Object.entries(other).map(([name, { shape, data }]) => {
+    if (!(data instanceof Float32Array || data instanceof Float64Array)) return [name, other[name]];
+    const begin = /** @type {Float32Array} */ (one[name].data);
+    return [name, { shape, data: data.map((value, i) => (begin[i] + value) / 2) }];
+  });
+  return Object.fromEntries(between);
 }
 
 /**

@@ -83,10 +83,11 @@ test("the first sums, the answer, and the heads of versions", async () => {
   await until(() => server.statuses.at(-1).state === "idle");
   const model = await collect(server, 2, { clients: 3 });
   await until(() => agent.memory.judged === `1 ${model.sha256}`);
-  assert.deepEqual([agent.state().model.head, agent.state().model.version, agent.state().version], ["shared", 1, 1]);
+  assert.deepEqual([agent.state().model.head, agent.state().model.version, agent.state().version], ["personalized", 1, 1]);
   const last = await until(() => server.statuses.findLast((said) => said.adoption?.round === 1));
-  assert.deepEqual([last.adoption.answer, last.adoption.source], ["adopted", "global"]);
-  assert.match(last.adoption.reason, /^shared head of version 1: adopted, macro-F1 1.000 on 4 holdout windows .*no other is better by more than/);
+  assert.deepEqual([last.adoption.answer, last.adoption.source], ["adopted", "personalized"]);
+  const said = "Your own model: 100 % on 4 holdout windows of 2 classes; the shared model: 100 %";
+  assert.ok(last.adoption.reason.startsWith(`personal head of version 1: adopted. ${said}`), last.adoption.reason);
   assert.equal(server.heard.filter(({ path }) => path === model.url).length, 1);
   assert.equal(server.accepted.length, 1, "a version alone is no reason to send again");
   const numbers = server.statuses.map((said) => said.number);
@@ -412,7 +413,7 @@ test("a phone without a label uses the shared head of what others have sent", as
   await until(() => agent.memory.judged === `2 ${model.sha256}`);
   const { verdict, model: used } = agent.state();
   assert.deepEqual([verdict.answer, used.head, used.version], ["adopted", "shared", 2]);
-  assert.match(verdict.reason, /so that no head is scored$/);
+  assert.match(verdict.reason, /No head is scored: fewer than 2 activities have 5 labelled windows in a row$/);
   const said = await until(() => server.statuses.findLast((one) => one.adoption?.round === 2));
   assert.deepEqual([said.state, said.examples], ["collecting", 0]);
   assert.match(said.detail, /no window has a label yet/);
