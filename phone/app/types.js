@@ -112,7 +112,7 @@
  * @property {{train: Float32Array, holdout: Float32Array, unlabelled: Float32Array}} embeddings (n × D) of `prepared`
  * @property {readonly string[]} labels of the plan
  * @property {readonly number[]} gravity columns of the embedding that tell how the phone lies; may be none
- * @property {boolean} [isReleased] an operator gives the version to phones
+ * @property {import("./learning/heads.js").Rules} [rules]
  */
 
 /** @typedef {{verdict: Verdict, heads: HeadModel[]}} Chosen */
@@ -125,6 +125,8 @@
  * @property {(choice: Choice) => Promise<Chosen>} choose among the heads of an exchange
  * @property {(heads: readonly HeadModel[], holdout: Examples, embeddings: Float32Array, labels: readonly string[]) =>
  *   Record<string, number>} measure what an update says of them
+ * @property {(heads: readonly HeadModel[], holdout: Examples, embeddings: Float32Array, classes: number) =>
+ *   Record<string, number[]> | null} gains that an update reports
  */
 
 /**

@@ -5,9 +5,10 @@
  * which the first two are the mean with.
  */
 
+import { GAINS } from "../protocol/messages.generated.js";
 import { signTest } from "./comparison.js";
 import { pairwiseSum, threeDecimals, withDecimals } from "./numbers.js";
-import { evidenceOf, expectedGains, likeliest } from "./preference.js";
+import { evidenceOf, expectedGains, likeliest, priorOf, reportOf } from "./preference.js";
 import { distanceFromAll, headScores, solve, solveMean } from "./ridge.js";
 import { ClassSoundness, METRIC } from "./soundness.js";
 
@@ -38,9 +39,10 @@ const NAMES = {
   personalized: "your own model",
   midway_network: "the model midway between the two",
 };
+/** What a model is called in the sums of gains; others by their names. @type {Partial<Record<Model["head"], string>>} */
+const GAIN_NAMES = { personal_network: "personalized", midway_network: "midway" };
 /** They lose the classes that the phone was not trained on; a head of sums keeps them. @type {Model["head"][]} */
 const FORGETFUL = ["personal_network", "midway_network"];
-
 const EXPECTED = "it is expected to be the best over all activities, with what is known of other devices";
 
 /** @typedef {"shared" | "shared_any_orientation" | "adapted" | "personalized" | "personalized_any_orientation"} HeadName */
@@ -141,17 +143,17 @@ export async function isFar(embeddings, gravity, shared) {
  * @property {Examples} holdout @property {Examples} train
  * @property {(model: Model) => Int32Array} answersOf (n) the holdout's windows, of a model that runs by what these do
  * @property {readonly string[]} labels @property {boolean} isFar
- * @property {Priors} [priors] what others gain with each, by head
- * @property {boolean} [isReleased] an operator gives the version to phones
  */
 
-/** @typedef {Readonly<Partial<Record<Model["head"], import("./preference.js").Prior | null>>>} Priors */
+/** @typedef {Readonly<Record<string, import("./preference.js").GainSums>>} Gains by model, as they travel */
+/** @typedef {{sums: Gains, own?: Gains}} Others what a version's devices gain; own: the phone's own report, which is in it */
+/** @typedef {{others?: Others, isReleased?: boolean}} Rules isReleased: the operator gives the version to phones */
 /** @typedef {{model: Model, right: Uint8Array, soundness: ClassSoundness}} Run */
 /** @typedef {{y: Int32Array, session: Int32Array, startS: Float64Array}} Windows that models are compared on */
 /** @typedef {{best: Run, why: string, gains?: Map<Run, number>, answer?: Verdict["answer"]}} Chosen */
 
-/** Say which head is used from now on: one of these, or still the present one. @param {Question} question @returns {Verdict} */
-export function evaluate({ heads, present, holdout, train, answersOf: answersBy, labels, isFar: far, priors = {}, isReleased }) {
+/** Say which head is used from now on: one of these, or still the present one. @param {Question & Rules} question @returns {Verdict} */
+export function evaluate({ heads, present, holdout, train, answersOf: answersBy, labels, isFar: far, others, isReleased }) {
   const places = comparable(train, holdout);
   const windows = {
     y: places.map((i) => holdout.y[i]),
@@ -164,14 +166,28 @@ export function evaluate({ heads, present, holdout, train, answersOf: answersBy,
     return { model, right: Uint8Array.from(places, (i) => Number(all[i] === holdout.y[i])), soundness };
   };
   const runs = heads.map(run);
-  const now = present && places.length && present.sha256 === heads[0].sha256 ? run(present) : null;
+  const now = present && present.sha256 === heads[0].sha256 ? run(present) : null;
   const held = now && !runs.some((each) => isSame(each, now)) ? [now] : [];
   const trained = labels.map((_, code) => train.y.includes(code));
   const rivals = isReleased ? [] : held.filter(({ soundness }) => !soundness.failureReason);
   /** @type {Chosen} */
-  let chosen = places.length || "values" in heads[0] ? choose(runs, rivals, windows, { trained, priors }) : withoutLabels(runs, far);
-  if (isReleased && now) chosen = judgeRelease(chosen, now, windows);
+  let chosen = places.length || "values" in heads[0] ? choose(runs, rivals, windows, { trained, others }) : withoutLabels(runs, far);
+  if (isReleased && now && places.length) chosen = judgeRelease(chosen, now, windows);
   return verdictOf(chosen, runs, held, present);
+}
+
+/**
+ * What a phone reports of its models' gains over the shared one, by the answers (n) of each; null where it can't tell.
+ * @param {Pick<Examples, "y" | "session">} windows @param {(readonly [Model["head"], Int32Array])[]} answers
+ * @param {number} classes @returns {Record<string, number[]> | null}
+ */
+export function reportedGains({ y, session }, answers, classes) {
+  const right = answers.map(([head, codes]) => /** @type {const} */ ([head, codes.map((code, i) => Number(code === y[i]))]));
+  const shared = right.find(([head]) => isShared(head));
+  if (!shared || right.length < 2 || !y.length || classes > GAINS.maxClasses) return null;
+  const rivals = right.filter((each) => each !== shared);
+  const report = (/** @type {Int32Array} */ mine) => reportOf(evidenceOf(y, mine, shared[1], session, classes));
+  return Object.fromEntries(rivals.map(([head, mine]) => [GAIN_NAMES[head] ?? head, report(mine)]));
 }
 
 /**
@@ -233,26 +249,38 @@ export function comparable(train, holdout) {
  * The likeliest of those that work and the present one, and why in a sentence: edge_agent/serving/choice.py. They are
  * compared with the newest shared model; without any, with the newest of the phone's own.
  * @param {Run[]} runs @param {Run[]} held @param {Windows} windows
- * @param {{trained: boolean[], priors: Priors}} by @returns {Chosen}
+ * @param {{trained: boolean[], others?: Others}} by @returns {Chosen}
  */
-function choose(runs, held, { y, session }, { trained, priors }) {
+function choose(runs, held, { y, session }, { trained, others }) {
   const working = runs.filter(({ soundness }) => !soundness.failureReason);
   const able = [...(working.length ? working : [runs[0]]), ...held];
   const newestFirst = able.sort((one, other) => other.model.version - one.model.version);
-  const isShared = (/** @type {Run} */ { model: { head } }) => head === "shared" || head === "shared_network";
-  const reference = newestFirst.find(isShared) ?? newestFirst[0];
+  const reference = newestFirst.find(({ model }) => isShared(model.head)) ?? newestFirst[0];
   const ranked = [...newestFirst].sort((one, other) => ORDER.indexOf(one.model.head) - ORDER.indexOf(other.model.head));
   const candidates = ranked.filter((run) => run !== reference).map((run) => {
     const evidence = y.length ? evidenceOf(y, run.right, reference.right, session, trained.length) : null;
-    const isOlder = isShared(run); // of which no gain is expected
-    const others = isOlder ? { mean: 0, variance: 0, byClass: trained.map(() => 0) } : isShared(reference) && priors[run.model.head];
-    const forgets = isShared(reference) && FORGETFUL.includes(run.model.head);
-    return /** @type {const} */ ([run, { evidence, prior: others || null, forgets }]);
+    const { head } = run.model;
+    const none = { mean: 0, variance: 0, byClass: trained.map(() => 0) }; // of an older one no gain is expected
+    const prior = isShared(head) ? none : isShared(reference.model.head) ? priorAmong(others, head, trained.length) : null;
+    const forgets = isShared(reference.model.head) && FORGETFUL.includes(head);
+    return /** @type {const} */ ([run, { evidence, prior, forgets }]);
   });
   const gains = expectedGains(new Map(candidates), trained, recallOf(reference));
   const best = likeliest(gains, ranked, reference);
   const isSurprise = ranked.some(({ soundness }) => (soundness.score ?? 0) > (best.soundness.score ?? 0));
   return { best, gains, why: sentence(best, [reference, ...ranked]) + (isSurprise ? `; ${EXPECTED}` : "") };
+}
+
+/** Whether the others are compared with it. @param {Model["head"]} head */
+function isShared(head) {
+  return head === "shared" || head === "shared_network";
+}
+
+/** @param {Others | undefined} others @param {Model["head"]} head @param {number} classes */
+function priorAmong(others, head, classes) {
+  const name = GAIN_NAMES[head] ?? head;
+  const sums = others?.sums[name];
+  return sums?.length === 3 + 2 * classes ? priorOf(sums, others?.own?.[name]) : null;
 }
 
 /** The mean over the classes with windows; 0 without any. @param {Run} run */

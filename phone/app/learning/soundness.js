@@ -90,20 +90,6 @@ export class ClassSoundness {
     return `${LABEL} ${threeDecimals(this.score)} on ${this.size} against ${threeDecimals(this.trivial)} ${TRIVIAL_ANSWER}`;
   }
 
-  /** The figures; `labels` name the rows (true) and columns (answered) of `confusion`. */
-  described() {
-    return {
-      metric: METRIC,
-      score: this.score,
-      trivial: this.trivial,
-      checked: !this.undecidedReason,
-      windows: this.examples,
-      classes: this.classes,
-      confusion: this.examples ? this.matrix : null,
-      labels: this.examples ? [...this.labels] : null,
-    };
-  }
-
   /** Mean recall over the classes that count, and the one that it must exceed. */
   recall() {
     const counted = this.rows.map((_, code) => code).filter((code) => this.rows[code] >= CLASS_WINDOWS);

@@ -153,15 +153,30 @@ test("a network loses the classes that the phone never trained on, a head of sum
   assert.equal(judged({ shared: 25, personalized: 30 }, { trained: [0] }).model.head, "personalized");
 });
 
-test("what others gain counts, and alone where nothing here has a label", () => {
-  const priors = { personal_network: { mean: -0.3, variance: 0, byClass: [-0.3, -0.3] } };
+/** What ten other devices gain, alike on both classes. */
+const gainOf = (gain) => [10, 1e5 * gain, 1e5 * gain ** 2, 10, 1e5 * gain, 10, 1e5 * gain];
+
+test("what others gain counts, and alone where too little here has a label", () => {
   const given = { shared_network: 25, personal_network: 26 };
   assert.equal(judged(given).model.head, "personal_network");
-  assert.equal(judged(given, { priors }).model.head, "shared_network");
-  const none = { holdout: { y: [], startS: [], session: [] }, answersOf: () => [] };
+  const lost = { others: { sums: { personalized: gainOf(-0.3) } } };
+  assert.equal(judged(given, lost).model.head, "shared_network");
+  const none = { holdout: { y: new Int32Array(0), startS: [], session: [] }, answersOf: () => [] };
   assert.deepEqual([judged(given, none).model.head, judged(given, none).score], ["shared_network", null]);
-  const gain = { personal_network: { mean: 0.1, variance: 0, byClass: [0.1, 0.1] } };
-  assert.equal(judged(given, { ...none, priors: gain }).model.head, "personal_network");
+  const others = { sums: { personalized: gainOf(0.1) } };
+  assert.equal(judged(given, { ...none, others }).model.head, "personal_network");
+  const kept = judged(given, { ...none, others, present: "personal_network" });
+  assert.deepEqual([kept.answer, kept.model.head, kept.model.version], ["kept", "personal_network", 1]);
+  assert.equal(judged(given, { ...none, others, present: "personal_network", isReleased: true }).model.head, "shared_network");
+});
+
+test("the phone's own report is not among what others gain", () => {
+  const [personalized, own] = [gainOf(0.1).map((each, i) => each + gainOf(0.4)[i] / 10), gainOf(0.4).map((each) => each / 10)];
+  const none = { holdout: { y: new Int32Array(0), startS: [], session: [] }, answersOf: () => [] };
+  const gain = (others) => judged({ shared_network: 0, personal_network: 0 }, { ...none, others }).compared.models[1].gain;
+  assertNear([gain({ sums: { personalized }, own: { personalized: own } })], [0.1], 1e-12);
+  assert.equal(gain({ sums: { personalized: gainOf(0.1) }, own: { personalized: own } }), null, "nine others are too few");
+  assert.equal(gain({ sums: { personalized: gainOf(0.1).slice(2) } }), null, "of other classes");
 });
 
 test("a released model replaces the present one unless it is worse, and is refused where that is significant", () => {

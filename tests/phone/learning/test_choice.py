@@ -66,7 +66,7 @@ class Case:
         return {
             "models": [model(one) for one in self.models],
             "present": model(self.present) if self.present else None,
-            "sums": {self.names[name]: sums for name, sums in self.sums.items()},
+            "sums": self.sums,
             "train": {"y": codes.tolist(), "session": [0] * len(codes)},
             **{"holdout": holdout, "labels": LABELS},
         }

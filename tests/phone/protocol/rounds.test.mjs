@@ -58,8 +58,9 @@ class GivenHost {
 }
 
 /** Open a round, to which the phone is invited. */
-async function invite(server, round, { state = "collecting", ...changes } = {}) {
-  const [model, program] = [await server.blob(utf8(`broadcast ${round}`)), await server.blob(utf8("a program"))];
+async function invite(server, round, { state = "collecting", gains = {}, ...changes } = {}) {
+  const model = { ...(await server.blob(utf8(`broadcast ${round}`))), gains };
+  const program = await server.blob(utf8("a program"));
   const said = { continuous: false, plan: ROUNDS, state, round, model, program, deadline: null, ...changes };
   const invitation = { schema_version: 1, instance: INSTANCE, epoch: 1, round, model };
   await server.retain(
@@ -108,6 +109,32 @@ test("the network midway between the shared and the phone's own serves where it 
   assert.deepEqual([adoption.source, adoption.round, verdict.compared.models.length], ["personalized", 1, 3]);
   const why = "The model midway between the two: 100 % on 20 holdout windows of 2 classes"; // the others do not work
   assert.equal(adoption.reason, `network midway between shared and personal of round 1: adopted. ${why}`);
+});
+
+test("a phone reports what its networks gain, and goes by what a version's other devices have", async () => {
+  const server = await started();
+  const host = new GivenHost();
+  host.sharedNetwork = async () => tensor(0);
+  host.logits = async (program, network, x) => {
+    const isShared = network["served/params/w"].data[0] === 0; // which errs on every fifth window
+    return Float32Array.from({ length: (2 * x.length) / 768 }, (_, i) => {
+      return Number(x[768 * (i >> 1)] < 0 === Boolean(i % 2)) * (isShared && (i >> 1) % 5 === 0 ? -1 : 1);
+    });
+  };
+  const { agent } = await agentOf(server, { host, count: 100 });
+  await invite(server, 1);
+  await until(() => agent.memory.uploads.length === 1 && agent.state().model);
+  const { personalized, midway } = server.begun[0].manifest.gains;
+  assert.deepEqual([personalized[0], personalized[1], personalized.slice(3)], [1, 2000, [1, 2000, 1, 2000]]);
+  assert.deepEqual(midway, personalized);
+  assert.deepEqual(agent.memory.reported, { 1: { personalized, midway } });
+  // ten devices lose with their own network, and this phone's report is in the sums
+  const sums = [10, -30_000, 9000, 10, -30_000, 10, -30_000].map((each, i) => each + personalized[i]);
+  await invite(server, 2, { gains: { personalized: sums } });
+  await until(() => agent.memory.uploads.length === 2 && (agent.memory.trained ?? null) === null);
+  const { gain } = agent.memory.verdict.compared.models.find(({ name }) => name === "personal network of round 2");
+  assert.ok(Math.abs(gain - (0.5 * 0.2 - 0.5 * 0.3)) < 1e-9, `${gain}: 20 windows weigh as much as the prior`);
+  assert.equal(agent.state().model.head, "midway_network");
 });
 
 test("killed at any transaction, a phone goes on with what it saved, and sends each round once", async () => {
