@@ -115,6 +115,8 @@ test("the phone's own head is used where its windows show that it is better, and
   const given = await situation({ others: TURNED, own_weight: 1 });
   const { verdict } = await new Learner().choose(given);
   assert.deepEqual([verdict.answer, verdict.source, verdict.model.head], ["adopted", "personalized", "personalized"]);
+  const again = await new Learner().choose({ ...given, present: structuredClone(verdict.model) });
+  assert.deepEqual([again.verdict.answer, again.verdict.why], ["adopted", verdict.why], "one model is named once");
   // of the next version nothing but a shared head comes that is worse: the present one stays
   const alone = { ...given, exchange: { ...given.exchange, own: null, version: 4 }, present: structuredClone(verdict.model) };
   const next = await new Learner().choose(alone);

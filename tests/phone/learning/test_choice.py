@@ -35,7 +35,8 @@ class Case:
         self.session = random.integers(0, random.integers(1, 4), count)
         self.trained = np.arange(len(LABELS)) < len(LABELS) - lacking
         self.models = [self._model(name, 7 - (name == "global")) for name in names]
-        self.present = self._model(str(random.choice(list(names))), 5) if random.random() < 0.6 else None
+        held, version = str(random.choice(list(names))), int(random.choice([5, 9]))
+        self.present = self._model(held, version) if random.random() < 0.6 else None
         self.sums = {name: self._sums() for name in names if random.random() < 0.5 and not name.startswith(("s", "g"))}
 
     def _model(self, name: str, version: int) -> dict[str, Any]:
