@@ -23,6 +23,7 @@ const MEANING = {
     "everybody's windows and this phone's own, by what is the same however the phone is turned",
   shared_network: "what the rounds of all devices have made together",
   personal_network: "what all devices have made, trained further on this phone's own windows",
+  midway_network: "halfway between what all devices have made and what this phone made of it",
 };
 
 /**
@@ -96,7 +97,7 @@ export class Models {
   /** Why it is used, or why the last one was not. */
   get reason() {
     const { state } = this.participation;
-    return state?.verdict?.reason ?? "";
+    return state?.verdict?.why ?? state?.verdict?.reason ?? "";
   }
 
   /** What its owner may do. @returns {{label: string, run: () => Promise<string>}[]} */
@@ -166,8 +167,7 @@ export class Models {
   }
 
   /**
-   * Solve the heads of the last version with all windows that there are, now, and use the one that is better on the
-   * phone's own holdout. Nothing is sent.
+   * Solve the heads of the last version with all windows that there are, now, and use the likeliest. Nothing is sent.
    */
   async personalize() {
     const { model, plan } = this;

@@ -55,9 +55,9 @@
 
 /**
  * @typedef {object} NetworkModel What a phone recognizes by in a federation in rounds, a whole network; structured-cloneable.
- * @property {"shared_network" | "personal_network"} head whose it is
+ * @property {"shared_network" | "personal_network" | "midway_network"} head whose it is
  * @property {import("./training/tensors.js").Tensors} values of the network, by the program's paths
- * @property {number} version that it is of; of a personal one the round
+ * @property {number} version that it is of; of one that the phone trained the round
  * @property {string} sha256 of the program that runs it
  */
 
@@ -87,10 +87,11 @@
 
 /**
  * @typedef {object} Verdict
- * @property {"adopted" | "refused" | "failed"} answer as in `AdoptionReport`
+ * @property {"adopted" | "kept" | "refused" | "failed"} answer as in `AdoptionReport`
  * @property {number | null} score macro F1 on the holdout
  * @property {number | null} trivial macro F1 of always the most frequent class there; null: it cannot tell
- * @property {string} reason
+ * @property {string} [why] a sentence for the person; none: an older app's verdict
+ * @property {string} reason which model became what, and why
  * @property {"global" | "personalized"} source of the candidate
  * @property {Model | null} model the one to be used now: the candidate, or still the present one
  * @property {Compared} compared what the holdout says of each head
@@ -98,10 +99,9 @@
 
 /**
  * @typedef {object} Compared
- * @property {string} metric @property {number} windows @property {number} classes @property {number} stretches
- * @property {string} unit
- * @property {{head: Model["head"], name: string, score: number | null, gain: number | null,
- *   standard_error: number | null}[]} models gain: how much more often it is right than the simplest
+ * @property {string} metric @property {number} windows @property {number} classes
+ * @property {{head: Model["head"], name: string, score: number | null, gain: number | null}[]} models gain: expected, over
+ *   the shared model; null: of itself, or not known
  */
 
 /**
@@ -112,6 +112,7 @@
  * @property {{train: Float32Array, holdout: Float32Array, unlabelled: Float32Array}} embeddings (n × D) of `prepared`
  * @property {readonly string[]} labels of the plan
  * @property {readonly number[]} gravity columns of the embedding that tell how the phone lies; may be none
+ * @property {import("./learning/heads.js").Rules} [rules]
  */
 
 /** @typedef {{verdict: Verdict, heads: HeadModel[]}} Chosen */
@@ -124,6 +125,8 @@
  * @property {(choice: Choice) => Promise<Chosen>} choose among the heads of an exchange
  * @property {(heads: readonly HeadModel[], holdout: Examples, embeddings: Float32Array, labels: readonly string[]) =>
  *   Record<string, number>} measure what an update says of them
+ * @property {(heads: readonly HeadModel[], holdout: Examples, embeddings: Float32Array, classes: number) =>
+ *   Record<string, number[]> | null} gains that an update reports
  */
 
 /**

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from edge_agent.serving import acceptance
 from edge_agent.training.comparison import PairedComparison, by_stretch
+from edge_agent.training.local_data import evenly
 from federation import wire
 from federation.aggregation.ridge_numpy import sums_of, travelling
 from federation.seeds import noise_seed
@@ -23,6 +23,7 @@ from federation.training.schedule import schedule
 from federation.training.window_changes import window_copies
 from gaitway.tasks.classification import ClassSoundness
 from har_pipeline import ChannelStatistics, ClientWindows, PipelineSettings, split_client
+from tests.vectors.preferences import preferences
 
 PATH = Path(__file__).with_suffix(".json")
 LABELS = ("downstairs", "upstairs", "walking", "sitting", "standing", "jogging")
@@ -43,6 +44,7 @@ def vectors() -> dict[str, Any]:
         "soundness": list(_soundness()),
         "thinned_holdout": [_thinned(*case) for case in ((10, 20), (20, 20), (41, 20), (1000, 300), (1001, 7))],
         "comparison": list(_comparisons()),
+        "preference": list(preferences()),
         "orders": list(_orders()),
         "noise_seeds": list(_noise_seeds()),
         "window_copies": list(_window_copies()),
@@ -253,7 +255,7 @@ def _sound(name: str, matrix: np.ndarray) -> dict[str, Any]:
 
 def _thinned(windows: int, most: int) -> dict[str, Any]:
     whole = _windows(np.arange(float(windows)), [0] * windows)
-    kept = acceptance.evenly(whole, most)
+    kept = evenly(whole, most)
     return {"windows": windows, "most": most, "kept": kept.start_s.astype(int).tolist()}
 
 

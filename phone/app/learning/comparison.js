@@ -1,96 +1,33 @@
 /**
- * Whether one model is better than another on the same windows: edge_agent/training/comparison.py, an exact sign test
- * over stretches of time, with the same stretches, decisions and words.
+ * Whether a released model is worse than the present one: edge_agent/training/comparison.py, an exact sign test over
+ * stretches of time, with the same stretches, decisions and words.
  */
 
-import { pairwiseSum, threeDecimals } from "./numbers.js";
+import { threeDecimals } from "./numbers.js";
 
 const STRETCH_S = 10;
 const LEVEL = 0.05;
-/** Of numbers that are equal but for rounding. */
-const ROUNDING = 1e-9;
-export const STRETCHES = `stretches of ${STRETCH_S} s`;
 
-/** @typedef {{number: Int32Array, count: number}} Groups the number of the group (n) of each window, and how many */
-
-/** Of `groups`, one model answers better on `better` and worse on `worse`; on the rest as well as the other. */
-export class Paired {
-  /** @param {number} groups @param {number} better @param {number} worse */
-  constructor(groups, better, worse) {
-    this.groups = groups;
-    this.better = better;
-    this.worse = worse;
-  }
-
-  /**
-   * Compare where two models are right (n).
-   * @param {Groups} groups @param {ArrayLike<number>} mine of 0 and 1 @param {ArrayLike<number>} other of 0 and 1
-   */
-  static of(groups, mine, other) {
-    const votes = new Int32Array(groups.count);
-    groups.number.forEach((number, i) => (votes[number] += mine[i] - other[i]));
-    return new Paired(groups.count, votes.filter((vote) => vote > 0).length, votes.filter((vote) => vote < 0).length);
-  }
-
-  /** How often chance alone gives so many better groups, or more, of those that differ. */
-  get pBetter() {
-    return tail(this.better, this.better + this.worse);
-  }
-
-  get isBetter() {
-    return this.pBetter <= LEVEL;
-  }
-
-  get isWorse() {
-    return tail(this.worse, this.better + this.worse) <= LEVEL;
-  }
-
-  /** The counts in words. */
-  get words() {
-    return (
-      `of ${this.groups} ${STRETCHES} it is right more often on ${this.better} and less often on ${this.worse} ` +
-      `(p ${threeDecimals(this.pBetter)}, at most ${LEVEL} shows a gain)`
-    );
-  }
-}
-
-/** By how much more often one model is right than another, on average over groups, and the standard error of that. */
-export class PairedGain {
-  /** @param {number} groups @param {number} gain @param {number | null} error null: a single group has none */
-  constructor(groups, gain, error) {
-    this.groups = groups;
-    this.gain = gain;
-    this.error = error;
-  }
-
-  /**
-   * Compare where two models are right (n).
-   * @param {Groups} groups @param {ArrayLike<number>} mine of 0 and 1 @param {ArrayLike<number>} other of 0 and 1
-   */
-  static of(groups, mine, other) {
-    const [votes, sizes] = [new Float64Array(groups.count), new Float64Array(groups.count)];
-    groups.number.forEach((number, i) => {
-      votes[number] += mine[i] - other[i];
-      sizes[number]++;
-    });
-    const gains = votes.map((vote, group) => vote / Math.max(1, sizes[group]));
-    const mean = gains.length ? pairwiseSum(gains) / gains.length : 0;
-    if (gains.length < 2) return new PairedGain(gains.length, mean, null);
-    const variance = pairwiseSum(gains.map((each) => (each - mean) ** 2)) / (gains.length - 1);
-    return new PairedGain(gains.length, mean, Math.sqrt(variance) / Math.sqrt(gains.length));
-  }
-
-  /** Whether the gain is larger than its standard error; of one group alone, nobody can tell. */
-  get isBetter() {
-    return this.error !== null && this.gain > this.error + ROUNDING;
-  }
-}
+/** @typedef {{startS: ArrayLike<number>, y: ArrayLike<number>, session: ArrayLike<number>}} Windows (n) */
 
 /**
- * Group windows by stretches: one session, one class, no longer than `STRETCH_S` from its begin.
- * @param {{startS: Float64Array, y: Int32Array, session: Int32Array}} windows @returns {Groups}
+ * Count the stretches of time on which one model is right more often, and less often.
+ * @param {Windows} windows @param {ArrayLike<number>} mine (n) of 0 and 1 @param {ArrayLike<number>} other (n) of 0 and 1
  */
-export function byStretch({ startS, y, session }) {
+export function signTest(windows, mine, other) {
+  /** @type {number[]} */
+  const votes = [];
+  byStretch(windows).forEach((number, i) => (votes[number] = (votes[number] ?? 0) + mine[i] - other[i]));
+  const [better, worse] = [votes.filter((vote) => vote > 0).length, votes.filter((vote) => vote < 0).length];
+  const [pBetter, pWorse] = [tail(better, better + worse), tail(worse, better + worse)];
+  const words =
+    `of ${votes.length} stretches of ${STRETCH_S} s it is right more often on ${better} and less often on ${worse} ` +
+    `(p ${threeDecimals(pBetter)}, at most ${LEVEL} shows a gain)`;
+  return { stretches: votes.length, better, worse, pBetter, isWorse: pWorse <= LEVEL, words };
+}
+
+/** The number of each window's stretch: one session, one class, no longer than STRETCH_S. @param {Windows} windows */
+function byStretch({ startS, y, session }) {
   const ordered = Array.from(y, (_, i) => i).sort(
     (a, b) => session[a] - session[b] || y[a] - y[b] || startS[a] - startS[b] || a - b,
   );
@@ -106,7 +43,7 @@ export function byStretch({ startS, y, session }) {
     }
     number[at] = count - 1;
   });
-  return { number, count };
+  return number;
 }
 
 /**

@@ -5,8 +5,10 @@
  * which the first two are the mean with.
  */
 
-import { byStretch, Paired, PairedGain, STRETCHES } from "./comparison.js";
-import { threeDecimals, withDecimals } from "./numbers.js";
+import { GAINS } from "../protocol/messages.generated.js";
+import { signTest } from "./comparison.js";
+import { pairwiseSum, threeDecimals, withDecimals } from "./numbers.js";
+import { evidenceOf, expectedGains, likeliest, priorOf, reportOf } from "./preference.js";
 import { distanceFromAll, headScores, solve, solveMean } from "./ridge.js";
 import { ClassSoundness, METRIC } from "./soundness.js";
 
@@ -17,16 +19,31 @@ const MIN_CLASSES = 2;
 const FAR = 1;
 /** Added to everybody's variance on each axis. */
 const MIN_VARIANCE = 0.05;
-/** The simplest first. @type {Record<Model["head"], string>} */
+/** Of equally good ones the first serves. @type {Record<Model["head"], string>} */
 export const HEADS_IN_WORDS = {
-  shared: "shared head",
-  shared_any_orientation: "shared head for any orientation",
-  adapted: "shared head adapted to own windows",
-  personalized: "personal head",
-  personalized_any_orientation: "personal head for any orientation",
-  shared_network: "shared network",
+  midway_network: "network midway between shared and personal",
   personal_network: "personal network",
+  personalized: "personal head",
+  shared_network: "shared network",
+  shared: "shared head",
+  adapted: "shared head adapted to own windows",
+  personalized_any_orientation: "personal head for any orientation",
+  shared_any_orientation: "shared head for any orientation",
 };
+const ORDER = Object.keys(HEADS_IN_WORDS);
+/** @type {Partial<Record<Model["head"], string>>} */
+const NAMES = {
+  shared_network: "the shared model",
+  shared: "the shared model",
+  personal_network: "your own model",
+  personalized: "your own model",
+  midway_network: "the model midway between the two",
+};
+/** What a model is called in the sums of gains; others by their names. @type {Partial<Record<Model["head"], string>>} */
+const GAIN_NAMES = { personal_network: "personalized", midway_network: "midway" };
+/** They lose the classes that the phone was not trained on; a head of sums keeps them. @type {Model["head"][]} */
+const FORGETFUL = ["personal_network", "midway_network"];
+const EXPECTED = "it is expected to be the best over all activities, with what is known of other devices";
 
 /** @typedef {"shared" | "shared_any_orientation" | "adapted" | "personalized" | "personalized_any_orientation"} HeadName */
 /** @typedef {import("../types.js").Model} Model */
@@ -68,12 +85,12 @@ export async function solveHeads({ shared, clients, own, method, orientationFree
 
 /** Whether the phone's own windows are in it in particular. @param {Model} model */
 export function isPersonal({ head }) {
-  return head.startsWith("personal") || head === "adapted";
+  return !head.startsWith("shared");
 }
 
 /** What a model is called. @param {Model} model */
 export function nameOf({ head, version }) {
-  return `${HEADS_IN_WORDS[head]} of ${head === "personal_network" ? "round" : "version"} ${version}`;
+  return `${HEADS_IN_WORDS[head]} of ${FORGETFUL.includes(head) ? "round" : "version"} ${version}`;
 }
 
 /**
@@ -122,78 +139,94 @@ export async function isFar(embeddings, gravity, shared) {
 
 /**
  * @typedef {object} Question which head, or network, is used?
- * @property {readonly Model[]} heads the simplest first @property {Model | null} present the one in use
+ * @property {readonly Model[]} heads of one version @property {Model | null} present the one in use
  * @property {Examples} holdout @property {Examples} train
  * @property {(model: Model) => Int32Array} answersOf (n) the holdout's windows, of a model that runs by what these do
  * @property {readonly string[]} labels @property {boolean} isFar
  */
 
-/** @typedef {{model: Model, right: Uint8Array, soundness: ClassSoundness, score: number}} Run */
+/** @typedef {Readonly<Record<string, import("./preference.js").GainSums>>} Gains by model, as they travel */
+/** @typedef {{sums: Gains, own?: Gains}} Others what a version's devices gain; own: the phone's own report, which is in it */
+/** @typedef {{others?: Others, isReleased?: boolean}} Rules isReleased: the operator gives the version to phones */
+/** @typedef {{model: Model, right: Uint8Array, soundness: ClassSoundness}} Run */
+/** @typedef {{y: Int32Array, session: Int32Array, startS: Float64Array}} Windows that models are compared on */
+/** @typedef {{best: Run, why: string, gains?: Map<Run, number>, answer?: Verdict["answer"]}} Chosen */
 
-/**
- * Say which head is used from now on. The winner takes the place of the present model, unless that one is shown to be
- * better on the same windows. @param {Question} question @returns {Verdict}
- */
-export function evaluate({ heads, present, holdout, train, answersOf: answersBy, labels, isFar: far }) {
+/** Say which head is used from now on: one of these, or still the present one. @param {Question & Rules} question @returns {Verdict} */
+export function evaluate({ heads, present, holdout, train, answersOf: answersBy, labels, isFar: far, others, isReleased }) {
   const places = comparable(train, holdout);
-  const y = places.map((i) => holdout.y[i]);
-  const groups = byStretch({
-    y,
-    startS: Float64Array.from(places, (i) => holdout.startS[i]),
+  const windows = {
+    y: places.map((i) => holdout.y[i]),
     session: places.map((i) => holdout.session[i]),
-  });
+    startS: Float64Array.from(places, (i) => holdout.startS[i]),
+  };
   const run = (/** @type {Model} */ model) => {
     const all = answersBy(model);
-    const answered = places.map((i) => all[i]);
-    const soundness = ClassSoundness.of(y, answered, labels);
-    const right = Uint8Array.from(y, (code, i) => Number(answered[i] === code));
-    return { model, right, soundness, score: soundness.score ?? 0 };
+    const soundness = ClassSoundness.of(windows.y, places.map((i) => all[i]), labels);
+    return { model, right: Uint8Array.from(places, (i) => Number(all[i] === holdout.y[i])), soundness };
   };
   const runs = heads.map(run);
-  const { best, why, gains } = choose(runs, groups, y.length, far);
-  const now = present && y.length && present.sha256 === best.model.sha256 ? run(present) : null;
-  return verdictOf(best, why, now, present, groups, { runs, gains });
+  const now = present && present.sha256 === heads[0].sha256 ? run(present) : null;
+  const held = now && !runs.some((each) => isSame(each, now)) ? [now] : [];
+  const trained = labels.map((_, code) => train.y.includes(code));
+  const rivals = isReleased ? [] : held.filter(({ soundness }) => !soundness.failureReason);
+  /** @type {Chosen} */
+  let chosen = places.length || "values" in heads[0] ? choose(runs, rivals, windows, { trained, others }) : withoutLabels(runs, far);
+  if (isReleased && now && places.length) chosen = judgeRelease(chosen, now, windows);
+  return verdictOf(chosen, runs, held, present);
 }
 
 /**
- * @param {Run} best @param {string} because @param {Run | null} now @param {Model | null} present
- * @param {import("./comparison.js").Groups} groups @param {{runs: Run[], gains: Map<Run, PairedGain>}} all
- * @returns {Verdict}
+ * What a phone reports of its models' gains over the shared one, by the answers (n) of each; null where it can't tell.
+ * @param {Pick<Examples, "y" | "session">} windows @param {(readonly [Model["head"], Int32Array])[]} answers
+ * @param {number} classes @returns {Record<string, number[]> | null}
  */
-function verdictOf(best, because, now, present, groups, { runs, gains }) {
-  const worse = now && Paired.of(groups, best.right, now.right);
-  /** @type {Verdict["answer"]} */
-  let answer = "adopted";
-  let why = because;
-  if (now && worse?.isWorse && now.score >= best.score && !now.soundness.failureReason) {
-    [answer, why] = ["refused", `${why}; but the ${nameOf(now.model)} has ${threeDecimals(now.score)} there: ${worse.words}`];
-  } else if (best.soundness.failureReason) {
-    [answer, why] = ["failed", `${why}; it does not work: ${best.soundness.failureReason}`];
-  }
+export function reportedGains({ y, session }, answers, classes) {
+  const right = answers.map(([head, codes]) => /** @type {const} */ ([head, codes.map((code, i) => Number(code === y[i]))]));
+  const shared = right.find(([head]) => isShared(head));
+  if (!shared || right.length < 2 || !y.length || classes > GAINS.maxClasses) return null;
+  const rivals = right.filter((each) => each !== shared);
+  const report = (/** @type {Int32Array} */ mine) => reportOf(evidenceOf(y, mine, shared[1], session, classes));
+  return Object.fromEntries(rivals.map(([head, mine]) => [GAIN_NAMES[head] ?? head, report(mine)]));
+}
+
+/**
+ * @param {Chosen} chosen @param {Run[]} runs @param {Run[]} held @param {Model | null} present @returns {Verdict}
+ */
+function verdictOf({ best, why: because, gains, answer: given }, runs, held, present) {
+  const shown = runs.includes(best) ? best : runs[0];
+  const failure = shown === best && best.soundness.failureReason;
+  const why = failure ? `${because}; it does not work: ${failure}` : because;
+  const answer = failure ? "failed" : (given ?? (shown === best ? "adopted" : "kept"));
   const inUse = present && answer !== "adopted" ? ` (in use: ${nameOf(present)})` : "";
   const outcome = answer === "adopted" ? "adopted" : `not adopted${inUse}`;
+  const { score, trivial, undecidedReason, examples, classes } = shown.soundness;
   return {
     answer,
-    reason: `${nameOf(best.model)}: ${outcome}, ${why}`,
-    score: best.soundness.score,
-    trivial: best.soundness.undecidedReason ? null : best.soundness.trivial,
-    source: isPersonal(best.model) ? "personalized" : "global",
+    why,
+    reason: `${nameOf(shown.model)}: ${outcome}. ${why}`,
+    score,
+    trivial: undecidedReason ? null : trivial,
+    source: isPersonal(shown.model) ? "personalized" : "global",
     model: answer === "adopted" ? best.model : present,
     compared: {
       metric: METRIC,
-      windows: best.soundness.examples,
-      classes: best.soundness.classes,
-      stretches: groups.count,
-      unit: STRETCHES,
-      models: runs.map((each) => ({
+      windows: examples,
+      classes,
+      models: [...runs, ...held].map((each) => ({
         head: each.model.head,
         name: nameOf(each.model),
         score: each.soundness.score,
-        gain: gains.get(each)?.gain ?? null,
-        standard_error: gains.get(each)?.error ?? null,
+        gain: gains?.get(each) ?? null,
       })),
     },
   };
+}
+
+/** Whether two are one model, as far as these windows tell. @param {Run} one @param {Run} other */
+function isSame(one, other) {
+  const isNamed = one.model.head === other.model.head && one.model.version === other.model.version;
+  return isNamed && one.right.every((each, i) => each === other.right[i]);
 }
 
 /**
@@ -213,39 +246,78 @@ export function comparable(train, holdout) {
 }
 
 /**
- * The simplest head that no other beats by more than a standard error; by how the phone lies without labels.
- * @param {Run[]} runs the simplest first @param {import("./comparison.js").Groups} groups
- * @param {number} count of windows @param {boolean} far
- * @returns {{best: Run, why: string, gains: Map<Run, PairedGain>}}
+ * The likeliest of those that work and the present one, and why in a sentence: edge_agent/serving/choice.py. They are
+ * compared with the newest shared model; without any, with the newest of the phone's own.
+ * @param {Run[]} runs @param {Run[]} held @param {Windows} windows
+ * @param {{trained: boolean[], others?: Others}} by @returns {Chosen}
  */
-function choose(runs, groups, count, far) {
-  const [first] = runs;
-  /** @type {Map<Run, PairedGain>} */
-  const gains = new Map();
-  if (!count) return { ...withoutLabels(runs, far), gains };
-  let best = first;
-  for (const run of runs.slice(1)) {
-    gains.set(run, PairedGain.of(groups, run.right, first.right));
-    if (PairedGain.of(groups, run.right, best.right).isBetter) best = run;
-  }
-  const gain = gains.get(best);
-  if (!gain) {
-    const others = runs.slice(1).map((each) => `${HEADS_IN_WORDS[each.model.head]} ${threeDecimals(each.score)}`).join(", ");
-    const beats = others && `; no other is better by more than a standard error (${others})`;
-    return { best, why: `${first.soundness.words}${beats}`, gains };
-  }
-  const error = gain.error === null ? "" : ` ± ${withDecimals(100 * gain.error, 1)}`;
-  const why =
-    `${best.soundness.words}; on ${gain.groups} ${STRETCHES} it is right ${withDecimals(100 * gain.gain, 1)}${error} points more ` +
-    `often than the ${HEADS_IN_WORDS[first.model.head]}, which has ${threeDecimals(first.score)}`;
-  return { best, why, gains };
+function choose(runs, held, { y, session }, { trained, others }) {
+  const working = runs.filter(({ soundness }) => !soundness.failureReason);
+  const able = [...(working.length ? working : [runs[0]]), ...held];
+  const newestFirst = able.sort((one, other) => other.model.version - one.model.version);
+  const reference = newestFirst.find(({ model }) => isShared(model.head)) ?? newestFirst[0];
+  const ranked = [...newestFirst].sort((one, other) => ORDER.indexOf(one.model.head) - ORDER.indexOf(other.model.head));
+  const candidates = ranked.filter((run) => run !== reference).map((run) => {
+    const evidence = y.length ? evidenceOf(y, run.right, reference.right, session, trained.length) : null;
+    const { head } = run.model;
+    const none = { mean: 0, variance: 0, byClass: trained.map(() => 0) }; // of an older one no gain is expected
+    const prior = isShared(head) ? none : isShared(reference.model.head) ? priorAmong(others, head, trained.length) : null;
+    const forgets = isShared(reference.model.head) && FORGETFUL.includes(head);
+    return /** @type {const} */ ([run, { evidence, prior, forgets }]);
+  });
+  const gains = expectedGains(new Map(candidates), trained, recallOf(reference));
+  const best = likeliest(gains, ranked, reference);
+  const isSurprise = ranked.some(({ soundness }) => (soundness.score ?? 0) > (best.soundness.score ?? 0));
+  return { best, gains, why: sentence(best, [reference, ...ranked]) + (isSurprise ? `; ${EXPECTED}` : "") };
 }
 
-/** @param {Run[]} runs @param {boolean} far @returns {{best: Run, why: string}} */
+/** Whether the others are compared with it. @param {Model["head"]} head */
+function isShared(head) {
+  return head === "shared" || head === "shared_network";
+}
+
+/** @param {Others | undefined} others @param {Model["head"]} head @param {number} classes */
+function priorAmong(others, head, classes) {
+  const name = GAIN_NAMES[head] ?? head;
+  const sums = others?.sums[name];
+  return sums?.length === 3 + 2 * classes ? priorOf(sums, others?.own?.[name]) : null;
+}
+
+/** The mean over the classes with windows; 0 without any. @param {Run} run */
+function recallOf({ soundness: { matrix, rows } }) {
+  const recalls = rows.flatMap((count, code) => (count ? [matrix[code][code] / count] : []));
+  return recalls.length ? pairwiseSum(recalls) / recalls.length : 0;
+}
+
+/** The score of the model that serves, and those of the others. @param {Run} best @param {Run[]} others */
+function sentence(best, others) {
+  const [first, ...rest] = [...new Set([best, ...others])].map(({ model, soundness: { score } }) => {
+    const words = NAMES[model.head] ?? `the ${HEADS_IN_WORDS[model.head]}`;
+    return `${words}: ${score === null ? "no score" : `${withDecimals(100 * score, 0)} %`}`;
+  });
+  const all = [`${first} on ${best.soundness.size}`, ...rest].join("; ");
+  return all[0].toUpperCase() + all.slice(1);
+}
+
+/**
+ * Whether a released version's best model replaces the present one: it need not be better, but it takes significance to
+ * refuse it, since that can halt the rollout (edge_agent/serving/release_gate.py).
+ * @param {Chosen} chosen @param {Run} now @param {Windows} windows @returns {Chosen}
+ */
+function judgeRelease(chosen, now, windows) {
+  const { best } = chosen;
+  const paired = signTest(windows, best.right, now.right);
+  const gain = (best.soundness.score ?? 0) - (now.soundness.score ?? 0);
+  const why = `${best.soundness.words} and ${threeDecimals(now.soundness.score ?? 0)} of the present model; ${paired.words}`;
+  if (gain >= 0 && (now.soundness.failureReason || !paired.isWorse)) return { ...chosen, why };
+  return { ...chosen, why, answer: gain <= 0 && paired.isWorse ? "refused" : "kept" };
+}
+
+/** @param {Run[]} runs @param {boolean} far @returns {Chosen} */
 function withoutLabels(runs, far) {
   const named = (/** @type {HeadName} */ name) => runs.find(({ model }) => model.head === name);
   const few =
-    `fewer than ${MIN_CLASSES} activities have ${MIN_CONTIGUOUS} labelled windows in a row, so that no head is scored`;
+    `No head is scored: fewer than ${MIN_CLASSES} activities have ${MIN_CONTIGUOUS} labelled windows in a row`;
   const free = far ? named("shared_any_orientation") : undefined;
   if (free) {
     const why = `${few}; this device seems to lie otherwise than most, and this head does not know how it lies`;

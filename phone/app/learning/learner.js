@@ -4,7 +4,7 @@
  */
 
 import { examplesAt, labelledWindows, windowSettings } from "./examples.js";
-import { answersOf, evaluate, isFar, recognizeBy, solveHeads } from "./heads.js";
+import { answersOf, evaluate, isFar, recognizeBy, reportedGains, solveHeads } from "./heads.js";
 import { holdoutMetrics } from "./metrics.js";
 import { beforeModel, normalized } from "./normalization.js";
 import { pseudoLabelledHead } from "./pseudo_labels.js";
@@ -103,7 +103,7 @@ export class Learner {
    * Solve every head of an exchange, and say which one is used. Throws an Error where there is nothing to solve one of.
    * @param {import("../types.js").Choice} choice @returns {Promise<import("../types.js").Chosen>}
    */
-  async choose({ exchange, present, prepared, embeddings, labels, gravity }) {
+  async choose({ exchange, present, prepared, embeddings, labels, gravity, rules }) {
     const { train, holdout } = prepared;
     const heads = await solveHeads(exchange);
     if (!heads.length) throw new Error("nobody has sent sums yet, and this phone has no labelled windows");
@@ -113,7 +113,7 @@ export class Learner {
     if (adapted) heads.push({ head: "adapted", ...adapted, version: exchange.version, sha256: exchange.sha256 });
     const ofHoldout = (/** @type {import("../types.js").Model} */ model) =>
       answersOf(embeddings.holdout, holdout.y.length, /** @type {import("../types.js").HeadModel} */ (model));
-    const verdict = evaluate({ heads, present, holdout, train, answersOf: ofHoldout, labels, isFar: far });
+    const verdict = evaluate({ heads, present, holdout, train, answersOf: ofHoldout, labels, isFar: far, ...rules });
     return { verdict, heads };
   }
 
@@ -130,6 +130,17 @@ export class Learner {
       return ClassSoundness.of(holdout.y, answersOf(embeddings, holdout.y.length, model), labels);
     };
     return holdoutMetrics(found("shared"), found("personalized"));
+  }
+
+  /**
+   * What the phone's own head gains over the shared one, as it is reported; null where the holdout can't tell.
+   * @param {readonly HeadModel[]} heads @param {import("../types.js").Examples} holdout
+   * @param {Float32Array} embeddings (n × D) of the holdout @param {number} classes
+   */
+  gains(heads, holdout, embeddings, classes) {
+    const both = heads.filter(({ head }) => head === "shared" || head === "personalized");
+    const answers = both.map((model) => /** @type {const} */ ([model.head, answersOf(embeddings, holdout.y.length, model)]));
+    return reportedGains(holdout, answers, classes);
   }
 }
 

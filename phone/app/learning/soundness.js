@@ -79,26 +79,15 @@ export class ClassSoundness {
     return this.undecidedReason ? null : !this.failureReason;
   }
 
+  /** How many windows of how many classes. */
+  get size() {
+    return `${this.examples} ${this.part} windows of ${this.classes === 1 ? "1 class" : `${this.classes} classes`}`;
+  }
+
   /** The figures in words; empty without windows. */
   get words() {
     if (this.score === null || this.trivial === null) return "";
-    const classes = this.classes === 1 ? "1 class" : `${this.classes} classes`;
-    const size = `${this.examples} ${this.part} windows of ${classes}`;
-    return `${LABEL} ${threeDecimals(this.score)} on ${size} against ${threeDecimals(this.trivial)} ${TRIVIAL_ANSWER}`;
-  }
-
-  /** The figures; `labels` name the rows (true) and columns (answered) of `confusion`. */
-  described() {
-    return {
-      metric: METRIC,
-      score: this.score,
-      trivial: this.trivial,
-      checked: !this.undecidedReason,
-      windows: this.examples,
-      classes: this.classes,
-      confusion: this.examples ? this.matrix : null,
-      labels: this.examples ? [...this.labels] : null,
-    };
+    return `${LABEL} ${threeDecimals(this.score)} on ${this.size} against ${threeDecimals(this.trivial)} ${TRIVIAL_ANSWER}`;
   }
 
   /** Mean recall over the classes that count, and the one that it must exceed. */

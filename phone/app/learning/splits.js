@@ -52,28 +52,6 @@ export function temporalSplit(y, startS, testShare, windowS) {
 }
 
 /**
- * Split windows `folds` times, fold k for the k-th part in time of each class; windows that overlap one of the part are
- * left out of the training. As `time_folds` of har_pipeline/splits.py.
- * @param {ArrayLike<number>} y (n) @param {ArrayLike<number>} startS (n) @param {number} folds @param {number} windowS
- * @returns {Split[]} those with windows of two classes to learn from
- */
-export function timeFolds(y, startS, folds, windowS) {
-  const places = Array.from(y, (_, i) => i);
-  const number = new Int32Array(y.length);
-  for (const code of new Set(Array.from(y))) {
-    const members = places.filter((i) => y[i] === code).sort((a, b) => startS[a] - startS[b] || a - b);
-    members.forEach((i, at) => (number[i] = Math.floor((at * folds) / members.length)));
-  }
-  return Array.from({ length: folds }, (_, fold) => {
-    const part = places.filter((i) => number[i] === fold);
-    const begins = part.map((i) => startS[i]);
-    const shared = overlaps(startS, begins, windowS);
-    const train = places.filter((i) => number[i] !== fold && !shared[i]);
-    return { train: Int32Array.from(train), holdout: Int32Array.from(part) };
-  }).filter(({ train, holdout }) => holdout.length && new Set(Array.from(train, (i) => y[i])).size > 1);
-}
-
-/**
  * Thin windows out to at most `max`, over all of the time that they cover, so that no class goes missing.
  * @param {Int32Array} places @param {number} max two or more @returns {Int32Array}
  */

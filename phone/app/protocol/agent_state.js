@@ -20,6 +20,8 @@ export const MAX_UPLOADS = 50;
 export const CANDIDATES = "candidates";
 /** Rounds that are remembered as done: a repeated invitation is to one of the last. */
 const MAX_DONE = 16;
+/** Rounds whose reports of gains are remembered: they are in the sums that come with these rounds' versions. */
+const MAX_REPORTED = 3;
 
 /** @typedef {import("./upload.js").PendingUpdate} PendingUpdate */
 /** @typedef {{version: number, withdraw: boolean, answer: "accepted" | "refused", reason: string, atMs: number}} Answered version: in rounds, the round */
@@ -44,6 +46,7 @@ const MAX_DONE = 16;
  * @property {import("./masked_parts.js").MaskedParts} [masked] of a private continuous federation: what it has of this phone
  * @property {number | null} [trained] the round whose networks are to be judged yet
  * @property {string[]} [done] rounds that were trained, or left out, with the sha256 of what they began with
+ * @property {Record<number, Record<string, number[]>>} [reported] gains of the phone's networks, by round
  * @property {import("../types.js").Plan | null} plan of the last announcement
  * @property {import("../types.js").Verdict | null} verdict on the last heads
  */
@@ -168,6 +171,18 @@ export function roundKey({ epoch, round, model }) {
 /** @param {Memory} memory @param {string} key of `roundKey` @returns {Memory} */
 export function withDone(memory, key) {
   return { ...memory, done: [...(memory.done ?? []), key].slice(-MAX_DONE) };
+}
+
+/** @param {Memory} memory @param {number} round @param {Record<string, number[]> | null} gains @returns {Memory} */
+export function withReported(memory, round, gains) {
+  const all = Object.entries({ ...memory.reported, ...(gains && { [round]: gains }) }); // whole numbers are in order
+  return { ...memory, reported: Object.fromEntries(all.slice(-MAX_REPORTED)) };
+}
+
+/** The phone's report in the sums of a continuous federation's version: its last one. @param {Memory} memory @param {number} version */
+export function reportUntil({ sent, reported = {} }, version) {
+  const last = Object.keys(reported).findLast((round) => Number(round) <= version);
+  return sent?.kind === "sums" && last ? reported[Number(last)] : undefined;
 }
 
 /** @param {Memory} memory @param {Answered} answered @returns {Memory} */

@@ -3,7 +3,7 @@
  * and takes up the versions that come of everybody's.
  */
 
-import { BROADCAST, FEATURE_MODEL, isOf } from "./agent_state.js";
+import { BROADCAST, FEATURE_MODEL, isOf, reportUntil, withReported } from "./agent_state.js";
 import { nextSequence, sumsAreDue, sumsUpdate, withdrawalIsDue, withdrawalUpdate } from "./contribution.js";
 import { MAX_FILE_BYTES, ineligibleReason } from "./eligibility.js";
 import { WireError } from "./errors.js";
@@ -111,16 +111,19 @@ export class ContributionWorker {
       const { labels } = a.plan;
       const classCounts = labels.map((_, code) => prepared.train.y.filter((each) => each === code).length);
       const metrics = heads.length ? this.worker.learner.measure(heads, prepared.holdout, embeddings.holdout, labels) : {};
+      const isJudged = a.plan.rollout.mode === "off"; // else devices use what is released
+      const gains = isJudged ? this.worker.learner.gains(heads, prepared.holdout, embeddings.holdout, labels.length) : null;
       const nowMs = this.worker.clock.now();
       const sequence = nextSequence(this.worker.stateStore.current.memory, nowMs);
-      const sums = { fixed: /** @type {any} */ (fixed), classCounts, metrics, windows: prepared.ids };
+      const sums = { fixed: /** @type {any} */ (fixed), classCounts, metrics, gains, windows: prepared.ids };
       const update = await sumsUpdate(means, a, sums, sequence, nowMs);
       await this.worker.stateStore.change(({ memory, outbox, kept }) => {
         const wanted = isOf(memory, a) && memory.takesPart && memory.sequence < sequence && !outbox.length;
         if (!wanted) return null;
         const sent = { kind: /** @type {const} */ ("sums"), updateId: update.updateId, keys: prepared.keys };
-        const judged = a.plan.rollout.mode === "off" ? this.judged(a, target, verdict, memory, kept) : { memory };
-        return { ...judged, memory: { ...judged.memory, sequence, sent }, outbox: [update] };
+        const judged = isJudged ? this.judged(a, target, verdict, memory, kept) : { memory };
+        const now = withReported(judged.memory, update.round, gains);
+        return { ...judged, memory: { ...now, sequence, sent }, outbox: [update] };
       });
       this.worker.detail = "";
       return true;
@@ -191,7 +194,9 @@ export class ContributionWorker {
     const columns = await this.loadNetwork(a, means);
     const broadcast = await this.download(target, means);
     const present = this.worker.stateStore.current.kept?.model ?? null;
-    return solveVersion(this.worker, { plan, device: means.device, broadcast, columns, prepared, present });
+    const own = reportUntil(this.worker.stateStore.current.memory, target.version);
+    const rules = { others: { sums: target.pointer.gains, own }, isReleased: target.rollout > 0 };
+    return solveVersion(this.worker, { plan, device: means.device, broadcast, columns, prepared, present, rules });
   }
 
   /** Have the network in the store, and behind the embedder. @param {Announcement} a @param {Means} means */
@@ -225,6 +230,7 @@ export class ContributionWorker {
  * @typedef {object} Version what its heads are solved of
  * @property {Plan} plan @property {string} device whose windows they are @property {Broadcast} broadcast @property {{sha256: string} & import("../types.js").Columns} columns
  * @property {Prepared} prepared @property {import("../types.js").Model | null} present
+ * @property {import("../learning/heads.js").Rules} [rules]
  */
 
 /**
@@ -243,7 +249,7 @@ async function summedWindows(train, plan, device) {
  * @param {{learner: import("../types.js").Learner, embedder: import("../types.js").Embedder}} by its network is loaded
  * @param {Version} version
  */
-export async function solveVersion({ learner, embedder }, { plan, device, broadcast, columns, prepared, present }) {
+export async function solveVersion({ learner, embedder }, { plan, device, broadcast, columns, prepared, present, rules }) {
   const { labels, training } = plan;
   const method = methodOf(plan);
   const { shared, clients } = sharedSums(broadcast.file, plan);
@@ -262,6 +268,6 @@ export async function solveVersion({ learner, embedder }, { plan, device, broadc
   const fixed = train.y.length ? await learner.sums(ofAll, summed.y, labels.length, method.clip) : null;
   const { orientationFree, gravity, sha256 } = columns;
   const exchange = { shared, clients, own: fixed, method, orientationFree, version: broadcast.version, sha256 };
-  const choice = { exchange, present, prepared, embeddings, labels, gravity };
+  const choice = { exchange, present, prepared, embeddings, labels, gravity, rules };
   return { ...(await learner.choose(choice)), embeddings, fixed };
 }

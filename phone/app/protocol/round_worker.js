@@ -6,8 +6,8 @@
 import { holdoutMetrics } from "../learning/metrics.js";
 import { inFloat32, insideModel, normalized } from "../learning/normalization.js";
 import { ClassSoundness } from "../learning/soundness.js";
-import { judgeNetworks } from "../training/network_models.js";
-import { CANDIDATES, CLIENT, PROGRAM, ROUND, ROUND_BROADCAST, isOf, roundKey, withDone } from "./agent_state.js";
+import { judgeNetworks, measuredGains, midway } from "../training/network_models.js";
+import { CANDIDATES, CLIENT, PROGRAM, ROUND, ROUND_BROADCAST, isOf, roundKey, withDone, withReported } from "./agent_state.js";
 import { MAX_FILE_BYTES } from "./eligibility.js";
 import { isPrivate } from "./masked_parts.js";
 import { releaseFor } from "./releases.js";
@@ -155,7 +155,12 @@ export class RoundWorker {
     const { labels, rollout } = a.plan;
     const { round, model } = invitation;
     const examples = prepared.train.y.length;
-    const sum = isPrivate(a) && (await this.summed(a, invitation, prepared, result.upload, means));
+    const isJudged = rollout.mode === "off"; // else devices use what is released
+    const networks = networksOf(result, round);
+    const program = await this.program(a, means);
+    // a network that gives no number has no gain
+    const gains = isJudged ? await measuredGains(this.host, program, networks, prepared.holdout, planOf(a)).catch(() => null) : null;
+    const sum = isPrivate(a) && (await this.summed(a, invitation, prepared, result.upload, gains, means));
     const update = sum ? sum.update : await pendingUpdate(
       means.key,
       {
@@ -170,6 +175,7 @@ export class RoundWorker {
         steps: result.steps,
         classCounts: labels.map((_, code) => prepared.train.y.filter((each) => each === code).length),
         metrics: metricsOf(result, prepared, labels),
+        gains,
         chunkBytes: a.chunk_bytes,
         createdS: worker.clock.now() / 1000,
         windows: prepared.ids,
@@ -177,18 +183,11 @@ export class RoundWorker {
       result.upload,
     );
     const client = { instance: a.instance, program: a.program?.sha256, id: update.updateId, values: result.client };
-    const candidates = {
-      round,
-      broadcast: model.sha256,
-      networks: [
-        { head: "shared_network", values: result.shared, version: round - 1 },
-        { head: "personal_network", values: result.personal, version: round },
-      ],
-    };
-    const isJudged = rollout.mode === "off"; // else devices use what is released
+    const candidates = { round, broadcast: model.sha256, gains: model.gains, networks };
     await worker.stateStore.change(({ memory, outbox }) => {
       if (!isOf(memory, a) || !memory.takesPart) return null;
-      const now = { ...withDone(memory, roundKey(invitation)), ...(isJudged && { trained: round }) };
+      const done = withReported(withDone(memory, roundKey(invitation)), round, gains);
+      const now = { ...done, ...(isJudged && { trained: round }) };
       const also = { [CLIENT]: client, [ROUND]: null, ...(sum && sum.also), ...(isJudged && { [CANDIDATES]: candidates }) };
       return { memory: now, outbox: [...outbox, update], also };
     });
@@ -198,12 +197,12 @@ export class RoundWorker {
   /**
    * What a round's secure sum gets in place of the update.
    * @param {Announcement} a @param {Invitation} invitation @param {Prepared} prepared @param {Uint8Array} upload
-   * @param {Means} means
+   * @param {Record<string, number[]> | null} gains @param {Means} means
    */
-  async summed(a, invitation, prepared, upload, means) {
+  async summed(a, invitation, prepared, upload, gains, means) {
     const { beginRoundSum } = await import("../secure_sums/sum_worker.js");
     const broadcast = await this.file(ROUND_BROADCAST, invitation.model, means);
-    const trained = { upload, broadcast, examples: prepared.train.y.length, windows: prepared.ids };
+    const trained = { upload, broadcast, gains, examples: prepared.train.y.length, windows: prepared.ids };
     return beginRoundSum(this.worker, a, invitation, trained, means);
   }
 
@@ -216,7 +215,8 @@ export class RoundWorker {
     worker.begin("adopting");
     const left = await worker.store.get(CANDIDATES);
     try {
-      const verdict = left && (await this.verdict(a, await this.program(a, means), left.networks, prepared));
+      const others = { sums: left?.gains ?? {}, own: reportedFor(worker, left?.round - 1) };
+      const verdict = left && (await this.verdict(a, await this.program(a, means), left.networks, prepared, { others }));
       await worker.stateStore.change(({ memory, kept }) => {
         if (!isOf(memory, a)) return null;
         const tried = { ...memory, trained: null };
@@ -253,7 +253,8 @@ export class RoundWorker {
       const broadcast = await this.file(ROUND_BROADCAST, target.pointer, means);
       const values = await this.host.sharedNetwork(program, broadcast, (await this.client(a))?.values ?? null);
       const candidates = [{ head: /** @type {const} */ ("shared_network"), values, version: target.version }];
-      const verdict = await this.verdict(a, program, candidates, prepared);
+      const others = { sums: target.pointer.gains, own: reportedFor(worker, target.version) };
+      const verdict = await this.verdict(a, program, candidates, prepared, { others, isReleased: target.rollout > 0 });
       await worker.stateStore.change(({ memory, kept: now }) => {
         if (!isOf(memory, a)) return null;
         return verdict ? this.judged(a, target, verdict, memory, now) : { memory: { ...memory, judged: target.key } };
@@ -273,13 +274,14 @@ export class RoundWorker {
    * Which network is used, of those that there are; null: there is none.
    * @param {Announcement} a @param {ProgramSource} program
    * @param {Candidate[]} candidates @param {Prepared} prepared
+   * @param {import("../learning/heads.js").Rules} rules
    */
-  async verdict(a, program, candidates, prepared) {
+  async verdict(a, program, candidates, prepared, rules) {
     const { sha256: runBy } = program;
     const networks = candidates.flatMap(({ values, ...network }) => (values ? [{ ...network, values, sha256: runBy }] : []));
     if (!networks.length) return null;
     const present = this.worker.stateStore.current.kept?.model ?? null;
-    return judgeNetworks(this.host, program, { networks, present, prepared, plan: planOf(a) });
+    return judgeNetworks(this.host, program, { networks, present, prepared, plan: planOf(a), ...rules });
   }
 
   /**
@@ -340,6 +342,19 @@ export class RoundWorker {
     this.shownAtMs = now;
     this.worker.changed();
   }
+}
+
+/** The networks that a round has left, the shared one first. @param {RoundResult} result @param {number} round */
+function networksOf({ shared, personal }, round) {
+  const between = shared && personal && midway(shared, personal);
+  /** @type {[import("../types.js").NetworkModel["head"], Tensors | null, number][]} */
+  const all = [["shared_network", shared, round - 1], ["personal_network", personal, round], ["midway_network", between, round]];
+  return all.flatMap(([head, values, version]) => (values ? [{ head, values, version }] : []));
+}
+
+/** What the phone has reported of a round. @param {import("./device_worker.js").DeviceWorker} worker @param {number} round */
+function reportedFor(worker, round) {
+  return worker.stateStore.current.memory.reported?.[round];
 }
 
 /**

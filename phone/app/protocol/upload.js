@@ -30,11 +30,12 @@ const MAX_METRICS = 64;
  * @property {number | null} sequence of a continuous federation; null: of a round, whose network was trained here
  * @property {boolean} [withdraw] @property {number} examples @property {number} [steps] none: nobody trains @property {number[] | null} classCounts
  * @property {Record<string, number>} metrics @property {number} chunkBytes @property {number} createdS
+ * @property {Record<string, number[]> | null} [gains] of the phone's models over the shared one
  * @property {number[]} windows ids of those that it was made of; they stay on the phone
  */
 
 /** @typedef {"keys" | "shares" | "vector" | "list" | "opened"} SumPart */
-/** @typedef {Omit<Described, "sequence" | "examples" | "classCounts" | "metrics"> & {withdraw: boolean}} DescribedSum */
+/** @typedef {Omit<Described, "sequence" | "examples" | "classCounts" | "metrics" | "gains"> & {withdraw: boolean}} DescribedSum */
 /** @typedef {import("./messages.generated.js").UpdateManifest} UpdateManifest */
 
 /**
@@ -55,6 +56,7 @@ export async function pendingUpdate(key, about, bytes) {
     steps: about.steps ?? 0,
     class_counts: about.classCounts,
     metrics: Object.fromEntries(measured.slice(0, MAX_METRICS)),
+    ...(about.gains && { gains: about.gains }),
   });
   return { updateId, round, sequence, withdraw, windows, chunkBytes, bytes, ...signed };
 }

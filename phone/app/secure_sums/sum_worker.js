@@ -84,13 +84,14 @@ async function withNoise(present, layout, secure) {
 /**
  * What is to be kept, with the update, of a round whose updates are added by a secure sum; throws a WireError.
  * @param {DeviceWorker} worker @param {Announcement} a @param {Invitation} invitation
- * @param {{upload: Uint8Array, broadcast: Uint8Array, examples: number, windows: number[]}} trained @param {Means} means
+ * @param {{upload: Uint8Array, broadcast: Uint8Array, examples: number, gains: Record<string, number[]> | null,
+ *   windows: number[]}} trained @param {Means} means
  * @returns {Promise<{update: import("../protocol/upload.js").PendingUpdate, also: Record<string, any>}>}
  */
-export async function beginRoundSum(worker, a, invitation, { upload, broadcast, examples, windows }, means) {
+export async function beginRoundSum(worker, a, invitation, { upload, broadcast, examples, gains, windows }, means) {
   const [trained, before] = [upload, broadcast].map((file) => decoded(file, MAX_FILE_BYTES));
   const { method, training, secure } = a.plan;
-  const { layout, vector } = summandOf(method, trained, before, examples, training.classes, secure);
+  const { layout, vector } = summandOf(method, trained, before, examples, training.classes, secure, gains);
   await makePrivate(vector, a.plan.secure);
   const { about, state, update } = await begunSum(worker, a, invitation, { layout, kind: "sums", windows }, means);
   const sum = /** @type {KeptSum} */ ({ ...about, less: "", state });

@@ -34,12 +34,12 @@ export function sumsLayout(features, classes, maxWeight) {
  * @param {Record<string, unknown>} method of the plan
  * @param {Record<string, Tensor>} upload as it would travel @param {Record<string, Tensor>} broadcast that it began with
  * @param {number} examples @param {number} classes @param {SecureSettings} limits
- * @returns {{layout: Segment[], vector: Float64Array}}
+ * @param {Record<string, number[]> | null} [gains] what the phone reports of its models @returns {{layout: Segment[], vector: Float64Array}}
  */
-export function summandOf(method, upload, broadcast, examples, classes, limits) {
+export function summandOf(method, upload, broadcast, examples, classes, limits, gains) {
   const trained = { method, upload, broadcast, examples, limits };
   const parts = SUM_GROUPS[String(method.name)].flatMap((group) => GROUPS[group](trained));
-  parts.push(...gainParts(classes, limits));
+  parts.push(...gainParts(gains ?? {}, classes, limits));
   const vector = new Float64Array(parts.reduce((size, { values }) => size + values.length, 0));
   let at = 0;
   for (const { values, steps, bound } of parts) {
@@ -56,13 +56,16 @@ export function summandOf(method, upload, broadcast, examples, classes, limits) 
  */
 
 /**
- * Where the gains of a device's models are: zeros, since a phone doesn't report its own yet.
- * @param {number} classes @param {SecureSettings} limits @returns {Part[]}
+ * The gains of a device's models; zeros where it reports none.
+ * @param {Record<string, number[]>} gains @param {number} classes @param {SecureSettings} limits @returns {Part[]}
  */
-function gainParts(classes, limits) {
+function gainParts(gains, classes, limits) {
   if (limits.noise_multiplier || classes > GAINS.maxClasses) return [];
-  const values = new Float64Array(3 + 2 * classes);
-  return GAINS.candidates.map((name) => ({ name: `gains/${name}`, shape: [values.length], steps: 1, bound: GAINS.maxNumber, values }));
+  const length = 3 + 2 * classes;
+  return GAINS.candidates.map((name) => {
+    const values = gains[name] ?? new Float64Array(length);
+    return { name: `gains/${name}`, shape: [length], steps: 1, bound: GAINS.maxNumber, values };
+  });
 }
 
 /** By group of `Method.sum_groups`. @type {Record<string, (trained: Trained) => Part[]>} */

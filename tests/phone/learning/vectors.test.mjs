@@ -1,8 +1,9 @@
 // tests/vectors/phone.json, to which Python is held as well.
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
-import { byStretch, Paired } from "../../../phone/app/learning/comparison.js";
+import { signTest } from "../../../phone/app/learning/comparison.js";
 import { channelSums, inFloat32, normalized, statisticsOf } from "../../../phone/app/learning/normalization.js";
+import { evidenceOf, expectedGains, likeliest, priorOf, reportOf } from "../../../phone/app/learning/preference.js";
 import { addWindows, emptySums, travelling } from "../../../phone/app/learning/ridge.js";
 import { ClassSoundness } from "../../../phone/app/learning/soundness.js";
 import { evenly, temporalSplit } from "../../../phone/app/learning/splits.js";
@@ -13,15 +14,6 @@ import { encode } from "../../../phone/app/protocol/safetensors.js";
 import { assertNear, assertSameBits, floats, vectorsOf } from "./vectors.mjs";
 
 const VECTORS = vectorsOf("phone.json");
-
-function holdoutOf({ start_ms, session, truth, labels }) {
-  const windows = {
-    startS: Float64Array.from(start_ms, (each) => each / 1000),
-    session: Int32Array.from(session),
-    y: Int32Array.from(truth),
-  };
-  return { y: windows.y, groups: byStretch(windows), labels };
-}
 
 describe("sums, and the upload that carries them", () => {
   for (const { name, dimensions, classes, labels, clip, repeats, upload, ...packed } of VECTORS.sums) {
@@ -119,12 +111,39 @@ test("a long holdout is thinned out over all of its time", () => {
 describe("comparison", () => {
   for (const { name, candidate_right, present_right, ...expected } of VECTORS.comparison) {
     test(name, () => {
-      const found = Paired.of(holdoutOf(expected).groups, candidate_right, present_right);
-      assert.equal(found.groups, expected.stretches);
-      assert.deepEqual([found.better, found.worse], [expected.better, expected.worse]);
-      assertNear([found.pBetter], [expected.p_better], 1e-12);
-      assert.deepEqual([found.isBetter, found.isWorse], [expected.is_better, expected.is_worse]);
-      assert.equal(found.words, expected.words);
+      const startS = expected.start_ms.map((each) => each / 1000);
+      const found = signTest({ startS, session: expected.session, y: expected.truth }, candidate_right, present_right);
+      const { stretches, better, worse, is_worse, p_better, words } = expected;
+      assertNear([found.pBetter], [p_better], 1e-12);
+      const counted = { stretches, better, worse, isWorse: is_worse, words };
+      assert.deepEqual({ ...found, pBetter: undefined }, { ...counted, pBetter: undefined });
+    });
+  }
+});
+
+describe("which model serves", () => {
+  const orNaN = (values) => values.map((each) => each ?? NaN);
+  const assertAll = (found, expected) => {
+    assert.deepEqual(found.map(Number.isNaN), expected.map(Number.isNaN));
+    assertNear(found.map((each) => each || 0), expected.map((each) => each || 0), 1e-12);
+  };
+  for (const { name, labels, session, shared, trained, recall, margin, candidates, gains, serves } of VECTORS.preference) {
+    test(name, () => {
+      const known = new Map();
+      for (const { name: model, quality, sums, forgets, gain, variance, report, prior } of candidates) {
+        const evidence = labels.length ? evidenceOf(labels, quality, shared, session, trained.length) : null;
+        assert.deepEqual(evidence && reportOf(evidence), report);
+        if (evidence) assertAll([...evidence.gain, ...evidence.variance], orNaN([...gain, ...variance]));
+        const others = sums && priorOf(sums, report);
+        assert.equal(others === null, prior === null);
+        if (others) assertAll([others.mean, others.variance, ...others.byClass], prior);
+        known.set(model, { evidence, prior: others, forgets });
+      }
+      const found = expectedGains(known, trained, recall);
+      assert.deepEqual([...found.keys()].sort(), Object.keys(gains).sort());
+      assertNear(Object.keys(gains).map((model) => found.get(model)), Object.values(gains), 1e-12);
+      const order = [...candidates.map((each) => each.name), "global"];
+      assert.equal(likeliest(found, order, "global", margin), serves);
     });
   }
 });

@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { addWindows, emptySums, travelling } from "../../../phone/app/learning/ridge.js";
+import { reportUntil } from "../../../phone/app/protocol/agent_state.js";
 import { withLeft } from "../../../phone/app/protocol/releases.js";
 import { Safetensors, encode } from "../../../phone/app/protocol/safetensors.js";
 import { DEVICE, INSTANCE, PLAN, SmallServer, utf8 } from "./small_server.mjs";
@@ -83,10 +84,11 @@ test("the first sums, the answer, and the heads of versions", async () => {
   await until(() => server.statuses.at(-1).state === "idle");
   const model = await collect(server, 2, { clients: 3 });
   await until(() => agent.memory.judged === `1 ${model.sha256}`);
-  assert.deepEqual([agent.state().model.head, agent.state().model.version, agent.state().version], ["shared", 1, 1]);
+  assert.deepEqual([agent.state().model.head, agent.state().model.version, agent.state().version], ["personalized", 1, 1]);
   const last = await until(() => server.statuses.findLast((said) => said.adoption?.round === 1));
-  assert.deepEqual([last.adoption.answer, last.adoption.source], ["adopted", "global"]);
-  assert.match(last.adoption.reason, /^shared head of version 1: adopted, macro-F1 1.000 on 4 holdout windows .*no other is better by more than/);
+  assert.deepEqual([last.adoption.answer, last.adoption.source], ["adopted", "personalized"]);
+  const said = "Your own model: 100 % on 4 holdout windows of 2 classes; the shared model: 100 %";
+  assert.ok(last.adoption.reason.startsWith(`personal head of version 1: adopted. ${said}`), last.adoption.reason);
   assert.equal(server.heard.filter(({ path }) => path === model.url).length, 1);
   assert.equal(server.accepted.length, 1, "a version alone is no reason to send again");
   const numbers = server.statuses.map((said) => said.number);
@@ -375,6 +377,28 @@ test("files of another origin, size, content or form are refused", async () => {
   await stop();
 });
 
+test("a phone reports what its own head gains, and leaves it out of what others gain", async () => {
+  const server = await started();
+  const { agent, stop } = await agentOf(server);
+  await collect(server, 3, { clients: 5 });
+  await until(() => agent.memory.uploads.length === 1);
+  const { gains } = server.begun[0].manifest;
+  assert.deepEqual(gains, { personalized: [1, 0, gains.personalized[2], 1, 0, 1, 0] });
+  assert.deepEqual(agent.memory.reported, { 3: gains });
+  assert.deepEqual([reportUntil(agent.memory, 2), reportUntil(agent.memory, 7)], [undefined, gains]);
+  const sums = [10, -10_000, 1000, 10, -10_000, 10, -10_000]; // nine others are too few
+  await collect(server, 9, { clients: 6, model: { ...(await server.blob(await broadcastOf(6))), gains: { personalized: sums } } });
+  await until(() => agent.memory.adoption.round === 8);
+  const gainOf = ({ compared }) => compared.models.find(({ head }) => head === "personalized").gain;
+  assert.equal(gainOf(agent.memory.verdict), 0);
+  const more = sums.map((each, i) => each + gains.personalized[i]);
+  await collect(server, 30, { clients: 7, model: { ...(await server.blob(await broadcastOf(7))), gains: { personalized: more } } });
+  await until(() => agent.memory.adoption.round === 29);
+  const weight = 4 / (4 + 20); // four windows against the prior
+  assert.ok(gainOf(agent.memory.verdict) < -0.05 && gainOf(agent.memory.verdict) >= -0.1 * (1 - weight));
+  await stop();
+});
+
 test("broadcasts that cannot be are not taken up", async () => {
   const server = await started();
   const { agent, stop } = await agentOf(server, { store: Object.assign(new MemoryStore(), { stored: someWindows(20, [null]) }) });
@@ -412,7 +436,7 @@ test("a phone without a label uses the shared head of what others have sent", as
   await until(() => agent.memory.judged === `2 ${model.sha256}`);
   const { verdict, model: used } = agent.state();
   assert.deepEqual([verdict.answer, used.head, used.version], ["adopted", "shared", 2]);
-  assert.match(verdict.reason, /so that no head is scored$/);
+  assert.match(verdict.reason, /No head is scored: fewer than 2 activities have 5 labelled windows in a row$/);
   const said = await until(() => server.statuses.findLast((one) => one.adoption?.round === 2));
   assert.deepEqual([said.state, said.examples], ["collecting", 0]);
   assert.match(said.detail, /no window has a label yet/);

@@ -17,7 +17,10 @@ async function started() {
 }
 
 const ROUNDS = { ...PLAN, method: { name: "fedavg" }, rounds: { rounds: 9 } };
-const tensor = (value) => ({ "served/params/w": { shape: [1], data: Float32Array.of(value) } });
+const tensor = (value) => ({
+  "served/params/w": { shape: [1], data: Float32Array.of(value) },
+  "served/buffers/count": { shape: [], data: BigInt64Array.of(BigInt(2 * value)) },
+});
 
 /** Trains in two epochs of three steps; a network answers rightly where its number is 1. */
 class GivenHost {
@@ -49,14 +52,15 @@ class GivenHost {
 
   /** Windows of the second label are negative (parts.mjs). */
   async logits(program, network, x) {
-    const isRight = network["served/params/w"].data[0] === 1;
+    const isRight = network["served/params/w"].data[0] === (this.right ?? 1);
     return Float32Array.from({ length: (2 * x.length) / 768 }, (_, i) => Number(x[768 * (i >> 1)] < 0 === Boolean(i % 2) && isRight));
   }
 }
 
 /** Open a round, to which the phone is invited. */
-async function invite(server, round, { state = "collecting", ...changes } = {}) {
-  const [model, program] = [await server.blob(utf8(`broadcast ${round}`)), await server.blob(utf8("a program"))];
+async function invite(server, round, { state = "collecting", gains = {}, ...changes } = {}) {
+  const model = { ...(await server.blob(utf8(`broadcast ${round}`))), gains };
+  const program = await server.blob(utf8("a program"));
   const said = { continuous: false, plan: ROUNDS, state, round, model, program, deadline: null, ...changes };
   const invitation = { schema_version: 1, instance: INSTANCE, epoch: 1, round, model };
   await server.retain(
@@ -91,6 +95,46 @@ test("a phone trains the rounds that it is invited to, keeps its client, and use
   await until(() => agent.state().name === "finished", () => JSON.stringify(agent.state()));
   assert.equal(host.jobs.length, 2, "a round that is announced again is not trained again");
   assert.equal((await store.get("round")) ?? null, null);
+});
+
+test("the network midway between the shared and the phone's own serves where it is the best", async () => {
+  const server = await started();
+  const { agent } = await agentOf(server, { host: Object.assign(new GivenHost(), { right: 0.5 }), count: 100 });
+  await invite(server, 1);
+  await until(() => agent.state().model, () => JSON.stringify(agent.state()));
+  const { head, version, values } = agent.state().model;
+  const midway = { ...tensor(1), "served/params/w": { shape: [1], data: Float32Array.of(0.5) } }; // the count is its own
+  assert.deepEqual([head, version, values], ["midway_network", 1, midway]);
+  const { adoption, verdict } = agent.memory;
+  assert.deepEqual([adoption.source, adoption.round, verdict.compared.models.length], ["personalized", 1, 3]);
+  const why = "The model midway between the two: 100 % on 20 holdout windows of 2 classes"; // the others do not work
+  assert.equal(adoption.reason, `network midway between shared and personal of round 1: adopted. ${why}`);
+});
+
+test("a phone reports what its networks gain, and goes by what a version's other devices have", async () => {
+  const server = await started();
+  const host = new GivenHost();
+  host.sharedNetwork = async () => tensor(0);
+  host.logits = async (program, network, x) => {
+    const isShared = network["served/params/w"].data[0] === 0; // which errs on every fifth window
+    return Float32Array.from({ length: (2 * x.length) / 768 }, (_, i) => {
+      return Number(x[768 * (i >> 1)] < 0 === Boolean(i % 2)) * (isShared && (i >> 1) % 5 === 0 ? -1 : 1);
+    });
+  };
+  const { agent } = await agentOf(server, { host, count: 100 });
+  await invite(server, 1);
+  await until(() => agent.memory.uploads.length === 1 && agent.state().model);
+  const { personalized, midway } = server.begun[0].manifest.gains;
+  assert.deepEqual([personalized[0], personalized[1], personalized.slice(3)], [1, 2000, [1, 2000, 1, 2000]]);
+  assert.deepEqual(midway, personalized);
+  assert.deepEqual(agent.memory.reported, { 1: { personalized, midway } });
+  // ten devices lose with their own network, and this phone's report is in the sums
+  const sums = [10, -30_000, 9000, 10, -30_000, 10, -30_000].map((each, i) => each + personalized[i]);
+  await invite(server, 2, { gains: { personalized: sums } });
+  await until(() => agent.memory.uploads.length === 2 && (agent.memory.trained ?? null) === null);
+  const { gain } = agent.memory.verdict.compared.models.find(({ name }) => name === "personal network of round 2");
+  assert.ok(Math.abs(gain - (0.5 * 0.2 - 0.5 * 0.3)) < 1e-9, `${gain}: 20 windows weigh as much as the prior`);
+  assert.equal(agent.state().model.head, "midway_network");
 });
 
 test("killed at any transaction, a phone goes on with what it saved, and sends each round once", async () => {

@@ -23,9 +23,9 @@ test("the graph is Python's", async () => {
 
 test("what is added in a round is Python's", async () => {
   assert.deepEqual(new Set(found.changes.flatMap(({ method }) => SUM_GROUPS[method.name])), new Set(Object.values(SUM_GROUPS).flat()));
-  for (const { method, upload, broadcast, examples, classes, limits, layout, numbers } of found.changes) {
+  for (const { method, upload, broadcast, examples, classes, limits, gains, layout, numbers } of found.changes) {
     const [trained, before] = [upload, broadcast].map((text) => decoded(new Uint8Array(Buffer.from(text, "base64")), 1e6));
-    const made = summandOf(method, trained, before, examples, classes, limits);
+    const made = summandOf(method, trained, before, examples, classes, limits, gains);
     assert.equal(toHex(await layoutDigest(made.layout)), layout);
     assert.deepEqual([...made.vector].map((each) => each + 0), numbers);
   }
