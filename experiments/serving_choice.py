@@ -21,7 +21,7 @@ import torch
 from federation.methods.fedavg import FedAvg
 from federation.records import Client, Examples
 from federation.serving.midway import midway
-from federation.serving.preference import Candidate, Evidence, Prior, expected_gains, likeliest
+from federation.serving.preference import Evidence, Prior, Rival, expected_gains, likeliest
 from federation.training.prediction import predict
 from gaitway.tasks.classification import confusion, scores_of
 from har_pipeline import (
@@ -246,7 +246,7 @@ def by_rule(clients: Sequence[Scored]) -> dict[str, list[float]]:
             found[name].append(client.later[name])
         order = [name for name in ORDER if name in client.evidence or name == "shared"]
         found["higher score"].append(client.later[max(order, key=client.held.__getitem__)])
-        alone = {name: Candidate(evidence, None, client.forgets) for name, evidence in client.evidence.items()}
+        alone = {name: Rival(evidence, None, client.forgets) for name, evidence in client.evidence.items()}
         informed = {
             name: candidate._replace(prior=Prior.of(sums[name], client.evidence[name].report()))
             for name, candidate in alone.items()

@@ -34,7 +34,7 @@ from federation.plan import Plan
 from federation.protocol.messages import VersionScore
 
 
-class Candidate(NamedTuple):
+class NewModel(NamedTuple):
     """A model that a job left in `folder`; `round` made it."""
 
     folder: Path
@@ -55,7 +55,7 @@ class Candidate(NamedTuple):
 class Checked(NamedTuple):
     """A candidate after its check: `answer` where that alone decides, None where it works; `why` in words."""
 
-    candidate: Candidate
+    candidate: NewModel
     run: ModelEvaluation | None
     answer: AdoptionOutcome | None
     why: str
@@ -85,15 +85,15 @@ def evaluate_job(config: Config, plan: Plan, asked: Evaluate) -> Verdict:
     return evaluate(candidates_in(folder, asked), asked, windows, present, others, rules, threads=threads)
 
 
-def candidates_in(folder: Path, asked: Evaluate) -> list[Candidate]:
+def candidates_in(folder: Path, asked: Evaluate) -> list[NewModel]:
     """Name the models that a job left: the one that it is about, the shared one that it began from, and midway."""
-    own = Candidate(folder, SOURCES[asked.kind], asked.round)
-    beside = (Candidate(folder / GLOBAL, "global", asked.round - 1), Candidate(folder / MIDWAY, MIDWAY, asked.round))
+    own = NewModel(folder, SOURCES[asked.kind], asked.round)
+    beside = (NewModel(folder / GLOBAL, "global", asked.round - 1), NewModel(folder / MIDWAY, MIDWAY, asked.round))
     return [own, *(each for each in beside if (each.folder / MODEL).is_file())]
 
 
 def evaluate(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[NewModel],
     asked: Evaluate,
     windows: Windows,
     present: Model | None,
@@ -121,7 +121,7 @@ def evaluate(
     return _verdict(checked, choice, asked, present)._replace(compared=compared)
 
 
-def check(candidate: Candidate, score: VersionScore | None, windows: Windows, threads: int) -> Checked:
+def check(candidate: NewModel, score: VersionScore | None, windows: Windows, threads: int) -> Checked:
     """Run a candidate, and say whether it works: by the holdout, or where that can't tell by the server's score."""
     try:
         run = run_model(candidate.folder / MODEL, candidate.described(), windows, threads)

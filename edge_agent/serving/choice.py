@@ -13,7 +13,7 @@ import numpy.typing as npt
 from edge_agent.config.training import ModelSection
 from edge_agent.machine.commands import Evaluate
 from edge_agent.serving.model_registry import HEADS_IN_WORDS, NETWORK, name_of
-from edge_agent.serving.model_runs import Comparison, Model, ModelEvaluation, Windows, kind_of
+from edge_agent.serving.model_runs import Model, ModelEvaluation, PairedAnswers, Windows, kind_of
 from edge_agent.training.local_data import SplitWindows
 from federation.plan import Plan
 from federation.serving.heads import (
@@ -26,10 +26,10 @@ from federation.serving.preference import (
     MIDWAY,
     PERSONAL,
     SHARED,
-    Candidate,
     GainSums,
     Prefer,
     Prior,
+    Rival,
     expected_gains,
     likeliest,
 )
@@ -109,7 +109,7 @@ class Field(NamedTuple):
 
     reference: ModelEvaluation
     ranked: Sequence[ModelEvaluation]
-    compared: Mapping[str, Comparison | None]
+    compared: Mapping[str, PairedAnswers | None]
 
     def gains(self, rules: Rules) -> dict[str, float]:
         """Return each model's expected gain over the reference, by key; without those of which nothing is known."""
@@ -125,13 +125,13 @@ class Field(NamedTuple):
             trained = np.ones(classes, bool)
         return expected_gains(candidates, trained, own.examples.lowest_recall(own.quality) if own else 0.0)
 
-    def _candidate(self, run: ModelEvaluation, rules: Rules) -> Candidate:
+    def _candidate(self, run: ModelEvaluation, rules: Rules) -> Rival:
         found, kind = self.compared[run.key], kind_of(run.model)
         evidence = found.evidence if found else None
         if run.is_shared and evidence:  # an older one, of which no gain is expected
-            return Candidate(evidence, Prior(0.0, 0.0, np.zeros(len(evidence.gain))), forgets=False)
+            return Rival(evidence, Prior(0.0, 0.0, np.zeros(len(evidence.gain))), forgets=False)
         prior = rules.priors.get(kind) if self.reference.is_shared else None
-        return Candidate(evidence, prior, forgets=self.reference.is_shared and kind in FORGETFUL)
+        return Rival(evidence, prior, forgets=self.reference.is_shared and kind in FORGETFUL)
 
     def sentence(self, best: ModelEvaluation) -> str:
         """Say the score of the model that serves, that of the shared one, and those of the others, in this order."""

@@ -83,7 +83,7 @@ class ModelEvaluation(NamedTuple):
         return self.soundness.kind.gain(self.score, other.score)
 
 
-class Comparison(NamedTuple):
+class PairedAnswers(NamedTuple):
     """How well two models answered the same examples (n,), and what these say of the first one."""
 
     examples: HeldOut
@@ -121,15 +121,15 @@ class Windows(NamedTuple):
         holdout = self.holdout.windows
         return by_stretch(holdout) if self.noun == "windows" else singleton_groups(len(holdout), self.noun)
 
-    def compare(self, run: ModelEvaluation, other: ModelEvaluation) -> Comparison | None:
+    def compare(self, run: ModelEvaluation, other: ModelEvaluation) -> PairedAnswers | None:
         """Compare two models, by cross-validation where it has answered for the first; None without any window."""
         if (validated := self._validated(run, other)) is not None:
             return validated
         if not len(self.holdout.windows):
             return None
-        return Comparison(self.holdout, run.quality, other.quality, run.soundness)
+        return PairedAnswers(self.holdout, run.quality, other.quality, run.soundness)
 
-    def _validated(self, run: ModelEvaluation, other: ModelEvaluation) -> Comparison | None:
+    def _validated(self, run: ModelEvaluation, other: ModelEvaluation) -> PairedAnswers | None:
         if self.labelled is None or run.validated is None or other.validated is None or not other.is_global:
             return None
         known = (run.validated != NOT_VALIDATED) & (other.validated != NOT_VALIDATED)
@@ -138,7 +138,7 @@ class Windows(NamedTuple):
         examples = self.labelled._replace(windows=self.labelled.windows.select(known))
         found = examples.task.judge(examples.windows.targets, run.validated[known], examples.labels, self.noun)
         quality = examples.quality(other.validated[known])
-        return Comparison(examples, found.quality, quality, found.soundness.of_part("labelled"), is_validated=True)
+        return PairedAnswers(examples, found.quality, quality, found.soundness.of_part("labelled"), is_validated=True)
 
 
 def run_again(model: Model | None, windows: Windows, threads: int) -> ModelEvaluation | None:

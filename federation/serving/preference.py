@@ -108,7 +108,7 @@ class Prior(NamedTuple):
         return cls(mean, max(0.0, square / STEPS / count - mean**2), np.clip(by_class, -MAX_GAIN, MAX_GAIN))
 
 
-class Candidate(NamedTuple):
+class Rival(NamedTuple):
     """What is known of a model that could serve instead of the shared one."""
 
     evidence: Evidence | None = None
@@ -118,14 +118,12 @@ class Candidate(NamedTuple):
     """Whether a class that it wasn't trained on counts as lost."""
 
 
-def expected_gains(
-    candidates: Mapping[str, Candidate], trained: npt.NDArray[np.bool_], recall: float
-) -> dict[str, float]:
+def expected_gains(candidates: Mapping[str, Rival], trained: npt.NDArray[np.bool_], recall: float) -> dict[str, float]:
     """Return each candidate's expected gain over the shared model; candidates of which nothing is known are left out.
 
     A class without held-out windows takes the federation's gain for it. If the device has never trained on it either,
-    the shared model's recall is lost there. That is taken to be `recall` (0 to 1), its lowest of a class on the held-out
-    windows: classes that a device lacks are mostly rare ones, which the shared model recognizes worst.
+    the shared model's recall is lost there. That is taken to be `recall` (0 to 1), its lowest of a class on the
+    held-out windows: classes that a device lacks are mostly rare ones, which the shared model recognizes worst.
 
     :param trained: whether the device trained on each class (C,).
     """
@@ -151,7 +149,7 @@ def _effective(sizes: npt.NDArray[np.int64]) -> float:
     return float(sizes.sum() ** 2 / (sizes**2).sum())
 
 
-def _evidence_weight(candidates: Mapping[str, Candidate]) -> float:
+def _evidence_weight(candidates: Mapping[str, Rival]) -> float:
     known = [(one.evidence, one.prior) for one in candidates.values() if one.evidence and one.prior]
     if not known:
         return 1.0
@@ -161,7 +159,7 @@ def _evidence_weight(candidates: Mapping[str, Candidate]) -> float:
     return max(between / (between + sampling), windows / (windows + MAX_PRIOR_WINDOWS))
 
 
-def _expected(one: Candidate, weight: float, trained: npt.NDArray[np.bool_], recall: float) -> float:
+def _expected(one: Rival, weight: float, trained: npt.NDArray[np.bool_], recall: float) -> float:
     gain = np.zeros(len(trained)) if one.prior is None else one.prior.by_class.copy()
     seen = np.zeros(len(trained), bool)
     if one.evidence is not None:

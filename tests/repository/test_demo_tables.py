@@ -19,7 +19,10 @@ def summary(matrix: list[list[int]] | None, macro_f1: float | None) -> dict[str,
     parity = {"max_abs_diff": 1e-6, "argmax_agreement": 1.0, "windows": 30}
     kept = {"path": "models/r2.onnx", "source": "personalized", "round": 2, "score": macro_f1, "parity": parity}
     rounds = [{"round": n, "score_before": 0.05 * n, "score_after": min(1.0, 0.1 * n)} for n in range(1, 13)]
-    return {"device": "d", "rounds": rounds, "model": {**kept, **confusion}, "adoption": []}
+    names = {"midway": 0.78, "personalized": 0.9}
+    models = [{"name": f"{name} model of round 2", "score": score, "in_use": False} for name, score in names.items()]
+    compared = {"why": "Your own model: 78 %", "models": [{**models[0], "in_use": True}, models[1]]}
+    return {"device": "d", "rounds": rounds, "model": {**kept, **confusion}, "adoption": [], "compared": compared}
 
 
 WORKS = summary([[10, 0, 0], [0, 10, 0], [0, 0, 10]], 1.0)
@@ -38,6 +41,20 @@ def test_a_device_under_the_bound_is_named_with_its_score_its_weakest_class_and_
         "b: macro-F1 78.0, at least 80 needed; see logs/agent-b.log"
     ]
     assert "78.0, on b" in verdict.reached({"a": WORKS, "b": CONFUSED}, 60.0)
+
+
+def test_a_device_that_serves_a_worse_model_than_it_holds_is_named(verdict: ModuleType) -> None:
+    assert verdict.worse_choices({"a": WORKS}) == [
+        "a serves a worse model than it holds: macro-F1 78.0, and its personalized model of round 2 has 90.0 on the "
+        "same windows"
+    ]
+    close = {
+        **WORKS,
+        "compared": {
+            "models": [{"name": "m", "score": 0.80, "in_use": True}, {"name": "n", "score": 0.84, "in_use": False}]
+        },
+    }
+    assert verdict.worse_choices({"a": close, "b": {**WORKS, "compared": None}}) == []
 
 
 def test_a_score_on_the_bound_is_enough(verdict: ModuleType) -> None:

@@ -163,6 +163,7 @@ TABLE = {
             "edge_agent.storage",
             "edge_agent.training.comparison",
             "edge_agent.training.cross_validation",
+            "edge_agent.training.held_out",
             "edge_agent.training.job",
             "edge_agent.training.local_data",
             "export.runtime",

@@ -9,10 +9,10 @@ import numpy as np
 
 from federation.serving.preference import (
     SHARED,
-    Candidate,
     Evidence,
     GainSums,
     Prior,
+    Rival,
     expected_gains,
     likeliest,
 )
@@ -73,7 +73,7 @@ def _preference(number: int, device: Device) -> dict[str, Any]:
         evidence = Evidence.of(y, quality.astype(float), shared, session, classes) if windows else None
         own = evidence.report() if evidence else None
         sums = _gain_sums(random, device, own)
-        candidates[name] = Candidate(evidence, Prior.of(sums, own) if sums else None, forgets=name != "adapted")
+        candidates[name] = Rival(evidence, Prior.of(sums, own) if sums else None, forgets=name != "adapted")
         rows.append({"name": name, "quality": quality.tolist(), "sums": sums, **_known(candidates[name])})
     gains = expected_gains(candidates, trained, recall)
     return {
@@ -94,7 +94,7 @@ def _gain_sums(random: np.random.Generator, device: Device, own: GainSums | None
     return [int(number) for number in np.sum([*reports, *([own] if own else [])], axis=0)]
 
 
-def _known(candidate: Candidate) -> dict[str, Any]:
+def _known(candidate: Rival) -> dict[str, Any]:
     evidence, prior = candidate.evidence, candidate.prior
     return {
         "forgets": candidate.forgets,

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edge_agent.machine.commands import Evaluate
 from edge_agent.machine.events import Kind
-from edge_agent.serving.acceptance import Candidate, evaluate
+from edge_agent.serving.acceptance import NewModel, evaluate
 from edge_agent.serving.choice import Rules
 from edge_agent.serving.model_registry import SOURCES, ModelRegistry, Verdict
 from edge_agent.serving.model_runs import ExampleKind, Model, Windows
@@ -97,7 +97,7 @@ def judge(
 ) -> Verdict:
     """Judge one candidate, by windows that are held out."""
     mine = Windows.of(holdout() if windows is None else windows, None, ExampleKind(), LABELS)
-    return evaluate([Candidate(folder, SOURCES[asked.kind], asked.round)], asked, mine, present, others, rules)
+    return evaluate([NewModel(folder, SOURCES[asked.kind], asked.round)], asked, mine, present, others, rules)
 
 
 def described(folder: Path, source: str = "personalized", number: int = 1) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def test_the_model_midway_serves_where_it_is_as_good_as_the_devices_own(tmp_path
         source: candidate(tmp_path / source, confuses, scale=1.0 + number)
         for number, (source, confuses) in enumerate(made.items())
     }
-    candidates = [Candidate(folder, source, 4 if source == "global" else 5) for source, folder in folders.items()]
+    candidates = [NewModel(folder, source, 4 if source == "global" else 5) for source, folder in folders.items()]
     windows = Windows.of(holdout(60), None, ExampleKind(), LABELS)
     verdict = evaluate(candidates, Evaluate(5, "train"), windows, None)
     assert verdict.model is not None

@@ -16,9 +16,9 @@ from federation.serving.preference import (
     TIE,
     TYPICAL_VARIANCE,
     TYPICAL_WEIGHT,
-    Candidate,
     Evidence,
     Prior,
+    Rival,
     expected_gains,
     likeliest,
 )
@@ -118,7 +118,7 @@ def test_the_posterior_by_hand_and_one_weight_for_all_candidates() -> None:
     other = Prior(0.0, 0.04, np.array([0.0, 0.0]))
     own, between = constant(-0.1, windows=1), constant(0.3, windows=1)
     weight = (0.02 + 0.04) / (0.02 + 0.04 + 0.01 + 0.01)
-    gains = expected_gains({"personalized": Candidate(own, prior), "midway": Candidate(between, other)}, ALL, 0.9)
+    gains = expected_gains({"personalized": Rival(own, prior), "midway": Rival(between, other)}, ALL, 0.9)
     assert gains["personalized"] == pytest.approx(weight * -0.1 + (1 - weight) * 0.1)
     assert gains["midway"] == pytest.approx(weight * 0.3)
 
@@ -126,13 +126,13 @@ def test_the_posterior_by_hand_and_one_weight_for_all_candidates() -> None:
 def test_the_prior_never_outweighs_its_windows() -> None:
     certain = Prior(0.5, 0.0, np.array([0.5, 0.5]))  # all other devices gain exactly this much
     for windows in (0, 20, 180):
-        gains = expected_gains({"personalized": Candidate(constant(-0.5, windows), certain)}, ALL, 0.9)
+        gains = expected_gains({"personalized": Rival(constant(-0.5, windows), certain)}, ALL, 0.9)
         share = windows / (windows + MAX_PRIOR_WINDOWS)
         assert gains["personalized"] == pytest.approx(0.5 - share)
 
 
 def test_without_a_prior_the_higher_score_wins_and_without_anything_the_shared_model_stays() -> None:
-    gains = expected_gains({"personalized": Candidate(constant(0.02)), "midway": Candidate()}, ALL, 0.9)
+    gains = expected_gains({"personalized": Rival(constant(0.02)), "midway": Rival()}, ALL, 0.9)
     assert gains == pytest.approx({"personalized": 0.02})
     assert likeliest(gains, ORDER) == "personalized"
     assert likeliest({"personalized": -0.02}, ORDER) == SHARED
@@ -151,19 +151,19 @@ def test_a_tie_goes_to_the_personal_model_and_a_margin_asks_for_more() -> None:
 def test_a_class_without_held_out_windows_takes_the_federations_gain_for_it() -> None:
     seen = Evidence(np.array([0.0, np.nan]), np.array([0.01, np.nan]), 1000)
     prior = Prior(0.0, 1.0, np.array([0.0, -0.3]))
-    gains = expected_gains({"personalized": Candidate(seen, prior)}, ALL, 0.9)
+    gains = expected_gains({"personalized": Rival(seen, prior)}, ALL, 0.9)
     assert gains["personalized"] == pytest.approx(-0.15, abs=1e-3)
-    assert expected_gains({"personalized": Candidate(seen)}, ALL, 0.9)["personalized"] == pytest.approx(0.0)
+    assert expected_gains({"personalized": Rival(seen)}, ALL, 0.9)["personalized"] == pytest.approx(0.0)
 
 
 def test_a_class_that_the_device_never_trained_on_counts_as_lost() -> None:
     # 0.2 better on what the device has, but the third class is gone: the shared model recalls 0.8 of it
     seen = Evidence(np.array([0.2, 0.2, np.nan]), np.array([0.01, 0.01, np.nan]), 60)
     trained = np.array([True, True, False])
-    gains = expected_gains({"personalized": Candidate(seen)}, trained, 0.8)
+    gains = expected_gains({"personalized": Rival(seen)}, trained, 0.8)
     assert gains["personalized"] == pytest.approx((0.2 + 0.2 - 0.8) / 3)
     assert likeliest(gains, ORDER) == SHARED
-    kept = expected_gains({"personalized": Candidate(seen, forgets=False)}, trained, 0.8)
+    kept = expected_gains({"personalized": Rival(seen, forgets=False)}, trained, 0.8)
     assert likeliest(kept, ORDER) == "personalized"
 
 
