@@ -134,7 +134,7 @@ def describe_served(store: StateStore) -> str:
             "recorded here, and the device may work."
         )
     why = present.get("why")
-    return f"It uses the {name_of(present)}" + (f"; {why}." if why else ".")
+    return f"It uses the {name_of(present)}." + (f" {why.rstrip('.')}." if why else "")
 
 
 def _trained_by(store: StateStore) -> list[str]:

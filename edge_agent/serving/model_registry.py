@@ -60,6 +60,11 @@ class Verdict(NamedTuple):
         return self.instead is not None or any(one.good for one in (self, *self.beside))
 
     @property
+    def why(self) -> str:
+        """The reason without the model's name and what became of it."""
+        return self.reason.partition(". ")[2] or self.reason
+
+    @property
     def shared(self) -> Verdict | None:
         """The verdict on the global model that a round began from, if there is one."""
         return next((one for one in self.beside if one.kind == "adopt"), None)
@@ -164,7 +169,7 @@ class ModelRegistry:
             if verdict.good:
                 using = model
         if using:
-            using = {**using, "why": verdict.reason}
+            using = {**using, "why": verdict.why}
             pairs |= {"model": json.dumps(using), "previous": json.dumps(before) if before else ""}
         source = model.get("source", SOURCES[verdict.kind])
         row = AdoptionRecord(verdict.round, source, verdict.good, verdict.reason, model, time.time())

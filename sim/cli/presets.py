@@ -18,13 +18,19 @@ from rich.text import Text
 
 from sim.cli.terminal import cli_errors, console
 from sim.presets import PRESETS, Preset, preset_named
+from sim.presets.exhibits import NONE, PAPERS, paper_named
 from sim.presets.preset import Options
 from sim.run_options import option_words
 
 
 def presets(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]…", help="Explain these presets; without any, all are listed.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]…",
+            help="Explain these presets, or list a paper's tables and figures (ek2024, tan2022, michieli2021, "
+            "qiao2023); without any, all are listed.",
+        ),
     ] = None,
     classes: Annotated[
         Path | None,
@@ -40,22 +46,26 @@ def presets(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON, with all that they set.")] = False,
 ) -> None:
-    """List the named starting points by paper: clients, rounds, and the data that each needs; or explain some.
+    """List the presets and each paper's tables and figures with the commands that make them; or explain some.
 
-    For example: python -m sim presets michieli2021-voc-0.1
-    --classes ../shared/data/voc2012/voc2012_aug_classes.csv.gz
+    For example: python -m sim presets tan2022 michieli2021-voc-0.1
     """
     with cli_errors():
-        chosen = {name: preset_named(name) for name in names or ()}
+        papers = [name for name in names or () if name in PAPERS]
+        chosen = {name: preset_named(name) for name in names or () if name not in PAPERS}
         if as_json:
             print(json.dumps({name: asdict(each) for name, each in (chosen or PRESETS).items()}, indent=1, default=str))
         elif classes is not None:
             _deal(chosen or {name: each for name, each in PRESETS.items() if each.reported}, classes, seed, out)
-        elif chosen:
+        elif names:
+            for name in papers:
+                _list_exhibits(name)
             for name, preset in chosen.items():
                 console.print(_explained(name, preset))
         else:
             _list()
+            for name in PAPERS:
+                _list_exhibits(name)
 
 
 def _list() -> None:
@@ -66,6 +76,18 @@ def _list() -> None:
         if command := preset.pretraining_command(options["method"], options["model"]):
             console.print(f"{name}: first {command}, then --init FILE", soft_wrap=True)
     console.print("The method is yours: sim run --preset NAME --method METHOD --data-root FOLDER --out DIR")
+
+
+def _list_exhibits(name: str) -> None:
+    """Print a paper's tables and figures: what each shows, what both have, and the commands that make ours."""
+    paper = paper_named(name)
+    console.print(f"\n{paper.title}", style="bold", highlight=False)
+    for one in paper.exhibit:
+        console.print(f"{one.number}: {one.shows}", markup=False, highlight=False, soft_wrap=True)
+        if one.ours != NONE:
+            console.print(f"  ours: {one.ours}; theirs: {one.theirs}", markup=False, highlight=False, soft_wrap=True)
+        for line in (*one.commands, *([one.reason] if one.reason else [])):
+            console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _explained(name: str, preset: Preset) -> Table:

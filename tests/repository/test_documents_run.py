@@ -77,10 +77,10 @@ def _assert_learnt(folder: Path) -> None:
     scores = json.loads((folder / "runs/chest/summary.json").read_text())
     assert scores["personalization"]["macro_f1"]["mean"] > 0.9
     device = json.loads((folder / "device12/state/summary.json").read_text())
-    assert {each["source"] for each in device["compared"]["models"]} == {"personalized", "global"}
-    assert device["model"]["source"] == "global"  # nothing of these few minutes shows that its own is better
+    assert {each["source"] for each in device["compared"]["models"]} == {"personalized", "midway", "global"}
     assert device["model"]["score"] > 0.9
-    assert device["not_adopted"] is None or "not shown to be better" in device["not_adopted"]
+    best = max(each["score"] for each in device["compared"]["models"])
+    assert device["model"]["score"] >= best - 0.05
 
 
 def _shell() -> list[str]:

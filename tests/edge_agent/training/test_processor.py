@@ -65,7 +65,7 @@ def test_a_round_lies_on_the_gpu_and_what_it_leaves_in_the_cpus_memory(name: str
         context = trainer.build_context(job, Placement(GPU, "on a GPU"))  # type: ignore[arg-type]
         trainer.train(context)
         trainer.train(context)  # resumes after the last epoch
-        answers = context.fold_answers(context.data)
+        answers = context.answers(context.personal_model(context.retrain(context.data)), context.data)
     assert watched.computed > 500
     assert answers.shape == (len(context.data.holdout),)
     assert [schema_of(read(job, file)) for file in (UPDATE, CLIENT_STATE)] == expected
