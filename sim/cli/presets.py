@@ -50,7 +50,7 @@ def presets(
         if as_json:
             print(json.dumps({name: asdict(each) for name, each in (chosen or PRESETS).items()}, indent=1, default=str))
         elif classes is not None:
-            _deal(chosen or {name: each for name, each in PRESETS.items() if each.reported}, classes, seed, out)
+            _deal(chosen, classes, seed, out)
         elif chosen:
             for name, preset in chosen.items():
                 console.print(_explained(name, preset))
@@ -94,12 +94,13 @@ def _words(options: Options) -> list[str]:
 
 
 def _deal(chosen: dict[str, Preset], facts: Path, seed: int, out: Path | None) -> None:
-    """Print what each preset's clients get, beside what the paper reports."""
-    from sim.cli.preset_partitions import partition_preset
+    """Print what each preset's clients get, beside what the paper reports; by default of all that divide VOC."""
+    from sim.cli.preset_partitions import deals_voc, partition_preset
     from sim.data.images.class_facts import single_class_images
     from sim.data.partitions.table import partition_table
     from sim.reports.figures.partition import draw_partition
 
+    chosen = chosen or {name: each for name, each in PRESETS.items() if deals_voc(each)}
     y = single_class_images(facts)
     console.print(f"{len(y):,} images of train_aug show one class of objects.")
     table = Table(box=box.SIMPLE, padding=0, show_edge=False)  # whose rows fit into 80 columns unbroken
