@@ -98,7 +98,7 @@ def _deal(chosen: dict[str, Preset], facts: Path, seed: int, out: Path | None) -
     from sim.cli.preset_partitions import deals_voc, partition_preset
     from sim.data.images.class_facts import single_class_images
     from sim.data.partitions.table import partition_table
-    from sim.reports.figures.partition import draw_partition
+    from sim.reports.figures.partition import draw_classes, draw_partition
 
     chosen = chosen or {name: each for name, each in PRESETS.items() if deals_voc(each)}
     y = single_class_images(facts)
@@ -116,8 +116,9 @@ def _deal(chosen: dict[str, Preset], facts: Path, seed: int, out: Path | None) -
         table.add_row(name, *dealt.statistics())
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
-            path = draw_partition(out / f"{name}.png", dealt.shares, dealt.y, dealt.labels)
-            console.print(f"Drawn: [bold]{escape(str(path))}[/bold]")
+            for draw, ending in ((draw_partition, ""), (draw_classes, "-classes")):
+                path = draw(out / f"{name}{ending}.png", dealt.shares, dealt.y, dealt.labels)
+                console.print(f"Drawn: [bold]{escape(str(path))}[/bold]")
     console.print(table)
     console.print("a client: mean ± deviation; classes: of objects, a client; with one: clients of one class alone")
 

@@ -30,7 +30,8 @@ from sim.diagnostics import Diagnostics
 from sim.errors import AnalysisError, RunDirectoryError
 from sim.experiment import Experiment
 from sim.reports.analysis.tsne import subsample
-from sim.results.run_directory import RunDirectory
+from sim.results.records import RoundRecord
+from sim.results.run_directory import RunDirectory, model_file, round_model_file
 from sim.run import load_data
 
 Progress = Callable[[str, int, int], None]
@@ -107,6 +108,18 @@ class FinishedRun:
             raise AnalysisError(f"no global model in a run of {self.method} ({self.directory.path})")
         return load_checkpoint(self._file("global"))[0]
 
+    def server_models(self) -> Iterator[tuple[RoundRecord, Model]]:
+        """Yield evaluated rounds with the server's model after them: all that the run kept, and the last one.
+
+        Raises:
+            AnalysisError: if the method has none.
+        """
+        last = self.directory.rounds[-1]
+        for record in self.directory.rounds[:-1]:
+            if (path := round_model_file(self.directory.path, record.round)).is_file():
+                yield record, load_checkpoint(path)[0]
+        yield last, self.server
+
     @property
     def has_server_model(self) -> bool:
         """Whether the run left a global model."""
@@ -115,13 +128,7 @@ class FinishedRun:
     @cached_property
     def diagnostics(self) -> dict[int, Diagnostics]:
         """What the rounds recorded, by round; rounds of an older version recorded nothing."""
-        found = {record.round: record.diagnostics for record in self.directory.rounds}
-        try:
-            return {number: Diagnostics.model_validate(each) for number, each in found.items() if each}
-        except ValidationError as error:
-            raise RunDirectoryError(
-                f"{self.directory.path / 'rounds.jsonl'}: diagnostics: {first_problem(error)}"
-            ) from error
+        return diagnostics_of(self.directory)
 
     @property
     def without_diagnostics(self) -> str:
@@ -217,7 +224,19 @@ class FinishedRun:
             yield name
 
     def _file(self, name: str) -> Path:
-        return self.directory.path / "models" / f"{name}.safetensors"
+        return model_file(self.directory.path, name)
+
+
+def diagnostics_of(run: RunDirectory) -> dict[int, Diagnostics]:
+    """Return what a run's rounds recorded, by round.
+
+    Raises:
+        RunDirectoryError: if it is not this version's.
+    """
+    try:
+        return {each.round: Diagnostics.model_validate(each.diagnostics) for each in run.rounds if each.diagnostics}
+    except ValidationError as error:
+        raise RunDirectoryError(f"{run.path / 'rounds.jsonl'}: diagnostics: {first_problem(error)}") from error
 
 
 def open_run(path: Path, root: Path | None, cache: Path | None, progress: Progress = silent) -> FinishedRun:
