@@ -32,11 +32,14 @@ _TRAINING = {
 
 _DEPARTURES = (
     "as many rounds as table 1 says; the paper plays 10 % more rounds, and draws its curves as a moving average over a "
-    "window of 10 % of the rounds. Here scores are those of a round, unsmoothed",
+    "window of 10 % of the rounds. Here scores are those of a round; `sim analyse --together` draws moving averages",
     "the paper's accuracy and mIoU are the server's model's on all clients' test examples, here 'global'",
     "generalization, which the paper does not have, is measured on some examples of the union",
     "aggregate_margin is the mean distance between aggregate prototypes of different classes: the paper's AMM (eq. 15) "
-    "as printed compares a set with itself, and is 1 for every model",
+    "as printed compares a set with itself, and is 1 for every model. Prototypes are of the clients whose updates are "
+    "used (eq. 10), so not of dropped stragglers; centralized training has those of all examples",
+    "loss and gradient dissimilarity are of the server's model over all clients, with 1,000 or more over 100 of them",
+    "MMD is of features under the server's model, with an RBF kernel; the paper names neither",
     "fedproto_margin: of the ablation 'd⁺ only' the paper does not say what enters the sigmoid; here −d⁺",
     "prototypes, MMD, H_E and t-SNE use what enters the last layer, and in segmentation the pyramid's 256 maps at 1/16 "
     "of the sides, which DeepLab's authors count to the encoder. The paper doesn't say where its encoders end. It has "

@@ -13,13 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from sim.errors import AnalysisError
 from sim.reports.analysis.attention import WEIGHTS_CAPTION, client_weights, final_weights, weights_figure
 from sim.reports.analysis.discrepancy import ffd
-from sim.reports.analysis.sensitivity import shown
+from sim.reports.analysis.sensitivity import check_alike, shown
 from sim.reports.comparison.comparability import settings_of
 from sim.reports.figures.run_figures import MEASURES, measured_rounds
-from sim.reports.figures.style import by_round, explain, line_style, new_panels, plain_text
+from sim.reports.figures.style import by_round, explain, heading, line_style, new_panels, plain_text
 from sim.reports.page import CaptionedFigure, ReportSection
 from sim.reports.table import ReportTable, table_of
 from sim.results.run_directory import RunDirectory
@@ -27,7 +26,7 @@ from sim.results.run_directory import RunDirectory
 TEXT = """Mean ± standard deviation (n − 1) over the runs of each method, which may differ in the seed and in the share
 of stragglers δ. The table has the last round's values. Lines are moving averages over a tenth of the rounds."""
 BASELINE = "fedavg"
-WITHIN = frozenset({"stragglers", "preset"})
+WITHIN = frozenset({"stragglers"})
 """Settings in which runs of one line may differ."""
 
 Rounds = Mapping[int, float]
@@ -49,8 +48,7 @@ def together(runs: Sequence[RunDirectory], mmd: Mapping[str, Rounds]) -> ReportS
     Raises:
         AnalysisError: if a run is not finished, or the runs learnt different tasks.
     """
-    if unfinished := [str(run.path) for run in runs if not run.finished]:
-        raise AnalysisError(f"not finished: {', '.join(unfinished)}; repeat their commands to resume them")
+    check_alike(runs)
     methods = by_method(runs)
     measures = measures_of(methods, mmd)
     last = max(run.rounds[-1].round for run in runs)
@@ -87,11 +85,9 @@ def by_method(runs: Sequence[RunDirectory]) -> Methods:
 def measures_of(methods: Methods, mmd: Mapping[str, Rounds]) -> dict[str, Measure]:
     """Return what the runs measured: the score of the server's model, what `--analyses` records, and `mmd`."""
     first = next(iter(methods.values()))[0]
-    metrics = first.config.metrics
-    name = "accuracy" if "accuracy" in metrics else first.config.primary[0]
-    found = {
-        name: Measure(f"{metrics[name].label} of the server's model", _each(methods, lambda run: _scores(run, name)))
-    }
+    name = "accuracy" if "accuracy" in first.config.metrics else first.config.primary[0]
+    label = f"server's {heading(first.config.metrics[name])}"
+    found = {name: Measure(label, _each(methods, partial(_scores, metric=name)))}
     for key, label in MEASURES.items():
         found[key] = Measure(label, _each(methods, partial(measured_rounds, measure=key)))
     found["mmd"] = Measure("MMD", _each(methods, lambda run: mmd.get(str(run.path), {})))
@@ -121,6 +117,7 @@ def _figure(measure: Measure, last: int) -> Figure:
             std = values.std(0, ddof=1)
             axes.fill_between(numbers, mean - std, mean + std, color=style["color"], alpha=0.15, linewidth=0)
     by_round(axes, measure.label, last)
+    axes.set_ylim(bottom=max(0, axes.get_ylim()[0]))  # a spread reaches below what a measure can
     explain(figure, axes, "outside upper center", 4)
     return figure
 

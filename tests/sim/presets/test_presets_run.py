@@ -78,7 +78,8 @@ def small(name: str, method: str, model: str) -> list[str]:
     options = with_defaults(name, {"method": method, "model": model, "init": Path()})
     own = assignments(options["set"])
     limited = {key: value for key, value in LIMITS.items() if options[key] is not None}
-    words = [word for key, value in {**ROUNDS, **limited}.items() for word in option_words(key, value)]
+    analysed = {"analyses": "michieli"} if name.startswith("michieli2021") else {}
+    words = [word for key, value in {**ROUNDS, **limited, **analysed}.items() for word in option_words(key, value)]
     return [*words, *set_words({**small_model(model, own["model"]), **small_data(options, own)})]
 
 
