@@ -55,8 +55,8 @@ def class_figure(counts: Counts, labels: Sequence[str]) -> Figure:
     `counts` (K, C) are examples. From left to right: clients that have a class, clients with so many classes, sizes,
     and the classes of up to 30 clients, drawn evenly from the largest to the smallest.
     """
-    held = counts.any(0)  # nobody has the background of segmentation
-    counts, labels = counts[:, held], [label for label, some in zip(labels, held, strict=True) if some]
+    held = np.flatnonzero(counts.sum(0))  # nobody has the background of segmentation
+    counts, labels = counts[:, held], [labels[k] for k in held.tolist()]
     figure = new_figure(3.4)
     holding, number, sizes, mix = figure.subplots(1, 4, width_ratios=[1, 1, 1, 1.6])
     holding.bar(range(len(labels)), (counts > 0).sum(0), 0.85, color=BLUE)
