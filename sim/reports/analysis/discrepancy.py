@@ -65,6 +65,7 @@ def discrepancy(run: FinishedRun, centralized: FinishedRun, against: FinishedRun
         AnalysisError: if the runs were tested on different examples, their features have different sizes, or one of
             them has no server's model.
     """
+    _check_comparable(run, centralized)  # which says more than that a run is not centralized
     reference = reference_of(centralized)
     found = {label: discrepancies(each, centralized, reference) for label, each in _runs(run, against).items()}
     means = {label: mean_by_round(each) for label, each in found.items()}

@@ -113,8 +113,8 @@ def test_the_reference_must_be_centralized(finished: Finished) -> None:
 
 
 def test_runs_must_have_been_tested_on_the_same(finished: Finished, tmp_path: Path) -> None:
-    run, centralized = finished("fedavg"), finished("centralized")
-    other = replace(centralized, settings=centralized.settings.model_copy(update={"dataset": "motionsense"}))
+    run = finished("fedavg")
+    other = replace(run, settings=run.settings.model_copy(update={"dataset": "motionsense"}))
     with pytest.raises(AnalysisError, match=r"on other examples .* data = 'motionsense', not 'synthetic'"):
         discrepancy(run, other, None)
     elsewhere = run.settings.model.model_copy(update={"options": {"features_at": "last_layer"}})
@@ -123,4 +123,4 @@ def test_runs_must_have_been_tested_on_the_same(finished: Finished, tmp_path: Pa
         discrepancy(run, other, None)
     fewer = dict(list(run.data.clients.items())[:1])
     with pytest.raises(AnalysisError, match="other test examples"):
-        discrepancy(run, replace(centralized, data=replace(run.data, clients=fewer)), None)
+        discrepancy(run, replace(run, data=replace(run.data, clients=fewer)), None)
