@@ -7,6 +7,7 @@ training loss and gradient dissimilarity of the server's model over all clients 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from federation.aggregation.prototypes import uploaded
 from federation.records import Batch, ClassStats, Client, Examples, Forward, Tensors
 from federation.seeds import generator
 from federation.tasks.task import Task
+from federation.training.client_round import STATS_NUMBERS
 from federation.training.pixels import Moments, network_input
 from federation.training.prediction import answer
 from sim.diagnostics import aggregate_margin, rounded
@@ -41,6 +43,13 @@ def analyse_round(simulation: Simulation, record: Mapping[str, Any]) -> dict[str
     record["seconds"]["analyses"] = round(simulation.seconds["analyses"] - before, 4)
     measured: dict[str, Any] = rounded(found.model_dump(mode="json"))
     return measured
+
+
+def in_batches(examples: Examples, batch: int) -> Iterator[Examples]:
+    """Divide examples into batches, smaller ones of large images, whose maps must fit into memory."""
+    together = STATS_NUMBERS // max(1, math.prod(examples.x.shape[1:]))
+    size = max(1, min(batch, together))
+    yield from map(Examples, torch.split(examples.x, size), torch.split(examples.y, size))
 
 
 # ---- the server's model
@@ -116,11 +125,10 @@ class BatchLosses(NamedTuple):
 
     def _parts(self, params: Tensors) -> Iterator[Tensor]:
         """Yield what each batch adds to the mean."""
-        x, y = self.examples
-        for part, targets in zip(torch.split(x, self.batch), torch.split(y, self.batch), strict=True):
-            inputs = network_input(part, self.moments)
-            output = self.evaluate(params, self.model.buffers, inputs, None)
-            yield self.task.loss(output, Batch(inputs, targets, inputs.new_ones(len(inputs)))).sum() / len(y)
+        for part in in_batches(self.examples, self.batch):
+            x = network_input(part.x, self.moments)
+            output = self.evaluate(params, self.model.buffers, x, None)
+            yield self.task.loss(output, Batch(x, part.y, x.new_ones(len(x)))).sum() / len(self.examples.y)
 
 
 class Dissimilarity(NamedTuple):
@@ -171,8 +179,8 @@ def class_sums(model: ClientModel, examples: Examples, batch: int) -> ClassStats
     """Sum a client's features by class, those of its examples or of their pixels."""
     setup, client = model
     sums = empty_class_stats(setup.training, next(iter(client.params.values())))
-    for x, y in zip(torch.split(examples.x, batch), torch.split(examples.y, batch), strict=True):
-        inputs = setup.inputs(x)
-        labelled = setup.task.labelled_features(answer(setup, client, x), Batch(inputs, y, inputs.new_ones(len(x))))
+    for part in in_batches(examples, batch):
+        x = setup.inputs(part.x)
+        labelled = setup.task.labelled_features(answer(setup, client, part.x), Batch(x, part.y, x.new_ones(len(x))))
         sums = class_stats(labelled, setup.training.classes, sums)
     return sums

@@ -28,6 +28,7 @@ from sim.analyses import (
     LossGradient,
     analyse_round,
     dissimilarity,
+    in_batches,
     measured_clients,
 )
 from sim.data.federated_data import ClientData, FederatedData
@@ -241,3 +242,11 @@ def test_a_run_of_an_earlier_version_is_resumed_without_the_option_that_analyses
     del config["analyses"]
     (tmp_path / "config.json").write_text(json.dumps({**config, "gradient_dissimilarity": False}))
     assert run(settings, few, tmp_path)["rounds"] == 2
+
+
+def test_large_images_come_in_small_batches() -> None:
+    """Of 3 × 512 × 1024 numbers a batch holds two, whatever it is asked for."""
+    images = Examples(torch.zeros(5, 3, 512, 1024, dtype=torch.uint8), torch.arange(5))
+    assert [len(part.y) for part in in_batches(images, 256)] == [2, 2, 1]
+    vectors = Examples(torch.zeros(5, 60), torch.arange(5))
+    assert [len(part.y) for part in in_batches(vectors, 3)] == [3, 2]

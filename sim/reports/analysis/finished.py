@@ -5,7 +5,6 @@ Client models are those of the best round, which both scores come from; the serv
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,11 +19,11 @@ from federation.methods import METHODS
 from federation.records import Batch, ClassStats, Examples, Output
 from federation.tasks import task_from_json
 from federation.tasks.task import LabelledFeatures, Task
-from federation.training.client_round import STATS_NUMBERS
 from federation.training.pixels import network_input
 from gaitway.errors import first_problem
 from models.checkpoint import load_checkpoint
 from models.model import Model
+from sim.analyses import in_batches
 from sim.data.federated_data import FederatedData
 from sim.diagnostics import Diagnostics
 from sim.errors import AnalysisError, RunDirectoryError
@@ -172,9 +171,7 @@ class FinishedRun:
     @torch.no_grad()
     def outputs(self, model: Model, examples: Examples) -> Iterator[tuple[Batch, Output]]:
         """Yield what a model makes of examples, in the batches of the run's evaluation; large images in smaller."""
-        together = STATS_NUMBERS // max(1, math.prod(examples.x.shape[1:]))
-        size = max(1, min(self.settings.eval_batch, together))
-        for x, y in zip(torch.split(examples.x, size), torch.split(examples.y, size), strict=True):
+        for x, y in in_batches(examples, self.settings.eval_batch):
             batch = Batch(network_input(x, self.data.moments), y, torch.ones(len(x)))
             found = model(batch.x)
             yield batch, Output(found.features, found.logits, {})

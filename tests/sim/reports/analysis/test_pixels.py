@@ -12,8 +12,8 @@ import torch
 
 from federation.aggregation.class_statistics import class_stats
 from federation.records import Batch, Output
+from sim import analyses as analyses_module
 from sim.errors import AnalysisError
-from sim.reports.analysis import finished as finished_module
 from sim.reports.analysis.analyse import analyse
 from sim.reports.analysis.discrepancy import discrepancy
 from sim.reports.analysis.finished import FinishedRun
@@ -90,7 +90,7 @@ def test_statistics_in_parts_are_those_at_once(run: FinishedRun, monkeypatch: py
         found = run.server(train.x)
     batch = Batch(train.x, train.y, torch.ones(len(train.y)))
     at_once = class_stats(run.task.labelled_features(Output(found.features, found.logits, {}), batch), 3)
-    monkeypatch.setattr(finished_module, "STATS_NUMBERS", 2 * 3 * 16 * 16)
+    monkeypatch.setattr(analyses_module, "STATS_NUMBERS", 2 * 3 * 16 * 16)
     assert len(list(run.outputs(run.server, train))) == 12
     for one, other in zip(run.stats(run.server, train), at_once, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-4)
