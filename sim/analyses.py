@@ -160,7 +160,9 @@ def dissimilarity(clients: Iterable[tuple[int, LossGradient]]) -> Dissimilarity:
 
 
 def _aggregated_clients(record: Mapping[str, Any]) -> list[str]:
-    """Return the clients of the round whose updates were used."""
+    """Return the clients of the round whose updates were used; nobody's are in a round that failed."""
+    if "failed" in record:
+        return []
     left_out = {*record["lost"], *record.get("excluded", ())}
     return [name for name in record["cohort"] if name not in left_out]
 

@@ -36,7 +36,8 @@ def presets(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the partition, with --classes.")] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="With --classes, also draw each partition into this folder; by default none is.")
+        Path | None,
+        typer.Option(help="With --classes, also draw each partition and its clients' classes into this folder."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON, with all that they set.")] = False,
 ) -> None:

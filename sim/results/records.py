@@ -150,6 +150,7 @@ class RoundRecord(Scored):
     lost: tuple[str, ...] = ()  # of the cohort, those whose update never came
     capped: dict[str, int] = {}  # the examples that a client counted with, of those that have more
     excluded: dict[str, str] = {}  # why a client's update was not used
+    failed: str | None = None  # why the round made no new model
     secure: dict[str, float] = {}  # of the round's secure sum: its size, graph and cost
     seconds: dict[str, float]
     diagnostics: dict[str, Any] = {}  # `sim.diagnostics` knows what is inside

@@ -223,8 +223,11 @@ def test_the_report_draws_what_was_measured(few: FederatedData, tmp_path: Path) 
 )
 def test_what_a_method_has_nothing_of_is_left_out(method: str, measured: set[str], few: FederatedData) -> None:
     simulation = build_simulation(settings_for(method, **analysed()), few)
-    found = analyse_round(simulation, next(simulation.run_rounds()))
+    record = next(simulation.run_rounds())
+    found = analyse_round(simulation, record)
     assert {name for name in MEASURES if found[name] is not None} == measured
+    failed = analyse_round(simulation, {**record, "failed": "too few updates"})
+    assert failed["aggregate_margin"] is None, "of which no update was used"
 
 
 def test_a_baseline_has_no_network(few: FederatedData) -> None:

@@ -86,8 +86,8 @@ def client_weights(run: RunDirectory) -> dict[str, Rounds]:
     if recorded or method.pools_data or not method.averages_parameters:
         return recorded
     sizes = {name: client.train for name, client in run.clients.items()}
-    found = {record.round: _weights_in_mean(method, record, sizes) for record in run.rounds}
-    return {"mean": {number: weights for number, weights in found.items() if weights}}
+    found = {record.round: _weights_in_mean(method, record, sizes) for record in run.rounds if not record.failed}
+    return {"mean": found} if found else {}
 
 
 def _weights_in_mean(method: Method, record: RoundRecord, sizes: Mapping[str, int]) -> dict[str, float]:

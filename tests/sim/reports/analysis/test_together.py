@@ -83,10 +83,12 @@ def test_fedavgs_weights_are_the_shares_of_examples_of_who_was_used(tmp_path: Pa
     assert client_weights(run) == {"mean": {1: pytest.approx(expected), 2: pytest.approx(expected)}}
     records = [json.loads(line) for line in (run.path / "rounds.jsonl").read_text().splitlines()]
     records[0] |= {"lost": names[:1], "capped": {names[1]: 10}}
+    records[1] |= {"failed": "too few updates"}
     (run.path / "rounds.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     share = 10 / (10 + sizes[2])
-    found = client_weights(RunDirectory(run.path))["mean"][1]
-    assert found == {names[1]: pytest.approx(share), names[2]: pytest.approx(1 - share)}
+    found = client_weights(RunDirectory(run.path))["mean"]
+    assert list(found) == [1]
+    assert found[1] == {names[1]: pytest.approx(share), names[2]: pytest.approx(1 - share)}
 
 
 def test_fedprotos_weights_are_those_that_it_averaged_by(finished: Finished) -> None:
