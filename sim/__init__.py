@@ -31,9 +31,9 @@ def simulate(
 ) -> RunResult:
     """Do what `python -m sim run` does, without its output, and return the run's result: what `summary.json` says.
 
-    `options` are those of the command line, `--gradient-dissimilarity` as `gradient_dissimilarity=True`, `--set` as
-    `set=["mu=0.1"]`. The same call resumes a run that was interrupted. Scores are between 0 and 1. `log` names
-    experiment trackers ("mlflow", "tensorboard"); `callbacks` are called after each round (`sim.tracking.RunCallback`).
+    `options` are those of the command line, `--eval-every 5` as `eval_every=5`, `--set mu=0.1` as `set=["mu=0.1"]`.
+    The same call resumes a run that was interrupted. Scores are between 0 and 1. `log` names experiment trackers
+    ("mlflow", "tensorboard"); `callbacks` are called after each round (`sim.tracking.RunCallback`).
 
     Raises:
         SettingsError: for an option that is unknown or does not fit, or a tracker that is not installed.

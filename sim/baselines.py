@@ -114,9 +114,9 @@ class Baseline(Simulation):
         return self.task.statistics(output, Batch(output.features, y, torch.ones(len(y))))
 
     def _round(self) -> dict[str, Any]:
-        with self._phase("train"):
+        with self.timed("train"):
             fitted = self.fitted
-        with self._phase("evaluate"):
+        with self.timed("evaluate"):
             pooled = next(iter(fitted.values())) if self.is_pooled else None
             served: Scores = {name: self.measure(pooled, each) for name, each in self.tests.items()} if pooled else {}
             own = {} if pooled else {n: self.measure(fitted[n], self.tests[n]) for n in fitted if n in self.tests}

@@ -31,9 +31,8 @@ def check_settings(settings: Experiment) -> None:
         SettingsError: naming the option.
     """
     method = method_from_json(settings.method)
-    if settings.gradient_dissimilarity and (method.pools_data or not method.has_global_model):
-        why = "has one client" if method.pools_data else "sends no model that all clients start a round from"
-        raise SettingsError(f"--gradient-dissimilarity: {method.name} {why}, so there is nothing to compare")
+    if settings.analyses != "none" and settings.baseline != "none":
+        raise SettingsError(f"--analyses {settings.analyses}: --baseline {settings.baseline} has no network to analyse")
     if reason := window_change_incompatibility(settings):
         raise SettingsError(reason)
     if settings.attack != "none":

@@ -25,6 +25,8 @@ VOLATILE = ENVIRONMENT | {
     *("versions", "hardware", "parameters", "split_leaks", "findings", "partition_class_names", "data_sha256"),
 }
 """Keys of config.json that may differ when a run is resumed."""
+REPLACED = frozenset({"gradient_dissimilarity"})
+"""Keys of earlier versions that no number of a model depends on."""
 
 
 def write_description(out: Path, settings: Experiment, data: FederatedData, simulation: Simulation) -> None:
@@ -54,7 +56,7 @@ def _with_new_defaults(old: dict[str, Any]) -> dict[str, Any]:
 
 
 def _compare(old: dict[str, Any], config: dict[str, Any], out: Path) -> None:
-    for key in sorted((old.keys() | config.keys()) - VOLATILE):
+    for key in sorted((old.keys() | config.keys()) - VOLATILE - REPLACED):
         before, now = old.get(key), config.get(key)
         if json.dumps(before) != json.dumps(now):
             raise RunDirectoryError(

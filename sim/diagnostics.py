@@ -65,7 +65,7 @@ def diagnose(method: Method, before: Tree, after: Tree, updates: Sequence[Update
         aggregate_margin=aggregate_margin(update.tensors for update in updates) if CLASSES in sets else None,
         **_attention(method, before, updates),
     )
-    record: dict[str, Any] = _rounded(found.model_dump(mode="json", exclude_defaults=True))
+    record: dict[str, Any] = rounded(found.model_dump(mode="json", exclude_defaults=True))
     return record
 
 
@@ -128,8 +128,8 @@ def _mean_over(layers: Weights) -> dict[str, float]:
     return {name: sum(each[name] for each in layers.values()) / len(layers) for name in names}
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
     """Keep five figures: a run of 600 rounds and 141 clients writes many of these numbers."""
     if isinstance(value, dict):
-        return {key: _rounded(inner) for key, inner in value.items()}
+        return {key: rounded(inner) for key, inner in value.items()}
     return float(f"{value:.5g}") if isinstance(value, float) else value

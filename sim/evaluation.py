@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from federation.records import Batch, Client, Examples, Forward, Tree
+from federation.records import Client, Examples, Tree
 from federation.seeds import generator
 from federation.tasks.task import Statistics, Task
 from federation.training.local_round import Setup
-from federation.training.pixels import Moments, network_input
 from federation.training.prediction import measure, measure_each, measure_stacked
 from federation.tree import map_tree
 from federation.tree import total as sum_of
@@ -119,45 +117,3 @@ def total(clients: Mapping[str, Statistics]) -> Statistics:
 def plain(task: Task, statistics: Statistics) -> dict[str, float | None]:
     """Return metrics of one set as JSON; None where it is empty."""
     return {name: None if math.isnan(value) else value for name, value in task.metrics(statistics).items()}
-
-
-class Dissimilarity(NamedTuple):
-    """(1/K) Σ‖∇L_k − ∇L‖², ‖∇L‖², and each client's ‖∇L_k‖²."""
-
-    value: float
-    overall: float
-    clients: Mapping[str, float]
-
-
-def mean_gradient(
-    task: Task, evaluate: Forward, model: Client, examples: Examples, batch: int, moments: Moments | None = None
-) -> Tensor:
-    """Return gradient (parameters,) of the task's mean loss over all examples, summed in batches, in float64.
-
-    `evaluate` is the network in evaluation mode, so that dropout adds no noise; bytes are normalized by `moments`.
-    """
-    leaves = {name: value.detach().requires_grad_() for name, value in model.params.items()}
-    total = torch.zeros((), dtype=torch.float64)
-    for part, y in zip(torch.split(examples.x, batch), torch.split(examples.y, batch), strict=True):
-        x = network_input(part, moments)
-        output = evaluate(leaves, model.buffers, x, None)
-        loss = task.loss(output, Batch(x, y, x.new_ones(len(x)))).sum() / len(examples.y)
-        parts = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
-        total = total + torch.cat([part.double().flatten() for part in parts])
-    return total
-
-
-def dissimilarity(gradients_: Iterable[tuple[str, int, Tensor]]) -> Dissimilarity:
-    """Take (client, examples n_k, ∇L_k) one by one; memory does not grow with clients.
-
-    Σ‖g_k − g‖² = Σ‖g_k‖² − 2⟨g, Σ g_k⟩ + K‖g‖²; in float64 the cancellation costs nothing that shows.
-    """
-    squares: dict[str, float] = {}
-    plain, weighted, examples = torch.zeros(()), torch.zeros(()), 0
-    for name, count, gradient in gradients_:
-        squares[name] = float(gradient @ gradient)
-        plain, weighted, examples = plain + gradient, weighted + count * gradient, examples + count
-    mean = weighted / examples
-    overall, clients = float(mean @ mean), len(squares)
-    value = (sum(squares.values()) - 2 * float(mean @ plain)) / clients + overall
-    return Dissimilarity(max(value, 0.0), overall, squares)

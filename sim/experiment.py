@@ -17,6 +17,7 @@ from sim.data.holdout import Holdout
 from sim.networks.initialization import Initialization
 from sim.run_options import (
     OPTIONS,
+    AnalysesKind,
     AttackKind,
     BaselineKind,
     ClientsBy,
@@ -50,7 +51,7 @@ class Experiment(Plan):
     autocast: NumberFormat = "float32"
     eval_every: int = Field(default=1, ge=1)
     generalization_examples: int | None = Field(default=None, ge=1)
-    gradient_dissimilarity: bool = False
+    analyses: AnalysesKind = "none"
     new_users: bool = True
     eval_batch: int = Field(default=256, ge=1)
     engine: EngineKind = "auto"

@@ -17,7 +17,9 @@ from federation.secure_sums.summation import check_secure
 from federation.tasks import task_from_json
 from federation.training.cuda import compute_reproducibly, reserve_workspace
 from gaitway.files import write_file
+from gaitway.tasks import TargetKind
 from sim import checkpoint, client_store
+from sim.analyses import analyse_round
 from sim.attacks import Attack, sends_sums
 from sim.baselines import Baseline
 from sim.checks import check_forgetting, check_rest, check_settings, check_task
@@ -37,7 +39,7 @@ from sim.networks.architectures import Architecture, architectures, for_data
 from sim.new_clients import score_new_clients
 from sim.results.records import RoundRecord, Summary
 from sim.results.run_directory import RunDirectory
-from sim.results.saved_models import save_models
+from sim.results.saved_models import save_models, save_round_model
 from sim.results.segmented_images import FILE, images_of, write_images
 from sim.results.summary import write_results
 from sim.results.writing import CHECKPOINT, writing
@@ -103,7 +105,7 @@ def run(
         directory = RunDirectory(out)
         for callback in callbacks:
             callback.on_start(directory, simulation.round_number)
-        _play(simulation, out, checkpoint_every_s, report, callbacks)
+        _play(simulation, settings, out, checkpoint_every_s, report, callbacks)
         extra = {"clients": len(data.clients), "seconds": {"data": data_seconds}}
         summary = _write_results(simulation, settings, out, extra)
         for callback in callbacks:
@@ -198,7 +200,6 @@ def build_simulation(
         straggling=settings.stragglers,
         eval_every=settings.eval_every,
         generalization_examples=settings.generalization_examples,
-        compares_gradients=settings.gradient_dissimilarity,
         uplink=Uplink(settings.precision),
         secure=_secure_rounds(settings, networks, len(data.clients)),
         attack=attack,
@@ -264,11 +265,21 @@ def _choose_client_store(
 
 
 def _play(
-    simulation: Simulation, out: Path, checkpoint_every_s: float, report: Report, callbacks: Sequence[RunCallback]
+    simulation: Simulation,
+    settings: Experiment,
+    out: Path,
+    checkpoint_every_s: float,
+    report: Report,
+    callbacks: Sequence[RunCallback],
 ) -> None:
     written, pause = time.monotonic(), checkpoint_every_s
     lines = out / "rounds.jsonl"
     for record in simulation.run_rounds():
+        if settings.analyses != "none" and record["evaluated"]:
+            record["analyses"] = analyse_round(simulation, record)
+            if simulation.task.target is TargetKind.CLASS:  # segmentation's networks are large, and take many rounds
+                with writing("the server's model of a round (models/rounds)", out):
+                    save_round_model(simulation, settings, out)
         with writing(f"the scores of round {record['round']} (rounds.jsonl)", out), lines.open("a") as file:
             file.write(json.dumps(record) + "\n")
         report("round", record)

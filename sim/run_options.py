@@ -18,6 +18,7 @@ recorded beside it; environment: where and how fast it is computed, up to float 
 ClientsBy = Literal["client", "dataset", "user", "device", "place"]
 ClientStoreKind = Literal["auto", "memory", "disk", "none"]
 """Where client models are stored between rounds; none: a client's ends with its round."""
+AnalysesKind = Literal["none", "michieli"]
 BaselineKind = Literal["none", "random_forest", "ridge"]
 AttackKind = Literal[
     "none", "noise", "sign_flip", "scaling", "label_flip", "little_is_enough", "examples", "class_swap", "collusion"
@@ -253,13 +254,15 @@ class RunOptions(TypedDict, total=False):
     generalization_examples: Annotated[
         int | None, Option("training", RUNNING, "Examples that generalization is measured on; by default all.")
     ]
-    gradient_dissimilarity: Annotated[
-        bool,
+    analyses: Annotated[
+        AnalysesKind,
         Option(
             "measurement",
             RUNNING,
-            "Before each round compare the gradients of its clients at the server's model, (1/K) Σ‖∇L_k − ∇L‖²; "
-            "costs about one epoch of one process. For methods with a global model.",
+            "What else each evaluated round measures, for `analyse`: none, or michieli: training loss and gradient "
+            "dissimilarity (1/K) Σ‖∇L_k − ∇L‖² of the server's model over all clients (100 of 1,000 or more), and the "
+            "aggregate margin. It keeps each such round's model, but of segmentation, and takes about as long as an "
+            "epoch of these clients in one process.",
         ),
     ]
     engine: Annotated[

@@ -37,17 +37,7 @@ from sim.data.federated_data import FederatedData
 from sim.engines import ClientJob, Engine
 from sim.engines.fork_map import batched
 from sim.errors import RunDirectoryError
-from sim.evaluation import (
-    ClientModel,
-    Evaluator,
-    dissimilarity,
-    is_scored,
-    mean_gradient,
-    plain,
-    spread,
-    subsample,
-    total,
-)
+from sim.evaluation import ClientModel, Evaluator, is_scored, plain, spread, subsample, total
 from sim.networks.architectures import Architecture, assign_networks
 from sim.secure_rounds import SecureRounds
 from sim.uplink import Uplink
@@ -65,7 +55,6 @@ class Simulation:
     straggling: float = 0.0
     eval_every: int = 1
     generalization_examples: int | None = None
-    compares_gradients: bool = False
     uplink: Uplink = field(default_factory=Uplink)
     secure: SecureRounds | None = None  # where the server sees sums alone
     attack: Attack | None = None
@@ -91,8 +80,7 @@ class Simulation:
         """Start the server's state from the initial model."""
         self.network_of = assign_networks(self.data.clients, self.networks)
         self.state, self.best_round = self._initial_state(), BestRound(self.task)
-        phases = ("train", "aggregate", "evaluate", *(["gradients"] if self.compares_gradients else []))
-        self.seconds = dict.fromkeys(phases, 0.0)
+        self.seconds = dict.fromkeys(("train", "aggregate", "evaluate"), 0.0)
 
     @property
     def setup(self) -> Setup:
@@ -124,10 +112,9 @@ class Simulation:
         before = dict(self.seconds)
         cohort = draw_cohort(self.setup, self.rounds, self.straggling, self._may_take_part(), self.round_number)
         broadcasts = self.broadcasts_for(cohort.clients)
-        gradients = self._dissimilarity(cohort.clients) if self.compares_gradients else {}
-        with self._phase("train"):
+        with self.timed("train"):
             results = self._train(cohort, broadcasts)
-        with self._phase("aggregate"):
+        with self.timed("aggregate"):
             ended = self._collect(cohort, broadcasts, results)
         self._judge(ended)
         scores = self._evaluated() if self._evaluates_now() else UNEVALUATED
@@ -135,7 +122,6 @@ class Simulation:
             "round": self.round_number,
             "cohort": list(cohort.clients),
             "train_loss": self._mean_loss(results),
-            **gradients,
             **scores,
             **self._traffic(broadcasts, results),
             "steps": dict(cohort.steps),
@@ -175,22 +161,6 @@ class Simulation:
         if method.personal_broadcast:
             return {name: method.broadcast(self.state, name) for name in cohort}
         return dict.fromkeys(cohort, method.broadcast(self.state, ""))
-
-    def _dissimilarity(self, cohort: Sequence[str]) -> dict[str, Any]:
-        """Compare the cohort's gradients at the model that it is about to get."""
-        with self._phase("gradients"):
-            # of a method with personal models, in the tensors of one network
-            model, evaluate = self.setup.method.serving_model(self.server_model()), self.setup.network.evaluate
-            examples = ((name, self.data.clients[name].train) for name in cohort)
-            found = dissimilarity(
-                (
-                    name,
-                    len(mine.y),
-                    mean_gradient(self.task, evaluate, model, mine, self.evaluator.batch, self.data.moments),
-                )
-                for name, mine in examples
-            )
-        return {"gradient_dissimilarity": {"value": found.value, "overall": found.overall}}
 
     def _train(self, cohort: RoundCohort, broadcasts: Mapping[str, Tree]) -> dict[str, Result]:
         # a job is made when an engine asks for it: its client's old place is free as soon as the new one has come
@@ -268,7 +238,7 @@ class Simulation:
         return self.round_number % self.eval_every == 0 or self.is_over
 
     def _evaluated(self) -> dict[str, Any]:
-        with self._phase("evaluate"):
+        with self.timed("evaluate"):
             clients = self.scored_clients()
             scored = set() if self.setup.method.predicts_by_broadcast else self.best_round.statistics.keys()
             due = sorted(clients.keys() - scored)
@@ -319,7 +289,7 @@ class Simulation:
     def generalization(self, chosen: Chosen | None = None) -> dict[str, Statistics]:
         """Return statistics of a chosen round's client models, by default the best's, on the union of test sets."""
         chosen = chosen or self.best_round.best
-        with self._phase("evaluate"):
+        with self.timed("evaluate"):
             # a model of everybody's examples is no client's
             own = [
                 name
@@ -334,7 +304,7 @@ class Simulation:
         return LazyMapping(names, lambda name: ClientModel(self.network_of[name].setup, clients[name]))
 
     @contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
+    def timed(self, name: str) -> Iterator[None]:
         """Time a phase; what is there before it, no garbage collection looks at meanwhile.
 
         A full collection writes into every object, and in a fork that copies its page: some 100 MB in each process.
@@ -345,7 +315,7 @@ class Simulation:
             yield
         finally:
             gc.unfreeze()
-        self.seconds[name] += time.perf_counter() - start
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     # ---- resume
 

@@ -29,44 +29,34 @@ def analyse(
     against: Annotated[
         Path | None, typer.Option(help="Also compare that MMD with this run's: FFD(DIR, AGAINST). Needs --centralized.")
     ] = None,
-    gradients: Annotated[
-        bool, typer.Option("--gradients", help="Measure gradient dissimilarity at the server's model.")
-    ] = False,
-    sensitivity: Annotated[
+    together: Annotated[
         Path | None,
-        typer.Option(help="Instead: draw the scores over the options that the runs differ in, into this folder."),
+        typer.Option(
+            help="Instead: draw the runs together into this folder: by method what they measured in each round, and "
+            "their scores over the options that they differ in."
+        ),
     ] = None,
 ) -> None:
-    """Look behind the scores: t-SNE, prototypes, attention, margins, entropy maps, MMD, FFD, gradients; or sensitivity.
+    """Look behind the scores: t-SNE, prototypes, attention, margins, entropy maps, loss, gradients, MMD and FFD.
 
     For example: python -m sim analyse runs/motionsense-fedali --data-root ../shared/data
     --centralized runs/motionsense-centralized --against runs/motionsense-fedavg
     """
     with cli_errors():
-        if sensitivity is not None:
-            pages = [_sensitivity(runs, sensitivity)]
-        else:
-            pages = _each(runs, data_root, cache, centralized, against, gradients)
-        for page in pages:
+        for page in _pages(runs, data_root, cache, centralized, against, together):
             console.print(f"Analysis: [bold]{escape(str(page))}[/bold]", soft_wrap=True)
 
 
-def _sensitivity(runs: Sequence[Path], folder: Path) -> Path:
-    from sim.reports.analysis.analyse import write_page
-    from sim.reports.analysis.sensitivity import sensitivity
-
-    return write_page(folder, f"Sensitivity over {len(runs)} runs", sensitivity(runs), {})
-
-
-def _each(
+def _pages(
     runs: Sequence[Path],
     root: Path | None,
     cache: Path,
     centralized: Path | None,
     against: Path | None,
-    gradients: bool,
+    together: Path | None,
 ) -> list[Path]:
     from sim.reports.analysis.analyse import analyse as analyse_run
+    from sim.reports.analysis.analyse import analyse_together
     from sim.reports.analysis.finished import FinishedRun, open_run
 
     if against and not centralized:
@@ -78,16 +68,10 @@ def _each(
         def progress(what: str, done: int, total: int) -> None:
             shown.update(line, description=escape(what), completed=done, total=total or None)
 
-        def opened(path: Path | None) -> FinishedRun | None:
-            return open_run(path, root, cache, progress) if path else None
+        def opened(path: Path) -> FinishedRun:
+            return open_run(path, root, cache, progress)
 
-        reference, baseline = opened(centralized), opened(against)
-        return [
-            analyse_run(
-                open_run(path, root, cache, progress),
-                centralized=reference,
-                against=baseline,
-                with_gradients=gradients,
-            )
-            for path in runs
-        ]
+        reference, baseline = (opened(path) if path else None for path in (centralized, against))
+        if together is not None:
+            return [analyse_together(runs, together, opened, reference)]
+        return [analyse_run(opened(path), centralized=reference, against=baseline) for path in runs]

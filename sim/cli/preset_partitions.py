@@ -37,13 +37,19 @@ class PresetShares(NamedTuple):
         )
 
 
+def deals_voc(preset: Preset) -> bool:
+    """Whether a preset divides images of Pascal VOC."""
+    found: bool = preset.options["data"] == voc.READER.name
+    return found
+
+
 def partition_preset(name: str, preset: Preset, objects: npt.NDArray[np.int64], seed: int) -> PresetShares:
     """Deal images whose object classes (n,) are 0 to 19 as a run of this preset would deal them.
 
     Raises:
         SettingsError: if the preset is for other data.
     """
-    if preset.options["data"] != voc.READER.name:
+    if not deals_voc(preset):
         raise SettingsError(
             f"{name} divides {preset.options['data']}; --classes is of the images of {voc.READER.name}: "
             "name presets such as michieli2021-voc-0.1, or none for all of them"

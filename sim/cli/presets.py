@@ -42,7 +42,8 @@ def presets(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the partition, with --classes.")] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="With --classes, also draw each partition into this folder; by default none is.")
+        Path | None,
+        typer.Option(help="With --classes, also draw each partition and its clients' classes into this folder."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON, with all that they set.")] = False,
 ) -> None:
@@ -56,7 +57,7 @@ def presets(
         if as_json:
             print(json.dumps({name: asdict(each) for name, each in (chosen or PRESETS).items()}, indent=1, default=str))
         elif classes is not None:
-            _deal(chosen or {name: each for name, each in PRESETS.items() if each.reported}, classes, seed, out)
+            _deal(chosen, classes, seed, out)
         elif names:
             for name in papers:
                 _list_exhibits(name)
@@ -116,12 +117,13 @@ def _words(options: Options) -> list[str]:
 
 
 def _deal(chosen: dict[str, Preset], facts: Path, seed: int, out: Path | None) -> None:
-    """Print what each preset's clients get, beside what the paper reports."""
-    from sim.cli.preset_partitions import partition_preset
+    """Print what each preset's clients get, beside what the paper reports; by default of all that divide VOC."""
+    from sim.cli.preset_partitions import deals_voc, partition_preset
     from sim.data.images.class_facts import single_class_images
     from sim.data.partitions.table import partition_table
-    from sim.reports.figures.partition import draw_partition
+    from sim.reports.figures.partition import draw_classes, draw_partition
 
+    chosen = chosen or {name: each for name, each in PRESETS.items() if deals_voc(each)}
     y = single_class_images(facts)
     console.print(f"{len(y):,} images of train_aug show one class of objects.")
     table = Table(box=box.SIMPLE, padding=0, show_edge=False)  # whose rows fit into 80 columns unbroken
@@ -137,8 +139,9 @@ def _deal(chosen: dict[str, Preset], facts: Path, seed: int, out: Path | None) -
         table.add_row(name, *dealt.statistics())
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
-            path = draw_partition(out / f"{name}.png", dealt.shares, dealt.y, dealt.labels)
-            console.print(f"Drawn: [bold]{escape(str(path))}[/bold]")
+            for draw, ending in ((draw_partition, ""), (draw_classes, "-classes")):
+                path = draw(out / f"{name}{ending}.png", dealt.shares, dealt.y, dealt.labels)
+                console.print(f"Drawn: [bold]{escape(str(path))}[/bold]")
     console.print(table)
     console.print("a client: mean ± deviation; classes: of objects, a client; with one: clients of one class alone")
 

@@ -32,25 +32,38 @@ _TRAINING = {
 
 _DEPARTURES = (
     "as many rounds as table 1 says; the paper plays 10 % more rounds, and draws its curves as a moving average over a "
-    "window of 10 % of the rounds. Here scores are those of a round, unsmoothed",
+    "window of 10 % of the rounds. Here scores are those of a round; `sim analyse --together` draws moving averages",
     "the paper's accuracy and mIoU are the server's model's on all clients' test examples, here 'global'",
     "generalization, which the paper does not have, is measured on some examples of the union",
     "aggregate_margin is the mean distance between aggregate prototypes of different classes: the paper's AMM (eq. 15) "
-    "as printed compares a set with itself, and is 1 for every model",
+    "as printed compares a set with itself, and is 1 for every model. Prototypes are of the clients whose updates are "
+    "used (eq. 10), so not of dropped stragglers; centralized training has those of all examples",
+    "loss and gradient dissimilarity are of the server's model over all clients, with 1,000 or more over 100 of them",
+    "MMD is of features under the server's model, with an RBF kernel; the paper names neither",
     "fedproto_margin: of the ablation 'd⁺ only' the paper does not say what enters the sigmoid; here −d⁺",
     "prototypes, MMD, H_E and t-SNE use what enters the last layer, and in segmentation the pyramid's 256 maps at 1/16 "
     "of the sides, which DeepLab's authors count to the encoder. The paper doesn't say where its encoders end. It has "
     "MobileNet as the encoder, but its 320 last maps can be negative, and H_E takes features as shares of their sum",
     "fedatt: ε is 1.2, as its own authors have it; the paper does not say",
 )
+_LOG_NORMAL = (
+    "sizes are log-normal, as in Li et al.'s code, with the paper's total and deviation; the paper says 'power law', "
+    "and no formula"
+)
 _OF_DATA = {
-    "synthetic": (),
-    "mnist": ("sizes are Li et al.'s (log-normal) with nothing left over; the paper says 'power law', and no formula",),
+    "synthetic": (
+        f"{_LOG_NORMAL}. They are drawn again until both are within 1 %, so that one client has about 62 % of all",
+    ),
+    "mnist": (f"{_LOG_NORMAL}. σ is sought for each seed",),
     "femnist": (
         "letters a to j are EMNIST's, upper and lower case together; the paper's are lower-case, of LEAF's writers",
-        "sizes are Li et al.'s (log-normal) with nothing left over; the paper says 'power law', and no formula",
+        f"{_LOG_NORMAL}. σ is sought for each seed",
     ),
-    "celeba": ("images are 84 × 84, as in LEAF; the paper does not say",),
+    "celeba": (
+        "images are 84 × 84, as in LEAF; the paper does not say",
+        "all images of people with five or more are dealt; the paper's 177,457, 19.0 ± 7.0 a client, are fewer. Like "
+        "its other counts they may be the training part of the published split",
+    ),
 }
 _VOC_DEPARTURES = (
     "background is a class like the others: its pixels train, count in the mIoU, and have a prototype and margins; "
@@ -96,21 +109,28 @@ class Setting(NamedTuple):
     partition: str | None
     sets: tuple[str, ...]
     needs: str
+    reported: Reported
 
 
 _SETTINGS = {
-    "synthetic": Setting("synthetic_logistic", 30, "dense", 0.01, 200, 0.1, None, ("data.clients=30",), "nothing"),
+    "synthetic": Setting(
+        "synthetic_logistic", 30, "dense", 0.01, 200, 0.1, None,
+        ("data.clients=30", "data.examples=9600", "data.deviation=1051.6"), "nothing", Reported(9600, 320.0, 1051.6),
+    ),
     "mnist": Setting(
         "mnist", 1000, "margin_cnn", 0.01, 200, 1.0, "shards",
-        ("partition.clients=1000", "partition.classes=2", "partition.examples=61676"), "mnist",
+        ("partition.clients=1000", "partition.classes=2", "partition.examples=61676", "partition.deviation=164.7"),
+        "mnist", Reported(61676, 61.7, 164.7),
     ),
     "femnist": Setting(
         "femnist", 200, "margin_cnn", 0.001, 400, 1.0, "shards",
-        ("data.classes=10", "partition.clients=200", "partition.classes=5", "partition.examples=16421"), "femnist",
+        ("data.classes=10", "partition.clients=200", "partition.classes=5", "partition.examples=16421",
+         "partition.deviation=143"),
+        "femnist", Reported(16421, 82.1, 143.0),
     ),
     "celeba": Setting(
-        "celeba", 9343, "celeba_cnn", 0.1, 200, 0.01, "natural", ("partition.minimum=5",),
-        "celeba (20 GB of memory; data.identities=500 for fewer people)",
+        "celeba", 9343, "celeba_cnn", 0.1, 200, 0.01, "natural", ("partition.minimum=5", "model.norm=none"),
+        "celeba (20 GB of memory; data.identities=500 for fewer people)", Reported(177457, 19.0, 7.0),
     ),
 }  # fmt: skip
 
@@ -133,6 +153,7 @@ def _preset(name: str, delta: int) -> Preset:
             "set": [*(["model.features_at=last_layer"] if setting.model in _LARGER_HEADS else []), *setting.sets],
         },
         by_method={"fedprox": {"set": [f"mu={setting.mu}"]}},
+        reported=setting.reported,
         departures=(*_OF_DATA[name], *_DEPARTURES),
     )
 

@@ -37,9 +37,10 @@ CAPTIONS = {
     "learning_curves": "Scores by round. The band is one standard deviation over clients. Generalization is measured "
     "once a chosen round; drawn is that of the best round by test.",
     "train_loss": "Training loss by round: mean over the round's clients, weighted by their examples.",
-    "gradient_dissimilarity": "How much the gradients of a round's clients disagree at the server's model that they "
-    "are about to get: L_k is the mean loss over client k's training examples, dropout off, and "
-    "∇L = Σ n_k ∇L_k / Σ n_k. At 0 all would step alike; ‖∇L‖² gives the scale.",
+    "analyses": "After each evaluated round. Loss and gradients are the server's model's over the training examples of "
+    "all clients, or of 100 where there are 1,000 or more: L_k is client k's mean loss, dropout off, and "
+    "∇L = Σ n_k ∇L_k / Σ n_k. The aggregate margin is the mean distance between prototypes of different classes, "
+    "which are means over the round's clients.",
     "client_scores": "Every client at the best round by test, in the order of its personalization score.",
     "confusion_personalization": "Each client's model on its own test set, summed over clients; best round by test.",
     "confusion_generalization": "Each client's model on the union of test sets, summed over clients; best "

@@ -119,11 +119,18 @@ class ClientExamples(Record):
     test_per_class: tuple[int, ...]
 
 
-class GradientDissimilarity(Record):
-    """Before a round: (1/K) Σ‖∇L_k − ∇L‖² over its cohort at the server's model, and ‖∇L‖² beside it."""
+class RoundAnalyses(Record):
+    """What `sim.analyses` has measured after a round; what a method has nothing of is None.
 
-    value: float
-    overall: float
+    `server_loss`, `gradient_dissimilarity`, (1/K) Σ‖∇L_k − ∇L‖², and `gradient_square`, ‖∇L‖², are of the server's
+    model, over the training examples of so many `clients`.
+    """
+
+    clients: int
+    server_loss: float | None = None
+    gradient_dissimilarity: float | None = None
+    gradient_square: float | None = None
+    aggregate_margin: float | None = None
 
 
 class RoundRecord(Scored):
@@ -139,10 +146,11 @@ class RoundRecord(Scored):
     validation: Spread | None = None  # on what was cut off the training sets, and the round is chosen by
     bytes_up: float
     bytes_down: float
-    gradient_dissimilarity: GradientDissimilarity | None = None  # where the run was asked for it
+    analyses: RoundAnalyses | None = None  # of an evaluated round, where the run was asked for them
     lost: tuple[str, ...] = ()  # of the cohort, those whose update never came
     capped: dict[str, int] = {}  # the examples that a client counted with, of those that have more
     excluded: dict[str, str] = {}  # why a client's update was not used
+    failed: str | None = None  # why the round made no new model
     secure: dict[str, float] = {}  # of the round's secure sum: its size, graph and cost
     seconds: dict[str, float]
     diagnostics: dict[str, Any] = {}  # `sim.diagnostics` knows what is inside

@@ -115,6 +115,16 @@ def _parse(adapter: TypeAdapter[T], text: str, where: str) -> T:
         ) from error
 
 
+def model_file(run: Path, name: str) -> Path:
+    """Return where a run has a client's model of the best round or, as `global`, the server's last."""
+    return run / "models" / f"{name}.safetensors"
+
+
+def round_model_file(run: Path, number: int) -> Path:
+    """Return where a run that analyses its rounds has the server's model after one of them."""
+    return run / "models" / "rounds" / f"{number:06d}.safetensors"
+
+
 def lowest_tenth(scores: Sequence[float]) -> float:
     """Return mean of the lowest tenth of the clients' scores (K,): ⌊K/10⌋ of them, one at least; NaN for none."""
     lowest = sorted(scores)[: max(1, len(scores) // 10)]

@@ -17,6 +17,7 @@ from sim.data.federated_data import FederatedData
 from sim.data.sources import get_source
 from sim.experiment import Experiment
 from sim.networks.architectures import Architecture
+from sim.results.run_directory import model_file, round_model_file
 from sim.simulation import Simulation
 
 SERVER = "global"
@@ -29,14 +30,20 @@ def save_models(simulation: Simulation, settings: Experiment, out: Path) -> None
     autoencoder the encoder is left, as the model that the plan names, with a fresh head: for `--init`.
     """
     if simulation.setup.method.has_global_model:
-        _save(out, SERVER, simulation.server_model(), simulation.networks[0], settings, simulation)
+        _save(model_file(out, SERVER), SERVER, simulation.server_model(), settings, simulation)
     for name, client in simulation.best_round.best.clients.items():
-        _save(out, name, client, simulation.network_of[name], settings, simulation)
+        _save(model_file(out, name), name, client, settings, simulation)
 
 
-def _save(
-    out: Path, name: str, client: Client, network: Architecture, settings: Experiment, simulation: Simulation
-) -> None:
+def save_round_model(simulation: Simulation, settings: Experiment, out: Path) -> None:
+    """Write the server's model as it is after this round, if there is one."""
+    if simulation.setup.method.has_global_model:
+        path = round_model_file(out, simulation.round_number)
+        _save(path, SERVER, simulation.server_model(), settings, simulation)
+
+
+def _save(path: Path, name: str, client: Client, settings: Experiment, simulation: Simulation) -> None:
+    network = simulation.networks[0] if name == SERVER else simulation.network_of[name]
     taken = get_source(settings.dataset).input_spec(settings.dataset_options, settings.data.pipeline)
     served = network.setup.method.serving_model(client)
     state = {**served.params, **served.buffers}
@@ -54,7 +61,7 @@ def _save(
     )
     if pretrained:
         state = _encoder(state, network, settings)
-    save_checkpoint(out / "models" / f"{name}.safetensors", state, info)
+    save_checkpoint(path, state, info)
 
 
 def _encoder(state: Tensors, network: Architecture, settings: Experiment) -> Tensors:

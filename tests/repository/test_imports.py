@@ -261,7 +261,7 @@ INSIDE = {
             *("checkpoint", "data", "engines", "errors", "experiment", "networks", "results.writing", "run"),
         ),
         "reports": (
-            *("data", "diagnostics", "errors", "evaluation", "experiment", "privacy_attacks", "results", "run"),
+            *("analyses", "data", "diagnostics", "errors", "experiment", "privacy_attacks", "results", "run"),
             *("run_options", "sweep"),
         ),
     },

@@ -104,14 +104,20 @@ def _round(number: int, rounds: int, ids: list[str], best: float, server: float 
         "round": number,
         "cohort": ids,
         "train_loss": 1.8 * 0.9**number + 0.05,
-        "gradient_dissimilarity": {"value": 2.0 * 0.95**number, "overall": 0.9**number},
+        "analyses": {
+            "clients": len(ids),
+            "server_loss": 2.1 * 0.9**number,
+            "gradient_dissimilarity": 2.0 * 0.95**number,
+            "gradient_square": 0.9**number,
+            "aggregate_margin": 0.4 + 0.01 * number,
+        },
         "evaluated": True,
         "personalization": spread(best * grown, std),
         "generalization": None,
         "global": None if server is None else plain(server * grown),
         "bytes_up": 1_780_232,
         "bytes_down": 1_780_232,
-        "seconds": {"train": 4.1, "aggregate": 0.2, "evaluate": 1.3, "gradients": 0.7},
+        "seconds": {"train": 4.1, "aggregate": 0.2, "evaluate": 1.3, "analyses": 0.7},
     }
 
 

@@ -187,6 +187,7 @@ def test_windows_are_refused_before_a_round(tmp_path: Path) -> None:
 
 
 def test_a_simulation_normalizes_bytes_by_the_moments_of_its_data() -> None:
+    from sim.analyses import analyse_round
     from sim.data.federated_data import ClientData, FederatedData
     from sim.experiment import Experiment
 
@@ -200,7 +201,6 @@ def test_a_simulation_normalizes_bytes_by_the_moments_of_its_data() -> None:
         training=TrainingConfig(classes=2, feature_dim=50, batch_size=4, augmentation=Augmentation(padding=2)),
         rounds=RoundSettings(rounds=1),
         engine="serial",
-        gradient_dissimilarity=True,
     )
     moments = Moments((0.5,), (0.25,))
 
@@ -210,7 +210,9 @@ def test_a_simulation_normalizes_bytes_by_the_moments_of_its_data() -> None:
             for k, name in ((0, "ada"), (4, "bob"))
         }
         data = FederatedData(("a", "b"), clients, {}, False, moments=moments)
-        (record,) = build_simulation(settings, data).run_rounds()
-        return {key: record[key] for key in ("train_loss", "global", "personalization", "gradient_dissimilarity")}
+        simulation = build_simulation(settings, data)
+        (record,) = simulation.run_rounds()
+        scores = {key: record[key] for key in ("train_loss", "global", "personalization")}
+        return {**scores, **analyse_round(simulation, record)}
 
     assert played(x, moments) == played(moments.normalized(x), None)

@@ -3,7 +3,8 @@
 Li et al., "Federated optimization in heterogeneous networks", MLSys 2020 (arXiv 1812.06127), MNIST in their code
 (`data/mnist/generate_niid.py`); used by Michieli and Ozay 2021 with 1,000 clients of two digits, and of five letters.
 Their 'power law' is log-normal: first `minimum` examples of each held class, then the rest of each class by weights
-exp(σ·N(0, 1)).
+exp(σ·N(0, 1)), σ = 2. One σ gives other spreads with each seed: 111 to 164 examples a client for their MNIST. With
+`deviation` each seed has the σ that gives this spread.
 Differs from their code: nothing is left over by rounding, and no client's lot is skipped for being large.
 """
 
@@ -19,13 +20,17 @@ from sim.data.partitions.apportion import apportion, thinned
 from sim.data.partitions.partition import Counts, LabelPartition, Sizes
 from sim.errors import SettingsError
 
+MAX_SIGMA = 10
+BISECTIONS = 20
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shards(LabelPartition):
     """Client k holds the classes k, k + 1, …, k + classes − 1 (mod C), and of each a share by its own weights.
 
     A client's weights are its own draws; that they are divided by their sum couples the sizes. `examples` limits how
-    many are dealt (None: all), in the proportions of the classes.
+    many are dealt (None: all), in the proportions of the classes. `deviation` is the standard deviation of examples a
+    client, for which σ is sought (None: σ is `sigma`).
     """
 
     kind: ClassVar[str] = "shards"
@@ -35,6 +40,7 @@ class Shards(LabelPartition):
     sigma: float = 2.0
     minimum: int = 5
     examples: int | None = None
+    deviation: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse impossible shards; raises SettingsError."""
@@ -42,13 +48,33 @@ class Shards(LabelPartition):
         for name in ("classes", "minimum"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"shards: {name} is {getattr(self, name)}; it must be at least 1")
-        if not 0 <= self.sigma <= 10:
-            raise SettingsError(f"shards: sigma is {self.sigma}; it must lie between 0 (equal sizes) and 10")
+        if not 0 <= self.sigma <= MAX_SIGMA:
+            raise SettingsError(f"shards: sigma is {self.sigma}; it must lie between 0 (equal sizes) and {MAX_SIGMA}")
 
     def counts(self, sizes: Sizes, seed: int) -> Counts:
         """Return (K, C); each class is divided among its holders."""
         sizes = thinned(sizes, self.examples)
-        weights = self._weights(len(sizes), seed)
+        draws = self._draws(len(sizes), seed)
+        if self.deviation is None:
+            return self._divided(sizes, draws, self.sigma)
+        return self._divided(sizes, draws, self._sigma_for(self.deviation, sizes, draws))
+
+    def _sigma_for(self, deviation: float, sizes: Sizes, draws: np.ndarray) -> float:
+        """Find by bisection the σ whose sizes deviate so much."""
+        low, high = 0.0, float(MAX_SIGMA)
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            is_small = self._divided(sizes, draws, middle).sum(1).std() < deviation
+            low, high = (middle, high) if is_small else (low, middle)
+        found = float(self._divided(sizes, draws, high).sum(1).std())
+        if abs(found - deviation) > 0.01 * deviation:
+            raise SettingsError(
+                f"shards: deviation is {deviation}; these sizes deviate by {found:.1f} at σ = {high:.2g}"
+            )
+        return high
+
+    def _divided(self, sizes: Sizes, draws: np.ndarray, sigma: float) -> Counts:
+        weights = np.nan_to_num(np.exp(sigma * draws))
         least = self.minimum * (weights > 0)
         short = np.flatnonzero(least.sum(axis=0) > sizes)
         if len(short):
@@ -60,11 +86,12 @@ class Shards(LabelPartition):
         rest = sizes - least.sum(axis=0)
         return least + np.stack([apportion(int(n), weights[:, c]) for c, n in enumerate(rest)], axis=1)
 
-    def _weights(self, classes: int, seed: int) -> np.ndarray:
+    def _draws(self, classes: int, seed: int) -> np.ndarray:
+        """Return N(0, 1) where client k holds class c, else NaN: (K, C)."""
         if self.classes > classes:
             raise SettingsError(f"shards: {self.classes} classes a client, but the data have {classes}")
-        weights = np.zeros((self.clients, classes))
+        draws = np.full((self.clients, classes), np.nan)
         for k in range(self.clients):
             held = (k + np.arange(self.classes)) % classes
-            weights[k, held] = np.exp(self.sigma * generator(seed, "shards", k).standard_normal(self.classes))
-        return weights
+            draws[k, held] = generator(seed, "shards", k).standard_normal(self.classes)
+        return draws

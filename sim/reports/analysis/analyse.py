@@ -10,14 +10,17 @@ from gaitway.files import write_file
 from sim.errors import AnalysisError
 from sim.reports.analysis.attention import attention
 from sim.reports.analysis.convergence import convergence
-from sim.reports.analysis.discrepancy import discrepancy
+from sim.reports.analysis.discrepancy import discrepancies, discrepancy, mean_by_round, reference_of
 from sim.reports.analysis.embedding import embedding
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.gradients import gradients
 from sim.reports.analysis.margin import margin
 from sim.reports.analysis.pixels import pixels
+from sim.reports.analysis.rounds import classes, rounds
+from sim.reports.analysis.sensitivity import sensitivity
+from sim.reports.analysis.together import together
 from sim.reports.analysis.tokens import tokens
 from sim.reports.page import ReportPage, ReportSection, html
+from sim.results.run_directory import RunDirectory
 
 Analysis = Callable[[FinishedRun], ReportSection]
 
@@ -28,32 +31,45 @@ ALWAYS: Mapping[str, Analysis] = {
     "convergence": convergence,
     "attention": attention,
     "aggregate_margin": margin,
+    "analyses": rounds,
+    "classes": classes,
 }
 """What every run is asked for; where it has no material the page says why."""
 
 
-def analyse(
-    run: FinishedRun,
-    *,
-    centralized: FinishedRun | None = None,
-    against: FinishedRun | None = None,
-    with_gradients: bool = False,
-) -> Path:
+def analyse(run: FinishedRun, *, centralized: FinishedRun | None = None, against: FinishedRun | None = None) -> Path:
     """Write DIR/analysis with its page analysis.html, and return the page's path.
 
     Raises:
-        AnalysisError: if what was asked for by name (`centralized`, `against`, `with_gradients`) cannot be had.
+        AnalysisError: if what was asked for by name (`centralized`, `against`) cannot be had.
     """
-    wanted: dict[str, Analysis] = {}
-    if centralized is not None:
-        wanted["discrepancy"] = lambda each: discrepancy(each, centralized, against)
-    if with_gradients:
-        wanted["gradients"] = gradients
-    asked = [make(run) for make in wanted.values()]  # first, so that what fails fails before the long t-SNE
+    # first, so that what fails fails before the long t-SNE
+    asked = [] if centralized is None else [discrepancy(run, centralized, against)]
     sections, missing = _possible(run)
     config = run.directory.config
     title = f"Analysis of {config.method_name} on {config.dataset} with {config.model_name}"
     return write_page(run.directory.path / "analysis", title, [*sections, *asked], missing)
+
+
+def analyse_together(
+    paths: Sequence[Path], folder: Path, open_run: Callable[[Path], FinishedRun], centralized: FinishedRun | None = None
+) -> Path:
+    """Write a page about several runs into a folder, and return its path.
+
+    Raises:
+        AnalysisError: if a run is not finished, or their features can't be compared with the centralized run's.
+    """
+    runs, mmd = [RunDirectory(path) for path in paths], {}
+    if centralized is not None:
+        reference = reference_of(centralized)
+        opened = (open_run(path) for path in paths)
+        mmd = {str(run.directory.path): mean_by_round(discrepancies(run, centralized, reference)) for run in opened}
+    sections, missing = [together(runs, mmd)], {}
+    try:
+        sections += sensitivity(paths)
+    except AnalysisError as error:
+        missing["sensitivity"] = str(error)
+    return write_page(folder, f"{len(runs)} runs together", sections, missing)
 
 
 def _possible(run: FinishedRun) -> tuple[list[ReportSection], dict[str, str]]:

@@ -1,6 +1,6 @@
-"""How much each client weighed in each round: the margins' attention of fedproto_margin, and FedAtt's by layer.
+"""How much each client weighed in each round: in a mean, by the margins of fedproto_margin, and in FedAtt by layer.
 
-Michieli and Ozay 2021 (arXiv 2105.08982), eq. 11 to 13; Ji et al. 2019 (arXiv 1812.07108), eq. 6.
+Michieli and Ozay 2021 (arXiv 2105.08982), eq. 3, 11 to 13 and figure S2; Ji et al. 2019 (arXiv 1812.07108), eq. 6.
 """
 
 from __future__ import annotations
@@ -12,18 +12,22 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
+from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from federation.method import Weights
+from federation.method import Method, Weights
+from federation.methods import method_from_json
+from federation.records import Update
 from sim.diagnostics import effective_clients
 from sim.errors import AnalysisError
-from sim.reports.analysis.finished import FinishedRun
-from sim.reports.figures.style import name_ticks, new_panels
+from sim.reports.analysis.finished import FinishedRun, diagnostics_of
+from sim.reports.figures.style import COLOURS, DASHES, clean, name_ticks, new_panels, plain_text
 from sim.reports.page import CaptionedFigure, ReportSection
 from sim.reports.table import table_of
+from sim.results.records import RoundRecord
+from sim.results.run_directory import RunDirectory
 
 Shares = npt.NDArray[np.float64]
 Rounds = Mapping[int, Mapping[str, float]]
@@ -31,12 +35,15 @@ Rounds = Mapping[int, Mapping[str, float]]
 TEXT = """A client's weight times the number of clients in the round: 1 is an equal share. Grey: not in the round.
 The effective number of clients 1/Σa² says how many equal shares would be as uneven."""
 NAMED_ROWS = 40
+BINS = 40
+WEIGHTS_CAPTION = "How often a client has which weight, over all rounds and their clients."
 TITLES = {
     "examples": "examples (first round)",
     "lpm": "local margin (LPM)",
     "apm": "aggregate margin (APM)",
     "layers": "mean over parameter tensors",
     "combined": "both combined",
+    "mean": "weight in the mean",
 }
 
 
@@ -44,14 +51,19 @@ def attention(run: FinishedRun) -> ReportSection:
     """Draw clients' weights by round; of FedAtt also by parameter tensor.
 
     Raises:
-        AnalysisError: if the run recorded no attention.
+        AnalysisError: if the server of the run's method averages nothing, or the run did not record its weights.
     """
-    kinds = _by_kind({number: each.attention for number, each in run.diagnostics.items()})
+    kinds = client_weights(run.directory)
     if not kinds:
         if run.method in ("fedproto_margin", "fedatt"):
             raise AnalysisError(run.without_diagnostics)
-        raise AnalysisError(f"no attention in a run of {run.method}; fedproto_margin and fedatt weigh clients by it")
-    figures = {"clients": CaptionedFigure(clients_figure(kinds, run.clients), "Weight of each client in each round.")}
+        raise AnalysisError(f"no client weighs more or less in a run of {run.method}")
+    figures = {
+        "clients": CaptionedFigure(
+            clients_figure(kinds, list(run.directory.clients)), "Weight of each client in each round."
+        ),
+        "weights": CaptionedFigure(weights_figure({run.method: final_weights(kinds)}), WEIGHTS_CAPTION),
+    }
     effective = {kind: [effective_clients(each) for each in rounds.values()] for kind, rounds in kinds.items()}
     values: dict[str, Any] = {"effective_clients": effective}
     if any(each.effective_clients for each in run.diagnostics.values()):
@@ -59,12 +71,53 @@ def attention(run: FinishedRun) -> ReportSection:
         caption = "Effective number of clients of each parameter tensor by round."
         figures["layers"] = CaptionedFigure(layers_figure(spread), caption)
         values["effective_clients_by_layer"] = {str(number): each for number, each in spread.items()}
-    last, weights = [(number, each.layer_attention) for number, each in run.diagnostics.items()][-1]
-    if weights:
+    by_layer = {number: each.layer_attention for number, each in run.diagnostics.items()}
+    if by_layer and (weights := by_layer[last := max(by_layer)]):
         caption = f"Weight of each client in each parameter tensor, round {last}."
         figures["last_round"] = CaptionedFigure(last_round_figure(weights), caption)
     told = [(f"{TITLES[kind]}: effective clients, last round", f"{each[-1]:.3g}") for kind, each in effective.items()]
     return ReportSection("attention", "Attention", TEXT, values, figures, [table_of((), told)])
+
+
+def client_weights(run: RunDirectory) -> dict[str, Rounds]:
+    """Return clients' weights by kind and round: as recorded, or of a method that takes a mean those in the mean."""
+    recorded = _by_kind({number: each.attention for number, each in diagnostics_of(run).items()})
+    method = method_from_json(run.config.method)
+    if recorded or method.pools_data or not method.averages_parameters:
+        return recorded
+    sizes = {name: client.train for name, client in run.clients.items()}
+    found = {record.round: _weights_in_mean(method, record, sizes) for record in run.rounds if not record.failed}
+    return {"mean": found} if found else {}
+
+
+def _weights_in_mean(method: Method, record: RoundRecord, sizes: Mapping[str, int]) -> dict[str, float]:
+    """Return n_k / Σ n_j, or what else the method weighs by, of the round's clients whose updates were used."""
+    used = [name for name in record.cohort if name not in record.lost and name not in record.excluded]
+    updates = (Update(name, record.capped.get(name, sizes[name]), 0, {}) for name in used)
+    weights = {update.client_id: method.weight(update) for update in updates}
+    return {name: weight / sum(weights.values()) for name, weight in weights.items()}
+
+
+def final_weights(kinds: Mapping[str, Rounds]) -> list[Mapping[str, float]]:
+    """Return each round's weights, those that parameters are averaged by: the last of the kinds that the round has."""
+    return list({number: weights for rounds in kinds.values() for number, weights in rounds.items()}.values())
+
+
+def weights_figure(methods: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
+    """Draw for each method how often a client has which weight in a round, as figure S2 of Michieli and Ozay."""
+    figure, (axes,) = new_panels(3.2)
+    shares = {name: [weight for each in rounds for weight in each.values()] for name, rounds in methods.items()}
+    edges = np.linspace(0, max(max(each) for each in shares.values()), BINS + 1)
+    for index, (name, values) in enumerate(shares.items()):
+        percent = 100 * np.histogram(values, edges)[0] / len(values)
+        colour, dash = COLOURS[index % len(COLOURS)], DASHES[index % len(DASHES)]
+        axes.stairs(percent, edges, label=plain_text(name), linewidth=1.5, color=colour, linestyle=dash)
+    equal = {round(1 / len(each), 6) for rounds in methods.values() for each in rounds}
+    if len(equal) == 1:
+        axes.axvline(equal.pop(), color="#777777", linewidth=1, linestyle=":", label="equal share")
+    clean(axes, "of clients and rounds (%)", "weight of a client in a round")
+    axes.legend(frameon=False)
+    return figure
 
 
 def _by_kind(rounds: Mapping[int, Mapping[str, Mapping[str, float]]]) -> dict[str, Rounds]:
@@ -128,7 +181,7 @@ def _span(shares: Sequence[Shares]) -> float:
 def _around_one(axes: Axes, values: Shares, span: float, columns: tuple[int, int]) -> AxesImage:
     colours = colormaps["RdBu_r"].with_extremes(bad="#dddddd")
     place = (columns[0] - 0.5, columns[1] + 0.5, len(values) - 0.5, -0.5)
-    norm = Normalize(1 - span, 1 + span)
+    norm = TwoSlopeNorm(1, max(0, 1 - span), 1 + span)
     return axes.imshow(values, cmap=colours, norm=norm, aspect="auto", interpolation="nearest", extent=place)
 
 

@@ -3,13 +3,14 @@
 U. Michieli, M. Ozay 2021, arXiv 2105.08982, eq. 16 and 17.
 A. Gretton, K. M. Borgwardt, M. J. Rasch, B. Schölkopf, A. Smola: A Kernel Two-Sample Test, JMLR 13, 2012, eq. 5.
 
-Differs from the paper: it names no kernel; here it is the RBF kernel whose width is the median distance between the
-centralized features.
+The features of M_A are read as those of the server's model, on the round's clients. Differs from the paper: it names no
+kernel; here it is the RBF kernel whose width is the median distance between the centralized features.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,46 +18,105 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from federation.records import Examples
+from models.model import Model
 from sim.errors import AnalysisError
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.analysis.tsne import subsample
 from sim.reports.comparison.comparability import tested_on
-from sim.reports.figures.style import BLUE, ORANGE, clean, client_dots, explain, name_clients, new_panels
+from sim.reports.figures.style import (
+    BLUE,
+    ORANGE,
+    clean,
+    client_dots,
+    explain,
+    name_clients,
+    new_panels,
+    rounds_figure,
+)
 from sim.reports.page import CaptionedFigure, ReportSection
 from sim.reports.table import table_of
 
-TEXT = """Squared maximum mean discrepancy between the features of client k's test examples under its own model (best
-round) and the centralized model's features of all clients' test examples. Kernel exp(−‖x − y‖²/2σ²), σ the median
-distance between centralized features; the biased estimate, which is never negative. Smaller is closer to centralized
-training. FFD(A, B) = 100·(MMD_B − MMD_A)/MMD_B: positive where A, this run, is closer than B. Each client holds its own
-mix of classes, so that no value reaches 0; networks that were initialised differently have different feature spaces."""
+TEXT = """MMD^t is the mean over round t's clients k of the maximum mean discrepancy MMD(P_k, Q). P_k are the features
+of client k's test examples under the server's model after the round; Q are those of all clients' test examples under a
+centralized model. The kernel is exp(−‖x − y‖²/2σ²), σ the median distance between centralized features; the estimate is
+the biased one, which is never negative. Smaller is closer to centralized training.
+FFD(A, B) = 100·(MMD_B − MMD_A)/MMD_B at the last round is positive where A, this run, is closer than B. Each client
+holds its own mix of classes, so no value reaches 0. Networks that were initialized differently have different feature
+spaces. Rounds before the last need a run with --analyses michieli."""
 MAX_VECTORS = 2000
 """So many features of either side at most: kernel matrices grow with the square."""
+
+ByRound = dict[int, dict[str, float]]
+"""MMD(P_k, Q) by round t and client k."""
+
+
+class Reference(NamedTuple):
+    """Features of a centralized model (m, D), the kernel's width, and the mean of the kernel between them."""
+
+    features: Tensor
+    width: float
+    within: Tensor
 
 
 def discrepancy(run: FinishedRun, centralized: FinishedRun, against: FinishedRun | None) -> ReportSection:
     """Measure the run's MMD, and FFD if there is a run to compare with.
 
     Raises:
-        AnalysisError: if the runs were tested on different examples, or their features have different sizes.
+        AnalysisError: if the runs were tested on different examples, their features have different sizes, or one of
+            them has no server's model.
     """
-    for other in (centralized, *([against] if against else [])):
-        _check_comparable(run, other)
-    reference = _reference(centralized)
-    width = median_distance(reference)
-    found = {label: _per_client(each, reference, width) for label, each in _runs(run, against).items()}
-    means = {label: float(np.mean(list(each.values()))) for label, each in found.items()}
-    told = [(f"mean MMD², {label}", f"{value:.4g}") for label, value in means.items()]
-    values = {"bandwidth": width, "mmd2": means, "clients": found}
+    _check_comparable(run, centralized)  # which says more than that a run is not centralized
+    reference = reference_of(centralized)
+    found = {label: discrepancies(each, centralized, reference) for label, each in _runs(run, against).items()}
+    means = {label: mean_by_round(each) for label, each in found.items()}
+    last = {label: each[max(each)] for label, each in means.items()}
+    clients = {label: each[max(each)] for label, each in found.items()}
+    told = [(f"MMD, last round, {label}", f"{value:.4g}") for label, value in last.items()]
+    values: dict[str, Any] = {"bandwidth": reference.width, "mmd": means, "clients": clients}
     networks = sorted({each.directory.config.model_name for each in (run, centralized, against or run)})
     told.append(("models", ", ".join(networks) + _caution(networks)))
     if against:
-        mine, theirs = means.values()
-        values["ffd"] = ffd(mine, theirs)
+        values["ffd"] = ffd(*last.values())
         told.append(("FFD(A, B)", f"{values['ffd']:.1f} %"))
-    figures = {"clients": CaptionedFigure(_figure(found), "MMD² of each client, in the order of this run's.")}
+    drawn = rounds_figure(means, "MMD", max(max(each) for each in means.values()))
+    figures = {
+        "rounds": CaptionedFigure(drawn, "Mean MMD over each round's clients."),
+        "clients": CaptionedFigure(_figure(clients), "MMD of each client of the last round, in ascending order."),
+    }
     title = "Discrepancy from centralized features"
     return ReportSection("discrepancy", title, TEXT, values, figures, [table_of((), told)])
+
+
+def reference_of(centralized: FinishedRun) -> Reference:
+    """Return the features of the union of test examples under a centralized run's model."""
+    features = _reference(centralized)
+    width = median_distance(features)
+    return Reference(features, width, kernel(features, features, width).mean())
+
+
+def discrepancies(run: FinishedRun, centralized: FinishedRun, reference: Reference) -> ByRound:
+    """Return MMD(P_k, Q) of each kept round and each of its clients; of all clients where data are pooled."""
+    _check_comparable(run, centralized)
+    found: ByRound = {}
+    for record, model in run.server_models():
+        run.progress(f"MMD of round {record.round}", record.round, run.directory.rounds[-1].round)
+        names = run.data.clients if run.pools_data else record.cohort
+        tests = {name: run.data.clients[name].test for name in names}
+        found[record.round] = {
+            n: _of_client(run, model, n, test, reference) for n, test in tests.items() if len(test.y)
+        }
+    return {number: each for number, each in found.items() if each}
+
+
+def _of_client(run: FinishedRun, model: Model, name: str, test: Examples, reference: Reference) -> float:
+    features = run.rows(model, test, MAX_VECTORS, name)[0]
+    some = features[subsample(len(features), MAX_VECTORS, run.settings.training.seed, "mmd", name)]
+    return float(mean_discrepancy(some, reference.features, reference.width, reference.within).clamp(min=0).sqrt())
+
+
+def mean_by_round(found: ByRound) -> dict[int, float]:
+    """Return MMD^t (eq. 16): the mean over the round's clients."""
+    return {number: float(np.mean(list(each.values()))) for number, each in found.items()}
 
 
 def _caution(models: Sequence[str]) -> str:
@@ -100,16 +160,6 @@ def _reference(centralized: FinishedRun) -> Tensor:
     return centralized.rows(centralized.server, some, MAX_VECTORS, "reference")[0]
 
 
-def _per_client(run: FinishedRun, reference: Tensor, width: float) -> dict[str, float]:
-    found, seed = {}, run.settings.training.seed
-    within = kernel(reference, reference, width).mean()
-    for done, (name, features) in enumerate(run.own_features.items()):
-        run.progress(f"MMD of client {name}", done, len(run.own_features))
-        rows = subsample(len(features), MAX_VECTORS, seed, "mmd", name)
-        found[name] = float(mean_discrepancy(features[rows], reference, width, within))
-    return found
-
-
 def kernel(x: Tensor, y: Tensor, width: float) -> Tensor:
     """Return exp(−‖x_i − y_j‖²/2σ²) (n, m) of x (n, D) and y (m, D), in float64."""
     # not by ‖x‖² + ‖y‖² − 2xy, whose rounding would show where features nearly agree
@@ -118,7 +168,7 @@ def kernel(x: Tensor, y: Tensor, width: float) -> Tensor:
 
 
 def mean_discrepancy(x: Tensor, y: Tensor, width: float, within_y: Tensor) -> Tensor:
-    """Return mean k(x, x′) + mean k(y, y′) − 2 mean k(x, y), a vector with itself included; `within_y`: the second."""
+    """Return MMD², mean k(x, x′) + mean k(y, y′) − 2 mean k(x, y), each vector with itself; `within_y`: the second."""
     return kernel(x, x, width).mean() + within_y - 2 * kernel(x, y, width).mean()
 
 
@@ -143,7 +193,7 @@ def _figure(found: Mapping[str, Mapping[str, float]]) -> Figure:
     figure, (axes,) = new_panels(3.6)
     for (label, each), (colour, marker) in zip(found.items(), ((BLUE, "o"), (ORANGE, "s")), strict=False):
         client_dots(axes, [each.get(name, np.nan) for name in names], label, colour, marker)
-    clean(axes, "MMD²")
+    clean(axes, "MMD")
     axes.set_ylim(bottom=0)
     name_clients(axes, names, "client; dotted: the means")
     explain(figure, axes, "outside upper center", 2)

@@ -5,7 +5,6 @@ Client models are those of the best round, which both scores come from; the serv
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,17 +19,18 @@ from federation.methods import METHODS
 from federation.records import Batch, ClassStats, Examples, Output
 from federation.tasks import task_from_json
 from federation.tasks.task import LabelledFeatures, Task
-from federation.training.client_round import STATS_NUMBERS
 from federation.training.pixels import network_input
 from gaitway.errors import first_problem
 from models.checkpoint import load_checkpoint
 from models.model import Model
+from sim.analyses import in_batches
 from sim.data.federated_data import FederatedData
 from sim.diagnostics import Diagnostics
 from sim.errors import AnalysisError, RunDirectoryError
 from sim.experiment import Experiment
 from sim.reports.analysis.tsne import subsample
-from sim.results.run_directory import RunDirectory
+from sim.results.records import RoundRecord
+from sim.results.run_directory import RunDirectory, model_file, round_model_file
 from sim.run import load_data
 
 Progress = Callable[[str, int, int], None]
@@ -107,6 +107,18 @@ class FinishedRun:
             raise AnalysisError(f"no global model in a run of {self.method} ({self.directory.path})")
         return load_checkpoint(self._file("global"))[0]
 
+    def server_models(self) -> Iterator[tuple[RoundRecord, Model]]:
+        """Yield evaluated rounds with the server's model after them: all that the run kept, and the last one.
+
+        Raises:
+            AnalysisError: if the method has none.
+        """
+        last = self.directory.rounds[-1]
+        for record in self.directory.rounds[:-1]:
+            if (path := round_model_file(self.directory.path, record.round)).is_file():
+                yield record, load_checkpoint(path)[0]
+        yield last, self.server
+
     @property
     def has_server_model(self) -> bool:
         """Whether the run left a global model."""
@@ -115,13 +127,7 @@ class FinishedRun:
     @cached_property
     def diagnostics(self) -> dict[int, Diagnostics]:
         """What the rounds recorded, by round; rounds of an older version recorded nothing."""
-        found = {record.round: record.diagnostics for record in self.directory.rounds}
-        try:
-            return {number: Diagnostics.model_validate(each) for number, each in found.items() if each}
-        except ValidationError as error:
-            raise RunDirectoryError(
-                f"{self.directory.path / 'rounds.jsonl'}: diagnostics: {first_problem(error)}"
-            ) from error
+        return diagnostics_of(self.directory)
 
     @property
     def without_diagnostics(self) -> str:
@@ -165,9 +171,7 @@ class FinishedRun:
     @torch.no_grad()
     def outputs(self, model: Model, examples: Examples) -> Iterator[tuple[Batch, Output]]:
         """Yield what a model makes of examples, in the batches of the run's evaluation; large images in smaller."""
-        together = STATS_NUMBERS // max(1, math.prod(examples.x.shape[1:]))
-        size = max(1, min(self.settings.eval_batch, together))
-        for x, y in zip(torch.split(examples.x, size), torch.split(examples.y, size), strict=True):
+        for x, y in in_batches(examples, self.settings.eval_batch):
             batch = Batch(network_input(x, self.data.moments), y, torch.ones(len(x)))
             found = model(batch.x)
             yield batch, Output(found.features, found.logits, {})
@@ -217,7 +221,19 @@ class FinishedRun:
             yield name
 
     def _file(self, name: str) -> Path:
-        return self.directory.path / "models" / f"{name}.safetensors"
+        return model_file(self.directory.path, name)
+
+
+def diagnostics_of(run: RunDirectory) -> dict[int, Diagnostics]:
+    """Return what a run's rounds recorded, by round.
+
+    Raises:
+        RunDirectoryError: if it is not this version's.
+    """
+    try:
+        return {each.round: Diagnostics.model_validate(each.diagnostics) for each in run.rounds if each.diagnostics}
+    except ValidationError as error:
+        raise RunDirectoryError(f"{run.path / 'rounds.jsonl'}: diagnostics: {first_problem(error)}") from error
 
 
 def open_run(path: Path, root: Path | None, cache: Path | None, progress: Progress = silent) -> FinishedRun:

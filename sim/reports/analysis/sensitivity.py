@@ -49,10 +49,7 @@ def sensitivity(paths: Sequence[Path]) -> list[ReportSection]:
         AnalysisError: if a run is not finished, or no two differ in one option alone.
     """
     runs = [RunDirectory(path) for path in paths]
-    if len(tasks := sorted({run.config.learnt.name for run in runs})) > 1:
-        raise AnalysisError(f"the runs learnt {' and '.join(tasks)}, whose metrics differ; give runs of one task")
-    if unfinished := [str(run.path) for run in runs if not run.finished]:
-        raise AnalysisError(f"not finished: {', '.join(unfinished)}; repeat their commands to resume them")
+    check_alike(runs)
     settings = [settings_of(run) for run in runs]
     keys = sorted({key for each in settings for key in each if len({repr(other.get(key)) for other in settings}) > 1})
     found = {key: _lines(key, keys, runs, settings) for key in keys}
@@ -61,6 +58,18 @@ def sensitivity(paths: Sequence[Path]) -> list[ReportSection]:
         differ = f"they differ in {', '.join(keys)} together" if keys else "they differ in nothing but the seed"
         raise AnalysisError(f"no two of these {len(runs)} runs differ in one option alone; {differ}")
     return sections
+
+
+def check_alike(runs: Sequence[RunDirectory]) -> None:
+    """Refuse runs that can't be drawn together.
+
+    Raises:
+        AnalysisError: if one is not finished, or they learnt different tasks.
+    """
+    if len(tasks := sorted({run.config.learnt.name for run in runs})) > 1:
+        raise AnalysisError(f"the runs learnt {' and '.join(tasks)}, whose metrics differ; give runs of one task")
+    if unfinished := [str(run.path) for run in runs if not run.finished]:
+        raise AnalysisError(f"not finished: {', '.join(unfinished)}; repeat their commands to resume them")
 
 
 def _lines(

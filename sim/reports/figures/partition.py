@@ -18,6 +18,7 @@ from sim.reports.figures.style import BLUE, NAMED_CLIENTS, ORANGE, clean, draw, 
 BUBBLE_CLASSES = 30
 """Named clients have a bubble for each of up to so many classes; all else is a map of colours."""
 AREA, MIN_AREA = 400.0, 1.5  # points² of the largest bubble, and of the smallest that is seen
+MIXED_CLIENTS = 30
 FULL_COLUMNS = 24  # with more clients than these, bubbles shrink with the columns
 
 
@@ -25,6 +26,12 @@ def draw_partition(path: Path, shares: Mapping[str, Share], y: Indices, labels: 
     """Write the figure as the PNG `path` and return it."""
     train, test = (class_counts(shares, y, len(labels), part) for part in ("train", "test"))
     return draw({path.stem: partition_figure(list(shares), train, test, labels)}, path.parent)[0]
+
+
+def draw_classes(path: Path, shares: Mapping[str, Share], y: Indices, labels: Sequence[str]) -> Path:
+    """Write the figure of clients' classes as the PNG `path` and return it."""
+    train, test = (class_counts(shares, y, len(labels), part) for part in ("train", "test"))
+    return draw({path.stem: class_figure(train + test, labels)}, path.parent)[0]
 
 
 def partition_figure(names: Sequence[str], train: Counts, test: Counts, labels: Sequence[str]) -> Figure:
@@ -40,6 +47,47 @@ def partition_figure(names: Sequence[str], train: Counts, test: Counts, labels: 
     ordered = "client" if named else "client, ordered by their two most frequent classes, then by size"
     name_clients(below, [names[k] for k in order], ordered)
     return figure
+
+
+def class_figure(counts: Counts, labels: Sequence[str]) -> Figure:
+    """Draw which classes clients have, as figure S1 of Michieli and Ozay 2021 (arXiv 2105.08982), and their sizes.
+
+    `counts` (K, C) are examples. From left to right: clients that have a class, clients with so many classes, sizes,
+    and the classes of up to 30 clients, drawn evenly from the largest to the smallest.
+    """
+    held = np.flatnonzero(counts.sum(0))  # nobody has the background of segmentation
+    counts, labels = counts[:, held], [labels[k] for k in held.tolist()]
+    figure = new_figure(3.4)
+    holding, number, sizes, mix = figure.subplots(1, 4, width_ratios=[1, 1, 1, 1.6])
+    holding.bar(range(len(labels)), (counts > 0).sum(0), 0.85, color=BLUE)
+    name_ticks(holding.xaxis, labels, 12, 7)
+    clean(holding, "clients that have it", "class")
+    each = (counts > 0).sum(1)
+    number.hist(each, np.arange(0.5, len(labels) + 1), color=BLUE, rwidth=0.85)
+    number.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    clean(number, "clients", "classes of a client")
+    totals = np.sort(counts.sum(1))[::-1]
+    sizes.plot(range(1, len(totals) + 1), totals, color=BLUE)
+    if totals[0] > 30 * max(1, totals[-1]):
+        sizes.set_yscale("log")
+    else:
+        sizes.set_ylim(bottom=0)
+    clean(sizes, "examples", f"client, by size ({totals.mean():.1f} ± {totals.std():.1f})")
+    _mixes(mix, counts, len(labels))
+    return figure
+
+
+def _mixes(axes: Axes, counts: Counts, classes: int) -> None:
+    """Draw the shares of classes of some clients, from the largest to the smallest, as bars from left to right."""
+    order = np.argsort(-counts.sum(1), kind="stable")
+    chosen = order[np.unique(np.linspace(0, len(order) - 1, MIXED_CLIENTS).round().astype(int))]
+    shares = counts[chosen] / counts[chosen].sum(1, keepdims=True)
+    left = np.zeros(len(chosen))
+    for k, share in enumerate(shares.T):
+        axes.barh(range(len(chosen)), share, 1.0, left, color=colormaps["turbo"]((k + 0.5) / classes))
+        left += share
+    axes.set(xlim=(0, 1), ylim=(len(chosen) - 0.5, -0.5), yticks=[], ylabel=f"{len(chosen)} clients, the largest above")
+    axes.set_xlabel("share of each class")
 
 
 def _by_class_and_size(train: Counts) -> Indices:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from gaitway.tasks import Metric
 from sim.reports.figures.client_figures import client_scores, confusion, partition
@@ -29,6 +30,7 @@ from sim.reports.figures.style import (
     draw,
     explain,
     heading,
+    line_style,
     new_panels,
     rounds_figure,
 )
@@ -101,15 +103,32 @@ def train_loss(run: RunDirectory) -> Figure | None:
     return rounds_figure({"training loss": losses}, "training loss (mean)", run.rounds[-1].round)
 
 
-def gradient_dissimilarity(run: RunDirectory) -> Figure | None:
-    """Draw how much the clients' gradients disagreed before each round; None where the run did not measure it."""
-    found = {record.round: each for record in run.rounds if (each := record.gradient_dissimilarity)}
+MEASURES = {
+    "server_loss": "training loss of the server's model",
+    "gradient_dissimilarity": "(1/K) Σ‖∇L_k − ∇L‖²",
+    "aggregate_margin": "aggregate margin (d⁻)",
+}
+"""What `sim.analyses` measures by round, as axes name it."""
+
+
+def measured_rounds(run: RunDirectory, measure: str) -> dict[int, float]:
+    """Return one measure by round; {} where the run did not take it."""
+    found = {record.round: getattr(record.analyses, measure) for record in run.rounds if record.analyses}
+    return {number: value for number, value in found.items() if value is not None}
+
+
+def analyses(run: RunDirectory) -> Figure | None:
+    """Draw what the run analysed of its rounds, a panel for each measure; None where it analysed nothing."""
+    found = {label: rounds for name, label in MEASURES.items() if (rounds := measured_rounds(run, name))}
     if not found:
         return None
-    unlike = {number: each.value for number, each in found.items()}
-    overall = {number: each.overall for number, each in found.items()}
-    lines = {"(1/K) Σ‖∇L_k − ∇L‖²": unlike, "‖∇L‖²": overall}
-    return rounds_figure(lines, "squared length", run.rounds[-1].round)
+    figure, panels = new_panels(3.2, len(found))
+    for axes, (label, rounds) in zip(panels, found.items(), strict=True):
+        axes.plot(list(rounds), list(rounds.values()), **line_style(0, len(rounds)))
+        by_round(axes, label, run.rounds[-1].round)
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.set_ylim(bottom=0)
+    return figure
 
 
 def score_over_bytes(run: RunDirectory) -> Figure | None:
@@ -153,8 +172,8 @@ def _traffic(axes: Axes, rounds: Sequence[RoundRecord]) -> None:
 def _seconds(axes: Axes, rounds: Sequence[RoundRecord]) -> None:
     numbers, below = np.array([record.round for record in rounds]), np.zeros(len(rounds))
     hatches = {"train": (BLUE, ""), "aggregate": (ORANGE, "//"), "evaluate": (SKY, "..")}
-    if any("gradients" in record.seconds for record in rounds):
-        hatches["gradients"] = (PURPLE, "xx")
+    if any("analyses" in record.seconds for record in rounds):
+        hatches["analyses"] = (PURPLE, "xx")
     for phase, (colour, hatch) in hatches.items():
         seconds = np.array([record.seconds.get(phase, 0.0) for record in rounds])
         look: dict[str, Any] = {"hatch": hatch, "edgecolor": "white", "linewidth": 0} if len(rounds) <= 40 else {}
@@ -168,7 +187,7 @@ def _seconds(axes: Axes, rounds: Sequence[RoundRecord]) -> None:
 FIGURES: dict[str, Callable[[RunDirectory], Figure | None]] = {
     "learning_curves": learning_curves,
     "train_loss": train_loss,
-    "gradient_dissimilarity": gradient_dissimilarity,
+    "analyses": analyses,
     "client_scores": client_scores,
     "confusion_personalization": lambda run: confusion(run, "personalization"),
     "confusion_generalization": lambda run: confusion(run, "generalization"),

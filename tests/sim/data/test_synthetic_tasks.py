@@ -55,6 +55,28 @@ def test_sizes_are_those_of_the_power_law() -> None:
     assert np.log(sizes - 49.5).std() == pytest.approx(2, abs=0.3)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_sizes_meet_a_condition_with_every_seed(seed: int) -> None:
+    """Michieli and Ozay 2021, table 1: 9,600 examples of 30 clients, 320.0 ± 1051.6."""
+    data = synthetic_federation(SyntheticTasks(examples=9600, deviation=1051.6), seed=seed)
+    sizes = np.array([len(client.train.y) + len(client.test.y) for client in data.clients.values()])
+    assert sizes.sum() == 9600
+    assert sizes.std() == pytest.approx(1051.6, rel=0.012)  # 1 %, and the rounding to whole examples
+    assert sizes.min() >= 50
+    assert sizes.max() > 5800  # as in Li et al.'s published file, where the largest of 30 clients has about 5,950
+
+
+def test_a_condition_on_the_sum_alone_leaves_the_spread_to_the_draw() -> None:
+    sizes = [SyntheticTasks(examples=9600).conditional_sizes(seed) for seed in range(8)]
+    assert all(each is not None and each.sum() == 9600 for each in sizes)
+    assert np.ptp([each.std() for each in sizes if each is not None]) > 50
+
+
+def test_a_condition_that_no_draw_meets_is_refused() -> None:
+    with pytest.raises(SettingsError, match="draws of 3 clients' sizes have examples=9600 and"):
+        SyntheticTasks(clients=3, examples=9600, deviation=1051.6).conditional_sizes(0)
+
+
 def test_a_client_more_changes_no_other_and_a_seed_repeats() -> None:
     few, more, again, other = (
         synthetic_federation(SyntheticTasks(clients=clients), seed=seed)

@@ -212,6 +212,24 @@ def test_options_of_the_presets_data_are_not_set_of_others() -> None:
     assert not [text for text in others if text.startswith("data.")]
 
 
+@pytest.mark.parametrize("data", ["synthetic", "mnist", "femnist"])
+def test_michielis_presets_ask_for_the_sizes_that_the_paper_reports(data: str) -> None:
+    preset = PRESETS[f"michieli2021-{data}-50"]
+    sets = assignments(preset.options["set"])
+    asked = sets["partition"] or sets["data"]
+    assert preset.reported is not None
+    assert (asked["examples"], asked["deviation"]) == (preset.reported.examples, preset.reported.std)
+    assert preset.reported.examples / preset.clients == pytest.approx(preset.reported.mean, abs=0.06)
+
+
+def test_michielis_network_for_celeba_has_no_normalization() -> None:
+    """S1.2: '4-layer CNN each with 32 channels and followed by 2 × 2 max pooling and ReLU activation'."""
+    spec = settings_of("michieli2021-celeba-0").model
+    network = models.build(spec.name, classes=2, **spec.options)
+    kinds = {type(layer).__name__ for layer in network.modules()}
+    assert not {kind for kind in kinds if "Norm" in kind}
+
+
 def test_an_unknown_preset_names_the_nearest() -> None:
     with pytest.raises(SettingsError, match="unknown preset 'ek2024-hharr'; did you mean 'ek2024-hhar'"):
         with_defaults("ek2024-hharr", {})

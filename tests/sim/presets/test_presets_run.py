@@ -32,8 +32,16 @@ from tests.sim.presets.stand_ins import write_stand_ins
 
 LIMITS = {"clients_per_round": 2, "generalization_examples": 3, "labelled_per_class": 1}
 """What takes the place of a preset's own limit; without one there is none here."""
-PARTITION = {"clients": 3, "examples": "null", "shots": 4, "shots_stdev": 0, "test_shots": 2, "minimum": 1}
-DATA = {"clients": 3, "height": 32, "width": 32}
+PARTITION = {
+    "clients": 3,
+    "examples": "null",
+    "deviation": "null",
+    "shots": 4,
+    "shots_stdev": 0,
+    "test_shots": 2,
+    "minimum": 1,
+}
+DATA = {"clients": 3, "examples": "null", "deviation": "null", "height": 32, "width": 32}
 ROUNDS = {"rounds": 2, "eval_every": 2, "epochs": 1, "batch": 8, "engine": "serial"}
 PAINTED = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000a49444154789c6300010000050001"
@@ -70,7 +78,8 @@ def small(name: str, method: str, model: str) -> list[str]:
     options = with_defaults(name, {"method": method, "model": model, "init": Path()})
     own = assignments(options["set"])
     limited = {key: value for key, value in LIMITS.items() if options[key] is not None}
-    words = [word for key, value in {**ROUNDS, **limited}.items() for word in option_words(key, value)]
+    analysed = {"analyses": "michieli"} if name.startswith("michieli2021") else {}
+    words = [word for key, value in {**ROUNDS, **limited, **analysed}.items() for word in option_words(key, value)]
     return [*words, *set_words({**small_model(model, own["model"]), **small_data(options, own)})]
 
 

@@ -106,6 +106,7 @@ def test_the_command_shows_statistics_beside_the_papers(facts: Path, tmp_path: P
     code, output = invoked("presets", NAMES[1], "--classes", facts, "--out", tmp_path / "drawn")
     assert "largest classes" in output, "one preset alone has its clients listed too"
     assert (tmp_path / "drawn" / f"{NAMES[1]}.png").is_file()
+    assert (tmp_path / "drawn" / f"{NAMES[1]}-classes.png").is_file()
 
 
 def test_a_preset_is_explained() -> None:

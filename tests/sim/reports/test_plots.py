@@ -167,7 +167,7 @@ def test_draw_run_writes_png(run_24: RunDirectory) -> None:
 def test_an_unfinished_run_draws_what_it_has(tmp_path: Path) -> None:
     paths = run_figures.draw_run(RunDirectory(write_run(tmp_path / "run", finished=False)))
     assert [path.stem for path in paths] == [
-        *("learning_curves", "train_loss", "gradient_dissimilarity", "partition", "score_over_bytes", "cost"),
+        *("learning_curves", "train_loss", "analyses", "partition", "score_over_bytes", "cost"),
     ]
 
 

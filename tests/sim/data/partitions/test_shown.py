@@ -12,7 +12,7 @@ from matplotlib.collections import PathCollection
 from gaitway.terminal import Console
 from sim.data.partitions import Dirichlet, Equal, NWay, Partition, Pool, Shards, class_counts
 from sim.data.partitions.table import partition_table
-from sim.reports.figures.partition import draw_partition, partition_figure
+from sim.reports.figures.partition import class_figure, draw_partition, partition_figure
 from tests.sim.reports.test_plots import overlapping
 
 
@@ -105,3 +105,20 @@ def test_many_clients_stand_with_their_like() -> None:
     shown = np.ma.filled(image.get_array(), 0)
     assert np.flatnonzero(shown[0]).tolist() == list(range(20))
     assert shown[0][:20].tolist() == list(range(58, 0, -3))
+
+
+def test_the_classes_of_clients_are_counted() -> None:
+    """Three clients: one has all of three classes, one has two, one has a single one."""
+    counts = np.array([[0, 4, 4, 2], [0, 5, 0, 5], [0, 0, 0, 80]])
+    holding, number, sizes, mixes = class_figure(counts, ["nobody's", *"abc"]).axes
+    assert [bar.get_height() for bar in holding.patches] == [2, 1, 3]
+    assert [bar.get_height() for bar in number.patches] == [1, 1, 1]
+    assert sizes.get_lines()[0].get_ydata().tolist() == [80, 10, 10]
+    widths = np.array([bar.get_width() for bar in mixes.patches]).reshape(3, 3).T
+    np.testing.assert_allclose(widths, [[0, 0, 1], [0.4, 0.4, 0.2], [0.5, 0, 0.5]])
+
+
+@pytest.mark.parametrize(("clients", "classes"), [(2, 2), (100, 20), (1000, 10)])
+def test_no_label_of_the_classes_covers_another(clients: int, classes: int) -> None:
+    counts = np.random.default_rng(0).integers(0, 3, (clients, classes)) + 1
+    assert overlapping(class_figure(counts, names(classes))) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,13 +39,13 @@ def data(cache: Path) -> FederatedData:
 
 @pytest.fixture(scope="session")
 def finished(data: FederatedData, tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """Return the finished run of a method, on the plain CNN unless another model is named."""
+    """Return the finished run of a method, on the plain CNN unless another model is named, with other options."""
     folder, made = tmp_path_factory.mktemp("runs"), {}
 
-    def get(method: str, model: str = "har_cnn") -> FinishedRun:
-        name = f"{method}-{model}"
+    def get(method: str, model: str = "har_cnn", **options: Any) -> FinishedRun:
+        name = "-".join([method, model, *(f"{key}={value}" for key, value in options.items())])
         if name not in made:
-            settings = settings_for(method, model=model)
+            settings = settings_for(method, model=model, **options)
             run(settings, data, folder / name)
             made[name] = FinishedRun(RunDirectory(folder / name), settings, data)
         return made[name]

@@ -13,6 +13,7 @@ from sim.experiment import Experiment
 from sim.reports.analysis.finished import FinishedRun
 from sim.results.run_directory import RunDirectory
 from sim.run import run
+from sim.run_options import AnalysesKind
 from tests.sim.test_tasks import images
 
 LABELS = ("nothing", "red", "green")
@@ -29,7 +30,7 @@ def squares() -> FederatedData:
     return FederatedData(LABELS, clients, dict.fromkeys(clients, half), False)
 
 
-def settings(method: str, rounds: int = 3) -> Experiment:
+def settings(method: str, rounds: int = 3, analyses: AnalysesKind = "none") -> Experiment:
     """Settings of a run on them."""
     return Experiment(
         labels=LABELS,
@@ -44,11 +45,12 @@ def settings(method: str, rounds: int = 3) -> Experiment:
         dataset="image_folder",
         dataset_options={"labels": list(LABELS), "side": 16},
         engine="serial",
+        analyses=analyses,
     )
 
 
-def finished(method: str, path: Path, rounds: int = 3) -> FinishedRun:
+def finished(method: str, path: Path, rounds: int = 3, analyses: AnalysesKind = "none") -> FinishedRun:
     """Run it."""
-    chosen, data = settings(method, rounds), squares()
+    chosen, data = settings(method, rounds, analyses), squares()
     run(chosen, data, path)
     return FinishedRun(RunDirectory(path), chosen, data)

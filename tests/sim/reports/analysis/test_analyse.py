@@ -29,12 +29,12 @@ def analysed(run: FinishedRun, **options: Any) -> dict[str, Any]:
 
 def test_fedali_has_maps_of_features_and_tokens(finished: Finished) -> None:
     run = finished("fedali", "har_cnn_alp")
-    found = analysed(run, with_gradients=True)
+    found = analysed(run)
     folder = run.directory.path / "analysis"
     assert {"features_clients.png", "features_server.png", "tokens_blocks.png"} <= {p.name for p in folder.iterdir()}
     assert found["tokens"] == {"prototypes": {"alp": [8, 16]}}
-    assert found["gradients"]["dissimilarity"] > 0
-    assert "attention" in found["missing"]
+    assert set(found["attention"]["effective_clients"]) == {"mean"}
+    assert found["missing"]["analyses"] == "the rounds were not analysed; run it with --analyses michieli"
 
 
 def test_the_page_is_self_contained(finished: Finished) -> None:
@@ -48,7 +48,7 @@ def test_what_a_method_lacks_is_named(finished: Finished) -> None:
     missing = analysed(finished("fedper"))["missing"]
     assert missing["tokens"].startswith("no global model in a run of fedper")
     assert missing["convergence"] == "no prototypes on the server in a run of fedper"
-    assert missing["attention"].startswith("no attention in a run of fedper; fedproto_margin and fedatt weigh")
+    assert analysed(finished("local"))["missing"]["attention"] == "no client weighs more or less in a run of local"
     assert analysed(finished("fedavg"))["missing"]["tokens"].startswith("no ALP layer in har_cnn")
 
 
@@ -58,7 +58,7 @@ def test_pooled_data_leave_only_the_servers_map(finished: Finished) -> None:
     names = {path.name for path in (run.directory.path / "analysis").iterdir()}
     assert "features_server.png" in names
     assert "features_clients.png" not in names
-    assert set(found["aggregate_margin"]) == {"clients", "rounds"}
+    assert set(found["aggregate_margin"]) == {"server", "rounds"}
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,8 @@ def test_the_command_writes_a_page(finished: Finished, cache: Path) -> None:
 
 def test_the_command_explains_what_is_missing(finished: Finished, cache: Path) -> None:
     path = finished("fedper").directory.path
-    code, output = invoked(path, "--cache", cache, "--gradients")
+    centralized = finished("centralized").directory.path
+    code, output = invoked(path, "--cache", cache, "--centralized", centralized)
     assert (code, "no global model in a run of fedper" in output) == (2, True)
     code, output = invoked(path, "--against", path)
     assert (code, "give --centralized DIR too" in output) == (2, True)
@@ -135,6 +136,6 @@ def test_a_run_that_gives_nothing_to_draw_has_a_page_of_reasons(tmp_path: Path) 
 def test_the_command_draws_sensitivity(tmp_path: Path) -> None:
     methods = ({"name": "fedprox", "mu": mu} for mu in (0.01, 0.1))
     runs = [write_run(tmp_path / str(m["mu"]), method="fedprox", rounds=2, config={"method": m}) for m in methods]
-    code, output = invoked(*runs, "--sensitivity", tmp_path / "out")
+    code, output = invoked(*runs, "--together", tmp_path / "out")
     assert code == 0, output
     assert (tmp_path / "out" / "method_mu_scores.png").is_file()

@@ -10,8 +10,18 @@ import numpy as np
 import pytest
 import torch
 
+from models.checkpoint import load_checkpoint
 from sim.errors import AnalysisError
-from sim.reports.analysis.discrepancy import discrepancy, ffd, kernel, mean_discrepancy, median_distance
+from sim.reports.analysis.discrepancy import (
+    discrepancies,
+    discrepancy,
+    ffd,
+    kernel,
+    mean_discrepancy,
+    median_distance,
+    reference_of,
+)
+from sim.results.run_directory import round_model_file
 from tests.sim.reports.analysis.conftest import Finished
 
 
@@ -66,20 +76,40 @@ def test_ffd_by_hand() -> None:
 
 
 def test_a_run_against_another(finished: Finished) -> None:
-    run, centralized, against = finished("fedavg"), finished("centralized"), finished("local")
+    run, centralized, against = finished("fedavg"), finished("centralized"), finished("fedprox")
     section = discrepancy(run, centralized, against)
-    mine, theirs = section.values["mmd2"].values()
+    mine, theirs = (by_round[2] for by_round in section.values["mmd"].values())
     assert section.values["ffd"] == pytest.approx(100 * (theirs - mine) / theirs)
     reference = centralized.features(centralized.server, run.data.union_test().x)
     width = section.values["bandwidth"]
     assert width == pytest.approx(median_distance(reference))
-    expected = [by_loops(features, reference, width) for features in run.own_features.values()]
-    assert mine == pytest.approx(np.mean(expected), rel=1e-9)
+    # the mean over clients of roots, under the server's model of the last round (eq. 16)
+    features = [run.features(run.server, client.test.x) for client in run.data.clients.values()]
+    expected = [math.sqrt(by_loops(each, reference, width)) for each in features]
+    assert mine == pytest.approx(np.mean(expected), rel=1e-6)
+
+
+def test_rounds_that_were_analysed_have_their_own_discrepancy(finished: Finished) -> None:
+    """Of the clients of each round, which one client is here."""
+    run, centralized = finished("fedavg", analyses="michieli", rounds=3, clients_per_round=1), finished("centralized")
+    by_round = discrepancies(run, centralized, reference_of(centralized))
+    assert list(by_round) == [1, 2, 3]
+    assert [list(each) for each in by_round.values()] == [list(record.cohort) for record in run.directory.rounds]
+    reference = centralized.features(centralized.server, run.data.union_test().x)
+    model = load_checkpoint(round_model_file(run.directory.path, 1))[0]
+    ((name, value),) = by_round[1].items()
+    features = run.features(model, run.data.clients[name].test.x)
+    assert value == pytest.approx(math.sqrt(by_loops(features, reference, median_distance(reference))), rel=1e-6)
+
+
+def test_a_method_without_a_servers_model_has_none(finished: Finished) -> None:
+    with pytest.raises(AnalysisError, match="no global model in a run of local"):
+        discrepancy(finished("local"), finished("centralized"), None)
 
 
 def test_the_reference_must_be_centralized(finished: Finished) -> None:
     with pytest.raises(AnalysisError, match="is a run of fedavg; expected one of centralized"):
-        discrepancy(finished("local"), finished("fedavg"), None)
+        discrepancy(finished("fedprox"), finished("fedavg"), None)
 
 
 def test_runs_must_have_been_tested_on_the_same(finished: Finished, tmp_path: Path) -> None:

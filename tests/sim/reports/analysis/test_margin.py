@@ -55,3 +55,9 @@ def test_the_page_says_why_not_the_printed_formula(finished: Finished) -> None:
     assert section.values["clients"] > 0
     assert section.values["server"] > 0
     assert set(margin(finished("fedper")).values) == {"clients", "rounds"}
+
+
+def test_the_pages_last_round_of_centralized_training_is_the_recorded_one(finished: Finished) -> None:
+    """Everybody's examples count as one client's."""
+    section = margin(finished("centralized", analyses="michieli"))
+    assert section.values["rounds"]["2"] == pytest.approx(section.values["server"], rel=1e-4)

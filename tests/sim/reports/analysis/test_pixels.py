@@ -12,8 +12,8 @@ import torch
 
 from federation.aggregation.class_statistics import class_stats
 from federation.records import Batch, Output
+from sim import analyses as analyses_module
 from sim.errors import AnalysisError
-from sim.reports.analysis import finished as finished_module
 from sim.reports.analysis.analyse import analyse
 from sim.reports.analysis.discrepancy import discrepancy
 from sim.reports.analysis.finished import FinishedRun
@@ -27,15 +27,16 @@ pytestmark = pytest.mark.ci
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
-    return segmented("fedproto_margin", tmp_path_factory.mktemp("segmented") / "run")
+    return segmented("fedproto_margin", tmp_path_factory.mktemp("segmented") / "run", analyses="michieli")
 
 
 def test_the_whole_page_is_made(run: FinishedRun) -> None:
-    page = analyse(run, with_gradients=True)
+    page = analyse(run)
     found = json.loads((page.parent / "analysis.json").read_text())
     drawn = {path.name for path in page.parent.glob("*.png")}
     assert {"pixels_server.png", "pixels_clients.png", "features_server.png", "features_clients.png"} <= drawn
-    assert {"attention", "convergence", "aggregate_margin", "gradients"} <= found.keys()
+    assert {"attention", "convergence", "aggregate_margin", "analyses", "classes"} <= found.keys()
+    assert set(found["analyses"]) >= {"server_loss", "gradient_dissimilarity", "aggregate_margin"}
     assert list(found["missing"]) == ["tokens"]
     text = page.read_text()
     assert '<th scope="col">softmax entropy, server</th>' in text
@@ -89,7 +90,7 @@ def test_statistics_in_parts_are_those_at_once(run: FinishedRun, monkeypatch: py
         found = run.server(train.x)
     batch = Batch(train.x, train.y, torch.ones(len(train.y)))
     at_once = class_stats(run.task.labelled_features(Output(found.features, found.logits, {}), batch), 3)
-    monkeypatch.setattr(finished_module, "STATS_NUMBERS", 2 * 3 * 16 * 16)
+    monkeypatch.setattr(analyses_module, "STATS_NUMBERS", 2 * 3 * 16 * 16)
     assert len(list(run.outputs(run.server, train))) == 12
     for one, other in zip(run.stats(run.server, train), at_once, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-4)
@@ -113,11 +114,16 @@ def test_other_tasks_are_told_apart_in_words(finished: Finished) -> None:
 
 
 def test_methods_without_a_servers_model_show_their_clients(tmp_path: Path) -> None:
-    run = segmented("fedproto", tmp_path / "run", rounds=1)
-    assert set(pixels(run).figures) == {"clients"}
+    assert set(pixels(segmented("fedproto", tmp_path / "own", rounds=1)).figures) == {"clients"}
     pooled = segmented("centralized", tmp_path / "pooled", rounds=1)
     assert set(pixels(pooled).figures) == {"server"}
+
+
+def test_features_of_pixels_are_compared_in_the_last_round(run: FinishedRun, tmp_path: Path) -> None:
+    pooled = segmented("centralized", tmp_path / "pooled", rounds=1)
     found = discrepancy(run, pooled, None).values
+    (by_round,) = found["mmd"].values()
+    assert list(by_round) == [3], "large networks leave no model of each round"
     (own,) = found["clients"].values()
     assert own.keys() == set(run.clients), "of pixels' features"
     assert all(value > 0 for value in own.values())
