@@ -22,13 +22,15 @@ export async function outcomesOf(host, cases) {
     const stopped = await host.train({ ...job, budgetMs: 0 }, () => {}, going);
     const channels = { mean: new Float32Array(6), std: new Float32Array(6).fill(1) };
     const input = Object.entries(channels).map(([name, data]) => [`input/${name}`, { shape: [6], data }]);
-    const logits = await host.logits(program, { ...whole.personal, ...Object.fromEntries(input) }, examples.x);
+    const answers = (network) => host.logits(program, { ...network, ...Object.fromEntries(input) }, examples.x);
+    const [logits, shared] = [await answers(whole.personal), whole.shared && (await answers(whole.shared))];
     told.push({
       upload: base64(whole.upload),
       same: base64(resumed.upload) === base64(whole.upload),
       stopped: [stopped.steps, stopped.stepsAsked],
       ...{ loss: whole.loss, steps: whole.steps, before: whole.before, after: whole.after },
       logits: base64(logits),
+      shared: shared && base64(shared),
     });
   }
   return told;
