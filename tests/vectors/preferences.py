@@ -46,6 +46,7 @@ DEVICES = (
     Device("a class without held-out windows", lacking=1),
     Device("a class without held-out windows, and no reports", lacking=1, others=0),
     Device("a class that it never trained on", lacking=1, untrained=1),
+    Device("a class that it never trained on, but has held-out windows of", untrained=1),
     Device("two classes that it never trained on", classes=6, lacking=2, untrained=2, right=(1.0, 1.0, 0.8, 0.9)),
     Device("all are right: a tie", others=0, right=(1.0, 1.0, 1.0, 1.0)),
     Device("a gain that reaches the margin", margin=0.05),
@@ -66,7 +67,7 @@ def _preference(number: int, device: Device) -> dict[str, Any]:
     classes, windows = device.classes, device.windows
     y, session = random.integers(0, classes - device.lacking, windows), random.integers(0, device.sessions, windows)
     *qualities, shared = (random.random((4, windows)) < np.array(device.right)[:, None]).astype(int)
-    recall = float(np.mean([shared[y == label].mean() for label in np.unique(y)])) if windows else 0.0
+    recall = min((float(shared[y == label].mean()) for label in np.unique(y)), default=0.0)
     trained = np.arange(classes) < classes - device.untrained
     rows, candidates = [], {}
     for name, quality in zip(CANDIDATES, qualities, strict=True):

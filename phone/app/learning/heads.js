@@ -7,7 +7,7 @@
 
 import { GAINS } from "../protocol/messages.generated.js";
 import { signTest } from "./comparison.js";
-import { pairwiseSum, threeDecimals, withDecimals } from "./numbers.js";
+import { threeDecimals, withDecimals } from "./numbers.js";
 import { evidenceOf, expectedGains, likeliest, priorOf, reportOf } from "./preference.js";
 import { distanceFromAll, headScores, solve, solveMean } from "./ridge.js";
 import { ClassSoundness, METRIC } from "./soundness.js";
@@ -265,7 +265,7 @@ function choose(runs, held, { y, session }, { trained, others }) {
     const forgets = isShared(reference.model.head) && FORGETFUL.includes(head);
     return /** @type {const} */ ([run, { evidence, prior, forgets }]);
   });
-  const gains = expectedGains(new Map(candidates), trained, recallOf(reference));
+  const gains = expectedGains(new Map(candidates), trained, lowestRecall(reference));
   const best = likeliest(gains, ranked, reference);
   const isSurprise = ranked.some(({ soundness }) => (soundness.score ?? 0) > (best.soundness.score ?? 0));
   return { best, gains, why: sentence(best, [reference, ...ranked]) + (isSurprise ? `; ${EXPECTED}` : "") };
@@ -283,10 +283,10 @@ function priorAmong(others, head, classes) {
   return sums?.length === 3 + 2 * classes ? priorOf(sums, others?.own?.[name]) : null;
 }
 
-/** The mean over the classes with windows; 0 without any. @param {Run} run */
-function recallOf({ soundness: { matrix, rows } }) {
+/** The lowest recall of a class with windows; 0 without any. @param {Run} run */
+function lowestRecall({ soundness: { matrix, rows } }) {
   const recalls = rows.flatMap((count, code) => (count ? [matrix[code][code] / count] : []));
-  return recalls.length ? pairwiseSum(recalls) / recalls.length : 0;
+  return recalls.length ? Math.min(...recalls) : 0;
 }
 
 /** The score of the model that serves, and those of the others. @param {Run} best @param {Run[]} others */

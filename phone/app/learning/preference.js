@@ -66,7 +66,7 @@ export function priorOf(sums, own) {
 /**
  * Each candidate's expected gain over the shared model, without those of which nothing is known.
  * @template K @param {Map<K, Candidate>} candidates @param {readonly boolean[]} trained whether the phone trained on each
- * class (C) @param {number} recall the shared model's mean on the held-out windows @returns {Map<K, number>}
+ * class (C) @param {number} recall the shared model's lowest of a class on the held-out windows @returns {Map<K, number>}
  */
 export function expectedGains(candidates, trained, recall) {
   const weight = evidenceWeight([...candidates.values()]);
@@ -108,8 +108,8 @@ function expectedGain({ evidence, prior, forgets }, weight, trained, recall) {
   const seen = evidence && (prior ? weight * evidence.mean + (1 - weight) * prior.mean : evidence.mean);
   return mean(
     trained.map((isTrained, code) => {
-      if (forgets && !isTrained) return -recall;
-      return seen !== null && isKnown(evidence?.gain[code] ?? NaN) ? seen : (prior?.byClass[code] ?? 0);
+      if (seen !== null && isKnown(evidence?.gain[code] ?? NaN)) return seen;
+      return forgets && !isTrained ? -recall : (prior?.byClass[code] ?? 0);
     }),
   );
 }
