@@ -131,19 +131,26 @@ class Field(NamedTuple):
         if run.is_shared and evidence:  # an older one, of which no gain is expected
             return Rival(evidence, Prior(0.0, 0.0, np.zeros(len(evidence.gain))), forgets=False)
         prior = rules.priors.get(kind) if self.reference.is_shared else None
-        return Rival(evidence, prior, forgets=self.reference.is_shared and kind in FORGETFUL)
+        return Rival(
+            evidence, prior, forgets=self.reference.is_shared and kind in FORGETFUL and "head" not in run.model
+        )
 
     def sentence(self, best: ModelEvaluation) -> str:
         """Say the score of the model that serves, that of the shared one, and those of the others, in this order."""
         order = dict.fromkeys([best.key, self.reference.key, *(run.key for run in self.ranked)])
         runs = {run.key: run for run in self.ranked}
-        words = [f"{name_in_words(runs[key].model)}: {self._score(runs[key])}" for key in order]
+        words: dict[str, str] = {}  # by how each model is called
+        for run in (runs[key] for key in order):
+            name = name_in_words(run.model)
+            if name in words:  # an older one
+                name = f"{name} of {'version' if 'head' in run.model else 'round'} {run.model['round']}"
+            words[name] = f"{name}: {self._score(run)}"
         found = self.compared[best.key]
         windows = best.soundness.size
         if found and found.is_validated:
             windows = f"{len(found.quality)} windows of sessions that it wasn't trained on"
-        words[0] += f" on {windows}"
-        return sentence_case("; ".join(words))
+        first, *rest = words.values()
+        return sentence_case("; ".join([f"{first} on {windows}", *rest]))
 
     def _score(self, run: ModelEvaluation) -> str:
         found = self.compared[run.key]

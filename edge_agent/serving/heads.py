@@ -22,6 +22,7 @@ from edge_agent.machine.events import AdoptionOutcome
 from edge_agent.serving.choice import Choice, Rules, choose, compared_models
 from edge_agent.serving.model_registry import HEADS_IN_WORDS, NETWORK, Verdict, name_of
 from edge_agent.serving.model_runs import ExampleKind, Model, ModelEvaluation, Windows, run_again, run_model
+from edge_agent.serving.release_gate import judge_release
 from edge_agent.storage.files import sha256_of
 from edge_agent.training.job import HEADS, MODEL, ORIENTATION, PARITY
 from edge_agent.training.local_data import SplitWindows
@@ -79,7 +80,8 @@ def evaluate_heads(
         reason = f"no head of version {version} works: {'; '.join(failures)}"
         return Verdict(asked.round, asked.kind, "failed", reason, release=asked.release, against=against)
     now = run_again(present, windows, threads) if len(windows.holdout.windows) else None
-    choice = choose_head(heads, now, windows, rules, _is_far(folder / HEADS / ORIENTATION))
+    held = None if asked.release else now  # a released version's best head has a gate of its own
+    choice = choose_head(heads, held, windows, rules, _is_far(folder / HEADS / ORIENTATION))
     used = choice.run
     mine = next((head for head in heads if head.run is used), None)
     shown = mine or heads[0]
@@ -87,6 +89,9 @@ def evaluate_heads(
     answer: AdoptionOutcome = "adopted" if mine else "kept"
     if mine and (reason := used.soundness.failure_reason):
         answer, why = "failed", f"{why}; it does not work: {reason}"
+    elif mine and asked.release and now:
+        answer, gate = judge_release(used, now, windows, has_model=True)
+        why = "; ".join([gate, *failures])
     in_use = f" (in use: {name_of(present)})" if present and answer != "adopted" else ""
     told = "adopted" if answer == "adopted" else f"not adopted{in_use}"
     return Verdict(

@@ -1,7 +1,7 @@
 """The network that this device has from a federation that trains one: a further candidate beside the heads.
 
 Another agent of the same device takes part there, with a data folder of its own; its model in use is copied beside the
-heads of a job, and judged with them on the same windows. It wins by more than a standard error, or not at all.
+heads of a job, and compared with them on the same windows.
 """
 
 from __future__ import annotations

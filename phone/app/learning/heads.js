@@ -291,8 +291,11 @@ function lowestRecall({ soundness: { matrix, rows } }) {
 
 /** The score of the model that serves, and those of the others. @param {Run} best @param {Run[]} others */
 function sentence(best, others) {
+  const named = new Set();
   const [first, ...rest] = [...new Set([best, ...others])].map(({ model, soundness: { score } }) => {
-    const words = NAMES[model.head] ?? `the ${HEADS_IN_WORDS[model.head]}`;
+    let words = NAMES[model.head] ?? `the ${HEADS_IN_WORDS[model.head]}`;
+    if (named.has(words)) words += ` of ${model.head.endsWith("network") ? "round" : "version"} ${model.version}`;
+    named.add(words);
     return `${words}: ${score === null ? "no score" : `${withDecimals(100 * score, 0)} %`}`;
   });
   const all = [`${first} on ${best.soundness.size}`, ...rest].join("; ");

@@ -166,7 +166,7 @@ def test_the_present_model_is_measured_anew_whatever_was_noted_when_it_was_adopt
     now = described(candidate(tmp_path / "now", confuses=1)) | {"score": 1.0}
     verdict = judge(candidate(tmp_path / "new"), Evaluate(2, "train"), holdout(60), now)
     assert verdict.good
-    assert "100 % on 60 holdout windows of 3 classes; your own model: 56 %" in verdict.reason
+    assert "100 % on 60 holdout windows of 3 classes; your own model of round 1: 56 %" in verdict.reason
 
 
 def test_a_present_model_that_does_not_run_or_does_not_work_gives_way_to_one_that_does(tmp_path: Path) -> None:

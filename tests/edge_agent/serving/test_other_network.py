@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from edge_agent.machine.commands import Evaluate
-from edge_agent.serving import heads
+from edge_agent.serving import heads, model_runs
 from edge_agent.serving.choice import Rules
 from edge_agent.serving.heads import evaluate_heads
 from edge_agent.serving.model_registry import ModelRegistry, Verdict
@@ -69,10 +70,20 @@ def test_why_there_is_none_is_said_and_nothing_is_left(tmp_path: Path, exported:
         assert not (tmp_path / HEADS / "network").exists()
 
 
-def verdict_where(right: dict[str, list[int]], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Verdict:
-    """Judge heads and a network that are right on these of twelve windows, each in a stretch of its own."""
+def verdict_where(
+    right: dict[str, list[int]],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: Evaluate = Evaluate(3, "adopt", 0, None),
+    present: Model | None = None,
+    held: Collection[str] = (),
+) -> Verdict:
+    """Judge heads and a network that are right on these of twelve windows, each in a stretch of its own.
+
+    held: names of models that the device has already.
+    """
     many = windows(6, step_s=10.0)
-    for name in right:
+    for name in set(right) - set(held):
         for file, content in ((MODEL, name.encode()), (CHECKPOINT, b"weights"), (PARITY, b'{"round": 7}')):
             write_file(folder / HEADS / name / file, content)
 
@@ -82,8 +93,8 @@ def verdict_where(right: dict[str, list[int]], folder: Path, monkeypatch: pytest
         return ModelEvaluation(model, *DEFAULT_TASK().judge(y, answers, LABELS, "windows"))
 
     monkeypatch.setattr(heads, "run_model", run)
-    asked = Evaluate(3, "adopt", 0, None)
-    return evaluate_heads(folder, asked, SplitWindows(many, many), ExampleKind(), None, Rules(labels=LABELS))
+    monkeypatch.setattr(model_runs, "run_model", run)
+    return evaluate_heads(folder, asked, SplitWindows(many, many), ExampleKind(), present, Rules(labels=LABELS))
 
 
 MOST, ONE_MORE, ALL = [1] * 8 + [0] * 4, [1] * 9 + [0] * 3, [1] * 12
@@ -114,3 +125,16 @@ def test_it_serves_where_it_is_right_more_often_and_becomes_the_model_in_use(
             head = registry.newest_head()
             assert head
             assert head["head"] == "shared"
+
+
+def test_a_released_version_is_refused_only_where_its_best_head_is_worse_beyond_chance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    present = {"source": "global", "head": "shared", "round": 2, "sha256": "p", "path": str(tmp_path / "now" / MODEL)}
+    answers = {}
+    for name, wrong in (("a little", 2), ("much", 8)):
+        right = {"shared": [0] * wrong + [1] * (12 - wrong), "now": ALL}
+        folder = tmp_path / name
+        found = verdict_where(right, folder, monkeypatch, Evaluate(3, "adopt", 7, None), present, {"now"})
+        answers[name] = found.answer
+    assert answers == {"a little": "kept", "much": "refused"}
