@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +190,8 @@ def _build(
 ) -> WindowedDataset:
     labels, checks = reader.labels(options), SignalChecks(reader.declared_hz(options), reader.convention(options))
     if reader.windows is not None:
-        if settings != reader.settings:
+        # nothing is resampled that has the windows' rate, so no anti-alias filter is left out
+        if replace(settings, anti_alias=reader.settings.anti_alias) != reader.settings:
             raise SettingsError(f"{reader.name} is published as windows; its settings cannot be changed")
         windows = reader.read_windows(source, wanted, options)
         for client in windows.values():
