@@ -27,8 +27,9 @@ _PIPELINE = ("pipeline.anti_alias=downsampling",)
 _EPOCHS_200 = {"rounds": 40}
 _DEPARTURES = (
     "fedprox: μ is 0.01, as the paper says; the authors' code has 0.2",
-    "fedali: a prototype moves to the mean of its best tokens, as the paper says (model.alp_update=soft); what the "
-    "authors' code trains from scratch has hard single updates (model.alp_update=single)",
+    "fedali: a prototype moves to the mean of its best tokens, as section 3.1 says (model.alp_update=soft); appendix A "
+    "sums normalized tokens under the plan's entries (appendix), and what the authors' code trains from scratch has "
+    "hard single updates (single)",
     "fedali: the first round trains with β = 0 (beta_warmup_rounds), as in the authors' code; not in the paper",
     "fedali: a cluster that k-means empties keeps its centre; the authors' code drops it",
     "fedproto: classes are told by the head, as in the authors' code; the paper does not say",
