@@ -1,4 +1,4 @@
-"""S. Ek, K. Wang, F. Portet, P. Lalanda, J. Cao: FedAli, 2024, arXiv 2411.10595: tables 1 to 6, figure 3, appendix D.
+"""S. Ek, K. Wang, F. Portet, P. Lalanda, J. Cao: FedAli, 2024, arXiv 2411.10595: tables 1 to 6, figures 3 to 5.
 
 HART (HAR) or ViT tiny (CIFAR), with ALP layers for FedAli; Adam 1e-4, batches of 64, 5 local epochs, all clients, 80/20
 splits at random, which leak between overlapping windows. Local and centralized train for 200 epochs. FedProto is
@@ -73,6 +73,11 @@ _PRETRAINED = (
     "pretrained networks have the dropout of the others (0.3); the authors' code has 0.1 in their blocks, 0.5 before "
     "the last layer",
 )
+_CONVERGENCE = (
+    "each epoch is a round of the method local, with a fresh Adam; distances are those from epoch to epoch, the mean "
+    "over a block's prototypes and all 36 clients; the paper does not say whose prototypes it shows",
+    "no server sets the global prototypes, which stay as they were drawn; the paper does not say what they are",
+)
 _BETAS = (0.1, 0.2, 0.3, 0.4, 0.5)
 _MAX_PROTOTYPES = (1024, 2048, 4096)  # of the first block; each further one has half as many
 # by name: the table, and the options of the ALP layers; without any they are the paper's
@@ -144,6 +149,13 @@ def _overhead() -> Preset:
     return replace(preset, by_method=own)
 
 
+def _convergence() -> Preset:
+    about = "figure 5, appendix G: local prototypes over 200 epochs, drawn by `sim analyse`"
+    options = {"method": "local", "model": "hart_alp", "epochs": 1, "rounds": 200, "eval_every": 200}
+    preset = _har("hhar", 36, about, "hhar", **options)
+    return replace(preset, by_method={}, departures=_more(preset, *_CONVERGENCE))
+
+
 def _pretrained() -> Preset:
     about = "figure 3: pretrained as a masked autoencoder on five other data sets"
     preset = _har("hhar", 36, about, "hhar, and --init")
@@ -189,6 +201,7 @@ PRESETS = {
     **{f"ek2024-combined-{percent}-percent": _sampled(percent) for percent in (10, 20, 50)},
     **{f"ek2024-hhar-{name}": _variant(name, *variant) for name, variant in _VARIANTS.items()},
     "ek2024-hhar-overhead": _overhead(),
+    "ek2024-hhar-convergence": _convergence(),
     "ek2024-hhar-pretrained": _pretrained(),
     "ek2024-masked": _masked(
         "pretraining", 122, "ours: figure 3's pretraining as a federation of its subjects, without labels", "all five"

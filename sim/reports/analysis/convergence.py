@@ -1,4 +1,8 @@
-"""How far the server's prototypes move from round to round, per block, from the rounds' diagnostics."""
+"""How far prototypes move from round to round, per block, from the rounds' diagnostics.
+
+They are the server's, or where no server sets them, as in a `local` run of a network with ALP layers, the clients' own
+local prototypes: figure 5 and appendix G of Ek et al. 2024 (arXiv 2411.10595), with rounds of one epoch.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,8 @@ from sim.reports.page import CaptionedFigure, ReportSection
 from sim.reports.table import table_of
 
 TEXT = """How far prototypes went in each round, ‖p(t+1) − p(t)‖, relative to their mean length, so that blocks and runs
-compare. Prototypes that have converged move little; a curve that stays high says that they still follow the network."""
+compare. They are the server's, or where no server sets them the clients' own, averaged over clients. Prototypes that
+have converged move little. A curve that stays high says that they still follow the network."""
 CAPTION = "Mean (left) and largest (right) movement of a prototype in a round, in percent of the mean length."
 
 Curves = dict[str, list[tuple[int, Movement]]]
@@ -30,13 +35,22 @@ def convergence(run: FinishedRun) -> ReportSection:
         for block, moved in each.movement.items():
             curves.setdefault(block, []).append((number, moved))
     if not curves:
-        why = f"no prototypes on the server in a run of {run.method}"
-        raise AnalysisError(run.without_diagnostics if run.keeps_prototypes else why)
+        raise AnalysisError(_without_curves(run))
     last = {block: _relative(each[-1][1], "mean") for block, each in curves.items()}
     told = [(f"{block}, last round", f"{100 * value:.3g} % of the mean length") for block, value in last.items()]
     figures = {"rounds": CaptionedFigure(_figure(curves), CAPTION)}
-    values, title = {"last_relative": last}, "Convergence of prototypes"
+    means = {block: [[number, moved.mean] for number, moved in each] for block, each in curves.items()}
+    values, title = {"last_relative": last, "mean": means}, "Convergence of prototypes"
     return ReportSection("convergence", title, TEXT, values, figures, [table_of((), told)])
+
+
+def _without_curves(run: FinishedRun) -> str:
+    """Say why nothing was recorded."""
+    if not run.keeps_prototypes and not run.has_alp:
+        return f"no prototypes in a run of {run.method} with {run.directory.config.model_name}"
+    if len(run.directory.rounds) < 2 and not run.has_alp:
+        return "a movement needs two rounds; this run has one, in which its prototypes came into being"
+    return run.without_diagnostics
 
 
 def _relative(moved: Movement, which: str) -> float:

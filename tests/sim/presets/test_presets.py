@@ -161,6 +161,18 @@ def test_what_each_table_of_fedali_varies() -> None:
     assert settings_of("ek2024-hhar", method="fedproto").method["predict_by"] == "head"
 
 
+def test_figure_5_of_fedali_is_a_local_run_of_200_epochs() -> None:
+    settings = settings_of("ek2024-hhar-convergence")
+    assert (settings.method["name"], settings.model.name) == ("local", "hart_alp")
+    assert (settings.rounds.rounds, settings.training.epochs) == (200, 1)
+
+
+def test_eks_sensors_of_50_hz_are_not_low_passed() -> None:
+    for name, preset in PRESETS.items():
+        if preset.paper == "Ek et al. 2024" and not preset.options["data"].startswith("cifar"):
+            assert settings_of(name).data.pipeline == {"anti_alias": "downsampling"}, name
+
+
 def test_what_each_row_of_michielis_table_3_changes() -> None:
     def row(name: str) -> tuple[Any, ...]:
         settings = settings_of(f"michieli2021-mnist-{name}")
