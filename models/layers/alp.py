@@ -85,7 +85,9 @@ class AlpOptions:
         _check_choice("prototypes", self.prototypes, ("both", "local", "global"))
         _check_choice("inference", self.inference, ("plan", "row"))
         if self.update == "appendix" and self.match != "plan":
-            raise OptionError(f"update='appendix' sums tokens under the plan's entries; match={self.match!r} has no plan")
+            raise OptionError(
+                f"update='appendix' sums tokens under the plan's entries; match={self.match!r} has no plan"
+            )
         if self.epsilon <= 0 or self.iterations < 1:
             raise OptionError(f"ALP needs epsilon > 0 and iterations >= 1; got {self.epsilon}, {self.iterations}")
 

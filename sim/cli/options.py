@@ -23,7 +23,7 @@ from sim.data.partitions import partition_from_json, partition_to_json
 from sim.data.sources import check_target, get_source
 from sim.errors import SettingsError
 from sim.experiment import DEFAULTS, Experiment
-from sim.networks.initialization import initialization
+from sim.networks.initialization import check_windows, initialization
 from sim.networks.specs import chosen_networks, common_feature_dim
 from sim.run_options import OPTIONS, PLAN_OPTIONS, RunOptions
 
@@ -83,6 +83,8 @@ def build_experiment(
     sections["data"] = _normalization(networks, sections["data"])
     training = {"classes": len(labels), "feature_dim": common_feature_dim(networks, len(labels))}
     data = {key: value for key, value in extra["data"].items() if key in DataSpec.model_fields}
+    init, normalization = initialization(options["init"]), {**sections["data"], **data}["normalization"]
+    check_windows(init, source.input_spec(own, pipeline), normalization, preset)
     try:
         return Experiment.model_validate(
             dict(
@@ -100,7 +102,7 @@ def build_experiment(
                 dataset_options=own,
                 partition=_partition(options["partition"] or source.default_partition(own), extra["partition"]),
                 holdout=holdout(options["holdout"], extra["holdout"]),
-                init=initialization(options["init"]),
+                init=init,
                 preset=preset,
                 **{name: options[name] for name in OPTIONS.keys() - PLAN_OPTIONS.keys() - _READ_APART},
             )

@@ -45,7 +45,7 @@ def repartition(data: FederatedData, partition: Partition, seed: int, validation
         held = _validation(data, shares, pool, partition, seed)
         clients = {name: replace(client, validation=held.get(name)) for name, client in clients.items()}
     statistics = dict.fromkeys(shares, reduce(add, data.statistics.values()))
-    leaks = data.split_leaks or partition.test == "split"
+    leaks = data.split_leaks or (partition.test == "split" and partition.test_share > 0)
     return replace(data, clients=clients, statistics=statistics, split_leaks=leaks)
 
 

@@ -290,7 +290,14 @@ def test_row_inference_does_not_depend_on_the_batch_and_plan_inference_does() ->
 
 @pytest.mark.parametrize(
     "options",
-    [{"update": "hard"}, {"update": "appendix", "match": "cosine"}, {"match": "wasserstein"}, {"prototypes": "none"}, {"inference": "col"}, {"epsilon": 0.0}],
+    [
+        {"update": "hard"},
+        {"update": "appendix", "match": "cosine"},
+        {"match": "wasserstein"},
+        {"prototypes": "none"},
+        {"inference": "col"},
+        {"epsilon": 0.0},
+    ],
 )
 def test_wrong_options_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(OptionError, match=next(iter(options))):

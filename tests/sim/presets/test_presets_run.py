@@ -126,7 +126,7 @@ def finished(root: Path, folder: Path) -> Callable[[str, str, str], Path]:
 
     def start(name: str, method: str, model: str) -> list[object]:
         """Make the weights that a preset starts from, by the command that it prints."""
-        printed, before = PRESETS[name].pretraining_command(method, model), PRESETS[name].pretrained_by
+        printed, before = PRESETS[name].pretraining_command(name, method, model), PRESETS[name].pretrained_by
         if printed is None:
             return []
         if before is not None:
