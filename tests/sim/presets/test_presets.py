@@ -80,8 +80,19 @@ def test_presets_with_data_at_hand_run(name: str, gaitway_data: Path, cache: Pat
     smoke(name, gaitway_data, cache, tmp_path)
 
 
-def smoke(name: str, root: Path | None, cache: Path, out: Path) -> None:
-    settings = settings_of(name, scale=0.05, rounds=1, epochs=1, eval_every=1, generalization_examples=50)
+@pytest.mark.ci
+@pytest.mark.data
+def test_the_vit_of_cifar_10_runs_on_pictures_at_hand(gaitway_data: Path, cache: Path, tmp_path: Path) -> None:
+    """The paper's network at its full size, by a twentieth of the clients and pictures (lossy copies of CIFAR-10)."""
+    if not (gaitway_data / "cifar10_jpg").is_dir():
+        pytest.skip(f"no pictures of CIFAR-10: {gaitway_data / 'cifar10_jpg'} is not a folder")
+    smoke("ek2024-cifar10-20", gaitway_data, cache, tmp_path, data="cifar10_jpg")
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["model"], summary["data"], summary["method"]) == ("vit_tiny_alp", "cifar10_jpg", "fedali")
+
+
+def smoke(name: str, root: Path | None, cache: Path, out: Path, **given: Any) -> None:
+    settings = settings_of(name, scale=0.05, rounds=1, epochs=1, eval_every=1, generalization_examples=50, **given)
     if is_pretrained(name):
         settings = settings.model_copy(update={"init": initialization(pretrained(settings, out.with_suffix(".init")))})
     data = load_data(settings, root, cache, None)
