@@ -43,9 +43,9 @@ def split_client(
     """Split one client's windows.
 
     temporal: of each class the last `test_share` in time is tested (of two windows or more at least one), and every
-    window that overlaps a test window is dropped; with a share of 0 all windows are for training. random80: a seeded random `test_share`. kfold7_3: three of ten
-    stratified folds, contiguous in time within each class; fold 0 tests on the last three, fold n on those 3·n further,
-    counted in a circle. Raises SettingsError.
+    window that overlaps a test window is dropped. random80: a seeded random `test_share`. A share of 0 leaves every
+    window to train on. kfold7_3: three of ten stratified folds, contiguous in time within each class; fold 0 tests on
+    the last three, fold n on those 3·n further, counted in a circle. Raises SettingsError.
     """
     if kind not in KINDS:
         raise SettingsError(f"split {kind!r}; {did_you_mean(kind, KINDS)}")

@@ -2,8 +2,8 @@
 
 He et al., 'Masked Autoencoders Are Scalable Vision Learners', CVPR 2022, arXiv 2111.06377.
 On HART: Ek et al., FedAli, 2024, section 5 'Pretraining' and appendix E: Adam 3e-4, batch 128, 200 epochs. The paper
-masks 60 % of a window. Its authors' code floors 0.6 · 8 patches, so it hides 4 of 8 (50 %), and so does the default here:
-`masked=0.6` is what their published weights were trained with. `masked=0.625` hides 5 (62.5 %), the nearest to 60 %.
+masks 60 % of a window. Its authors' code floors 0.6 · 8 patches, so it hides 4 of 8 (50 %), and so does `masked=0.6`,
+the default: weights compare with those of their code. `masked=0.625` hides 5 (62.5 %), the nearest to 60 %.
 
 Differs from the authors' code: tokens keep the order of time, in the encoder and before the decoder (theirs come
 in random order, the masked ones last, so that LightConv and the last dense layer do not know what stood where);

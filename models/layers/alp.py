@@ -53,9 +53,9 @@ def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
 class AlpOptions:
     """What a layer is besides its size: β, γ, ε and Sinkhorn's iterations of the paper, and its ablations.
 
-    `update`: "soft" is section 3.1, "appendix" is appendix A, which needs the plan. With "single" each token moves the one local prototype with the largest entry in
-    its row towards itself; of several tokens of one prototype the last of the batch does, as in the authors' code on
-    a CPU, and a prototype that no token matches stays.
+    `update`: "soft" is section 3.1, "appendix" is appendix A, which needs the plan. With "single" each token moves the
+    one local prototype with the largest entry in its row towards itself; of several tokens of one prototype the last of
+    the batch does, as in the authors' code on a CPU, and a prototype that no token matches stays.
     `match`: "plan" is the paper; "cosine" and "euclidean" (its ablation) use exp(similarity/ε) without
     Sinkhorn, the similarity being the cosine, or minus the distance of the vectors as they are.
     `prototypes`: the paper's ablation, which its text does not define. "local", without global prototypes:

@@ -15,6 +15,7 @@ from federation.methods import method_from_json, method_to_json
 from federation.plan import DataSpec, ModelSpec, Plan
 from federation.tasks import task_from_json, task_to_json
 from gaitway.errors import first_problem
+from gaitway.input_spec import InputSpec
 from har_pipeline.description.model import read_description
 from har_pipeline.readers.described import NAME as DESCRIBED
 from models import MODELS
@@ -23,7 +24,7 @@ from sim.data.partitions import partition_from_json, partition_to_json
 from sim.data.sources import check_target, get_source
 from sim.errors import SettingsError
 from sim.experiment import DEFAULTS, Experiment
-from sim.networks.initialization import check_windows, initialization
+from sim.networks.initialization import Initialization, check_windows, initialization
 from sim.networks.specs import chosen_networks, common_feature_dim
 from sim.run_options import OPTIONS, PLAN_OPTIONS, RunOptions
 
@@ -83,8 +84,6 @@ def build_experiment(
     sections["data"] = _normalization(networks, sections["data"])
     training = {"classes": len(labels), "feature_dim": common_feature_dim(networks, len(labels))}
     data = {key: value for key, value in extra["data"].items() if key in DataSpec.model_fields}
-    init, normalization = initialization(options["init"]), {**sections["data"], **data}["normalization"]
-    check_windows(init, source.input_spec(own, pipeline), normalization, preset)
     try:
         return Experiment.model_validate(
             dict(
@@ -102,13 +101,24 @@ def build_experiment(
                 dataset_options=own,
                 partition=_partition(options["partition"] or source.default_partition(own), extra["partition"]),
                 holdout=holdout(options["holdout"], extra["holdout"]),
-                init=init,
+                init=_initialization(
+                    options["init"], source.input_spec(own, pipeline), {**sections["data"], **data}, preset
+                ),
                 preset=preset,
                 **{name: options[name] for name in OPTIONS.keys() - PLAN_OPTIONS.keys() - _READ_APART},
             )
         )
     except ValidationError as error:
         raise SettingsError(first_problem(error, input_shown=True)) from error
+
+
+def _initialization(
+    path: Path | None, spec: InputSpec, data: Mapping[str, Any], preset: str | None
+) -> Initialization | None:
+    """Return the weights to start from, which were trained on such windows as the run's."""
+    init = initialization(path)
+    check_windows(init, spec, data["normalization"], preset)
+    return init
 
 
 def _sections(

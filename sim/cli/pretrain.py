@@ -44,7 +44,8 @@ def pretrain(
             "--for",
             metavar="PRESET",
             help="The preset that will start from these weights: windows are normalized, resampled and filtered as its "
-            "own, the network has its options, and --data is what it names. `sim run --init` refuses other windows.",
+            "own, the network has its options, and --data is what it names. `sim run --init` refuses other windows. By "
+            "default they are as those of a run without a preset.",
         ),
     ] = None,
     data: Annotated[

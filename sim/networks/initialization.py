@@ -70,9 +70,9 @@ def check_windows(init: Initialization | None, own: InputSpec, normalization: st
         came, expected = (", ".join(f"{name}={part[name]}" for name in differing) for part in (theirs, ours))
         words = " ".join(_assignment(name, theirs[name]) for name in differing)
         raise SettingsError(
-            f"--init {init.path} was trained on windows with {came}; expected this run's, {expected}, as a network "
-            "takes windows that are made otherwise for other movements. Pretrain for this run (python -m sim pretrain "
-            f"--for {preset or 'PRESET'} --data-root FOLDER --out FILE), or give the run the file's windows: {words}"
+            f"--init {init.path} was trained on windows with {came}; expected this run's, {expected}, because a "
+            "network misreads windows that were made differently. Pretrain for this run (python -m sim pretrain --for "
+            f"{preset or 'PRESET'} --data-root FOLDER --out FILE), or give the run the file's windows: {words}"
         )
 
 

@@ -68,8 +68,8 @@ _CIFAR_DEPARTURES = (
 )
 _PRETRAINING_NOTE = "the pretraining is a federation; the paper pretrains in one place"
 _MASKED = (
-    "pretraining hides 4 of a window's 8 patches, 50 %: the authors' code floors the paper's 60 %, and their published "
-    "weights are of that; --set task.masked=0.625 hides 5, 62.5 %",
+    "pretraining hides 4 of a window's 8 patches, 50 %, as the authors' code does, which floors the paper's 60 %; "
+    "--set task.masked=0.625 hides 5, 62.5 %",
     "the five sets have 160 clients, one for each user and place, or 133 with --clients-by user; the paper counts 122 "
     "subjects. Windows without an activity are left out; the paper does not say",
 )
