@@ -81,9 +81,9 @@ def build_experiment(
         task.name,
     )
     sections = _sections(base, options, extra)
-    sections["data"] = _normalization(networks, sections["data"])
+    planned = {key: value for key, value in extra["data"].items() if key in DataSpec.model_fields}
+    data = {**_normalization(networks, sections["data"]), **planned}
     training = {"classes": len(labels), "feature_dim": common_feature_dim(networks, len(labels))}
-    data = {key: value for key, value in extra["data"].items() if key in DataSpec.model_fields}
     try:
         return Experiment.model_validate(
             dict(
@@ -96,14 +96,12 @@ def build_experiment(
                 rounds={**sections["rounds"], **extra["rounds"]},
                 secure={**sections["secure"], **extra["secure"]},
                 rollout={**base.get("rollout", {}), **extra["rollout"]},
-                data={**sections["data"], **data, "pipeline": pipeline},
+                data={**data, "pipeline": pipeline},
                 dataset=options["data"],
                 dataset_options=own,
                 partition=_partition(options["partition"] or source.default_partition(own), extra["partition"]),
                 holdout=holdout(options["holdout"], extra["holdout"]),
-                init=_initialization(
-                    options["init"], source.input_spec(own, pipeline), {**sections["data"], **data}, preset
-                ),
+                init=_initialization(options["init"], source.input_spec(own, pipeline), data, preset),
                 preset=preset,
                 **{name: options[name] for name in OPTIONS.keys() - PLAN_OPTIONS.keys() - _READ_APART},
             )
