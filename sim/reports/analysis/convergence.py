@@ -35,7 +35,7 @@ def convergence(run: FinishedRun) -> ReportSection:
         for block, moved in each.movement.items():
             curves.setdefault(block, []).append((number, moved))
     if not curves:
-        raise AnalysisError(_without_curves(run))
+        raise AnalysisError(_missing(run))
     last = {block: _relative(each[-1][1], "mean") for block, each in curves.items()}
     told = [(f"{block}, last round", f"{100 * value:.3g} % of the mean length") for block, value in last.items()]
     figures = {"rounds": CaptionedFigure(_figure(curves), CAPTION)}
@@ -44,13 +44,14 @@ def convergence(run: FinishedRun) -> ReportSection:
     return ReportSection("convergence", title, TEXT, values, figures, [table_of((), told)])
 
 
-def _without_curves(run: FinishedRun) -> str:
-    """Say why nothing was recorded."""
+def _missing(run: FinishedRun) -> str:
+    """Say why no round has recorded a movement."""
     if not run.keeps_prototypes and not run.has_alp:
         return f"no prototypes in a run of {run.method} with {run.directory.config.model_name}"
-    if len(run.directory.rounds) < 2 and not run.has_alp:
-        return "a movement needs two rounds; this run has one, in which its prototypes came into being"
-    return run.without_diagnostics
+    if not run.diagnostics:
+        return run.without_diagnostics
+    count = len(run.diagnostics)
+    return f"prototypes move from one round to the next, and this run has {count} round{'s' * (count > 1)}; run more"
 
 
 def _relative(moved: Movement, which: str) -> float:

@@ -11,17 +11,13 @@ import torch
 from typer.testing import CliRunner
 
 from sim.cli.app import app
-from sim.data.federated_data import FederatedData
 from sim.errors import AnalysisError
 from sim.reports.analysis.analyse import analyse, write_page
 from sim.reports.analysis.finished import FinishedRun, open_run
 from sim.reports.analysis.tokens import alp_layers, watched
-from sim.results.run_directory import RunDirectory
 from sim.run import build_simulation
-from sim.run import run as execute
 from tests.sim.example_run import write_run
 from tests.sim.reports.analysis.conftest import Finished
-from tests.sim.small_runs import settings_for
 
 pytestmark = pytest.mark.ci
 
@@ -97,13 +93,6 @@ def test_a_local_run_shows_how_its_clients_prototypes_converge(finished: Finishe
         before = after
     assert found["mean"] == {"alp": means}
     assert len(means) == 2
-
-
-def test_after_one_round_no_older_version_is_blamed(data: FederatedData, tmp_path: Path) -> None:
-    settings = settings_for("fedproto", model="har_cnn", rounds=1)
-    execute(settings, data, tmp_path)
-    missing = analysed(FinishedRun(RunDirectory(tmp_path), settings, data))["missing"]
-    assert missing["convergence"].startswith("a movement needs two rounds; this run has one")
 
 
 def test_reopened_models_give_the_runs_scores(reopened: FinishedRun) -> None:
