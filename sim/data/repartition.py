@@ -81,7 +81,7 @@ def _pooled(data: FederatedData) -> tuple[Pool, Examples]:
     sizes = [len(part.y) for part in parts]
     train = np.repeat(np.tile([True, False], len(data.clients)), sizes)
     owner = np.repeat(np.repeat(list(data.clients), 2), sizes)
-    return Pool(_pooled_classes(data), len(data.labels), train, owner), joined(parts)
+    return Pool(_pooled_classes(data), len(data.partition_labels), train, owner), joined(parts)
 
 
 def _pooled_classes(data: FederatedData) -> np.ndarray:

@@ -71,7 +71,7 @@ _MASKED = (
     "pretraining hides 4 of a window's 8 patches, 50 %, as the authors' code does, which floors the paper's 60 %; "
     "--set task.masked=0.625 hides 5, 62.5 %",
     "the five sets have 160 clients, one for each user and place, or 133 with --clients-by user; the paper counts 122 "
-    "subjects. Windows without an activity are left out; the paper does not say",
+    "subjects. Windows without an activity are left out unless pipeline.keep_unlabelled=true; the paper does not say",
 )
 _PRETRAINED = (
     "an epoch of `sim pretrain` is a round with a fresh Adam, after which the global prototypes are the local ones; "

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -20,6 +21,9 @@ from har_pipeline import PipelineSettings, prepare
 from models.checkpoint import load_checkpoint, save_checkpoint
 from sim.cli.app import app
 from sim.cli.options import describe
+from sim.data.partitions.equal import Equal
+from sim.data.repartition import repartition
+from sim.data.sources.recordings import federated_data
 from sim.errors import SettingsError
 from sim.presets import with_defaults
 from sim.results.run_directory import RunDirectory
@@ -90,6 +94,27 @@ def test_every_window_is_pretrained_on(model: str, cache: Path, tmp_path: Path) 
     assert sum(client["train"] for client in clients.values()) == windows
     assert sum(client["test"] + client["validation"] for client in clients.values()) == 0
     assert sum(record["steps"].values()) == -(-windows // 32)
+
+
+@pytest.mark.parametrize("clients", [2, 1])
+def test_windows_without_an_activity_count_where_they_are_kept(clients: int, tmp_path: Path) -> None:
+    """A third of these; they were dealt as class −1, at which counting stopped."""
+    dataset = prepare("synthetic", None, options={"subjects": 2, "phones": 1, "places": 1, "minutes": 3})
+    partly = {name: replace(each, y=np.where(np.arange(len(each)) % 3, each.y, -1)) for name, each in
+              dataset.clients.items()}  # fmt: skip
+    every = ["data.test_share=0", *HART, *DECODER]
+    settings = settings_for("fedavg", task="masked_reconstruction", model="hart", rounds=1, set=every,
+                            validation_share=0.0)  # fmt: skip
+    data = federated_data(replace(dataset, clients=partly), settings)
+    if clients == 1:
+        data = repartition(data, Equal(clients=1, test="split", test_share=0), 0)
+    run(settings, data, tmp_path / "run")
+    trained = [
+        client["train_per_class"] for client in json.loads((tmp_path / "run" / "clients.json").read_text()).values()
+    ]
+    assert len(trained) == clients
+    assert sum(map(sum, trained)) == sum(len(each) for each in partly.values())
+    assert sum(each[-1] for each in trained) == sum(int((each.y < 0).sum()) for each in partly.values()) > 80
 
 
 @pytest.mark.parametrize(
