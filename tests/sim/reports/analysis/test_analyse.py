@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from sim.cli.app import app
 from sim.errors import AnalysisError
 from sim.reports.analysis.analyse import analyse, write_page
+from sim.reports.analysis.convergence import convergence
 from sim.reports.analysis.finished import FinishedRun, open_run
 from sim.reports.analysis.tokens import alp_layers, watched
 from sim.run import build_simulation
@@ -93,6 +94,10 @@ def test_a_local_run_shows_how_its_clients_prototypes_converge(finished: Finishe
         before = after
     assert found["mean"] == {"alp": means}
     assert len(means) == 2
+    for axes in convergence(run).figures["rounds"].figure.axes:
+        (line,) = axes.get_lines()
+        bottom, top = axes.get_ylim()
+        assert bottom == 0 < min(line.get_ydata()) <= max(line.get_ydata()) <= top, "what is drawn can be seen"
 
 
 def test_reopened_models_give_the_runs_scores(reopened: FinishedRun) -> None:
