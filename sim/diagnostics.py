@@ -107,7 +107,7 @@ def with_local_movement(found: dict[str, Any], clients: Sequence[Mapping[str, Mo
         for name, moved in each.items():
             blocks.setdefault(name, []).append(moved)
     means = {name: _mean_movement(moves).model_dump(mode="json") for name, moves in blocks.items()}
-    return {**found, "movement": {**_rounded(means), **found.get("movement", {})}} if means else found
+    return {**found, "movement": {**rounded(means), **found.get("movement", {})}} if means else found
 
 
 def _mean_movement(moves: Sequence[Movement]) -> Movement:

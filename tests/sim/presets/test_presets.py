@@ -16,7 +16,7 @@ from federation.tasks import task_from_json
 from gaitway.input_spec import InputSpec
 from models.checkpoint import CheckpointInfo, save_checkpoint
 from sim.cli.app import app
-from sim.cli.options import build_experiment, dataset_options
+from sim.cli.options import assignments, build_experiment, dataset_options
 from sim.data.sources import get_source
 from sim.errors import SettingsError
 from sim.experiment import Experiment
