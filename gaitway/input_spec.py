@@ -34,21 +34,35 @@ class InputSpecError(GaitwayError):
     """The fields of an `InputSpec` do not fit each other, or are no such fields."""
 
 
+AntiAlias = Literal["always", "downsampling"]
+"""Which sensors are low-passed: those of 0.9 of the windows' rate or more, or those that are faster than it."""
+SLOWER: Mapping[AntiAlias, str] = {
+    "always": "below 0.9 of rate_hz: least-squares interpolation, up to 0.42 of the sensor's own rate",
+    "downsampling": "below 1.1 of rate_hz: least-squares interpolation, up to 0.42 of the sensor's own rate",
+}
+"""Which sensors are interpolated instead, in words, for each `anti_alias`."""
+
+
 @dataclass(frozen=True)
 class LowPass:
     """The filter between a sensor's samples, at any rate, and those of a window (`har_pipeline.streaming.resample`).
 
     Its kernel is a sinc of `cutoff_hz` under a Kaiser window of `kaiser_beta` that reaches `half_width_s` to either
-    side, which is also its delay. A gap of more than `max_gap_s` between samples ends a stretch. Sensors that are
-    slower than the windows' rate are interpolated instead, as `slower` says.
+    side, which is also its delay. A gap of more than `max_gap_s` between samples ends a stretch. Sensors that
+    `anti_alias` leaves out are interpolated instead, as `slower` says.
     """
 
     name: str = "low-pass, windowed sinc"
-    slower: str = "below 0.9 of rate_hz: least-squares interpolation, up to 0.42 of the sensor's own rate"
+    slower: str = SLOWER["always"]
     cutoff_hz: float = 22.0
     half_width_s: float = 0.13
     kaiser_beta: float = 5.65
     max_gap_s: float = 0.1
+    anti_alias: AntiAlias = "always"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields, for JSON; `anti_alias` only where it isn't "always", as in files of earlier versions."""
+        return {name: value for name, value in asdict(self).items() if (name, value) != ("anti_alias", "always")}
 
     def describe(self) -> str:
         """Return what it is called, for people."""
@@ -169,7 +183,8 @@ class InputSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields, for JSON; only images have a `fit`, so other files are those of earlier versions."""
-        return {name: value for name, value in asdict(self).items() if name != "fit" or value is not None}
+        values = {name: value for name, value in asdict(self).items() if name != "fit" or value is not None}
+        return values if self.filter is None else {**values, "filter": self.filter.to_json()}
 
     @classmethod
     def from_json(cls, values: object) -> InputSpec:
@@ -185,7 +200,7 @@ class InputSpec:
         if given["filter"] is not None:
             said = given["filter"]
             parts = {field.name for field in fields(LowPass)}
-            _require(isinstance(said, Mapping) and set(said) == parts, "filter", said)
+            _require(isinstance(said, Mapping) and set(said) | {"anti_alias"} == parts, "filter", said)
             given["filter"] = LowPass(**said)
         spec = cls(**given)
         spec.check()
@@ -200,7 +215,7 @@ def _masked(mean: Sequence[float], std: Sequence[float]) -> tuple[str, ...]:
 def _describes_filter(low_pass: LowPass) -> bool:
     numbers = low_pass.cutoff_hz, low_pass.half_width_s, low_pass.kaiser_beta, low_pass.max_gap_s
     usable = all(isinstance(number, (int, float)) and isfinite(number) and number > 0 for number in numbers)
-    named = (low_pass.name, low_pass.slower) == (LowPass.name, LowPass.slower)
+    named = (low_pass.name, low_pass.slower) == (LowPass.name, SLOWER.get(low_pass.anti_alias))
     return named and usable and low_pass.max_gap_s < low_pass.half_width_s
 
 

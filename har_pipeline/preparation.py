@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +190,9 @@ def _build(
 ) -> WindowedDataset:
     labels, checks = reader.labels(options), SignalChecks(reader.declared_hz(options), reader.convention(options))
     if reader.windows is not None:
-        if settings != reader.settings:
+        # these windows have the grid's rate, so no filter is left out, and each has its activity
+        ours = {name: getattr(reader.settings, name) for name in ("anti_alias", "keep_unlabelled")}
+        if replace(settings, **ours) != reader.settings:
             raise SettingsError(f"{reader.name} is published as windows; its settings cannot be changed")
         windows = reader.read_windows(source, wanted, options)
         for client in windows.values():

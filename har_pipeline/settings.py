@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from gaitway.errors import did_you_mean
-from gaitway.input_spec import InputSpec, LowPass
+from gaitway.input_spec import SLOWER, AntiAlias, InputSpec, LowPass
 from har_pipeline.errors import SettingsError
 
 
@@ -18,7 +18,8 @@ class PipelineSettings:
     The anti-alias kernel is a sinc of `cutoff_hz` under a Kaiser window of `kaiser_beta` (about 60 dB) that reaches
     `half_width_s` to either side: flat to 15 Hz, in the stop band from 29 Hz, and a delay of `half_width_s`. A sensor
     slower than 0.9 × `rate_hz` is interpolated instead in 0.42 × its own rate, with a delay of 9 of its steps, and
-    bridges gaps of five of them where that is more than `max_gap_s`.
+    bridges gaps of five of them where that is more than `max_gap_s`. `anti_alias="downsampling"` low-passes only where
+    the rate falls: sensors below 1.1 × `rate_hz` are interpolated, so that one of 50 Hz keeps tones up to 20 Hz.
     `reorder_s` is how late a sample may come and still be sorted in; `late` says what happens to later ones.
     `max_lag_s` bounds how far one sensor may run ahead of the other, hence the memory.
     """
@@ -31,6 +32,7 @@ class PipelineSettings:
     cutoff_hz: float = LowPass.cutoff_hz
     half_width_s: float = LowPass.half_width_s
     kaiser_beta: float = LowPass.kaiser_beta
+    anti_alias: AntiAlias = LowPass.anti_alias
     reorder_s: float = 0.1
     late: Literal["refuse", "drop"] = "refuse"
     keep_unlabelled: bool = False
@@ -46,6 +48,8 @@ class PipelineSettings:
             raise SettingsError(f"label_share is {self.label_share}; it is a share between 0 and 1")
         if self.reorder_s < 0:
             raise SettingsError(f"reorder_s is {self.reorder_s}; it must not be negative")
+        if self.anti_alias not in SLOWER:
+            raise SettingsError(f"anti_alias is {self.anti_alias!r}; expected 'always' or 'downsampling'")
         if self.late not in ("refuse", "drop"):
             raise SettingsError(f"late is {self.late!r}; expected 'refuse' or 'drop'")
         # Inside a gap the kernel must still reach a sample on either side.
@@ -67,6 +71,8 @@ class PipelineSettings:
             half_width_s=self.half_width_s,
             kaiser_beta=self.kaiser_beta,
             max_gap_s=self.max_gap_s,
+            anti_alias=self.anti_alias,
+            slower=SLOWER[self.anti_alias],
         )
         return InputSpec.windows(
             mean, std, window=self.window, rate_hz=self.rate_hz, stride=self.stride, low_pass=low_pass
@@ -85,6 +91,7 @@ class PipelineSettings:
             cutoff_hz=spec.filter.cutoff_hz,
             half_width_s=spec.filter.half_width_s,
             kaiser_beta=spec.filter.kaiser_beta,
+            anti_alias=spec.filter.anti_alias,
         )
 
     def to_json(self) -> dict[str, Any]:

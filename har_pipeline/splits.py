@@ -43,14 +43,16 @@ def split_client(
     """Split one client's windows.
 
     temporal: of each class the last `test_share` in time is tested (of two windows or more at least one), and every
-    window that overlaps a test window is dropped. random80: a seeded random `test_share`. kfold7_3: three of ten
-    stratified folds, contiguous in time within each class; fold 0 tests on the last three, fold n on those 3·n further,
-    counted in a circle. Raises SettingsError.
+    window that overlaps a test window is dropped. random80: a seeded random `test_share`. A share of 0 leaves every
+    window to train on. kfold7_3: three of ten stratified folds, contiguous in time within each class; fold 0 tests on
+    the last three, fold n on those 3·n further, counted in a circle. Raises SettingsError.
     """
     if kind not in KINDS:
         raise SettingsError(f"split {kind!r}; {did_you_mean(kind, KINDS)}")
-    if not 0 < test_share < 1:
-        raise SettingsError(f"test_share is {test_share}; it must lie between 0 and 1")
+    if not 0 <= test_share < 1:
+        raise SettingsError(f"test_share is {test_share}; expected 0 (no test windows) or more, and less than 1")
+    if not test_share and kind != "kfold7_3":
+        return Split(np.arange(len(windows)), np.arange(0), leaks=False)
     if kind == "temporal":
         return _temporal(windows, test_share, settings.window_s)
     if kind == "random80":

@@ -43,6 +43,8 @@ class CheckpointInfo:
     task: dict[str, Any] = field(default_factory=lambda: {"name": DEFAULT_TASK.name})
     fresh_head: bool = False
     """Whether nobody has trained the head: of an encoder that was pretrained without labels."""
+    normalization: str = ""
+    """Whose statistics the windows were normalized with, as a plan says it; empty where a file does not tell."""
 
     @property
     def classes(self) -> int:
@@ -51,8 +53,9 @@ class CheckpointInfo:
     def to_json(self) -> str:
         """Return the metadata's JSON."""
         values = {"schema": SCHEMA, "classes": self.classes} | asdict(self) | {"input": self.input.to_json()}
-        if not self.fresh_head:  # as all files were before there were others
-            del values["fresh_head"]
+        for later in ("fresh_head", "normalization"):  # as all files were before there were others
+            if not values[later]:
+                del values[later]
         return json.dumps(values)
 
     @classmethod
@@ -106,6 +109,16 @@ def load_checkpoint(path: Path | str) -> tuple[Model, CheckpointInfo]:
     _check_state(module.state_dict(), tensors, path)
     module.load_state_dict(tensors, assign=True)
     return module.eval(), info
+
+
+def read_info(path: Path) -> CheckpointInfo | None:
+    """Return what a file says of itself, without its tensors; None for one that Gaitway did not write."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            text = (file.metadata() or {}).get(_KEY)
+    except (SafetensorError, OSError):
+        return None
+    return None if text is None else CheckpointInfo.from_json(text)
 
 
 def check_size(path: Path) -> None:
@@ -175,7 +188,7 @@ def _check_fields(values: dict[str, Any]) -> None:
         raise CheckpointError(f"metadata {_KEY!r}: missing or unknown: {', '.join(wrong)}")
     kinds: dict[str, type] = {
         "labels": list, "input": dict, "options": dict, "scores": dict, "task": dict, "model": str, "round": int,
-        "fresh_head": bool,
+        "fresh_head": bool, "normalization": str,
     }  # fmt: skip
     for name, kind in kinds.items():
         if name in values and not isinstance(values[name], kind):

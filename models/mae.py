@@ -1,7 +1,9 @@
 """Masked autoencoding of windows: HART, with or without ALP layers, learns to restore what it does not see.
 
 He et al., 'Masked Autoencoders Are Scalable Vision Learners', CVPR 2022, arXiv 2111.06377.
-On HART: Ek et al., FedAli, 2024, section 5 'Pretraining' and appendix E: 60 % masked, Adam 3e-4, batch 128, 200 epochs.
+On HART: Ek et al., FedAli, 2024, section 5 'Pretraining' and appendix E: Adam 3e-4, batch 128, 200 epochs. The paper
+masks 60 % of a window. Its authors' code floors 0.6 · 8 patches, so it hides 4 of 8 (50 %), and so does `masked=0.6`,
+the default: weights compare with those of their code. `masked=0.625` hides 5 (62.5 %), the nearest to 60 %.
 
 Differs from the authors' code: tokens keep the order of time, in the encoder and before the decoder (theirs come
 in random order, the masked ones last, so that LightConv and the last dense layer do not know what stood where);
@@ -62,6 +64,7 @@ class Decoder(nn.Module):
 class MaskedAutoencoder(nn.Module):
     """`encoder` sees the patches that are not masked; `head`, four HART blocks and a dense layer, restores the window.
 
+    ⌊`masked` · 8⌋ of a window's 8 patches are masked: 4 for 0.6, 5 for 0.625.
     It takes the encoder over, whose own head goes. In training each step masks other patches, by the buffer
     `noise_state` and an example's place in the batch, as dropout does; in evaluation a window's mask is a function of
     the window alone, so that it is the same in any batch, round and run.
@@ -82,7 +85,10 @@ class MaskedAutoencoder(nn.Module):
         super().__init__()
         self.visible = TOKENS - int(masked * TOKENS)
         if not 0 < self.visible < TOKENS or not kernels:
-            raise OptionError(f"masked={masked}, kernels={list(kernels)}: expected 1 to 7 of 8 patches, and a kernel")
+            hidden = f"hides {TOKENS - self.visible} of {TOKENS} patches"
+            raise OptionError(
+                f"masked={masked} {hidden}, kernels={list(kernels)}: expected 1 to 7 patches, and a kernel"
+            )
         self.encoder, self.feature_dim = encoder, encoder.feature_dim
         encoder.head = nn.Identity()
         self.head = Decoder(encoder.feature_dim, kernels, heads, mlp, dropout)

@@ -1,7 +1,9 @@
 """What a round did to the server's state, as one small JSON object in the round's line of `rounds.jsonl`.
 
 The simulation calls `diagnose` once a round with the state before and after it and the updates that it took. Nothing is
-computed here that a method computes: it says itself how much each client weighed (`Method.client_weights`).
+computed here that a method computes: it says itself how much each client weighed (`Method.client_weights`). Where no
+server sets the prototypes of ALP layers, as in `local`, `local_movement` says how far each client's own ones went (Ek
+et al. 2024, figure 5 and appendix G).
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from torch import Tensor
 
 from federation.aggregation.prototypes import min_max_normalized
 from federation.method import Method, Weights
-from federation.records import Tree, Update
+from federation.methods.fedali import LOCAL
+from federation.records import Tensors, Tree, Update
 from sim.results.records import Record
 
 CLASSES = "classes"
@@ -27,7 +30,7 @@ MAX_WEIGHTS = 4096
 
 
 class Movement(Record):
-    """How far a set of prototypes went in one round: ‖p(t+1) − p(t)‖ over prototypes, beside the mean of ‖p(t+1)‖."""
+    """How far a set of prototypes went in one round: ‖p(t+1) − p(t)‖ over prototypes, and the mean of ‖p(t+1)‖."""
 
     mean: float
     largest: float
@@ -88,15 +91,43 @@ def prototype_sets(state: Tree) -> dict[str, Prototypes]:
     return {block: Prototypes(value, torch.ones(len(value), dtype=torch.bool)) for block, value in blocks.items()}
 
 
+def local_movement(before: Tensors, after: Tensors) -> dict[str, Movement]:
+    """Return how far one client's local prototypes went, by ALP layer, from its buffers; {} for a model without any."""
+    return {
+        name.removesuffix(LOCAL).rstrip(".") or "alp": _movement(before[name], value)
+        for name, value in after.items()
+        if name.endswith(LOCAL)
+    }
+
+
+def with_local_movement(found: dict[str, Any], clients: Sequence[Mapping[str, Movement]]) -> dict[str, Any]:
+    """Add to a round's diagnostics the movement of local prototypes, the mean over clients."""
+    blocks: dict[str, list[Movement]] = {}
+    for each in clients:
+        for name, moved in each.items():
+            blocks.setdefault(name, []).append(moved)
+    means = {name: _mean_movement(moves).model_dump(mode="json") for name, moves in blocks.items()}
+    return {**found, "movement": {**rounded(means), **found.get("movement", {})}} if means else found
+
+
+def _mean_movement(moves: Sequence[Movement]) -> Movement:
+    mean, length = (sum(getattr(each, name) for each in moves) / len(moves) for name in ("mean", "length"))
+    return Movement(mean=mean, largest=max(each.largest for each in moves), length=length)
+
+
+def _movement(before: Tensor, after: Tensor) -> Movement:
+    distance = (after.double() - before.to(after.device).double()).norm(dim=-1)
+    length = after.double().norm(dim=-1).mean()
+    return Movement(mean=float(distance.mean()), largest=float(distance.max()), length=float(length))
+
+
 def _movements(before: dict[str, Prototypes], after: dict[str, Prototypes]) -> dict[str, Movement]:
     """Leave out prototypes that the round brought into being: they came from nowhere."""
     moved = {}
     for name, (vectors, known) in after.items():
         both = known.cpu() & before[name].known.cpu()
         if both.any():
-            distance = (vectors[both].double() - before[name].vectors[both].double()).norm(dim=-1)
-            length = vectors[both].double().norm(dim=-1).mean()
-            moved[name] = Movement(mean=float(distance.mean()), largest=float(distance.max()), length=float(length))
+            moved[name] = _movement(before[name].vectors[both], vectors[both])
     return moved
 
 

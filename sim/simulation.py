@@ -34,6 +34,7 @@ from sim.client_store.lazy import LazyMapping, LazySequence
 from sim.cohort import RoundCohort, draw_cohort
 from sim.collection import RoundServer
 from sim.data.federated_data import FederatedData
+from sim.diagnostics import Movement, local_movement, with_local_movement
 from sim.engines import ClientJob, Engine
 from sim.engines.fork_map import batched
 from sim.errors import RunDirectoryError
@@ -74,6 +75,7 @@ class Simulation:
     seconds: dict[str, float] = field(default_factory=dict)
     secure_facts: dict[str, Any] = field(default_factory=dict)  # of the last round's sum
     diagnostics: dict[str, Any] = field(default_factory=dict)  # what the last round's aggregation did
+    local_moves: list[dict[str, Movement]] = field(default_factory=list)  # of each client's prototypes in that round
     on_client: Callable[[str], None] = lambda _client_id: None
 
     def __post_init__(self) -> None:
@@ -167,8 +169,12 @@ class Simulation:
         longest_first = sorted(cohort.reporting, key=lambda name: (-self.data.train_sizes[name], name))
         jobs = LazySequence(longest_first, lambda name: self.job_of(name, broadcasts[name], cohort.steps[name]))
         results: dict[str, Result] = {}
+        self.local_moves = []
         for part in batched(jobs):
             for name, result in self.uplink.run(self.engine, part, self.round_number):
+                if not self.setup.method.requires_alp:  # whose server sets the local prototypes
+                    before = self.clients.get(name, self.network_of[name].initial)
+                    self.local_moves.append(local_movement(before.buffers, result.client.buffers))
                 kept, results[name] = self.client_store.put(result)
                 if kept is not None:
                     self.clients.stored[name] = kept
@@ -206,7 +212,7 @@ class Simulation:
     def _outcome(self, ended: Round) -> dict[str, Any]:
         """Say what came of a round, and why there is no other after it although some are left."""
         if ended.phase is not RoundPhase.FAILED:
-            return {"diagnostics": self.diagnostics}
+            return {"diagnostics": with_local_movement(self.diagnostics, self.local_moves)}
         if not self.progress.must_pause(self.rounds):
             return {"failed": ended.reason}
         return {"failed": ended.reason, "paused": f"{self.progress.failed_in_a_row} rounds in a row have failed"}

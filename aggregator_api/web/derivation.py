@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aggregator_api.federations.checkpoints import UploadedCheckpoint
 from aggregator_api.web.presets import EMPTY
 from federation.methods import METHODS
 from federation.plan import Plan
-from gaitway.input_spec import InputSpec
+from gaitway.input_spec import InputSpec, LowPass
 from gaitway.tasks import DEFAULT_TASK
 from gaitway.toml_text import toml_tables
+
+if TYPE_CHECKING:
+    from models.checkpoint import CheckpointInfo
 
 COPIED = ("task", "alternatives", "data", "training", "method")
 """Parts of a plan that go with a model; how its rounds are drawn and its models released is chosen anew."""
@@ -45,7 +48,7 @@ def checkpoint_fields(found: UploadedCheckpoint) -> dict[str, str]:
     info = found.info
     method = METHODS.get(info.method)
     trains_live = method is not None and method().has_global_model and not method.pools_data
-    normalization, data = _data(info.model, info.input)
+    normalization, data = _data(info)
     further: dict[str, Any] = {"data": data} if data else {}
     if info.options:
         further["model"] = {"options": info.options}
@@ -62,22 +65,34 @@ def checkpoint_fields(found: UploadedCheckpoint) -> dict[str, str]:
     return {**EMPTY, **fields}
 
 
-def _data(model: str, taken: InputSpec) -> tuple[str, dict[str, Any]]:
+def _data(info: CheckpointInfo) -> tuple[str, dict[str, Any]]:
     """Return how a checkpoint's examples were normalized, and what else the plan's `data` has to say of them."""
     from models import MODELS  # who fills in a form for a checkpoint has loaded it already
 
+    taken = info.input
     data: dict[str, Any] = {}
     if taken.kind == "image":
         data["input"] = {"kind": "image", "shape": list(taken.shape), "fit": taken.fit}
-    elif (taken.shape[0], taken.rate_hz, taken.stride) != (128, 50.0, 64):
-        data["pipeline"] = {"window": taken.shape[0], "rate_hz": taken.rate_hz, "stride": taken.stride}
+    elif pipeline := _pipeline(taken):
+        data["pipeline"] = pipeline
     mean, std = list(taken.mean), list(taken.std)
-    if MODELS[model].takes_raw_input:
+    if MODELS[info.model].takes_raw_input:
         return "none", data
+    if info.normalization in ("client", "none"):  # what the mean and deviation of a server's model do not tell
+        return info.normalization, data
     if mean == [0.0] * len(mean) and std == [1.0] * len(std):
         return "client", data
     square = [m * m + s * s for m, s in zip(mean, std, strict=True)]
     return "federated", {**data, "statistics": {"count": 1, "total": mean, "square": square}}
+
+
+def _pipeline(taken: InputSpec) -> dict[str, Any]:
+    """Return what of a model's windows is made otherwise than by default; the first three go together."""
+    cut: dict[str, Any] = {"window": taken.shape[0], "rate_hz": taken.rate_hz, "stride": taken.stride}
+    found = {} if cut == {"window": 128, "rate_hz": 50.0, "stride": 64} else cut
+    if taken.filter is not None and taken.filter.anti_alias != LowPass.anti_alias:
+        found["anti_alias"] = taken.filter.anti_alias
+    return found
 
 
 def _further(plan: Plan) -> dict[str, Any]:

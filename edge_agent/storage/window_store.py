@@ -86,7 +86,10 @@ def shape_key(settings: Preparation) -> str:
     if isinstance(settings, ImagePreparation):
         return settings.key
     record = settings.to_json()
-    text = json.dumps({name: record[name] for name in WINDOWING_FIELDS}, sort_keys=True)
+    named = {name: record[name] for name in WINDOWING_FIELDS}
+    if settings.anti_alias != PipelineSettings.anti_alias:  # else the key is that of stores from before the option
+        named["anti_alias"] = settings.anti_alias
+    text = json.dumps(named, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -14,6 +14,7 @@ const RIDGE = 1e-3;
  * @property {number} half_width_s
  * @property {number} kaiser_beta
  * @property {number} max_gap_s
+ * @property {"always" | "downsampling"} [anti_alias] which sensors are low-passed; left out: always
  */
 
 /** The modified Bessel function of the first kind and order 0. @param {number} x @returns {number} */

@@ -5,6 +5,7 @@
 
 const SCHEMA = "gaitway-model/1";
 const FILTER = "low-pass, windowed sinc";
+const ANTI_ALIAS = [undefined, "always", "downsampling"];
 
 /**
  * @typedef {object} InputSpec
@@ -48,7 +49,7 @@ export function readMetadata(file) {
   const metadata = { labels: read("labels"), input: read("input") };
   const { input } = metadata;
   if (input.kind !== "window") throw new Error(`the model takes ${input.kind}s; expected windows of motion sensors`);
-  if (input.filter?.name !== FILTER) {
+  if (input.filter?.name !== FILTER || !ANTI_ALIAS.includes(input.filter.anti_alias)) {
     throw new Error(`the model's windows were filtered by ${JSON.stringify(input.filter)}; expected ${FILTER}`);
   }
   const task = "task" in properties ? read("task") : { name: "classification" };

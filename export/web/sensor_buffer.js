@@ -10,7 +10,8 @@ export const ROUNDING_S = 1e-6;
 const REORDER_S = 0.1;
 const RATE_SPAN_S = 2;
 const PIECE_S = 10;
-const SLOW = 0.9;
+/** Of the grid's rate: below it a sensor is interpolated, for each `anti_alias` of a filter. */
+const SLOW = { always: 0.9, downsampling: 1.1 };
 const GAP_STEPS = 5;
 const MIN_RATE_HZ = 5;
 const MIN_STEPS = 8;
@@ -139,7 +140,7 @@ export class SensorBuffer {
 
   /** @param {number} rateHz */
   isSlow(rateHz) {
-    return rateHz < SLOW * this.gridHz;
+    return rateHz < SLOW[this.filter.anti_alias ?? "always"] * this.gridHz;
   }
 
   /** @param {number} start */

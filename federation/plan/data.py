@@ -62,4 +62,6 @@ class DataSpec(Strict):
         description="temporal: the last windows of each class are the test set, no leak; the other two leak, and are "
         "for a simulation that repeats a paper",
     )
-    test_share: float = Field(default=0.2, gt=0, lt=1)
+    test_share: float = Field(
+        default=0.2, ge=0, lt=1, description="0: everything is trained on, so nothing can be scored: for pretraining"
+    )

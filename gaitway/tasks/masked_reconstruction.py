@@ -79,7 +79,10 @@ class MaskedReconstructionTask(TaskDefinition):
     is_served: ClassVar[bool] = False
 
     masked: float = 0.6
-    """Share of a window's patches that are hidden, rounded down to whole ones."""
+    """Share of a window's 8 patches that are hidden, rounded down: 0.6 hides 4 (50 %), 0.625 hides 5 (62.5 %).
+
+    The default is that of Ek et al.'s code (2024), which floors the 60 % of their paper to 4 patches.
+    """
     decoder_kernels: tuple[int, ...] = (3, 7, 7, 15)
     decoder_heads: int = 3
     decoder_mlp: int = 384

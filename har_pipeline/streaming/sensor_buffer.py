@@ -2,7 +2,8 @@
 
 A run has one native rate, measured over its first RATE_SPAN_S. From it follow the filter and the longest gap: a sensor
 of 0.9 × the grid's rate and more has the settings' own, a slower one is interpolated in the band that it holds and
-bridges gaps of GAP_STEPS steps. A run ends where a gap is longer, or where PIECE_S later on have another rate.
+bridges gaps of GAP_STEPS steps. With `anti_alias="downsampling"` the border is 1.1 × the grid's rate. A run ends where
+a gap is longer, or where PIECE_S later on have another rate.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ MAX_AT_ONE_TIME = 64
 # Seconds since 1970 as float64 are exact to a quarter of a microsecond.
 ROUNDING_S = 1e-6
 RATE_SPAN_S, PIECE_S = 2.0, 10.0
-SLOW = 0.9
-"""Of the grid's rate: below it a sensor is interpolated."""
+SLOW = {"always": 0.9, "downsampling": 1.1}
+"""Of the grid's rate: below it a sensor is interpolated, for each `anti_alias`."""
 GAP_STEPS = 5.0
 MIN_RATE_HZ = 5.0
 MIN_STEPS = 8
@@ -255,7 +256,7 @@ class SensorBuffer:
 
 def is_slow(rate_hz: float, settings: PipelineSettings) -> bool:
     """Whether a sensor of this native rate is interpolated."""
-    return rate_hz < SLOW * settings.rate_hz
+    return rate_hz < SLOW[settings.anti_alias] * settings.rate_hz
 
 
 def bandwidth_hz(rate_hz: float, settings: PipelineSettings) -> float:

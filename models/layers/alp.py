@@ -3,8 +3,12 @@
 Ek, Wang, Portet and Lalanda, 'Federated Learning with Prototype Alignment (FedAli)', 2024, section 3.1:
 eq. 3 active prototypes, eq. 4 plan, eq. 5 moving average, eq. 6 GLU, eq. 7 alignment, appendix A pseudo-code.
 
-Differs from the paper: a prototype's top entries are normalised to sum 1 and average the tokens themselves, as the
-text of section 3.1 says and the authors' code does; appendix A averages normalised tokens with the raw entries.
+Section 3.1 and appendix A differ in how a local prototype moves. The default, `update="soft"`, is section 3.1: its top
+entries are normalized to sum 1, and average the tokens themselves, as the authors' code does. `update="appendix"` sums
+normalized tokens under the plan's own entries. These add up to less than 1, so prototypes shrink as they move.
+
+Differs from the paper: appendix A takes row O_global of [P_l; P_g] as the matched prototype in training, which is a
+local one; section 3.1, the authors' code and this layer take that row of P_g.
 
 The authors' code (github.com/getalp/FedAli, February 2025) differs from their paper: `HART_ALP`, which trains from
 scratch, hands neither `singleUpdate` nor `useGLU` on to its layers, whose defaults are hard single updates, here
@@ -22,12 +26,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.errors import OptionError
-from models.layers.matching import assign, move_prototypes, move_to_last, similarity, top_entries, transport_plan
+from models.layers.matching import (
+    assign,
+    move_to_last,
+    move_to_mean,
+    move_to_sum,
+    real_weight,
+    similarity,
+    top_entries,
+    transport_plan,
+)
 
 PROTOTYPES = (2048, 1024, 512, 256, 128, 64)
 """The paper's G for each of six blocks."""
-UPDATES = ("soft", "single")
-"""How the local prototypes move: as the paper says, or as the authors' code does where it trains from scratch."""
+UPDATES = ("soft", "single", "appendix")
+"""How the local prototypes move: as section 3.1 says, as the authors' code does where it trains from scratch, or as
+appendix A says."""
 
 
 def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
@@ -39,9 +53,9 @@ def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
 class AlpOptions:
     """What a layer is besides its size: β, γ, ε and Sinkhorn's iterations of the paper, and its ablations.
 
-    `update`: "soft" is the paper. With "single" each token moves the one local prototype with the largest entry in
-    its row towards itself; of several tokens of one prototype the last of the batch does, as in the authors' code on
-    a CPU, and a prototype that no token matches stays.
+    `update`: "soft" is section 3.1, "appendix" is appendix A, which needs the plan. With "single" each token moves the
+    one local prototype with the largest entry in its row towards itself; of several tokens of one prototype the last of
+    the batch does, as in the authors' code on a CPU, and a prototype that no token matches stays.
     `match`: "plan" is the paper; "cosine" and "euclidean" (its ablation) use exp(similarity/ε) without
     Sinkhorn, the similarity being the cosine, or minus the distance of the vectors as they are.
     `prototypes`: the paper's ablation, which its text does not define. "local", without global prototypes:
@@ -70,6 +84,10 @@ class AlpOptions:
         _check_choice("update", self.update, UPDATES)
         _check_choice("prototypes", self.prototypes, ("both", "local", "global"))
         _check_choice("inference", self.inference, ("plan", "row"))
+        if self.update == "appendix" and self.match != "plan":
+            raise OptionError(
+                f"update='appendix' sums tokens under the plan's entries; match={self.match!r} has no plan"
+            )
         if self.epsilon <= 0 or self.iterations < 1:
             raise OptionError(f"ALP needs epsilon > 0 and iterations >= 1; got {self.epsilon}, {self.iterations}")
 
@@ -139,11 +157,13 @@ class ALP(nn.Module):
         if self.update == "single":
             return move_to_last(local, x, assign(scores), valid, self.gamma)
         entries, index = top_entries(scores, -(-x.shape[0] // self.num_prototypes))
+        if self.update == "appendix":
+            return move_to_sum(local, F.normalize(x, dim=-1), real_weight(entries, valid), index, self.gamma)
         if self.match != "plan":
             # exp(similarity/ε) relative to the column's best; a column of padding alone has −inf there.
             best = entries[:, :1]
             entries = ((entries - torch.where(best > -torch.inf, best, 0.0)) / self.epsilon).exp()
-        return move_prototypes(local, x, entries, index, valid, self.gamma)
+        return move_to_mean(local, x, real_weight(entries, valid), index, self.gamma)
 
     def _match(self, x: Tensor, valid: Tensor | None) -> Tensor:
         """Return each token's prototype in evaluation (N, d)."""

@@ -40,7 +40,7 @@ class Transformer(Model):
 class AlpBlocks(Transformer):
     """Mixed in before a transformer: `prototypes` holds one count per block, `alp` the layers' options.
 
-    `alp_update`: how the layers' local prototypes move, "soft" or "single" (`models.layers.alp`).
+    `alp_update`: how the layers' local prototypes move, "soft", "single" or "appendix" (`models.layers.alp`).
     `placement`: "branch" is the authors', "residual" an ablation; the module's docstring has both.
     """
 

@@ -47,22 +47,35 @@ def assign(scores: Tensor) -> Tensor:
     return scores.argmax(dim=1)
 
 
-def move_prototypes(
-    prototypes: Tensor, x: Tensor, weight: Tensor, index: Tensor, valid: Tensor | None, gamma: float
-) -> Tensor:
+def real_weight(weight: Tensor, valid: Tensor | None) -> Tensor:
+    """Return weights (G, T) of each prototype's top tokens, 0 beyond the max(1, ⌈N/G⌉) that N real tokens give.
+
+    With padding that number is a tensor, so a padded batch moves as the short one does.
+    """
+    if valid is None:
+        return weight
+    count = weight.shape[0]
+    taken = torch.clamp((valid.sum() + count - 1) // count, min=1)
+    return weight * (torch.arange(weight.shape[1], device=weight.device) < taken)
+
+
+def move_to_mean(prototypes: Tensor, x: Tensor, weight: Tensor, index: Tensor, gamma: float) -> Tensor:
     """Return γP + (1 − γ)x̄ (G, d), x̄ the mean of tokens x (N, d) at index (G, T) under weight (G, T).
 
-    With padding the number of tokens to take, max(1, ⌈N_valid/G⌉), is a tensor: ranks from there on get no
-    weight, so a padded batch moves as the short one does. A prototype without any weight stays where it is.
+    A prototype without any weight stays where it is.
     """
-    if valid is not None:
-        count = prototypes.shape[0]
-        taken = torch.clamp((valid.sum() + count - 1) // count, min=1)
-        weight = weight * (torch.arange(weight.shape[1], device=x.device) < taken)
     total = weight.sum(dim=1, keepdim=True)
-    share = weight / torch.where(total > 0, total, 1.0)
-    mean = (share[:, None, :] @ x[index]).squeeze(1)
-    return torch.where(total > 0, gamma * prototypes + (1.0 - gamma) * mean, prototypes)
+    return move_to_sum(prototypes, x, weight / torch.where(total > 0, total, 1.0), index, gamma)
+
+
+def move_to_sum(prototypes: Tensor, x: Tensor, weight: Tensor, index: Tensor, gamma: float) -> Tensor:
+    """Return γP + (1 − γ)Σ wx (G, d), over tokens x (N, d) at index (G, T) with weight w (G, T).
+
+    A prototype without any weight stays where it is.
+    """
+    total = weight.sum(dim=1, keepdim=True)
+    pulled = (weight[:, None, :] @ x[index]).squeeze(1)
+    return torch.where(total > 0, gamma * prototypes + (1.0 - gamma) * pulled, prototypes)
 
 
 def move_to_last(prototypes: Tensor, x: Tensor, index: Tensor, valid: Tensor | None, gamma: float) -> Tensor:

@@ -15,6 +15,7 @@ from federation.methods import method_from_json, method_to_json
 from federation.plan import DataSpec, ModelSpec, Plan
 from federation.tasks import task_from_json, task_to_json
 from gaitway.errors import first_problem
+from gaitway.input_spec import InputSpec
 from har_pipeline.description.model import read_description
 from har_pipeline.readers.described import NAME as DESCRIBED
 from models import MODELS
@@ -23,7 +24,7 @@ from sim.data.partitions import partition_from_json, partition_to_json
 from sim.data.sources import check_target, get_source
 from sim.errors import SettingsError
 from sim.experiment import DEFAULTS, Experiment
-from sim.networks.initialization import initialization
+from sim.networks.initialization import Initialization, check_windows, initialization
 from sim.networks.specs import chosen_networks, common_feature_dim
 from sim.run_options import OPTIONS, PLAN_OPTIONS, RunOptions
 
@@ -80,9 +81,9 @@ def build_experiment(
         task.name,
     )
     sections = _sections(base, options, extra)
-    sections["data"] = _normalization(networks, sections["data"])
+    planned = {key: value for key, value in extra["data"].items() if key in DataSpec.model_fields}
+    data = {**_normalization(networks, sections["data"]), **planned}
     training = {"classes": len(labels), "feature_dim": common_feature_dim(networks, len(labels))}
-    data = {key: value for key, value in extra["data"].items() if key in DataSpec.model_fields}
     try:
         return Experiment.model_validate(
             dict(
@@ -95,18 +96,27 @@ def build_experiment(
                 rounds={**sections["rounds"], **extra["rounds"]},
                 secure={**sections["secure"], **extra["secure"]},
                 rollout={**base.get("rollout", {}), **extra["rollout"]},
-                data={**sections["data"], **data, "pipeline": pipeline},
+                data={**data, "pipeline": pipeline},
                 dataset=options["data"],
                 dataset_options=own,
                 partition=_partition(options["partition"] or source.default_partition(own), extra["partition"]),
                 holdout=holdout(options["holdout"], extra["holdout"]),
-                init=initialization(options["init"]),
+                init=_initialization(options["init"], source.input_spec(own, pipeline), data, preset),
                 preset=preset,
                 **{name: options[name] for name in OPTIONS.keys() - PLAN_OPTIONS.keys() - _READ_APART},
             )
         )
     except ValidationError as error:
         raise SettingsError(first_problem(error, input_shown=True)) from error
+
+
+def _initialization(
+    path: Path | None, spec: InputSpec, data: Mapping[str, Any], preset: str | None
+) -> Initialization | None:
+    """Return the weights to start from, which were trained on such windows as the run's."""
+    init = initialization(path)
+    check_windows(init, spec, data["normalization"], preset)
+    return init
 
 
 def _sections(

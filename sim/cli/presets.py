@@ -74,7 +74,7 @@ def _list() -> None:
         console.print(table)
     for name, preset in PRESETS.items():
         options = preset.options_for(preset.options["method"])
-        if command := preset.pretraining_command(options["method"], options["model"]):
+        if command := preset.pretraining_command(name, options["method"], options["model"]):
             console.print(f"{name}: first {command}, then --init FILE", soft_wrap=True)
     console.print("The method is yours: sim run --preset NAME --method METHOD --data-root FOLDER --out DIR")
 

@@ -1,15 +1,16 @@
 """The command `pretrain`: masked reconstruction in one place, which is a run like any other.
 
 Ek et al., FedAli, 2024, arXiv 2411.10595, section 5 'Pretraining' and appendix E: Adam 3e-4, batches of 128, 200
-epochs, 60 % of the patches masked; the network is `models.mae`. Differs from the paper, which does not say what moves
-ALP's global prototypes without a server: an epoch is a round, in which FedAli's server has one client, so that
-P_g ← P_l after each. As in every run Adam begins each round afresh.
+epochs; the network is `models.mae`, which says how much of a window is masked. All windows are trained on, so there is
+no score: a round's line has the loss. Differs from the paper, which does not say what moves ALP's global prototypes
+without a server: an epoch is a round, in which FedAli's server has one client, so that P_g ← P_l after each. As in
+every run Adam begins each round afresh.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -17,13 +18,16 @@ from gaitway.tasks.masked_reconstruction import MaskedReconstructionTask
 from sim.cli.options import describe
 from sim.cli.run import Paths, simulate
 from sim.cli.terminal import cli_errors, console
-from sim.presets import with_defaults
+from sim.presets import preset_named, with_defaults
 from sim.presets.preset import UNSCREENED
 from sim.run_options import RunOptions
 
 _WITHOUT_ALP: RunOptions = {"method": "centralized"}
 _WITH_ALP: RunOptions = {"method": "fedali", "partition": "equal"}
-_ONE_CLIENT = ("partition.clients=1", "beta_warmup_rounds=0")
+_ONE_CLIENT = ("partition.clients=1", "partition.test=split", "partition.test_share=0", "beta_warmup_rounds=0")
+_ALL_WINDOWS = ("data.test_share=0",)
+"""And `validation_share` 0: nothing is held out of what has no labels."""
+_DEFAULT_DATA, _DEFAULT_MODEL = "pretraining", "hart"
 
 
 def pretrain(
@@ -34,15 +38,36 @@ def pretrain(
             "and the same command resumes it after a crash."
         ),
     ],
-    data: Annotated[str, typer.Option(help="Recordings, such as pretraining or motionsense+ucihar.")] = "pretraining",
+    for_: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="PRESET",
+            help="The preset that will start from these weights: windows are normalized, resampled and filtered as its "
+            "own, the network has its options, and --data is what it names. `sim run --init` refuses other windows. By "
+            "default they are as those of a run without a preset.",
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Recordings, such as motionsense+ucihar. All their windows are trained on. Default: those that the "
+            f"preset of --for names, or else {_DEFAULT_DATA}."
+        ),
+    ] = None,
     data_root: Annotated[
         Path | None, typer.Option(help="Folder or archive of the recordings; only generated data need none.")
     ] = None,
     cache: Annotated[Path, typer.Option(help="Where processed windows are kept.")] = Path(".cache/windows"),
-    model: Annotated[str, typer.Option(help="hart or hart_alp.")] = "hart",
+    model: Annotated[str, typer.Option(help="hart or hart_alp.")] = _DEFAULT_MODEL,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="model.KEY, task.KEY, data.KEY or pipeline.KEY, as `run` takes them; repeatable."),
+        typer.Option(
+            "--set",
+            help="model.KEY, task.KEY, data.KEY or pipeline.KEY, as `run` takes them; repeatable. task.masked=0.6, the "
+            "default, hides 4 of a window's 8 patches, task.masked=0.625 hides 5; data.normalization=federated "
+            "normalizes for a run of that normalization without a preset.",
+        ),
     ] = None,
     epochs: Annotated[int, typer.Option(min=1)] = 200,
     batch: Annotated[int, typer.Option(min=1)] = 128,
@@ -53,26 +78,38 @@ def pretrain(
 ) -> None:
     """Pretrain HART on windows without their labels in one place, for `sim run --init FILE`.
 
-    It stands for `sim run --task masked_reconstruction --method centralized`; any other method that shares parameters
-    pretrains as a federation, and `sim run --init DIR` starts from its run.
+    It stands for `sim run --task masked_reconstruction --method centralized` on all windows; any other method that
+    shares parameters pretrains as a federation, and `sim run --init DIR` starts from its run.
 
-    For example: python -m sim pretrain --data motionsense+ucihar --data-root ../shared/data --model hart_alp
-    --epochs 20 --out runs/pretrained.safetensors
+    For example: python -m sim pretrain --for ucihar-hart-pretrained --data-root ../shared/data --epochs 20
+    --out runs/pretrained.safetensors
     """
     from gaitway.files import write_file
     from models.registry import alp_models
     from sim.networks.initialization import global_model_of
 
     has_alp = model in alp_models()
-    given: RunOptions = {
-        **(_WITH_ALP if has_alp else _WITHOUT_ALP),
-        "task": MaskedReconstructionTask.name, "data": data, "model": model, "optimizer": "adam", "lr": lr,
-        "rounds": epochs, "epochs": 1, "batch": batch, "seed": seed, "device": device, "threads": threads,
-        "set": [*UNSCREENED, *(_ONE_CLIENT if has_alp else ()), *(set_ or [])],
-    }  # fmt: skip
     folder = out.with_suffix("") if out.suffix else out.with_name(out.name + ".run")
     with cli_errors():
+        plan, recordings = _of_preset(for_, model) if for_ else ({"set": []}, _DEFAULT_DATA)
+        given: RunOptions = {
+            **plan, **(_WITH_ALP if has_alp else _WITHOUT_ALP),
+            "task": MaskedReconstructionTask.name, "data": data or recordings, "model": model, "optimizer": "adam",
+            "lr": lr, "rounds": epochs, "epochs": 1, "batch": batch, "seed": seed, "device": device,
+            "threads": threads, "validation_share": 0.0,
+            "set": [*UNSCREENED, *_ALL_WINDOWS, *(_ONE_CLIENT if has_alp else ()), *plan["set"], *(set_ or [])],
+        }  # fmt: skip
         simulate(describe(with_defaults(None, given), None, None), Paths(folder, data_root, cache, None), 60.0)
         out.parent.mkdir(parents=True, exist_ok=True)
         write_file(out, global_model_of(folder).read_bytes())
         console.print(f"Weights: [bold]{out}[/bold]; start a federation from them with --init")
+
+
+def _of_preset(name: str, model: str) -> tuple[RunOptions, str]:
+    """Return what a pretraining takes from the preset that it's for, and the recordings that this preset names.
+
+    Raises:
+        SettingsError: for an unknown preset.
+    """
+    preset = preset_named(name)
+    return cast(RunOptions, preset.pretraining_options(model)), preset.pretraining or _DEFAULT_DATA

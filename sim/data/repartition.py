@@ -45,7 +45,7 @@ def repartition(data: FederatedData, partition: Partition, seed: int, validation
         held = _validation(data, shares, pool, partition, seed)
         clients = {name: replace(client, validation=held.get(name)) for name, client in clients.items()}
     statistics = dict.fromkeys(shares, reduce(add, data.statistics.values()))
-    leaks = data.split_leaks or partition.test == "split"
+    leaks = data.split_leaks or (partition.test == "split" and partition.test_share > 0)
     return replace(data, clients=clients, statistics=statistics, split_leaks=leaks)
 
 
@@ -81,7 +81,7 @@ def _pooled(data: FederatedData) -> tuple[Pool, Examples]:
     sizes = [len(part.y) for part in parts]
     train = np.repeat(np.tile([True, False], len(data.clients)), sizes)
     owner = np.repeat(np.repeat(list(data.clients), 2), sizes)
-    return Pool(_pooled_classes(data), len(data.labels), train, owner), joined(parts)
+    return Pool(_pooled_classes(data), len(data.partition_labels), train, owner), joined(parts)
 
 
 def _pooled_classes(data: FederatedData) -> np.ndarray:

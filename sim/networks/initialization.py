@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from federation.head import is_base
 from federation.plan import Strict
+from gaitway.input_spec import InputSpec
+from har_pipeline import PipelineSettings
 from models import Model
-from models.checkpoint import load_checkpoint, read_tensors
+from models.checkpoint import load_checkpoint, read_info, read_tensors
 from models.errors import CheckpointError
 from models.pretrained import is_torch_file, load_pretrained
 from sim.errors import SettingsError
+
+_WINDOW_SETTINGS = ("rate_hz", "window", "cutoff_hz", "half_width_s", "kaiser_beta", "anti_alias")
+"""What a window's samples depend on, of `PipelineSettings`."""
 
 
 class Initialization(Strict):
@@ -45,6 +51,44 @@ def initialization(path: Path | None) -> Initialization | None:
 def global_model_of(run: Path) -> Path:
     """Return where a run leaves the server's model, if its method has one."""
     return run / "models" / "global.safetensors"
+
+
+def check_windows(init: Initialization | None, own: InputSpec, normalization: str, preset: str | None) -> None:
+    """Refuse weights that were trained on windows which are made otherwise than a run's.
+
+    Files that do not say how they were normalized are taken to be as the run; those of images are not looked at.
+
+    Raises:
+        SettingsError: saying what the file's windows are, what the run's are, and how to make them agree.
+    """
+    info = None if init is None else read_info(init.path)
+    if init is None or info is None or info.input.kind != "window" or own.kind != "window":
+        return
+    theirs, ours = _window_options(info.input, info.normalization or normalization), _window_options(own, normalization)
+    differing = [name for name, value in ours.items() if _alike(theirs[name]) != _alike(value)]
+    if differing:
+        came, expected = (", ".join(f"{name}={part[name]}" for name in differing) for part in (theirs, ours))
+        words = " ".join(_assignment(name, theirs[name]) for name in differing)
+        raise SettingsError(
+            f"--init {init.path} was trained on windows with {came}; expected this run's, {expected}, because a "
+            "network misreads windows that were made differently. Pretrain for this run (python -m sim pretrain --for "
+            f"{preset or 'PRESET'} --data-root FOLDER --out FILE), or give the run the file's windows: {words}"
+        )
+
+
+def _window_options(spec: InputSpec, normalization: str) -> dict[str, Any]:
+    """Return what makes a window of samples, but for the step to the next one."""
+    settings = PipelineSettings.of(spec)
+    return {"normalization": normalization, **{name: getattr(settings, name) for name in _WINDOW_SETTINGS}}
+
+
+def _alike(value: object) -> object:
+    """Return one word for the two normalizations that are equal but for rounding."""
+    return "federated" if value == "pooled" else value
+
+
+def _assignment(name: str, value: object) -> str:
+    return f"--normalization {value}" if name == "normalization" else f"--set pipeline.{name}={value}"
 
 
 def initialize(module: Model, init: Initialization) -> None:

@@ -24,12 +24,21 @@ def with_defaults(preset: str | None, given: Options, plan: Options | None = Non
     """Return all options of a run: those given, else the plan's or the preset's for that method, else the defaults.
 
     Raises:
-        SettingsError: for an unknown preset, or one beside a plan.
+        SettingsError: for an unknown preset, one beside a plan, or one that starts from pretrained weights where none
+            are given.
     """
-    chosen = None if preset is None else preset_named(preset)
-    if chosen is not None and plan is not None:
+    if preset is None:
+        return merge_options(None, given, plan)
+    if plan is not None:
         raise SettingsError("--preset and --plan both describe a whole federation; give one of them")
-    return merge_options(chosen, given, plan)
+    chosen = preset_named(preset)
+    options = merge_options(chosen, given)
+    command = chosen.pretraining_command(preset, options["method"], options["model"])
+    if command and options["init"] is None:
+        raise SettingsError(
+            f"this preset starts from pretrained weights: give --init FILE, which this makes: {command}"
+        )
+    return options
 
 
 def preset_named(name: str) -> Preset:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from federation.methods import METHODS
+from federation.plan import DataSpec
 from sim.data.scaling import scaled_rounds
-from sim.errors import SettingsError
 from sim.experiment import DEFAULTS
 
 Options = Mapping[str, Any]
@@ -78,13 +78,29 @@ class Preset:
         """Return the options with what this method changes laid over them."""
         return {**self.options, **self.by_method.get(method, {})}
 
-    def pretraining_command(self, method: str, model: str) -> str | None:
-        """Return the command that makes the weights which a run starts from; None where they are drawn."""
+    def pretraining_options(self, model: str) -> dict[str, Any]:
+        """Return what a pretraining of a model takes from this plan: normalization, windows and the network's options.
+
+        An option of the network counts that the plan sets for methods with such a model.
+        """
+        own = self.own_options
+        by_method = next((each for each in self.by_method.values() if each.get("model", own["model"]) == model), {})
+        texts = [*own["set"], *by_method.get("set", ())]
+        return {
+            "normalization": own["normalization"],
+            "set": [text for text in texts if text.startswith(("pipeline.", "model."))],
+        }
+
+    def pretraining_command(self, name: str, method: str, model: str) -> str | None:
+        """Return the command that makes the weights which a run starts from; None where they are drawn.
+
+        `name` is the preset's.
+        """
         if self.pretrained_by is not None:
             same = f"--method {method} --model {model} --data-root FOLDER --out FILE"
             return f"python -m sim run --preset {self.pretrained_by} {same}"
         if self.pretraining is not None:
-            return f"python -m sim pretrain --data {self.pretraining} --data-root FOLDER --model {model} --out FILE"
+            return f"python -m sim pretrain --for {name} --data-root FOLDER --model {model} --out FILE"
         return None
 
 
@@ -94,9 +110,6 @@ def merge_options(preset: Preset | None, given: Options, plan: Options | None = 
     Where defaults and preset have an optimizer that the method does not start with, its own takes that one's place.
 
     A scale shrinks the rounds too, unless they are given.
-
-    Raises:
-        SettingsError: if the preset starts from pretrained weights, and none are given.
     """
     chosen = {name: value for name, value in given.items() if value is not None}
     own = _for_data(preset.own_options, chosen.get("data")) if preset else {}
@@ -107,11 +120,6 @@ def merge_options(preset: Preset | None, given: Options, plan: Options | None = 
     layers = [DEFAULTS, own, by_method, optimizer_of(method, unasked["optimizer"]), planned, chosen]
     options = {name: value for layer in layers for name, value in layer.items()}
     options["set"] = [text for layer in layers for text in layer.get("set", [])]
-    command = preset.pretraining_command(method, options["model"]) if preset else None
-    if command and options["init"] is None:
-        raise SettingsError(
-            f"this preset starts from pretrained weights: give --init FILE, which this makes: {command}"
-        )
     if "rounds" not in chosen and "rounds" not in planned:
         options["rounds"] = scaled_rounds(options["rounds"], options["scale"])
     return options
@@ -121,7 +129,9 @@ def _for_data(own: Options, data: str | None) -> Options:
     """Leave out what a preset sets of its data where others are asked for, whose options have other names."""
     if data in (None, own.get("data")):
         return own
-    return {**own, "set": [text for text in own.get("set", ()) if not text.startswith("data.")]}
+    plans = tuple(f"data.{name}=" for name in DataSpec.model_fields)
+    texts = own.get("set", ())
+    return {**own, "set": [text for text in texts if not text.startswith("data.") or text.startswith(plans)]}
 
 
 def optimizer_of(method: str, otherwise: str) -> Options:

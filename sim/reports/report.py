@@ -17,6 +17,7 @@ from sim.results import tables
 from sim.results.records import RunConfig
 from sim.results.run_directory import RunDirectory
 
+ALL_TRAINED = "Every window is trained on and none is a test window (data.test_share=0), so there are no scores."
 LEAKS = {
     "temporal": "Within each client and class the last 20 % in time are the test set; windows that straddle the cut "
     "are dropped, so no test window overlaps a training window.",
@@ -97,7 +98,8 @@ def data_settings(config: RunConfig) -> Iterator[tuple[str, str, str]]:
         options = ", ".join(f"{key} {value}" for key, value in config.partition.items() if key != "kind")
         yield "Partition", str(config.partition["kind"]), f"{options}."
     if config.dataset in dataset_names() or combination_of(config.dataset):
-        yield "Split", config.data.split, LEAKS.get(config.data.split, "")
+        none = not config.data.test_share and config.data.split != "kfold7_3"
+        yield "Split", "none" if none else config.data.split, ALL_TRAINED if none else LEAKS.get(config.data.split, "")
         yield "Validation", f"{config.validation_share:g}", _validation(config.validation_share)
         yield "Normalization", config.data.normalization, f"{NORMALIZATIONS.get(config.data.normalization, '')}."
 

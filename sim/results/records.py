@@ -225,6 +225,12 @@ class Summary(Scored):
     bytes_down: float
     client_bytes: float | None = None  # that a client holds while it trains; none in runs of an earlier version
 
+    @property
+    def is_unscored(self) -> bool:
+        """Whether there was no example to score anything on, as of a pretraining on all windows."""
+        served = (self.last.global_ or {}).values()
+        return self.last.personalization is None and all(value is None for value in served)
+
     def selected(self, selection: Selection) -> SelectedRound | None:
         """Return the scores of the round that was chosen so; None by validation where there were no examples for it."""
         if selection == "best":

@@ -26,12 +26,13 @@ SERVER = "global"
 def save_models(simulation: Simulation, settings: Experiment, out: Path) -> None:
     """Write `models/{client}.safetensors`, each with its own network, and `models/global.safetensors` if there is one.
 
-    A client that serves with a part of what it keeps (Ditto's personal model) leaves that part. Of a masked
-    autoencoder the encoder is left, as the model that the plan names, with a fresh head: for `--init`.
+    Clients' models are those of the best round, or of the last one where no round has a score. A client that serves
+    with a part of what it keeps (Ditto's personal model) leaves that part. Of a masked autoencoder the encoder is left,
+    as the model that the plan names, with a fresh head: for `--init`.
     """
     if simulation.setup.method.has_global_model:
         _save(model_file(out, SERVER), SERVER, simulation.server_model(), settings, simulation)
-    for name, client in simulation.best_round.best.clients.items():
+    for name, client in (simulation.best_round.best.clients or simulation.clients).items():
         _save(model_file(out, name), name, client, settings, simulation)
 
 
@@ -54,10 +55,11 @@ def _save(path: Path, name: str, client: Client, settings: Experiment, simulatio
         labels=simulation.data.labels,
         input=taken.normalized_by(*_normalization(name, simulation.data)),
         method=settings.method["name"],
-        round=simulation.round_number if name == SERVER else simulation.best_round.best.round,
+        round=(simulation.best_round.best.round if name != SERVER else 0) or simulation.round_number,
         federation=f"sim-{settings.dataset}",
         task=settings.task if network.setup.task.is_served else {"name": DEFAULT_TASK.name},
         fresh_head=pretrained,
+        normalization=settings.data.normalization if taken.kind == "window" else "",
     )
     if pretrained:
         state = _encoder(state, network, settings)

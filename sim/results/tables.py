@@ -66,6 +66,12 @@ def print_summary(run: RunDirectory, console: Console | None = None) -> None:
     if summary is None:
         console.print(Text(f"{title}: {len(run.rounds)} of {config.planned_rounds} rounds done, not finished"))
         return
+    if summary.is_unscored:
+        loss = run.rounds[-1].train_loss
+        measured = "nobody trained" if loss is None else f"training loss {loss:.3f} in the last round"
+        console.print(Text(f"{title}: no test examples, so no scores; {measured}"))
+        console.print(Text(cost_line(summary)))
+        return
     table = Table(title=title, box=box.SIMPLE, title_style="bold", title_justify="left")
     first, *others = config.metrics.values()
     table.add_column(first.label + first.unit, no_wrap=True)

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 
 from export.runtime import InputError, ModelFileError, ModelMetadata, Session
 from gaitway.input_spec import LowPass
+from har_pipeline import PipelineSettings
 from tests.export.conftest import metadata
 
 
@@ -114,6 +115,18 @@ def test_metadata_round_trip() -> None:
     assert Session.load(model_bytes(says)).metadata == says
 
 
+def test_a_file_says_whether_sensors_of_the_windows_rate_were_low_passed() -> None:
+    """One that always low-passes is as files were before there was a choice."""
+    settings = PipelineSettings(anti_alias="downsampling")
+    says = metadata("m", input=settings.input_spec((0.0,) * 6, (1.0,) * 6))
+    session = Session.load(model_bytes(says))
+    assert PipelineSettings.of(session.metadata.input) == settings
+    assert session.metadata.input.filter.describe().endswith(
+        "sensors below 1.1 of rate_hz: least-squares interpolation, up to 0.42 of the sensor's own rate"
+    )
+    assert "anti_alias" not in json.loads(metadata("m").to_properties()["input"])["filter"]
+
+
 def described(**changes: Any) -> Callable[[dict[str, str]], object]:
     """Change fields of the input's description in a file."""
     return lambda p: p.update(input=json.dumps(json.loads(p["input"]) | changes))
@@ -147,6 +160,8 @@ REFUSED: list[tuple[bytes, str]] = [
     (model_bytes(edit=described(filter=asdict(LowPass(name="median")))), "filter"),
     (model_bytes(edit=described(filter=asdict(LowPass(half_width_s=0.05)))), "filter"),
     (model_bytes(edit=described(filter=asdict(LowPass()) | {"cutoff_hz": "22"})), "filter"),
+    (model_bytes(edit=described(filter=asdict(LowPass()) | {"anti_alias": "downsampling"})), "filter"),
+    (model_bytes(edit=described(filter=asdict(LowPass()) | {"anti_alias": "never"})), "filter"),
     (model_bytes(edit=described(channels=list("abcdef"))), "channels"),
     (model_bytes(shape=("batch", 100, 6)), r"inputs are .*100.*expected x: float32 \[batch, 128, 6\]"),
     (model_bytes(shape=(2, 128, 6)), "fixed at 2"),

@@ -62,10 +62,14 @@ def test_settings_clients_and_inputs_each_have_their_own_entry(tmp_path, root):
     prepare("motionsense", root, PipelineSettings(stride=32), **at)
     prepare("motionsense", root, clients=["s01"], **at)
     assert len(kept(tmp_path)) == 3
+    unfiltered = PipelineSettings(anti_alias="downsampling")
+    assert prepare("motionsense", root, unfiltered, **at).settings == unfiltered
+    assert prepare("motionsense", root, unfiltered, **at).settings == unfiltered, "as the file says"
+    assert len(kept(tmp_path)) == 4
     file = next(root.rglob("sub_1.csv"))
     os.utime(file, ns=(0, file.stat().st_mtime_ns + 1))
     prepare("motionsense", root, **at)
-    assert len(kept(tmp_path)) == 4
+    assert len(kept(tmp_path)) == 5
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "flip", "no zip", "array"])

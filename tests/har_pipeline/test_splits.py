@@ -165,7 +165,13 @@ def test_unknown_splits_and_shares_are_refused():
     with pytest.raises(SettingsError, match="did you mean 'temporal'"):
         split_client(client([0], [0]), "temporall", settings=PipelineSettings())
     with pytest.raises(SettingsError, match="test_share"):
-        split_client(client([0], [0]), test_share=0, settings=PipelineSettings())
+        split_client(client([0], [0]), test_share=1, settings=PipelineSettings())
+
+
+@pytest.mark.parametrize("kind", ["temporal", "random80"])
+def test_with_a_share_of_0_every_window_is_for_training(kind):
+    split = split_client(client([0, 1] * 9, 1.28 * np.arange(18)), kind, test_share=0, settings=PipelineSettings())
+    assert (split.train.tolist(), split.test.tolist(), split.leaks) == (list(range(18)), [], False)
 
 
 @pytest.fixture

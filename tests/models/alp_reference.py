@@ -60,6 +60,18 @@ def move_single(local: Array, x: Array, local_entries: Array, gamma: float) -> A
     return moved
 
 
+def move_appendix(local: Array, x: Array, local_entries: Array, gamma: float) -> Array:
+    """Move as appendix A of the paper prints it, line by line."""
+    top_k_indices = np.argsort(-local_entries.T, axis=1, kind="stable")[:, : int(np.ceil(len(x) / len(local)))]
+    o_local = np.take_along_axis(local_entries.T, top_k_indices, axis=1)
+    weighted_embeddings = unit(x)[top_k_indices] * o_local[:, :, None]
+    moved: Array = gamma * local + (1 - gamma) * weighted_embeddings.sum(axis=1)
+    return moved
+
+
+MOVES = {"soft": move, "single": move_single, "appendix": move_appendix}
+
+
 def alp(
     tokens: Array,
     local: Array,
@@ -82,7 +94,7 @@ def alp(
     if training:
         active = local if prototypes == "local" else np.concatenate([local, shared])
         values = entries(x, active, match, epsilon, iterations)
-        moved = (move if update == "soft" else move_single)(local, x, values[:, : len(local)], gamma)
+        moved = MOVES[update](local, x, values[:, : len(local)], gamma)
         aligned_to = local if prototypes == "local" else shared
         assignment = values[:, -len(aligned_to) :].argmax(axis=1)
     else:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
+from gaitway.tasks.masked_reconstruction import MaskedReconstructionTask
 from models import OptionError, build
 from models.hart import Hart
 from models.mae import (
@@ -68,6 +69,15 @@ def test_four_of_eight_patches_are_masked_in_equal_shares() -> None:
     assert restored.window.shape == (5, 128, 6)
     assert restored.features.shape == (5, 32)
     assert restored.hidden.sum(dim=(1, 2)).tolist() == [4 * 16] * 5
+
+
+@pytest.mark.parametrize(("masked", "patches"), [(0.6, 4), (0.625, 5), (0.5, 4), (0.875, 7)])
+def test_a_share_is_rounded_down_to_patches(masked: float, patches: int) -> None:
+    """The paper's 60 % hides 4 of 8, as its authors' code does; 0.625 hides 5."""
+    restored = masked_with(autoencoder(masked=masked), SEED)(windows(3))
+    assert restored.hidden.sum(dim=(1, 2)).tolist() == [patches * 16] * 3
+    if masked == 0.6:
+        assert MaskedReconstructionTask().masked == masked
 
 
 def test_the_mask_is_the_seeds_alone() -> None:

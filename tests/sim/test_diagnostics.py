@@ -18,7 +18,14 @@ from federation.methods.fedproto import FedProto
 from federation.methods.fedproto_margin import FedProtoMargin
 from federation.records import Tree, Update
 from sim import diagnostics
-from sim.diagnostics import Diagnostics, aggregate_margin, diagnose, effective_clients
+from sim.diagnostics import (
+    Diagnostics,
+    aggregate_margin,
+    diagnose,
+    effective_clients,
+    local_movement,
+    with_local_movement,
+)
 
 CLIENTS = ("ada", "bob", "eve")
 
@@ -50,6 +57,19 @@ def test_fedali_records_how_far_each_block_moved() -> None:
     )
     _, record = around(FedAli(), state, came)
     assert record == {"movement": {"blocks.0.alp": {"mean": 5.0, "largest": 5.0, "length": 5.0}}}
+
+
+def test_clients_own_prototypes_move_where_no_server_sets_them() -> None:
+    """Block by block, the mean over two clients; what the server records of a block stays."""
+    one = local_movement(
+        {"b.local_prototypes": torch.zeros(2, 2)}, {"b.local_prototypes": torch.tensor([[3.0, 4], [0, 1]])}
+    )
+    two = local_movement({"b.local_prototypes": torch.ones(1, 2)}, {"b.local_prototypes": torch.tensor([[1.0, 2.0]])})
+    record = with_local_movement({"aggregate_margin": 1.0}, [one, two])
+    expected = {"mean": 2.0, "largest": 5.0, "length": pytest.approx((3 + 5**0.5) / 2, rel=1e-4)}
+    assert record == {"aggregate_margin": 1.0, "movement": {"b": expected}}
+    assert with_local_movement({"movement": {"b": 7}}, [one])["movement"] == {"b": 7}
+    assert with_local_movement({}, [{}]) == {}
 
 
 def test_a_prototype_that_was_not_known_did_not_move() -> None:

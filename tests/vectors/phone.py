@@ -159,6 +159,7 @@ def _splits() -> Iterator[dict[str, Any]]:
         int(i) for i in np.random.default_rng(2).integers(0, 3, 30)
     ])  # fmt: skip
     yield _split_case("none", hops[:0], [])
+    yield _split_case("nothing is held out", hops[:6], [0, 1] * 3, share=0.0)
 
 
 def _split_case(

@@ -28,7 +28,10 @@ const SESSION_SPACING_S = 60;
  * @param {{pipeline: Record<string, any>}} data @returns {{windowS: number, rateHz: number}}
  */
 export function windowSettings({ pipeline }) {
-  const { window = WINDOW, rate_hz: rateHz = RATE_HZ } = pipeline;
+  const { window = WINDOW, rate_hz: rateHz = RATE_HZ, anti_alias: antiAlias = "always" } = pipeline;
+  if (antiAlias !== "always") {
+    throw new Error(`the plan's windows are anti-aliased when ${antiAlias}; a phone's always are`);
+  }
   if (window !== WINDOW || rateHz !== RATE_HZ) {
     const own = `${WINDOW} at ${RATE_HZ} Hz`;
     throw new Error(`the plan's windows have ${window} samples at ${rateHz} Hz; a phone's have ${own}`);

@@ -15,14 +15,14 @@ const ROUNDING_S = 1e-6;
  */
 
 /**
- * Split windows in time; of a class with two windows or more at least one is held out.
+ * Split windows in time; of a class with two windows or more at least one is held out, unless `testShare` is 0.
  * @param {ArrayLike<number>} y (n) classes @param {ArrayLike<number>} startS (n) begins in seconds
- * @param {number} testShare of each class, between 0 and 1 @param {number} windowS length of a window in seconds
+ * @param {number} testShare of each class, from 0 to below 1 @param {number} windowS length of a window in seconds
  * @returns {Split}
  */
 export function temporalSplit(y, startS, testShare, windowS) {
-  if (!(testShare > 0 && testShare < 1)) {
-    throw new Error(`the plan's test_share is ${testShare}; expected a number between 0 and 1`);
+  if (!(testShare >= 0 && testShare < 1)) {
+    throw new Error(`the plan's test_share is ${testShare}; expected 0 or more, and less than 1`);
   }
   const held = new Uint8Array(y.length);
   /** @type {Map<number, number[]>} */
@@ -33,7 +33,7 @@ export function temporalSplit(y, startS, testShare, windowS) {
     else classes.set(y[i], [i]);
   }
   for (const members of classes.values()) {
-    if (members.length < 2) continue;
+    if (members.length < 2 || !testShare) continue;
     members.sort((a, b) => startS[a] - startS[b] || a - b);
     const count = Math.max(1, roundHalfEven(testShare * members.length));
     for (const i of members.slice(-count)) held[i] = 1;

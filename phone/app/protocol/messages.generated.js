@@ -337,7 +337,7 @@ export const dataSpec = object({
   normalization: or(oneOf("client", "federated", "pooled", "none"), "client"),
   statistics: orNull(dataStatistics),
   split: or(oneOf("temporal", "random80", "kfold7_3"), "temporal"),
-  test_share: or(number({ above: 0, below: 1 }), 0.2),
+  test_share: or(number({ min: 0, below: 1 }), 0.2),
 }, { others: true });
 
 /**

@@ -40,7 +40,8 @@ class Natural(Partition):
         if self.test == "published":
             train = pool.train[members]
             return Share(members[train], members[~train])
-        tested = max(round(self.test_share * len(members)), min(1, len(members) - 1))
+        least = min(1, len(members) - 1) if self.test_share else 0
+        tested = max(round(self.test_share * len(members)), least)
         order = generator(seed, "natural", name).permutation(members)
         return Share(np.sort(order[tested:]), np.sort(order[:tested]))
 

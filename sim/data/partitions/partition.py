@@ -57,7 +57,8 @@ class Partition(ABC):
 
     `test` says where a client's test set is from. "published": training examples are dealt from the published training
     part, test examples from the published test part in the proportions of the client's training classes. "split": the
-    parts are laid together, and of what a client gets the share `test_share` is its test set, in the same proportions.
+    parts are laid together, and of what a client gets the share `test_share` is its test set, in the same proportions;
+    with a share of 0 it has none.
     """
 
     kind: ClassVar[str]
@@ -66,8 +67,8 @@ class Partition(ABC):
 
     def __post_init__(self) -> None:
         """Refuse what no partition can do; raises SettingsError."""
-        if not 0 < self.test_share < 1:
-            raise SettingsError(f"{self.kind}: test_share is {self.test_share}; it must lie between 0 and 1")
+        if not 0 <= self.test_share < 1:
+            raise SettingsError(f"{self.kind}: test_share is {self.test_share}; expected 0 (none) or more, and below 1")
 
     @abstractmethod
     def divide(self, pool: Pool, seed: int) -> dict[str, Share]:
@@ -113,6 +114,8 @@ class LabelPartition(Partition):
 
     def held_out(self, counts: Counts) -> Counts:
         """Return how many of each client's examples (K, C) are its test set: `test_share`, with two or more one."""
+        if not self.test_share:
+            return np.zeros_like(counts)
         totals = counts.sum(axis=1)
         tested = np.clip(np.rint(self.test_share * totals).astype(np.int64), np.minimum(totals - 1, 1), totals - 1)
         return np.stack([apportion(int(total), row) for total, row in zip(tested, counts, strict=True)])

@@ -123,8 +123,10 @@ def federated_data(dataset: WindowedDataset, settings: Experiment) -> FederatedD
     for name, windows in normalized.items():
         parts = (*splits[name][:2], validation[name])
         dealt = PartitionClasses(*(_activities(classes.clients[name].y[rows], dataset) for rows in parts))
+        # what a task without classes learns has none either: its y only says how windows are dealt
+        targets = windows.targets if learnt.has_classes or numbers else _activities(windows.y, dataset).numpy()
         clients[name] = ClientData(
-            *(_examples(windows.x, windows.targets, rows, settings.device) for rows in parts),
+            *(_examples(windows.x, targets, rows, settings.device) for rows in parts),
             partition_classes=dealt if numbers else None,
         )
     return FederatedData(
@@ -134,7 +136,9 @@ def federated_data(dataset: WindowedDataset, settings: Experiment) -> FederatedD
         any(splits[name].leaks for name in usable),
         {name: clients[name] for name in clients if name not in staying},
         {name: statistics[name] for name in clients if name not in staying},
-        partition_class_names=(*dataset.labels, *([UNLABELLED] if unlabelled else [])) if numbers else None,
+        partition_class_names=(*dataset.labels, *([UNLABELLED] if unlabelled else []))
+        if numbers or (unlabelled and not learnt.has_classes)
+        else None,
     )
 
 

@@ -1,6 +1,13 @@
-"""How far the server's prototypes move from round to round, per block, from the rounds' diagnostics."""
+"""How far prototypes move from round to round, per block, from the rounds' diagnostics.
+
+They are the server's, or where no server sets them, as in a `local` run of a network with ALP layers, the clients' own
+local prototypes: figure 5 and appendix G of Ek et al. 2024 (arXiv 2411.10595), with rounds of one epoch.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,9 +19,10 @@ from sim.reports.figures.style import by_round, explain, line_style, new_panels
 from sim.reports.page import CaptionedFigure, ReportSection
 from sim.reports.table import table_of
 
-TEXT = """How far prototypes went in each round, ‖p(t+1) − p(t)‖, relative to their mean length, so that blocks and runs
-compare. Prototypes that have converged move little; a curve that stays high says that they still follow the network."""
-CAPTION = "Mean (left) and largest (right) movement of a prototype in a round, in percent of the mean length."
+TEXT = """How far prototypes went in each round, ‖p(t+1) − p(t)‖: as it is, and relative to their mean length, so that
+blocks and runs compare. They are the server's, or where no server sets them the clients' own, averaged over clients.
+Prototypes that have converged move little. A curve that stays high says that they still follow the network."""
+CAPTION = "Mean distance that a prototype went in a round; and mean and largest in percent of the mean length."
 
 Curves = dict[str, list[tuple[int, Movement]]]
 
@@ -30,13 +38,23 @@ def convergence(run: FinishedRun) -> ReportSection:
         for block, moved in each.movement.items():
             curves.setdefault(block, []).append((number, moved))
     if not curves:
-        why = f"no prototypes on the server in a run of {run.method}"
-        raise AnalysisError(run.without_diagnostics if run.keeps_prototypes else why)
+        raise AnalysisError(_missing(run))
     last = {block: _relative(each[-1][1], "mean") for block, each in curves.items()}
     told = [(f"{block}, last round", f"{100 * value:.3g} % of the mean length") for block, value in last.items()]
     figures = {"rounds": CaptionedFigure(_figure(curves), CAPTION)}
-    values, title = {"last_relative": last}, "Convergence of prototypes"
+    means = {block: [[number, moved.mean] for number, moved in each] for block, each in curves.items()}
+    values, title = {"last_relative": last, "mean": means}, "Convergence of prototypes"
     return ReportSection("convergence", title, TEXT, values, figures, [table_of((), told)])
+
+
+def _missing(run: FinishedRun) -> str:
+    """Say why no round has recorded a movement."""
+    if not run.keeps_prototypes and not run.has_alp:
+        return f"no prototypes in a run of {run.method} with {run.directory.config.model_name}"
+    if not run.diagnostics:
+        return run.without_diagnostics
+    count = len(run.diagnostics)
+    return f"prototypes move from one round to the next, and this run has {count} round{'s' * (count > 1)}; run more"
 
 
 def _relative(moved: Movement, which: str) -> float:
@@ -44,19 +62,21 @@ def _relative(moved: Movement, which: str) -> float:
 
 
 def _figure(curves: Curves) -> Figure:
-    figure, panels = new_panels(3.8, 2, sharey=True)
-    for axes, which in zip(panels, ("mean", "largest"), strict=True):
-        _lines(axes, curves, which)
-        axes.set_title(which, fontsize=11)
-    panels[1].set_ylabel("")
+    figure, panels = new_panels(3.8, 3)
+    _lines(panels[0], curves, "mean distance", lambda moved: moved.mean)
+    for axes, which in zip(panels[1:], ("mean", "largest"), strict=True):
+        _lines(axes, curves, f"{which} (% of the length)", partial(_percent, which))
     explain(figure, panels[0], "outside lower center", 6)
     return figure
 
 
-def _lines(axes: Axes, curves: Curves, which: str) -> None:
+def _percent(which: str, moved: Movement) -> float:
+    return 100 * _relative(moved, which)
+
+
+def _lines(axes: Axes, curves: Curves, label: str, value: Callable[[Movement], float]) -> None:
     for index, (block, each) in enumerate(curves.items()):
         rounds = [number for number, _ in each]
-        values = [100 * _relative(moved, which) for _, moved in each]
-        axes.plot(rounds, values, label=block, **line_style(index, len(rounds)))
-    by_round(axes, "movement (% of the mean length)", max(number for each in curves.values() for number, _ in each))
+        axes.plot(rounds, [value(moved) for _, moved in each], label=block, **line_style(index, len(rounds)))
+    by_round(axes, label, max(number for each in curves.values() for number, _ in each))
     axes.set_ylim(bottom=0)

@@ -23,6 +23,7 @@ from federation.training.pixels import network_input
 from gaitway.errors import first_problem
 from models.checkpoint import load_checkpoint
 from models.model import Model
+from models.registry import alp_models
 from sim.analyses import in_batches
 from sim.data.federated_data import FederatedData
 from sim.diagnostics import Diagnostics
@@ -74,6 +75,11 @@ class FinishedRun:
         """Whether the server's state has prototypes, of ALP layers or of classes."""
         method = METHODS[self.method]
         return method.requires_alp or bool(method.sums_at)
+
+    @property
+    def has_alp(self) -> bool:
+        """Whether any of the run's networks has ALP layers."""
+        return any(model.name in alp_models() for model in self.settings.models)
 
     @cached_property
     def clients(self) -> tuple[str, ...]:

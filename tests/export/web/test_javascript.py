@@ -51,12 +51,12 @@ def chunks(stretches: list[Recording], seed: int) -> list[dict[str, Any]]:
     return sorted(cut, key=lambda chunk: chunk["times"][0])
 
 
-def assert_same_windows(stretches: list[Recording], seed: int, at_least: int) -> None:
-    settings = PipelineSettings(keep_unlabelled=True, late="drop")
+def assert_same_windows(stretches: list[Recording], seed: int, at_least: int, **options: Any) -> None:
+    settings = PipelineSettings(keep_unlabelled=True, late="drop", **options)
     stream = StreamPipeline(settings, ())
     expected = [window for each in stretches for window in stream.push(each._replace(activity="", session=""))]
     expected += stream.flush()
-    request = {"input": InputSpec.windows(MEAN, STD).to_json(), "chunks": chunks(stretches, seed)}
+    request = {"input": settings.input_spec(MEAN, STD).to_json(), "chunks": chunks(stretches, seed)}
     found = by_node("windows_of.mjs", request)
     assert len(expected) >= at_least
     np.testing.assert_allclose([each["start_s"] for each in found], [each.start_s for each in expected], atol=1e-9)
@@ -91,6 +91,17 @@ def test_sensors_that_are_slower_than_the_grid(rate_hz: float) -> None:
         Recording("p", "", "", "gyro", faster, rotation(faster, 7)),
     ]
     assert_same_windows(stretches, 11, at_least=8)
+
+
+@pytest.mark.parametrize("rate_hz", [50.0, 60.0])
+def test_sensors_that_are_anti_aliased_only_where_the_rate_falls(rate_hz: float) -> None:
+    """Which the model's file says: one of the grid's rate is interpolated, a faster one low-passed."""
+    times = jittered(12, 8, rate_hz)
+    stretches = [
+        Recording("p", "", "", "acc", times, motion(times, 8)),
+        Recording("p", "", "", "gyro", times, rotation(times, 9)),
+    ]
+    assert_same_windows(stretches, 5, at_least=6, anti_alias="downsampling")
 
 
 def test_seconds_since_1970() -> None:

@@ -170,6 +170,9 @@ def test_ucihar_takes_the_windows_as_they_are_in_chains_that_do_not_leak(sources
     np.testing.assert_allclose(first.x[4, :, 3], gyro[4], rtol=1e-5)
     with pytest.raises(SettingsError, match="published as windows"):
         prepare("ucihar", sources["ucihar"]["folder"], PipelineSettings(stride=16))
+    changed = PipelineSettings(anti_alias="downsampling", keep_unlabelled=True)
+    unfiltered = prepare("ucihar", sources["ucihar"]["folder"], changed)
+    assert np.array_equal(unfiltered.clients["s01"].x, first.x), "nothing of it is resampled"
     with pytest.raises(SettingsError, match="has no recordings"):
         next(recordings("ucihar", sources["ucihar"]["folder"]))
 

@@ -26,12 +26,11 @@ def jittered(rate_hz: float, seconds: float = 24.0, share: float = 0.2) -> np.nd
     return START_S + times + random.uniform(-share, share, len(times)) / rate_hz
 
 
-def tone(tone_hz: float, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def tone(tone_hz: float, times: np.ndarray, **options) -> tuple[np.ndarray, np.ndarray]:
     """The windows' grid (n,) in seconds and what became of a unit tone (n,) complex, without the recording's ends."""
     phase = 2 * np.pi * tone_hz * (times - START_S)
-    windows = run(
-        both(times, np.stack([np.cos(phase), np.sin(phase), 0 * phase], axis=1)), PipelineSettings(stride=128)
-    )
+    settings = PipelineSettings(stride=128, **options)
+    windows = run(both(times, np.stack([np.cos(phase), np.sin(phase), 0 * phase], axis=1)), settings)
     inner = windows[1:-1]
     assert len({window.session for window in windows}) == 1
     at = np.concatenate([window.start_s - START_S + np.arange(128) / 50 for window in inner])
@@ -72,6 +71,29 @@ def test_tones_to_15_hz_of_fast_sensors_come_out_right(rate_hz, hz):
 def test_what_the_grid_cannot_hold_is_40_db_down(rate_hz, hz):
     _, out = tone(hz, jittered(rate_hz, share=0.0))
     assert np.abs(out).max() < 0.01
+
+
+@pytest.mark.parametrize(("hz", "always", "where_the_rate_falls"), [(15, 1.0, 1.0), (18, 0.92, 1.0), (22, 0.5, 0.95)])
+@pytest.mark.parametrize("jitter", [0.0, 0.2])
+def test_a_sensor_of_the_grids_rate_keeps_its_tones_unless_it_is_always_low_passed(
+    jitter, hz, always, where_the_rate_falls
+):
+    """As the unit tone has it: 8 % less at 18 Hz and half at 22 Hz by the filter, 1 % and 7 % at most without."""
+    kept = {}
+    for anti_alias in ("always", "downsampling"):
+        at, out = tone(hz, jittered(50.0, share=jitter), anti_alias=anti_alias)
+        kept[anti_alias] = abs(amplitudes(at, out, [hz])[0])
+    assert kept["always"] == pytest.approx(always, abs=0.02)
+    assert kept["downsampling"] == pytest.approx(where_the_rate_falls, abs=0.035)
+
+
+@pytest.mark.parametrize("hz", [35, 45])
+@pytest.mark.parametrize("rate_hz", [56.0, 100.0, 210.0])
+def test_a_faster_sensor_is_anti_aliased_either_way(rate_hz, hz):
+    if hz > rate_hz / 2:
+        return
+    always, falling = (tone(hz, jittered(rate_hz), anti_alias=each)[1] for each in ("always", "downsampling"))
+    assert np.array_equal(always, falling)
 
 
 def test_the_polyphase_filter_of_scipy_agrees_on_25_hz():

@@ -1,5 +1,6 @@
 """ALP against the numpy reference, where blocks have it, under padding, under vmap, and its gradients."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,14 @@ from torch.func import functional_call, grad, vmap
 from models import OptionError, build
 from models.hart import Block
 from models.image.vit import VitBlock
-from models.layers.alp import ALP, AlpOptions, set_inference
+from models.layers.alp import ALP, UPDATES, AlpOptions, set_inference
 from models.layers.matching import assign, similarity, top_entries, transport_plan
 from tests.models import alp_reference as reference
 from tests.models.small_models import small
 
 # (B, Z, d, G): N = B·Z a multiple of G, not a multiple, smaller than G, and one prototype only.
 SIZES = [(4, 8, 6, 8), (5, 7, 6, 8), (3, 4, 5, 20), (3, 8, 4, 1)]
+UPDATES_AND_MATCHES = [*product(["soft", "single"], ["plan", "cosine", "euclidean"]), ("appendix", "plan")]
 PRECISIONS = [(torch.float32, 1e-5), (torch.float64, 1e-10)]
 
 
@@ -82,6 +84,27 @@ def test_single_updates(size: tuple[int, int, int, int], dtype: torch.dtype, tol
     assert set(moved.nonzero().flatten().tolist()) == matched, "a prototype that no token matches stays where it was"
 
 
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+def test_updates_of_appendix_a(size: tuple[int, int, int, int], dtype: torch.dtype, tolerance: float) -> None:
+    """Sums of normalized tokens under the plan's own entries, which add up to 1 only where one prototype has all."""
+    layer, x = layer_and_tokens(size, dtype, update="appendix", gamma=0.5)
+    want = expected(layer, x, gamma=0.5)
+    close(layer(x), want.output, tolerance)
+    close(layer.local_prototypes, want.moved, tolerance)
+
+
+def test_appendix_a_by_hand() -> None:
+    """Two tokens and two prototypes without global ones, so T is 1."""
+    axis = torch.eye(2, dtype=torch.float64)
+    options = AlpOptions(glu=False, gamma=0.5, epsilon=1.0, update="appendix", prototypes="local")
+    layer = ALP(2, 2, options).double()
+    layer.local_prototypes = axis.clone()
+    layer((axis * torch.tensor([[3.0], [0.5]], dtype=torch.float64))[None])  # lengths don't count
+    entry = np.e / (np.e + 1)  # of exp([[1, 0], [0, 1]]) each row and column has this sum
+    close(layer.local_prototypes, 0.5 * np.eye(2) + 0.5 * entry * np.eye(2), 1e-12)
+
+
 def test_of_several_tokens_that_match_one_prototype_the_last_one_moves_it() -> None:
     """As the authors' scatter does on a CPU; on a GPU theirs is whichever comes last."""
     axis = torch.eye(3, dtype=torch.float64)
@@ -92,7 +115,7 @@ def test_of_several_tokens_that_match_one_prototype_the_last_one_moves_it() -> N
     close(layer.local_prototypes, (axis[:2] * torch.tensor([[2.5], [1.0]])).numpy(), 1e-12)
 
 
-@pytest.mark.parametrize("update", ["soft", "single"])
+@pytest.mark.parametrize("update", UPDATES)
 def test_what_is_answered_in_evaluation_does_not_depend_on_how_prototypes_move(update: str) -> None:
     """So neither does what is exported."""
     layer, x = layer_and_tokens(SIZES[1], torch.float64)
@@ -101,7 +124,7 @@ def test_what_is_answered_in_evaluation_does_not_depend_on_how_prototypes_move(u
     assert torch.equal(other.eval()(x), layer.eval()(x))
 
 
-@pytest.mark.parametrize("update", ["soft", "single"])
+@pytest.mark.parametrize("update", UPDATES)
 def test_the_update_is_large_enough_to_be_tested(update: str) -> None:
     layer, x = layer_and_tokens(SIZES[1], torch.float64, gamma=0.5, update=update)
     before = layer.local_prototypes.clone()
@@ -126,6 +149,9 @@ def test_the_update_is_large_enough_to_be_tested(update: str) -> None:
         {"update": "single", "match": "euclidean"},
         {"update": "single", "prototypes": "local"},
         {"update": "single", "prototypes": "global"},
+        {"update": "appendix"},
+        {"update": "appendix", "prototypes": "local"},
+        {"update": "appendix", "prototypes": "global"},
     ],
 )
 def test_ablations(options: dict[str, object], training: bool) -> None:
@@ -164,8 +190,7 @@ def test_top_entries_break_ties_by_row_and_order_negatives(dtype: torch.dtype, l
     assert torch.equal(entries, scores.T.gather(1, index))
 
 
-@pytest.mark.parametrize("update", ["soft", "single"])
-@pytest.mark.parametrize("match", ["plan", "cosine", "euclidean"])
+@pytest.mark.parametrize(("update", "match"), UPDATES_AND_MATCHES)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("count", [3, 8, 50])
 def test_a_padded_batch_gives_what_the_short_one_gives(match: str, training: bool, count: int, update: str) -> None:
@@ -179,8 +204,7 @@ def test_a_padded_batch_gives_what_the_short_one_gives(match: str, training: boo
     close(padded.local_prototypes, short.local_prototypes.numpy(), 1e-12)
 
 
-@pytest.mark.parametrize("update", ["soft", "single"])
-@pytest.mark.parametrize("match", ["plan", "cosine", "euclidean"])
+@pytest.mark.parametrize(("update", "match"), UPDATES_AND_MATCHES)
 def test_an_all_padding_batch_moves_nothing_and_stays_finite(match: str, update: str) -> None:
     layer, x = layer_and_tokens((2, 4, 6, 3), torch.float32, match=match, update=update)
     before = layer.local_prototypes.clone()
@@ -194,7 +218,7 @@ def test_underflow_keeps_the_prototype_and_gives_no_nan() -> None:
     assert torch.isfinite(layer.local_prototypes).all()
 
 
-@pytest.mark.parametrize("update", ["soft", "single"])
+@pytest.mark.parametrize("update", UPDATES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_stacked_under_vmap_equals_one_by_one(dtype: torch.dtype, update: str) -> None:
     clients = 3
@@ -266,7 +290,14 @@ def test_row_inference_does_not_depend_on_the_batch_and_plan_inference_does() ->
 
 @pytest.mark.parametrize(
     "options",
-    [{"update": "hard"}, {"match": "wasserstein"}, {"prototypes": "none"}, {"inference": "col"}, {"epsilon": 0.0}],
+    [
+        {"update": "hard"},
+        {"update": "appendix", "match": "cosine"},
+        {"match": "wasserstein"},
+        {"prototypes": "none"},
+        {"inference": "col"},
+        {"epsilon": 0.0},
+    ],
 )
 def test_wrong_options_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(OptionError, match=next(iter(options))):
@@ -313,12 +344,12 @@ def test_the_scale_multiplies_beta() -> None:
 @pytest.mark.parametrize("name", ["hart_alp", "vit_tiny_alp", "har_cnn_alp"])
 def test_how_prototypes_move_is_an_option_of_the_models(name: str) -> None:
     assert small(name).options["alp_update"] == "soft"
-    model = small(name, alp_update="single")
-    assert model.options["alp_update"] == "single"
-    assert {layer.update for layer in model.modules() if isinstance(layer, ALP)} == {"single"}
-    rebuilt = build(name, classes=5, **model.options)
-    assert {layer.update for layer in rebuilt.modules() if isinstance(layer, ALP)} == {"single"}
-    with pytest.raises(OptionError, match="alp_update='hard': expected one of soft, single"):
+    for update in UPDATES:
+        model = small(name, alp_update=update)
+        assert model.options["alp_update"] == update
+        for one in (model, build(name, classes=5, **model.options)):
+            assert {layer.update for layer in one.modules() if isinstance(layer, ALP)} == {update}
+    with pytest.raises(OptionError, match="alp_update='hard': expected one of soft, single, appendix"):
         small(name, alp_update="hard")
     with pytest.raises(OptionError, match="option 'alp' has no option 'update'"):
         small(name, alp={"update": "single"})

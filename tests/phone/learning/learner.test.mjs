@@ -72,6 +72,8 @@ test("windows that are cut otherwise, and unknown normalization, are refused", (
   const plan = (data) => ({ ...PLAN, data: { ...PLAN.data, ...data } });
   const slow = plan({ pipeline: { rate_hz: 25 } });
   assert.throws(() => learner.prepare(stored(9), slow), /128 samples at 25 Hz; a phone's have 128 at 50 Hz/);
+  const sharp = plan({ pipeline: { anti_alias: "downsampling" } });
+  assert.throws(() => learner.prepare(stored(9), sharp), /anti-aliased when downsampling; a phone's always are/);
   assert.throws(() => learner.prepare(stored(9), plan({ normalization: "pooled" })), /data.normalization is pooled/);
   assert.throws(() => learner.prepare(stored(9), plan({ test_share: 1 })), /test_share is 1/);
 });

@@ -16,7 +16,7 @@ from federation.tasks import task_from_json
 from gaitway.input_spec import InputSpec
 from models.checkpoint import CheckpointInfo, save_checkpoint
 from sim.cli.app import app
-from sim.cli.options import assignments, build_experiment
+from sim.cli.options import assignments, build_experiment, dataset_options
 from sim.data.sources import get_source
 from sim.errors import SettingsError
 from sim.experiment import Experiment
@@ -36,13 +36,13 @@ def settings_of(name: str, **given: Any) -> Experiment:
     """Settings of a preset; one that starts from pretrained weights takes this file for them unless some are given."""
     given = {"init": Path(__file__), **given} if is_pretrained(name) else given
     options = with_defaults(name, given)
-    labels = get_source(options["data"]).labels(assignments(options["set"])["data"])
+    labels = get_source(options["data"]).labels(dataset_options(options["set"]))
     return build_experiment(options, labels, name)
 
 
 def is_pretrained(name: str) -> bool:
     preset = PRESETS[name]
-    return preset.pretraining_command("fedavg", "hart") is not None
+    return preset.pretraining_command(name, "fedavg", "hart") is not None
 
 
 def on_data_at_hand() -> list[Any]:
@@ -80,8 +80,19 @@ def test_presets_with_data_at_hand_run(name: str, gaitway_data: Path, cache: Pat
     smoke(name, gaitway_data, cache, tmp_path)
 
 
-def smoke(name: str, root: Path | None, cache: Path, out: Path) -> None:
-    settings = settings_of(name, scale=0.05, rounds=1, epochs=1, eval_every=1, generalization_examples=50)
+@pytest.mark.ci
+@pytest.mark.data
+def test_the_vit_of_cifar_10_runs_on_pictures_at_hand(gaitway_data: Path, cache: Path, tmp_path: Path) -> None:
+    """The paper's network at its full size, by a twentieth of the clients and pictures (lossy copies of CIFAR-10)."""
+    if not (gaitway_data / "cifar10_jpg").is_dir():
+        pytest.skip(f"no pictures of CIFAR-10: {gaitway_data / 'cifar10_jpg'} is not a folder")
+    smoke("ek2024-cifar10-20", gaitway_data, cache, tmp_path, data="cifar10_jpg")
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["model"], summary["data"], summary["method"]) == ("vit_tiny_alp", "cifar10_jpg", "fedali")
+
+
+def smoke(name: str, root: Path | None, cache: Path, out: Path, **given: Any) -> None:
+    settings = settings_of(name, scale=0.05, rounds=1, epochs=1, eval_every=1, generalization_examples=50, **given)
     if is_pretrained(name):
         settings = settings.model_copy(update={"init": initialization(pretrained(settings, out.with_suffix(".init")))})
     data = load_data(settings, root, cache, None)
@@ -161,6 +172,18 @@ def test_what_each_table_of_fedali_varies() -> None:
     assert settings_of("ek2024-hhar", method="fedproto").method["predict_by"] == "head"
 
 
+def test_figure_5_of_fedali_is_a_local_run_of_200_epochs() -> None:
+    settings = settings_of("ek2024-hhar-convergence")
+    assert (settings.method["name"], settings.model.name) == ("local", "hart_alp")
+    assert (settings.rounds.rounds, settings.training.epochs) == (200, 1)
+
+
+def test_eks_sensors_of_50_hz_are_not_low_passed() -> None:
+    for name, preset in PRESETS.items():
+        if preset.paper == "Ek et al. 2024" and not preset.options["data"].startswith("cifar"):
+            assert settings_of(name).data.pipeline == {"anti_alias": "downsampling"}, name
+
+
 def test_what_each_row_of_michielis_table_3_changes() -> None:
     def row(name: str) -> tuple[Any, ...]:
         settings = settings_of(f"michieli2021-mnist-{name}")
@@ -180,11 +203,27 @@ def test_what_each_row_of_michielis_table_3_changes() -> None:
 
 @pytest.mark.parametrize(("method", "model"), [("fedali", "hart_alp"), ("fedavg", "hart")])
 def test_a_pretrained_preset_names_the_command_that_makes_its_weights(method: str, model: str) -> None:
-    command = f"python -m sim pretrain --data pretraining --data-root FOLDER --model {model} --out FILE"
+    command = f"python -m sim pretrain --for ek2024-hhar-pretrained --data-root FOLDER --model {model} --out FILE"
     with pytest.raises(SettingsError, match=f"give --init FILE, which this makes: {command}"):
         with_defaults("ek2024-hhar-pretrained", {"method": method})
     chosen = with_defaults("ek2024-hhar-pretrained", {"method": method, "init": Path("weights")})
     assert (chosen["init"], chosen["rounds"]) == (Path("weights"), 600)
+
+
+@pytest.mark.parametrize("name", ["ek2024-hhar-pretrained", "ek2024-masked", "ek2024-hhar-masked"])
+def test_pretraining_says_how_much_is_masked(name: str) -> None:
+    """60 % is the paper's; four of eight patches are half."""
+    printed = " ".join(CliRunner(env={"COLUMNS": "500"}).invoke(app, ["presets", name]).output.split())
+    assert "hides 4 of a window's 8 patches, 50 %" in printed
+    assert "--set task.masked=0.625 hides 5" in printed
+
+
+def test_the_five_sets_have_160_devices_of_133_users_and_all_windows_are_trained_on() -> None:
+    """PAMAP2 9 × 3, MotionSense 24, MobiAct 67, UCI HAR 30, SHL 3 × 4; the paper counts 122 subjects."""
+    assert PRESETS["ek2024-masked"].clients == 9 * 3 + 24 + 67 + 30 + 3 * 4
+    assert any("or 133 with --clients-by user" in each for each in PRESETS["ek2024-masked"].departures)
+    assert settings_of("ek2024-masked").data.test_share == 0
+    assert settings_of("ek2024-hhar-masked").data.test_share == 0.2, "whose test windows the labels are scored on"
 
 
 def test_a_preset_after_a_federated_pretraining_names_that_run() -> None:
@@ -210,6 +249,7 @@ def test_options_of_the_presets_data_are_not_set_of_others() -> None:
     others = with_defaults(name, {"data": "motionsense"})["set"]
     assert others
     assert not [text for text in others if text.startswith("data.")]
+    assert "data.test_share=0" in with_defaults("ek2024-masked", {"data": "motionsense"})["set"], "it's the plan's"
 
 
 @pytest.mark.parametrize("data", ["synthetic", "mnist", "femnist"])
@@ -266,7 +306,7 @@ def test_presets_are_listed() -> None:
         assert name in listed
         assert preset.paper in listed
         if preset.pretraining:
-            assert f"{name}: first python -m sim pretrain --data {preset.pretraining}" in " ".join(listed.split())
+            assert f"{name}: first python -m sim pretrain --for {name}" in " ".join(listed.split())
         if preset.pretrained_by:
             assert f"{name}: first python -m sim run --preset {preset.pretrained_by}" in " ".join(listed.split())
             assert PRESETS[preset.pretrained_by].options["task"] == "masked_reconstruction"

@@ -126,7 +126,7 @@ def finished(root: Path, folder: Path) -> Callable[[str, str, str], Path]:
 
     def start(name: str, method: str, model: str) -> list[object]:
         """Make the weights that a preset starts from, by the command that it prints."""
-        printed, before = PRESETS[name].pretraining_command(method, model), PRESETS[name].pretrained_by
+        printed, before = PRESETS[name].pretraining_command(name, method, model), PRESETS[name].pretrained_by
         if printed is None:
             return []
         if before is not None:
@@ -167,6 +167,10 @@ def test_every_preset_runs_to_its_end(finished: Callable[[str, str, str], Path],
     out = finished(name, options["method"], options["model"])
     config, summary = (json.loads((out / f"{each}.json").read_text()) for each in ("config", "summary"))
     assert (config["preset"], summary["rounds"]) == (name, ROUNDS["rounds"])
+    if config["data"]["test_share"] == 0:
+        lines = (out / "rounds.jsonl").read_text().splitlines()
+        assert all(math.isfinite(json.loads(line)["train_loss"]) for line in lines), "pretrained on all windows"
+        return
     own, served = summary["personalization"], summary["global"]
     for metric in task_from_json(config["task"]).metric_kinds:
         assert math.isfinite(served[metric] if served else own[metric]["mean"])

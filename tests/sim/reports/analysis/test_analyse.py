@@ -13,8 +13,10 @@ from typer.testing import CliRunner
 from sim.cli.app import app
 from sim.errors import AnalysisError
 from sim.reports.analysis.analyse import analyse, write_page
+from sim.reports.analysis.convergence import convergence
 from sim.reports.analysis.finished import FinishedRun, open_run
 from sim.reports.analysis.tokens import alp_layers, watched
+from sim.run import build_simulation
 from tests.sim.example_run import write_run
 from tests.sim.reports.analysis.conftest import Finished
 
@@ -47,7 +49,7 @@ def test_the_page_is_self_contained(finished: Finished) -> None:
 def test_what_a_method_lacks_is_named(finished: Finished) -> None:
     missing = analysed(finished("fedper"))["missing"]
     assert missing["tokens"].startswith("no global model in a run of fedper")
-    assert missing["convergence"] == "no prototypes on the server in a run of fedper"
+    assert missing["convergence"] == "no prototypes in a run of fedper with har_cnn"
     assert analysed(finished("local"))["missing"]["attention"] == "no client weighs more or less in a run of local"
     assert analysed(finished("fedavg"))["missing"]["tokens"].startswith("no ALP layer in har_cnn")
 
@@ -75,6 +77,27 @@ def test_what_the_rounds_recorded_is_drawn(finished: Finished, method: str, anal
     drawn = {path.name.rpartition("_")[0] for path in (run.directory.path / "analysis").iterdir()}
     assert set(analyses) <= found.keys()
     assert set(analyses) - drawn == set()
+
+
+def test_a_local_run_shows_how_its_clients_prototypes_converge(finished: Finished) -> None:
+    """Figure 5 of Ek et al. 2024, by distances of each client's models before and after a round."""
+    run = finished("local", "har_cnn_alp")
+    found = analysed(run)["convergence"]
+    assert (run.directory.path / "analysis" / "convergence_rounds.png").is_file()
+    again = build_simulation(run.settings, run.data)
+    before, means = {}, []
+    for record in again.run_rounds():
+        after = {name: again.clients[name].buffers["alp.local_prototypes"].double() for name in again.clients}
+        start = again.initial.buffers["alp.local_prototypes"].double()
+        moved = [(after[name] - before.get(name, start)).norm(dim=1).mean() for name in after]
+        means.append([record["round"], pytest.approx(float(sum(moved)) / len(moved), rel=1e-4)])
+        before = after
+    assert found["mean"] == {"alp": means}
+    assert len(means) == 2
+    for axes in convergence(run).figures["rounds"].figure.axes:
+        (line,) = axes.get_lines()
+        bottom, top = axes.get_ylim()
+        assert bottom == 0 < min(line.get_ydata()) <= max(line.get_ydata()) <= top, "what is drawn can be seen"
 
 
 def test_reopened_models_give_the_runs_scores(reopened: FinishedRun) -> None:
