@@ -6,6 +6,7 @@ measure says so, as most papers report; nothing is chosen by a test set.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -13,6 +14,9 @@ from federation.methods import METHODS
 from sim.data.holdout import OTHERWISE, OTHERWISE_SHOTS, SHOTS
 from sim.results.records import SelectedRound, Spread
 from sim.results.run_directory import RunDirectory
+
+LAST_ROUNDS = 10
+"""Of these Qiao et al. 2023 report the mean."""
 
 
 class Measure(NamedTuple):
@@ -75,6 +79,13 @@ def _worst_tenth(run: RunDirectory) -> float | None:
     return run.worst_tenth(run.config.primary[0], run.final.trusted)
 
 
+def _last_ten(run: RunDirectory) -> float | None:
+    """Return the mean accuracy of the server's model over the last ten rounds; None unless each was evaluated."""
+    last = run.rounds[-LAST_ROUNDS:]
+    scores = [score for each in last if (score := each.mean("global", "accuracy")) is not None]
+    return statistics.fmean(scores) if len(scores) == LAST_ROUNDS else None
+
+
 def _upload_mb(run: RunDirectory) -> float | None:
     """Return what clients sent; nothing that compares with it where their data were pooled."""
     if METHODS[run.config.method_name].pools_data:
@@ -92,6 +103,9 @@ MEASURES: Mapping[str, Measure] = {
     "server": Measure("server's model", True, _score("global")),
     "own_accuracy": Measure("own later windows, accuracy", True, _score("personalization", "accuracy"), "accuracy"),
     "server_accuracy": Measure("server's model, accuracy", True, _score("global", "accuracy"), "accuracy"),
+    "server_accuracy_last_ten": Measure(
+        "server's model, accuracy, mean of the last ten rounds", True, _last_ten, "accuracy"
+    ),
     "worst_tenth": Measure("worst tenth", True, _worst_tenth),
     "new": Measure("new users", True, _new(0)),
     **{f"new_{k}": Measure(f"new, {_windows(k)}", True, _new(k)) for k in SHOTS if k},

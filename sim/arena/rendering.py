@@ -145,7 +145,7 @@ def _section(name: str, declaration: Declaration, known: Summaries) -> Iterator[
     yield f"## {declaration.title}\n"
     for paragraph in (declaration.asks, *filter(None, (declaration.reads or "").split("\n\n"))):
         yield _wrapped(paragraph) + "\n"
-    if any(row.found for row in found):
+    if any(row.values(declaration.compared) for row in found):
         yield "\n".join(_overview(declaration, found)) + "\n"
     yield _wrapped(_made(name, declaration, found)) + "\n"
     if ranking := _ranking(declaration, found):
@@ -161,7 +161,9 @@ def _overview(declaration: Declaration, found: Sequence[Row]) -> Iterator[str]:
     """Make a table of arms by data sets, with the measure that the arms are compared by."""
     by_set = {data: [row for row in found if row.data == data] for data in declaration.sets}
     shown = {
-        data: _differences(declaration, group) for data, group in by_set.items() if any(row.found for row in group)
+        data: _differences(declaration, group)
+        for data, group in by_set.items()
+        if any(row.values(declaration.compared) for row in group)
     }
     compared = MEASURES[declaration.compared].heading
     yield _line([compared, *shown])

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -17,6 +18,7 @@ from gaitway.input_spec import InputSpec
 from models.checkpoint import CheckpointInfo, save_checkpoint
 from sim.cli.app import app
 from sim.cli.options import assignments, build_experiment
+from sim.data.partitions import Pool, partition_from_json
 from sim.data.sources import get_source
 from sim.errors import SettingsError
 from sim.experiment import Experiment
@@ -30,6 +32,8 @@ GENERATED = [name for name, preset in PRESETS.items() if preset.needs == "nothin
 SMALL_DATA = {"motionsense", "ucihar", "spsw", "union", "mnist", "fashion_mnist"}
 IN_CI = {"ucihar-cnn", "ucihar-hart-pretrained", "tan2022-mnist-3-mh", "qiao2023-fashion", "michieli2021-mnist-80"}
 """One of each kind; the others are slow."""
+TEN_CLASSES = Pool(np.arange(7000) % 10, 10, np.arange(7000) < 6000)
+"""As many examples of each class, of which the last thousand are the published test part."""
 
 
 def settings_of(name: str, **given: Any) -> Experiment:
@@ -111,6 +115,17 @@ def test_what_a_paper_changes_with_the_method() -> None:
     mixed = settings_of("tan2022-mnist-4-mh")
     assert [model.options["channels"] for model in mixed.models] == [[10, 18], [10, 20], [10, 22]]
     assert settings_of("tan2022-cifar10-5").method["lam"] == 0.1
+
+
+@pytest.mark.parametrize("name", ["qiao2023-mnist", "qiao2023-fashion"])
+def test_qiaos_dirichlet_deals_each_class_among_clients(name: str) -> None:
+    """Section III-B cites Yurochkin et al. 2019 for Dir(α); by client every one would have 200 examples."""
+    dealt = partition_from_json({**(settings_of(name).partition or {}), "minimum": 1}).divide(TEN_CLASSES, 0)
+    sizes = [len(share.train) for share in dealt.values()]
+    assert sum(sizes) == 2000
+    assert max(sizes) > 2 * min(sizes)
+    by_client = settings_of(name, set=["partition.axis=client"]).partition or {}
+    assert {len(share.train) for share in partition_from_json(by_client).divide(TEN_CLASSES, 0).values()} == {200}
 
 
 def test_a_method_brings_its_optimizer_where_the_presets_does_not_suit_it() -> None:
