@@ -54,6 +54,7 @@ class Simulation:
     evaluator: Evaluator
     straggling: float = 0.0
     eval_every: int = 1
+    eval_last: int = 1
     generalization_examples: int | None = None
     uplink: Uplink = field(default_factory=Uplink)
     secure: SecureRounds | None = None  # where the server sees sums alone
@@ -235,7 +236,8 @@ class Simulation:
     # ---- scores
 
     def _evaluates_now(self) -> bool:
-        return self.round_number % self.eval_every == 0 or self.is_over
+        is_late = self.round_number > self.rounds.rounds - self.eval_last
+        return self.round_number % self.eval_every == 0 or is_late or self.is_over
 
     def _evaluated(self) -> dict[str, Any]:
         with self.timed("evaluate"):
