@@ -30,13 +30,22 @@ def convergence(run: FinishedRun) -> ReportSection:
         for block, moved in each.movement.items():
             curves.setdefault(block, []).append((number, moved))
     if not curves:
-        why = f"no prototypes on the server in a run of {run.method}"
-        raise AnalysisError(run.without_diagnostics if run.keeps_prototypes else why)
+        raise AnalysisError(_missing(run))
     last = {block: _relative(each[-1][1], "mean") for block, each in curves.items()}
     told = [(f"{block}, last round", f"{100 * value:.3g} % of the mean length") for block, value in last.items()]
     figures = {"rounds": CaptionedFigure(_figure(curves), CAPTION)}
     values, title = {"last_relative": last}, "Convergence of prototypes"
     return ReportSection("convergence", title, TEXT, values, figures, [table_of((), told)])
+
+
+def _missing(run: FinishedRun) -> str:
+    """Say why no round has recorded a movement."""
+    if not run.keeps_prototypes:
+        return f"no prototypes on the server in a run of {run.method}"
+    if not run.diagnostics:
+        return run.without_diagnostics
+    count = len(run.diagnostics)
+    return f"prototypes move from one round to the next, and this run has {count} round{'s' * (count > 1)}; run more"
 
 
 def _relative(moved: Movement, which: str) -> float:
