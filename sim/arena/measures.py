@@ -17,6 +17,8 @@ from sim.results.run_directory import RunDirectory
 
 LAST_ROUNDS = 10
 """Of these Qiao et al. 2023 report the mean."""
+NEAR = 0.005
+"""A run has converged, as far as tables say, in the first evaluated round with so little below its best accuracy."""
 
 
 class Measure(NamedTuple):
@@ -86,6 +88,27 @@ def _last_ten(run: RunDirectory) -> float | None:
     return statistics.fmean(scores) if len(scores) == LAST_ROUNDS else None
 
 
+def _convergence(run: RunDirectory) -> float | None:
+    """Return the first evaluated round whose mean accuracy over clients is near the best of the run."""
+    own = [(each.round, each.mean("personalization", "accuracy")) for each in run.rounds]
+    scores = [(number, score) for number, score in own if score is not None]
+    best = max((score for _, score in scores), default=None)
+    return None if best is None else float(next(number for number, score in scores if score >= best - NEAR))
+
+
+def _prototype_distance(run: RunDirectory) -> float | None:
+    found = run.rounds[-1].diagnostics.get("prototype_distance")
+    return None if found is None else float(found)
+
+
+def _numbers_k(run: RunDirectory) -> float | None:
+    """Return the thousands of numbers that all clients sent in a round."""
+    if METHODS[run.config.method_name].pools_data:
+        return None
+    sent = [each.numbers_up * (len(each.cohort) - len(each.lost)) for each in run.rounds if each.numbers_up is not None]
+    return statistics.fmean(sent) / 1e3 if sent else None
+
+
 def _upload_mb(run: RunDirectory) -> float | None:
     """Return what clients sent; nothing that compares with it where their data were pooled."""
     if METHODS[run.config.method_name].pools_data:
@@ -119,6 +142,9 @@ MEASURES: Mapping[str, Measure] = {
     "new_together": Measure("new users' windows together", True, _new_together),
     "new_unlabelled": Measure("new, no labels", True, _new_unlabelled),
     "new_own_windows": Measure("new, own windows without labels", True, _new_own_windows),
+    "convergence_round": Measure("round that is half a point below the best accuracy", False, _convergence),
+    "prototype_distance": Measure("distance between prototypes", False, _prototype_distance),
+    "numbers_k": Measure("1,000 numbers up a round", False, _numbers_k),
     "upload_mb": Measure("MB up", False, _upload_mb),
     "seconds": Measure("seconds", False, lambda run: run.final.seconds["total"]),
 }

@@ -222,7 +222,8 @@ def _value(row: Row, measure: str) -> str:
 
 def _shown(row: Row, measure: str, value: float) -> str:
     if not MEASURES[measure].is_score:
-        return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+        is_tiny = 0 < value < 0.05  # which one decimal would show as none
+        return f"{value:.0f}" if value >= 10 else f"{value:.2g}" if is_tiny else f"{value:.1f}"
     metric = _metric(row)
     return f"{value * metric.factor:.1f}" if metric.is_share else f"{value:.3g}"
 
