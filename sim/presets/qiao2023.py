@@ -15,7 +15,8 @@ _DEPARTURES = (
     "100 rounds; the paper doesn't say how many, and its code isn't released",
     "Dirichlet: a draw is repeated until each client has 10 examples, and a client with its equal share gets nothing "
     "of further classes, as in the code of Yurochkin et al.; the paper doesn't say",
-    "fedpr: the regularization is the squared error; the paper's words are 'the ℓ2 distance' (distance=norm), whose "
+    "fedpr: the regularization is the squared error's mean over the features, as FedProto's code has it "
+    "(distance=squared_sum leaves it undivided); the paper's words are 'the ℓ2 distance' (distance=norm), whose "
     "gradient outweighs the labels however near a prototype is",
     "fedpr: classes are told by the nearest prototype, as in algorithm 1, and by the head where none is known",
     "accuracy is the server's model's on all test images; the paper says 'top-1 average test accuracy' and not whose",

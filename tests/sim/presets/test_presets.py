@@ -18,7 +18,7 @@ from gaitway.input_spec import InputSpec
 from models.checkpoint import CheckpointInfo, save_checkpoint
 from sim.cli.app import app
 from sim.cli.options import assignments, build_experiment
-from sim.data.partitions import Pool, partition_from_json
+from sim.data.partitions import Pool, partition_from_json, partition_to_json
 from sim.data.sources import get_source
 from sim.errors import SettingsError
 from sim.experiment import Experiment
@@ -115,6 +115,18 @@ def test_what_a_paper_changes_with_the_method() -> None:
     mixed = settings_of("tan2022-mnist-4-mh")
     assert [model.options["channels"] for model in mixed.models] == [[10, 18], [10, 20], [10, 22]]
     assert settings_of("tan2022-cifar10-5").method["lam"] == 0.1
+
+
+@pytest.mark.parametrize(("data", "narrow", "wide"), [("mnist", 2, 3), ("femnist", 1, 2), ("cifar10", 1, 2)])
+@pytest.mark.parametrize("ways", [3, 4, 5])
+def test_tans_tables_have_two_spreads_of_n(data: str, ways: int, narrow: int, wide: int) -> None:
+    """Table 1 has the narrow one; tables 2 to 4 both, for fedproto-mh too. k = 100 varies as much, as in their code."""
+    for name, stdev in ((f"tan2022-{data}-{ways}", narrow), (f"tan2022-{data}-{ways}-mh-stdev-{wide}", wide)):
+        partition = settings_of(name).partition or {}
+        assert [partition[key] for key in ("ways", "stdev", "shots_stdev")] == [ways, stdev, stdev]
+        assert partition_to_json(partition_from_json(partition))["shots"] == 100
+        rounds = [settings_of(each, method="fedprox").rounds.rounds for each in (name, f"tan2022-{data}-{ways}")]
+        assert rounds[0] == rounds[1]
 
 
 @pytest.mark.parametrize("name", ["qiao2023-mnist", "qiao2023-fashion"])
