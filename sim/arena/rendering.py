@@ -66,6 +66,14 @@ HEAD_OF_MEASURES = """# All measures of the results
 After this page you can say what a score of [results.md](results.md), [conditions.md](conditions.md),
 [fedali.md](fedali.md) or [papers.md](papers.md) took, and how it is spread: every measure of every table, rendered as
 those pages are.
+
+Four columns that papers report are measured as follows.
+
+- *mean of the last ten rounds*: a run has it if each of these rounds was evaluated (`--eval-last 10`).
+- *round that is half a point below the best accuracy*: the first evaluated round whose mean accuracy over the clients'
+  own models is within half a point of the run's best. That is where we say that a run has converged.
+- *distance between prototypes*: of the last round, Σ n_k[c]/N[c] · ‖p_k[c] − P[c]‖²/D over clients k and classes c.
+- *1,000 numbers up a round*: parameters and prototypes of all clients, without prototypes of classes that they lack.
 """
 MARK = re.compile(r"<!--=(?P<what>[^>]*?)-->(?P<text>.*?)<!--/-->", re.DOTALL)
 """`<!--=TABLE/SET/ARM/MEASURE-->…<!--/-->` in a document: what stands between is rendered.

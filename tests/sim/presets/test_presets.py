@@ -19,6 +19,7 @@ from models.checkpoint import CheckpointInfo, save_checkpoint
 from sim.cli.app import app
 from sim.cli.options import assignments, build_experiment
 from sim.data.partitions import Pool, partition_from_json, partition_to_json
+from sim.data.partitions.power_law import PowerLaw
 from sim.data.sources import get_source
 from sim.errors import SettingsError
 from sim.experiment import Experiment
@@ -115,6 +116,14 @@ def test_what_a_paper_changes_with_the_method() -> None:
     mixed = settings_of("tan2022-mnist-4-mh")
     assert [model.options["channels"] for model in mixed.models] == [[10, 18], [10, 20], [10, 22]]
     assert settings_of("tan2022-cifar10-5").method["lam"] == 0.1
+
+
+def test_who_deals_by_class_and_who_by_client() -> None:
+    """As the papers do that they cite; Michieli and Ozay cite Hsu et al. 2019, who draw each client's classes."""
+    for name in ("ek2024-cifar10-20", "ek2024-cifar100-50", "qiao2023-mnist", "qiao2023-fashion"):
+        partition = partition_from_json(settings_of(name).partition or {})
+        assert partition_to_json(partition)["axis"] == "class", name
+    assert isinstance(partition_from_json(settings_of("michieli2021-voc-0.1").partition or {}), PowerLaw)
 
 
 @pytest.mark.parametrize(("data", "narrow", "wide"), [("mnist", 2, 3), ("femnist", 1, 2), ("cifar10", 1, 2)])
