@@ -80,6 +80,7 @@ def test_a_round_records_its_clients_mean_numbers(few: FederatedData) -> None:
     classes = [len(set(client.train.y.tolist())) for client in few.clients.values()]
     record = played(few, method="fedproto", model="har_cnn", rounds=1).diagnostics
     assert record["numbers_up"] == 16 * sum(classes) / 2
+    assert record["diagnostics"]["prototype_distance"] > 0
 
 
 def test_only_int8_with_feedback_keeps_residuals_and_they_make_a_difference(few: FederatedData) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from sim.arena.declaration import read_declaration
 from sim.arena.measures import MEASURES
 from sim.results.run_directory import RunDirectory
+from tests.repository.imports import REPOSITORY
 from tests.sim.example_run import spread, write_run
 
 
@@ -76,3 +78,12 @@ def test_the_distance_between_prototypes_is_the_last_rounds(tmp_path: Path) -> N
     text = [{**line, "diagnostics": {"prototype_distance": line["round"] / 10}} for line in lines]
     (run.path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in text))
     assert MEASURES["prototype_distance"].read(RunDirectory(run.path)) == 0.2
+
+
+def test_tans_figure_4_has_a_table_that_records_what_it_draws() -> None:
+    table = read_declaration(REPOSITORY / "experiments/tan_lambda.toml")
+    assert {"own_accuracy", "prototype_distance"} <= set(table.measures)
+    assert "tan2022-femnist-3" in {options["preset"] for options in table.sets.values()}
+    pulls = sorted({float(str(arm.options["method.lam"])) for arm in table.arms.values()})
+    assert (pulls[0], pulls[-1]) == (0, 4)
+    assert 1 in pulls

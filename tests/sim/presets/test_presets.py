@@ -293,6 +293,8 @@ def test_what_a_departure_says_of_settings_is_so() -> None:
     assert settings_of("ek2024-hhar").data.normalization == "federated"
     assert settings_of("tan2022-mnist-3", method="fedrep").method["head_lr_factor"] == 1
     assert settings_of("tan2022-mnist-3").method["predict_classes"] == "own"
+    assert settings_of("tan2022-mnist-3").method["distance"] == "squared"
+    assert settings_of("qiao2023-mnist").method["distance"] == "squared"
     assert settings_of("michieli2021-mnist-50").rounds.rounds == 200
 
 
