@@ -142,7 +142,7 @@ MEASURES: Mapping[str, Measure] = {
     "new_together": Measure("new users' windows together", True, _new_together),
     "new_unlabelled": Measure("new, no labels", True, _new_unlabelled),
     "new_own_windows": Measure("new, own windows without labels", True, _new_own_windows),
-    "convergence_round": Measure("round that is half a point below the best accuracy", False, _convergence),
+    "convergence_round": Measure("first round within half a point of the best", False, _convergence),
     "prototype_distance": Measure("distance between prototypes", False, _prototype_distance),
     "numbers_k": Measure("1,000 numbers up a round", False, _numbers_k),
     "upload_mb": Measure("MB up", False, _upload_mb),

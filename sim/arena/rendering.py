@@ -70,8 +70,8 @@ those pages are.
 Four columns that papers report are measured as follows.
 
 - *mean of the last ten rounds*: a run has it if each of these rounds was evaluated (`--eval-last 10`).
-- *round that is half a point below the best accuracy*: the first evaluated round whose mean accuracy over the clients'
-  own models is within half a point of the run's best. That is where we say that a run has converged.
+- *first round within half a point of the best*: of those that were evaluated, by the mean accuracy of the clients' own
+  models. There a run has converged, as we say it.
 - *distance between prototypes*: of the last round, Σ n_k[c]/N[c] · ‖p_k[c] − P[c]‖²/D over clients k and classes c.
 - *1,000 numbers up a round*: parameters and prototypes of all clients, without prototypes of classes that they lack.
 """

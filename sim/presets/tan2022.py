@@ -34,8 +34,8 @@ _DEPARTURES = (
     "k has the spread of n, as in the authors' code; the paper doesn't say",
     "fedproto: λ multiplies the squared error's mean over the features, as in the authors' code, for which λ is "
     "reported; the appendix multiplies it with the undivided ‖·‖² (distance=squared_sum)",
-    "rounds to convergence: the paper doesn't say how they are told; ours is the first evaluated round that is half a "
-    "point of accuracy below the best (`convergence_round` in tables)",
+    "rounds to convergence: the paper doesn't define them; in our tables (`convergence_round`) it is the first "
+    "evaluated round whose mean accuracy is within half a point of the run's best",
     "fedrep: one epoch for the head, then one for the base, at one rate; the paper does not say",
 )
 _OF_DATA = {
