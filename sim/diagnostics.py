@@ -42,6 +42,7 @@ class Diagnostics(Record):
 
     movement: dict[str, Movement] = Field(default_factory=dict)
     aggregate_margin: float | None = None
+    prototype_distance: float | None = None
     attention: Weights = Field(default_factory=dict)
     """Weights by kind and client, each kind's sum 1, as the method names the kinds.
 
@@ -65,11 +66,15 @@ def diagnose(method: Method, before: Tree, after: Tree, updates: Sequence[Update
     sets = prototype_sets(after)
     found = Diagnostics(
         movement=_movements(prototype_sets(before), sets),
-        aggregate_margin=aggregate_margin(update.tensors for update in updates) if CLASSES in sets else None,
+        **(_of_classes([update.tensors for update in updates]) if CLASSES in sets else {}),
         **_attention(method, before, updates),
     )
     record: dict[str, Any] = rounded(found.model_dump(mode="json", exclude_defaults=True))
     return record
+
+
+def _of_classes(uploads: Sequence[Tree]) -> dict[str, Any]:
+    return {"aggregate_margin": aggregate_margin(uploads), "prototype_distance": prototype_distance(uploads)}
 
 
 def _attention(method: Method, before: Tree, updates: Sequence[Update]) -> dict[str, Any]:
@@ -147,6 +152,19 @@ def aggregate_margin(uploads: Iterable[Tree]) -> float | None:
     aggregate = (counts[..., None] * scaled).sum(0) / examples.clamp(min=1)[:, None]
     vectors = aggregate[examples > 0]
     return float(torch.pdist(vectors).mean()) if len(vectors) > 1 else None
+
+
+def prototype_distance(uploads: Sequence[Tree]) -> float:
+    """Return Σ_c Σ_k n_k[c]/N[c] · ‖p_k[c] − P[c]‖²/D, where P[c] = Σ_k n_k[c] p_k[c] / N[c] and N[c] = Σ_k n_k[c].
+
+    Tan et al. 2022: the second sum of eq. 5, which λ multiplies there and figure 4 draws, with the squared error's mean
+    over features as the distance, as their code has it. Takes what clients upload, as `aggregate_margin` does.
+    """
+    counts = torch.stack([each["counts"].double() for each in uploads])  # (K, C)
+    vectors = torch.stack([each["prototypes"].double() for each in uploads])  # (K, C, D)
+    shares = counts / counts.sum(0).clamp(min=1)
+    apart = vectors - (shares[..., None] * vectors).sum(0)
+    return float((shares * (apart**2).mean(-1)).sum())
 
 
 def effective_clients(weights: Mapping[str, float]) -> float:

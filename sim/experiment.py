@@ -50,6 +50,7 @@ class Experiment(Plan):
     precision: UplinkPrecision = "lossless"
     autocast: NumberFormat = "float32"
     eval_every: int = Field(default=1, ge=1)
+    eval_last: int = Field(default=1, ge=1)
     generalization_examples: int | None = Field(default=None, ge=1)
     analyses: AnalysesKind = "none"
     new_users: bool = True

@@ -199,6 +199,7 @@ def build_simulation(
         evaluator=Evaluator(settings.eval_batch, together, choice.workers),
         straggling=settings.stragglers,
         eval_every=settings.eval_every,
+        eval_last=settings.eval_last,
         generalization_examples=settings.generalization_examples,
         uplink=Uplink(settings.precision),
         secure=_secure_rounds(settings, networks, len(data.clients)),

@@ -251,6 +251,7 @@ class RunOptions(TypedDict, total=False):
     ]
     seed: Annotated[int, Option("training", TRAINING, "One seed repeats a run.", ("training", "seed"))]
     eval_every: Annotated[int, Option("training", RUNNING, "Score the clients every so many rounds.")]
+    eval_last: Annotated[int, Option("training", RUNNING, "Also score the clients in each of the last so many rounds.")]
     generalization_examples: Annotated[
         int | None, Option("training", RUNNING, "Examples that generalization is measured on; by default all.")
     ]

@@ -41,7 +41,7 @@ from sim.errors import RunDirectoryError
 from sim.evaluation import ClientModel, Evaluator, is_scored, plain, spread, subsample, total
 from sim.networks.architectures import Architecture, assign_networks
 from sim.secure_rounds import SecureRounds
-from sim.uplink import Uplink
+from sim.uplink import Uplink, count_numbers
 
 
 @dataclass
@@ -55,6 +55,7 @@ class Simulation:
     evaluator: Evaluator
     straggling: float = 0.0
     eval_every: int = 1
+    eval_last: int = 1
     generalization_examples: int | None = None
     uplink: Uplink = field(default_factory=Uplink)
     secure: SecureRounds | None = None  # where the server sees sums alone
@@ -199,14 +200,17 @@ class Simulation:
         self.secure_facts, self.diagnostics = found.secure_facts, found.diagnostics
         return found.call
 
-    def _traffic(self, broadcasts: Mapping[str, Tree], results: Mapping[str, Result]) -> dict[str, int]:
-        """Return the mean bytes of a client; with masks in the place of an upload all that the protocol sends."""
+    def _traffic(self, broadcasts: Mapping[str, Tree], results: Mapping[str, Result]) -> dict[str, float]:
+        """Return the mean bytes and numbers of a client; with masks the bytes of all that the protocol sends."""
         down, masked = _mean_bytes(broadcasts.values()), self.secure_facts
         if "bytes_up" in masked:
             return {"bytes_up": masked["bytes_up"], "bytes_down": down + masked["bytes_down"]}
+        groups = self.setup.method.upload_groups
+        numbers = [count_numbers(result.upload, groups) for result in results.values()]
         return {
             "bytes_up": self.uplink.mean_bytes(result.upload for result in results.values()),
             "bytes_down": down,
+            "numbers_up": float(np.mean(numbers)) if numbers else 0.0,
         }
 
     def _outcome(self, ended: Round) -> dict[str, Any]:
@@ -241,7 +245,8 @@ class Simulation:
     # ---- scores
 
     def _evaluates_now(self) -> bool:
-        return self.round_number % self.eval_every == 0 or self.is_over
+        is_late = self.round_number > self.rounds.rounds - self.eval_last
+        return self.round_number % self.eval_every == 0 or is_late or self.is_over
 
     def _evaluated(self) -> dict[str, Any]:
         with self.timed("evaluate"):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from torch import Tensor
 
 from federation.protocol.messages import Precision
-from federation.records import Tree
+from federation.records import Tree, UploadGroup
 from federation.training.local_round import LocalRound
 from federation.tree import leaves, map_tree
 from federation.wire import uploads
@@ -63,6 +64,28 @@ class Uplink:
     @property
     def _wire(self) -> Precision:
         return "int8" if self.precision == "int8_without_feedback" else self.precision
+
+
+def count_numbers(upload: Tree, groups: Mapping[str, UploadGroup]) -> int:
+    """Count an upload's numbers as Tan et al. 2022 do (table 1): parameters, and prototypes of classes that it has.
+
+    Rows of classes that the client lacks travel as zeros, but count for nothing; neither do the examples of each class.
+    """
+    counts = [upload[name] for name, group in groups.items() if group is UploadGroup.CLASS_COUNTS]
+    return sum(
+        _own_rows(value, counts).numel()
+        if groups.get(name) in (UploadGroup.VALUE, UploadGroup.OTHER)
+        else value.numel()
+        for name, part in upload.items()
+        if groups.get(name) is not UploadGroup.CLASS_COUNTS
+        for value in leaves(part)
+    )
+
+
+def _own_rows(value: Tensor, counts: Sequence[Tensor]) -> Tensor:
+    """Leave out the rows of classes without examples, where there is a row for each class."""
+    by_class = [each for each in counts if value.shape[:1] == each.shape]
+    return value[by_class[0] > 0] if by_class else value
 
 
 def _moved(tree: Tree, device: str) -> Tree:

@@ -37,6 +37,8 @@ from federation.tree import where
 
 PredictBy = Literal["prototype", "head"]
 PredictClasses = Literal["all", "own"]
+Distance = Literal["squared", "squared_sum", "norm"]
+"""From features (D,) to their class's prototype: ‖e − P[y]‖²/D, ‖e − P[y]‖² or ‖e − P[y]‖."""
 
 ABSENT_LOGIT = -1e30
 """Logit of a class without a prototype: below every other, and finite, as a softmax and an exported file need it."""
@@ -108,9 +110,19 @@ def squared_error(labelled: LabelledFeatures, round_state: Tree) -> Tensor:
     return ((labelled.features - prototypes[labelled.classes]) ** 2).sum(-1) * known[labelled.classes]
 
 
-def mean_squared_error(labelled: LabelledFeatures, round_state: Tree) -> Tensor:
-    """Return mean of mse(e, P[y]) over the features that have a class (Tan et al. 2022, eq. 8)."""
-    return masked_mean(squared_error(labelled, round_state) / labelled.features.shape[-1], labelled.mask)
+def mean_distance(labelled: LabelledFeatures, round_state: Tree, distance: Distance) -> Tensor:
+    """Return the mean distance to P[y] over the features that have a class (Tan et al. 2022, eq. 8).
+
+    Their appendix multiplies λ with ‖e − P[y]‖² (`squared_sum`); their code, and that of FedPAC's authors, with its
+    mean over the D features (`squared`), so that the same λ pulls D times less.
+    """
+    found = squared_error(labelled, round_state)
+    if distance == "squared":
+        found = found / labelled.features.shape[-1]
+    elif distance == "norm":
+        away = found > 0  # at a distance of 0 the root has no gradient, and the term none to give
+        found = torch.where(away, torch.where(away, found, 1.0).sqrt(), 0.0)
+    return masked_mean(found, labelled.mask)
 
 
 def check_prediction(method: str, predict_by: PredictBy, predict_classes: PredictClasses) -> None:

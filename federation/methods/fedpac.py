@@ -3,7 +3,8 @@
 J. Xu, X. Tong, S.-L. Huang: Personalized Federated Learning with Feature Alignment and Classifier Collaboration,
 ICLR 2023, arXiv 2306.11867: local training section 4.1, combination weights eq. 8 to 11, algorithm 1.
 
-The head trains at ten times the base's learning rate, as in the authors' code; the paper does not say so.
+The head trains at ten times the base's learning rate, as in the authors' code; the paper does not say so. λ multiplies
+the mean squared error over the D features, as in their code; `distance="squared_sum"` is the undivided ‖e − P[y]‖².
 Differs from the paper: negative eigenvalues of the quadratic form, which only rounding makes, are clipped to 0 (the
 authors drop those under 0.01). A client that has not reported yet gets the mean of the heads.
 """
@@ -20,7 +21,7 @@ from torch import Tensor
 from federation.aggregation import prototypes
 from federation.aggregation.averaging import Accumulator, add_weighted, mean_of
 from federation.aggregation.class_statistics import class_prototypes
-from federation.aggregation.prototypes import ModelAndPrototypeSums, PredictBy, PredictClasses
+from federation.aggregation.prototypes import Distance, ModelAndPrototypeSums, PredictBy, PredictClasses
 from federation.aggregation.simplex_qp import minimize_on_simplex
 from federation.head import check_head_lr_factor, is_base, is_head
 from federation.method import Method
@@ -77,6 +78,7 @@ class FedPac(Method):
     }
 
     lam: float = 1.0  # λ
+    distance: Distance = "squared"
     predict_by: PredictBy = "head"
     predict_classes: PredictClasses = "all"
     head_epochs: int = 1
@@ -110,9 +112,9 @@ class FedPac(Method):
     def loss(
         self, task: Task, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
     ) -> tuple[Tensor, Tensors]:
-        """Add λ times the squared distance to the prototype of each example's class."""
+        """Add λ times the distance to the prototype of each example's class."""
         output = network.train(params, buffers, batch.x, batch.mask)
-        distance = prototypes.mean_squared_error(task.labelled_features(output, batch), round_state)
+        distance = prototypes.mean_distance(task.labelled_features(output, batch), round_state, self.distance)
         return task.mean_loss(output, batch) + self.lam * distance, output.buffers
 
     def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:

@@ -6,21 +6,21 @@ arXiv 2307.10575: prototypes eq. 2, their mean eq. 3, local loss eq. 4, algorith
 Differs from the paper's words, which call the second term of eq. 4 'the ℓ2 distance'. Read as ‖e − P[y]‖₂
 (`distance="norm"`) its gradient has length 1 however near the prototype is; in the paper's own setting that outweighs
 the labels, and features collapse to the prototypes of the first rounds. Read as FedProto's squared error, the default
-here, it weakens as features come near.
+here, it weakens as features come near. That one is the mean over the D features; `distance="squared_sum"` is
+‖e − P[y]‖², D times as strong.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from federation.aggregation import prototypes
 from federation.aggregation.averaging import Accumulator
-from federation.aggregation.prototypes import ModelAndPrototypeSums, PredictBy, PredictClasses
+from federation.aggregation.prototypes import Distance, ModelAndPrototypeSums, PredictBy, PredictClasses
 from federation.method import Method
 from federation.plan import SecureSettings, TrainingConfig
 from federation.records import (
@@ -36,7 +36,7 @@ from federation.records import (
     Update,
     UploadGroup,
 )
-from federation.tasks.task import LabelledFeatures, Task, masked_mean
+from federation.tasks.task import Task
 from federation.training.forward import Network
 
 
@@ -51,7 +51,7 @@ class FedPr(Method):
     sum_groups: ClassVar[Mapping[str, SumKind]] = {**Method.sum_groups, **prototypes.SUM_GROUPS}
 
     lam: float = 1.0  # λ
-    distance: Literal["squared", "norm"] = "squared"
+    distance: Distance = "squared"
     predict_by: PredictBy = "prototype"
     predict_classes: PredictClasses = "all"
 
@@ -74,7 +74,7 @@ class FedPr(Method):
     ) -> tuple[Tensor, Tensors]:
         """Add the distance to the prototype of each example's class (eq. 4)."""
         output = network.train(params, buffers, batch.x, batch.mask)
-        distance = self._distance(task.labelled_features(output, batch), round_state)
+        distance = prototypes.mean_distance(task.labelled_features(output, batch), round_state, self.distance)
         return task.mean_loss(output, batch) + self.lam * distance, output.buffers
 
     def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:
@@ -122,11 +122,3 @@ class FedPr(Method):
         """Average both (eq. 3)."""
         sums = ModelAndPrototypeSums.of(accumulator)
         return {"params": self.combined(sums, state["params"]), **prototypes.finish(state, sums.prototypes)}
-
-    def _distance(self, labelled: LabelledFeatures, round_state: Tree) -> Tensor:
-        if self.distance == "squared":
-            return prototypes.mean_squared_error(labelled, round_state)
-        squared = prototypes.squared_error(labelled, round_state)
-        away = squared > 0  # at a distance of 0 the root has no gradient, and the term none to give
-        distance = torch.where(away, torch.where(away, squared, 1.0).sqrt(), 0.0)
-        return masked_mean(distance, labelled.mask)

@@ -9,6 +9,8 @@ Differs from the paper: eq. 6 prints a factor 1/|N_j| that would shrink every pr
 it is scored after a round, those which that round made. It looks among all classes, which a device that moves needs, or
 with `predict_classes="own"`, as the authors' code does, among those that it had examples of when it last trained (among
 all, if it never has; so does the server's model of `fedpr`); by its head while it knows no prototype of them.
+The appendix multiplies λ with ‖e − P[y]‖², undivided: `distance="squared_sum"`. The default is its mean over the D
+features, as in the authors' code, for which they report λ.
 
 `backbone="frozen"` is not the paper's: nobody trains, neither network nor head. All clients have the network that the
 server sends, with its initial weights or those of another federation, and each round they send the mean features of
@@ -34,7 +36,7 @@ from torch import Tensor
 from federation.aggregation import kept_prototypes, prototypes
 from federation.aggregation.averaging import Accumulator
 from federation.aggregation.kept_prototypes import KeptUploads
-from federation.aggregation.prototypes import PredictBy, PredictClasses, PrototypeSums
+from federation.aggregation.prototypes import Distance, PredictBy, PredictClasses, PrototypeSums
 from federation.errors import SettingsError
 from federation.linear_head import check_dense
 from federation.method import Method
@@ -70,6 +72,7 @@ class FedProto(Method):
     sum_groups: ClassVar[Mapping[str, SumKind]] = prototypes.SUM_GROUPS
 
     lam: float = _LAM  # λ
+    distance: Distance = "squared"
     predict_by: PredictBy = "prototype"
     predict_classes: PredictClasses = "all"
     backbone: Literal["trained", "frozen"] = "trained"
@@ -83,10 +86,10 @@ class FedProto(Method):
             raise SettingsError(
                 f"{self.name}: backbone=frozen trains no head, but predict_by=head: set predict_by=prototype"
             )
-        if self.is_frozen and self.lam != _LAM:
+        if self.is_frozen and (self.lam != _LAM or self.distance != "squared"):
             raise SettingsError(
-                f"{self.name}: backbone=frozen trains nothing that lam={self.lam:g} could pull to prototypes: leave "
-                f"lam at {_LAM:g}"
+                f"{self.name}: backbone=frozen trains nothing that lam={self.lam:g} could pull to prototypes by any "
+                f"distance: leave lam at {_LAM:g}, and distance at squared"
             )
 
     @property
@@ -137,7 +140,7 @@ class FedProto(Method):
     ) -> tuple[Tensor, Tensors]:
         """Add the distance to the prototype of each example's class (eq. 8)."""
         output = network.train(params, buffers, batch.x, batch.mask)
-        distance = prototypes.mean_squared_error(task.labelled_features(output, batch), round_state)
+        distance = prototypes.mean_distance(task.labelled_features(output, batch), round_state, self.distance)
         return task.mean_loss(output, batch) + self.lam * distance, output.buffers
 
     def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:

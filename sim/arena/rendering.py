@@ -66,6 +66,14 @@ HEAD_OF_MEASURES = """# All measures of the results
 After this page you can say what a score of [results.md](results.md), [conditions.md](conditions.md),
 [fedali.md](fedali.md) or [papers.md](papers.md) took, and how it is spread: every measure of every table, rendered as
 those pages are.
+
+Four columns that papers report are measured as follows.
+
+- *mean of the last ten rounds*: a run has it if each of these rounds was evaluated (`--eval-last 10`).
+- *first round within half a point of the best*: of those that were evaluated, by the mean accuracy of the clients' own
+  models. There a run has converged, as we say it.
+- *distance between prototypes*: of the last round, Σ n_k[c]/N[c] · ‖p_k[c] − P[c]‖²/D over clients k and classes c.
+- *1,000 numbers up a round*: parameters and prototypes of all clients, without prototypes of classes that they lack.
 """
 MARK = re.compile(r"<!--=(?P<what>[^>]*?)-->(?P<text>.*?)<!--/-->", re.DOTALL)
 """`<!--=TABLE/SET/ARM/MEASURE-->…<!--/-->` in a document: what stands between is rendered.
@@ -145,7 +153,7 @@ def _section(name: str, declaration: Declaration, known: Summaries) -> Iterator[
     yield f"## {declaration.title}\n"
     for paragraph in (declaration.asks, *filter(None, (declaration.reads or "").split("\n\n"))):
         yield _wrapped(paragraph) + "\n"
-    if any(row.found for row in found):
+    if any(row.values(declaration.compared) for row in found):
         yield "\n".join(_overview(declaration, found)) + "\n"
     yield _wrapped(_made(name, declaration, found)) + "\n"
     if ranking := _ranking(declaration, found):
@@ -161,7 +169,9 @@ def _overview(declaration: Declaration, found: Sequence[Row]) -> Iterator[str]:
     """Make a table of arms by data sets, with the measure that the arms are compared by."""
     by_set = {data: [row for row in found if row.data == data] for data in declaration.sets}
     shown = {
-        data: _differences(declaration, group) for data, group in by_set.items() if any(row.found for row in group)
+        data: _differences(declaration, group)
+        for data, group in by_set.items()
+        if any(row.values(declaration.compared) for row in group)
     }
     compared = MEASURES[declaration.compared].heading
     yield _line([compared, *shown])
@@ -220,7 +230,8 @@ def _value(row: Row, measure: str) -> str:
 
 def _shown(row: Row, measure: str, value: float) -> str:
     if not MEASURES[measure].is_score:
-        return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+        is_tiny = 0 < value < 0.05  # which one decimal would show as none
+        return f"{value:.0f}" if value >= 10 else f"{value:.2g}" if is_tiny else f"{value:.1f}"
     metric = _metric(row)
     return f"{value * metric.factor:.1f}" if metric.is_share else f"{value:.3g}"
 

@@ -64,6 +64,8 @@ _ALL_CLASSES = (
 _CIFAR_DEPARTURES = (
     "test images are the published ones, dealt in the proportions of a client's training classes; the paper says "
     "80/20 of recordings, and of CIFAR nothing",
+    "Dirichlet deals each class among clients; a draw is repeated until each has 10 images, and a client with its "
+    "equal share gets nothing of further classes, as in the code of Yurochkin et al. 2019; the paper gives α alone",
     "images are not augmented, and patches are 4 × 4; the paper does not say. No code of its vision part was released",
 )
 _PRETRAINING_NOTE = "the pretraining is a federation; the paper pretrains in one place"

@@ -134,7 +134,7 @@ class RoundAnalyses(Record):
 
 
 class RoundRecord(Scored):
-    """One line of `rounds.jsonl`; `bytes_*` are means over the round's clients."""
+    """One line of `rounds.jsonl`; `bytes_*` and `numbers_up` (`sim.uplink`) are means over the round's clients."""
 
     round: int
     cohort: tuple[str, ...]
@@ -146,6 +146,7 @@ class RoundRecord(Scored):
     validation: Spread | None = None  # on what was cut off the training sets, and the round is chosen by
     bytes_up: float
     bytes_down: float
+    numbers_up: float | None = None  # none with masks, and in runs of an earlier version
     analyses: RoundAnalyses | None = None  # of an evaluated round, where the run was asked for them
     lost: tuple[str, ...] = ()  # of the cohort, those whose update never came
     capped: dict[str, int] = {}  # the examples that a client counted with, of those that have more

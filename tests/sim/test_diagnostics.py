@@ -24,6 +24,7 @@ from sim.diagnostics import (
     diagnose,
     effective_clients,
     local_movement,
+    prototype_distance,
     with_local_movement,
 )
 
@@ -87,6 +88,15 @@ def test_the_margin_by_hand() -> None:
     upload = {"prototypes": prototypes, "counts": torch.tensor([1.0, 1, 1, 0])}
     assert aggregate_margin([upload]) == pytest.approx(2 * math.sqrt(2) / 3)
     assert aggregate_margin([{**upload, "counts": torch.tensor([0.0, 1, 0, 0])}]) is None
+
+
+def test_the_distance_between_prototypes_by_hand() -> None:
+    """Class 0: (0, 0) of one example, (4, 8) of three, so (3, 6); class 1 is one client's alone, class 2 nobody's."""
+    ada = {"prototypes": torch.tensor([[0.0, 0.0], [9.0, 9.0], [5.0, 5.0]]), "counts": torch.tensor([1.0, 7.0, 0.0])}
+    bob = {"prototypes": torch.tensor([[4.0, 8.0], [1.0, 1.0], [6.0, 6.0]]), "counts": torch.tensor([3.0, 0.0, 0.0])}
+    # (1 · (9 + 36) + 3 · (1 + 4)) / 4 = 15, and its mean over two features
+    assert prototype_distance([ada, bob]) == pytest.approx(7.5)
+    assert prototype_distance([ada]) == 0.0
 
 
 @pytest.mark.parametrize("method", [FedProto(), FedPr(), FedProtoMargin()], ids=lambda method: method.name)

@@ -219,6 +219,15 @@ def test_cohorts_and_orders_are_the_same_for_every_method(few: FederatedData, mo
             assert orders == ({} if method in lost else seen["fedprox"][1]), method
 
 
+@pytest.mark.parametrize(
+    ("every", "last", "expected"), [(10, 1, [5]), (10, 3, [3, 4, 5]), (2, 2, [2, 4, 5]), (1, 1, [1, 2, 3, 4, 5])]
+)
+def test_the_last_rounds_are_evaluated_too(every: int, last: int, expected: list[int], few: FederatedData) -> None:
+    settings = settings_for("fedavg", rounds=5, eval_every=every, eval_last=last)
+    lines = played(build_simulation(settings, few))
+    assert [line["round"] for line in lines if line["evaluated"]] == expected
+
+
 def test_clients_are_sampled_by_their_examples(data: FederatedData) -> None:
     sizes = {"ada": 90, "bob": 2}
     settings = settings_for(

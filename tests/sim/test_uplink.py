@@ -12,6 +12,10 @@ import pytest
 import torch
 
 from federation import wire
+from federation.methods.fedavg import FedAvg
+from federation.methods.fedpr import FedPr
+from federation.methods.fedproto import FedProto
+from federation.methods.local import Local
 from federation.records import Examples
 from federation.tree import flatten
 from sim import checkpoint
@@ -20,6 +24,7 @@ from sim.data.federated_data import ClientData, FederatedData
 from sim.errors import RunDirectoryError, SettingsError
 from sim.run import build_simulation, load_data, run
 from sim.simulation import Simulation
+from sim.uplink import count_numbers
 from tests.sim.small_runs import first, settings_for
 
 LOSSY = ("float16", "int8", "int8_without_feedback")
@@ -58,6 +63,24 @@ def test_bytes_are_those_that_travel_and_the_server_comes_near(few: FederatedDat
     assert sizes["int8"] == sum(n + 4 * -(-n // 256) for n in quantized) + exactly
     assert sizes["int8_without_feedback"] == sizes["int8"]
     assert sizes["float16"] == exact.diagnostics["bytes_up"] / 2
+
+
+def test_numbers_are_counted_as_the_papers_table_counts_them() -> None:
+    """Tan et al. 2022, table 1: of 10 classes a client has 4, of width 50: 200 numbers; what travels has 510."""
+    counts = torch.tensor([100.0, 0, 98, 0, 0, 101, 100, 0, 0, 0])
+    sent = {"prototypes": torch.ones(10, 50), "counts": counts}
+    assert count_numbers(sent, FedProto.upload_groups) == 200
+    params = {"conv.weight": torch.ones(10, 1, 5, 5), "conv.bias": torch.ones(10)}
+    assert count_numbers({"params": params, **sent}, FedPr.upload_groups) == 260 + 200
+    assert count_numbers({"params": params}, FedAvg.upload_groups) == 260
+    assert count_numbers({}, Local.upload_groups) == 0
+
+
+def test_a_round_records_its_clients_mean_numbers(few: FederatedData) -> None:
+    classes = [len(set(client.train.y.tolist())) for client in few.clients.values()]
+    record = played(few, method="fedproto", model="har_cnn", rounds=1).diagnostics
+    assert record["numbers_up"] == 16 * sum(classes) / 2
+    assert record["diagnostics"]["prototype_distance"] > 0
 
 
 def test_only_int8_with_feedback_keeps_residuals_and_they_make_a_difference(few: FederatedData) -> None:

@@ -2,11 +2,11 @@
 
 `axis="class"`: Yurochkin et al., "Bayesian nonparametric federated learning of neural networks", ICML 2019; as in the
 code of Li, He and Song, "Model-contrastive federated learning", CVPR 2021. For each class, proportions over the
-clients are Dir(α, …, α); everything is handed out and sizes are unequal.
+clients are Dir(α, …, α); everything is handed out and sizes are unequal. Qiao et al. 2023 cite the former and deal
+2,000 examples with α = 0.05.
 `axis="client"`: Hsu, Qi and Brown, "Measuring the effects of non-identical data distribution for federated visual
 classification", 2019 (arXiv 1909.06335). For each client, proportions over the classes are Dir(α·C·prior), that is
-Dir(α, …, α) where the classes are equally large; sizes are equal. Our preset of Qiao et al. 2023 deals 2,000 examples
-so, with α = 0.05; their paper does not say which reading it takes.
+Dir(α, …, α) where the classes are equally large; sizes are equal.
 """
 
 from __future__ import annotations

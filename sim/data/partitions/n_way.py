@@ -3,7 +3,7 @@
 Tan et al., "FedProto: federated prototype learning across heterogeneous clients", AAAI 2022 (arXiv 2105.00243),
 'Local tasks': an average n and k for all, and noise on each client's n and k.
 Differs from the paper: its text calls the noise a standard deviation, and so do we; the authors' code draws uniformly
-from n ± stdev and k ± stdev.
+from n ± stdev and k ± stdev, with n from 2 on.
 """
 
 from __future__ import annotations

@@ -138,7 +138,8 @@ class FinishedRun:
     @property
     def without_diagnostics(self) -> str:
         """What is said where the rounds of a method that records something have recorded nothing."""
-        return f"no diagnostics in rounds.jsonl of {self.directory.path}: an older version ran it; run it again"
+        where = f"no diagnostics in rounds.jsonl of {self.directory.path}"
+        return f"{where}: no round was published, or an older version ran it; run it again"
 
     @cached_property
     def own_features(self) -> dict[str, Tensor]:

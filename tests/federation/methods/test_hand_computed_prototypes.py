@@ -15,7 +15,8 @@ from federation.methods import METHODS, method_from_json
 from federation.methods.fedpac import combination_weights
 from federation.methods.fedproto_margin import class_margins
 from federation.plan import TrainingConfig
-from federation.records import Client, Output, Tree, Update
+from federation.records import Batch, Client, Output, Tree, Update
+from federation.tasks.classification import Classification
 from federation.tasks.task import LabelledFeatures
 from federation.training.client_round import train_stacked
 from models.layers.alp import ALP
@@ -73,6 +74,29 @@ def test_pull_towards_the_prototype(options: dict[str, object], pull: float) -> 
     # P[0] is ada's feature after training, P[1] bob's
     features = [weight(ada.params, "base"), 2 * weight(bob.params, "base")]
     assert played.state["prototypes"][:, 0].tolist() == pytest.approx(features)
+
+
+@pytest.mark.parametrize("name", ["fedproto", "fedpr", "fedpac"])
+@pytest.mark.parametrize(
+    ("distance", "expected"),
+    # (1, 2, 2) and (0, 3, 4) are 3 and 5 away from the prototype 0 of their class; the third has no prototype
+    [("squared", (9 + 25) / 3 / 3), ("squared_sum", (9 + 25) / 3), ("norm", (3 + 5) / 3)],
+)
+def test_lambda_multiplies_the_distance_that_was_asked_for(name: str, distance: str, expected: float) -> None:
+    """Of features of width D = 3, in float64; what the loss has beyond λ = 0."""
+    features = torch.tensor([[1.0, 2.0, 2.0], [0.0, 3.0, 4.0], [7.0, 7.0, 7.0]], dtype=torch.float64)
+    batch = Batch(features, torch.tensor([0, 0, 1]), torch.ones(3, dtype=torch.float64))
+    known = {"prototypes": torch.zeros(2, 3, dtype=torch.float64), "known": torch.tensor([1.0, 0.0]).double()}
+
+    class Mirror:
+        def train(self, params: Tree, buffers: Tree, x: torch.Tensor, mask: torch.Tensor | None) -> Output:
+            return Output(x, x[:, :2], {})
+
+    def loss(lam: float) -> float:
+        method = method_from_json({"name": name, "lam": lam, "distance": distance})
+        return float(method.loss(Classification(), Mirror(), {}, {}, batch, known)[0])  # type: ignore[arg-type]
+
+    assert loss(2.0) - loss(0.0) == pytest.approx(2 * expected)
 
 
 def test_prediction_by_the_nearest_prototype() -> None:

@@ -69,6 +69,25 @@ def test_a_table_of_accuracies_is_not_called_one_of_macro_f1(folder: Path) -> No
     assert "`two`: accuracy; 3 runs" in render(folder, runs)
 
 
+def test_a_tiny_cost_is_not_shown_as_none(folder: Path) -> None:
+    runs = known(folder, fedavg=[0.8] * 3, local=[None] * 3)
+    tiny = {key: each.model_copy(update={"measures": {"own": 0.8, "upload_mb": 0.0123}}) for key, each in runs.items()}
+    assert "| motionsense, fedavg | 80.0 | 0.012 | – |" in render_measures(folder, tiny)
+
+
+def test_a_set_whose_runs_lack_the_compared_measure_has_no_column(folder: Path) -> None:
+    (folder / "two.toml").write_text(TABLE + "[sets.ucihar]\n")
+    runs = known(folder, fedavg=[0.8] * 3, local=[0.7] * 3)
+    ucihar = {cell.key for cell in open_cells(read_declaration(folder / "two.toml"), {}) if cell.group == "ucihar"}
+    less = {
+        key: each.model_copy(update={"measures": {"upload_mb": 1.25}}) if key in ucihar else each
+        for key, each in runs.items()
+    }
+    assert "| own later windows | motionsense | ucihar |" in render(folder, runs)
+    assert "| own later windows | motionsense |\n" in render(folder, less)
+    assert "| ucihar, fedavg | – | 1.2 |" in render_measures(folder, less)
+
+
 def test_a_row_without_a_summary_is_left_out_and_said(folder: Path) -> None:
     runs = known(folder, fedavg=[0.8, None, None], local=[None, None, None])
     text, measures = render(folder, runs), render_measures(folder, runs)

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -17,6 +18,8 @@ from gaitway.input_spec import InputSpec
 from models.checkpoint import CheckpointInfo, save_checkpoint
 from sim.cli.app import app
 from sim.cli.options import assignments, build_experiment, dataset_options
+from sim.data.partitions import Pool, partition_from_json, partition_to_json
+from sim.data.partitions.power_law import PowerLaw
 from sim.data.sources import get_source
 from sim.errors import SettingsError
 from sim.experiment import Experiment
@@ -30,6 +33,8 @@ GENERATED = [name for name, preset in PRESETS.items() if preset.needs == "nothin
 SMALL_DATA = {"motionsense", "ucihar", "spsw", "union", "mnist", "fashion_mnist"}
 IN_CI = {"ucihar-cnn", "ucihar-hart-pretrained", "tan2022-mnist-3-mh", "qiao2023-fashion", "michieli2021-mnist-80"}
 """One of each kind; the others are slow."""
+TEN_CLASSES = Pool(np.arange(7000) % 10, 10, np.arange(7000) < 6000)
+"""As many examples of each class, of which the last thousand are the published test part."""
 
 
 def settings_of(name: str, **given: Any) -> Experiment:
@@ -122,6 +127,37 @@ def test_what_a_paper_changes_with_the_method() -> None:
     mixed = settings_of("tan2022-mnist-4-mh")
     assert [model.options["channels"] for model in mixed.models] == [[10, 18], [10, 20], [10, 22]]
     assert settings_of("tan2022-cifar10-5").method["lam"] == 0.1
+
+
+def test_who_deals_by_class_and_who_by_client() -> None:
+    """As the papers do that they cite; Michieli and Ozay cite Hsu et al. 2019, who draw each client's classes."""
+    for name in ("ek2024-cifar10-20", "ek2024-cifar100-50", "qiao2023-mnist", "qiao2023-fashion"):
+        partition = partition_from_json(settings_of(name).partition or {})
+        assert partition_to_json(partition)["axis"] == "class", name
+    assert isinstance(partition_from_json(settings_of("michieli2021-voc-0.1").partition or {}), PowerLaw)
+
+
+@pytest.mark.parametrize(("data", "narrow", "wide"), [("mnist", 2, 3), ("femnist", 1, 2), ("cifar10", 1, 2)])
+@pytest.mark.parametrize("ways", [3, 4, 5])
+def test_tans_tables_have_two_spreads_of_n(data: str, ways: int, narrow: int, wide: int) -> None:
+    """Table 1 has the narrow one; tables 2 to 4 both, for fedproto-mh too. k = 100 varies as much, as in their code."""
+    for name, stdev in ((f"tan2022-{data}-{ways}", narrow), (f"tan2022-{data}-{ways}-mh-stdev-{wide}", wide)):
+        partition = settings_of(name).partition or {}
+        assert [partition[key] for key in ("ways", "stdev", "shots_stdev")] == [ways, stdev, stdev]
+        assert partition_to_json(partition_from_json(partition))["shots"] == 100
+        rounds = [settings_of(each, method="fedprox").rounds.rounds for each in (name, f"tan2022-{data}-{ways}")]
+        assert rounds[0] == rounds[1]
+
+
+@pytest.mark.parametrize("name", ["qiao2023-mnist", "qiao2023-fashion"])
+def test_qiaos_dirichlet_deals_each_class_among_clients(name: str) -> None:
+    """Section III-B cites Yurochkin et al. 2019 for Dir(α); by client every one would have 200 examples."""
+    dealt = partition_from_json({**(settings_of(name).partition or {}), "minimum": 1}).divide(TEN_CLASSES, 0)
+    sizes = [len(share.train) for share in dealt.values()]
+    assert sum(sizes) == 2000
+    assert max(sizes) > 2 * min(sizes)
+    by_client = settings_of(name, set=["partition.axis=client"]).partition or {}
+    assert {len(share.train) for share in partition_from_json(by_client).divide(TEN_CLASSES, 0).values()} == {200}
 
 
 def test_a_method_brings_its_optimizer_where_the_presets_does_not_suit_it() -> None:
@@ -297,6 +333,8 @@ def test_what_a_departure_says_of_settings_is_so() -> None:
     assert settings_of("ek2024-hhar").data.normalization == "federated"
     assert settings_of("tan2022-mnist-3", method="fedrep").method["head_lr_factor"] == 1
     assert settings_of("tan2022-mnist-3").method["predict_classes"] == "own"
+    assert settings_of("tan2022-mnist-3").method["distance"] == "squared"
+    assert settings_of("qiao2023-mnist").method["distance"] == "squared"
     assert settings_of("michieli2021-mnist-50").rounds.rounds == 200
 
 

@@ -11,14 +11,17 @@ import torch
 from typer.testing import CliRunner
 
 from sim.cli.app import app
+from sim.data.federated_data import FederatedData
 from sim.errors import AnalysisError
 from sim.reports.analysis.analyse import analyse, write_page
 from sim.reports.analysis.convergence import convergence
 from sim.reports.analysis.finished import FinishedRun, open_run
 from sim.reports.analysis.tokens import alp_layers, watched
-from sim.run import build_simulation
+from sim.results.run_directory import RunDirectory
+from sim.run import build_simulation, run
 from tests.sim.example_run import write_run
 from tests.sim.reports.analysis.conftest import Finished
+from tests.sim.small_runs import settings_for
 
 pytestmark = pytest.mark.ci
 
@@ -52,6 +55,14 @@ def test_what_a_method_lacks_is_named(finished: Finished) -> None:
     assert missing["convergence"] == "no prototypes in a run of fedper with har_cnn"
     assert analysed(finished("local"))["missing"]["attention"] == "no client weighs more or less in a run of local"
     assert analysed(finished("fedavg"))["missing"]["tokens"].startswith("no ALP layer in har_cnn")
+
+
+def test_one_round_moves_no_prototype(data: FederatedData, tmp_path: Path) -> None:
+    """It did record its diagnostics: no older version is to blame."""
+    settings = settings_for("fedproto", model="har_cnn", rounds=1)
+    run(settings, data, tmp_path / "run")
+    with pytest.raises(AnalysisError, match="from one round to the next, and this run has 1 round; run more"):
+        convergence(FinishedRun(RunDirectory(tmp_path / "run"), settings, data))
 
 
 def test_pooled_data_leave_only_the_servers_map(finished: Finished) -> None:
