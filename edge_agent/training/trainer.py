@@ -111,8 +111,7 @@ def run(job: Job, placement: Placement = ON_CPU) -> None:
         return
     if job.kind == "train":
         begun = time.monotonic()
-        train(context)
-        validate(context, begun + job.round_s)
+        validate(context, train(context), begun + job.round_s)
     else:
         adopt(context)
     made = [folder for folder in (job.out, job.out / GLOBAL, job.out / MIDWAY) if (folder / CHECKPOINT).is_file()]
@@ -247,10 +246,10 @@ def measured_gains(context: TrainingRuntime, received: Client, trained: Client) 
     }
 
 
-def validate(context: TrainingRuntime, deadline: float) -> None:
+def validate(context: TrainingRuntime, trained: Client, deadline: float) -> None:
     """Leave the answers of cross-validation where they say more than the holdout, and there is a shared model.
 
-    The update is on its way by then: nobody waits for it.
+    The update is on its way by then: nobody waits for it, and the client that the round began with may be gone.
     """
     job, settings = context.job, context.settings
     if not is_comparable(context) or not isinstance(settings, PipelineSettings):
@@ -259,7 +258,7 @@ def validate(context: TrainingRuntime, deadline: float) -> None:
         windows = read_split(store, job.client, settings, job.plan).labelled
     if validation_obstacle(windows, context.data, settings, job.plan):
         return
-    shared = context.shared_model(context.load_client()[0])
+    shared = context.shared_model(trained)
 
     def answers(fold: LocalData) -> dict[str, np.ndarray]:
         own = context.personal_model(context.retrain(fold))

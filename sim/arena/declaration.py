@@ -130,7 +130,7 @@ class Declaration(DeclarationPart):
     title: str = Field(min_length=1, max_length=120)
     asks: str = Field(min_length=1, max_length=500, description="in one sentence")
     reads: str = Field(default="", max_length=2000, description="what is read from it, once it is there")
-    page: Literal["results", "conditions", "fedali", "papers"] = Field(
+    page: Literal["results", "conditions", "fedali", "questions"] = Field(
         default="results", description="docs/PAGE.md shows it"
     )
     seeds: tuple[Seed, ...] = Field(min_length=1, max_length=100)

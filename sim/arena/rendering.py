@@ -1,6 +1,6 @@
 """Pages and figures of results, and numbers in other documents, from declarations and summaries alone.
 
-`docs/results.md`, `conditions.md`, `fedali.md` and `papers.md` beside it have a row for each arm and the measure by
+`docs/results.md`, `conditions.md`, `fedali.md` and `questions.md` have a row for each arm and the measure by
 which a table compares, and `docs/measures.md` has all measures. A cell is the mean over the seeds that have a summary;
 without one it is a dash, never a number, and a row without any is left out. Differences to the baseline are paired over
 seeds: mean, 95 % by Student's t, and p by Holm over the arms of the same data set (`sim.results.statistics`).
@@ -24,6 +24,7 @@ from sim.arena.measures import MEASURES
 from sim.arena.rank_figure import rank_figure
 from sim.arena.summary import CellSummary, Summaries
 from sim.errors import SettingsError
+from sim.presets.exhibits import all_papers, markdown
 from sim.results.statistics import Ranking, holm, interval, rank_over_datasets
 
 NOTHING = "–"
@@ -53,19 +54,19 @@ HEAD_OF_FEDALI = """# Results of FedAli
 After this page you can tell how much of FedAli's scores is its network's, its prototype layer's and its clustering's.
 It is rendered as [results.md](results.md) is, which says how to read it.
 """
-HEAD_OF_PAPERS = """# Results of the other papers' questions
+HEAD_OF_QUESTIONS = """# Results of the other papers' questions
 
 After this page you can tell what came of the other papers' methods in their own settings, or in settings that take
 their claims apart, and how our scores stand beside those of others. It is rendered as [results.md](results.md) is,
 which says how to read it.
 """
-HEADS = {"results": HEAD, "conditions": HEAD_OF_CONDITIONS, "fedali": HEAD_OF_FEDALI, "papers": HEAD_OF_PAPERS}
+HEADS = {"results": HEAD, "conditions": HEAD_OF_CONDITIONS, "fedali": HEAD_OF_FEDALI, "questions": HEAD_OF_QUESTIONS}
 """By the page, docs/PAGE.md."""
 HEAD_OF_MEASURES = """# All measures of the results
 
 After this page you can say what a score of [results.md](results.md), [conditions.md](conditions.md),
-[fedali.md](fedali.md) or [papers.md](papers.md) took, and how it is spread: every measure of every table, rendered as
-those pages are.
+[fedali.md](fedali.md) or [questions.md](questions.md) took, and how it is spread: every measure of every table,
+rendered as those pages are.
 
 Four columns that papers report are measured as follows.
 
@@ -74,6 +75,12 @@ Four columns that papers report are measured as follows.
   models. There a run has converged, as we say it.
 - *distance between prototypes*: of the last round, Σ n_k[c]/N[c] · ‖p_k[c] − P[c]‖²/D over clients k and classes c.
 - *1,000 numbers up a round*: parameters and prototypes of all clients, without prototypes of classes that they lack.
+"""
+HEAD_OF_PAPERS = """# The papers, table by table
+
+After this page you know which tables and figures of the papers Gaitway can make again, and how ours stand next to
+theirs. `python -m sim presets` prints the same, and `python -m sim presets tan2022` one paper's. Scores are percent.
+[questions.md](questions.md) and [fedali.md](fedali.md) have the experiments that take the papers' claims apart.
 """
 MARK = re.compile(r"<!--=(?P<what>[^>]*?)-->(?P<text>.*?)<!--/-->", re.DOTALL)
 """`<!--=TABLE/SET/ARM/MEASURE-->…<!--/-->` in a document: what stands between is rendered.
@@ -119,6 +126,11 @@ def render(folder: Path, known: Summaries, page: str = "results") -> str:
     """Return the text of docs/PAGE.md, of all tables in `folder` that it shows."""
     shown = [(name, one) for name, one in _tables(folder) if one.page == page]
     return HEADS[page] + "".join(f"\n{part}" for name, one in shown for part in _section(name, one, known))
+
+
+def render_papers() -> str:
+    """Return the text of papers.md: each paper's tables and figures."""
+    return HEAD_OF_PAPERS + "".join("\n" + "\n".join(markdown(paper)) + "\n" for _, paper in all_papers())
 
 
 def render_figures(folder: Path, known: Summaries) -> dict[str, str]:

@@ -20,7 +20,7 @@ from sim.arena.cells import ArenaCell, pretrained_key, with_pretrained
 from sim.arena.declaration import FOLDER as TABLES
 from sim.arena.declaration import read_declaration
 from sim.arena.measures import MEASURES_OF_NEW
-from sim.arena.rendering import FIGURES, HEADS, render, render_figures, render_marks, render_measures
+from sim.arena.rendering import FIGURES, HEADS, render, render_figures, render_marks, render_measures, render_papers
 from sim.arena.replay import differences, draw_cell
 from sim.arena.running import Places, commit_name, run_table
 from sim.arena.summary import FOLDER as SUMMARIES
@@ -98,7 +98,7 @@ def render_command(
     with cli_errors():
         known = read_summaries(SUMMARIES)
         pages = {DOCS / f"{page}.md": render(TABLES, known, page) for page in HEADS}
-        pages[DOCS / "measures.md"] = render_measures(TABLES, known)
+        pages |= {DOCS / "papers.md": render_papers(), DOCS / "measures.md": render_measures(TABLES, known)}
         pages |= {FIGURES / name: text for name, text in render_figures(TABLES, known).items()}
         for path in filter(Path.is_file, MARKED):
             pages[path] = render_marks(path.read_text("utf-8"), TABLES, known)

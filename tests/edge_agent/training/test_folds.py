@@ -107,10 +107,11 @@ def test_a_device_with_several_sessions_leaves_answers_of_models_that_have_not_s
         return inner(setup, client, broadcast, examples, **names)
 
     with pytest.MonkeyPatch.context() as patch:
-        trainer.train(context)
+        trained = trainer.train(context)
         patch.setattr(torch_runtime, "train_one", watched)
         assert not (job.out / CROSS_VALIDATION).exists()  # the update does not wait for it
-        trainer.validate(context, time.monotonic() + job.round_s)
+        patch.setattr(torch_runtime.TorchRuntime, "load_client", None)  # the supervisor has moved its file by now
+        trainer.validate(context, trained, time.monotonic() + job.round_s)
     assert len(seen) == folds.FOLDS
     kept = CrossValidation.read(job.out / CROSS_VALIDATION)
     assert kept is not None
@@ -175,8 +176,7 @@ def test_what_nobody_has_trained_is_no_global_model(device: Path) -> None:
         trainer.adopt(context._replace(data=unmeasured))
     job = a_job(device, PLANS["fedavg"])
     context = trainer.build_context(job)
-    trainer.train(context)
-    trainer.validate(context, time.monotonic() + job.round_s)
+    trainer.validate(context, trainer.train(context), time.monotonic() + job.round_s)
     assert not (job.out / GLOBAL).exists()
     assert not (job.out / CROSS_VALIDATION).exists()
 
