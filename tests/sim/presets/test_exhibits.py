@@ -28,7 +28,7 @@ def parsed(words: list[str]) -> dict[str, object]:
     """Let the program read a command line, and return its parameters; nothing is run."""
     group = typer.main.get_command(app)
     context = click.Context(group, info_name="sim")
-    while isinstance(group, click.Group):
+    while hasattr(group, "get_command"):
         name, *words = words
         found = group.get_command(context, name)
         assert found is not None, name
