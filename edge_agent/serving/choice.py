@@ -33,6 +33,7 @@ from federation.serving.preference import (
     expected_gains,
     likeliest,
 )
+from gaitway.tasks import Soundness
 
 ORDER = (MIDWAY, PERSONAL, NETWORK, SHARED, SHARED_HEAD, ADAPTED, PERSONALIZED_ANY_ORIENTATION, SHARED_ANY_ORIENTATION)
 """Which of equally good models serves: personal ones first, but for heads that ignore how the phone lies."""
@@ -72,11 +73,13 @@ class Rules:
 
 
 class Choice(NamedTuple):
-    """The model that serves, its expected gain over the shared one, that of every other, and why in a sentence."""
+    """The model that serves, every model's expected gain over the shared one, and why in a sentence."""
 
     run: ModelEvaluation
     gains: Mapping[str, float]
     words: str
+    found: Mapping[str, Soundness] = {}
+    """By key, what the windows that decided say of each model that they could compare."""
 
 
 def choose(
@@ -84,7 +87,8 @@ def choose(
 ) -> Choice | None:
     """Choose among new models and those that the device has already, all of which run; None if none works.
 
-    They are compared with the newest shared model; without any, with the newest of the device's own.
+    They are compared with the newest shared model; without any, with the newest of the device's own. All are compared
+    on the same windows: those that cross-validation answered for the newest own model, or else the holdout.
     """
     able = [*new, *(run for run in held if not run.soundness.failure_reason)]
     if not able:
@@ -92,16 +96,19 @@ def choose(
     newest_first = sorted(able, key=lambda run: (-run.model["round"], run not in new))
     reference = next((run for run in newest_first if run.is_shared), newest_first[0])
     ranked = sorted(newest_first, key=lambda run: ORDER.index(kind_of(run.model)))
-    field = Field(reference, ranked, {run.key: windows.compare(run, reference) for run in ranked})
-    gains = field.gains(rules)
+    own = next((run for run in newest_first if not run.is_shared), None)
+    is_validated = reference.is_shared and own is not None and own.validated is not None
+    seen = windows if is_validated else windows.only_holdout()
+    field = Field(reference, ranked, {run.key: seen.compare(run, reference) for run in ranked})
+    gains, found = field.gains(rules), {key: one.found for key, one in field.compared.items() if one}
     if rules.prefer != "likelier":
         is_wanted = rules.prefer == "shared"
         wanted = next((run for run in ranked if run.is_shared is is_wanted), ranked[0])
-        return Choice(wanted, gains, f"{field.sentence(wanted)}; [model] prefer is {rules.prefer!r}")
+        return Choice(wanted, gains, f"{field.sentence(wanted)}; [model] prefer is {rules.prefer!r}", found)
     name = likeliest(gains, [run.key for run in ranked], rules.margin, reference.key)
     best = next(run for run in ranked if run.key == name)
-    is_surprise = any(run.gain(best) > 0 for run in ranked)
-    return Choice(best, gains, field.sentence(best) + ("; " + EXPECTED if is_surprise else ""))
+    is_surprise = best.key in found and any(one.gain(found[best.key]) > 0 for one in found.values())
+    return Choice(best, gains, field.sentence(best) + ("; " + EXPECTED if is_surprise else ""), found)
 
 
 class Field(NamedTuple):
@@ -164,20 +171,21 @@ def compared_models(runs: Sequence[ModelEvaluation], choice: Choice | None, wind
     """Describe every model that ran by the same windows, and what it is expected to gain over the shared one."""
     if not runs:
         return None
-    gains: Mapping[str, float] = choice.gains if choice else {}
-    rows = {
-        run.key: {name: run.model[name] for name in ("source", "round", "sha256", "head") if name in run.model}
-        | {"name": name_of(run.model), "score": run.soundness.score, "gain": gains.get(run.key)}
-        for run in runs
-    }
-    first = runs[0].soundness
+    choice = choice or Choice(runs[0], {}, "")
+    decided = next(iter(choice.found.values()), runs[0].soundness)
+    rows = {}
+    for run in runs:
+        sound = choice.found.get(run.key) if choice.found else run.soundness
+        named = {name: run.model[name] for name in ("source", "round", "sha256", "head") if name in run.model}
+        found = {"name": name_of(run.model), "score": sound and sound.score, "gain": choice.gains.get(run.key)}
+        rows[run.key] = {**named, **found}
     return {
         "at": time.time(),
-        "metric": first.metric,
-        "windows": first.examples,
+        "metric": decided.metric,
+        "windows": decided.examples,
         "noun": windows.noun,
-        "classes": first.described().get("classes"),
-        "why": choice.words if choice else "",
+        "classes": decided.described().get("classes"),
+        "why": choice.words,
         "models": list(rows.values()),
     }
 

@@ -80,7 +80,7 @@ class ModelEvaluation(NamedTuple):
 
     def gain(self, other: ModelEvaluation) -> float:
         """Return by how much it scores better than another."""
-        return self.soundness.kind.gain(self.score, other.score)
+        return self.soundness.gain(other.soundness)
 
 
 class PairedAnswers(NamedTuple):
@@ -121,21 +121,28 @@ class Windows(NamedTuple):
         holdout = self.holdout.windows
         return by_stretch(holdout) if self.noun == "windows" else singleton_groups(len(holdout), self.noun)
 
+    def only_holdout(self) -> Windows:
+        """Return the same without the windows that cross-validation has answered."""
+        return self._replace(labelled=None)
+
     def compare(self, run: ModelEvaluation, other: ModelEvaluation) -> PairedAnswers | None:
-        """Compare two models, by cross-validation where it has answered for the first; None without any window."""
-        if (validated := self._validated(run, other)) is not None:
-            return validated
+        """Compare two models on the holdout, or where labelled windows are looked at on those; None without any.
+
+        The labelled windows are answered by what cross-validation left of a model that was trained here.
+        """
+        if self.labelled is not None:
+            return self._validated(self.labelled, run, other)
         if not len(self.holdout.windows):
             return None
         return PairedAnswers(self.holdout, run.quality, other.quality, run.soundness)
 
-    def _validated(self, run: ModelEvaluation, other: ModelEvaluation) -> PairedAnswers | None:
-        if self.labelled is None or run.validated is None or other.validated is None or not other.is_global:
+    def _validated(self, labelled: HeldOut, run: ModelEvaluation, other: ModelEvaluation) -> PairedAnswers | None:
+        if run.validated is None or other.validated is None:
             return None
         known = (run.validated != NOT_VALIDATED) & (other.validated != NOT_VALIDATED)
-        if run.is_global or not known.any():
+        if not known.any():
             return None
-        examples = self.labelled._replace(windows=self.labelled.windows.select(known))
+        examples = labelled._replace(windows=labelled.windows.select(known))
         found = examples.task.judge(examples.windows.targets, run.validated[known], examples.labels, self.noun)
         quality = examples.quality(other.validated[known])
         return PairedAnswers(examples, found.quality, quality, found.soundness.of_part("labelled"), is_validated=True)

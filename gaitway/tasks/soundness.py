@@ -63,6 +63,10 @@ class Soundness(ABC):
             return ""
         return f"{self.kind.label} {self.score:.3f} on {self.size} against {self.trivial:.3f} {self.trivial_answer}"
 
+    def gain(self, other: Soundness) -> float:
+        """Return by how much a model scores better than another one on the same examples."""
+        return self.kind.gain(self.score or 0.0, other.score or 0.0)
+
     def of_part(self, part: str) -> Soundness:
         """Call the examples by another part of the device's: labelled instead of holdout."""
         return self
