@@ -78,7 +78,7 @@ Four columns that papers report are measured as follows.
 """
 HEAD_OF_PAPERS = """# The papers, table by table
 
-After this page you know which tables and figures of the papers Gaitway can make again, and how ours stand next to
+After this page you can make the tables and figures of the papers again, and tell how ours stand next to
 theirs. `python -m sim presets` prints the same, and `python -m sim presets tan2022` one paper's. Scores are percent.
 [questions.md](questions.md) and [fedali.md](fedali.md) have the experiments that take the papers' claims apart.
 """

@@ -14,6 +14,7 @@ from export.runtime import Session
 from federation.tree import flatten
 from models.checkpoint import load_checkpoint
 from sim import checkpoint
+from sim.description import REPLACED
 from sim.experiment import Experiment
 from sim.results.run_directory import RunDirectory
 from sim.run import load_data, run
@@ -43,9 +44,14 @@ def test_a_model_says_the_same_of_itself(sample: Path) -> None:
 
 def test_an_interrupted_run_ends_as_an_undisturbed_one(sample: Path, tmp_path: Path) -> None:
     config = json.loads((sample / "run" / "config.json").read_text())
-    settings = Experiment.model_validate({name: value for name, value in config.items() if name not in RECORDED})
+    settings = Experiment.model_validate(
+        {name: value for name, value in config.items() if name not in RECORDED | REPLACED}
+    )
     assert (
-        lost({k: v for k, v in config.items() if k not in RECORDED}, settings.model_dump(mode="json", by_alias=True))
+        lost(
+            {k: v for k, v in config.items() if k not in RECORDED | REPLACED},
+            settings.model_dump(mode="json", by_alias=True),
+        )
         == []
     )
     data = load_data(settings, None, tmp_path / "cache", None)
