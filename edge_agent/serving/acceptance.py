@@ -17,7 +17,7 @@ from edge_agent.config.settings import Config
 from edge_agent.errors import AgentError
 from edge_agent.machine.commands import Evaluate
 from edge_agent.machine.events import AdoptionOutcome
-from edge_agent.serving.choice import Choice, Rules, choose, compared_models
+from edge_agent.serving.choice import Choice, Rules, choose, compared_models, sentence_case
 from edge_agent.serving.heads import evaluate_heads, has_heads
 from edge_agent.serving.model_registry import SOURCES, ModelRegistry, Verdict, name_of
 from edge_agent.serving.model_runs import ExampleKind, Model, ModelEvaluation, Windows, run_again, run_model
@@ -198,7 +198,7 @@ def _one(each: Checked, asked: Evaluate, answer: AdoptionOutcome, why: str, in_u
         candidate.round,
         "adopt" if candidate.source == "global" else asked.kind,
         answer,
-        f"{name}: {told}. {why}",
+        f"{name}: {told}. {sentence_case(why)}",
         candidate.folder if each.run else None,
         {**each.run.model, **each.run.soundness.described()} if each.run else None,
         release=asked.release,

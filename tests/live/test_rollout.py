@@ -98,7 +98,7 @@ def test_a_version_that_does_not_work_is_adopted_by_nobody_and_halts_its_rollout
         halted = wait_for(programs, phase="halted", failed=2)
         assert halted["reason"] == "2 of 2 devices that answered have failed"
         for one in programs.listing(f"{HERE}/rollouts/1/devices"):
-            assert "global model of round 0: not adopted, it does not work" in one["reason"]
+            assert "global model of round 0: not adopted. It does not work" in one["reason"]
             assert "of always answering the most frequent class" in one["reason"]
         assert {one["adoption"] for one in programs.listing(f"{HERE}/devices")} == {"failed"}
         assert [models_of(tmp_path, device)["models"] for device in DEVICES] == [[], []]

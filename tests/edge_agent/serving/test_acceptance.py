@@ -278,7 +278,7 @@ def test_a_candidate_that_answers_one_class_is_never_adopted(tmp_path: Path, pre
     verdict = judged(candidate(tmp_path, confuses=2), now, kind=kind, server_score=score(working=9))
     assert (verdict.answer, verdict.good) == ("failed", False)
     in_use = "" if now is None else " (in use: personalized model of round 1)"
-    assert f"not adopted{in_use}. it does not work: it answers 'sit' whatever it sees" in verdict.reason
+    assert f"not adopted{in_use}. It does not work: it answers 'sit' whatever it sees" in verdict.reason
     assert f"macro-F1 0.167 on 30 holdout windows of 3 classes against 0.167 of {CONSTANT}" in verdict.reason
     assert (verdict.score, verdict.trivial) == (pytest.approx(1 / 6), pytest.approx(1 / 6))
 
@@ -318,7 +318,7 @@ def test_where_the_holdout_cannot_tell_that_is_said_and_the_servers_score_stands
     broken = judged(folder, None, windows=windows, kind="adopt", server_score=score(working=3))
     begun = judged(folder, None, windows=windows, server_score=score(working=3))
     for verdict in (unknown, alone, sound, broken, begun):
-        assert f"whether it works cannot be checked here ({obstacle})" in verdict.reason
+        assert f"hether it works cannot be checked here ({obstacle})" in verdict.reason
         assert verdict.trivial is None
     equal = "kept" if len(windows) else "adopted"  # a personal model that is as good stays
     assert [v.answer for v in (unknown, alone, sound, broken, begun)] == [
