@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -27,12 +26,12 @@ def commands() -> Iterator[str]:
 def parsed(words: list[str]) -> dict[str, object]:
     """Let the program read a command line, and return its parameters; nothing is run."""
     group = typer.main.get_command(app)
-    context = click.Context(group, info_name="sim")
+    context = typer.Context(group, info_name="sim")
     while hasattr(group, "get_command"):
         name, *words = words
         found = group.get_command(context, name)
         assert found is not None, name
-        group, context = found, click.Context(found, info_name=name, parent=context)
+        group, context = found, typer.Context(found, info_name=name, parent=context)
     return found.make_context(name, list(words), parent=context.parent).params
 
 
