@@ -10,6 +10,7 @@ from rich.table import Table
 
 from edge_agent.cli.command import ConfigOption, cli_errors, open_state
 from edge_agent.config.settings import Config
+from edge_agent.serving.model_registry import name_of
 from edge_agent.status import collected_windows, describe_device, summary
 from edge_agent.storage.data_folder import is_locked
 from edge_agent.storage.state_store import StateStore
@@ -34,7 +35,8 @@ def status(
     console.print(_table(found))
     if found["compared"]:
         console.print(_compared(found["compared"]))
-        console.print(f"{found['compared']['why']}.", markup=False, highlight=False, soft_wrap=True)
+        if why := found["compared"].get("why"):
+            console.print(f"{why}.", markup=False, highlight=False, soft_wrap=True)
     model = found["model"]
     console.print("no model yet" if model is None else f"model: {model['path']}", soft_wrap=True, highlight=False)
     for line in found["adoption"]:
@@ -50,7 +52,9 @@ def _look(config: Config, store: StateStore) -> dict[str, Any]:
 
 def _compared(found: dict[str, Any]) -> Table:
     """Show the models that the device chooses among, on the same examples."""
-    table = Table(title=f"models on the same {found['windows']} held-out {found['noun']}", title_justify="left")
+    table = Table(
+        title=f"models on the same {found['windows']} held-out {found.get('noun', 'examples')}", title_justify="left"
+    )
     metric = metric_of(found.get("metric", DEFAULT_METRIC))
     for heading in ("in use", "model", metric.label, "expected gain"):
         table.add_column(heading, justify="left" if heading in ("in use", "model") else "right")
@@ -58,7 +62,7 @@ def _compared(found: dict[str, Any]) -> Table:
         score = "–" if row["score"] is None else f"{row['score']:.3f}"
         gain = row.get("gain")
         table.add_row(
-            "yes" if row["in_use"] else "", row["name"], score, "–" if gain is None else metric.difference_text(gain)
+            "yes" if row["in_use"] else "", name_of(row), score, "–" if gain is None else metric.difference_text(gain)
         )
     return table
 

@@ -16,6 +16,7 @@ from edge_agent.serving.model_registry import HEADS_IN_WORDS, NETWORK, name_of
 from edge_agent.serving.model_runs import Model, ModelEvaluation, PairedAnswers, Windows, kind_of
 from edge_agent.training.local_data import SplitWindows
 from federation.plan import Plan
+from federation.serving.gains import length
 from federation.serving.heads import (
     ADAPTED,
     PERSONALIZED_ANY_ORIENTATION,
@@ -33,7 +34,7 @@ from federation.serving.preference import (
     expected_gains,
     likeliest,
 )
-from gaitway.tasks import Soundness
+from gaitway.tasks import Soundness, TargetKind, task_of
 
 ORDER = (MIDWAY, PERSONAL, NETWORK, SHARED, SHARED_HEAD, ADAPTED, PERSONALIZED_ANY_ORIENTATION, SHARED_ANY_ORIENTATION)
 """Which of equally good models serves: personal ones first, but for heads that ignore how the phone lies."""
@@ -64,11 +65,15 @@ class Rules:
         cls, settings: ModelSection, plan: Plan, asked: Evaluate, reported: Mapping[str, GainSums], data: SplitWindows
     ) -> Rules:
         """Lay the device's settings over what the server says of other devices, less the device's own report."""
-        found = {name: Prior.of(sums, reported.get(name)) for name, sums in asked.gains.items()}
         classes = len(plan.labels)
-        held = np.bincount(data.holdout.y, minlength=classes)
-        trained = np.bincount(data.labelled.y, minlength=classes) > held
-        priors = {name: prior for name, prior in found.items() if prior and len(prior.by_class) == classes}
+        fitting = {name: sums for name, sums in asked.gains.items() if len(sums) == length(classes)}
+        mine = {name: own for name, own in reported.items() if len(own) == length(classes)}
+        found = {name: Prior.of(sums, mine.get(name)) for name, sums in fitting.items()}
+        priors = {name: prior for name, prior in found.items() if prior}
+        trained = None
+        if task_of(plan.task).target is TargetKind.CLASS:
+            held = np.bincount(data.holdout.y, minlength=classes)
+            trained = np.bincount(data.labelled.y, minlength=classes) > held
         return cls(settings.prefer, settings.adopt_margin, plan.labels, priors, trained)
 
 
@@ -93,7 +98,7 @@ def choose(
     able = [*new, *(run for run in held if not run.soundness.failure_reason)]
     if not able:
         return None
-    newest_first = sorted(able, key=lambda run: (-run.model["round"], run not in new))
+    newest_first = sorted(able, key=lambda run: -run.model["round"])  # stable: new ones come first
     reference = next((run for run in newest_first if run.is_shared), newest_first[0])
     ranked = sorted(newest_first, key=lambda run: ORDER.index(kind_of(run.model)))
     own = next((run for run in newest_first if not run.is_shared), None)
@@ -102,8 +107,8 @@ def choose(
     field = Field(reference, ranked, {run.key: seen.compare(run, reference) for run in ranked})
     gains, found = field.gains(rules), {key: one.found for key, one in field.compared.items() if one}
     if rules.prefer != "likelier":
-        is_wanted = rules.prefer == "shared"
-        wanted = next((run for run in ranked if run.is_shared is is_wanted), ranked[0])
+        kinds = (SHARED, SHARED_HEAD) if rules.prefer == "shared" else (PERSONAL,)
+        wanted = next((run for run in ranked if kind_of(run.model) in kinds), ranked[0])
         return Choice(wanted, gains, f"{field.sentence(wanted)}; [model] prefer is {rules.prefer!r}", found)
     name = likeliest(gains, [run.key for run in ranked], rules.margin, reference.key)
     best = next(run for run in ranked if run.key == name)

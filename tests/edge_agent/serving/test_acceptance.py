@@ -229,6 +229,9 @@ def test_the_model_midway_serves_where_it_is_as_good_as_the_devices_own(tmp_path
     }
     candidates = [NewModel(folder, source, 4 if source == "global" else 5) for source, folder in folders.items()]
     windows = Windows.of(holdout(60), None, ExampleKind(), LABELS)
+    own = evaluate(candidates, Evaluate(5, "train"), windows, None, rules=Rules(prefer="personal"))
+    assert own.model is not None
+    assert (own.answer, own.model["source"]) == ("adopted", "personalized")
     verdict = evaluate(candidates, Evaluate(5, "train"), windows, None)
     assert verdict.model is not None
     assert (verdict.answer, verdict.model["source"], verdict.source) == ("adopted", "midway", "personalized")

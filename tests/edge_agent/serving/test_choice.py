@@ -41,6 +41,10 @@ def test_the_servers_sums_become_priors_without_the_devices_own_report() -> None
     assert abs(rules.priors["personalized"].mean - 0.1) < 1 / STEPS
     assert rules.trained is not None
     assert rules.trained.tolist() == [True, True] + [False] * (classes - 2)  # the one window of class 2 is held out
+    # sums of another length, as of a server with other activities, are left out, and so is such a report
+    strange = Evaluate(3, "train", gains={"personalized": [*sums, 0, 0], "midway": sums})
+    found = Rules.of(ModelSection(), plan, strange, {"midway": [1, 0, 0]}, data)
+    assert list(found.priors) == ["midway"]
     unreported = Rules.of(ModelSection(), plan, asked, {}, data)
     assert unreported.priors["personalized"].mean > 0.12
 
