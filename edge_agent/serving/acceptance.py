@@ -20,7 +20,15 @@ from edge_agent.machine.events import AdoptionOutcome
 from edge_agent.serving.choice import Choice, Rules, choose, compared_models, sentence_case
 from edge_agent.serving.heads import evaluate_heads, has_heads
 from edge_agent.serving.model_registry import SOURCES, ModelRegistry, Verdict, name_of
-from edge_agent.serving.model_runs import ExampleKind, Model, ModelEvaluation, Windows, run_again, run_model
+from edge_agent.serving.model_runs import (
+    ExampleKind,
+    Model,
+    ModelEvaluation,
+    Windows,
+    run_again,
+    run_model,
+    validation_of,
+)
 from edge_agent.serving.other_network import add_network
 from edge_agent.serving.release_gate import judge_release
 from edge_agent.storage.files import sha256_of
@@ -80,9 +88,13 @@ def evaluate_job(config: Config, plan: Plan, asked: Evaluate) -> Verdict:
         if beside is not None:
             missing = add_network(folder / HEADS, beside, plan.labels, threads)
         return evaluate_heads(folder, asked, split, judged, present, rules, threads=threads, missing=missing)
-    labelled = data.labelled if len(data.labelled) <= MAX_WINDOWS else None
-    windows = Windows.of(holdout, labelled, judged, plan.labels)
-    return evaluate(candidates_in(folder, asked), asked, windows, present, others, rules, threads=threads)
+    candidates = candidates_in(folder, asked)
+    files = [each.folder / MODEL for each in candidates]
+    files += [Path(each["path"]) for each in (present, *others) if each]
+    # all labelled windows are answered only where cross-validation has left something to compare with
+    is_validated = len(data.labelled) <= MAX_WINDOWS and any(validation_of(path).is_file() for path in files)
+    windows = Windows.of(holdout, data.labelled if is_validated else None, judged, plan.labels)
+    return evaluate(candidates, asked, windows, present, others, rules, threads=threads)
 
 
 def candidates_in(folder: Path, asked: Evaluate) -> list[NewModel]:

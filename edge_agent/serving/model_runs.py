@@ -183,5 +183,10 @@ def _validated(session: Session, path: Path, model: Model, labelled: ClientWindo
         return None
     if model["source"] == "global":
         return _answers(session, labelled.x, path)
-    kept = CrossValidation.read(path.parent / CROSS_VALIDATION if path.name == MODEL else path.with_suffix(".json"))
+    kept = CrossValidation.read(validation_of(path))
     return kept.answers_to(labelled) if kept else None
+
+
+def validation_of(path: Path) -> Path:
+    """Return where the answers of cross-validation lie that belong to a model's file, in a job's folder or kept."""
+    return path.parent / CROSS_VALIDATION if path.name == MODEL else path.with_suffix(".json")
