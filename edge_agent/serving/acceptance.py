@@ -205,12 +205,12 @@ def _verdict(checked: Sequence[Checked], choice: Choice | None, asked: Evaluate,
 def _one(each: Checked, asked: Evaluate, answer: AdoptionOutcome, why: str, in_use: Model | None) -> Verdict:
     candidate = each.candidate
     name = name_of({"source": candidate.source, "round": candidate.round})
-    told = "adopted" if answer == "adopted" else "not adopted" + (f" (in use: {name_of(in_use)})" if in_use else "")
+    outcome = "adopted" if answer == "adopted" else "not adopted" + (f" (in use: {name_of(in_use)})" if in_use else "")
     return Verdict(
         candidate.round,
         "adopt" if candidate.source == "global" else asked.kind,
         answer,
-        f"{name}: {told}. {sentence_case(why)}",
+        f"{name}: {outcome}. {sentence_case(why)}",
         candidate.folder if each.run else None,
         {**each.run.model, **each.run.soundness.described()} if each.run else None,
         release=asked.release,

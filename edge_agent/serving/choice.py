@@ -100,7 +100,7 @@ def choose(
         return None
     newest_first = sorted(able, key=lambda run: -run.model["round"])  # stable: new ones come first
     reference = next((run for run in newest_first if run.is_shared), newest_first[0])
-    ranked = sorted(newest_first, key=lambda run: ORDER.index(kind_of(run.model)))
+    ranked = sorted(newest_first, key=lambda run: _rank(kind_of(run.model)))
     own = next((run for run in newest_first if not run.is_shared), None)
     is_validated = reference.is_shared and own is not None and own.validated is not None
     seen = windows if is_validated else windows.only_holdout()
@@ -114,6 +114,11 @@ def choose(
     best = next(run for run in ranked if run.key == name)
     is_surprise = best.key in found and any(one.gain(found[best.key]) > 0 for one in found.values())
     return Choice(best, gains, field.sentence(best) + ("; " + EXPECTED if is_surprise else ""), found)
+
+
+def _rank(kind: str) -> int:
+    """Return a kind's place in the order of preference; a head of another package's method comes last."""
+    return ORDER.index(kind) if kind in ORDER else len(ORDER)
 
 
 class Field(NamedTuple):

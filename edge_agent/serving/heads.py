@@ -93,12 +93,12 @@ def evaluate_heads(
         answer, gate = judge_release(used, now, windows, has_model=True)
         why = "; ".join([gate, *failures])
     in_use = f" (in use: {name_of(present)})" if present and answer != "adopted" else ""
-    told = "adopted" if answer == "adopted" else f"not adopted{in_use}"
+    outcome = "adopted" if answer == "adopted" else f"not adopted{in_use}"
     return Verdict(
         asked.round,
         asked.kind,
         answer,
-        f"{name_of(shown.run.model)}: {told}. {why}",
+        f"{name_of(shown.run.model)}: {outcome}. {why}",
         shown.folder,
         {**shown.run.model, **shown.run.soundness.described()},
         release=asked.release,

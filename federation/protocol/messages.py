@@ -428,7 +428,7 @@ class UpdateManifest(Strict):
     def _of_one_device(self) -> UpdateManifest:
         for name, sums in self.gains.items():
             if sums[0] != 1:
-                raise ValueError(f"gains.{name}: the gains of {sums[0]} devices came; a device reports its own")
+                raise ValueError(f"gains.{name}: got the gains of {sums[0]} devices; a device reports its own")
         return self
 
     @model_validator(mode="after")

@@ -41,10 +41,10 @@ def checked(sums: Sequence[int]) -> Sequence[int]:
         ValueError: if no reports of so many devices add up to them.
     """
     if len(sums) < 3 or len(sums) % 2 == 0:
-        raise ValueError(f"{len(sums)} numbers came; gains have a count, two sums, and two numbers per class")
+        raise ValueError(f"got {len(sums)} numbers; gains have a count, two sums, and two numbers per class")
     devices, total, square = sums[:3]
     if not 0 <= devices <= _MAX_DEVICES:
-        raise ValueError(f"gains of {devices} devices came")
+        raise ValueError(f"got gains of {devices} devices")
     if abs(total) > devices * MAX_NUMBER or abs(square) > devices * _MAX_SQUARE:
         raise ValueError(f"gains of {devices} devices don't add up to {total} and {square}")
     for count, gain in zip(sums[3::2], sums[4::2], strict=True):

@@ -75,8 +75,8 @@ def attention(run: FinishedRun) -> ReportSection:
     if by_layer and (weights := by_layer[last := max(by_layer)]):
         caption = f"Weight of each client in each parameter tensor, round {last}."
         figures["last_round"] = CaptionedFigure(last_round_figure(weights), caption)
-    told = [(f"{TITLES[kind]}: effective clients, last round", f"{each[-1]:.3g}") for kind, each in effective.items()]
-    return ReportSection("attention", "Attention", TEXT, values, figures, [table_of((), told)])
+    facts = [(f"{TITLES[kind]}: effective clients, last round", f"{each[-1]:.3g}") for kind, each in effective.items()]
+    return ReportSection("attention", "Attention", TEXT, values, figures, [table_of((), facts)])
 
 
 def client_weights(run: RunDirectory) -> dict[str, Rounds]:

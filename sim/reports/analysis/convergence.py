@@ -40,11 +40,11 @@ def convergence(run: FinishedRun) -> ReportSection:
     if not curves:
         raise AnalysisError(_missing(run))
     last = {block: _relative(each[-1][1], "mean") for block, each in curves.items()}
-    told = [(f"{block}, last round", f"{100 * value:.3g} % of the mean length") for block, value in last.items()]
+    facts = [(f"{block}, last round", f"{100 * value:.3g} % of the mean length") for block, value in last.items()]
     figures = {"rounds": CaptionedFigure(_figure(curves), CAPTION)}
     means = {block: [[number, moved.mean] for number, moved in each] for block, each in curves.items()}
     values, title = {"last_relative": last, "mean": means}, "Convergence of prototypes"
-    return ReportSection("convergence", title, TEXT, values, figures, [table_of((), told)])
+    return ReportSection("convergence", title, TEXT, values, figures, [table_of((), facts)])
 
 
 def _missing(run: FinishedRun) -> str:

@@ -71,20 +71,20 @@ def discrepancy(run: FinishedRun, centralized: FinishedRun, against: FinishedRun
     means = {label: mean_by_round(each) for label, each in found.items()}
     last = {label: each[max(each)] for label, each in means.items()}
     clients = {label: each[max(each)] for label, each in found.items()}
-    told = [(f"MMD, last round, {label}", f"{value:.4g}") for label, value in last.items()]
+    facts = [(f"MMD, last round, {label}", f"{value:.4g}") for label, value in last.items()]
     values: dict[str, Any] = {"bandwidth": reference.width, "mmd": means, "clients": clients}
     networks = sorted({each.directory.config.model_name for each in (run, centralized, against or run)})
-    told.append(("models", ", ".join(networks) + _caution(networks)))
+    facts.append(("models", ", ".join(networks) + _caution(networks)))
     if against:
         values["ffd"] = ffd(*last.values())
-        told.append(("FFD(A, B)", f"{values['ffd']:.1f} %"))
+        facts.append(("FFD(A, B)", f"{values['ffd']:.1f} %"))
     drawn = rounds_figure(means, "MMD", max(max(each) for each in means.values()))
     figures = {
         "rounds": CaptionedFigure(drawn, "Mean MMD over each round's clients."),
         "clients": CaptionedFigure(_figure(clients), "MMD of each client of the last round, in ascending order."),
     }
     title = "Discrepancy from centralized features"
-    return ReportSection("discrepancy", title, TEXT, values, figures, [table_of((), told)])
+    return ReportSection("discrepancy", title, TEXT, values, figures, [table_of((), facts)])
 
 
 def reference_of(centralized: FinishedRun) -> Reference:

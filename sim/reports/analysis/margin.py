@@ -44,9 +44,9 @@ def margin(run: FinishedRun) -> ReportSection:
     if rounds:
         drawn = rounds_figure({"aggregate margin": rounds}, "aggregate_margin (d⁻)", max(rounds))
         figures["rounds"] = CaptionedFigure(drawn, CAPTION)
-    told = [(f"aggregate_margin, prototypes by {MODEL_NAMES[who]}", f"{value:.4f}") for who, value in values.items()]
+    facts = [(f"aggregate_margin, prototypes by {MODEL_NAMES[who]}", f"{value:.4f}") for who, value in values.items()]
     found = {**values, "rounds": {str(number): value for number, value in rounds.items()}}
-    return ReportSection("aggregate_margin", "Aggregate margin", TEXT, found, figures, [table_of((), told)])
+    return ReportSection("aggregate_margin", "Aggregate margin", TEXT, found, figures, [table_of((), facts)])
 
 
 MODEL_NAMES = {"clients": "the clients' own models (best round)", "server": "the server's model (last round)"}

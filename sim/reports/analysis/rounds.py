@@ -32,11 +32,11 @@ def rounds(run: FinishedRun) -> ReportSection:
         raise AnalysisError("the rounds were not analysed; run it with --analyses michieli")
     found = {name: measured_rounds(run.directory, name) for name in (*MEASURES, "gradient_square", "clients")}
     last = {name: each[max(each)] for name, each in found.items() if each}
-    told = [(f"{label}, last round", f"{last[name]:.4g}") for name, label in MEASURES.items() if name in last]
-    told.append(("clients that loss and gradients are of", f"{last['clients']}"))
+    facts = [(f"{label}, last round", f"{last[name]:.4g}") for name, label in MEASURES.items() if name in last]
+    facts.append(("clients that loss and gradients are of", f"{last['clients']}"))
     figures = {"rounds": CaptionedFigure(drawn, CAPTIONS["analyses"])}
     values = {name: {str(number): value for number, value in each.items()} for name, each in found.items() if each}
-    return ReportSection("analyses", "Measures by round", TEXT, values, figures, [table_of((), told)])
+    return ReportSection("analyses", "Measures by round", TEXT, values, figures, [table_of((), facts)])
 
 
 def classes(run: FinishedRun) -> ReportSection:
@@ -52,6 +52,6 @@ def classes(run: FinishedRun) -> ReportSection:
     drawn = class_figure(counts[counts.sum(1) > 0], config.partition_labels)
     sizes = counts.sum(1)
     values = {"examples": int(sizes.sum()), "mean": float(sizes.mean()), "std": float(sizes.std())}
-    told = [("examples", f"{sizes.sum():,}"), ("a client", f"{sizes.mean():.1f} ± {sizes.std():.1f}")]
+    facts = [("examples", f"{sizes.sum():,}"), ("a client", f"{sizes.mean():.1f} ± {sizes.std():.1f}")]
     figures = {"clients": CaptionedFigure(drawn, CLASSES_CAPTION)}
-    return ReportSection("classes", "Classes of clients", CLASSES_TEXT, values, figures, [table_of((), told)])
+    return ReportSection("classes", "Classes of clients", CLASSES_TEXT, values, figures, [table_of((), facts)])

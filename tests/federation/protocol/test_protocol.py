@@ -250,7 +250,7 @@ def test_gains_survive_bytes_and_are_left_out_where_there_are_none() -> None:
         ({"__proto__": (1, 0, 0)}, "pattern"),
         ({f"model_{letter}": (1, 0, 0) for letter in "abcdefghi"}, "at most 8"),
         ({"midway": (1, 0)}, "at least 3"),
-        ({"midway": (1, 0, 0, 0)}, "4 numbers came"),
+        ({"midway": (1, 0, 0, 0)}, "got 4 numbers"),
         ({"midway": (1, 0, 0) + (1, 0) * 101}, "at most 203"),
         ({"midway": (0, 0, 0)}, "gains of 0 devices"),
         ({"midway": (2, 0, 0)}, "gains of 2 devices"),

@@ -60,6 +60,6 @@ def test_devices_are_told_no_sum_of_fewer_than_ten() -> None:
 
 
 def test_impossible_sums_are_told() -> None:
-    with pytest.raises(ValueError, match="2 numbers came"):
+    with pytest.raises(ValueError, match="got 2 numbers"):
         checked((1, 0))
     assert plausible({"midway": (3, 15_001, 0), "personalized": (3, 15_000, 0)}, 3) == {"personalized": (3, 15_000, 0)}
