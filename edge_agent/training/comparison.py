@@ -28,7 +28,6 @@ from har_pipeline import ClientWindows
 
 STRETCH_S = 10.0
 """Some seven windows of 2.56 s that overlap by half."""
-ROUNDING = 1e-9
 LEVEL = 0.05
 """How often two models that are equally good may seem to differ, in the direction that is asked for."""
 STRETCHES = f"stretches of {STRETCH_S:g} s"
@@ -81,32 +80,6 @@ class PairedComparison(NamedTuple):
             f"of {self.groups} {self.unit} it is right more often on {self.better} and less "
             f"often on {self.worse} (p {self.p_better:.3f}, at most {LEVEL:g} shows a gain)"
         )
-
-
-class PairedGain(NamedTuple):
-    """By how much more often one model is right than another, on average over groups, and the standard error of that.
-
-    None: a single group has none.
-    """
-
-    groups: int
-    gain: float
-    error: float | None
-
-    @classmethod
-    def of(cls, groups: Groups, mine: Quality, other: Quality) -> PairedGain:
-        """Compare how well two models answered (n,)."""
-        sizes = np.bincount(groups.number, minlength=len(groups))
-        difference = mine.astype(np.float64) - other
-        gains = np.bincount(groups.number, difference, len(groups)) / np.maximum(sizes, 1)
-        if len(gains) < 2:
-            return cls(len(gains), float(gains.mean()) if len(gains) else 0.0, None)
-        return cls(len(gains), float(gains.mean()), float(gains.std(ddof=1) / np.sqrt(len(gains))))
-
-    @property
-    def is_better(self) -> bool:
-        """Whether the gain is larger than its standard error; of one group alone, nobody can tell."""
-        return self.error is not None and self.gain > self.error + ROUNDING
 
 
 def by_stretch(windows: ClientWindows) -> Groups:
