@@ -1,9 +1,12 @@
-"""What is kept of a cell: a few kilobytes of JSON in `docs/results/`, from which every table is rendered."""
+"""What is kept of a cell: one line of JSON in `docs/results/DATA.jsonl`, from which every table is rendered."""
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -96,22 +99,56 @@ def _rounded(value: float | None) -> float | None:
 
 
 def write_summary(folder: Path, key: str, summary: CellSummary) -> None:
-    """Write a cell's summary whole or not at all."""
+    """Add a cell's summary to its data set's file, or replace it there; the file is written whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(summary.model_dump(mode="json"), sort_keys=True)
-    write_file(folder / f"{key}.json", (text + "\n").encode())
+    with _locked(folder):
+        path = folder / f"{data_of(key)}.jsonl"
+        known = {**(_read_file(path) if path.exists() else {}), key: summary}
+        write_file(path, "".join(_line(key, known[key]) for key in sorted(known)).encode())
 
 
 def read_summaries(folder: Path) -> dict[str, CellSummary]:
-    """Read every cell's summary.
+    """Return every cell's summary by the cell's key.
 
     Raises:
-        RunDirectoryError: if one is damaged, naming the file.
+        RunDirectoryError: if one is damaged, naming the file and the line.
     """
     found: dict[str, CellSummary] = {}
-    for path in sorted(folder.glob("*.json")):
-        try:
-            found[path.stem] = CellSummary.model_validate_json(path.read_bytes())
-        except ValidationError as error:
-            raise RunDirectoryError(f"{path} is damaged: {first_problem(error)}; take it from git again") from error
+    for path in sorted(folder.glob("*.jsonl")):
+        found |= _read_file(path)
     return found
+
+
+def data_of(key: str) -> str:
+    """Return the data set of a cell: what its key begins with."""
+    return key.partition("-")[0]
+
+
+def _line(key: str, summary: CellSummary) -> str:
+    return json.dumps({"key": key, **summary.model_dump(mode="json")}, sort_keys=True) + "\n"
+
+
+def _read_file(path: Path) -> dict[str, CellSummary]:
+    found: dict[str, CellSummary] = {}
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        try:
+            values = json.loads(line)
+            key = str(values.pop("key"))
+            found[key] = CellSummary.model_validate(values)
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            problem = first_problem(error) if isinstance(error, ValidationError) else "not a summary"
+            raise RunDirectoryError(
+                f"{path}, line {number}, is damaged: {problem}. Restore the file from git."
+            ) from error
+    return found
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from writing summaries: each write replaces a whole file."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -155,7 +155,7 @@ def replay_command(
 def _summary(key: str) -> CellSummary:
     known = read_summaries(SUMMARIES)
     if key not in known:
-        raise SettingsError(f"{SUMMARIES}/{key}.json is not there; there are {len(known)} summaries")
+        raise SettingsError(f"no summary in {SUMMARIES} is named {key!r}; there are {len(known)}")
     return known[key]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from xml.etree.ElementTree import fromstring
 
@@ -117,9 +118,21 @@ def test_numbers_in_documents_are_rendered_and_none_can_be_made_up(folder: Path)
 def test_summaries_come_back_as_they_were_and_damaged_ones_are_named(tmp_path: Path) -> None:
     write_summary(tmp_path, "a", summary(curve=((1, 0.5),)))
     assert read_summaries(tmp_path) == {"a": summary(curve=((1, 0.5),))}
-    (tmp_path / "b.json").write_text('{"seed": 1}')
-    with pytest.raises(RunDirectoryError, match=r"b\.json"):
-        read_summaries(tmp_path)
+    write_summary(tmp_path, "a-2", summary(curve=()))
+    write_summary(tmp_path, "a", summary(curve=((2, 0.25),)))
+    assert read_summaries(tmp_path)["a"].validation_curve == ((2, 0.25),)
+    assert len(read_summaries(tmp_path)) == 2
+    for damaged in ('{"key": "b", "seed": 1}', '{"seed": 1}', "[]", "{"):
+        (tmp_path / "b.jsonl").write_text(damaged)
+        with pytest.raises(RunDirectoryError, match=r"b\.jsonl, line 1, is damaged"):
+            read_summaries(tmp_path)
+
+
+def test_summaries_of_one_data_set_written_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+    keys = [f"data-{number}" for number in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda key: write_summary(tmp_path, key, summary(curve=())), keys))
+    assert sorted(read_summaries(tmp_path)) == sorted(keys)
 
 
 def test_a_replay_sees_a_score_that_moved_but_not_another_machines_rounding() -> None:
