@@ -29,6 +29,7 @@ RUN_HERE = "tests/repository/test_documents_run.py"
 RUN_BY = {
     "README.md": RUN_HERE,
     "operations.md": "deploy/walkthrough.py",
+    "edge_agent.md": RUN_HERE,
     "rest.md": RUN_HERE,
     "phones.md": RUN_HERE,
     "cluster.md": RUN_HERE,

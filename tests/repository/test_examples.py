@@ -1,4 +1,4 @@
-"""The examples of docs/ and the README: programs as they are on stand-ins, and a federation that ends well."""
+"""The examples of docs/: programs as they are on stand-ins, and a federation that ends well."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_page_on_inference_in_python(tmp_path: Path) -> None:
     assert re.match(r"0\.0 to 2\.6 s: \w+ \(\d+%\)", ran.stdout)
 
 
-def test_the_example_files_of_the_readme_fit_each_other() -> None:
+def test_the_example_files_of_the_page_fit_each_other() -> None:
     federation = json.loads((REPOSITORY / "demo" / "federation.json").read_text())
     plan = Plan.model_validate(federation["plan"])
     config = load(REPOSITORY / "demo" / "agent.toml", {})
@@ -71,7 +71,7 @@ def test_the_example_files_of_the_readme_fit_each_other() -> None:
     assert plan.labels == har_pipeline.dataset_labels(config.sensors.dataset, config.sensors.options)
 
 
-def test_the_example_of_the_readme_ends_with_a_model_that_works() -> None:
+def test_the_example_of_the_page_ends_with_a_model_that_works() -> None:
     plan = Plan.model_validate(json.loads((REPOSITORY / "demo" / "federation.json").read_text())["plan"])
     config = load(REPOSITORY / "demo" / "agent.toml", {})
     settings = pipeline_settings(config.sensors, plan.data)
@@ -89,4 +89,4 @@ def test_the_example_of_the_readme_ends_with_a_model_that_works() -> None:
         ).client
     answers = predict(setup, client, torch.from_numpy(data.normalized(data.holdout)), 64)
     f1 = scores_of(confusion(data.holdout.y, answers, plan.training.classes)).macro_f1
-    assert f1 >= 0.85, f"the README promises 0.9 and seeds 0 to 2 gave 0.95 to 1.0; now {f1:.2f}"
+    assert f1 >= 0.85, f"docs/edge_agent.md promises 0.9 and seeds 0 to 2 gave 0.95 to 1.0; now {f1:.2f}"
