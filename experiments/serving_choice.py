@@ -186,7 +186,9 @@ class Scored(NamedTuple):
         return self._replace(evidence={"personal": self.evidence["personal"]}, forgets=False)
 
 
-RULES = ("shared", "personal", "midway", "higher score", "likelier, no prior", "likelier", "oracle")
+NO_PRIOR, WITH_PRIOR, SERVED = "no prior", "with prior", "the rule"
+RULES = ("shared", "personal", "midway", "higher score", NO_PRIOR, WITH_PRIOR, SERVED, "oracle")
+"""Devices follow `SERVED`: a network is chosen with the prior, a head of sums without."""
 
 
 def scored(path: Path, held_out: int, by_session: bool) -> list[Scored]:
@@ -251,17 +253,18 @@ def by_rule(clients: Sequence[Scored]) -> dict[str, list[float]]:
             name: candidate._replace(prior=Prior.of(sums[name], client.evidence[name].report()))
             for name, candidate in alone.items()
         }
-        for rule, candidates in (("likelier, no prior", alone), ("likelier", informed)):
+        for rule, candidates in ((NO_PRIOR, alone), (WITH_PRIOR, informed)):
             gains = expected_gains(candidates, client.trained, client.recall)
             found[rule].append(client.later[likeliest(gains, order, reference="shared")])
+        found[SERVED].append(found[WITH_PRIOR if client.forgets else NO_PRIOR][-1])
         found["oracle"].append(max(client.later[name] for name in order))
     return found
 
 
 def table(folder: Path) -> None:
     """Print each rule's mean and worst tenth over clients, as means over seeds, and how far it gets."""
-    shares: dict[str, list[float]] = {}
-    losses: dict[str, list[float]] = {}
+    shares: dict[tuple[str, str], list[float]] = {}
+    losses: dict[tuple[str, str], list[float]] = {}
     kinds = sorted({path.stem.rsplit("-", 1)[0] for path in folder.glob("*.npz")})
     print("| federation | windows |", " | ".join(RULES), "|")
     print("|", " --- |" * (len(RULES) + 2))
@@ -281,14 +284,16 @@ def table(folder: Path) -> None:
                 print(f"| {kind}{', by session' * by_session} | {held_out} |", " | ".join(cells), "|")
                 if held_out in TARGETED and not by_session:
                     low, high = sorted((means["shared"], means["personal"]))
+                    group = "sums" if "analytic" in kind else "networks"
                     for rule in RULES:
-                        shares.setdefault(rule, []).append(100 * (means[rule] - low) / (means["oracle"] - low))
-                        losses.setdefault(rule, []).append(means[rule] - high)
+                        share = 100 * (means[rule] - low) / (means["oracle"] - low)
+                        shares.setdefault((group, rule), []).append(share)
+                        losses.setdefault((group, rule), []).append(means[rule] - high)
     print()
-    for rule in RULES:
+    for (group, rule), found in shares.items():
         print(
-            f"{rule}: {np.mean(shares[rule]):.0f} % of the way from the worse fixed choice to the oracle; "
-            f"at worst {min(losses[rule]):+.1f} from the better fixed choice"
+            f"{group}, {rule}: {np.mean(found):.1f} % of the way from the worse fixed choice to the oracle "
+            f"({len(found)} rows); at worst {min(losses[group, rule]):+.1f} from the better fixed choice"
         )
 
 

@@ -30,7 +30,6 @@ from federation.aggregation.screening import Screening
 from federation.protocol.messages import UpdateManifest
 from federation.rounds.publication import LastPublication, WaitingChanges
 from federation.rounds.server_round import ClientStatus
-from federation.serving.gains import Gains
 
 _ADD, _ADD_PART = insert(repositories.table_of(ContributionRow)), repositories.ADD_PARTICIPATIONS
 
@@ -42,7 +41,6 @@ class SumChange(NamedTuple):
     examples: int
     sha256: str | None
     replaces: str | None
-    gains: Gains | None = None  # of its models; of what is present alone
 
 
 class Contributed(NamedTuple):
@@ -72,7 +70,6 @@ def replace(session: Session, federation: Named, device: Named, manifest: Update
         "size": blob and blob.size,
         "examples": manifest.examples,
         "class_counts": list(manifest.class_counts) if manifest.class_counts is not None else None,
-        "gains": manifest.gains,
         "received_at": now,
     }
     if row is None:
@@ -186,7 +183,7 @@ def contributed(session: Session, publication: RoundRow) -> Contributed:
         if is_taken:
             changes.append(SumChange(name, row.examples, row.taken_sha256, row.published_sha256))
         if sha256 := row.taken_sha256 if is_taken else row.published_sha256:
-            present.append(SumChange(name, row.examples, sha256, None, row.gains))
+            present.append(SumChange(name, row.examples, sha256, None))
     changes.sort(key=lambda change: (change.client, change.replaces or ""))
     return Contributed(changes, sorted(present, key=lambda part: part.client))
 
@@ -235,7 +232,7 @@ def release(session: Session, publication_id: int) -> None:
 def _take_out(row: ContributionRow) -> None:
     row.sha256 = row.size = None
     row.update_id, row.examples, row.received_at = "", 0, time.time()
-    row.class_counts = row.gains = None
+    row.class_counts = None
     _note_change(row, row.received_at)
 
 

@@ -61,7 +61,7 @@ class Aggregate(NamedTuple):
     excluded: Mapping[str, str] = MappingProxyType({})
     """Of a continuous federation: why nothing of a device is used."""
     gains: Mapping[str, list[int]] = MappingProxyType({})
-    """How much models gain over the shared one on the devices whose updates are used, in sums."""
+    """Of a federation with rounds: how much models gain over the shared one on the devices whose updates are used."""
 
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` needs, in another process."""
@@ -139,14 +139,12 @@ def publish(contract: Contract, blobs: BlobStore, state_sha256: str, contributed
     def read(change: SumChange) -> Update:
         return _update_of(contract, blobs, change)
 
-    parts = {part.client: part for part in contributed.present}
     if not needs_all(method, plan.rounds, state):
-        new = method.aggregate(state, prefetch(contributed.changes, read))
-        return _stored(method, blobs, new)._replace(gains=added(part.gains or {} for part in parts.values()))
+        return _stored(method, blobs, method.aggregate(state, prefetch(contributed.changes, read)))
+    parts = {part.client: part for part in contributed.present}
     found = combined(method, plan.rounds, plan.training.seed, state, list(parts), lambda client: read(parts[client]))
     capped, excluded = dict(found.screening.capped), dict(found.screening.excluded)
-    used = added(parts[client].gains or {} for client in found.clients)
-    return _stored(method, blobs, found.state)._replace(capped=capped, excluded=excluded, gains=used)
+    return _stored(method, blobs, found.state)._replace(capped=capped, excluded=excluded)
 
 
 def _update_of(contract: Contract, blobs: BlobStore, change: SumChange) -> Update:

@@ -442,8 +442,8 @@ def _opened(payload: bytes) -> tuple[Envelope, UpdateManifest | None, str]:
 
 
 def _with_fitting_gains(manifest: UpdateManifest, contract: Contract, key: Key) -> UpdateManifest:
-    """Drop gains of other classes or candidates than the federation has: the update itself is as good without them."""
-    fit = fitting(manifest.gains, len(contract.plan.labels), is_continuous=contract.is_continuous)
+    """Drop gains that the federation has no use for: the update itself is as good without them."""
+    fit = {} if contract.is_continuous else fitting(manifest.gains, len(contract.plan.labels))
     if unfit := sorted(manifest.gains.keys() - fit.keys()):
         log.warning("gains dropped candidates=%s", ",".join(unfit), extra=_about(key))
     return manifest.model_copy(update={"gains": fit})

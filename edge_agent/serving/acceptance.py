@@ -78,7 +78,7 @@ def evaluate_job(config: Config, plan: Plan, asked: Evaluate) -> Verdict:
     with closing(StateStore(config.agent.data_dir)) as store, closing(WindowStore(config.agent.data_dir)) as kept:
         registry = ModelRegistry(store)
         present, others = registry.present(), registry.others()
-        reported = registry.reported_gains(asked, continuous=has_heads(folder))
+        reported = registry.reported_gains(asked)
         data = read_split(kept, config.sensor_client, settings, plan)
     holdout, judged = evenly(data.holdout, config.model.holdout_windows), ExampleKind.of(plan, noun(settings))
     rules = Rules.of(config.model, plan, asked, reported, data)

@@ -46,7 +46,7 @@ NAMES = {
 }
 FORGETFUL = (PERSONAL, MIDWAY)
 """A network that was trained on a device loses the classes that the device doesn't have; a head of sums keeps them."""
-EXPECTED = "it is expected to be the best over all activities, with what is known of other devices"
+EXPECTED = "it is expected to be the best over all activities"
 
 
 @dataclass(frozen=True)
@@ -147,10 +147,9 @@ class Field(NamedTuple):
         evidence = found.evidence if found else None
         if run.is_shared and evidence:  # an older one, of which no gain is expected
             return Rival(evidence, Prior(0.0, 0.0, np.zeros(len(evidence.gain))), forgets=False)
-        prior = rules.priors.get(kind) if self.reference.is_shared else None
-        return Rival(
-            evidence, prior, forgets=self.reference.is_shared and kind in FORGETFUL and "head" not in run.model
-        )
+        if not self.reference.is_shared or "head" in run.model:
+            return Rival(evidence, None, forgets=False)
+        return Rival(evidence, rules.priors.get(kind), forgets=kind in FORGETFUL)
 
     def sentence(self, best: ModelEvaluation) -> str:
         """Say the score of the model that serves, that of the shared one, and those of the others, in this order."""

@@ -132,14 +132,9 @@ class ModelRegistry:
         found: dict[str, Any] | None = json.loads(text) if text else None
         return found and {**found, "models": [described_today(row) for row in found["models"]]}
 
-    def reported_gains(self, asked: Evaluate, *, continuous: bool = False) -> Mapping[str, GainSums]:
-        """Return what this device has added to the gains that the server sent with a candidate's version.
-
-        A continuous federation's versions have the device's last report, whatever their number.
-        """
+    def reported_gains(self, asked: Evaluate) -> Mapping[str, GainSums]:
+        """Return what this device has added to the gains that the server sent with a candidate's version."""
         noted: dict[str, Mapping[str, GainSums]] = json.loads(self.store.get(REPORTED_GAINS) or "{}")
-        if continuous:
-            return noted[max(noted, key=int)] if noted else {}
         return noted.get(str(asked.round if asked.kind == "adopt" else asked.round - 1), {})
 
     def is_overtaken(self, verdict: Verdict) -> bool:

@@ -158,24 +158,24 @@ class SumsRuntime:
         return self._shared.clients > 0
 
     def shared_model(self, client: FixedSums) -> RidgeHead:
-        """Return the head of everybody's sums."""
-        return self._heads(client)[SHARED]
+        """Refuse: `update_heads` makes the heads."""
+        raise NonRetryableJobError(ROUNDS)
 
     def personal_model(self, client: FixedSums) -> RidgeHead:
-        """Return the head of everybody's sums and the device's own."""
-        return self._heads(client)[PERSONALIZED]
+        """Refuse: `update_heads` makes the heads."""
+        raise NonRetryableJobError(ROUNDS)
 
     def midway_model(self, one: RidgeHead, other: RidgeHead) -> RidgeHead:
         """Refuse: the heads of sums are mixtures of the two already."""
         raise NonRetryableJobError(ROUNDS)
 
     def answers(self, served: RidgeHead, data: LocalData) -> np.ndarray:
-        """Return a head's answers (n,) to the holdout."""
-        return served.classes(self._session.predict(data.holdout.x).embedding)
+        """Refuse: heads are compared once they are files."""
+        raise NonRetryableJobError(ROUNDS)
 
     def retrain(self, fold: LocalData) -> FixedSums:
-        """Return the sums of a fold's training windows."""
-        return self._sums(self._session.predict(fold.train.x).embedding, fold.train)
+        """Refuse: heads are chosen by the holdout alone."""
+        raise NonRetryableJobError(ROUNDS)
 
     def save(self, served: RidgeHead, folder: Path, round_number: int) -> None:
         """Refuse: `update_heads` makes the files."""

@@ -232,12 +232,14 @@ def is_comparable(context: TrainingRuntime) -> bool:
 
 
 def measured_gains(context: TrainingRuntime, received: Client, trained: Client) -> dict[str, list[int]]:
-    """Return what this device reports of each candidate's gain over the shared model; {} where it can't tell."""
+    """Return what this device reports of each network's gain over the shared one; {} where it can't tell."""
+    if context.job.continuous:
+        return {}
     some = context.data.evenly_held_out(MAX_REPORTED_WINDOWS)
     if not is_comparable(context) or not len(some.holdout) or len(context.job.plan.labels) > MAX_CLASSES:
         return {}
     shared, own = context.shared_model(received), context.personal_model(trained)
-    models = {PERSONAL: own} if context.job.continuous else {PERSONAL: own, MIDWAY: context.midway_model(shared, own)}
+    models = {PERSONAL: own, MIDWAY: context.midway_model(shared, own)}
     truth = HeldOut.of(context.job.plan, some.holdout)
     reference = truth.quality(context.answers(shared, some))
     return {

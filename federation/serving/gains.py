@@ -1,5 +1,8 @@
 """How much models gain over the shared one on a federation's devices: reports, and their sums for each version.
 
+Federations with rounds have them. Heads of sums are chosen without: other devices' gains made that choice worse
+(`experiments/serving_choice.py`).
+
 A report is `preference.Evidence.report`. Reports add, so one check fits both a device's report and a version's sums.
 """
 
@@ -9,16 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 
-from federation.serving.heads import ADAPTED, PERSONALIZED, PERSONALIZED_ANY_ORIENTATION, SHARED_ANY_ORIENTATION
 from federation.serving.preference import MAX_GAIN, MIDWAY, MIN_DEVICES, PERSONAL, STEPS
 
 Gains = Mapping[str, Sequence[int]]
 """By candidate, a `preference.GainSums`."""
 
 MODELS = (PERSONAL, MIDWAY)
-"""The candidates of federations with rounds."""
-HEADS = (SHARED_ANY_ORIENTATION, ADAPTED, PERSONALIZED, PERSONALIZED_ANY_ORIENTATION, "network")
-"""The candidates of continuous federations."""
+"""The candidates that devices report on."""
 MAX_CLASSES = 100
 """Devices of federations with more classes report no gains: three pointers with such sums fit into an announcement."""
 MAX_NUMBER = round(STEPS * MAX_GAIN)
@@ -53,10 +53,9 @@ def checked(sums: Sequence[int]) -> Sequence[int]:
     return sums
 
 
-def fitting(reports: Gains, classes: int, *, is_continuous: bool) -> dict[str, Sequence[int]]:
+def fitting(reports: Gains, classes: int) -> dict[str, Sequence[int]]:
     """Return the reports of candidates and classes that the federation has."""
-    known = HEADS if is_continuous else MODELS
-    return {name: reports[name] for name in known if len(reports.get(name, ())) == length(classes)}
+    return {name: reports[name] for name in MODELS if len(reports.get(name, ())) == length(classes)}
 
 
 def published(sums: Gains | None) -> dict[str, list[int]]:

@@ -125,8 +125,6 @@
  * @property {(choice: Choice) => Promise<Chosen>} choose among the heads of an exchange
  * @property {(heads: readonly HeadModel[], holdout: Examples, embeddings: Float32Array, labels: readonly string[]) =>
  *   Record<string, number>} measure what an update says of them
- * @property {(heads: readonly HeadModel[], holdout: Examples, embeddings: Float32Array, classes: number) =>
- *   Record<string, number[]> | null} gains that an update reports
  */
 
 /**

@@ -78,8 +78,6 @@ class ContributionRow(Base):
     size: Mapped[int | None]
     examples: Mapped[int]
     class_counts: Mapped[list[int] | None] = mapped_column(JSON)
-    # what the device reported last of its models' gains (federation.serving.gains); versions with its sums have it
-    gains: Mapped[dict[str, list[int]] | None] = mapped_column(JSON)
     received_at: Mapped[float]
     changed_at: Mapped[float | None]  # since when a change waits; null: the newest version has it as it is
     # the publication that takes the change now, and what it takes; null: none, or (of the second) nothing any more

@@ -39,11 +39,11 @@ const NAMES = {
   personalized: "your own model",
   midway_network: "the model midway between the two",
 };
-/** What a model is called in the sums of gains; others by their names. @type {Partial<Record<Model["head"], string>>} */
+/** What a network is called in the sums of gains; heads of sums are in none. @type {Partial<Record<Model["head"], string>>} */
 const GAIN_NAMES = { personal_network: "personalized", midway_network: "midway" };
 /** They lose the classes that the phone was not trained on; a head of sums keeps them. @type {Model["head"][]} */
 const FORGETFUL = ["personal_network", "midway_network"];
-const EXPECTED = "it is expected to be the best over all activities, with what is known of other devices";
+const EXPECTED = "it is expected to be the best over all activities";
 
 /** @typedef {"shared" | "shared_any_orientation" | "adapted" | "personalized" | "personalized_any_orientation"} HeadName */
 /** @typedef {import("../types.js").Model} Model */
@@ -147,7 +147,7 @@ export async function isFar(embeddings, gravity, shared) {
 
 /** @typedef {Readonly<Record<string, import("./preference.js").GainSums>>} Gains by model, as they travel */
 /** @typedef {{sums: Gains, own?: Gains}} Others what a version's devices gain; own: the phone's own report, which is in it */
-/** @typedef {{others?: Others, isReleased?: boolean}} Rules isReleased: the operator gives the version to phones */
+/** @typedef {{others?: Others, isReleased?: boolean}} Rules others: of networks; isReleased: the operator gives the version to phones */
 /** @typedef {{model: Model, right: Uint8Array, soundness: ClassSoundness}} Run */
 /** @typedef {{y: Int32Array, session: Int32Array, startS: Float64Array}} Windows that models are compared on */
 /** @typedef {{best: Run, why: string, gains?: Map<Run, number>, answer?: Verdict["answer"]}} Chosen */
@@ -177,7 +177,7 @@ export function evaluate({ heads, present, holdout, train, answersOf: answersBy,
 }
 
 /**
- * What a phone reports of its models' gains over the shared one, by the answers (n) of each; null where it can't tell.
+ * What a phone reports of its networks' gains over the shared one, by the answers (n) of each; null where it can't tell.
  * @param {Pick<Examples, "y" | "session">} windows @param {(readonly [Model["head"], Int32Array])[]} answers
  * @param {number} classes @returns {Record<string, number[]> | null}
  */
@@ -187,7 +187,7 @@ export function reportedGains({ y, session }, answers, classes) {
   if (!shared || right.length < 2 || !y.length || classes > GAINS.maxClasses) return null;
   const rivals = right.filter((each) => each !== shared);
   const report = (/** @type {Int32Array} */ mine) => reportOf(evidenceOf(y, mine, shared[1], session, classes));
-  return Object.fromEntries(rivals.map(([head, mine]) => [GAIN_NAMES[head] ?? head, report(mine)]));
+  return Object.fromEntries(rivals.map(([head, mine]) => [GAIN_NAMES[head], report(mine)]));
 }
 
 /**
@@ -278,9 +278,9 @@ function isShared(head) {
 
 /** @param {Others | undefined} others @param {Model["head"]} head @param {number} classes */
 function priorAmong(others, head, classes) {
-  const name = GAIN_NAMES[head] ?? head;
-  const sums = others?.sums[name];
-  return sums?.length === 3 + 2 * classes ? priorOf(sums, others?.own?.[name]) : null;
+  const name = GAIN_NAMES[head];
+  const sums = name && others?.sums[name];
+  return sums && sums.length === 3 + 2 * classes ? priorOf(sums, others?.own?.[name]) : null;
 }
 
 /** The lowest recall of a class with windows; 0 without any. @param {Run} run */

@@ -4,7 +4,7 @@
  */
 
 import { examplesAt, labelledWindows, windowSettings } from "./examples.js";
-import { answersOf, evaluate, isFar, recognizeBy, reportedGains, solveHeads } from "./heads.js";
+import { answersOf, evaluate, isFar, recognizeBy, solveHeads } from "./heads.js";
 import { holdoutMetrics } from "./metrics.js";
 import { beforeModel, normalized } from "./normalization.js";
 import { pseudoLabelledHead } from "./pseudo_labels.js";
@@ -130,17 +130,6 @@ export class Learner {
       return ClassSoundness.of(holdout.y, answersOf(embeddings, holdout.y.length, model), labels);
     };
     return holdoutMetrics(found("shared"), found("personalized"));
-  }
-
-  /**
-   * What the phone's own head gains over the shared one, as it is reported; null where the holdout can't tell.
-   * @param {readonly HeadModel[]} heads @param {import("../types.js").Examples} holdout
-   * @param {Float32Array} embeddings (n × D) of the holdout @param {number} classes
-   */
-  gains(heads, holdout, embeddings, classes) {
-    const both = heads.filter(({ head }) => head === "shared" || head === "personalized");
-    const answers = both.map((model) => /** @type {const} */ ([model.head, answersOf(embeddings, holdout.y.length, model)]));
-    return reportedGains(holdout, answers, classes);
   }
 }
 

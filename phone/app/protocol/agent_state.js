@@ -179,12 +179,6 @@ export function withReported(memory, round, gains) {
   return { ...memory, reported: Object.fromEntries(all.slice(-MAX_REPORTED)) };
 }
 
-/** The phone's report in the sums of a continuous federation's version: its last one. @param {Memory} memory @param {number} version */
-export function reportUntil({ sent, reported = {} }, version) {
-  const last = Object.keys(reported).findLast((round) => Number(round) <= version);
-  return sent?.kind === "sums" && last ? reported[Number(last)] : undefined;
-}
-
 /** @param {Memory} memory @param {Answered} answered @returns {Memory} */
 export function withAnswered(memory, answered) {
   return { ...memory, uploads: [...memory.uploads, answered].slice(-MAX_UPLOADS) };

@@ -52,8 +52,7 @@ export function nextSequence({ sequence }, nowMs) {
 /**
  * @typedef {object} Sums that go
  * @property {{gram: Int32Array, moment: Int32Array, classes: number}} fixed @property {number[]} classCounts
- * @property {Record<string, number>} metrics @property {Record<string, number[]> | null} gains
- * @property {number[]} windows ids of those that all of it was made of
+ * @property {Record<string, number>} metrics @property {number[]} windows ids of those that all of it was made of
  */
 
 /** @typedef {{federation: string, device: string, key: CryptoKey}} Who */
@@ -63,14 +62,14 @@ export function nextSequence({ sequence }, nowMs) {
  * @param {Who} who @param {Announcement} a @param {Sums} sums @param {number} sequence @param {number} nowMs
  * @returns {Promise<PendingUpdate>}
  */
-export function sumsUpdate(who, a, { fixed, classCounts, metrics, gains, windows }, sequence, nowMs) {
+export function sumsUpdate(who, a, { fixed, classCounts, metrics, windows }, sequence, nowMs) {
   const { gram, moment, classes } = fixed;
   const bytes = encode([
     ["gram", { shape: [gram.length], data: gram }],
     ["moment", { shape: [moment.length / classes, classes], data: moment }],
   ]);
   const examples = classCounts.reduce((sum, count) => sum + count, 0);
-  const about = { ...described(who, a, sequence, nowMs), examples, classCounts, metrics, gains, windows };
+  const about = { ...described(who, a, sequence, nowMs), examples, classCounts, metrics, windows };
   return pendingUpdate(who.key, about, bytes);
 }
 

@@ -3,7 +3,7 @@
  * and takes up the versions that come of everybody's.
  */
 
-import { BROADCAST, FEATURE_MODEL, isOf, reportUntil, withReported } from "./agent_state.js";
+import { BROADCAST, FEATURE_MODEL, isOf } from "./agent_state.js";
 import { nextSequence, sumsAreDue, sumsUpdate, withdrawalIsDue, withdrawalUpdate } from "./contribution.js";
 import { MAX_FILE_BYTES, ineligibleReason } from "./eligibility.js";
 import { WireError } from "./errors.js";
@@ -112,18 +112,16 @@ export class ContributionWorker {
       const classCounts = labels.map((_, code) => prepared.train.y.filter((each) => each === code).length);
       const metrics = heads.length ? this.worker.learner.measure(heads, prepared.holdout, embeddings.holdout, labels) : {};
       const isJudged = a.plan.rollout.mode === "off"; // else devices use what is released
-      const gains = isJudged ? this.worker.learner.gains(heads, prepared.holdout, embeddings.holdout, labels.length) : null;
       const nowMs = this.worker.clock.now();
       const sequence = nextSequence(this.worker.stateStore.current.memory, nowMs);
-      const sums = { fixed: /** @type {any} */ (fixed), classCounts, metrics, gains, windows: prepared.ids };
+      const sums = { fixed: /** @type {any} */ (fixed), classCounts, metrics, windows: prepared.ids };
       const update = await sumsUpdate(means, a, sums, sequence, nowMs);
       await this.worker.stateStore.change(({ memory, outbox, kept }) => {
         const wanted = isOf(memory, a) && memory.takesPart && memory.sequence < sequence && !outbox.length;
         if (!wanted) return null;
         const sent = { kind: /** @type {const} */ ("sums"), updateId: update.updateId, keys: prepared.keys };
         const judged = isJudged ? this.judged(a, target, verdict, memory, kept) : { memory };
-        const now = withReported(judged.memory, update.round, gains);
-        return { ...judged, memory: { ...now, sequence, sent }, outbox: [update] };
+        return { ...judged, memory: { ...judged.memory, sequence, sent }, outbox: [update] };
       });
       this.worker.detail = "";
       return true;
@@ -194,8 +192,7 @@ export class ContributionWorker {
     const columns = await this.loadNetwork(a, means);
     const broadcast = await this.download(target, means);
     const present = this.worker.stateStore.current.kept?.model ?? null;
-    const own = reportUntil(this.worker.stateStore.current.memory, target.version);
-    const rules = { others: { sums: target.pointer.gains, own }, isReleased: target.rollout > 0 };
+    const rules = { isReleased: target.rollout > 0 };
     return solveVersion(this.worker, { plan, device: means.device, broadcast, columns, prepared, present, rules });
   }
 

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import select
 
 from aggregator_api.db import repositories
-from aggregator_api.db.models import Blob, ContributionRow, ModelVersionRow, UpdateRow
-from aggregator_api.devices.contributions import Contributed, SumChange
+from aggregator_api.db.models import Blob, ModelVersionRow, UpdateRow
 from aggregator_api.federations import exports
 from aggregator_api.rollouts import transitions
 from aggregator_api.rounds.aggregation import Aggregate
 from federation.plan import Plan
 from federation.serving import gains
 from tests.aggregator_api.bench import Bench, wait_for
-from tests.aggregator_api.continuous import continuous_plan, sends, withdrawal_parcel
+from tests.aggregator_api.continuous import continuous_plan, sends
 from tests.aggregator_api.generated_devices import FEDERATION, Parcel, tiny_plan
-from tests.aggregator_api.rounds import test_continuous_rules as rules
+from tests.aggregator_api.rounds.test_continuous_rules import settled
 from tests.aggregator_api.updates.test_screening import Fleet
 
 
@@ -100,62 +98,20 @@ def told_from_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gains, "MIN_DEVICES", 1)
 
 
-@pytest.fixture
-def continuous(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def test_a_continuous_federation_drops_gains_and_uses_the_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exports, "onnx", lambda made: b"onnx")
     bench = Bench(tmp_path, continuous_plan())
-    for device in "abc":
-        bench.say(device, "ready")
-    yield bench
-    bench.stop()
-
-
-def send(bench: Bench, device: str, sequence: int, **changes: Any) -> None:
-    sends(bench, device, sequence, **changes)
-    rules.settled(bench)
-
-
-def test_a_continuous_version_has_the_gains_of_the_devices_in_it(continuous: Bench) -> None:
-    bench = continuous
-    send(bench, "a", 1, gains={"personalized": report(100), "adapted": report(-40)})
-    assert newest(bench).gains == {"personalized": total(100), "adapted": total(-40)}
-    send(bench, "b", 1, gains={"personalized": report(700)})
-    send(bench, "c", 1)
-    assert newest(bench).gains == {"personalized": total(100, 700), "adapted": total(-40)}
-    send(bench, "a", 2, gains={"personalized": report(30)})
-    assert newest(bench).gains == {"personalized": total(30, 700)}
+    bench.say("a", "ready")
+    sends(bench, "a", 1, gains={"personalized": report(100), "adapted": report(-40)})
+    settled(bench)
     model = bench.now().model
     assert model is not None
-    assert model.gains == {"personalized": tuple(total(30, 700))}
-    assert bench.begin(withdrawal_parcel(bench.now(), "a", 3)).status == "accepted"
-    rules.settled(bench)
-    assert newest(bench).gains == {"personalized": total(700)}
-    bench.runtime.devices.withdraw(FEDERATION, "b")
-    rules.settled(bench)
-    assert newest(bench).gains == {}
+    assert (newest(bench).version, newest(bench).gains, model.gains) == (1, {}, {})
     with bench.runtime.database.read() as session:
-        assert [row.gains for row in session.scalars(select(ContributionRow))] == [{}, None, {}]
-
-
-def test_a_continuous_version_without_a_device_is_without_its_gains(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(exports, "onnx", lambda made: b"onnx")
-    plan = continuous_plan().model_copy(update={"method": {"name": "analytic", **rules.RULES["trimmed"]}})
-    bench = Bench(tmp_path, plan)
-    bench.runtime.federations.pause(FEDERATION)
-    for at, device in enumerate(rules.HONEST + rules.HOSTILE):
-        bench.say(device, "ready")
-        tree = rules.sums(device, turned=device == rules.HOSTILE)
-        sends(bench, device, 1, tree=tree, gains={"personalized": report(2 * at)})
-    bench.runtime.federations.resume(FEDERATION)
-    rules.settled(bench)
-    assert newest(bench).gains == {"personalized": total(*range(0, 12, 2))}
+        assert [row.manifest.get("gains") for row in session.scalars(select(UpdateRow))] == [None]
     bench.stop()
 
 
 def test_gains_reach_and_leave_the_worker() -> None:
     made = Aggregate(Blob("a", 1), Blob("b", 2), gains={"midway": total(7)})
     assert Aggregate.from_json(json.loads(json.dumps(made.to_json()))) == made
-    contributed = Contributed([], [SumChange("a", 1, "x", None, {"midway": total(7)})])
-    assert [SumChange(*part) for part in json.loads(json.dumps(contributed))[1]] == contributed.present

@@ -58,5 +58,4 @@ def test_a_device_remembers_what_it_reported_of_the_last_rounds(tmp_path: Path) 
     assert registry.reported_gains(Evaluate(5, "train")) == {"personalized": [1, 4, 0]}
     assert registry.reported_gains(Evaluate(5, "adopt")) == {"personalized": [1, 5, 0]}
     assert registry.reported_gains(Evaluate(2, "train")) == {}
-    assert registry.reported_gains(Evaluate(99, "adopt"), continuous=True) == {"personalized": [1, 5, 0]}
     store.close()

@@ -10,6 +10,7 @@ from edge_agent.serving.choice import Rules
 from edge_agent.serving.heads import Head, choose_head, comparable
 from edge_agent.serving.model_runs import ExampleKind, ModelEvaluation, Windows
 from edge_agent.training.local_data import SplitWindows
+from federation.serving.preference import Prior
 from gaitway.tasks import DEFAULT_TASK
 from har_pipeline import ClientWindows
 
@@ -46,6 +47,17 @@ def test_the_head_with_the_higher_recall_serves_and_of_equals_the_personal_one()
     name, why = chosen(holdout, shared=mostly, personalized=one_more)
     assert name == "personalized"
     assert why == "Your own model: 73 % on 20 holdout windows of 2 classes; the shared model: 67 %"
+
+
+def test_what_other_devices_gain_changes_no_choice_of_a_head() -> None:
+    holdout = windows(10)
+    mostly, one_more = np.array([1] * 14 + [0] * 6), np.array([1] * 15 + [0] * 5)
+    seen = Windows.of(holdout, None, ExampleKind(), LABELS)
+    for gain, better in ((-0.4, "personalized"), (0.4, "shared")):
+        rules = Rules(priors={"personalized": Prior(gain, 0.0, np.full(2, gain))})
+        right = {"shared": mostly, "personalized": mostly, better: one_more}
+        heads = [head(name, holdout, values) for name, values in right.items()]
+        assert choose_head(heads, None, seen, rules, is_far=False).run.model["head"] == better
 
 
 def test_a_head_that_ignores_how_the_phone_lies_has_to_beat_the_one_that_does_not() -> None:

@@ -245,6 +245,7 @@ def test_both_ends_of_a_device_number_the_same_windows(
         assert sent
         assert (sent.kind, sent.keys) == ("sums", kept.keys)
         manifest = store.manifest(kept.update_id)
+        assert manifest.gains == {}
         assert manifest.sequence
         assert kept.update_id.startswith(f"s{manifest.sequence}-")
         assert load_agent(store).contribution == sent

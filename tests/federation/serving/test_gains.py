@@ -33,7 +33,7 @@ def test_what_devices_report_is_taken_alone_and_in_sums(seeds: list[int], scale:
     sums = added(taken)
     assert sums["midway"] == np.sum([report["midway"] for report in reports], axis=0).tolist()
     pointer = BlobPointer.model_validate({**POINTER.model_dump(), "gains": sums})
-    assert fitting(pointer.gains, CLASSES, is_continuous=False) == pointer.gains
+    assert fitting(pointer.gains, CLASSES) == pointer.gains
     assert plausible(sums, len(seeds)) == sums
     assert plausible(sums, len(seeds) - 1) == {}
     assert (Prior.of(pointer.gains["midway"], taken[0]["midway"]) is None) == (len(seeds) < 11)
@@ -49,8 +49,7 @@ def test_reports_add_by_candidate_and_nobodys_are_left_out() -> None:
 def test_only_candidates_and_classes_of_the_federation_fit() -> None:
     report = (1,) + (0,) * (length(2) - 1)
     given_ = {"midway": report, "network": report, "personalized": report[:-2], "adapted": report}
-    assert fitting(given_, 2, is_continuous=False) == {"midway": report}
-    assert fitting(given_, 2, is_continuous=True) == {"adapted": report, "network": report}
+    assert fitting(given_, 2) == {"midway": report}
 
 
 def test_devices_are_told_no_sum_of_fewer_than_ten() -> None:

@@ -80,7 +80,8 @@ class Case:
         windows = Windows.of(holdout, None, ExampleKind("windows", DEFAULT_TASK()), LABELS)
         runs = [self._run(one, windows) for one in self.models]
         present = self._run(self.present, windows) if self.present else None
-        priors = {name: prior for name, sums in self.sums.items() if (prior := Prior.of(sums))}
+        sums = self.sums if self.is_network else {}  # a head is chosen by own windows alone
+        priors = {name: prior for name, numbers in sums.items() if (prior := Prior.of(numbers))}
         rules = Rules(labels=LABELS, priors=priors, trained=self.trained)
         if self.is_network:
             sound = [run for run in runs if not run.soundness.failure_reason] or runs[:1]
