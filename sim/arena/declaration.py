@@ -46,12 +46,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gaitway.errors import closest, first_problem
-from sim.arena.measures import MEASURES, MEASURES_OF_NEW
+from sim.arena.measures import MEASURES
 from sim.errors import SettingsError
 
 FOLDER = Path("experiments")
 """Where declarations lie, from the root of a checkout."""
-DEFAULT_MEASURES = ("own", "others", "server", *MEASURES_OF_NEW, "worst_tenth", "upload_mb", "seconds")
 
 PRETRAINED = "pretrained:"
 """Before the name of a pretraining in a declaration, and before the key of its run in a cell."""
@@ -135,7 +134,6 @@ class Declaration(DeclarationPart):
     )
     seeds: tuple[Seed, ...] = Field(min_length=1, max_length=100)
     baseline: str
-    measures: tuple[str, ...] = DEFAULT_MEASURES
     compared: str = Field(default="own", description="the measure of the paired differences")
     options: dict[str, Value] = Field(default_factory=dict)
     sets: dict[str, dict[str, Value]] = Field(min_length=1, max_length=32)
@@ -146,8 +144,7 @@ class Declaration(DeclarationPart):
 
     @model_validator(mode="after")
     def _names_what_is_there(self) -> Declaration:
-        for measure in (*self.measures, self.compared):
-            _require(measure, MEASURES, "measures")
+        _require(self.compared, MEASURES, "compared")
         _require(self.baseline, self.arms, "baseline")
         for name in filter(None, (arm.pretraining for arm in self.arms.values())):
             _require(name, self.pretraining, "init")

@@ -1,13 +1,15 @@
 """Pages and figures of results, and numbers in other documents, from declarations and summaries alone.
 
 `docs/results.md`, `conditions.md`, `fedali.md` and `questions.md` have a row for each arm and the measure by
-which a table compares, and `docs/measures.md` has all measures. A cell is the mean over the seeds that have a summary;
+which a table compares, and `docs/measures.csv` has all measures. A cell is the mean over the seeds that have a summary;
 without one it is a dash, never a number, and a row without any is left out. Differences to the baseline are paired over
 seeds: mean, 95 % by Student's t, and p by Holm over the arms of the same data set (`sim.results.statistics`).
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,9 +39,13 @@ After this page you can tell how the methods compare here, and make any of its n
 from a run's summary in `docs/results/` (plan, commit, hash of the data, seed); `python -m sim arena render` writes this
 page, and nobody edits it. Scores are macro-F1 in percent, unless a table says otherwise, of the round that each
 client's validation windows chose, as means over seeds; a seed also draws who is new. In parentheses stands the
-difference to the table's baseline, which has none itself. [measures.md](measures.md) has what else was measured. Make a
-table with `python -m sim arena run NAME --data-root DATA`, one cell with the command that `python -m sim arena cell
-KEY` prints.
+difference to the table's baseline, which has none itself. Make a table with `python -m sim arena run NAME --data-root
+DATA`, one cell with the command that `python -m sim arena cell KEY` prints.
+
+[measures.csv](measures.csv) has all measures of all tables. There `…_last_ten` is the mean of the last ten rounds (with
+`--eval-last 10`), `convergence_round` the first within half a point of the best mean accuracy of own models,
+`prototype_distance` Σ n_k[c]/N[c] · ‖p_k[c] − P[c]‖²/D over clients k and classes c, and `numbers_k` thousands of
+numbers that all clients send in a round.
 
 On another processor a network's single run may come out otherwise: by a point, or by six where few new users are scored
 (two runs on UCI HAR, 2026-11-27). Means over seeds are what a table says.
@@ -62,20 +68,6 @@ which says how to read it.
 """
 HEADS = {"results": HEAD, "conditions": HEAD_OF_CONDITIONS, "fedali": HEAD_OF_FEDALI, "questions": HEAD_OF_QUESTIONS}
 """By the page, docs/PAGE.md."""
-HEAD_OF_MEASURES = """# All measures of the results
-
-After this page you can say what a score of [results.md](results.md), [conditions.md](conditions.md),
-[fedali.md](fedali.md) or [questions.md](questions.md) took, and how it is spread: every measure of every table,
-rendered as those pages are.
-
-Four columns that papers report are measured as follows.
-
-- *mean of the last ten rounds*: a run has it if each of these rounds was evaluated (`--eval-last 10`).
-- *first round within half a point of the best*: of those that were evaluated, by the mean accuracy of the clients' own
-  models. There a run has converged, as we say it.
-- *distance between prototypes*: of the last round, Σ n_k[c]/N[c] · ‖p_k[c] − P[c]‖²/D over clients k and classes c.
-- *1,000 numbers up a round*: parameters and prototypes of all clients, without prototypes of classes that they lack.
-"""
 HEAD_OF_PAPERS = """# The papers, table by table
 
 After this page you can make the tables and figures of the papers again, and tell how ours stand next to
@@ -101,6 +93,11 @@ class Row(NamedTuple):
         """Return a measure by seed, where the run has it."""
         known = {seed: each.measures.get(measure) for seed, each in self.found.items()}
         return {seed: value for seed, value in known.items() if value is not None}
+
+    def mean(self, measure: str) -> str:
+        """Write a measure's mean over seeds with five digits; empty where no run has it."""
+        values = list(self.values(measure).values())
+        return f"{float(np.mean(values)):.5g}" if values else ""
 
 
 def rows(declaration: Declaration, known: Summaries) -> list[Row]:
@@ -144,13 +141,15 @@ def render_figures(folder: Path, known: Summaries) -> dict[str, str]:
 
 
 def render_measures(folder: Path, known: Summaries) -> str:
-    """Return the text of measures.md, of all tables in `folder` that have a run."""
-    text = HEAD_OF_MEASURES
-    for _, declaration in _tables(folder):
-        found = rows(declaration, known)
-        if any(row.found for row in found):
-            text += f"\n## {declaration.title}\n\n" + "\n".join(_table(declaration, found)) + "\n"
-    return text
+    """Return the text of measures.csv: every measure of every row that has a run, as a mean over its seeds."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["table", "data", "arm", "tuned", "seeds", *MEASURES])
+    for name, declaration in _tables(folder):
+        for row in rows(declaration, known):
+            if row.found:
+                writer.writerow([name, row.data, row.arm, row.tuned, len(row.found), *map(row.mean, MEASURES)])
+    return out.getvalue()
 
 
 def _tables(folder: Path) -> list[tuple[str, Declaration]]:
@@ -205,30 +204,6 @@ def _compared(declaration: Declaration, row: Row, difference: str) -> str:
 def _seeds(declaration: Declaration, row: Row) -> str:
     partly = len(row.found) < len(declaration.seeds)
     return f" ({len(row.found)} of {len(declaration.seeds)} seeds)" if partly else ""
-
-
-def _table(declaration: Declaration, found: Sequence[Row]) -> Iterator[str]:
-    headings = [MEASURES[name].heading for name in declaration.measures]
-    compared = MEASURES[declaration.compared].heading
-    several = len(declaration.seeds) > 1
-    last = [f"{compared}: against {declaration.arms[declaration.baseline].label or declaration.baseline}"]
-    yield _line(["", *headings, *(last if several else [])])
-    yield _line(["---"] * (1 + len(headings) + several))
-    for data in declaration.sets:
-        group = [row for row in found if row.data == data]
-        against = _differences(declaration, group)
-        for row in group:
-            if not row.found:
-                continue
-            cells = [_value(row, name) for name in declaration.measures]
-            tuned = f" ({row.tuned})" if row.tuned else ""
-            yield _line(
-                [
-                    f"{data}, {row.label}{tuned}{_seeds(declaration, row)}",
-                    *cells,
-                    *([against[row.arm]] if several else []),
-                ]
-            )
 
 
 def _line(cells: Sequence[str]) -> str:

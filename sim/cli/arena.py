@@ -98,7 +98,7 @@ def render_command(
     with cli_errors():
         known = read_summaries(SUMMARIES)
         pages = {DOCS / f"{page}.md": render(TABLES, known, page) for page in HEADS}
-        pages |= {DOCS / "papers.md": render_papers(), DOCS / "measures.md": render_measures(TABLES, known)}
+        pages |= {DOCS / "papers.md": render_papers(), DOCS / "measures.csv": render_measures(TABLES, known)}
         pages |= {FIGURES / name: text for name, text in render_figures(TABLES, known).items()}
         for path in filter(Path.is_file, MARKED):
             pages[path] = render_marks(path.read_text("utf-8"), TABLES, known)

@@ -19,7 +19,6 @@ title = "Tiny"
 asks = "Does it run?"
 seeds = [0]
 baseline = "fedavg"
-measures = ["own", "server", "seconds"]
 [options]
 rounds = 1
 "data.subjects" = 2

@@ -155,7 +155,7 @@ def test_a_curve_that_still_climbs_goes_to_the_end() -> None:
     ("changes", "word"),
     [
         ({"baseline": "fedavgg"}, "did you mean fedavg"),
-        ({"measures": ["owns"]}, "did you mean own"),
+        ({"compared": "owns"}, "did you mean own"),
         ({"seeds": [1, 1]}, "twice"),
         ({"arms": {"fedavg": {"method": "fedavg", "tune": True}}}, "no .tuning."),
         ({"arms": {"fedavg": {"method": "fedavg", "init": "pretrained:mae"}}}, "init: 'mae' is not known"),

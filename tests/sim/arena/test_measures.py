@@ -82,7 +82,7 @@ def test_the_distance_between_prototypes_is_the_last_rounds(tmp_path: Path) -> N
 
 def test_tans_figure_4_has_a_table_that_records_what_it_draws() -> None:
     table = read_declaration(REPOSITORY / "experiments/tan_lambda.toml")
-    assert {"own_accuracy", "prototype_distance"} <= set(table.measures)
+    assert {"own_accuracy", "prototype_distance"} <= set(MEASURES)
     assert "tan2022-femnist-3" in {options["preset"] for options in table.sets.values()}
     pulls = sorted({float(str(arm.options["method.lam"])) for arm in table.arms.values()})
     assert (pulls[0], pulls[-1]) == (0, 4)

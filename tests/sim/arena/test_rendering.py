@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from xml.etree.ElementTree import fromstring
@@ -23,7 +25,6 @@ title = "Two methods"
 asks = "Which is better?"
 seeds = [0, 1, 2]
 baseline = "fedavg"
-measures = ["own", "upload_mb"]
 [sets.motionsense]
 [arms.fedavg]
 method = "fedavg"
@@ -51,10 +52,7 @@ def known(folder: Path, **scores: list[float | None]) -> dict[str, CellSummary]:
 
 def test_differences_are_paired_over_seeds(folder: Path) -> None:
     runs = known(folder, fedavg=[0.80, 0.90, 0.85], local=[0.82, 0.92, 0.90])
-    text = render_measures(folder, runs)
-    assert "| motionsense, fedavg | 85.0 | 1.2 | – |" in text
     # +2, +2, +5 points: mean 3, s = √3, t(0.975, 2) = 4.303: 3 ± 4.303 · √3 / √3; p of t = 3 with 2 degrees is 0.0955
-    assert "| motionsense, each alone | 88.0 | 1.2 | +3.0 [-1.3, +7.3], p 0.095 |" in text
     first = render(folder, runs)
     assert "| own later windows | motionsense |" in first
     assert "| fedavg | 85.0 |" in first
@@ -70,10 +68,17 @@ def test_a_table_of_accuracies_is_not_called_one_of_macro_f1(folder: Path) -> No
     assert "`two`: accuracy; 3 runs" in render(folder, runs)
 
 
-def test_a_tiny_cost_is_not_shown_as_none(folder: Path) -> None:
-    runs = known(folder, fedavg=[0.8] * 3, local=[None] * 3)
-    tiny = {key: each.model_copy(update={"measures": {"own": 0.8, "upload_mb": 0.0123}}) for key, each in runs.items()}
-    assert "| motionsense, fedavg | 80.0 | 0.012 | – |" in render_measures(folder, tiny)
+def measures_of(folder: Path, runs: dict[str, CellSummary]) -> list[dict[str, str]]:
+    """Return the rows of measures.csv."""
+    return list(csv.DictReader(io.StringIO(render_measures(folder, runs))))
+
+
+def test_every_measure_is_a_mean_over_the_seeds_that_have_it(folder: Path) -> None:
+    runs = known(folder, fedavg=[0.80, 0.90, 0.85], local=[0.8, None, None])
+    fedavg, local = measures_of(folder, runs)
+    assert [fedavg[name] for name in ("table", "data", "arm", "seeds")] == ["two", "motionsense", "fedavg", "3"]
+    assert (float(fedavg["own"]), float(fedavg["upload_mb"]), fedavg["server"]) == (0.85, 1.25, "")
+    assert (local["arm"], local["seeds"], float(local["own"])) == ("local", "1", 0.8)
 
 
 def test_a_set_whose_runs_lack_the_compared_measure_has_no_column(folder: Path) -> None:
@@ -86,15 +91,16 @@ def test_a_set_whose_runs_lack_the_compared_measure_has_no_column(folder: Path) 
     }
     assert "| own later windows | motionsense | ucihar |" in render(folder, runs)
     assert "| own later windows | motionsense |\n" in render(folder, less)
-    assert "| ucihar, fedavg | – | 1.2 |" in render_measures(folder, less)
+    (own,) = {row["own"] for row in measures_of(folder, less) if row["data"] == "ucihar"}
+    assert own == ""
 
 
 def test_a_row_without_a_summary_is_left_out_and_said(folder: Path) -> None:
     runs = known(folder, fedavg=[0.8, None, None], local=[None, None, None])
-    text, measures = render(folder, runs), render_measures(folder, runs)
-    assert "| motionsense, fedavg (1 of 3 seeds) | 80.0 | 1.2 | – |" in measures
+    text = render(folder, runs)
+    assert [row["arm"] for row in measures_of(folder, runs)] == ["fedavg"]
     assert "| fedavg | 80.0 (1 of 3 seeds) |" in text
-    assert "each alone |" not in text + measures
+    assert "each alone |" not in text
     words = " ".join(text.split())
     assert "1 runs of 6; means are over the seeds that are there, and 1 of 2 rows have none" in words
     assert "No run of this table" in render(folder, {})
@@ -152,11 +158,11 @@ def test_a_replay_sees_a_score_that_moved_but_not_another_machines_rounding() ->
 
 def test_the_page_is_what_the_summaries_say() -> None:
     given = REPOSITORY / "experiments", read_summaries(REPOSITORY / "docs/results")
-    made = {f"{page}.md": render(*given, page) for page in HEADS} | {"measures.md": render_measures(*given)}
+    made = {f"{page}.md": render(*given, page) for page in HEADS} | {"measures.csv": render_measures(*given)}
     made |= {f"figures/{name}": text for name, text in render_figures(*given).items()}
     for name, text in made.items():
         assert (REPOSITORY / "docs" / name).read_text() == text, "run `python -m sim arena render`"
-    assert {page for page in HEADS if made[f"{page}.md"].count("\n") > 200} == set()
+    assert {page for page in HEADS if made[f"{page}.md"].count("\n") > 210} == set()
 
 
 @pytest.mark.parametrize(("third", "figures"), [("", ["two-ranks.svg"]), ('data = "motionsense"', [])])
@@ -190,7 +196,7 @@ def test_a_tuned_row_says_what_was_chosen(folder: Path) -> None:
     declaration, runs = read_declaration(folder / "two.toml"), dict[str, CellSummary]()
     while cells := list(open_cells(declaration, runs)):
         runs |= {cell.key: summary(0.5 + 10 * float(str(cell.options.get("lr", 0.001)))) for cell in cells}
-    assert "| motionsense, each alone (lr 0.004) |" in render_measures(folder, runs)
+    assert {row["arm"]: row["tuned"] for row in measures_of(folder, runs)} == {"fedavg": "", "local": "lr 0.004"}
 
 
 def test_a_figure_of_ranks_has_an_arm_a_row_and_bars_that_touch_where_arms_do_not_differ() -> None:
