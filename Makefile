@@ -40,11 +40,11 @@ setup: $(STAMP)  ## make the virtual environment .venv and install Gaitway into 
 		$(MAKE) phone || echo "The phone's client was not made (see above); everything else is there. Once mended: make phone" >&2; \
 	else echo "npm is not here, so the phone's client lacks ONNX Runtime; all else works. With it (Debian: apt-get install npm): make phone"; fi
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "No Python found; install Python 3.11 or later, or say make PYTHON=/path/to/python" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is $$("$(PYTHON)" -V); Gaitway needs 3.11 or later: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || { echo "Could not make $(VENV); on Debian: apt-get install python3-venv" >&2; rm -rf $(VENV); exit 1; }
-	$(BIN)/python -m pip install --quiet --no-compile -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[dev]'
 	@# pip would compile 17,000 modules on one core; this takes all, and leaves out others' tests, which nobody imports
 	@$(BIN)/python -m compileall -q -j 0 -x '/tests/' $(VENV)/lib >/dev/null 2>&1 || true # some are no Python 3.11
 	@touch $@
@@ -104,7 +104,7 @@ dist: $(STAMP)  ## dist: source archive and wheels of what is committed, the sam
 	$(BIN)/python -m twine check --strict dist/*.whl dist/*.tar.gz
 
 docs: $(STAMP)  ## build/site: the documents as a site that needs no network, with the Python reference; checks every link
-	$(BIN)/python -m pip install --quiet --no-compile -e '.[docs]' && $(BIN)/python deploy/document_site.py
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[docs]' && $(BIN)/python deploy/document_site.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 	@# not --quiet, which would silence the warnings by which --strict fails
 	@echo "Open build/site/index.html"

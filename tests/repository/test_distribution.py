@@ -135,10 +135,18 @@ def test_dev_has_every_extra() -> None:
     assert set().union(*(requirements(extra) for extra in PROGRAMS)) <= requirements("dev")
 
 
-def test_requirements_have_no_upper_bound_but_torch() -> None:
+def test_requirements_have_no_upper_bound() -> None:
     metadata = project()["project"]
     every = [*metadata["dependencies"], *(r for rs in metadata["optional-dependencies"].values() for r in rs)]
-    assert [r for r in every if "<" in r.partition(";")[0] and not r.startswith("torch>=")] == []
+    assert [r for r in every if "<" in r.partition(";")[0]] == []
+
+
+def test_development_keeps_to_the_torch_that_needs_no_cuda() -> None:
+    (bound,) = (line for line in (REPOSITORY / "constraints.txt").read_text().splitlines() if not line.startswith("#"))
+    assert bound.startswith("torch<=")
+    installs = re.findall(r"pip install .*-e .*", (REPOSITORY / "Makefile").read_text())
+    assert installs
+    assert [line for line in installs if "-c constraints.txt" not in line] == []
 
 
 def test_every_requirement_is_explained() -> None:
