@@ -27,6 +27,10 @@ class RoundError(FederationError):
     """An event reached a round in a phase that cannot take it."""
 
 
+class ImpossibleSumError(RoundError):
+    """A secure sum was opened that the clients in it can't have added up to by the plan's rules."""
+
+
 class RolloutError(FederationError):
     """An event reached a rollout in a phase that cannot take it."""
 

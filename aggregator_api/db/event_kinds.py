@@ -36,6 +36,7 @@ EVENT_KINDS = {
     "round.failed": EventKind("the round has ended without a model"),
     "round.capped": EventKind("updates of the round count with fewer examples than they claim"),
     "round.secure_sum": EventKind("a stage of the round's secure sum has ended, and the next one begun"),
+    "round.retried": EventKind("the round's secure sum failed, and is tried again without some, or in groups"),
     "round.privacy": EventKind("the round has spent privacy"),
     "model.published": EventKind("a new version of the model can be used", changes_measures=True),
     "model.alias": EventKind("a name of a version was moved or removed"),

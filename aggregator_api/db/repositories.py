@@ -210,14 +210,22 @@ def published_rounds(session: Session, federation: FederationRow) -> int:
 
 
 def progress(session: Session, federation: FederationRow) -> Progress:
-    """Return how far a federation is, its open round left aside, at a cost that does not grow with its rounds."""
+    """Return how far a federation is, its open round left aside, at a cost that does not grow with its rounds.
+
+    A round whose secure sum failed, and has narrowed down who is to blame, doesn't count as failed in a row.
+    """
     newest = select(ModelVersionRow.version, ModelVersionRow.round_number).where(
         ModelVersionRow.federation_id == federation.id
     )
     version, published_in = session.execute(newest.order_by(ModelVersionRow.version.desc()).limit(1)).one()
     ended = select(RoundRow.number).where(RoundRow.federation_id == federation.id, RoundRow.phase.in_(ENDED))
     last = session.scalar(ended.order_by(RoundRow.number.desc()).limit(1)) or 0
-    return Progress(version, last - published_in)
+    if last == published_in:
+        return Progress(version, 0)
+    since = (RoundRow.federation_id == federation.id, RoundRow.number > published_in, RoundRow.phase.in_(ENDED))
+    narrower = select(func.count()).select_from(SecureSumRow).join(RoundRow, RoundRow.id == SecureSumRow.round_id)
+    found = session.scalar(narrower.where(*since, SecureSumRow.retry.contains('"is_narrower":true'))) or 0
+    return Progress(version, last - published_in - found)
 
 
 def last_event(session: Session, federation: FederationRow) -> int:

@@ -21,13 +21,14 @@ from aggregator_api.updates.contract import Contract
 from federation import wire
 from federation.aggregation.present_sums import combined, needs_all
 from federation.aggregation.screening import cap_examples
-from federation.errors import RoundError
+from federation.errors import ImpossibleSumError, RoundError
 from federation.method import Method
 from federation.privacy import correlated_noise
 from federation.privacy.differential_privacy import aggregated
 from federation.protocol.messages import UpdateManifest
 from federation.records import Tree, Update
 from federation.rounds.server_round import discount
+from federation.secure_sums.plausibility import OpenedSum, implausibility
 from federation.secure_sums.summation import emptied, next_state, summed_gains
 from federation.serving.gains import Gains, added, plausible
 
@@ -107,6 +108,7 @@ def add_up(contract: Contract, blobs: BlobStore, state_sha256: str, summed: Summ
 
     Raises:
         BlobError: if the state's blob is missing or damaged.
+        ImpossibleSumError: if the devices cannot have added up to it.
         FederationError: if the sum is of nobody with examples, or the federation adds up nothing.
     """
     if contract.sum_layout is None:
@@ -115,6 +117,10 @@ def add_up(contract: Contract, blobs: BlobStore, state_sha256: str, summed: Summ
     total = np.frombuffer(summed.total, f"<i{summed.bits // 8}").astype(np.int64)
     state = read_state(blobs, state_sha256)
     before, groups = emptied(state) if summed.is_anew else state, contract.plan.secure.groups
+    clients = len(summed.devices)
+    opened = OpenedSum(layout, total, clients, summed.contributions)
+    if why := implausibility(method, contract.plan.secure, before, opened):
+        raise ImpossibleSumError(f"the sum of {clients} devices is impossible: {why}")
     new = next_state(method, before, layout, total, summed.devices, groups)
     return _stored(method, blobs, new)._replace(gains=_gains_in(summed, summed_gains(layout, total, groups)))
 

@@ -22,6 +22,7 @@ from aggregator_api.rounds.secure_rounds import Summed
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import write_broadcasts
 from aggregator_api.updates.contract import Contract
+from federation.errors import ImpossibleSumError
 from federation.private_files import UMASK
 
 log = logging.getLogger(__name__)
@@ -103,7 +104,12 @@ class WorkerProcessExecutor:
         return Aggregate.from_json(self._ask("aggregate", contract, state, {"updates": stored, "is_newest": is_newest}))
 
     def add_up(self, contract: Contract, state: str, summed: Summed) -> Aggregate:
-        """Make the state after that in the blob `state` of a sum of updates; raises as `aggregate`."""
+        """Make the state after that in the blob `state` of a sum of updates.
+
+        Raises:
+            ImpossibleSumError: if the devices cannot have added up to it.
+            WorkFailedError, WorkerDiedError: as `aggregate`.
+        """
         return Aggregate.from_json(self._ask("add_up", contract, state, {"summed": summed.to_json()}))
 
     def publish(self, contract: Contract, state: str, contributed: Contributed) -> Aggregate:
@@ -127,6 +133,8 @@ class WorkerProcessExecutor:
         for attempt in range(1, self._attempts + 1):
             answer = self._once(line)
             if answer is not None:
+                if "impossible" in answer:
+                    raise ImpossibleSumError(answer["impossible"])
                 if "error" in answer:
                     raise WorkFailedError(answer["error"])
                 return answer

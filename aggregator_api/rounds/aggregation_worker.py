@@ -21,6 +21,7 @@ from aggregator_api.rounds.secure_rounds import Summed
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import write_broadcasts
 from aggregator_api.updates.contract import Contract
+from federation.errors import ImpossibleSumError
 from federation.protocol.messages import UpdateManifest
 
 NICE = 5
@@ -45,6 +46,8 @@ def serve(jobs: Iterable[bytes], answers: IO[bytes]) -> None:
     for line in jobs:
         try:
             answer = work(json.loads(line))
+        except ImpossibleSumError as error:
+            answer = {"impossible": str(error)[:2000]}
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"[:2000]}
         answers.write(json.dumps(answer).encode() + b"\n")

@@ -29,6 +29,7 @@ from aggregator_api.rounds.aggregation_executor import AggregationExecutor
 from aggregator_api.updates.contract import Contract
 from aggregator_api.updates.screening import claim_of, norm_history
 from federation.aggregation.screening import Screening, screen, shortfall
+from federation.errors import ImpossibleSumError
 from federation.logs import about
 from federation.protocol.messages import UpdateManifest
 from federation.rounds.server_round import RoundPhase
@@ -52,6 +53,9 @@ class Owner(Protocol):
 
     def fail_round(self, name: str, number: int, reason: str, screening: Screening | None = None) -> None:
         """End a round whose work has failed, or of whose updates too few were found fit."""
+
+    def reject_sum(self, name: str, number: int, reason: str) -> None:
+        """End a round whose secure sum its devices cannot have added up to."""
 
 
 class BackgroundJobs:
@@ -132,7 +136,11 @@ class BackgroundJobs:
             summed = secure_rounds.summed(session, row)
         if contract.plan.secure.is_on:
             if summed is not None:  # else it is not opened yet: whoever opens it comes back
-                result = self._executor.add_up(contract, state, summed)
+                try:
+                    result = self._executor.add_up(contract, state, summed)
+                except ImpossibleSumError as error:
+                    owner.reject_sum(name, number, str(error))
+                    return
                 owner.publish(name, number, result, Screening(), _observed_since(started))
             return
         claims = {device: claim_of(update) for device, update in stored.items()}

@@ -22,7 +22,7 @@ from aggregator_api.devices.presence import PresenceCheck, mark_unresponsive
 from aggregator_api.devices.suspension import judge_round
 from aggregator_api.errors import BlobError
 from aggregator_api.rollouts import transitions
-from aggregator_api.rounds import deadlines, opening, publications, secure_rounds
+from aggregator_api.rounds import deadlines, opening, publications, secure_rounds, sum_retries
 from aggregator_api.rounds.aggregation import Aggregate
 from aggregator_api.rounds.announcements import Announcer
 from aggregator_api.rounds.background_jobs import BackgroundJobs
@@ -187,7 +187,7 @@ class Coordinator:
             repositories.write_round(session, federation, row.id, current, result.round)
             if Action.FAIL in result.actions:
                 contributions.release(session, row.id)
-            self._pause_if_failing(session, federation.name, result)
+            self._after_failure(session, federation.name, row.id, result)
         session.expire(row)  # it was written beside the session
         return result
 
@@ -205,19 +205,22 @@ class Coordinator:
         if result.status is not None:
             late = now.round.number - event.base_round if isinstance(event, UpdateArrived) else None
             repositories.write_status(session, now.id, device.id, now.status, result.status, late)
-        self._pause_if_failing(session, federation.name, result)
+        self._after_failure(session, federation.name, now.id, result)
         return result
 
-    def _pause_if_failing(self, session: Session, name: str, result: Step) -> None:
-        """Pause a federation whose rounds fail again and again: nothing but an operator will change that."""
+    def _after_failure(self, session: Session, name: str, row_id: int, result: Step) -> None:
+        """Note what follows a failed round; pause a federation where nothing but an operator will change anything."""
         if Action.FAIL not in result.actions:
             return
         federation = _row(session, name)
+        plan, row = self.contract(federation).plan, session.get_one(RoundRow, row_id)
+        consequence = sum_retries.note_failure(session, federation, plan, row)
         progress = repositories.progress(session, federation)
-        if federation.status != "running" or not progress.must_pause(self.contract(federation).plan.rounds):
+        is_failing = progress.must_pause(plan.rounds) and not consequence.is_narrower
+        if federation.status != "running" or not (is_failing or consequence.obstacle):
             return
         federation.status = "paused"
-        detail = (
+        detail = consequence.obstacle or (
             f"{progress.failed_in_a_row} rounds in a row have failed (rounds.max_failed_rounds), the last one because: "
             f"{result.reason}"
         )
@@ -350,16 +353,18 @@ class Coordinator:
                 made = (result.state, result.broadcast, result.gains)
                 version = repositories.add_version(session, federation, number, *made)
                 if self._in_batches(federation):
-                    summed = secure_rounds.summed_devices(session, row)
+                    summed = secure_rounds.summed_devices(session, row) or ()
                     masked_contributions.settle(session, row, version, summed)
-                    judge_round(session, federation, row, settings, {}, is_published=True)
+                    judge_round(session, federation, row, settings, {}, is_published=True, summed=summed)
                 elif self.contract(federation).is_continuous:
                     contributions.note_screening(session, federation, row, screening)
                     contributions.settle(session, row, version)
                     judge_round(session, federation, row, settings, {}, is_published=True)
                 else:
                     write_screening(session, federation, row, screening)
-                    judge_round(session, federation, row, settings, screening.excluded, is_published=True)
+                    names, left_out = secure_rounds.summed_devices(session, row), screening.excluded
+                    judge_round(session, federation, row, settings, left_out, is_published=True, summed=names)
+                sum_retries.note_publication(session, row)
                 transitions.start_next(session, federation, self._clock())
                 published = self.transition(session, federation, Aggregated())
                 secure = self.contract(federation).plan.secure
@@ -389,6 +394,11 @@ class Coordinator:
                     ended = self.transition(session, federation, Stopped(reason))
             if ended is not None:
                 self.execute(name, ended.actions)
+
+    def reject_sum(self, name: str, number: int, reason: str) -> None:
+        """End round `number`, whose secure sum its devices cannot have added up to."""
+        with self.lock:
+            self.sums.reject(name, number, reason)
 
     def base_damaged(self, name: str, reason: str) -> None:
         """End the open round whose model cannot be read, and pause: every further round would begin from it too."""

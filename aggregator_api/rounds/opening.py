@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from aggregator_api.db import repositories
 from aggregator_api.db.models import Blob, DeviceRow, FederationRow, RoundRow, UpdateRow
 from aggregator_api.devices import masked_contributions
-from aggregator_api.rounds import deadlines, secure_rounds
+from aggregator_api.rounds import deadlines, secure_rounds, sum_retries
 from federation.methods import in_batches
 from federation.plan import Plan
 from federation.rounds import publication
@@ -27,6 +27,7 @@ from federation.rounds.server_round import (
     resting_rounds,
     sample_cohort,
 )
+from federation.secure_sums.retries import Retry
 
 Transition = Callable[[Event], Step | None]
 """Applies an event to the open round, inside the caller's transaction."""
@@ -39,10 +40,12 @@ def due(session: Session, federation: FederationRow, plan: Plan, now: float) -> 
     """
     if federation.status != "running" or repositories.open_round(session, federation) is not None:
         return False
+    if not in_batches(plan) and _is_finished(session, federation, plan):
+        return True
+    if plan.secure.is_on and sum_retries.is_due(session, federation, plan):
+        return True
     if in_batches(plan):
         return _batch_is_due(session, federation, plan, now)
-    if _is_finished(session, federation, plan):
-        return True
     if plan.rounds.interval_s and _rests(session, federation, plan.rounds.interval_s, now):
         return False
     online = repositories.count_online(
@@ -114,6 +117,10 @@ def draw(session: Session, federation: FederationRow, plan: Plan, now: float) ->
         federation.status = "finished"
         repositories.journal(session, federation, "federation.finished", round_number=number - 1)
         return False
+    choice = sum_retries.choose(session, federation, plan, number) if plan.secure.is_on else None
+    if choice is not None and choice.is_group:
+        _write(session, federation, plan, list(choice.devices.values()), now, choice.retry)
+        return True
     anew = _anew_cohort(session, federation, plan, now) if is_batch and federation.anew_due_at is not None else None
     online = repositories.online_devices(
         session,
@@ -125,17 +132,26 @@ def draw(session: Session, federation: FederationRow, plan: Plan, now: float) ->
     )
     if anew:
         online = {name: row for name, row in online.items() if name in anew}
+    elif choice is not None:
+        online = dict(choice.devices)
     rounds = secure_rounds.bounded(plan.rounds, plan.secure)
     cohort = sample_cohort(
         rounds, online, seed=plan.training.seed, round_number=number, examples=_weights(plan, online)
     )
-    waits_s = deadlines.waits_s(plan)
-    deadline = now + waits_s if waits_s else None
-    repositories.add_round(session, federation, number, [online[name] for name in cohort], deadline, is_batch=is_batch)
-    if plan.secure.is_on:
-        invited = [online[name] for name in cohort]
-        secure_rounds.begin(session, federation, plan.secure, invited, is_anew=bool(anew))
+    retry = (choice.retry if choice is not None else Retry()).model_copy(update={"is_anew": bool(anew)})
+    _write(session, federation, plan, [online[name] for name in cohort], now, retry)
     return True
+
+
+def _write(
+    session: Session, federation: FederationRow, plan: Plan, cohort: list[DeviceRow], now: float, retry: Retry
+) -> None:
+    """Write the next round and its cohort, and what a secure sum asks of it."""
+    waits_s = deadlines.waits_s(plan)
+    deadline, number = now + waits_s if waits_s else None, repositories.last_number(session, federation) + 1
+    repositories.add_round(session, federation, number, cohort, deadline, is_batch=in_batches(plan))
+    if plan.secure.is_on:
+        secure_rounds.begin(session, federation, plan.secure, cohort, retry)
 
 
 def record_broadcasts(row: RoundRow, broadcasts: Mapping[str, Blob]) -> None:

@@ -25,6 +25,7 @@ from federation.secure_sums.events import FromDevice, ToDevice
 from federation.secure_sums.live import request_for
 from federation.secure_sums.membership import membership
 from federation.secure_sums.messages import SumRequest, read, written
+from federation.secure_sums.retries import Finding, Retry
 from federation.secure_sums.server import ServerStage, ServerState
 from federation.secure_sums.summation import layout_from_json
 from federation.secure_sums.uploads import MAX_LIVE_MEMBERS, limit_of, unpacked
@@ -49,16 +50,18 @@ class Summed(NamedTuple):
     devices: tuple[str, ...]
     is_anew: bool = False
     """Whether it takes the place of all sums before it."""
+    contributions: int = 0
+    """How often devices have added to the federation's sums, this time included."""
 
     def to_json(self) -> list[Any]:
         """Return what `from_json` needs, in another process."""
-        return [base64.b64encode(self.total).decode(), self.bits, self.devices, self.is_anew]
+        return [base64.b64encode(self.total).decode(), *self[1:]]
 
     @classmethod
     def from_json(cls, made: Sequence[Any]) -> Summed:
         """Read what another process has made."""
-        total, bits, devices, is_anew = made
-        return cls(base64.b64decode(total), bits, tuple(devices), is_anew)
+        total, bits, devices, is_anew, contributions = made
+        return cls(base64.b64decode(total), bits, tuple(devices), is_anew, contributions)
 
 
 def bounded(rounds: RoundSettings, settings: SecureSettings) -> RoundSettings:
@@ -73,12 +76,11 @@ def begin(
     federation: FederationRow,
     settings: SecureSettings,
     cohort: Sequence[DeviceRow],
-    *,
-    is_anew: bool = False,
+    retry: Retry,
 ) -> None:
     """Write what a new round asks its cohort to add up, and by which keys its devices are known.
 
-    is_anew: of a continuous federation; the sum takes the place of all before it.
+    retry: what the round is of, and whether its sum takes the place of all before it.
     """
     row = repositories.open_round(session, federation)
     if row is None or federation.sum_layout is None:
@@ -89,7 +91,8 @@ def begin(
         "epoch": epochs.current(session).epoch,
         "round": row.number,
     }
-    request = request_for(settings, layout_from_json(federation.sum_layout), len(cohort), where, replaces_all=is_anew)
+    layout = layout_from_json(federation.sum_layout)
+    request = request_for(settings, layout, len(cohort), where, replaces_all=retry.is_anew)
     nothing = {"members": b"", "dealers": [], "included": b"", "total": b"", "reason": ""}
     session.add(
         SecureSumRow(
@@ -100,7 +103,8 @@ def begin(
             listed_devices=0,
             summed_devices=0,
             deadline_at=None,
-            is_anew=is_anew,
+            is_anew=retry.is_anew,
+            retry="" if retry == Retry() else written(retry).decode(),
         )
     )
     for device in cohort:
@@ -138,8 +142,20 @@ def _state(found: SecureSumRow, devices: Mapping[str, SecureSumDeviceRow]) -> Se
         total=found.total,
         included=found.included,
         reason=found.reason,
+        needs_all=bool(retry_of(found).groups),
+        finding=finding_of(found),
         **said,
     )
+
+
+def retry_of(found: SecureSumRow) -> Retry:
+    """Return what a sum is of or, once its round has ended, what the next ones are."""
+    return Retry.model_validate_json(found.retry) if found.retry else Retry()
+
+
+def finding_of(found: SecureSumRow) -> Finding:
+    """Return what is known of a sum that has failed."""
+    return Finding.model_validate_json(found.finding) if found.finding else Finding()
 
 
 def save(
@@ -168,6 +184,7 @@ def _write(found: SecureSumRow, devices: Mapping[str, SecureSumDeviceRow], old: 
     """Write a state to the rows that it was read from."""
     found.stage, found.members, found.dealers = str(new.stage), new.members, list(new.dealers)
     found.included, found.total, found.reason = new.included, new.total, new.reason
+    found.finding = "" if new.finding == Finding() else written(new.finding).decode()
     for name, one in devices.items():
         for field, column in SAID.items():
             said = getattr(new, field).get(name, b"")
@@ -203,7 +220,8 @@ def require_expected(session: Session, federation_id: int, device_id: int, manif
             f"{manifest.client} is too late or too early with its {part}: the secure sum is at {found.stage}"
         )
     if manifest.size > (limit := limit_of(part, read(SumRequest, found.request))):
-        raise UpdateRefusedError(f"{manifest.size:,} bytes were announced, a {part} here has at most {limit:,}")
+        reason = f"{manifest.size:,} bytes were announced, a {part} here has at most {limit:,}"
+        raise UpdateRefusedError(reason, quarantine=True)
     return row
 
 
@@ -229,7 +247,7 @@ def take(session: Session, row: RoundRow, device: DeviceInfo, manifest: UpdateMa
     state, message = _state(found, {device.name: own}), unpacked(part, data)
     result = server.step(state, FromDevice(device.name, message.kind, message.payload, message.vector))
     if result.refusal:
-        raise UpdateRefusedError(result.refusal)
+        raise UpdateRefusedError(result.refusal, quarantine=result.is_fault)
     _write(found, {device.name: own}, state, result.state)
     own.uploaded = {**own.uploaded, part: manifest.sha256}
     session.flush()
@@ -331,11 +349,25 @@ def summed(session: Session, row: RoundRow) -> Summed | None:
     state = load(session, row)
     if state is None or state.stage is not ServerStage.DONE:
         return None
-    request = read(SumRequest, state.request)
-    return Summed(state.total, request.bits, server.included_devices(state), request.replaces_all)
+    request, devices = read(SumRequest, state.request), server.included_devices(state)
+    before = 0 if request.replaces_all else _contributions(session, row.federation_id)
+    return Summed(state.total, request.bits, devices, request.replaces_all, before + len(devices))
 
 
-def summed_devices(session: Session, row: RoundRow) -> tuple[str, ...]:
-    """Return whose vectors are in the sum of a round that is about to be published."""
+def _contributions(session: Session, federation_id: int) -> int:
+    """Count how often devices have added to the sums of a continuous federation, since these were collected anew."""
+    published = (
+        select(SecureSumRow.summed_devices, SecureSumRow.is_anew)
+        .join(RoundRow, RoundRow.id == SecureSumRow.round_id)
+        .where(RoundRow.federation_id == federation_id, RoundRow.phase == RoundPhase.PUBLISHED)
+    )
+    count = 0
+    for devices, is_anew in session.execute(published.order_by(RoundRow.number)):
+        count = devices + (0 if is_anew else count)
+    return count
+
+
+def summed_devices(session: Session, row: RoundRow) -> tuple[str, ...] | None:
+    """Return whose vectors are in the sum of a round that is about to be published; None where it has no sum."""
     state = load(session, row)
-    return server.included_devices(state) if state is not None else ()
+    return server.included_devices(state) if state is not None else None

@@ -19,12 +19,14 @@ from aggregator_api.errors import UpdateRefusedError
 from aggregator_api.rounds import secure_rounds
 from aggregator_api.updates.context import DeviceInfo, FederationInfo
 from aggregator_api.updates.contract import Contract
+from federation.aggregation.screening import Screening
 from federation.errors import WireError
 from federation.protocol.messages import UpdateManifest
 from federation.rounds.server_round import RoundPhase
 from federation.secure_sums import server
 from federation.secure_sums.events import StageClosed
 from federation.secure_sums.messages import SumRequest, read
+from federation.secure_sums.retries import Finding
 from federation.secure_sums.server import ServerStage, ServerState
 
 
@@ -40,8 +42,8 @@ class SumOwner(Protocol):
     def add_up(self, name: str) -> None:
         """Make the next model of the round's sum, which is opened."""
 
-    def fail_round(self, name: str, number: int, reason: str) -> None:
-        """End the round, whose sum has failed."""
+    def fail_round(self, name: str, number: int, reason: str, screening: Screening | None = None) -> None:
+        """End the round, whose sum has failed; of devices that are at fault `screening` says why."""
 
 
 class SumDriver:
@@ -70,7 +72,7 @@ class SumDriver:
         try:
             is_complete = secure_rounds.take(session, row, device, manifest, data)
         except WireError as error:
-            raise UpdateRefusedError(str(error)) from error
+            raise UpdateRefusedError(str(error), quarantine=True) from error
         if manifest.sum == "keys" or not is_complete or (state := secure_rounds.load(session, row)) is None:
             return False
         self._close(session, session.get_one(FederationRow, federation.id), row, state)
@@ -122,17 +124,31 @@ class SumDriver:
             if row is None or found is None:
                 return
             number, stage, reason = row.number, found.stage, found.reason
+            culprits = secure_rounds.finding_of(found).culprits
         if stage == ServerStage.FAILED:
-            self._owner.fail_round(name, number, f"the secure sum failed: {reason}")
+            screening = Screening(excluded=culprits) if culprits else None
+            self._owner.fail_round(name, number, f"the secure sum failed: {reason}", screening)
         elif stage == ServerStage.DONE:
             self._owner.add_up(name)
         else:
             self._owner.announce(name)
 
+    def reject(self, name: str, number: int, reason: str) -> None:
+        """Give up the sum of the open round, which is opened and cannot be: nothing is made of it."""
+        with self._database.write() as session:
+            _, row = _open(session, name)
+            state = secure_rounds.load(session, row) if row is not None and row.number == number else None
+            if row is None or state is None or state.stage is not ServerStage.DONE:
+                return
+            finding = Finding(suspects=server.included_devices(state), is_opened=True)
+            failed = {"stage": ServerStage.FAILED, "reason": reason, "finding": finding, "total": b""}
+            secure_rounds.save(session, row, state, state.model_copy(update=failed), None)
+        self.act(name)
+
     def _close(self, session: Session, federation: FederationRow, row: RoundRow, state: ServerState) -> None:
         """End a stage, and write what the next one begins with."""
-        new, messages, _ = server.step(state, StageClosed())
-        shared = next((said.shared for said in messages if said.shared), b"")
+        result = server.step(state, StageClosed())
+        new, shared = result.state, next((said.shared for said in result.messages if said.shared), b"")
         blob = self._store(shared) if shared else None
         secure_rounds.save(session, row, state, new, self._deadline(federation), blob)
         if new.stage in (ServerStage.FAILED, state.stage):

@@ -94,7 +94,7 @@ class Contract:
         if manifest.method != self.method.name:
             raise _bad(f"the update is from method {manifest.method!r}, this federation runs {self.method.name!r}")
         if self.plan.secure.is_on != (manifest.sum is not None):
-            raise UpdateRefusedError(_NOT_ALONE if manifest.sum is None else _NO_SUM)
+            raise UpdateRefusedError(_NOT_ALONE if manifest.sum is None else _NO_SUM, is_fault=True)
         if manifest.sum is not None:
             return  # nothing more is told, and what the bytes hold is the sum's state machine's to judge
         if manifest.size > (limit := uploads.limit_bytes(self.schema, manifest.precision)):

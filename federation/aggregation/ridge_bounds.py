@@ -6,9 +6,15 @@ last entry is Σ_c √n_c, and no entry is larger than that times clip². All of
 matrix [[G, B], [Bᵀ, diag √n_c]] is positive semidefinite, up to what fixed point has rounded off; n_c are whole
 numbers, and G's last column, of all examples' features, is the sum of B's, which are by class. Whoever claims n
 examples weighs no more than n examples can.
+
+Sums of several clients are held against what adds up: all of it but the whole numbers of examples. Each client rounds
+by itself, and may add noise, so the bounds are as much wider.
 """
 
 from __future__ import annotations
+
+import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,7 +42,52 @@ def implausibility(upload: Tree, examples: int, clip: float) -> str:
         return f"the sums hold at least {claimed:.1f} examples, and {examples} are claimed"
     if (problem := _not_whole(roots)) is not None:
         return f"a class has {problem:g} examples: expected a whole number"
-    return _entries(upper, moment, roots, clip + 0.5 / FEATURE_STEPS) or _indefinite(upper, moment, roots)
+    return _entries(upper, moment, roots, clip, Slack()) or _indefinite(upper, moment, roots, Slack())
+
+
+NOISE_DEVIATIONS = 8.0
+"""No number of a few hundred thousand has more noise, with a probability below 10⁻⁹."""
+
+
+class Slack(NamedTuple):
+    """How far sums may be from exact ones: for so many clients that have rounded, and for noise."""
+
+    clients: float = 1.0
+    deviation: float = 0.0
+
+    @property
+    def entry(self) -> float:
+        """Of one number."""
+        return self.clients * ROUNDING + NOISE_DEVIATIONS * self.deviation
+
+    def eigenvalue(self, side: int) -> float:
+        """Of an eigenvalue of a matrix with this side.
+
+        Rounding each entry by half a step moves none by more than half a step times the side; noise of deviation σ in
+        each entry none by more than about 2 σ times the side's root (Wigner).
+        """
+        noise = self.deviation * (3.0 * math.sqrt(side) + NOISE_DEVIATIONS)
+        return self.clients * ROUNDING * side + noise
+
+
+def total_implausibility(sums: Tree, clients: int, clip: float, deviation: float = 0.0) -> str:
+    """Say why no so many clients can have these sums; empty if they can.
+
+    `sums` holds gram (d (d + 1) / 2,) and moment (d, C), int64; deviation: of the noise in each number, in SUM_STEPS.
+    """
+    if clients < 0:
+        return f"the sums are of {clients} clients"
+    # sums that are cut off for noise are rounded once more
+    slack = Slack(clients * (2.0 if deviation else 1.0), deviation / SUM_STEPS)
+    most = clients * LIMIT / SUM_STEPS + slack.entry
+    upper, moment = (sums[name].double() / SUM_STEPS for name in ("gram", "moment"))
+    for name, values in (("gram", upper), ("moment", moment)):
+        if (largest := float(values.abs().max())) > most:
+            return f"a number of {name} is {largest:g}, and those of {clients} clients reach {most:g} at most"
+    roots = moment[-1]
+    if float(roots.min()) < -NOISE_DEVIATIONS * slack.deviation:
+        return f"a class has a weight of {float(roots.min()):g}: expected the roots of numbers of examples"
+    return _entries(upper, moment, roots, clip, slack) or _indefinite(upper, moment, roots, slack)
 
 
 def _not_whole(roots: Tensor) -> float | None:
@@ -47,13 +98,13 @@ def _not_whole(roots: Tensor) -> float | None:
     return float(counts[worst]) if float(beside[worst]) > 0 else None
 
 
-def _entries(upper: Tensor, moment: Tensor, roots: Tensor, clip: float) -> str:
-    size, total = moment.shape[0], float(roots.sum())
-    slack = ROUNDING * (1 + len(roots))
+def _entries(upper: Tensor, moment: Tensor, roots: Tensor, clip: float, wider: Slack) -> str:
+    size, total, clip = moment.shape[0], float(roots.sum()), clip + 0.5 / FEATURE_STEPS
+    slack = wider.entry * (1 + len(roots))
     if (over := float((moment[:-1].abs() - clip * roots).max())) > slack * clip:
         return f"a sum of features is {over:g} above {clip:g} times the weight of its class's examples"
     diagonal = upper[_diagonal(size)]
-    if float(diagonal.min()) < 0:
+    if float(diagonal.min()) < -NOISE_DEVIATIONS * wider.deviation:
         return f"a sum of squares is {float(diagonal.min()):g}, below 0"
     if abs(float(diagonal[-1]) - total) > slack:
         return f"the examples' weight is {float(diagonal[-1]):g} in one place and {total:g} in another"
@@ -66,7 +117,7 @@ def _entries(upper: Tensor, moment: Tensor, roots: Tensor, clip: float) -> str:
     return ""
 
 
-def _indefinite(upper: Tensor, moment: Tensor, roots: Tensor) -> str:
+def _indefinite(upper: Tensor, moment: Tensor, roots: Tensor, slack: Slack) -> str:
     """Say that the sums are of no products at all; by Cholesky, which is ten times as fast as eigenvalues."""
     size, classes = moment.shape
     joint = torch.zeros(size + classes, size + classes, dtype=torch.float64)
@@ -75,8 +126,7 @@ def _indefinite(upper: Tensor, moment: Tensor, roots: Tensor) -> str:
     joint[columns, rows] = upper
     joint[:size, size:], joint[size:, :size] = moment, moment.T
     joint[size:, size:] = roots.diag()
-    # rounding each entry by half a step moves no eigenvalue by more than half a step times the side
-    joint.diagonal().add_(ROUNDING * (size + classes))
+    joint.diagonal().add_(slack.eigenvalue(size + classes))
     if int(torch.linalg.cholesky_ex(joint).info):
         return "the sums are not positive semidefinite: no examples have such sums of products"
     return ""

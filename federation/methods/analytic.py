@@ -210,6 +210,14 @@ class Analytic(Method):
         """Hold sums against the bounds that the clip and the number of examples set."""
         return ridge_bounds.implausibility(upload, examples * (1 + self.rotations + self.sensor_loss), self.clip)
 
+    def sum_implausibility(self, state: Tree, total: Tree, clients: int, deviation: float) -> str:
+        """Hold the sums that come of it against what any clients' sums are."""
+        if abs(change := int(total["clients"])) > clients:
+            return f"{change:+,} clients came or went, and {clients} have added to the sum"
+        after = {name: state["sums"][name] + total[name].long() for name in SUMS}
+        count = int(state["sums"]["clients"]) + change
+        return ridge_bounds.total_implausibility(after, count, self.clip, deviation)
+
     def delta_reference(self, broadcast: Broadcast) -> Tree:
         """Take no sums over: they are measured in each round."""
         return {}

@@ -43,7 +43,8 @@ from federation.secure_sums.messages import (
     read,
     written,
 )
-from federation.secure_sums.unmasking import Opening, unmasked
+from federation.secure_sums.retries import Finding
+from federation.secure_sums.unmasking import Opening, UnmaskingError, unmasked
 from gaitway.python310 import StrEnum
 
 MAX_INLINE_BYTES = 64 * 1024
@@ -82,14 +83,24 @@ class ServerState(SecureMessage):
     signatures: dict[str, bytes] = Field(default_factory=dict)
     opened: dict[str, bytes] = Field(default_factory=dict)
     reason: str = ""
+    needs_all: bool = False  # whether the sum is of all who are asked, or fails (`federation.secure_sums.retries`)
+    finding: Finding = Field(default_factory=Finding)  # of a sum that failed
 
 
 class ServerStep(NamedTuple):
-    """The result of an event; `refusal` says why a message was not taken."""
+    """The result of an event; `refusal` says why a message was not taken, and `is_fault` whether that is its sender's.
+
+    A message that only comes at the wrong time is nobody's fault.
+    """
 
     state: ServerState
     messages: tuple[ToDevice, ...] = ()
     refusal: str = ""
+    is_fault: bool = False
+
+
+class UntimelyError(WireError):
+    """A message comes too late or too early, or nobody has asked for it."""
 
 
 def begin(request: SumRequest, identities: Mapping[str, bytes]) -> ServerStep:
@@ -104,9 +115,13 @@ def step(state: ServerState, event: FromDevice | StageClosed) -> ServerStep:
     if isinstance(event, StageClosed):
         return _CLOSINGS[state.stage](state) if state.stage in _CLOSINGS else ServerStep(state)
     try:
-        return _TAKES[event.kind](state, event) if event.kind in _TAKES else ServerStep(state, (), "no such message")
+        return (
+            _TAKES[event.kind](state, event)
+            if event.kind in _TAKES
+            else ServerStep(state, (), "no such message", is_fault=True)
+        )
     except WireError as error:
-        return ServerStep(state, (), str(error))
+        return ServerStep(state, (), str(error), is_fault=not isinstance(error, UntimelyError))
 
 
 def repeated(state: ServerState) -> tuple[ToDevice, ...]:
@@ -191,14 +206,14 @@ def _expect(state: ServerState, stage: ServerStage, kept: Mapping[str, bytes], d
             return False
         raise WireError(f"{device} has already sent something else")
     if state.stage is not stage:
-        raise WireError(f"{device} is too late or too early: the sum is at {state.stage}")
+        raise UntimelyError(f"{device} is too late or too early: the sum is at {state.stage}")
     return True
 
 
 def _body(state: ServerState, event: FromDevice) -> bytes:
     """Return what an invited device has signed."""
     if event.device not in state.identities:
-        raise WireError(f"{event.device} is not asked")
+        raise UntimelyError(f"{event.device} is not asked")
     federation = read(SumRequest, state.request).federation
     return verified(event.kind, federation, event.device, state.identities[event.device], event.payload)
 
@@ -239,9 +254,10 @@ def _take_vector(state: ServerState, event: FromDevice) -> ServerStep:
         return ServerStep(state)
     listed, own = _place(state, event.device)
     head = read(MaskedVector, _body(state, event))
-    known = head.members == listed.digest and head.dealers == dealers_digest(state.dealers)
-    if own not in state.dealers or not known:
-        raise WireError(f"{event.device} has dealt no shares in time, or masked for other lists")
+    if own not in state.dealers:
+        raise UntimelyError(f"{event.device} has dealt no shares in time")
+    if head.members != listed.digest or head.dealers != dealers_digest(state.dealers):
+        raise WireError(f"{event.device} has masked for other lists")
     kind = masks.dtype_of(listed.request.bits)
     if len(event.vector) != listed.request.length * kind.itemsize or digest(event.vector) != head.sha256:
         raise WireError(f"the vector of {event.device} is not the one that it has signed")
@@ -267,7 +283,7 @@ def _take_opened(state: ServerState, event: FromDevice) -> ServerStep:
     if not _expect(state, ServerStage.OPENING, state.opened, event.device, event.payload):
         return ServerStep(state)
     if event.device not in state.vectors:
-        raise WireError(f"{event.device} is not included")
+        raise UntimelyError(f"{event.device} is not included")
     if read(RevealedShares, _body(state, event)).included != digest(state.included):
         raise WireError(f"{event.device} has opened its shares for another list")
     return ServerStep(state.model_copy(update={"opened": {**state.opened, event.device: event.payload}}))
@@ -280,10 +296,10 @@ def _place(state: ServerState, device: str) -> tuple[Membership, int]:
         WireError: if there is no list yet, or the device is not in it.
     """
     if not state.members:
-        raise WireError(f"{device} is too early: the sum is at {state.stage}")
+        raise UntimelyError(f"{device} is too early: the sum is at {state.stage}")
     listed = membership(state.request, state.members)
     if device not in listed.places:
-        raise WireError(f"{device} is not in the list of members")
+        raise UntimelyError(f"{device} is not in the list of members")
     return listed, listed.places[device]
 
 
@@ -299,14 +315,30 @@ _TAKES = {
 # ---- the end of each stage
 
 
-def _failed(state: ServerState, reason: str) -> ServerStep:
-    """Give up; what has come says nothing and is dropped."""
-    left = ServerState(stage=ServerStage.FAILED, request=state.request, identities=state.identities, reason=reason)
+def _failed(state: ServerState, reason: str, finding: Finding | None = None) -> ServerStep:
+    """Give up; what has come says nothing and is dropped, but for who was silent, or is to blame."""
+    left = ServerState(
+        stage=ServerStage.FAILED,
+        request=state.request,
+        identities=state.identities,
+        reason=reason,
+        finding=finding or Finding(silent=tuple(sorted(missing(state)))),
+    )
     return ServerStep(left)
+
+
+def _incomplete(state: ServerState, count: int) -> str:
+    """Say that somebody lacks in a sum that must be of all who are asked; empty if nobody does, or it need not be."""
+    asked = len(state.identities)
+    if not state.needs_all or count == asked:
+        return ""
+    return f"{count} of {asked} devices are left, and the sum must be of all of them, for their sum was seen before"
 
 
 def _close_keys(state: ServerState) -> ServerStep:
     request = read(SumRequest, state.request)
+    if reason := _incomplete(state, len(state.keys)):
+        return _failed(state, reason)
     if (came := len(state.keys)) < (needed := request.min_members * request.groups):
         return _failed(state, f"the keys of {came} devices came, {needed} are needed")
     members = tuple(
@@ -321,7 +353,7 @@ def _close_keys(state: ServerState) -> ServerStep:
 def _close_shares(state: ServerState) -> ServerStep:
     listed = membership(state.request, state.members)
     dealt = {listed.places[name]: _read_shares(state.shares[name]) for name in sorted(state.shares)}
-    if reason := _too_few(listed, len(dealt), "have dealt shares"):
+    if reason := _incomplete(state, len(dealt)) or _too_few(listed, len(dealt), "have dealt shares"):
         return _failed(state, reason)
     dealers = tuple(sorted(dealt))
     inbox: dict[int, list[SealedShare]] = {index: [] for index in dealers}
@@ -342,7 +374,9 @@ def _close_shares(state: ServerState) -> ServerStep:
 
 def _close_vectors(state: ServerState) -> ServerStep:
     listed = membership(state.request, state.members)
-    if reason := _too_few(listed, len(state.vectors), "have sent their vectors"):
+    if reason := _incomplete(state, len(state.vectors)) or _too_few(
+        listed, len(state.vectors), "have sent their vectors"
+    ):
         return _failed(state, reason)
     included = tuple(sorted(listed.places[name] for name in state.vectors))
     if reason := listed.lacking(included):
@@ -418,8 +452,14 @@ def _close_opening(state: ServerState) -> ServerStep:
     masked = np.frombuffer(state.total, masks.dtype_of(listed.request.bits))
     try:
         total = unmasked(listed, masked, included, Opening(state.dealers, shares, opened))
-    except WireError as error:
-        return _failed(state, str(error))
+    except UnmaskingError as error:
+        names = {index: member.device for index, member in enumerate(listed.members)}
+        finding = Finding(
+            culprits={names[index]: why for index, why in error.culprits.items()},
+            suspects=tuple(sorted(names[index] for index in error.suspects)),
+            silent=() if error.culprits else tuple(sorted(missing(state))),
+        )
+        return _failed(state, str(error), finding)
     # what the secrets were pieced together from is no longer needed, and should not lie anywhere
     done = {"stage": ServerStage.DONE, "total": total.tobytes(), "opened": {}, "shares": {}}
     return ServerStep(state.model_copy(update=done))

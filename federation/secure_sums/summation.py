@@ -277,7 +277,7 @@ def privatized(
 def decoded(layout: SumLayout, total: NDArray[np.int64]) -> Tree:
     """Return a sum of vectors as the method's tree of float64; whole numbers stay whole, below 2⁵³."""
     flat = {}
-    for segment, numbers in _parts(layout, total):
+    for segment, numbers in parts(layout, total):
         if not segment.name.startswith(GAINS):
             part = torch.from_numpy(numbers.copy()).reshape(segment.shape)
             flat[segment.name] = part if segment.steps == 1 else part.double() / segment.steps
@@ -286,15 +286,15 @@ def decoded(layout: SumLayout, total: NDArray[np.int64]) -> Tree:
 
 def summed_gains(layout: SumLayout, total: NDArray[np.int64], groups: int = 1) -> dict[str, list[int]]:
     """Return what the devices' reports add up to in a sum, or in the sums of groups one after the other."""
-    parts = _parts(layout, total.reshape(groups, -1).sum(axis=0))
     return {
         segment.name.removeprefix(GAINS): numbers.tolist()
-        for segment, numbers in parts
+        for segment, numbers in parts(layout, total.reshape(groups, -1).sum(axis=0))
         if segment.name.startswith(GAINS)
     }
 
 
-def _parts(layout: SumLayout, total: NDArray[np.int64]) -> Iterator[tuple[Segment, NDArray[np.int64]]]:
+def parts(layout: SumLayout, total: NDArray[np.int64]) -> Iterator[tuple[Segment, NDArray[np.int64]]]:
+    """Yield each segment with its numbers in a sum."""
     at = 0
     for segment in layout.segments:
         size = math.prod(segment.shape)

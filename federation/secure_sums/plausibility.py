@@ -1,0 +1,96 @@
+"""Whether a sum that was opened can be that of so many clients, each within the bounds of the plan.
+
+Nobody sees a client's numbers, so nobody can hold them against bounds. What all add up to can be: a number is at most
+so many times a client's, counts aren't negative, and changes of parameters fit the weight that they count with. What a
+method knows of its own sums, it says itself (`Method.sum_implausibility`).
+
+A client that stays within what the sum of all allows isn't seen. That is more than one client could add by rights, and
+it is all that can be seen under masks.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from federation.method import Method
+from federation.plan import SecureSettings
+from federation.privacy.discrete_gaussian import noisy_devices, share_of
+from federation.records import SumKind, Tree
+from federation.secure_sums.summation import SumLayout, decoded, parts
+
+WEIGHT_OF = {"params": "weight", "prototypes": "counts"}
+"""By group of numbers that count with a weight, the group that has this weight."""
+
+
+class OpenedSum(NamedTuple):
+    """A sum, or the sums of groups one after the other, of so many clients."""
+
+    layout: SumLayout
+    numbers: NDArray[np.int64]
+    clients: int
+    contributions: int = 0
+    """How many clients' noise the state's sums have, this sum's clients included."""
+
+
+def implausibility(method: Method, settings: SecureSettings, state: Tree, opened: OpenedSum) -> str:
+    """Say why no so many clients can have added up to a sum; empty if they can. `state` is the one before it."""
+    deviation, clients = _deviation(settings, opened.contributions), opened.clients
+    for numbers in opened.numbers.reshape(settings.groups, -1):
+        total = decoded(opened.layout, numbers)
+        reason = (
+            _beyond_bounds(opened.layout, numbers, clients)
+            or ("" if method.is_continuous else _inconsistent(method, total, settings, clients))
+            or method.sum_implausibility(state, total, clients, deviation)
+        )
+        if reason:
+            return reason
+    return ""
+
+
+def _deviation(settings: SecureSettings, contributions: int) -> float:
+    """Return the deviation of each number's noise, in steps."""
+    if not settings.noise_multiplier or settings.clip_norm is None:
+        return 0.0
+    share = share_of(settings.noise_multiplier, settings.clip_norm, noisy_devices(settings))
+    return math.sqrt(share * contributions)
+
+
+def _beyond_bounds(layout: SumLayout, total: NDArray[np.int64], clients: int) -> str:
+    for segment, numbers in parts(layout, total):
+        if not numbers.size:
+            continue
+        largest = max(int(numbers.max()), -int(numbers.min()))
+        if largest > (most := clients * segment.bound):
+            return (
+                f"{segment.name} adds up to {largest:,}, and {clients} clients' numbers of up to {segment.bound:,} add "
+                f"up to {most:,} at most"
+            )
+    return ""
+
+
+def _inconsistent(method: Method, total: Tree, settings: SecureSettings, clients: int) -> str:
+    """Say that counts are negative, or that numbers don't fit the weight that they count with."""
+    kinds = method.sum_groups
+    for name, kind in kinds.items():
+        if kind is SumKind.COUNT and (least := float(total[name].min())) < 0:
+            return f"{name} adds up to {least:g}: expected a count of 0 or more"
+    if settings.noise_multiplier:
+        return ""  # noise reaches far beyond what single changes can
+    rounded = 0.5 * clients / settings.steps
+    for name, weight in WEIGHT_OF.items():
+        if name not in kinds or weight not in kinds:
+            continue
+        limit = settings.max_change if kinds[name] is SumKind.WEIGHTED_CHANGE else settings.max_value
+        values = total[name].values() if isinstance(total[name], dict) else [total[name]]
+        for value in values:
+            weights = total[weight].double()
+            most = weights.reshape(*weights.shape, *(1,) * (value.dim() - weights.dim())) * limit + rounded
+            if (over := float((value.double().abs() - most).max())) > 0:
+                return (
+                    f"a number of {name} is {over:g} beyond {limit:g} times its weight, which no clients' numbers are"
+                )
+    return ""

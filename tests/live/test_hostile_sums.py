@@ -1,0 +1,156 @@
+"""A device that lies in secure sums gets strikes and is suspended, and the others' federation goes on.
+
+The server is the real one, and devices are the agent's own half of the protocol; one of them lies in one part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sqlalchemy import select
+
+from aggregator_api.db.models import DeviceRow, EventRow, FederationRow, RoundRow, SecureSumRow
+from federation.plan import Plan, SecureSettings
+from federation.secure_sums.summation import SumLayout
+from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.generated_devices import FEDERATION, tiny_plan
+from tests.live.hostile_sums import Change, HostileDevice, adding, no_keys, unopenable_shares
+from tests.live.summing_devices import SummingDevice, layout_of, pass_stage
+
+LIAR = "zed"
+STAGES = 8
+
+
+def private_plan(**rounds: object) -> Plan:
+    plan = tiny_plan(clients=None, max_weight_ratio=None, norm_factor=None, **{"rounds": 50, **rounds})
+    return plan.model_copy(update={"secure": SecureSettings(mode="masked", lost_share=0.0)})
+
+
+def federation(folder: Path, honest: str, part: str, change: Change) -> tuple[Bench, dict[str, SummingDevice]]:
+    server = Bench(folder / "server", private_plan())
+    server.as_inbox(lambda: server.runtime.federations.pause(FEDERATION))  # else a round opens for the first three
+    names = [*(f"dev-{letter}" for letter in honest), LIAR]
+    devices: dict[str, SummingDevice] = {name: SummingDevice(folder, name) for name in names[:-1]}
+    devices[LIAR] = HostileDevice(folder, LIAR).lies(part, change)  # type: ignore[arg-type]
+    for one in devices.values():
+        one.enrol(server)
+    for name in devices:
+        server.say(name, "ready")
+    server.as_inbox(lambda: server.runtime.federations.resume(FEDERATION))
+    return server, devices
+
+
+def numbers(layout: SumLayout, name: str) -> np.ndarray:
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4])
+    found = np.random.default_rng(seed).integers(-900, 900, layout.length)
+    at = 0
+    for segment in layout.segments:
+        size = int(np.prod(segment.shape))
+        if segment.name == "weight":
+            found[at] = 10
+        if segment.name.startswith("gains/"):
+            found[at : at + size] = 0
+        at += size
+    return np.asarray(found, np.int64)
+
+
+def play(server: Bench, devices: dict[str, SummingDevice], number: int) -> str:
+    """Play a round to its end, with whom it invites; return how it ended."""
+    wait_for(lambda: server.collects(number))
+    for name in invited(server, number):
+        one = devices[name]
+        wait_for(lambda one=one: server.wires.invitations(one.name)[-1].round == number)
+        one.begin(server, numbers(layout_of(server), name))
+    for name in invited(server, number):
+        devices[name].send(server)
+    for _ in range(STAGES):
+        if ended(server, number):
+            break
+        before = stage(server, number)
+        for name in invited(server, number):
+            if server.wires.invitations(name)[-1].round == number:
+                devices[name].take_part(server)
+        if stage(server, number) == before and not ended(server, number):
+            pass_stage(server)
+    wait_for(lambda: ended(server, number))
+    return ended(server, number)
+
+
+def invited(server: Bench, number: int) -> list[str]:
+    with server.runtime.database.read() as session:
+        row = session.scalars(select(RoundRow).where(RoundRow.number == number)).one()
+        return sorted(part.device.name for part in row.participations)
+
+
+def stage(server: Bench, number: int) -> str:
+    with server.runtime.database.read() as session:
+        query = select(SecureSumRow.stage).join(RoundRow, RoundRow.id == SecureSumRow.round_id)
+        return session.scalars(query.where(RoundRow.number == number)).one()
+
+
+def ended(server: Bench, number: int) -> str:
+    with server.runtime.database.read() as session:
+        phase = session.scalars(select(RoundRow.phase).where(RoundRow.number == number)).one()
+    return phase if phase in ("published", "failed") else ""
+
+
+def row_of(server: Bench, name: str) -> DeviceRow:
+    with server.runtime.database.read() as session:
+        return session.scalars(select(DeviceRow).where(DeviceRow.name == name)).one()
+
+
+def status(server: Bench) -> str:
+    with server.runtime.database.read() as session:
+        return session.scalars(select(FederationRow.status)).one()
+
+
+def details(server: Bench, kind: str) -> list[str]:
+    with server.runtime.database.read() as session:
+        return list(session.scalars(select(EventRow.detail).where(EventRow.kind == kind).order_by(EventRow.id)))
+
+
+def suspended(server: Bench) -> list[str]:
+    with server.runtime.database.read() as session:
+        return list(session.scalars(select(DeviceRow.name).where(DeviceRow.suspended_at.is_not(None))))
+
+
+def test_a_dealer_of_shares_that_nobody_can_open_is_suspended_and_the_others_go_on(tmp_path: Path) -> None:
+    server, devices = federation(tmp_path, "abcd", "shares", unopenable_shares)
+    ends = [play(server, devices, number) for number in range(1, 8)]
+    # each time the others go on without it at once, and after a version it may try again
+    assert ends == ["failed", "published", "failed", "published", "failed", "published", "published"]
+    assert suspended(server) == [LIAR]
+    assert "could not open the shares that it dealt" in row_of(server, LIAR).suspension_reason
+    assert LIAR not in invited(server, 2)
+    assert status(server) == "running"
+    server.stop()
+
+
+@pytest.mark.parametrize("amount", [1 << 28, -(1 << 30)])
+def test_who_adds_impossible_numbers_is_found_in_ever_smaller_groups(amount: int, tmp_path: Path) -> None:
+    server, devices = federation(tmp_path, "abcdefghijk", "vector", adding({0: amount}))
+    ends, groups, number = [], [], 0
+    while not suspended(server):
+        number += 1
+        assert number < 40, ends
+        ends.append(play(server, devices, number))
+        groups.append(invited(server, number))
+        assert (ends[-1] == "failed") == (LIAR in groups[-1])  # nothing of its numbers is published
+        assert len(groups[-1]) >= 3
+        assert status(server) == "running"
+    assert suspended(server) == [LIAR]
+    assert "published" in ends
+    assert any("impossible" in one for one in details(server, "round.failed"))
+    assert any("disjoint groups" in one for one in details(server, "round.retried"))
+    server.stop()
+
+
+def test_refused_keys_suspend_their_device(tmp_path: Path) -> None:
+    server, devices = federation(tmp_path, "abcd", "keys", no_keys)
+    for number in range(1, 5):
+        assert play(server, devices, number) == "published"
+    assert suspended(server) == [LIAR]
+    server.stop()
