@@ -42,12 +42,16 @@ def due(session: Session, federation: FederationRow, plan: Plan, now: float) -> 
         return False
     if not in_batches(plan) and _is_finished(session, federation, plan):
         return True
-    if plan.secure.is_on and sum_retries.is_due(session, federation, plan):
+    choice = sum_retries.choose(session, federation, plan) if plan.secure.is_on else None
+    if choice is not None and choice.is_group:
         return True
     if in_batches(plan):
-        return _batch_is_due(session, federation, plan, now)
-    if plan.rounds.interval_s and _rests(session, federation, plan.rounds.interval_s, now):
+        return _batch_is_due(session, federation, plan, now, choice)
+    goes_on = choice is not None and sum_retries.goes_on_at_once(session, federation)
+    if plan.rounds.interval_s and not goes_on and _rests(session, federation, plan.rounds.interval_s, now):
         return False
+    if choice is not None:
+        return len(choice.devices) >= needed_devices(plan)
     online = repositories.count_online(
         session,
         federation,
@@ -58,11 +62,17 @@ def due(session: Session, federation: FederationRow, plan: Plan, now: float) -> 
     return online >= needed_devices(plan)
 
 
-def _batch_is_due(session: Session, federation: FederationRow, plan: Plan, now: float) -> bool:
+def _batch_is_due(
+    session: Session, federation: FederationRow, plan: Plan, now: float, choice: sum_retries.Choice | None
+) -> bool:
     """Whether enough devices that are here have changes, and the last batch is long enough ago."""
     if federation.anew_due_at is not None and _anew_cohort(session, federation, plan, now):
         return True
-    ready = repositories.count_online(session, federation, plan.rounds.cohort_tags, signing=True, changed=True)
+    ready = (
+        len(choice.devices)
+        if choice is not None
+        else repositories.count_online(session, federation, plan.rounds.cohort_tags, signing=True, changed=True)
+    )
     found = masked_contributions.counts(session, federation)
     changes = WaitingChanges(ready, found.oldest_at)
     return ready >= needed_devices(plan) and publication.is_due(plan.publication, changes, found.last, now)
@@ -117,7 +127,9 @@ def draw(session: Session, federation: FederationRow, plan: Plan, now: float) ->
         federation.status = "finished"
         repositories.journal(session, federation, "federation.finished", round_number=number - 1)
         return False
-    choice = sum_retries.choose(session, federation, plan, number) if plan.secure.is_on else None
+    choice = sum_retries.choose(session, federation, plan) if plan.secure.is_on else None
+    if choice is not None:
+        sum_retries.sit_out(session, federation, plan, choice.sit_out, number)
     if choice is not None and choice.is_group:
         _write(session, federation, plan, list(choice.devices.values()), now, choice.retry)
         return True

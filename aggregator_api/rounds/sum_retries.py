@@ -39,6 +39,8 @@ class Choice(NamedTuple):
 
     devices: Mapping[str, DeviceRow]
     retry: Retry
+    sit_out: frozenset[int] = frozenset()
+    """Of groups that lack somebody now."""
 
     @property
     def is_group(self) -> bool:
@@ -46,41 +48,40 @@ class Choice(NamedTuple):
         return bool(self.retry.groups)
 
 
-def present(session: Session, federation: FederationRow) -> Retry:
-    """Return what the next round is to be of, by the last round that has ended."""
+def choose(session: Session, federation: FederationRow, plan: Plan) -> Choice | None:
+    """Return whom a round after a failed sum may invite; None where everybody may be."""
     row = repositories.last_ended(session, federation)
     found = session.get(SecureSumRow, row.id) if row is not None else None
-    return Retry() if found is None else retry_of(found)
-
-
-def is_due(session: Session, federation: FederationRow, plan: Plan) -> bool:
-    """Whether a group's sum can be tried, or the rest of a round that failed, whenever the last one was."""
-    row = repositories.last_ended(session, federation)
-    found = session.get(SecureSumRow, row.id) if row is not None else None
-    if row is None or found is None or not found.retry:
-        return False
-    retry = retry_of(found)
-    ids = {device.id for device in _online(session, federation, plan, retry).values()}
-    if complete_groups(retry, ids).retry.groups:
-        return True
-    goes_on = row.phase == RoundPhase.FAILED and retry.is_narrower and not in_batches(plan)
-    return goes_on and len(ids - set(retry.left_out)) >= needed_devices(plan)
-
-
-def choose(session: Session, federation: FederationRow, plan: Plan, number: int) -> Choice | None:
-    """Return whom a round after a failed one may invite; None where it is drawn as ever."""
-    retry = present(session, federation)
-    if retry == Retry():
+    if found is None or not found.retry:
         return None
-    online = _online(session, federation, plan, retry)
-    division = complete_groups(retry, {device.id for device in online.values()})
-    if in_batches(plan):
-        _suspend(session, federation, division.sit_out, number)
+    here = _online(session, federation, plan)
+    division = complete_groups(retry_of(found), {device.id for device in here.values()})
     if division.retry.groups:
         group = division.retry.groups[0]
-        return Choice({name: row for name, row in online.items() if row.id in group}, division.retry)
-    left = {name: row for name, row in online.items() if row.id not in division.retry.left_out}
-    return Choice(left, division.retry) if len(left) >= needed_devices(plan) else None
+        return Choice(_those(here, group), division.retry, division.sit_out)
+    others = {device.id for device in here.values()} - set(division.retry.left_out)
+    candidates = _online(session, federation, plan, changed=True) if in_batches(plan) else here
+    if len(others) < needed_devices(plan):
+        return Choice(candidates, Retry(), division.sit_out)
+    return Choice(_those(candidates, others), division.retry, division.sit_out)
+
+
+def goes_on_at_once(session: Session, federation: FederationRow) -> bool:
+    """Whether the last round failed, and has brought the federation further: the next one does not rest."""
+    row = repositories.last_ended(session, federation)
+    found = session.get(SecureSumRow, row.id) if row is not None and row.phase == RoundPhase.FAILED else None
+    return found is not None and retry_of(found).is_narrower
+
+
+def sit_out(session: Session, federation: FederationRow, plan: Plan, ids: Collection[int], number: int) -> None:
+    """Leave devices out whose numbers were seen in a sum, and can't be tried again.
+
+    For rounds it is enough that they are left out of the next ones: they train for a later one anew. What a device has
+    in a continuous federation stays what it was, so an operator must let it back.
+    """
+    if in_batches(plan):
+        for device in session.scalars(select(DeviceRow).where(DeviceRow.id.in_(ids)).order_by(DeviceRow.name)):
+            suspension.suspend(session, federation, device, number, SEEN)
 
 
 def note_publication(session: Session, row: RoundRow) -> None:
@@ -108,14 +109,14 @@ def note_failure(session: Session, federation: FederationRow, plan: Plan, row: R
     devices = _devices(session, federation, names)
     blamed = Blamed.of(finding, {device.name: device.id for device in devices})
     division = after_failure(before, blamed, least_devices(plan), row.number, is_anew=found.is_anew)
-    is_way_open = bool(division.retry.groups) or _others(session, federation, plan, division.retry)
+    here = {device.id for device in _online(session, federation, plan).values()}
+    is_way_open = bool(division.retry.groups) or len(here - set(division.retry.left_out)) >= needed_devices(plan)
     _write(found, division.retry if is_way_open else Retry())
     if division.is_smallest:
         _count_suspects(session, federation, plan, [one for one in devices if one.name in finding.suspects], row)
     if not is_way_open:
         return Consequence(obstacle=_obstacle(finding, plan) if finding.is_opened else "")
-    if in_batches(plan):
-        _suspend(session, federation, division.sit_out, row.number)
+    sit_out(session, federation, plan, division.sit_out, row.number)
     if division.retry.is_narrower:
         _tell(session, federation, division.retry, row)
     return Consequence(is_narrower=division.retry.is_narrower)
@@ -135,17 +136,13 @@ def _obstacle(finding: Finding, plan: Plan) -> str:
     )
 
 
-def _online(session: Session, federation: FederationRow, plan: Plan, retry: Retry) -> dict[str, DeviceRow]:
-    changed = in_batches(plan) and not retry.is_anew
-    resting = resting_rounds(plan.rounds)
-    tags = plan.rounds.cohort_tags
+def _online(session: Session, federation: FederationRow, plan: Plan, *, changed: bool = False) -> dict[str, DeviceRow]:
+    resting, tags = resting_rounds(plan.rounds), plan.rounds.cohort_tags
     return repositories.online_devices(session, federation, tags, signing=True, changed=changed, resting=resting)
 
 
-def _others(session: Session, federation: FederationRow, plan: Plan, retry: Retry) -> bool:
-    """Whether enough devices are here besides those that are left out."""
-    here = {device.id for device in _online(session, federation, plan, retry).values()}
-    return len(here - set(retry.left_out)) >= needed_devices(plan)
+def _those(devices: Mapping[str, DeviceRow], ids: Collection[int]) -> dict[str, DeviceRow]:
+    return {name: device for name, device in devices.items() if device.id in ids}
 
 
 def _devices(session: Session, federation: FederationRow, names: Collection[str]) -> Sequence[DeviceRow]:
@@ -162,11 +159,6 @@ def _count_suspects(
 ) -> None:
     reason = f"its sums with others' failed, and no other device was in as many of them; round {row.number}"
     suspension.count_suspects(session, federation, devices, plan.rounds, row.number, reason)
-
-
-def _suspend(session: Session, federation: FederationRow, ids: Collection[int], number: int) -> None:
-    for device in session.scalars(select(DeviceRow).where(DeviceRow.id.in_(ids)).order_by(DeviceRow.name)):
-        suspension.suspend(session, federation, device, number, SEEN)
 
 
 def _tell(session: Session, federation: FederationRow, retry: Retry, row: RoundRow) -> None:

@@ -8,12 +8,14 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_agent import secure_sum
 from edge_agent.storage.credentials import device_key
 from federation.protocol.messages import SumPart
 from federation.protocol.signing import unwrap, wrap
 from federation.secure_sums.events import ToServer
 from federation.secure_sums.messages import EncryptedShares, MaskedVector, digest, read, written
 from federation.secure_sums.uploads import PARTS, packed, unpacked
+from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.generated_devices import FEDERATION, Parcel
 from tests.live.summing_devices import SummingDevice
 
@@ -21,7 +23,16 @@ Change = Callable[[bytes, bytes], tuple[bytes, bytes]]
 """From the body and the numbers of a message to those that are sent."""
 
 
-class HostileDevice(SummingDevice):
+class Participant(SummingDevice):
+    """A device of a server whose rounds follow one another while it answers."""
+
+    def hear(self, server: Bench) -> secure_sum.SumAnswer:
+        """Take what the server has said last."""
+        with self.store() as store:
+            return secure_sum.answer(store, self.invitation(server))
+
+
+class HostileDevice(Participant):
     """Does all that the protocol asks for, but for one part."""
 
     part: SumPart = "shares"
@@ -68,5 +79,3 @@ def adding(amounts: dict[int, int], bits: int = 32) -> Change:
         return written(head), data
 
     return change
-
-

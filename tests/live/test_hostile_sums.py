@@ -6,6 +6,7 @@ The server is the real one, and devices are the agent's own half of the protocol
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,15 @@ import pytest
 from sqlalchemy import select
 
 from aggregator_api.db.models import DeviceRow, EventRow, FederationRow, RoundRow, SecureSumRow
+from federation import wire
 from federation.plan import Plan, SecureSettings
 from federation.secure_sums.summation import SumLayout
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, tiny_plan
-from tests.live.hostile_sums import Change, HostileDevice, adding, no_keys, unopenable_shares
+from tests.live.hostile_sums import Change, HostileDevice, Participant, adding, no_keys, unopenable_shares
 from tests.live.summing_devices import SummingDevice, layout_of, pass_stage
+from tests.live.test_masked_batches import BatchDevice, batch_plan, in_the_open
+from tests.live.walks import assert_same
 
 LIAR = "zed"
 STAGES = 8
@@ -33,7 +37,7 @@ def federation(folder: Path, honest: str, part: str, change: Change) -> tuple[Be
     server = Bench(folder / "server", private_plan())
     server.as_inbox(lambda: server.runtime.federations.pause(FEDERATION))  # else a round opens for the first three
     names = [*(f"dev-{letter}" for letter in honest), LIAR]
-    devices: dict[str, SummingDevice] = {name: SummingDevice(folder, name) for name in names[:-1]}
+    devices: dict[str, SummingDevice] = {name: Participant(folder, name) for name in names[:-1]}
     devices[LIAR] = HostileDevice(folder, LIAR).lies(part, change)  # type: ignore[arg-type]
     for one in devices.values():
         one.enrol(server)
@@ -64,8 +68,14 @@ def play(server: Bench, devices: dict[str, SummingDevice], number: int) -> str:
         one = devices[name]
         wait_for(lambda one=one: server.wires.invitations(one.name)[-1].round == number)
         one.begin(server, numbers(layout_of(server), name))
+    return carried_out(server, devices, number)
+
+
+def carried_out(server: Bench, devices: Mapping[str, SummingDevice], number: int) -> str:
+    """Carry out the sum of a round whose devices have begun; return how it ended."""
     for name in invited(server, number):
         devices[name].send(server)
+    wait_for(lambda: stage(server, number) != "keys")
     for _ in range(STAGES):
         if ended(server, number):
             break
@@ -129,9 +139,8 @@ def test_a_dealer_of_shares_that_nobody_can_open_is_suspended_and_the_others_go_
     server.stop()
 
 
-@pytest.mark.parametrize("amount", [1 << 28, -(1 << 30)])
-def test_who_adds_impossible_numbers_is_found_in_ever_smaller_groups(amount: int, tmp_path: Path) -> None:
-    server, devices = federation(tmp_path, "abcdefghijk", "vector", adding({0: amount}))
+def test_who_adds_impossible_numbers_is_found_in_ever_smaller_groups(tmp_path: Path) -> None:
+    server, devices = federation(tmp_path, "abcdefg", "vector", adding({0: 1 << 28}))
     ends, groups, number = [], [], 0
     while not suspended(server):
         number += 1
@@ -153,4 +162,52 @@ def test_refused_keys_suspend_their_device(tmp_path: Path) -> None:
     for number in range(1, 5):
         assert play(server, devices, number) == "published"
     assert suspended(server) == [LIAR]
+    server.stop()
+
+
+class HostileBatchDevice(HostileDevice, BatchDevice):
+    """One that adds what no windows add up to."""
+
+
+class HonestBatchDevice(Participant, BatchDevice):
+    """One of the others."""
+
+
+def test_a_batch_that_is_impossible_is_divided_and_what_is_published_is_of_the_honest_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aggregator_api.federations.exports.onnx", lambda made: b"onnx")
+    server = Bench(tmp_path / "server", batch_plan())
+    initial = server.state()
+    devices: dict[str, BatchDevice] = {name: HonestBatchDevice(tmp_path, name) for name in "abcdef"}
+    liar = HostileBatchDevice(tmp_path, LIAR)
+    liar.lies("vector", adding({0: 1 << 50}, bits=64))
+    devices[LIAR] = liar
+    for number, one in enumerate(devices.values()):
+        one.enrol(server)
+        one.has(number + 1)
+    server.as_inbox(lambda: server.runtime.federations.pause(FEDERATION))
+    for one in devices.values():
+        one.tell(server, changed=True)
+    server.as_inbox(lambda: server.runtime.federations.resume(FEDERATION))
+    groups, ends = [], []
+    for number in (1, 2, 3):
+        wait_for(lambda number=number: server.collects(number))
+        groups.append(invited(server, number))
+        for name in groups[-1]:
+            wait_for(lambda name=name, number=number: devices[name].invitation(server).round == number)
+            devices[name].tell(server, changed=False)
+            devices[name].begin_batch(server)
+        ends.append(carried_out(server, dict(devices), number))
+    assert groups[0] == sorted(devices)
+    assert sorted(groups[1] + groups[2]) == groups[0]  # disjoint, and nobody lacks
+    assert min(len(group) for group in groups) >= 3
+    assert ends == ["failed" if LIAR in group else "published" for group in groups]
+    (honest,) = [group for group in groups if LIAR not in group]
+    data = server.state()
+    opened = in_the_open(server, initial, {name: devices[name].seed or 0 for name in honest})
+    assert_same(wire.decode(data, limit_bytes=len(data)), opened, "of the group that is possible")
+    assert sorted(suspended(server)) == sorted(set(devices) - set(honest))
+    assert "not used, and to add them to another one could show them" in row_of(server, LIAR).suspension_reason
+    assert status(server) == "running"
     server.stop()
