@@ -107,7 +107,8 @@ def note_failure(session: Session, federation: FederationRow, plan: Plan, row: R
     found.finding = ""
     names = (*finding.culprits, *finding.silent, *finding.suspects)
     devices = _devices(session, federation, names)
-    blamed = Blamed.of(finding, {device.name: device.id for device in devices})
+    ids = {device.name: device.id for device in devices}
+    blamed = Blamed.of(finding, ids, keeps_silent=in_batches(plan))  # who has changes again says so
     division = after_failure(before, blamed, least_devices(plan), row.number, is_anew=found.is_anew)
     here = {device.id for device in _online(session, federation, plan).values()}
     is_way_open = bool(division.retry.groups) or len(here - set(division.retry.left_out)) >= needed_devices(plan)

@@ -42,16 +42,21 @@ class Blamed(NamedTuple):
     """A finding about a round whose devices have these ids."""
 
     known: frozenset[int]
-    """Culprits, and those who were silent."""
+    """Who is left out of the next rounds."""
     suspects: tuple[int, ...]
     is_opened: bool
+    silent: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, finding: Finding, ids: Mapping[str, int]) -> Blamed:
-        """Look the devices of a finding up."""
-        known = {ids[name] for name in (*finding.culprits, *finding.silent) if name in ids}
+    def of(cls, finding: Finding, ids: Mapping[str, int], *, keeps_silent: bool = False) -> Blamed:
+        """Look the devices of a finding up.
+
+        keeps_silent: those who didn't answer may be invited again, as they say themselves that they are back.
+        """
+        culprits = frozenset(ids[name] for name in finding.culprits if name in ids)
+        silent = frozenset(ids[name] for name in finding.silent if name in ids)
         suspects = tuple(ids[name] for name in sorted(finding.suspects) if name in ids)
-        return cls(frozenset(known), suspects, finding.is_opened)
+        return cls(culprits if keeps_silent else culprits | silent, suspects, finding.is_opened, silent)
 
 
 class Division(NamedTuple):
@@ -75,7 +80,7 @@ def after_failure(before: Retry, found: Blamed, least: int, number: int, *, is_a
         sit_out = set() if halves else set(found.suspects)
     else:
         left |= set(found.suspects)
-        if groups and left & set(groups[0]):
+        if groups and (left | found.silent) & set(groups[0]):
             sit_out, groups = set(groups[0]), groups[1:]
     retry = Retry(groups=groups, left_out=tuple(sorted(left | sit_out)), is_anew=is_anew and bool(groups))
     is_narrower = (retry.groups, retry.left_out) != (before.groups, before.left_out)

@@ -44,7 +44,7 @@ def test_the_mean_has_the_noise_that_the_plan_says_and_its_account_grows(tmp_pat
     begun(server, devices)
     carry_out(server, devices)
     wait_for(ended(server, "published"))
-    weight = 10 * len(NAMES)  # as `numbers_for` has it
+    weight = len(NAMES)  # secure.max_weight is 1
     whole = [numbers_for(server, name)[:-1] for name in NAMES]
     assert min(np.linalg.norm(each) for each in whole) > CLIP, "nobody is clipped: this tests nothing"
     moved = (parameters(server) - before) * STEPS * weight - np.sum([clipped(each, CLIP) for each in whole], axis=0)

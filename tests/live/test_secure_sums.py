@@ -56,7 +56,7 @@ def numbers_for(server: Bench, name: str) -> NDArray[np.int64]:
     numbers, at = np.random.default_rng(seed).integers(-900, 900, layout.length), 0
     for segment in layout.segments:
         if segment.name == "weight":
-            numbers[at] = 10  # the examples
+            numbers[at] = min(10, segment.bound)  # the examples
         if segment.name.startswith("gains/"):
             numbers[at : at + math.prod(segment.shape)] = report_of(segment.name, name)
         at += math.prod(segment.shape)
