@@ -21,8 +21,9 @@ from federation.plan import SecureSettings
 from federation.privacy.discrete_gaussian import noisy_devices, share_of
 from federation.records import SumKind, Tree
 from federation.secure_sums.summation import SumLayout, decoded, parts
+from federation.tree import flatten
 
-WEIGHT_OF = {"params": "weight", "prototypes": "counts"}
+WEIGHT_OF = {"params": "weight", "prototypes": "counts", "centre_sums": "centre_counts"}
 """By group of numbers that count with a weight, the group that has this weight."""
 
 
@@ -74,23 +75,21 @@ def _beyond_bounds(layout: SumLayout, total: NDArray[np.int64], clients: int) ->
 
 def _inconsistent(method: Method, total: Tree, settings: SecureSettings, clients: int) -> str:
     """Say that counts are negative, or that numbers don't fit the weight that they count with."""
-    kinds = method.sum_groups
-    for name, kind in kinds.items():
-        if kind is SumKind.COUNT and (least := float(total[name].min())) < 0:
+    flat, kinds = flatten(total), method.sum_groups
+    for name, values in flat.items():
+        if kinds[name.split("/")[0]] is SumKind.COUNT and (least := float(values.min())) < 0:
             return f"{name} adds up to {least:g}: expected a count of 0 or more"
     if settings.noise_multiplier:
         return ""  # noise reaches far beyond what single changes can
     rounded = 0.5 * clients / settings.steps
-    for name, weight in WEIGHT_OF.items():
-        if name not in kinds or weight not in kinds:
+    for name, values in flat.items():
+        group, _, rest = name.partition("/")
+        weight = WEIGHT_OF.get(group, "")
+        weights = flat.get(f"{weight}/{rest}", flat.get(weight))
+        if weights is None:
             continue
-        limit = settings.max_change if kinds[name] is SumKind.WEIGHTED_CHANGE else settings.max_value
-        values = total[name].values() if isinstance(total[name], dict) else [total[name]]
-        for value in values:
-            weights = total[weight].double()
-            most = weights.reshape(*weights.shape, *(1,) * (value.dim() - weights.dim())) * limit + rounded
-            if (over := float((value.double().abs() - most).max())) > 0:
-                return (
-                    f"a number of {name} is {over:g} beyond {limit:g} times its weight, which no clients' numbers are"
-                )
+        limit = settings.max_change if kinds[group] is SumKind.WEIGHTED_CHANGE else settings.max_value
+        most = weights.double().reshape(*weights.shape, *(1,) * (values.dim() - weights.dim())) * limit + rounded
+        if (over := float((values.double().abs() - most).max())) > 0:
+            return f"a number of {name} is {over:g} beyond {limit:g} times its weight"
     return ""

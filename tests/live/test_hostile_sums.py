@@ -157,6 +157,19 @@ def test_who_adds_impossible_numbers_is_found_in_ever_smaller_groups(tmp_path: P
     server.stop()
 
 
+def test_too_few_devices_to_be_divided_pause_at_once_and_the_operator_is_told_who_they_are(tmp_path: Path) -> None:
+    server, devices = federation(tmp_path, "abcd", "vector", adding({0: 1 << 28}))
+    before = server.state()
+    assert play(server, devices, 1) == "failed"
+    wait_for(lambda: status(server) == "paused")
+    reason = details(server, "federation.paused")[-1]
+    assert "one of dev-a, dev-b, dev-c, dev-d, zed adds what no device can" in reason
+    assert "that takes 6 devices" in reason
+    assert server.state() == before
+    assert suspended(server) == []
+    server.stop()
+
+
 def test_refused_keys_suspend_their_device(tmp_path: Path) -> None:
     server, devices = federation(tmp_path, "abcd", "keys", no_keys)
     for number in range(1, 5):

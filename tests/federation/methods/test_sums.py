@@ -13,6 +13,7 @@ from federation.method import Method
 from federation.methods import METHODS, method_from_json
 from federation.plan import RoundSettings, SecureSettings
 from federation.records import Tree, Update
+from federation.secure_sums.plausibility import OpenedSum, implausibility
 from federation.secure_sums.summation import (
     Segment,
     SumLayout,
@@ -84,6 +85,8 @@ def test_the_server_half_needs_the_sum_alone(name: str) -> None:
     for _ in range(2):
         updates = fed.updates()
         layout, total = summed(fed, updates)
+        opened = OpenedSum(layout, total, len(updates))
+        assert implausibility(fed.setup.method, SECURE, fed.state, opened) == "", "an honest sum is possible"
         state = alone(fed, layout, total, [update.client_id for update in updates])
         expected = flatten(fed.setup.method.aggregate(fed.state, updates))
         came = flatten(state)
