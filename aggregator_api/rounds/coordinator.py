@@ -217,10 +217,10 @@ class Coordinator:
         consequence = sum_retries.note_failure(session, federation, plan, row)
         progress = repositories.progress(session, federation)
         is_failing = progress.must_pause(plan.rounds) and not consequence.is_narrower
-        if federation.status != "running" or not (is_failing or consequence.obstacle):
+        if federation.status != "running" or not (is_failing or consequence.pause_reason):
             return
         federation.status = "paused"
-        detail = consequence.obstacle or (
+        detail = consequence.pause_reason or (
             f"{progress.failed_in_a_row} rounds in a row have failed (rounds.max_failed_rounds), the last one because: "
             f"{result.reason}"
         )

@@ -63,7 +63,7 @@ def due(session: Session, federation: FederationRow, plan: Plan, now: float) -> 
 
 
 def _batch_is_due(
-    session: Session, federation: FederationRow, plan: Plan, now: float, choice: sum_retries.Choice | None
+    session: Session, federation: FederationRow, plan: Plan, now: float, choice: sum_retries.Candidates | None
 ) -> bool:
     """Whether enough devices that are here have changes, and the last batch is long enough ago."""
     if federation.anew_due_at is not None and _anew_cohort(session, federation, plan, now):

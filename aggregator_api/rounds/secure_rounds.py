@@ -25,7 +25,7 @@ from federation.secure_sums.events import FromDevice, ToDevice
 from federation.secure_sums.live import request_for
 from federation.secure_sums.membership import membership
 from federation.secure_sums.messages import SumRequest, read, written
-from federation.secure_sums.retries import Finding, Retry
+from federation.secure_sums.retries import Retry, SumFinding
 from federation.secure_sums.server import ServerStage, ServerState
 from federation.secure_sums.summation import layout_from_json
 from federation.secure_sums.uploads import MAX_LIVE_MEMBERS, limit_of, unpacked
@@ -153,9 +153,9 @@ def retry_of(found: SecureSumRow) -> Retry:
     return Retry.model_validate_json(found.retry) if found.retry else Retry()
 
 
-def finding_of(found: SecureSumRow) -> Finding:
+def finding_of(found: SecureSumRow) -> SumFinding:
     """Return what is known of a sum that has failed."""
-    return Finding.model_validate_json(found.finding) if found.finding else Finding()
+    return SumFinding.model_validate_json(found.finding) if found.finding else SumFinding()
 
 
 def save(
@@ -184,7 +184,7 @@ def _write(found: SecureSumRow, devices: Mapping[str, SecureSumDeviceRow], old: 
     """Write a state to the rows that it was read from."""
     found.stage, found.members, found.dealers = str(new.stage), new.members, list(new.dealers)
     found.included, found.total, found.reason = new.included, new.total, new.reason
-    found.finding = "" if new.finding == Finding() else written(new.finding).decode()
+    found.finding = "" if new.finding == SumFinding() else written(new.finding).decode()
     for name, one in devices.items():
         for field, column in SAID.items():
             said = getattr(new, field).get(name, b"")

@@ -26,7 +26,7 @@ from federation.rounds.server_round import RoundPhase
 from federation.secure_sums import server
 from federation.secure_sums.events import StageClosed
 from federation.secure_sums.messages import SumRequest, read
-from federation.secure_sums.retries import Finding
+from federation.secure_sums.retries import SumFinding
 from federation.secure_sums.server import ServerStage, ServerState
 
 
@@ -140,7 +140,7 @@ class SumDriver:
             state = secure_rounds.load(session, row) if row is not None and row.number == number else None
             if row is None or state is None or state.stage is not ServerStage.DONE:
                 return
-            finding = Finding(suspects=server.included_devices(state), is_opened=True)
+            finding = SumFinding(suspects=server.included_devices(state), is_opened=True)
             failed = {"stage": ServerStage.FAILED, "reason": reason, "finding": finding, "total": b""}
             secure_rounds.save(session, row, state, state.model_copy(update=failed), None)
         self.act(name)

@@ -21,8 +21,8 @@ from federation.rounds.server_round import RoundPhase, needed_devices, resting_r
 from federation.secure_sums.messages import written
 from federation.secure_sums.retries import (
     Blamed,
-    Finding,
     Retry,
+    SumFinding,
     after_failure,
     after_publication,
     complete_groups,
@@ -34,7 +34,7 @@ SEEN = (
 )
 
 
-class Choice(NamedTuple):
+class Candidates(NamedTuple):
     """Whom the next round may invite, and what it is of."""
 
     devices: Mapping[str, DeviceRow]
@@ -48,7 +48,7 @@ class Choice(NamedTuple):
         return bool(self.retry.groups)
 
 
-def choose(session: Session, federation: FederationRow, plan: Plan) -> Choice | None:
+def choose(session: Session, federation: FederationRow, plan: Plan) -> Candidates | None:
     """Return whom a round after a failed sum may invite; None where everybody may be."""
     row = repositories.last_ended(session, federation)
     found = session.get(SecureSumRow, row.id) if row is not None else None
@@ -58,12 +58,12 @@ def choose(session: Session, federation: FederationRow, plan: Plan) -> Choice | 
     division = complete_groups(retry_of(found), {device.id for device in here.values()})
     if division.retry.groups:
         group = division.retry.groups[0]
-        return Choice(_those(here, group), division.retry, division.sit_out)
+        return Candidates(_those(here, group), division.retry, division.sit_out)
     others = {device.id for device in here.values()} - set(division.retry.left_out)
     candidates = _online(session, federation, plan, changed=True) if in_batches(plan) else here
     if len(others) < needed_devices(plan):
-        return Choice(candidates, Retry(), division.sit_out)
-    return Choice(_those(candidates, others), division.retry, division.sit_out)
+        return Candidates(candidates, Retry(), division.sit_out)
+    return Candidates(_those(candidates, others), division.retry, division.sit_out)
 
 
 def goes_on_at_once(session: Session, federation: FederationRow) -> bool:
@@ -95,7 +95,7 @@ class Consequence(NamedTuple):
     """What follows from a failed round: whether it has brought the federation further, or why nothing can."""
 
     is_narrower: bool = False
-    obstacle: str = ""
+    pause_reason: str = ""
 
 
 def note_failure(session: Session, federation: FederationRow, plan: Plan, row: RoundRow) -> Consequence:
@@ -116,7 +116,7 @@ def note_failure(session: Session, federation: FederationRow, plan: Plan, row: R
     if division.is_smallest:
         _count_suspects(session, federation, plan, [one for one in devices if one.name in finding.suspects], row)
     if not is_way_open:
-        return Consequence(obstacle=_obstacle(finding, plan) if finding.is_opened else "")
+        return Consequence(pause_reason=_too_few(finding, plan) if finding.is_opened else "")
     sit_out(session, federation, plan, division.sit_out, row.number)
     if division.retry.is_narrower:
         _tell(session, federation, division.retry, row)
@@ -128,7 +128,7 @@ def least_devices(plan: Plan) -> int:
     return max(plan.rounds.minimum_clients, plan.secure.min_devices * plan.secure.groups)
 
 
-def _obstacle(finding: Finding, plan: Plan) -> str:
+def _too_few(finding: SumFinding, plan: Plan) -> str:
     least = least_devices(plan)
     return (
         f"one of {', '.join(finding.suspects)} adds what no device can, and it can't be said which: that takes "

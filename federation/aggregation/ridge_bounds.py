@@ -57,11 +57,11 @@ class Slack(NamedTuple):
 
     @property
     def entry(self) -> float:
-        """Of one number."""
+        """How far one number may be from it."""
         return self.clients * ROUNDING + NOISE_DEVIATIONS * self.deviation
 
     def eigenvalue(self, side: int) -> float:
-        """Of an eigenvalue of a matrix with this side.
+        """Return how far an eigenvalue of a matrix with this side may be from it.
 
         Rounding each entry by half a step moves none by more than half a step times the side; noise of deviation σ in
         each entry none by more than about 2 σ times the side's root (Wigner).

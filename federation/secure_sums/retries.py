@@ -20,7 +20,7 @@ from federation.secure_sums.messages import SecureMessage
 from federation.secure_sums.neighbours import groups_of
 
 
-class Finding(SecureMessage):
+class SumFinding(SecureMessage):
     """What a sum that failed says of the devices in it, by name."""
 
     culprits: dict[str, str] = Field(default_factory=dict, description="who is at fault for certain, and why")
@@ -48,7 +48,7 @@ class Blamed(NamedTuple):
     silent: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, finding: Finding, ids: Mapping[str, int], *, keeps_silent: bool = False) -> Blamed:
+    def of(cls, finding: SumFinding, ids: Mapping[str, int], *, keeps_silent: bool = False) -> Blamed:
         """Look the devices of a finding up.
 
         keeps_silent: those who didn't answer may be invited again, as they say themselves that they are back.

@@ -43,7 +43,7 @@ from federation.secure_sums.messages import (
     read,
     written,
 )
-from federation.secure_sums.retries import Finding
+from federation.secure_sums.retries import SumFinding
 from federation.secure_sums.unmasking import Opening, UnmaskingError, unmasked
 from gaitway.python310 import StrEnum
 
@@ -84,7 +84,7 @@ class ServerState(SecureMessage):
     opened: dict[str, bytes] = Field(default_factory=dict)
     reason: str = ""
     needs_all: bool = False  # whether the sum is of all who are asked, or fails (`federation.secure_sums.retries`)
-    finding: Finding = Field(default_factory=Finding)  # of a sum that failed
+    finding: SumFinding = Field(default_factory=SumFinding)  # of a sum that failed
 
 
 class ServerStep(NamedTuple):
@@ -315,14 +315,14 @@ _TAKES = {
 # ---- the end of each stage
 
 
-def _failed(state: ServerState, reason: str, finding: Finding | None = None) -> ServerStep:
+def _failed(state: ServerState, reason: str, finding: SumFinding | None = None) -> ServerStep:
     """Give up; what has come says nothing and is dropped, but for who was silent, or is to blame."""
     left = ServerState(
         stage=ServerStage.FAILED,
         request=state.request,
         identities=state.identities,
         reason=reason,
-        finding=finding or Finding(silent=tuple(sorted(missing(state)))),
+        finding=finding or SumFinding(silent=tuple(sorted(missing(state)))),
     )
     return ServerStep(left)
 
@@ -454,7 +454,7 @@ def _close_opening(state: ServerState) -> ServerStep:
         total = unmasked(listed, masked, included, Opening(state.dealers, shares, opened))
     except UnmaskingError as error:
         names = {index: member.device for index, member in enumerate(listed.members)}
-        finding = Finding(
+        finding = SumFinding(
             culprits={names[index]: why for index, why in error.culprits.items()},
             suspects=tuple(sorted(names[index] for index in error.suspects)),
             silent=() if error.culprits else tuple(sorted(missing(state))),
