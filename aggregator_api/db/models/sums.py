@@ -34,7 +34,7 @@ class SecureSumRow(Base):
     shared_sha256: Mapped[str | None] = mapped_column(SHA256)
     shared_size: Mapped[int | None] = mapped_column(SIZE)
     is_anew: Mapped[bool] = mapped_column(default=False, server_default=false())  # it takes the place of all before it
-    # why it failed, by device (`federation.secure_sums.retries.SumFinding`), until the round has ended; empty: it didn't
+    # why it failed, by device (`federation.secure_sums.retries.SumFinding`), until the round has ended; empty: not
     finding: Mapped[str] = mapped_column(Text, default="", server_default="")
     # what the round is of and, once it has ended, the rounds after it (`retries.Retry`, by ids); empty: of everybody
     retry: Mapped[str] = mapped_column(Text, default="", server_default="")
