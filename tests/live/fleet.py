@@ -159,12 +159,19 @@ class Fleet:
         run = [sys.executable, "-m", "aggregator_api", *words, "--data-dir", str(self.folder / "data")]
         return subprocess.run(run, check=True, capture_output=True, text=True).stdout
 
-    def add_device(self, config: Path, *words: str, enrols: bool = False, python: str = sys.executable) -> None:
+    def add_device(
+        self,
+        config: Path,
+        *words: str,
+        enrols: bool = False,
+        python: str = sys.executable,
+        agent: Sequence[str] = ("-m", "edge_agent"),
+    ) -> None:
         """Start a device, `words` are further ones of its command; one that speaks HTTP enrols before, others can."""
         speaks_http = 'transport = "mqtt"' not in config.read_text() and "transport" in config.read_text()
         if enrols or speaks_http:
             self._enrol(config)
-        run = [python, "-m", "edge_agent", "run", "--config", str(config), *words]
+        run = [python, *agent, "run", "--config", str(config), *words]
         command = ["env", f"GAITWAY_EDGE_SERVER_KEY_FILE={self.key_file}", *self._under(config.stem), *run]
         self.devices[config.stem] = Program(command, self.folder / f"{config.stem}.log")
         self.devices[config.stem].start()
