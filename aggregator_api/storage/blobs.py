@@ -35,6 +35,7 @@ class BlobStore:
     """
 
     def __init__(self, url: str) -> None:
+        self.url = url
         self.collecting = threading.Lock()  # two collections of one process put back what the other removes
         try:
             self._files, self.root = fsspec.core.url_to_fs(url)
