@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import socket
 from collections.abc import Generator, Iterator
 from datetime import date
@@ -110,6 +111,16 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)
         gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Let a worker that has run its tests end in peace.
+
+    execnet interrupts one that takes over five seconds to free what it has loaded, and Python prints where.
+    """
+    if hasattr(session.config, "workerinput"):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
