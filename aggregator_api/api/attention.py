@@ -29,6 +29,7 @@ DAY_S = 86_400.0
 EXPIRY_WARNING_S = 30 * DAY_S
 """A certificate or a key that ends sooner is told of."""
 QUARANTINE_WARNING_S = DAY_S
+MAX_NAMED = 3
 """Updates in quarantine are told of for so long."""
 ADVICE = {
     NO_BROKER: ": only devices that speak HTTP can take part until it is. The server's log says what it tries; "
@@ -163,7 +164,7 @@ def _devices(session: Session, row: FederationRow) -> list[AttentionItem]:
     pending = session.scalar(here.where(DeviceRow.enrolment == "pending")) or 0
     cloned = session.scalar(here.where(DeviceRow.cloned_at.is_not(None), DeviceRow.enrolment != "revoked")) or 0
     suspended = suspension.count_suspended(session, row)
-    found = []
+    found = _unused(session, row)
     if suspended:
         words = (
             f"{_counted(suspended, 'device')} {'is' if suspended == 1 else 'are'} suspended: several updates in a row "
@@ -183,6 +184,20 @@ def _devices(session: Session, row: FederationRow) -> list[AttentionItem]:
         words = f"{_counted(pending, 'device')} {'waits' if pending == 1 else 'wait'} for your approval."
         found.append(AttentionItem("warning", words, row.name, "enrolment", "waiting devices"))
     return found
+
+
+def _unused(session: Session, row: FederationRow) -> list[AttentionItem]:
+    """Tell which devices train in vain, before they are suspended."""
+    here = (DeviceRow.federation_id == row.id, DeviceRow.enrolment != "revoked", DeviceRow.suspended_at.is_(None))
+    names = list(
+        session.scalars(select(DeviceRow.name).where(*here, DeviceRow.refused_updates > 1).order_by(DeviceRow.name))
+    )
+    if not names:
+        return []
+    listed = ", ".join(names[:MAX_NAMED]) + (" and others" if len(names) > MAX_NAMED else "")
+    words = f"The last updates of {_counted(len(names), 'device')} were all refused or left out of their rounds: "
+    words += f"{listed}. The journal says why (update.excluded, update.quarantined)."
+    return [AttentionItem("warning", words, row.name, "updates", "unused updates")]
 
 
 def _ends_soon(row: CredentialRow, now: float) -> bool:

@@ -11,7 +11,14 @@ from sqlalchemy.orm import Session
 from aggregator_api.auth.server_identity import verify
 from aggregator_api.db.models import DeviceRow
 from aggregator_api.errors import UpdateRefusedError
-from aggregator_api.updates.context import BaseRound, DeviceInfo, FederationInfo, OpenRound, UpdateContext
+from aggregator_api.updates.context import (
+    BaseRound,
+    DeviceInfo,
+    FederationInfo,
+    KnownUpdate,
+    OpenRound,
+    UpdateContext,
+)
 from aggregator_api.updates.contract import Contract
 from federation.plan import RoundSettings
 from federation.protocol.messages import UpdateManifest
@@ -131,6 +138,18 @@ def _device(context: UpdateContext) -> DeviceInfo:
 def repeats(context: UpdateContext, manifest: UpdateManifest) -> bool:
     """Whether an update of a continuous federation is the one that was accepted last of its device, once more."""
     return context.contributed == (manifest.sequence, manifest.sha256)
+
+
+def differs(known: KnownUpdate, manifest: UpdateManifest) -> str:
+    """Say in what an update differs from the accepted one of the same id; empty if it is the same once more."""
+    if known.sha256 != manifest.sha256:
+        return "this update id was accepted with other bytes; use a new one"
+    if known.sequence != manifest.sequence:
+        return (
+            f"this update id was accepted as number {known.sequence}, and number {manifest.sequence} came; give every "
+            "number an id of its own, such as s{sequence}-{device}"
+        )
+    return ""
 
 
 def _check_sequence(context: UpdateContext, manifest: UpdateManifest) -> None:

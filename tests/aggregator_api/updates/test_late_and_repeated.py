@@ -21,7 +21,7 @@ from federation.methods import method_from_json
 from federation.protocol import topics
 from federation.tree import map_tree
 from tests.aggregator_api.bench import Bench, wait_for
-from tests.aggregator_api.generated_devices import FEDERATION, parcel, tiny_plan
+from tests.aggregator_api.generated_devices import FEDERATION, Parcel, parcel, tiny_plan
 
 
 def quarantined(bench: Bench) -> list[UpdateView]:
@@ -144,6 +144,18 @@ def test_a_manifest_with_nan_is_quarantined_and_the_round_goes_on(collecting: Be
         "the manifest holds NaN or infinity",
     )
     assert collecting.now().state == "collecting"
+
+
+def test_a_corrected_manifest_of_the_same_id_is_judged_anew(collecting: Bench) -> None:
+    update = collecting.update_of("a")
+    wrong = Parcel(update.manifest.model_copy(update={"steps": 10_000}), update.data, update.tree)
+    assert "steps" in collecting.refused(wrong)
+    assert "steps" in collecting.refused(wrong), "the same again has the same answer"
+    worse = Parcel(update.manifest.model_copy(update={"method": "fedprox"}), update.data, update.tree)
+    assert "fedprox" in collecting.refused(worse)
+    assert [kept.reason for kept in quarantined(collecting)] == [collecting.last("a").reason]
+    assert collecting.upload(update).status == "accepted"
+    assert quarantined(collecting) == []
 
 
 def test_a_round_number_that_no_column_holds_is_refused_in_words(collecting: Bench) -> None:
