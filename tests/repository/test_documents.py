@@ -32,10 +32,9 @@ RUN_BY = {
     "edge_agent.md": RUN_HERE,
     "rest.md": RUN_HERE,
     "phones.md": RUN_HERE,
-    "cluster.md": RUN_HERE,
     "inference.md": RUN_HERE,
     "your-data.md": RUN_HERE,
-    "compare-runs.md": "tests/repository/test_tutorial.py",
+    "compare-runs.md": RUN_HERE,
     "tutorial.md": "tests/repository/test_tutorial.py",
 }
 """Who runs the blocks of a document that do not say `not run`."""
