@@ -17,6 +17,7 @@ from typer.main import get_command
 
 from deploy.document_blocks import Block, shell_blocks
 from deploy.document_site import LINK, NOTEBOOK, REFERENCE, ROOT_PAGES
+from federation.methods import METHODS
 from gaitway.__main__ import PROGRAMS as GAITWAY
 from gaitway.plugins import GROUPS
 from models.registry import MODELS
@@ -311,3 +312,26 @@ def test_every_name_of_the_code_in_a_document_exists() -> None:
         if name not in NO_CODE and not _defined(name)
     }
     assert stale == set()
+
+
+METHOD_ROW = re.compile(r"^\| `(\w+)` \|(?:[^|]*\|){3}([^|]*)\|$", re.M)
+OPTION = re.compile(r"`(\w+)` \(`?([\w.-]+)`?\)")
+
+
+def wrong_in_methods(page: str) -> list[str]:
+    """Return the methods without a row, and each option whose default the page has wrong."""
+    rows = dict(METHOD_ROW.findall(page))
+    found = [name for name in METHODS if name not in rows]
+    for name in METHODS.keys() & rows.keys():
+        for option, default in OPTION.findall(rows[name]):
+            own = getattr(METHODS[name](), option, None)
+            same = float(default) == own if isinstance(own, float) else default == str(own).lower()
+            found += [] if same else [f"{name}.{option} ({default})"]
+    return found
+
+
+def test_the_table_of_methods_names_all_with_their_defaults() -> None:
+    page = (REPOSITORY / "docs" / "methods.md").read_text()
+    assert wrong_in_methods(page) == []
+    changed = page.replace("`mu` (0.01)", "`mu` (0.1)").replace("| `moon` |", "| `sun` |")
+    assert sorted(wrong_in_methods(changed)) == ["fedprox.mu (0.1)", "moon"]
