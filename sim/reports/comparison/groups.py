@@ -38,7 +38,7 @@ def compare_runs(runs: Runs, baseline: str | None = None, select: Selection | No
     selection = _selection(kept, select)
     grouped: dict[Key, list[RunDirectory]] = defaultdict(list)
     for run in kept:
-        # ALP is FedALI's own layer: `hart_alp` is what its papers' tables put beside `hart`.
+        # ALP is FedAli's own layer: `hart_alp` is what its papers' tables put beside `hart`.
         networks = "+".join(family(spec.name) for spec in run.config.models)
         grouped[run.config.dataset, networks, repr(tested_on(run))].append(run)
     apart = _apart(grouped)
