@@ -261,10 +261,24 @@ def test_the_site_has_every_page() -> None:
     assert len(entries) > 30
 
 
-def test_the_map_names_every_folder() -> None:
+def missing_in_architecture(page: str) -> list[str]:
+    """Return the packages without a row, and the paths in backticks that don't exist."""
+    rows = [package for package in PACKAGES if package != "tests" and f"| `{package}/` |" not in page]
+    named = re.findall(r"`([a-z_]+/(?:[\w./-]*)?)`", page)
+    return [*rows, *(path for path in named if not (REPOSITORY / path).exists())]
+
+
+def test_the_architecture_names_every_package_and_only_what_exists() -> None:
     page = (REPOSITORY / "docs" / "architecture.md").read_text()
-    folders = {str(file.parent.relative_to(REPOSITORY)) for file in modules().values() if file.name == "__init__.py"}
-    assert [folder for folder in sorted(folders) if f"- `{folder}/`: " not in page] == []
+    assert missing_in_architecture(page) == []
+    wrong = page.replace("| `models/` |", "| models |").replace("`sim/experiment.py`", "`sim/trial.py`")
+    assert missing_in_architecture(wrong) == ["models", "sim/trial.py"]
+
+
+def test_every_folder_says_what_it_is_for() -> None:
+    """The site's list of modules, which is the map, has nothing else."""
+    folders = [file for file in modules().values() if file.name == "__init__.py" and "tests" not in file.parts]
+    assert [str(file) for file in folders if not ast.get_docstring(ast.parse(file.read_text()))] == []
 
 
 NAMED = re.compile(r"`((?:" + "|".join(PACKAGES) + r")(?:\.\w+)+)`")
