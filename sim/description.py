@@ -14,6 +14,9 @@ from pydantic import ValidationError
 
 from federation.methods import method_from_json, method_to_json
 from federation.methods.fedali import GLOBAL, LOCAL
+from gaitway.own_packages import is_own_module
+from models import MODELS
+from sim.code_digests import code_digests
 from sim.data.federated_data import FederatedData
 from sim.errors import RunDirectoryError, SettingsError
 from sim.experiment import Experiment
@@ -22,9 +25,11 @@ from sim.run_options import ENVIRONMENT
 from sim.simulation import Simulation
 
 VOLATILE = ENVIRONMENT | {
-    *("versions", "hardware", "parameters", "split_leaks", "findings", "partition_class_names", "data_sha256"),
+    *("versions", "hardware", "parameters", "split_leaks", "findings", "partition_class_names"),
+    *("data_sha256", "code"),  # `_check_data` and `_check_code` compare these
 }
 """Keys of config.json that may differ when a run is resumed."""
+AFRESH = "choose another directory, or delete that one to begin again (resume=False in Python)"
 REPLACED = frozenset({"gradient_dissimilarity"})
 """Keys of earlier versions that no number of a model depends on."""
 
@@ -33,15 +38,19 @@ def write_description(out: Path, settings: Experiment, data: FederatedData, simu
     """Write config.json, plan.json and clients.json.
 
     Raises:
-        RunDirectoryError: if the directory belongs to another configuration.
+        RunDirectoryError: if the directory belongs to another configuration, or to other data or code.
     """
     config = {**settings.model_dump(mode="json", by_alias=True), **_facts(data, simulation, settings.device)}
+    clients = data.per_class(simulation.task)
     path = out / "config.json"
     if path.exists():
-        _compare(_with_new_defaults(json.loads(path.read_text())), config, out)
+        old = json.loads(path.read_text())
+        _compare(_with_new_defaults(old), config, out)
+        _check_data(old, config, clients, out)
+        _check_code(old, config, out)
     write_json(path, config)
     write_json(out / "plan.json", settings.plan_for(data).model_dump(mode="json"))
-    write_json(out / "clients.json", data.per_class(simulation.task))
+    write_json(out / "clients.json", clients)
 
 
 def _with_new_defaults(old: dict[str, Any]) -> dict[str, Any]:
@@ -65,6 +74,39 @@ def _compare(old: dict[str, Any], config: dict[str, Any], out: Path) -> None:
             )
 
 
+def _check_data(old: dict[str, Any], config: dict[str, Any], clients: dict[str, Any], out: Path) -> None:
+    """Refuse other examples; where another machine or library may have rounded otherwise, other counts of them."""
+    if old.get("data_sha256") in (None, config["data_sha256"]):  # None: of an earlier version
+        return
+    path = out / "clients.json"
+    if _environment(old) != _environment(config) and path.exists() and json.loads(path.read_text()) == clients:
+        return
+    raise RunDirectoryError(
+        f"{out} holds a run on other data: since it began, the recordings have changed, or how they are read; {AFRESH}"
+    )
+
+
+def _environment(config: dict[str, Any]) -> tuple[Any, str]:
+    """Return the versions and the kind of processor, without the number of threads."""
+    return config.get("versions"), str(config.get("hardware")).partition(",")[0]
+
+
+def _check_code(old: dict[str, Any], config: dict[str, Any], out: Path) -> None:
+    """Refuse edited classes; compiled code differs between Python's versions, and ours between Gaitway's."""
+    before, now = old.get("versions", {}), config["versions"]
+    if _minor(before.get("python", "")) != _minor(now["python"]):
+        return
+    same_version = before.get("gaitway") == now["gaitway"]
+    for name, digest in config["code"].items():
+        is_compared = same_version or not is_own_module(name)
+        if is_compared and old.get("code", {}).get(name, digest) != digest:
+            raise RunDirectoryError(f"{out} holds a run that began before the code of {name} was edited; {AFRESH}")
+
+
+def _minor(version_number: str) -> list[str]:
+    return version_number.split(".")[:2]
+
+
 def _facts(data: FederatedData, simulation: Simulation, device: str) -> dict[str, Any]:
     initial = simulation.initial
     prototypes = sum(v.numel() for n, v in initial.buffers.items() if n.endswith((LOCAL, GLOBAL)))
@@ -73,6 +115,7 @@ def _facts(data: FederatedData, simulation: Simulation, device: str) -> dict[str
         "findings": data.findings,
         "partition_class_names": data.partition_class_names,
         "data_sha256": data.sha256(),
+        "code": code_digests(_classes(simulation)),
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -82,6 +125,13 @@ def _facts(data: FederatedData, simulation: Simulation, device: str) -> dict[str
         "hardware": _hardware(device),
         "parameters": {"trained": sum(v.numel() for v in initial.params.values()), "prototypes": prototypes},
     }
+
+
+def _classes(simulation: Simulation) -> set[type]:
+    """Return the classes that the run's numbers follow from: method, task and networks."""
+    setups = [network.setup for network in simulation.networks]
+    networks = {MODELS[network.model.name] for network in simulation.networks if network.model.name in MODELS}
+    return {*networks, *(type(setup.method) for setup in setups), *(type(setup.task) for setup in setups)}
 
 
 def _hardware(device: str) -> str:
