@@ -13,7 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from sim.run_options import OPTIONS, RunOptions
+from gaitway.own_packages import refuse_hidden
+
+refuse_hidden("har_pipeline", "models", "federation", "export")
+
+from sim.run_options import OPTIONS, RunOptions  # noqa: E402 (after the check)
 
 if TYPE_CHECKING:
     from sim.reports.run_result import RunResult

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -65,13 +66,23 @@ def _with_new_defaults(old: dict[str, Any]) -> dict[str, Any]:
 
 
 def _compare(old: dict[str, Any], config: dict[str, Any], out: Path) -> None:
-    for key in sorted((old.keys() | config.keys()) - VOLATILE - REPLACED):
-        before, now = old.get(key), config.get(key)
-        if json.dumps(before) != json.dumps(now):
-            raise RunDirectoryError(
-                f"{out} holds a run with {key} = {before!r}, this one has {now!r}; "
-                "choose another --out, or delete that directory to begin again"
-            )
+    before, now = ({k: v for k, v in each.items() if k not in VOLATILE | REPLACED} for each in (old, config))
+    if difference := next(_differences(before, now), None):
+        key, was, wanted = difference
+        raise RunDirectoryError(
+            f"{out} holds a run with {key} = {was!r}, this one has {wanted!r}; "
+            "choose another --out, or delete that directory to begin again"
+        )
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the dotted name and both values of each key that differs."""
+    for key in sorted(before.keys() | now.keys()):
+        was, wanted = before.get(key), now.get(key)
+        if isinstance(was, dict) and isinstance(wanted, dict):
+            yield from ((f"{key}.{name}", *values) for name, *values in _differences(was, wanted))
+        elif json.dumps(was) != json.dumps(wanted):
+            yield key, was, wanted
 
 
 def _check_data(old: dict[str, Any], config: dict[str, Any], clients: dict[str, Any], out: Path) -> None:

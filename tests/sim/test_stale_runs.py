@@ -146,7 +146,7 @@ def test_a_run_begins_afresh_and_deletes_only_its_own_files(tmp_path: Path) -> N
     (out / "notes.txt").write_text("mine")
     (out / "models" / "gone.safetensors").write_bytes(b"of an earlier client")
     changed = options | {"lr": 0.5}
-    with pytest.raises(RunDirectoryError, match="holds a run with training"):
+    with pytest.raises(RunDirectoryError, match=r"holds a run with training\.lr = "):
         simulate(out, **changed)
     again = dict(simulate(out, resume=False, **changed))
     assert again["last"] != first_result["last"]
