@@ -5,6 +5,7 @@ axe-core looks for what keeps people out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -355,3 +356,29 @@ def test_every_page_suits_everybody(
         assert weight < 200_000, path
         assert took_ms < 1000 * HEAVY_S, path
         assert barriers(operator) == [], path
+
+
+LARGE = {
+    "rounds": [1, 2, 3],
+    "received": [877_210, 877_260, 877_240],
+    "sent": [877_230, 877_250, 877_220],
+}
+
+
+def test_the_axis_of_bytes_has_room_for_its_numbers(address: str, operator: Page) -> None:
+    """877.21 kB read 77.21 kB: the first digit lay outside of the canvas."""
+    operator.goto(f"{address}/federations/{WALKS}")
+    room = operator.evaluate(
+        """async data => {
+            const place = document.querySelector("[data-chart=bytes]");
+            draw(place, data);
+            while (!place.plot.axes[1]._values) await new Promise(requestAnimationFrame);
+            const { axes, ctx } = place.plot, axis = axes[1];
+            ctx.font = axis.font[0];
+            const widths = axis._values.map((text) => ctx.measureText(text).width / devicePixelRatio);
+            return [axis._size - axis.ticks.size - axis.gap, Math.max(...widths), axis._values];
+        }""",
+        LARGE,
+    )
+    assert room[0] >= room[1], room
+    assert all(re.fullmatch(r"877(\.\d+)? kB", text) for text in room[2]), room
