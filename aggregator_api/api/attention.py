@@ -208,8 +208,8 @@ def _nobody_online(session: Session, row: FederationRow) -> list[AttentionItem]:
     devices, connected = session.execute(here.where(DeviceRow.federation_id == row.id)).one()
     if row.status != "running" or not devices or connected:
         return []
-    words = "The only device is offline." if devices == 1 else f"All {devices:,} devices are offline."
-    words += " Look at whether they run and reach this server: `gaitway agent doctor` on one of them says why not."
+    who = "The only device is" if devices == 1 else f"All {devices:,} devices are"
+    words = f"{who} offline; gaitway agent doctor, run on a device, says why."
     level: Level = "note" if is_continuous(row.plan["method"]) else "warning"
     return [AttentionItem(level, words, row.name, "devices", "no device online")]
 

@@ -26,7 +26,7 @@ function widthOf(plot, values, index, cycle) {
   if (cycle > 1) return axis._size; // else the two axes would go on changing one another
   plot.ctx.font = axis.font[0];
   const widths = (values ?? []).map((value) => plot.ctx.measureText(String(value)).width / devicePixelRatio);
-  return Math.ceil(axis.ticks.size + axis.gap + Math.max(24, ...widths));
+  return Math.ceil(axis.ticks.size + axis.gap + Math.max(24, ...widths) + 4);
 }
 
 /** @param {((value: number) => string)=} format */

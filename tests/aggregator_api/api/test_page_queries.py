@@ -295,6 +295,6 @@ def test_a_running_federation_without_a_device_online_needs_attention(seeded: Be
         session.execute(update(DeviceRow).values(state="offline"))
     ((level, message),) = words()
     assert level == "warning"
-    assert message.startswith("All 14 devices are offline.")
+    assert message.startswith("All 14 devices are offline;")
     seeded.runtime.federations.pause(WALKS)
     assert words() == []
