@@ -382,3 +382,18 @@ def test_the_axis_of_bytes_has_room_for_its_numbers(address: str, operator: Page
     )
     assert room[0] >= room[1], room
     assert all(re.fullmatch(r"877(\.\d+)? kB", text) for text in room[2]), room
+
+
+def test_a_form_that_is_refused_says_why_where_the_eye_is(address: str, operator: Page, faults: list[str]) -> None:
+    """On a phone too, where the form's own button is several screens further down."""
+    operator.set_viewport_size({"width": 390, "height": 844})
+    operator.goto(f"{address}/new-federation?preset=first")
+    operator.get_by_label("Name", exact=True).fill("walk-2")
+    operator.locator("textarea[name=further]").fill("[rounds]\nminimum_client = 3")
+    operator.get_by_role("button", name="Create the federation").click()
+    alert = operator.get_by_role("alert")
+    faults.clear()  # the browser notes the refusal
+    assert "minimum_client: there is no such key; did you mean 'minimum_clients'?" in alert.inner_text()
+    box = alert.bounding_box()
+    assert box is not None
+    assert 0 <= box["y"] < 844
