@@ -334,7 +334,7 @@ def load(config: Path | None = None, **overrides: Any) -> Settings:
         }
         return Settings(**given)
     except ValidationError as error:
-        raise ConfigError(f"setting {first_problem(error, input_shown=True)}") from error
+        raise ConfigError(f"setting {first_problem(error, input_shown=True, model=Settings)}") from error
 
 
 def _secret(given: str | None, file: Path | None) -> str | None:

@@ -55,7 +55,7 @@ def from_description(
         made: Described = _adapter(entry).validate_python(fields)
         return made
     except ValidationError as error:
-        raise SettingsError(f"{name}: {first_problem(error, input_shown=True)}") from error
+        raise SettingsError(f"{name}: {first_problem(error, input_shown=True, model=entry)}") from error
 
 
 @cache

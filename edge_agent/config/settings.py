@@ -139,7 +139,7 @@ def load(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
     try:
         config = Config.model_validate(_without_empty(tree))
     except ValidationError as error:
-        raise ConfigError(f"{path}: {first_problem(error, input_shown=True)}") from error
+        raise ConfigError(f"{path}: {first_problem(error, input_shown=True, model=Config)}") from error
     return _anchored(config, path.resolve().parent)
 
 

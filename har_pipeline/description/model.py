@@ -382,7 +382,7 @@ def description_of(options: Mapping[str, Any]) -> Description:
     try:
         return Description.model_validate(options)
     except ValidationError as error:
-        raise SettingsError(f"description: {first_problem(error, input_shown=True)}") from error
+        raise SettingsError(f"description: {first_problem(error, input_shown=True, model=Description)}") from error
 
 
 def read_description(path: Path | str) -> Description:
@@ -404,4 +404,4 @@ def read_description(path: Path | str) -> Description:
     try:
         return Description.model_validate(options)
     except ValidationError as error:
-        raise SettingsError(f"{path}: {first_problem(error, input_shown=True)}") from error
+        raise SettingsError(f"{path}: {first_problem(error, input_shown=True, model=Description)}") from error

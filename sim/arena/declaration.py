@@ -181,4 +181,4 @@ def read_declaration(path: Path) -> Declaration:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} is not TOML: {error}") from error
     except ValidationError as error:
-        raise SettingsError(f"{path}: {first_problem(error, input_shown=True)}") from error
+        raise SettingsError(f"{path}: {first_problem(error, input_shown=True, model=Declaration)}") from error

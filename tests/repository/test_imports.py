@@ -21,6 +21,7 @@ EVERYWHERE = (
     "gaitway.interrupts",
     "gaitway.images",
     "gaitway.label_text",
+    "gaitway.own_packages",
     "gaitway.plugins",
     "gaitway.progress",
     "gaitway.python310",
