@@ -71,11 +71,11 @@ def _alike(words: Sequence[str], others: Sequence[str]) -> bool:
 
 
 def first_problem(error: Invalid, *, input_shown: bool = False) -> str:
-    """Say which field is wrong and why; `input_shown` adds what came, where that can be no secret."""
+    """Say which field is wrong and why; `input_shown` adds what came, unless it is a `SecretStr`."""
     first = error.errors(include_url=False, include_context=False)[0]
     where = ".".join(map(str, first["loc"]))[:100]
     words = first["msg"].removeprefix("Value error, ")
-    # a whole section is not repeated: it is long, and other keys of it may be secret
-    shown = input_shown and first["type"] != "missing" and isinstance(first["input"], _PLAIN)
+    # a whole section is not repeated: it is long, and other keys of it may be secret, as may be what a misspelt one has
+    shown = input_shown and first["type"] not in ("missing", "extra_forbidden") and isinstance(first["input"], _PLAIN)
     came = f" (came: {repr(first['input'])[:MAX_SHOWN_INPUT]})" if shown else ""
     return f"{where}: {words}{came}" if where else f"{words}{came}"

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from aggregator_api.db.event_kinds import meanings
-from aggregator_api.fields import WHOLE, Override, Tags
-from federation.plan import Plan, Strict
+from aggregator_api.fields import Override, Tags
+from federation.plan import Plan, Strict, Words
 
 Item = TypeVar("Item")
 AdoptionAnswer = Literal["adopted", "kept", "refused", "failed", "undecided"]
@@ -300,7 +300,7 @@ class DeviceTags(Strict):
 class AliasTarget(Override):
     """Where an alias should point."""
 
-    version: Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE]
+    version: Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
 class Alias(View):
@@ -351,6 +351,6 @@ class Problem(BaseModel):
     type: str = "about:blank"
     title: str
     status: int
-    detail: str
-    instance: str | None = Field(default=None, description="path of the request")
+    detail: Words
+    instance: Words | None = Field(default=None, description="path of the request")
     errors: list[dict[str, Any]] | None = Field(default=None, description="each wrong field, where there are several")
