@@ -65,11 +65,11 @@ def _is_ours(schema: dict[str, Any]) -> bool:
 def _whole(given: Any) -> Any:
     """Let a number through that JSON Schema calls an integer, such as 3.0."""
     if isinstance(given, bool | str | bytes):
-        raise ValueError("expected an integer")
+        raise ValueError("Input should be a valid integer")
     return given
 
 
 def _number(given: Any) -> Any:
     if isinstance(given, bool):
-        raise ValueError("expected a number, not true or false")
+        raise ValueError("Input should be a valid number")
     return given

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sqlalchemy import JSON, Boolean, Column, LargeBinary, Table, literal_column, select
+from sqlalchemy import JSON, Boolean, Column, ColumnElement, LargeBinary, Table, literal_column, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -49,7 +49,7 @@ def _table(session: Session, table: Table) -> Iterator[FsckResult]:
 
 def _rows(session: Session, table: Table) -> Iterator[Any]:
     """Yield each row as it is stored; of one that the database cannot give, what is wrong."""
-    raw = [literal_column(f'"{column.name}"') for column in table.columns]
+    raw: list[ColumnElement[Any]] = [literal_column(f'"{column.name}"') for column in table.columns]
     try:
         yield from session.execute(select(*raw).select_from(table).execution_options(yield_per=ROWS_AT_ONCE))
         return

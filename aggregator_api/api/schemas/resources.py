@@ -243,6 +243,10 @@ class Device(View):
         description="since when no round invites it (rounds.max_refused_updates); null: it is not suspended. "
         "POST …/reinstate lets it back"
     )
+    missed_rounds: int = Field(description="rounds in a row that invited it and did not hear of it by their deadline")
+    left_out_until: float | None = Field(
+        description="no round draws it before, since it has missed several; null: rounds may draw it"
+    )
     suspension_reason: str = Field(description="why it is suspended")
 
 

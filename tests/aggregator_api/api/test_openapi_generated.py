@@ -33,9 +33,7 @@ CONFIG = {
             # a plan may contradict itself in ways that a schema cannot say: waves of rollouts must grow, among others
             "include-name": name,
             "checks": {
-                "positive_data_acceptance": {
-                    "expected-statuses": ["200", "201", "204", "403", "404", "409", "422"]
-                }
+                "positive_data_acceptance": {"expected-statuses": ["200", "201", "204", "403", "404", "409", "422"]}
             },
         }
         for name in (
