@@ -1,7 +1,7 @@
 """Devices that are left out of rounds for a while, because they were invited and did not answer by the deadline.
 
 After MAX_MISSED rounds in a row (or `rounds.max_failed_rounds`, if that is less) no round draws a device for
-FIRST_REST_S, after each further one for twice as long, up to LONGEST_REST_S. Then it is drawn again by itself, and an
+FIRST_REST_S, after each further one for twice as long, up to MAX_REST_S. Then it is drawn again by itself, and an
 update that counts begins the count anew. Nothing else of it changes: it keeps its keys, its model and its releases.
 """
 
@@ -16,7 +16,7 @@ from federation.plan import RoundSettings
 from federation.rounds.server_round import ClientStatus
 
 MAX_MISSED = 3
-FIRST_REST_S, LONGEST_REST_S = 120.0, 3600.0
+FIRST_REST_S, MAX_REST_S = 120.0, 3600.0
 
 
 def judge_deadline(
@@ -33,7 +33,7 @@ def judge_deadline(
         device.missed_rounds += 1
         if device.missed_rounds < allowed:
             continue
-        rest_s = min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** min(device.missed_rounds - allowed, 16))
+        rest_s = min(MAX_REST_S, FIRST_REST_S * 2.0 ** min(device.missed_rounds - allowed, 16))
         device.left_out_until, any_left_out = now + rest_s, True
         detail = f"{device.missed_rounds} rounds in a row have not heard of it; it is drawn again in {rest_s:.0f} s"
         repositories.journal(

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import JSON, Boolean, Column, ColumnElement, LargeBinary, Table, literal_column, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -14,6 +15,7 @@ from aggregator_api.db.models.base import Base
 from aggregator_api.storage.fsck_result import FROM_BACKUP, FsckResult, Severity, guarded
 from federation.plan import Plan
 from federation.secure_sums.summation import layout_from_json
+from gaitway.errors import first_problem
 
 ROWS_AT_ONCE = 1000
 MAX_NAMED = 5
@@ -91,7 +93,9 @@ def _of_json(parse: Callable[[Any], Any] | None, value: Any) -> str:
         found = json.loads(value) if isinstance(value, str | bytes) else value
         if parse is not None:
             parse(found)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:  # pydantic's is a ValueError
+    except ValidationError as error:
+        return f"cannot be read: {first_problem(error)[:200]}"
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         return f"cannot be read: {' '.join(str(error).split())[:200]}"
     return ""
 

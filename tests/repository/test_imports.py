@@ -382,6 +382,7 @@ ALSO_OURS = {
         "aggregator_api.devices.contributions": "and what it withdrew is taken out again",
         "aggregator_api.retention.rows": "and deleted likewise",
     },
+    "aggregator_api.storage.fsck": {"aggregator_api.auth.server_identity": "whether the server's key can be read"},
     "aggregator_api.storage.backup": {"aggregator_api.auth.api_keys": "the operator's key is a part of it"},
     "aggregator_api.federations.exports": {"har_pipeline": "the input of an exported model, where one is made"},
     "aggregator_api.web.phone": {"phone": "the files that it serves"},

@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from aggregator_api.api.device_status import activity, waiting_for
 from aggregator_api.db.models import DeviceRow, FederationRow
-from aggregator_api.devices.silence import FIRST_REST_S, LONGEST_REST_S, MAX_MISSED
+from aggregator_api.devices.silence import FIRST_REST_S, MAX_REST_S, MAX_MISSED
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.rounds.test_suspensions import device, events, phases, strict
 
@@ -95,7 +95,7 @@ def test_a_quorum_of_everybody_waits_and_is_not_paused(tmp_path: Path) -> None:
         assert (federation(bench).status, bench.now().state) == ("running", "waiting")
         assert "1 is left out for a while" in words(bench)[0]
         rest_is_over(bench)
-        rest_s = min(LONGEST_REST_S, 2 * rest_s)
+        rest_s = min(MAX_REST_S, 2 * rest_s)
     assert set(phases(bench)[:number]) == {"failed"}
     ends(bench, number + 1, ALL)
     assert phases(bench)[number] == "published"
