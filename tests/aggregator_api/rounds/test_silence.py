@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from aggregator_api.api.device_status import activity, waiting_for
 from aggregator_api.db.models import DeviceRow, FederationRow
-from aggregator_api.devices.silence import FIRST_REST_S, MAX_REST_S, MAX_MISSED
+from aggregator_api.devices.silence import FIRST_REST_S, MAX_MISSED, MAX_REST_S
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.rounds.test_suspensions import device, events, phases, strict
 
