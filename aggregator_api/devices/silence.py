@@ -1,8 +1,8 @@
 """Devices that are left out of rounds for a while, because they were invited and did not answer by the deadline.
 
-After MAX_MISSED rounds in a row (or `rounds.max_failed_rounds`, if that is less) no round draws a device for
-FIRST_REST_S, after each further one for twice as long, up to MAX_REST_S. Then it is drawn again by itself, and an
-update that counts begins the count anew. Nothing else of it changes: it keeps its keys, its model and its releases.
+After MAX_MISSED rounds in a row no round draws a device for FIRST_REST_S, after each further one for twice as long, up
+to MAX_REST_S. Then it is drawn again by itself, and an update that counts begins the count anew. Nothing else of it
+changes: it keeps its keys, its model and its releases.
 """
 
 from __future__ import annotations
@@ -12,28 +12,25 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.db import repositories
 from aggregator_api.db.models import DeviceRow, FederationRow, ParticipationRow, RoundRow
-from federation.plan import RoundSettings
 from federation.rounds.server_round import ClientStatus
 
 MAX_MISSED = 3
 FIRST_REST_S, MAX_REST_S = 120.0, 3600.0
 
 
-def judge_deadline(
-    session: Session, federation: FederationRow, row: RoundRow, settings: RoundSettings, now: float
-) -> bool:
+def judge_deadline(session: Session, federation: FederationRow, row: RoundRow, now: float) -> bool:
     """Count a round whose deadline has passed against those who are still awaited; return whether one is left out."""
     awaited = select(ParticipationRow.device_id).where(
         ParticipationRow.round_id == row.id,
         ParticipationRow.invited.is_(True),
         ParticipationRow.outcome == ClientStatus.WAITING,
     )
-    allowed, any_left_out = min(MAX_MISSED, settings.max_failed_rounds), False
+    any_left_out = False
     for device in session.scalars(select(DeviceRow).where(DeviceRow.id.in_(awaited)).order_by(DeviceRow.name)):
         device.missed_rounds += 1
-        if device.missed_rounds < allowed:
+        if device.missed_rounds < MAX_MISSED:
             continue
-        rest_s = min(MAX_REST_S, FIRST_REST_S * 2.0 ** min(device.missed_rounds - allowed, 16))
+        rest_s = min(MAX_REST_S, FIRST_REST_S * 2.0 ** min(device.missed_rounds - MAX_MISSED, 16))
         device.left_out_until, any_left_out = now + rest_s, True
         detail = f"{device.missed_rounds} rounds in a row have not heard of it; it is drawn again in {rest_s:.0f} s"
         repositories.journal(

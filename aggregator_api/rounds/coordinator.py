@@ -230,8 +230,7 @@ class Coordinator:
     ) -> bool:
         """Leave out devices that have let deadlines pass: the next round may have its quorum without them."""
         is_over = isinstance(event, DeadlinePassed) and bool({Action.AGGREGATE, Action.FAIL} & set(result.actions))
-        settings = self.contract(federation).plan.rounds
-        return is_over and silence.judge_deadline(session, federation, row, settings, self._clock())
+        return is_over and silence.judge_deadline(session, federation, row, self._clock())
 
     def _about_a_device(self, session: Session, federation: FederationRow, row: RoundRow, event: Arrival) -> Step:
         current, device = repositories.read_round(row), repositories.find_device(session, federation, event.client_id)

@@ -10,7 +10,8 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.add_column("devices", sa.Column("missed_rounds", sa.BigInteger(), server_default="0", nullable=False))
+    whole = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+    op.add_column("devices", sa.Column("missed_rounds", whole, server_default="0", nullable=False))
     op.add_column("devices", sa.Column("left_out_until", sa.Double(), nullable=True))
 
 
