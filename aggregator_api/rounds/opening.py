@@ -47,8 +47,14 @@ def due(session: Session, federation: FederationRow, plan: Plan, now: float) -> 
         return True
     if plan.rounds.interval_s and _rests(session, federation, plan.rounds.interval_s, now):
         return False
-    chosen = {"signing": plan.secure.is_on, "resting": resting_rounds(plan.rounds)}
-    online = partial(repositories.count_online, session, federation, plan.rounds.cohort_tags, **chosen)
+    online = partial(
+        repositories.count_online,
+        session,
+        federation,
+        plan.rounds.cohort_tags,
+        signing=plan.secure.is_on,
+        resting=resting_rounds(plan.rounds),
+    )
     # for one that is left out the others do not wait, as long as they are a quorum
     return online() >= needed_devices(plan) and online(at=now) >= quorum(plan)
 
