@@ -75,7 +75,7 @@ def _alike(words: Sequence[str], others: Sequence[str]) -> bool:
 
 
 def first_problem(error: Invalid, *, input_shown: bool = False, model: object = None) -> str:
-    """Say which field is wrong and why; `input_shown` adds what came, where that can be no secret.
+    """Say which field is wrong and why; `input_shown` adds what came, unless it is a `SecretStr`.
 
     `model` is what was validated, where a person wrote it: then the words are plain, and an unknown key is answered
     with the nearest known one.
@@ -85,7 +85,7 @@ def first_problem(error: Invalid, *, input_shown: bool = False, model: object = 
     words = first["msg"].removeprefix("Value error, ")
     if model is not None:
         words = _plain_words(first, words, model)
-    # a whole section is not repeated: it is long, and other keys of it may be secret
+    # a whole section is not repeated: it is long, and other keys of it may be secret, as may be what a misspelt one has
     shown = input_shown and first["type"] not in ("missing", "extra_forbidden") and isinstance(first["input"], _PLAIN)
     came = f" (came: {repr(first['input'])[:MAX_SHOWN_INPUT]})" if shown else ""
     return f"{where}: {words}{came}" if where else f"{words}{came}"
