@@ -44,8 +44,8 @@ def check(settings: Settings, *, repair: bool = False) -> Iterator[FsckResult]:
     Raises:
         ConfigError: if there is no database.
     """
-    path = Path(settings.database.removeprefix("sqlite:///"))
-    if not settings.database.startswith("postgresql") and not path.is_file():
+    path = settings.database_file
+    if path is not None and not path.is_file():
         raise ConfigError(f"there is no database {path}; is this the server's data_dir?")
     database = Database(settings.database)
     try:
