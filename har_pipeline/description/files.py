@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple, Protocol
 
-from har_pipeline.description.keys import anchored
+from har_pipeline.description.keys import anchored, role_of_group
 from har_pipeline.description.model import Description
 from har_pipeline.errors import SettingsError, SourceError
 from har_pipeline.readers.archive import Layout, Source, printable, unpacking, walk
@@ -26,8 +26,11 @@ pattern, names = json.load(sys.stdin)
 pattern, found = re.compile(pattern), []
 for name in names:
     match = pattern.fullmatch(name)
-    low, high = match.span("sensor") if match and "sensor" in pattern.groupindex else (0, 0)
-    found.append(match and [match.groupdict(), name[:low] + name[high:]])
+    own = [group for group in pattern.groupindex if group.startswith("sensor") and match and match[group] is not None]
+    rest = name
+    for low, high in sorted((match.span(group) for group in own), reverse=True):
+        rest = rest[:low] + rest[high:]
+    found.append(match and [match.groupdict(), rest])
 json.dump(found, sys.stdout)
 """
 
@@ -135,8 +138,16 @@ def match_names(description: Description, names: Sequence[str]) -> list[Matched 
         ) from error
     except (OSError, subprocess.CalledProcessError) as error:
         raise SettingsError(f"files: {description.files!r} cannot be matched: {error}") from error
-    found = (Matched(*each) if each is not None else None for each in json.loads(done.stdout))
+    found = (Matched(_joined(each[0]), each[1]) if each is not None else None for each in json.loads(done.stdout))
     return [each if name else None for each, name in zip(found, short, strict=True)]
+
+
+def _joined(captured: Mapping[str, str | None]) -> dict[str, str]:
+    """Put together what the groups of one role have captured, in the order of their numbers: `anna_wrist`."""
+    words: dict[str, list[str]] = {}
+    for name, word in sorted(captured.items(), key=lambda item: (len(item[0]), item[0])):
+        words.setdefault(role_of_group(name), []).extend([word] if word else [])
+    return {role: "_".join(each) for role, each in words.items()}
 
 
 def _everything(_archive: str) -> bool:

@@ -18,6 +18,7 @@ from har_pipeline.units import ACC_UNITS, GYRO_UNITS, TIME_UNITS
 DATE = "date"
 GROUPS = ("client", "session", "activity", "sensor")
 """What a column, a named group of `files` or a fixed word can say of a row."""
+_NUMBERED = re.compile(r"_\d+$")
 SEPARATORS = {"tab": "\t", "whitespace": "whitespace"}
 MAX_NUMBER = 1e12
 """No factor, offset or time unit is larger."""
@@ -91,9 +92,14 @@ def _files(given: object) -> str:
     except (re.error, RecursionError, OverflowError, Warning) as error:
         raise ValueError(f"no regular expression: {error}") from error
     for name in groups:
-        if name not in GROUPS:
+        if role_of_group(name) not in GROUPS:
             raise ValueError(f"unknown named group {name!r}; {did_you_mean(name, GROUPS)}")
     return given
+
+
+def role_of_group(name: str) -> str:
+    """Return what a named group of `files` says: `client_2` is a second place of `client`."""
+    return _NUMBERED.sub("", name)
 
 
 def anchored(files: str) -> re.Pattern[str]:
@@ -104,6 +110,15 @@ def anchored(files: str) -> re.Pattern[str]:
 def column_alone(given: object) -> object:
     """Read a bare name or number as a section with that column."""
     return given if isinstance(given, Mapping | BaseModel) else {"column": given}
+
+
+def words_by_column(given: object) -> object:
+    """Read one word of a column as a list of words."""
+    if not isinstance(given, Mapping) or not 0 < len(given) <= 10:
+        raise ValueError(
+            'expected columns and their words, as in { device = "phone" } or { device = ["left", "right"] }'
+        )
+    return {str(column): each if isinstance(each, list | tuple) else [each] for column, each in given.items()}
 
 
 def names_alone(given: object) -> object:

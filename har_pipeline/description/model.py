@@ -37,6 +37,8 @@ from har_pipeline.description.keys import (
     Words,
     column_alone,
     names_alone,
+    role_of_group,
+    words_by_column,
 )
 from har_pipeline.errors import SettingsError
 from har_pipeline.gravity import AccelerationConvention, check_convention, specific_force
@@ -51,8 +53,11 @@ EXAMPLES = {
     "acc": 'acc = { columns = ["ax", "ay", "az"], unit = "g" }',
     "columns": 'columns = ["ax", "ay", "az"]',
     "column": 'column = "timestamp"',
+    "time": 'time = { column = "timestamp", unit = "ms" }',
 }
 """How the keys that must be there are written."""
+JOINED = ("client", "session")
+"""What a group and a column may say together: the wrist of anna is `anna_wrist`."""
 
 
 def same_word(word: str) -> str:
@@ -197,6 +202,7 @@ class SensorColumns(DescriptionPart):
     offset: Axes = (0.0, 0.0, 0.0)
     matrix: Matrix | None = None
     sensor: Word | None = None
+    time: Column | None = None
 
     @model_validator(mode="after")
     def _usable(self) -> SensorColumns:
@@ -275,6 +281,7 @@ class Description(DescriptionPart):
     comment: str = Field(default="", max_length=10)
     decimal: Literal[".", ","] = "."
     skip_lines: int = Field(default=0, ge=0, le=10_000, strict=True)
+    only: Annotated[dict[str, Words], BeforeValidator(words_by_column)] = Field(default_factory=dict)
     labels: Annotated[Labels, BeforeValidator(names_alone)] = Labels()
     client: Said | None = None
     session: Said | None = None
@@ -309,8 +316,12 @@ class Description(DescriptionPart):
         if self.separator == self.decimal:
             raise ValueError("separator: it is the decimal mark as well; set decimal or separator otherwise")
         for name in self.groups:
-            if getattr(self, name) is not None:
+            source = getattr(self, name)
+            if source is not None and (name not in JOINED or source.column is None):
                 raise ValueError(f"{name}: it is a named group of files already; leave one of the two out")
+        timed = next((name for name, each in self.sensors.items() if each.time is not None), None)
+        if timed is not None and self.time is None:
+            raise ValueError(f"{timed}.time: nothing says its unit; set time, as in {EXAMPLES['time']}")
         if self.labels.names and self.activity is None and "activity" not in self.groups:
             raise ValueError(
                 "activity: there are labels, but not where they stand: name a column, a fixed word, or a group "
@@ -324,8 +335,8 @@ class Description(DescriptionPart):
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The named groups of `files`."""
-        return tuple(re.compile(self.files).groupindex)
+        """What the named groups of `files` say."""
+        return tuple(dict.fromkeys(map(role_of_group, re.compile(self.files).groupindex)))
 
     @property
     def sensors(self) -> dict[Literal["acc", "gyro"], SensorColumns]:
@@ -352,15 +363,25 @@ class Description(DescriptionPart):
     def columns_of_words(self) -> tuple[str | int, ...]:
         """The columns of words: as numbers, subject 01 would be 1."""
         sources: list[WordSource | None] = [getattr(self, name) for name in GROUPS]
-        return tuple(each.column for each in sources if each is not None and each.column is not None)
+        found = (each.column for each in sources if each is not None and each.column is not None)
+        return (*found, *map(self.named_column, self.only))
+
+    def named_column(self, name: str) -> str | int:
+        """Return the column that a key of TOML names: its number, where there is no header."""
+        return int(name) if not self.header and name.isdecimal() and int(name) else name
+
+    def time_of(self, sensor: Literal["acc", "gyro"]) -> str | int | None:
+        """Return the column of a sensor's times."""
+        return self.sensors[sensor].time or (None if self.time is None else self.time.column)
 
     def all_columns(self) -> Iterator[str | int]:
         """Yield every column that is read."""
         for source in (self.time, *(getattr(self, name) for name in GROUPS)):
             if source is not None and source.column is not None:
                 yield source.column
+        yield from map(self.named_column, self.only)
         for sensor in self.sensors.values():
-            yield from (*sensor.columns, *(sensor.add or ()))
+            yield from (*sensor.columns, *(sensor.add or ()), *([] if sensor.time is None else [sensor.time]))
         if self.number is not None:
             yield self.number.column
 

@@ -99,7 +99,7 @@ def file_parts(
     why = ""
     usable: set[Part] = set()
     stem = PurePosixPath(file.name).name.partition(".")[0]
-    for block in read_blocks(file, description):
+    for block in _blocks(description, file):
         client = _carried(_words(description, "client", block, file, stem))
         session = _carried(_words(description, "session", block, file, file.matched.visit))
         activity = _labelled(description, _words(description, "activity", block, file, ""), block, report)
@@ -133,6 +133,17 @@ def file_parts(
     if empty:
         columns = _columns(description, empty[0])
         raise SourceError(f"{file.name}: no row has a number in each of the columns {list(columns)} of {empty[0]}")
+
+
+def _blocks(description: Description, file: DescribedFile) -> Iterator[RowBlock]:
+    """Yield the rows of a file that the description wants."""
+    for block in read_blocks(file, description):
+        wanted = np.ones(len(block), dtype=bool)
+        for column, kept in description.only.items():
+            words = block.words(description.named_column(column))
+            wanted &= np.isin(words.names, kept)[words.codes]
+        if wanted.any():
+            yield block if wanted.all() else block.only(np.flatnonzero(wanted))
 
 
 def _refuse_too_long(rows: int, file: DescribedFile) -> None:
@@ -245,7 +256,7 @@ def _samples(
     found: dict[Part, _Samples] = {}
     for part, rows in _rows_by_part(description, block, file).items():
         if len(rows):
-            times_s = _times(description, block, rows, counted[part])
+            times_s = _times(description, part, block, rows, counted[part])
             counted[part] += len(rows)
             values, number = _values(description, part, block, rows), _numbers(description, block, rows)
             found[part] = _Samples(rows, times_s, values, number)
@@ -268,16 +279,16 @@ def _rows_by_part(description: Description, block: RowBlock, file: DescribedFile
     return {part: np.flatnonzero(by_row == part) for part in PARTS if part in parts}
 
 
-def _times(description: Description, block: RowBlock, rows: np.ndarray, before: int) -> np.ndarray:
+def _times(description: Description, part: Part, block: RowBlock, rows: np.ndarray, before: int) -> np.ndarray:
     """Return the times (n,) in seconds of some rows; where rows have none, `before` samples came before."""
-    time = description.time
-    if time is None:
+    time, column = description.time, description.time_of(_sensor(part))
+    if time is None or column is None:
         times: np.ndarray = (before + np.arange(len(rows))) / (description.rate_hz or 1.0)
         return times
     if time.unit == DATE:
-        dates: np.ndarray = block.dates(time.column, time.format)[rows]
+        dates: np.ndarray = block.dates(column, time.format)[rows]
         return dates
-    times = block.numbers((time.column,), rows)[:, 0] * time.seconds
+    times = block.numbers((column,), rows)[:, 0] * time.seconds
     late = np.abs(times) >= MAX_TIME_S
     if late.any():
         at = int(np.argmax(late))
@@ -325,12 +336,14 @@ def _words(
     description: Description, name: str, block: RowBlock, file: DescribedFile, default: str
 ) -> Categorical | str:
     """Return the client, session, activity or sensor of a block: one for all rows, or a column's."""
-    if name in description.groups:
-        return file.matched.captured.get(name) or default
+    captured = file.matched.captured.get(name, "")
     source = getattr(description, name)
     if source is None:
-        return default
-    return source.fixed if source.column is None else block.words(source.column)
+        return captured or default
+    words = source.fixed if source.column is None else block.words(source.column)
+    if not captured or isinstance(words, str):
+        return words
+    return Categorical(np.array([f"{captured}_{word}" if word else "" for word in words.names]), words.codes)
 
 
 def _carried(words: Categorical | str) -> Categorical | str:
