@@ -175,6 +175,8 @@ def simulate(
     """Read the data, run the rounds under a progress bar, write the report, and return the summary."""
     from federation.tasks import task_from_json
     from sim.reports.report import write_report
+    from sim.reports.run_tables import new_clients_table
+    from sim.reports.table import printed_table
     from sim.results.run_directory import RunDirectory
     from sim.results.tables import print_summary
     from sim.results.writing import writing
@@ -215,6 +217,8 @@ def simulate(
             draw_run(directory)
         path = write_report(directory, figures=figures)
     print_summary(directory, console)
+    if new := new_clients_table(directory):
+        console.print(printed_table(new._replace(title="New clients, who took no part; each on its own test set")))
     console.print(f"Report: [bold]{path}[/bold]")
     return summary
 
