@@ -16,6 +16,8 @@ from gaitway.errors import did_you_mean
 from har_pipeline.units import ACC_UNITS, GYRO_UNITS, TIME_UNITS
 
 DATE = "date"
+ROWS = "rows"
+"""The unit of ranges that count a file's samples, from 1."""
 GROUPS = ("client", "session", "activity", "sensor")
 """What a column, a named group of `files` or a fixed word can say of a row."""
 _NUMBERED = re.compile(r"_\d+$")
@@ -152,6 +154,10 @@ Matrix = Annotated[tuple[Row, Row, Row], BeforeValidator(_matrix)]
 Word = Annotated[str, BeforeValidator(_word)]
 TimeUnit = Annotated[
     str | float, BeforeValidator(lambda given: _unit(TIME_UNITS, given, 'date, or a number: the seconds of "1"'))
+]
+RangeUnit = Annotated[
+    str | float,
+    BeforeValidator(lambda given: ROWS if given == ROWS else _unit(TIME_UNITS, given, 'rows, or the seconds of "1"')),
 ]
 AccUnit = Annotated[str | float, BeforeValidator(lambda given: _unit(ACC_UNITS, given, 'or a number: the m/s² of "1"'))]
 GyroUnit = Annotated[
