@@ -37,6 +37,7 @@ NO_CODE = re.compile(
 MAX_SEGMENTS, MAX_SENSORS = 4000, 8
 DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%Y.%m.%d")
 CLOCKS = ("%H:%M:%S.%f", "%H:%M:%S,%f", "%H:%M:%S", "%I:%M:%S.%f %p", "%I:%M:%S %p")
+GENEACTIV = "%Y-%m-%d %H:%M:%S:%f"
 
 
 class Guess(NamedTuple):
@@ -100,9 +101,11 @@ def draft(root: Path | str, progress: Callable[[int, str], None] | None = None) 
     table = _Table(kind, gyro_kind)
     reading = sensors.read_jointly(table.of_sensors)
     if reading is None:
+        commas = kind.layout.separator == "," and kind.layout.skip_lines and not kind.layout.header
         raise SourceError(
             f"{kind.names[0]}: no three columns look like an accelerometer; its columns are "
             f"{list(kind.layout.header[:20]) or len(kind.layout.rows[0])}"
+            f"{'; if its numbers have decimal commas, save it with another separator' if commas else ''}"
         )
     words = _describe_words(table, reading, found)
     _describe_text(kind, found)
@@ -273,31 +276,56 @@ def _describe_time(table: _Table, reading: sensors.TableReading, found: Draft) -
         keys = {"column": table.name(time.column), "unit": time.unit}
         found.guesses["time"] = Guess(keys, "time" in reading.sure, time.why)
         return
-    for at, name in enumerate(table.header):
-        if is_time(name) and not any(np.isfinite(each.numbers[:, at]).any() for each in table.kind.stretches):
-            form = _date_format([row[at].strip() for row in table.kind.layout.rows[:20]])
+    for at in range(len(table.kind.layout.rows[0])):
+        if any(np.isfinite(each.numbers[:, at]).any() for each in table.kind.stretches):
+            continue
+        texts = [row[at].strip() for each in table.kind.stretches for row in (each.rows[0], each.rows[-1])]
+        form = _date_format(texts)
+        if is_time(table.header[at]) if table.header else form or _are_dates(texts, None):
             date = {"column": table.name(at), "unit": DATE, **({"format": form} if form else {})}
             why = "texts; is it the day that stands before the month?" if form else "texts; set format if not ISO 8601"
             found.guesses["time"] = Guess(date, False, why)
             return
+    first, rate_hz = _stated_rate(table.kind)
+    if rate_hz is not None:
+        found.guesses["skip_lines"] = Guess(first, False, "the first lines hold a time and a rate")
+        found.guesses["rate_hz"] = Guess(rate_hz, False, "the rate that stands above the rows")
+        return
     found.guesses["rate_hz"] = Guess(time.rate_hz, False, time.why)
 
 
+def _stated_rate(kind: FileKind) -> tuple[int, float | None]:
+    """Return how many lines stand before the rows, and the rate that these state, as Empatica's E4 writes both.
+
+    The first line holds the time since 1970 in each column, the second one the rate.
+    """
+    starts = {each.name: each.numbers[:2] for each in reversed(kind.stretches) if len(each.rows) > 2}
+    heads = np.array(list(starts.values()))
+    if kind.layout.header or not len(heads) or not (heads == heads[:, :, :1]).all():
+        return 0, None
+    times, rates = heads[:, 0, 0], heads[:, 1, 0]
+    since_1970 = (times > sensors.SINCE_2000) & (times < sensors.SINCE_2100)
+    stated = since_1970.all() and len({*rates}) == 1 and sensors.MIN_HZ <= rates[0] <= sensors.MAX_HZ
+    return (2, float(rates[0])) if stated else (0, None)
+
+
 def _date_format(texts: Sequence[str]) -> str | None:
-    """Return the form in which the first dates are written; None if they are ISO 8601, or of no known form."""
+    """Return the form in which dates are written; None if they are ISO 8601, or of no known form."""
+    forms = (*(f"{day} {clock}" for day in DAYS for clock in CLOCKS), GENEACTIV)
+    return next((form for form in forms if _are_dates(texts, form)), None)
 
-    def fits(form: str) -> bool:
-        try:
-            return all(datetime.strptime(text, form) for text in texts)
-        except ValueError:
-            return False
 
-    return next((form for day in DAYS for clock in CLOCKS if fits(form := f"{day} {clock}")), None)
+def _are_dates(texts: Sequence[str], form: str | None) -> bool:
+    """Whether all texts are dates of a form, or ISO 8601."""
+    try:
+        return all(datetime.strptime(text, form) if form else datetime.fromisoformat(text) for text in texts)
+    except ValueError:
+        return False
 
 
 def _describe_sensors(table: _Table, reading: sensors.TableReading, found: Draft) -> None:
     acc, gyro, columns = reading.acc, reading.gyro, table.of_sensors
-    found.guesses["acceleration"] = _convention(columns.name(acc.columns[0]), reading)
+    found.guesses["acceleration"] = _convention(table.header, reading)
     named = "by their names; " if columns.named.get(acc.columns, "xyz") != "xyz" else ""
     sure = "acc" in reading.sure and acc.has_gravity
     of = {sensor: {"sensor": code} for sensor, code in table.codes.items()}
@@ -315,16 +343,22 @@ def _describe_sensors(table: _Table, reading: sensors.TableReading, found: Draft
 
 
 def _own_time(table: _Table, reading: sensors.TableReading) -> dict[str, Any]:
-    """Return the column of the gyroscope's times, where its files call it otherwise."""
-    if not table.gyro or reading.time.column is None or table.header[reading.time.column] in table.gyro_header:
+    """Return the column of the gyroscope's times, where its files call it otherwise, or a column has its words."""
+    if reading.time.column is None or not table.header:
         return {}
-    own = next((at for at, name in enumerate(table.gyro_header) if is_time(name)), None)
-    return {} if own is None else {"time": table.name(own, "gyro")}
+    if table.gyro:
+        own = next((at for at, name in enumerate(table.gyro_header) if is_time(name)), None)
+        shared = table.header[reading.time.column] in table.gyro_header
+        return {} if own is None or shared else {"time": table.name(own, "gyro")}
+    shown = {*tokens(table.header[reading.gyro.columns[0]])} - {*tokens(table.header[reading.acc.columns[0]])}
+    alike = [at for at, name in enumerate(table.header) if is_time(name) and shown & {*tokens(name)}]
+    own = next((at for at in alike if at != reading.time.column and not table.of_sensors.apart), None)
+    return {} if own is None else {"time": table.name(own)}
 
 
-def _convention(name: str, reading: sensors.TableReading) -> Guess:
+def _convention(names: Sequence[str], reading: sensors.TableReading) -> Guess:
     """Guess which way accelerations point: names and whether there is gravity tell it, its sign no number does."""
-    if reading.acc.add and "user" in name.lower():  # CoreMotion's word
+    if any("useracceleration" in "".join(tokens(each)) for each in names):  # CoreMotion's word
         return Guess("gravity points down", True, "Apple's names of the columns")
     if not reading.acc.has_gravity:
         why = "|acceleration| keeps near no value, and is near 0 at rest"

@@ -234,7 +234,11 @@ def _of_place(level: WordLevel, role: str) -> float:
     marks = len(PART.split(level.words[0])) // 2
     if role == "client":
         return -0.1 * level.spans[0][0] - 0.5 * marks
-    return -1.0 if marks and any(map(re.compile(r"\d").search, level.distinct)) else 0.1 * (marks + 1)
+    if marks and any(map(re.compile(r"\d").search, level.distinct)):
+        return -1.0
+    pieces_of = [PART.split(word)[::2] for word in level.distinct]
+    idle = sum(len({word[at] for word in pieces_of}) == 1 for at in (0, -1)) if marks and len(pieces_of) > 1 else 0
+    return 0.1 * (marks + 1) - 0.3 * idle
 
 
 def _pair(activity: WordLevel | None, client: WordLevel | None) -> float:
@@ -272,7 +276,18 @@ def write_pattern(names: Sequence[str], chosen: dict[str, WordLevel], *, by_sens
         parts.append(_component(level, own, by_sensor=by_sensor))
     endings = {name[len(_stem(name)) :] for name in (PurePosixPath(name).name for name in names)}
     ending = re.escape(endings.pop()) if len(endings) == 1 else r"\.[^/]+"
-    return "/".join(parts) + ending
+    return _numbered("/".join(parts)) + ending
+
+
+def _numbered(pattern: str) -> str:
+    """Give the second place of a group its number: Python's expressions name a group once."""
+    counted: Counter[str] = Counter()
+
+    def named(group: re.Match[str]) -> str:
+        counted[group[1]] += 1
+        return f"(?P<{group[1]}_{counted[group[1]]}>" if counted[group[1]] > 1 else group[0]
+
+    return re.sub(r"\(\?P<(\w+)>", named, pattern)
 
 
 def _component(level: list[list[str]], own: dict[str, WordLevel], *, by_sensor: bool) -> str:
