@@ -123,15 +123,7 @@ def file_parts(
             _refuse_too_long(rows_read, file)
             shuffled += [_Rows(part, each, client, session, activities[part]) for part, each in samples.items()]
             continue
-        for low, high in pairwise(_edges(len(block), client, session)):
-            who = _at(client, low), _at(session, low)
-            for part, (rows, times_s, values, number, _) in samples.items():
-                first, last = np.searchsorted(rows, [low, high])
-                if first < last:
-                    here, line = slice(int(first), int(last)), int(block.lines[rows[first]])
-                    labels, known = _of_rows(activities[part], here), known_numbers(number[here])
-                    sensor, times = _sensor(part), times_s[here]
-                    yield part, Recording(*who, labels, sensor, times, values[here], file.name, line, known)
+        yield from _chunks(block, samples, client, session, activities)
     refuse_damaged(rows_damaged, rows_read, why)
     if shuffled:
         report(f"{file.name}: its rows are not in the order of their times; they are sorted")
@@ -140,6 +132,21 @@ def file_parts(
     if empty:
         columns = _columns(description, empty[0])
         raise SourceError(f"{file.name}: no row has a number in each of the columns {list(columns)} of {empty[0]}")
+
+
+def _chunks(
+    block: RowBlock, samples: Mapping[Part, _Samples], client: Words, session: Words, activities: Mapping[Part, Words]
+) -> Iterator[tuple[Part, Recording]]:
+    """Yield a block's recordings: stretches of one client and session, each part in turn."""
+    for low, high in pairwise(_edges(len(block), client, session)):
+        who = _at(client, low), _at(session, low)
+        for part, (rows, times_s, values, number, _) in samples.items():
+            first, last = np.searchsorted(rows, [low, high])
+            if first < last:
+                here, line = slice(int(first), int(last)), int(block.lines[rows[first]])
+                labels, known = _of_rows(activities[part], here), known_numbers(number[here])
+                sensor, times = _sensor(part), times_s[here]
+                yield part, Recording(*who, labels, sensor, times, values[here], block.name, line, known)
 
 
 def _blocks(description: Description, file: DescribedFile) -> Iterator[RowBlock]:
