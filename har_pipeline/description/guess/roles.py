@@ -237,7 +237,8 @@ def _of_place(level: WordLevel, role: str) -> float:
     if marks and any(map(re.compile(r"\d").search, level.distinct)):
         return -1.0
     pieces_of = [PART.split(word)[::2] for word in level.distinct]
-    idle = sum(len({word[at] for word in pieces_of}) == 1 for at in (0, -1)) if marks and len(pieces_of) > 1 else 0
+    edges = ({word[at] for word in pieces_of} for at in (0, -1) if marks and len(pieces_of) > 1)
+    idle = sum(len(edge) == 1 and not any(map(WORD_FORMS["manner"], edge)) for edge in edges)
     return 0.1 * (marks + 1) - 0.3 * idle
 
 
