@@ -261,7 +261,7 @@ class Runtime:
 
     def collect_garbage(self) -> None:
         """Remove blobs that nothing refers to any more, where this process alone keeps them."""
-        if not self.settings.blobs.startswith("file:"):
+        if not self.blobs.is_local:
             return
         if not self.clock.was_stable_for(self.settings.gc_grace_s):
             return  # by a clock that was set forwards, what was written just now is old

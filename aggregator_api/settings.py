@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, IPvAnyNetwork, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import EnvSettingsSource, NoDecode, SettingsConfigDict
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
 
 from aggregator_api.errors import ConfigError
 from aggregator_api.notification_settings import NotificationSettings
@@ -24,6 +26,31 @@ OWN_PATHS = frozenset(
 )
 """First parts of the server's own paths."""
 _ROOT_PATH = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]{1,64}){1,4}")
+
+
+DATABASE = "gaitway.sqlite3"
+"""The database's file in data_dir, and in a backup."""
+
+
+def parsed_url(url: str | URL) -> URL:
+    """Read a database's URL.
+
+    Raises:
+        ConfigError: for one that names no SQLite file and no PostgreSQL database.
+    """
+    expected = "expected postgresql+psycopg://USER@HOST/DATABASE or sqlite:////FOLDER/FILE"
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise ConfigError(f"database_url is not a URL; {expected}") from None  # it may hold a password: not shown
+    if parsed.get_backend_name() not in ("postgresql", "sqlite"):
+        raise ConfigError(f"database_url names {parsed.get_backend_name()!r}, which is not supported; {expected}")
+    return parsed
+
+
+def sqlite_url(path: Path) -> URL:
+    """Return the URL of a file, whatever characters its path holds: `?` and `%` mean something in a written URL."""
+    return URL.create("sqlite", database=str(path))
 
 
 def is_root_path(path: str) -> bool:
@@ -258,14 +285,25 @@ class Settings(NotificationSettings):
         return (self.ledger_dir or folder.with_name(f"{folder.name}-ledger")).resolve()
 
     @property
-    def database(self) -> str:
-        """URL of the database."""
-        return revealed(self.database_url) or f"sqlite:///{self.data_dir.resolve() / 'gaitway.sqlite3'}"
+    def database(self) -> URL:
+        """URL of the database; its path may hold any character.
+
+        Raises:
+            ConfigError: for a `database_url` that names no SQLite file and no PostgreSQL database.
+        """
+        written = revealed(self.database_url)
+        return parsed_url(written) if written else sqlite_url(self.data_dir.resolve() / DATABASE)
+
+    @property
+    def database_file(self) -> Path | None:
+        """The database's file; None on PostgreSQL."""
+        url = self.database
+        return Path(url.database or "") if url.get_backend_name() == "sqlite" else None
 
     @property
     def shares_work(self) -> bool:
         """Whether other server processes may use the same database."""
-        return self.lease_s > 0 and self.database.startswith("postgresql")
+        return self.lease_s > 0 and self.database_file is None
 
     @property
     def own_folders(self) -> tuple[Path, ...]:
@@ -273,8 +311,8 @@ class Settings(NotificationSettings):
         if self.shares_work:
             return ()
         folders = {self.data_dir.resolve()}
-        if self.database.startswith("sqlite:///"):
-            folders.add(Path(self.database.removeprefix("sqlite:///")).resolve().parent)
+        if self.database_file is not None:
+            folders.add(self.database_file.resolve().parent)
         return tuple(sorted(folders))
 
     @property
@@ -284,8 +322,8 @@ class Settings(NotificationSettings):
 
     @property
     def blobs(self) -> str:
-        """URL of the blob store."""
-        return revealed(self.blob_url) or (self.data_dir.resolve() / "blobs").as_uri()
+        """Where the blobs are: a folder's path, or a URL."""
+        return revealed(self.blob_url) or str(self.data_dir.resolve() / "blobs")
 
     @property
     def device_broker(self) -> tuple[str, int, bool] | None:

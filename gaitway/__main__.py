@@ -47,6 +47,7 @@ Programs (each has --help, and so has each of its commands), and the systems on 
 Also:
   --version  Print the version.
   plugins    {plugins}
+  cache      {cache}
   completion {completion}
   --help     Show this.
 
@@ -63,6 +64,7 @@ Each program also starts as a Python module: `gaitway server …` is `python -m 
 
 OTHERS = {
     "plugins": "List what installed packages add: methods, models, readers …",
+    "cache": "Show, or empty, the folder where prepared windows are kept.",
     "completion": "Print what makes bash, zsh or fish complete all of this.",
 }
 
@@ -80,6 +82,10 @@ def main(words: Sequence[str] | None = None) -> None:
         from gaitway.plugin_list import main as list_plugins  # some milliseconds, which only it needs
 
         raise SystemExit(list_plugins(rest))
+    elif first == "cache":
+        from gaitway.window_cache import main as show_cache
+
+        raise SystemExit(show_cache(rest))
     elif first == "completion":
         from gaitway.completion import main as print_completion
 

@@ -19,7 +19,7 @@ from gaitway.exit_codes import ExitCode
 from gaitway.extras import install_command
 from gaitway.progress import ProgressDisplay
 from gaitway.terminal import Console
-from har_pipeline import cache
+from gaitway.window_cache import default_cache_dir
 from har_pipeline.apps.cli import show_exports, show_found
 from har_pipeline.apps.reader import AppReader, AppSource
 from har_pipeline.combination import COMBINATIONS, Combination, combination_of
@@ -178,7 +178,7 @@ def prepare_command(
                 dataset,
                 root,
                 settings,
-                cache_dir=cache_dir or cache.default_cache_dir(),
+                cache_dir=cache_dir or default_cache_dir(),
                 progress=report,
                 clients=client,
                 options=chosen,

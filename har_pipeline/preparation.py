@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,8 @@ from har_pipeline.settings import PipelineSettings
 from har_pipeline.signals.checks import SignalChecks
 from har_pipeline.streaming.stream import StreamPipeline, Window
 from har_pipeline.streaming.windows import ClientWindows, WindowedDataset
+
+log = logging.getLogger(__name__)
 
 Progress = Callable[[int, str], None]
 """Called with the number of recordings done and the client of the latest."""
@@ -121,8 +124,9 @@ def prepare(
     """Read, filter, resample and cut a data set into windows.
 
     root is a folder or archive (None for `synthetic`); settings default to the data set's preset. With cache_dir the
-    result is kept there under a hash of inputs, settings, clients and options. A combination takes options by member,
-    {"spsw": {…}}, and keeps each member's preset but for what `settings` changes of the defaults. Raises PipelineError.
+    result is kept there under a hash of inputs, settings, clients and options; where that fails, the log says so.
+    A combination takes options by member, {"spsw": {…}}, and keeps each member's preset but for what `settings` changes
+    of the defaults. Raises PipelineError.
     """
     settings = settings or dataset_settings(dataset)
     wanted = None if clients is None else sorted(set(clients))
@@ -147,7 +151,11 @@ def prepare(
     kept = cache.load(path)
     if kept is None:
         kept = _build(reader, source, settings, wanted, chosen_options, progress)
-        cache.save(path, kept)
+        try:
+            cache.save(path, kept)
+        except OSError as error:  # they are as good without
+            why = error.strerror or error
+            log.warning("prepared windows cannot be kept in %s: %s; name another folder by --cache", path.parent, why)
     return kept
 
 

@@ -49,10 +49,10 @@ def check(settings: Settings, *, repair: bool = False) -> Iterator[FsckResult]:
     Raises:
         ConfigError: if there is no database.
     """
-    database = Database(settings.database)
-    path = Path(database.engine.url.database or "")
-    if not database.shared and not path.is_file():
+    path = settings.database_file
+    if path is not None and not path.is_file():
         raise ConfigError(f"there is no database {path}; is this the server's data_dir?")
+    database = Database(settings.database)
     blobs = BlobStore(settings.blobs)
     try:
         findings = list(guarded("the database", _database(database)))

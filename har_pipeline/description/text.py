@@ -169,6 +169,10 @@ class RowBlock:
         seconds: np.ndarray = (read - pd.Timestamp(0, tz="UTC")).dt.total_seconds().to_numpy(dtype=np.float64)
         return seconds
 
+    def only(self, rows: np.ndarray) -> RowBlock:
+        """Return some of the rows, by their indices."""
+        return replace(self, frame=self.frame.iloc[rows], lines=self.lines[rows], damaged=self.damaged[rows])
+
     def words(self, column: str | int) -> Categorical:
         """Return a column's texts, without blanks around them."""
         texts = self.frame[self.index(column)].astype(str).astype("category").cat

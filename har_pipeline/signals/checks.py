@@ -48,6 +48,9 @@ ROTATION = 20.0
 """rad/s: one second in twenty turns faster on average only if it is in degrees."""
 TINY_ROTATION, WALKING = 0.1, 1.5
 """Who shakes by so many m/s² turns by more than that many rad/s."""
+COARSE_ROTATION = 0.01
+"""rad/s: whoever rounds to as much writes zeros at rest, over and over."""
+OF_ROUNDING = {"zeros", "frozen", "repeated_samples"}
 RATIO = 8.0
 PEAKS = {"acc": (2000.0, "m/s²"), "gyro": (200.0, "rad/s")}
 """Of single numbers, where the unit is right: 200 g and 11,000 degrees a second, which no sensor on a body measures."""
@@ -179,8 +182,12 @@ def _of_one(sensor: str, tally: Tally, declared_hz: float | None) -> Iterator[Ju
     if tally.all_zero:
         yield "note", "masked", f"the {SENSORS[sensor]} is zero throughout: it counts as masked"
         return
-    yield from _time(tally, declared_hz)
-    yield from _channels(tally)
+    rounded = sensor == "gyro" and tally.finest >= COARSE_ROTATION
+    if rounded:
+        yield "note", "rounded", f"its numbers are rounded to {plain(tally.finest)} rad/s: slower turns are 0"
+    for judgement in (*_time(tally, declared_hz), *_channels(tally)):
+        if not (rounded and judgement[1] in OF_ROUNDING):
+            yield judgement
     scale = list(_gravity(tally)) if sensor == "acc" else []
     yield from scale
     most, unit = PEAKS[sensor]

@@ -71,6 +71,8 @@ class Tally:
         self.steps, self.sizes, self.still = Histogram(), Histogram(), Histogram()
         self.shaking, self.rotations, self.directions = Histogram(), Histogram(), Histogram()
         self._backward = self._moved = self._repeated = self._frozen = self._zero = self._mixed = 0
+        self.finest = np.inf
+        """The smallest number of any axis that is not 0, without its sign: a step of a sensor that rounds."""
         self._lowest, self._highest = np.full(3, np.inf), np.full(3, -np.inf)
         self._sums, self._squares = np.zeros(3), np.zeros(3)
         self._session: str | None = None
@@ -111,6 +113,8 @@ class Tally:
         np.maximum(self._highest, columns.max(axis=1), out=self._highest)
         self._sums += columns.sum(axis=1)
         self._squares += np.einsum("cn,cn->c", columns, columns)
+        sizes = np.abs(columns)
+        self.finest = min(self.finest, float(sizes.min(initial=np.inf, where=sizes > 0)))
         self._zero += int(np.count_nonzero(~columns.any(axis=0)))
         if self._rest.shape[1]:
             columns = np.concatenate([self._rest, columns], axis=1)

@@ -32,10 +32,11 @@ EVERYWHERE = (
     "gaitway.terminal",
     "gaitway.threads",
     "gaitway.toml_text",
+    "gaitway.window_cache",
 )
 """For every package: the root of errors, the atomic write, what a network takes, images, text and numbers from
 outside, tasks, what commands print to and end with, Ctrl-C, what Python 3.10 lacks, threads that do not end unheard,
-and TOML as it is written."""
+TOML as it is written, and where windows are kept."""
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,11 @@ class FileKind:
     stretches: list[RowStretch] = field(default_factory=list)
     marks: Counter[tuple[str, int, str]] = field(default_factory=Counter)
 
+    @property
+    def text(self) -> tuple[object, ...]:
+        """What a description says of the text but for its header."""
+        return self.layout.separator, self.layout.trailing, self.marks.most_common(1)[0][0]
+
 
 @dataclass
 class Looked:

@@ -12,7 +12,7 @@ from har_pipeline import Origin, Recording, SignalError, prepare, recordings
 from har_pipeline.cli import app
 from har_pipeline.readers import READERS
 from har_pipeline.readers.reader import RecordingReader
-from har_pipeline.signals.checks import Finding, SignalChecks, grouped
+from har_pipeline.signals.checks import Finding, SignalChecks, grouped, plain
 from tests.har_pipeline.streams import cut, record
 
 G = 9.80665
@@ -199,6 +199,17 @@ def test_the_accelerometers_numbers_in_the_gyroscopes_place_are_noticed(clean):
 def test_a_masked_gyroscope_is_a_note_once_and_no_warning(clean):
     masked = [values_of("gyro", np.zeros_like)(each) for each in clean]
     assert [(each.severity, each.code, each.sensor) for each in findings(masked)] == [("note", "masked", "gyro")]
+
+
+@pytest.mark.parametrize(("step", "factor"), [(0.1, 0.3), (np.deg2rad(1), 0.05)])
+def test_a_gyroscope_that_rounds_is_zero_at_rest_and_has_not_dropped_out(clean, step, factor):
+    rounded = [values_of("gyro", lambda values: np.round(factor * values / step) * step)(each) for each in clean]
+    at_rest = np.concatenate([each.values for each in rounded if each.sensor == "gyro"])
+    assert (at_rest == 0).all(axis=1).mean() > 0.05
+    found = next(each for each in findings(rounded) if each.code == "rounded")
+    assert (found.severity, found.sensor) == ("note", "gyro")
+    assert not {"zeros", "frozen", "repeated_samples"} & {each.code for each in findings(rounded)}
+    assert f"rounded to {plain(step)} rad/s" in found.message
 
 
 def test_half_of_the_declared_rate_is_said_and_pauses_between_and_within_sessions_do_not_count():
