@@ -119,9 +119,8 @@ def file_parts(
         for low, high in pairwise(_edges(len(block), client, session)):
             who = _at(client, low), _at(session, low)
             for part, (rows, times_s, values, number) in samples.items():
-                first, last = np.searchsorted(rows, [low, high])
-                if first < last:
-                    here, line = slice(int(first), int(last)), int(block.lines[rows[first]])
+                for here in _of_one_clock(times_s, *np.searchsorted(rows, [low, high]).tolist()):
+                    line = int(block.lines[rows[here.start]])
                     labels, known = _of_rows(activity, rows[here]), known_numbers(number[here])
                     sensor, times = _sensor(part), times_s[here]
                     yield part, Recording(*who, labels, sensor, times, values[here], file.name, line, known)
@@ -133,6 +132,14 @@ def file_parts(
     if empty:
         columns = _columns(description, empty[0])
         raise SourceError(f"{file.name}: no row has a number in each of the columns {list(columns)} of {empty[0]}")
+
+
+def _of_one_clock(times_s: np.ndarray, first: int, last: int) -> Iterator[slice]:
+    """Yield stretches of samples first to last in which the clock runs on: each knows the line where it begins."""
+    if first < last:
+        back = first + restarts(times_s[first:last], -np.inf)
+        for low, high in pairwise([first, *back.tolist(), last]):
+            yield slice(low, high)
 
 
 def _refuse_too_long(rows: int, file: DescribedFile) -> None:
