@@ -21,7 +21,8 @@ class PipelineSettings:
     bridges gaps of five of them where that is more than `max_gap_s`. `anti_alias="downsampling"` low-passes only where
     the rate falls: sensors below 1.1 × `rate_hz` are interpolated, so that one of 50 Hz keeps tones up to 20 Hz.
     `reorder_s` is how late a sample may come and still be sorted in; `late` says what happens to later ones.
-    `max_lag_s` bounds how far one sensor may run ahead of the other, hence the memory.
+    `max_lag_s` bounds how many seconds of samples one sensor may be ahead of the other, hence the memory; pauses do not
+    count.
     """
 
     rate_hz: float = 50.0

@@ -68,6 +68,11 @@ class SensorBuffer:
             return float(pending[-1])
         return float(self.times[-1]) if len(self.times) else -np.inf
 
+    def recorded_s(self, since_s: float) -> float:
+        """Return how many seconds of samples later than `since_s` are held; a step that is a pause counts PAUSE_S."""
+        times = np.concatenate([self.times, self._pending[0]])
+        return float(np.minimum(np.diff(times[times > since_s]), PAUSE_S).sum())
+
     def add(self, recording: Recording, marks: np.ndarray) -> None:
         """Take the samples of `recording`, with MARK (n,) of each, and settle what can no longer be preceded.
 

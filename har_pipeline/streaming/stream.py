@@ -173,9 +173,9 @@ class StreamPipeline:
     def _check_lag(self, recording: Recording) -> None:
         ahead = self._sensors[recording.sensor]
         behind = self._sensors["gyro" if recording.sensor == "acc" else "acc"]
-        if not len(ahead.times):
+        if not len(ahead.times) or ahead.newest - behind.newest <= self.settings.max_lag_s:
             return
-        lag = ahead.newest - max(behind.newest, float(ahead.times[0]))
+        lag = ahead.recorded_s(behind.newest)
         if lag > self.settings.max_lag_s:
             raise SignalError(
                 f"{recording.where()}: the other sensor is {lag:.0f} s behind {recording.sensor} (at most "

@@ -252,6 +252,28 @@ def test_a_sensor_that_falls_silent_does_not_fill_the_memory():
         stream.push(record(times, np.zeros((600, 3))))
 
 
+@pytest.mark.parametrize("pause_s", [60.0, 5 * 3600.0, 1e6])
+@pytest.mark.parametrize("largest", [7, 400, 10_000])
+def test_a_pause_of_both_sensors_however_long_parts_two_segments_and_loses_no_window(pause_s, largest):
+    times = np.concatenate([np.arange(300) / 50, 6 + pause_s + np.arange(300) / 50])
+    random = np.random.default_rng(0)
+    edges = np.cumsum(random.integers(1, largest + 1, 600))
+    pieces = [part for each in both(times, np.ones((600, 3))) for part in cut(each, edges[edges < 600].tolist())]
+    pieces.sort(key=lambda piece: piece.times_s[0])
+    for settings in (PipelineSettings(), PipelineSettings(max_lag_s=30, late="drop")):
+        windows = run(pieces, settings)
+        assert [w.session for w in windows] == [0, 0, 0, 1, 1, 1]
+        assert [w.start_s for w in windows[::3]] == pytest.approx([0, 6 + pause_s])
+
+
+def test_pauses_of_one_sensor_do_not_hide_that_the_other_is_silent():
+    stream = StreamPipeline(PipelineSettings(max_lag_s=30), LABELS)
+    pieces = [record(start + np.arange(100) / 50, np.zeros((100, 3))) for start in range(0, 3000, 60)]
+    with pytest.raises(SignalError, match="s behind acc"):
+        [stream.push(piece) for piece in pieces]
+    assert stream.buffered[0] < 2000
+
+
 def test_buffers_of_a_running_stream_stay_short():
     stream = StreamPipeline(PipelineSettings(), LABELS)
     for start in range(0, 60):
