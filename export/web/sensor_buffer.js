@@ -3,7 +3,7 @@
  * where the rate changes. har_pipeline/streaming/sensor_buffer.py says why; late samples are dropped.
  */
 
-import { interpolateAt, reachS } from "./interpolation.js";
+import { cellStart, interpolateAt, reachS } from "./interpolation.js";
 import { LowPass, lowerBound } from "./low_pass.js";
 
 export const ROUNDING_S = 1e-6;
@@ -83,7 +83,10 @@ export class SensorBuffer {
   /** Samples in the first run, its last time, and whether it is closed. @param {boolean} final */
   firstRun(final) {
     if (this.breaks.length) return { count: this.breaks[0], end: this.times[this.breaks[0] - 1], closed: true };
-    return { count: this.times.length, end: this.times[this.times.length - 1], closed: final };
+    let last = this.times.length - 1;
+    // of a slow sensor, the last sample of a cell that no later one can change
+    if (!final && last >= 0 && this.isSlow(this.rateHz)) last = Math.max(cellStart(this.times, last, this.rateHz) - 1, 0);
+    return { count: this.times.length, end: this.times[last], closed: final };
   }
 
   /** Native rate of the first run; 0 while it is not yet measured, Infinity where a few samples are all. */
@@ -114,10 +117,11 @@ export class SensorBuffer {
     this.piece -= count;
   }
 
-  /** Forget samples before `time` within the first run, but one: it sets the width of the next. @param {number} time */
+  /** Forget samples before `time` within the first run, but one, or its cell and one. @param {number} time */
   dropBefore(time) {
     const limit = this.breaks.length ? this.breaks[0] : this.times.length;
-    const count = lowerBound(this.times, time, limit) - 1;
+    let count = lowerBound(this.times, time, limit) - 1;
+    if (count > 0 && this.isSlow(this.rateHz)) count = cellStart(this.times, count, this.rateHz) - 1;
     if (count > 0) this.drop(count);
   }
 

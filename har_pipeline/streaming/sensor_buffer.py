@@ -13,7 +13,7 @@ import numpy as np
 from har_pipeline.errors import SignalError
 from har_pipeline.recording import MAX_VALUE, Recording
 from har_pipeline.settings import PipelineSettings
-from har_pipeline.streaming.interpolate import BANDWIDTH_SHARE, CELL, REACH, interpolate_at
+from har_pipeline.streaming.interpolate import BANDWIDTH_SHARE, CELL, REACH, cell_start, interpolate_at
 from har_pipeline.streaming.resample import low_pass_at
 
 # A burst shares one time stamp among a few samples; more than this is a clock that stands still.
@@ -100,11 +100,17 @@ class SensorBuffer:
         self._divide(final=True)
 
     def first_run(self, *, final: bool) -> tuple[int, float, bool]:
-        """Return samples in the first run, its last time, and whether it is closed by a gap or by the end (`final`)."""
+        """Return samples in the first run, its last time, and whether it is closed by a gap or by the end (`final`).
+
+        Of a slow sensor's open run it is the last time of a cell that no later sample can change.
+        """
         if self._breaks:
             count = self._breaks[0]
             return count, float(self.times[count - 1]), True
-        return len(self.times), float(self.times[-1]), final
+        last = len(self.times) - 1
+        if not final and self._is_slow(self.rate_hz):
+            last = max(cell_start(self.times, last, self.rate_hz) - 1, 0)
+        return len(self.times), float(self.times[last]), final
 
     @property
     def rate_hz(self) -> float:
@@ -133,9 +139,11 @@ class SensorBuffer:
         self._piece -= count
 
     def drop_before(self, time_s: float) -> None:
-        """Forget samples before `time_s` within the first run, but one: it sets the width of the next."""
+        """Forget samples before `time_s` within the first run, but one, or its cell and one: the next depends on it."""
         limit = self._breaks[0] if self._breaks else len(self.times)
         count = int(np.searchsorted(self.times[:limit], time_s, side="left")) - 1
+        if count > 0 and self._is_slow(self.rate_hz):
+            count = cell_start(self.times, count, self.rate_hz) - 1
         if count > 0:
             self.drop(count)
 
