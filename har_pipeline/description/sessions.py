@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,8 +23,9 @@ from har_pipeline.description.files import DescribedFile, DescribedFiles
 from har_pipeline.description.model import Description
 from har_pipeline.description.overlaps import TimeSpan, overlaps, restarts
 from har_pipeline.description.pairing import Extent, JoinedPieces, Piece, StoredFile, missing_part, paired
+from har_pipeline.description.reports import GroupedReport, Report
 from har_pipeline.description.samples import PARTS, Part, file_parts
-from har_pipeline.errors import LabelError, SourceError, UnpackingError
+from har_pipeline.errors import LabelError, PipelineError, SourceError
 from har_pipeline.readers.temporary_columns import TemporaryColumns
 from har_pipeline.recording import Categorical, Recording, known_numbers
 from har_pipeline.signals.addition import MAX_GAP_S, readings_at
@@ -59,54 +60,41 @@ def recordings(
     description: Description,
     files: DescribedFiles,
     clients: Collection[str] | None = None,
-    report: Callable[[str], None] = log.warning,
+    report: Report = log.warning,
 ) -> Iterator[Recording]:
     """Yield every client's sessions, chunks of accelerometer and gyroscope in turn, in constant memory.
 
-    A file with an unknown activity is left out as a whole and reported, or refused where `labels.strict` says so; a
-    damaged one is left out while there are others. What is odd about the files is reported once.
+    A file that is damaged, no such table, or has an unknown activity is left out as a whole and reported, or refused
+    where the description is strict; so it is where no file can be read. Each reason is reported once, with its places.
     Raises PipelineError.
     """
-    report = _once(report)
-    for damaged in files.damaged:
-        report(f"{damaged}. It is left out")
-    with SessionStore(report, description.acc.add_gap_s) as store:
-        unreadable = [error for file in files.each() if (error := _store(description, file, clients, store, report))]
+    with GroupedReport(report) as grouped, SessionStore(grouped, description.acc.add_gap_s) as store:
+        for damaged in files.damaged:
+            grouped(f"{damaged}. It is left out")
+        refused = [error for file in files.each() if (error := _store(description, file, clients, store, grouped))]
+        unreadable = [error for error in refused if isinstance(error, SourceError)]
         if unreadable and len(unreadable) == store.file_count:
             raise unreadable[0]
+        if refused:
+            grouped(f"{len(refused)} of {store.file_count} files are left out")
         yield from store.recordings()
 
 
-def _once(report: Callable[[str], None]) -> Callable[[str], None]:
-    said: set[str] = set()
-
-    def say(words: str) -> None:
-        if words not in said:
-            said.add(words)
-            report(words)
-
-    return say
-
-
 def _store(
-    description: Description,
-    file: DescribedFile,
-    clients: Collection[str] | None,
-    store: SessionStore,
-    report: Callable[[str], None],
-) -> UnpackingError | None:
-    """Store a file's samples; one that is left out is reported, and returned why if it is damaged."""
+    description: Description, file: DescribedFile, clients: Collection[str] | None, store: SessionStore, report: Report
+) -> PipelineError | None:
+    """Store a file's samples; one that is left out is reported, and returned why."""
     store.begin_file(file.name, file.matched.visit)
     try:
         for part, recording in file_parts(description, file, report):
             if clients is None or recording.client in clients:
                 store.add(part, recording)
-    except (LabelError, UnpackingError) as error:
-        if isinstance(error, LabelError) and description.labels.strict:
+    except (LabelError, SourceError) as error:
+        if description.strict or (isinstance(error, LabelError) and description.labels.strict):
             raise
         report(f"{error}. The file is left out")
         store.forget_file()
-        return error if isinstance(error, UnpackingError) else None
+        return error
     return None
 
 
@@ -117,7 +105,7 @@ class SessionStore:
     its nearest sample.
     """
 
-    def __init__(self, report: Callable[[str], None], add_gap_s: float = MAX_GAP_S) -> None:
+    def __init__(self, report: Report, add_gap_s: float = MAX_GAP_S) -> None:
         self._report, self._add_gap_s = report, add_gap_s
         self._rows = TemporaryColumns[Piece](ROW)
         self._stored = _Stored(self._rows)
@@ -161,7 +149,7 @@ class SessionStore:
             doubts += [self._doubt(client, session) for session in pairing.doubtful]
             for session in _on_one_clock(pairing.sessions, self._stored):
                 if missing := missing_part(session.pieces):
-                    self._report(f"{self._place(client, session)} has no {missing}; left out")
+                    self._report(f"{self._place(client, session)}: there is no {missing}; left out")
                 else:
                     complete = True
                     yield from self._in_step(client, session)
@@ -188,8 +176,8 @@ class SessionStore:
         for piece, other in pieces:
             name, extent = self._stored.files[piece.file].name, self._stored.extents[piece]
             self._report(
-                f"client {client}, {name}: its clock was set back while that of {self._stored.files[other.file].name} "
-                f"ran on; the {extent.end_s - extent.begin_s:.0f} s from line {extent.first_line} on are left out"
+                f"client {client}, {name}: its clock was set back and that of {self._stored.files[other.file].name} "
+                f"was not; the {extent.end_s - extent.begin_s:.0f} s from line {extent.first_line} on are left out"
             )
 
     def _in_step(self, client: str, session: JoinedPieces) -> Iterator[Recording]:

@@ -51,6 +51,8 @@ class StreamPipeline:
         self._segment = -1
         self._begin_s: float | None = None
         self._rows = np.empty((0, 6), dtype=np.float32)
+        self.labelled = np.zeros(len(labels), dtype=np.int64)
+        """The accelerometer's samples of each activity so far."""
 
     @property
     def dropped(self) -> int:
@@ -67,7 +69,10 @@ class StreamPipeline:
             raise SettingsError(f"{recording.where()}: sensor {recording.sensor!r}; expected 'acc' or 'gyro'")
         finished = self.flush() if recording.session != self._session else []
         self._session = recording.session
-        self._sensors[recording.sensor].add(recording, marks_of(recording, self.labels))
+        marks = marks_of(recording, self.labels)
+        self._sensors[recording.sensor].add(recording, marks)
+        if recording.sensor == "acc" and self.labels:
+            self.labelled += np.bincount(marks["code"] + 1, minlength=len(self.labels) + 1)[1:]
         finished += self._advance(final=False)
         self._check_lag(recording)
         return finished
@@ -82,10 +87,14 @@ class StreamPipeline:
         for sensor in self._sensors.values():
             sensor.settle_all()
         finished = self._advance(final=True)
+        self.discard()
+        return finished
+
+    def discard(self) -> None:
+        """End the session, and give up the windows that were still waiting."""
         for sensor in self._sensors.values():
             sensor.clear()
         self._begin_s = self._session = None
-        return finished
 
     def _advance(self, *, final: bool) -> list[Window]:
         finished: list[Window] = []

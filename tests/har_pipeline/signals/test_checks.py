@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from har_pipeline import Origin, Recording, SignalError, prepare, recordings
+from har_pipeline import Origin, PipelineSettings, Recording, SignalError, prepare, recordings
 from har_pipeline.cli import app
 from har_pipeline.readers import READERS
 from har_pipeline.readers.reader import RecordingReader
@@ -243,14 +243,14 @@ def test_findings_that_all_clients_have_are_one_line():
             "never meet in time",
         ),
         (lambda read: [rows(lambda n: np.arange(100))(each) for each in read], "together last"),
-        (lambda read: [each._replace(activity="") for each in read], "without a gap and has one of the labels"),
+        (lambda read: [each._replace(activity="") for each in read], "without a gap of more than 0.1 s"),
     ],
 )
 def test_no_windows_are_explained(clean, change, reason):
     checks = SignalChecks()
     for each in change(clean):
         checks.add(each)
-    found = checks.no_windows(clean[0].client, 2.56)
+    found = checks.no_windows(clean[0].client, PipelineSettings())
     assert (found.severity, found.code) == ("error", "no_windows")
     assert reason in found.message
 
