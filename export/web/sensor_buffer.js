@@ -18,6 +18,9 @@ const MIN_STEPS = 8;
 const PAUSE_S = 1;
 const PAUSE_STEPS = 10;
 const ANOTHER_RATE = 1.5;
+const BURST = 3;
+const BURST_STEPS = 1.5;
+const BURST_GROWTH = 1.25;
 /** No sensor of a body measures more m/s² or rad/s; as float32, far larger ones would be infinite. */
 const MAX_VALUE = 1e6;
 
@@ -37,6 +40,8 @@ export class SensorBuffer {
     this.start = this.looked = this.piece = 0;
     this.pieceS = 0;
     this.openRateHz = 0;
+    this.stampS = -Infinity;
+    this.burstStepS = Infinity;
   }
 
   /** Forget everything, as between two sessions. */
@@ -45,6 +50,8 @@ export class SensorBuffer {
     this.values = [];
     this.pending = [];
     this.horizon = -Infinity;
+    this.stampS = -Infinity;
+    this.burstStepS = Infinity;
     this.breaks = [];
     this.rates = [];
     this.openRun(0);
@@ -126,7 +133,7 @@ export class SensorBuffer {
   }
 
   /**
-   * Lay the first `count` pending samples to the final ones; those of one time become their mean.
+   * Lay the first `count` pending samples to the final ones; those of one time are spread, or become their mean.
    * @param {number} count
    */
   settle(count) {
@@ -134,12 +141,35 @@ export class SensorBuffer {
     for (let i = 0; i < settled.length; ) {
       let end = i + 1;
       while (end < settled.length && settled[end][0] === settled[i][0]) end++;
+      const passedS = settled[i][0] - this.stampS;
+      this.stampS = settled[i][0];
+      if (this.isBurst(settled, i, end, passedS)) {
+        this.burstStepS = Math.min(passedS / (end - i), BURST_GROWTH * this.burstStepS);
+        for (; i < end; i++) {
+          this.times.push(settled[i][0] - this.burstStepS * (end - 1 - i));
+          this.values.push(settled[i][1]);
+        }
+        continue;
+      }
       const sum = [0, 0, 0];
       for (let k = i; k < end; k++) settled[k][1].forEach((each, axis) => (sum[axis] += each));
       this.times.push(settled[i][0]);
       this.values.push(sum.map((each) => each / (end - i)));
       i = end;
     }
+  }
+
+  /**
+   * Whether samples from `start` to `end`, all of one stamp, came in a burst: equal rows are one that is written again.
+   * @param {[number, number[]][]} settled @param {number} start @param {number} end
+   * @param {number} passedS the time since the stamp before
+   */
+  isBurst(settled, start, end, passedS) {
+    if (end - start < 2 || passedS > PAUSE_S) return false;
+    if (Number.isFinite(this.burstStepS)) return true; // they are known of this sensor: it may be at rest
+    const first = settled[start][1];
+    const differs = settled.slice(start, end).some(([, row]) => row.some((each, axis) => each !== first[axis]));
+    return differs && end - start >= BURST && passedS > BURST_STEPS / this.gridHz;
   }
 
   /** @param {number} rateHz */

@@ -208,7 +208,8 @@ def _time(tally: Tally, declared_hz: float | None) -> Iterator[Judgement]:
         yield "warning", "lost_samples", f"{words}; was the sensor or its transmission overloaded?"
     if tally.equal_times_share > REPEATED:
         words = f"{tally.equal_times_share:.0%} of the samples carry the time of the one before"
-        yield "warning", "equal_times", f"{words}; were times rounded, or rows written twice?"
+        words = f"{words}; bursts of three and more are laid out evenly since the time before, others become their mean"
+        yield "warning", "equal_times", f"{words}: were times rounded, or rows written twice?"
     if tally.repeated_share > REPEATED:
         slower = rate_hz * (1 - tally.repeated_share)
         words = f"{tally.repeated_share:.0%} of the samples repeat the one before while it moves"

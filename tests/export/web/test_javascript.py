@@ -94,6 +94,19 @@ def test_sensors_that_are_slower_than_the_grid(rate_hz: float) -> None:
     assert_same_windows(stretches, 11, at_least=8)
 
 
+def test_bursts_under_one_stamp_get_their_times_back() -> None:
+    """Of each sensor, some at a time; at the end it is at rest."""
+    times = jittered(20, 5, 50.0)
+    stamps = times[np.minimum(np.arange(len(times)) // 9 * 9 + 8, len(times) - 1)]
+    values = motion(times, 5)
+    values[800:] = values[800]
+    stretches = [
+        Recording("p", "", "", "acc", stamps, values),
+        Recording("p", "", "", "gyro", stamps, rotation(times, 9)),
+    ]
+    assert_same_windows(stretches, 3, at_least=12)
+
+
 @pytest.mark.parametrize("rate_hz", [50.0, 60.0])
 def test_sensors_that_are_anti_aliased_only_where_the_rate_falls(rate_hz: float) -> None:
     """Which the model's file says: one of the grid's rate is interpolated, a faster one low-passed."""

@@ -139,6 +139,54 @@ def test_duplicates_change_nothing_and_bursts_on_one_time_are_averaged():
     assert_same(plain, run(both(np.repeat(times, 2), spread)))
 
 
+def bursts(times: np.ndarray, *, seed: int = 0, most: int = 15) -> np.ndarray:
+    """Stamps of samples that are delivered some at a time, under the time of the last."""
+    random = np.random.default_rng(seed)
+    ends = np.cumsum(random.integers(3, most, len(times)))
+    return times[np.minimum(ends[np.searchsorted(ends, np.arange(len(times)), side="right")] - 1, len(times) - 1)]
+
+
+@pytest.mark.parametrize("rate_hz", [50.0, 100.0])
+def test_samples_that_come_in_bursts_get_their_times_back(rate_hz):
+    """Of bursts of up to 0.28 s at 50 Hz, nearly no stretch was without a gap."""
+    times, values = wander(3, 30, rate_hz, jitter=0.0)
+    stamps = bursts(times)
+    found = run(both(stamps, values))
+    # nothing tells how long the first burst took: it becomes one sample
+    since = times >= found[0].start_s
+    true = run([each._replace(times_s=times[since], values=values[since]) for each in both(times, values)])
+    assert len(found) == len(true) >= 20
+    for one, other in zip(found[1:], true[1:], strict=True):
+        np.testing.assert_allclose(one.x, other.x, atol=1e-3)
+
+
+def test_any_chunking_of_bursts_gives_the_windows_of_the_batch():
+    for seed in range(5):
+        random = np.random.default_rng(seed)
+        times, values = wander(seed, 20, 50)
+        whole = both(bursts(times, seed=seed), values)
+        edges = np.cumsum(random.integers(1, 30, len(times)))
+        pieces = [part for each in whole for part in cut(each, edges[edges < len(times)].tolist())]
+        assert_same(run(whole), run(pieces))
+
+
+def test_a_lost_burst_does_not_stretch_the_one_after_it_and_a_sensor_at_rest_keeps_its_bursts():
+    times, values = wander(3, 30, 50, jitter=0.0)
+    values[times > 15] = values[-1]
+    stamps = bursts(times)
+    lost = np.unique(stamps)[30]
+    kept = stamps != lost
+    windows = run([each._replace(times_s=stamps[kept], values=values[kept]) for each in both(times, values)])
+    true = run(both(times, values))
+    assert len(windows) >= len(true) - 4
+    assert {w.session for w in windows} == {0, 1}
+
+
+def test_rows_that_are_written_three_times_are_no_burst():
+    times, values = wander(3, 8, 25)
+    assert_same(run(both(times, values)), run(both(np.repeat(times, 3), np.repeat(values, 3, axis=0))))
+
+
 def test_unsorted_recordings_are_sorted_whole_and_within_the_reorder_window_of_a_stream():
     random = np.random.default_rng(0)
     times, values = wander(4, 8, 100)
