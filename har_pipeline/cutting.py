@@ -11,13 +11,44 @@ from har_pipeline.errors import SignalError
 from har_pipeline.recording import Recording
 from har_pipeline.settings import PipelineSettings
 from har_pipeline.signals.checks import Finding, SignalChecks
-from har_pipeline.streaming.stream import StreamPipeline, Window
+from har_pipeline.streaming.sensor_buffer import PAUSE_S
+from har_pipeline.streaming.stream import NO_LABEL, StreamPipeline, Window, encode_activity
 from har_pipeline.streaming.windows import ClientWindows
 
-MIN_RECORDED_S = 10.0
-"""Of an activity: shorter ones may well fill no window."""
+MIN_RECORDED_S, WINDOWS_LONG = 10.0, 2.0
+"""Of an activity, and of its stretches in windows: shorter ones may well fill no window."""
 FEW_WINDOWS = 0.5
 """Of the windows that the labelled time could give; with fewer, gaps or changing labels are worth a word."""
+
+
+class _LabelledTime:
+    """How many seconds of each activity came in stretches of at least `least_s`, gaps included, pauses not."""
+
+    def __init__(self, labels: int, least_s: float) -> None:
+        self.seconds = np.zeros(labels)
+        self._least_s = least_s
+        self._code, self._stretch_s, self._last_s = NO_LABEL, 0.0, -np.inf
+
+    def add(self, times_s: np.ndarray, codes: np.ndarray) -> None:
+        """Take samples of codes (n,), -1 where there is no activity."""
+        times_s, codes = times_s[np.isfinite(times_s)], codes[np.isfinite(times_s)]
+        if not len(times_s):
+            return
+        steps = np.diff(times_s, prepend=self._last_s)
+        steps = np.where((steps >= 0) & (steps <= PAUSE_S), steps, 0.0)
+        edges = np.flatnonzero(np.diff(codes, prepend=self._code))
+        for part in np.split(np.arange(len(codes)), edges):
+            if len(part) and codes[part[0]] != self._code:
+                self.end()
+                self._code = int(codes[part[0]])
+            self._stretch_s += float(steps[part].sum())
+        self._last_s = float(times_s[-1])
+
+    def end(self) -> None:
+        """Count the stretch that is under way."""
+        if self._code != NO_LABEL and self._stretch_s >= self._least_s:
+            self.seconds[self._code] += self._stretch_s
+        self._code, self._stretch_s = NO_LABEL, 0.0
 
 
 @dataclass
@@ -25,6 +56,7 @@ class _Client:
     """One client's stream, windows, sessions, and the session that is under way: where it began, if it is left out."""
 
     stream: StreamPipeline
+    time: _LabelledTime
     windows: list[Window] = field(default_factory=list)
     sessions: int = 0
     session: str | None = None
@@ -44,14 +76,17 @@ class WindowCutter:
 
     def take(self, recording: Recording) -> None:
         """Cut a recording, or a chunk of one; raises SignalError, with what the checks say of the client."""
-        client = self._clients.setdefault(recording.client, _Client(StreamPipeline(self._settings, self._labels)))
+        client = self._client(recording.client)
         if recording.session != client.session:
+            client.time.end()
             client.windows += client.stream.flush()
             client.session, client.began_at, client.is_left_out = recording.session, len(client.windows), False
             client.sessions += 1
         self._checks.add(recording)
         if client.is_left_out:
             return
+        if recording.sensor == "acc":
+            client.time.add(np.asarray(recording.times_s), encode_activity(recording, self._labels))
         try:
             client.windows += client.stream.push(recording)
         except SignalError as error:
@@ -60,6 +95,7 @@ class WindowCutter:
     def finish(self) -> dict[str, ClientWindows]:
         """Return the windows of each client; raises SignalError where nothing but what is left out came."""
         for client in self._clients.values():
+            client.time.end()
             client.windows += client.stream.flush()
         if self._left_out and not any(client.windows for client in self._clients.values()):
             raise self._left_out[0][1]
@@ -69,14 +105,19 @@ class WindowCutter:
     def findings(self, windows: Mapping[str, ClientWindows]) -> Iterator[Finding]:
         """Yield what was left out, and where labelled time became few windows, or none; of the windows of finish()."""
         yield from (finding for finding, _ in self._left_out)
-        rates_hz = self._checks.rates_hz()
-        for name, client in self._clients.items():
-            rate_hz = rates_hz.get(name, {}).get("acc")
-            if rate_hz and len(windows[name]):
-                yield from self._lost(name, client, client.stream.labelled / rate_hz, windows[name].y)
+        for name in self._clients:
+            if len(windows[name]):
+                yield from self._lost(name, windows[name].y)
 
-    def _lost(self, name: str, client: _Client, recorded_s: np.ndarray, y: np.ndarray) -> Iterator[Finding]:
-        """Yield activities (len(labels),) that were recorded for so long and have no window, and a general lack."""
+    def _client(self, name: str) -> _Client:
+        if name not in self._clients:
+            time = _LabelledTime(len(self._labels), WINDOWS_LONG * self._settings.window_s)
+            self._clients[name] = _Client(StreamPipeline(self._settings, self._labels), time)
+        return self._clients[name]
+
+    def _lost(self, name: str, y: np.ndarray) -> Iterator[Finding]:
+        """Yield the activities of which no window came in spite of their length, and a general lack of windows."""
+        client, recorded_s = self._clients[name], self._clients[name].time.seconds
         settings, counts = self._settings, np.bincount(y[y >= 0], minlength=len(self._labels))
         why = (
             f"a window needs {settings.window_s:.2f} s of one activity without a gap of more than "

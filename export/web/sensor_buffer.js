@@ -20,6 +20,7 @@ const PAUSE_STEPS = 10;
 const ANOTHER_RATE = 1.5;
 const BURST = 3;
 const BURST_STEPS = 1.5;
+const BURSTS = 4;
 const BURST_GROWTH = 1.25;
 /** No sensor of a body measures more m/s² or rad/s; as float32, far larger ones would be infinite. */
 const MAX_VALUE = 1e6;
@@ -41,6 +42,7 @@ export class SensorBuffer {
     this.pieceS = 0;
     this.openRateHz = 0;
     this.stampS = -Infinity;
+    this.bursts = 0;
     this.burstStepS = Infinity;
   }
 
@@ -51,6 +53,7 @@ export class SensorBuffer {
     this.pending = [];
     this.horizon = -Infinity;
     this.stampS = -Infinity;
+    this.bursts = 0;
     this.burstStepS = Infinity;
     this.breaks = [];
     this.rates = [];
@@ -160,16 +163,20 @@ export class SensorBuffer {
   }
 
   /**
-   * Whether samples from `start` to `end`, all of one stamp, came in a burst: equal rows are one that is written again.
+   * Whether samples from `start` to `end`, all of one stamp, came in a burst, the fourth in a row at the earliest.
    * @param {[number, number[]][]} settled @param {number} start @param {number} end
    * @param {number} passedS the time since the stamp before
    */
   isBurst(settled, start, end, passedS) {
-    if (end - start < 2 || passedS > PAUSE_S) return false;
-    if (Number.isFinite(this.burstStepS)) return true; // they are known of this sensor: it may be at rest
+    if (end - start < 2 || passedS > PAUSE_S) {
+      this.bursts = 0;
+      this.burstStepS = Infinity;
+      return false;
+    }
     const first = settled[start][1];
     const differs = settled.slice(start, end).some(([, row]) => row.some((each, axis) => each !== first[axis]));
-    return differs && end - start >= BURST && passedS > BURST_STEPS / this.gridHz;
+    if (differs && end - start >= BURST && passedS > BURST_STEPS / this.gridHz) this.bursts++;
+    return this.bursts >= BURSTS;
   }
 
   /** @param {number} rateHz */

@@ -53,6 +53,8 @@ RATIO = 8.0
 PEAKS = {"acc": (2000.0, "m/s²"), "gyro": (200.0, "rad/s")}
 """Of single numbers, where the unit is right: 200 g and 11,000 degrees a second, which no sensor on a body measures."""
 LOST, REPEATED = 0.15, 0.3
+SHIFTED, INTERPOLATED_HZ = 0.002, 45.0
+"""A sensor that is slower than this is interpolated, through samples that stand where they do not belong."""
 SILENT, FROZEN = 0.2, 0.2
 """Shares of the time in which a sensor gives nothing while the other does, or the same three numbers over and over."""
 MIXED = 0.5
@@ -210,6 +212,9 @@ def _time(tally: Tally, declared_hz: float | None) -> Iterator[Judgement]:
         words = f"{tally.equal_times_share:.0%} of the samples carry the time of the one before"
         words = f"{words}; bursts of three and more are laid out evenly since the time before, others become their mean"
         yield "warning", "equal_times", f"{words}: were times rounded, or rows written twice?"
+    if tally.shifted_share > SHIFTED and rate_hz < INTERPOLATED_HZ:
+        words = f"{tally.shifted_share:.1%} of the samples are stamped late or early, next to another"
+        yield "warning", "shifted_times", f"{words}; they hardly count: are these times of arrival, or rounded?"
     if tally.repeated_share > REPEATED:
         slower = rate_hz * (1 - tally.repeated_share)
         words = f"{tally.repeated_share:.0%} of the samples repeat the one before while it moves"

@@ -5,8 +5,8 @@ of 0.9 × the grid's rate and more has the settings' own, a slower one is interp
 bridges gaps of GAP_STEPS steps. With `anti_alias="downsampling"` the border is 1.1 × the grid's rate. A run ends where
 a gap is longer, or where PIECE_S later on have another rate.
 
-Samples that came in a burst, under the one stamp of their arrival, are laid out evenly since the stamp before it; of
-other sensors, samples of one stamp become their mean.
+Samples that come in bursts, each under the one stamp of its arrival, are laid out evenly since the stamp before it;
+other samples of one stamp become their mean.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ MIN_STEPS = 8
 """Fewer tell no rate."""
 PAUSE_S, PAUSE_STEPS = 1.0, 10.0
 ANOTHER_RATE = 1.5
-BURST, BURST_STEPS, BURST_GROWTH = 3, 1.5, 1.25
-"""Samples under one stamp that are a burst, if it is more than so many steps of the grid after the stamp before; from
-then on all that share one. A burst's steps grow by so much at most: samples that were lost stretch no others."""
+BURST, BURST_STEPS, BURSTS, BURST_GROWTH = 3, 1.5, 4, 1.25
+"""A burst is so many samples under one stamp, more than so many steps of the grid after the stamp before. From the
+fourth in a row they are laid out, until a stamp has one sample. Steps grow by so much at most: lost samples stretch
+none."""
 HOLD_S = 2.0
 """A number counts for the samples after it until the next, at most for so long: a heart rate comes once a second."""
 
@@ -61,7 +62,7 @@ class SensorBuffer:
         self._pending = (self.times, self.values, self.marks)
         self._horizon = -np.inf
         self._number, self._number_s = np.nan, -np.inf
-        self._stamp_s, self._burst_step_s = -np.inf, np.inf
+        self._stamp_s, self._bursts, self._burst_step_s = -np.inf, 0, np.inf
         # Of closed runs, the index after their last sample and their rate; then what is known of the open one.
         self._breaks: list[int] = []
         self._rates: list[float] = []
@@ -201,7 +202,10 @@ class SensorBuffer:
         self._pending = (times[count:], values[count:], marks[count:])
         if not count:
             return
-        settled = self._spread_bursts(times[:count], values[:count])
+        settled = times[:count]
+        if self._bursts or not (np.diff(settled, prepend=self._stamp_s) > 0).all():
+            settled = self._spread_bursts(settled, values[:count])
+        self._stamp_s = float(times[count - 1])
         held = self._hold(settled, marks[:count])
         times, values, marks = _merge_equal_times(settled, values[:count], held)
         # The horizon only moves on, so these are later than all that is settled.
@@ -211,26 +215,23 @@ class SensorBuffer:
 
     def _spread_bursts(self, times: np.ndarray, values: np.ndarray) -> np.ndarray:
         """Lay the samples of each burst out over the time since the stamp before; others keep their times (n,)."""
-        before_s, self._stamp_s = self._stamp_s, float(times[-1])
         starts = np.flatnonzero(np.diff(times, prepend=-np.inf) > 0)
-        if len(starts) == len(times):
-            return times
-        counts = np.diff(np.append(starts, len(times)))
-        passed_s = np.diff(times[starts], prepend=before_s)
-        # Equal rows are one row written again, unless bursts are known of this sensor: then it is at rest.
+        passed_s, counts = np.diff(times[starts], prepend=self._stamp_s), np.diff(np.append(starts, len(times)))
+        # Equal rows are one row written again, unless bursts are under way: then the sensor is at rest.
         ranges = np.ptp(np.stack([np.maximum.reduceat(values, starts), np.minimum.reduceat(values, starts)]), axis=0)
-        late = (
-            (counts >= BURST)
-            & (passed_s > BURST_STEPS / self._settings.rate_hz)
-            & (passed_s <= PAUSE_S)
-            & (ranges > 0).any(axis=1)
-        )
-        known = np.logical_or.accumulate(late | np.isfinite(self._burst_step_s))
-        spread_times = times.copy()
-        for group in np.flatnonzero(known & (counts > 1) & (passed_s <= PAUSE_S)):
-            step_s = min(passed_s[group] / counts[group], BURST_GROWTH * self._burst_step_s)
-            self._burst_step_s, first = float(step_s), starts[group]
-            spread_times[first : first + counts[group]] -= step_s * np.arange(counts[group])[::-1]
+        bursts = (counts >= BURST) & (passed_s > BURST_STEPS / self._settings.rate_hz) & (ranges > 0).any(axis=1)
+        spread_times, latest = times.copy(), -1
+        for group in np.flatnonzero((counts > 1) & (passed_s <= PAUSE_S)).tolist():
+            if group != latest + 1:
+                self._bursts, self._burst_step_s = 0, np.inf
+            self._bursts += int(bursts[group])
+            if self._bursts >= BURSTS:
+                step_s = float(min(passed_s[group] / counts[group], BURST_GROWTH * self._burst_step_s))
+                self._burst_step_s, first = step_s, starts[group]
+                spread_times[first : first + counts[group]] -= step_s * np.arange(counts[group])[::-1]
+            latest = group
+        if latest != len(starts) - 1:
+            self._bursts, self._burst_step_s = 0, np.inf
         return spread_times
 
     def _hold(self, times: np.ndarray, marks: np.ndarray) -> np.ndarray:

@@ -51,8 +51,6 @@ class StreamPipeline:
         self._segment = -1
         self._begin_s: float | None = None
         self._rows = np.empty((0, 6), dtype=np.float32)
-        self.labelled = np.zeros(len(labels), dtype=np.int64)
-        """The accelerometer's samples of each activity so far."""
 
     @property
     def dropped(self) -> int:
@@ -69,10 +67,7 @@ class StreamPipeline:
             raise SettingsError(f"{recording.where()}: sensor {recording.sensor!r}; expected 'acc' or 'gyro'")
         finished = self.flush() if recording.session != self._session else []
         self._session = recording.session
-        marks = marks_of(recording, self.labels)
-        self._sensors[recording.sensor].add(recording, marks)
-        if recording.sensor == "acc" and self.labels:
-            self.labelled += np.bincount(marks["code"] + 1, minlength=len(self.labels) + 1)[1:]
+        self._sensors[recording.sensor].add(recording, marks_of(recording, self.labels))
         finished += self._advance(final=False)
         self._check_lag(recording)
         return finished

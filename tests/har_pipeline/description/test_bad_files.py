@@ -97,13 +97,19 @@ def test_activities_and_time_without_windows_are_found_with_the_limit_of_a_gap(t
     (few,) = [each for each in found.findings if each.code == "few_windows"]
     assert few.client == "anna"
     assert "without a gap of more than 0.1 s" in few.message
-    lively = {"anna.csv": b"".join([rows[0].strip() + b",what\n", *_two_words(rows[1:])])}
+    rows = [row.strip() + (b",run" if number > 1500 else b",walk") for number, row in enumerate(rows[1:])]
+    kept = [row for number, row in enumerate(rows) if number < 1500 or number % 75 < 60]
+    lively = {"anna.csv": b"\n".join([HEADER.strip() + b",what", *kept, b""])}
     options = {**OPTIONS, "activity": "what", "labels": ["walk", "run"]}
     found = prepare("described", layouts.unpacked(lively, tmp_path / "b"), options=options)
     (without,) = [each for each in found.findings if each.code == "activity_without_windows"]
-    assert "'run' was recorded for 20 s and has no window" in without.message
+    assert "'run' was recorded for 30 s and has no window" in without.message
 
 
-def _two_words(rows: list[bytes]) -> list[bytes]:
-    """Walk for two seconds, run for one, in turns."""
-    return [row.strip() + (b",run\n" if number % 150 >= 100 else b",walk\n") for number, row in enumerate(rows)]
+def test_an_activity_that_never_lasts_for_a_window_is_no_finding(tmp_path):
+    rows = good(60).splitlines(keepends=True)[1:]
+    rows = [row.strip() + (b",rise" if number % 500 < 50 else b",walk") for number, row in enumerate(rows)]
+    files = {"anna.csv": b"\n".join([HEADER.strip() + b",what", *rows, b""])}
+    options = {**OPTIONS, "activity": "what", "labels": ["walk", "rise"]}
+    found = prepare("described", layouts.unpacked(files, tmp_path), options=options)
+    assert not {each.code for each in found.findings} & {"activity_without_windows", "few_windows"}

@@ -320,3 +320,13 @@ def test_what_is_declared_without_gravity_is_said_once_whatever_its_size(level):
     (found,) = checks.findings()
     assert (found.severity, found.code, found.sensor) == ("warning", "no_gravity", "acc")
     assert "declared as without gravity" in found.message
+
+
+@pytest.mark.parametrize(("late", "found"), [(0.0, False), (0.9, True), (-0.8, True)])
+def test_samples_that_are_stamped_late_are_found(late, found):
+    times = np.arange(2000) / 20
+    times[40::97] += late / 20
+    checks = SignalChecks()
+    values = np.random.default_rng(0).normal([0, 0, 9.8], 1, (2000, 3))
+    checks.add(Recording("p", "", "", "acc", times, values))
+    assert ("shifted_times" in {each.code for each in checks.findings()}) == found

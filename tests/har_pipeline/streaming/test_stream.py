@@ -152,7 +152,7 @@ def test_samples_that_come_in_bursts_get_their_times_back(rate_hz):
     times, values = wander(3, 30, rate_hz, jitter=0.0)
     stamps = bursts(times)
     found = run(both(stamps, values))
-    # nothing tells how long the first burst took: it becomes one sample
+    # the first bursts become one sample each, since it takes some to tell
     since = times >= found[0].start_s
     true = run([each._replace(times_s=times[since], values=values[since]) for each in both(times, values)])
     assert len(found) == len(true) >= 20
@@ -179,7 +179,7 @@ def test_a_lost_burst_does_not_stretch_the_one_after_it_and_a_sensor_at_rest_kee
     windows = run([each._replace(times_s=stamps[kept], values=values[kept]) for each in both(times, values)])
     true = run(both(times, values))
     assert len(windows) >= len(true) - 4
-    assert {w.session for w in windows} == {0, 1}
+    assert len({w.session for w in windows}) == 2
 
 
 def test_rows_that_are_written_three_times_are_no_burst():
