@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from gaitway.errors import unknown_class
+from har_pipeline.description.clocks import other_clock, unset_times
 from har_pipeline.description.files import DescribedFile
 from har_pipeline.description.keys import DATE
 from har_pipeline.description.model import Description
@@ -95,7 +96,7 @@ def file_parts(
     """
     counted: Counter[Part] = Counter()
     shuffled: list[_Rows] | None = None
-    rows_read = rows_damaged = 0
+    rows_read = rows_damaged = headers = 0
     why = ""
     usable: set[Part] = set()
     stem = PurePosixPath(file.name).name.partition(".")[0]
@@ -107,6 +108,9 @@ def file_parts(
         rows_before = rows_read
         rows_read, rows_damaged = rows_read + len(block), rows_damaged + int(block.damaged.sum())
         why = why or next(iter(block.why), "")
+        headers += block.headers
+        if not rows_before and (clock := other_clock(description, block)):
+            report(clock)
         if rows_read >= MIN_ROWS_TO_JUDGE:
             refuse_damaged(rows_damaged, rows_read, why)
         usable |= {part for part, each in samples.items() if np.isfinite(each.values).all(axis=1).any()}
@@ -125,6 +129,8 @@ def file_parts(
                     sensor, times = _sensor(part), times_s[here]
                     yield part, Recording(*who, labels, sensor, times, values[here], file.name, line, known)
     refuse_damaged(rows_damaged, rows_read, why)
+    if headers:
+        report(f"{file.name}: its header stands {headers} more times among the rows; these lines are left out")
     if shuffled:
         report(f"{file.name}: its rows are not in the order of their times; they are sorted")
         yield from _sorted(shuffled, file)
@@ -294,6 +300,12 @@ def _times(description: Description, block: RowBlock, rows: np.ndarray, before: 
             f"{time.unit!r} right?",
         )
         times[late] = np.nan
+    unset = unset_times(times)
+    if unset.any():
+        block.damage(
+            rows[unset], f"{block.place(int(rows[int(np.argmax(unset))]))}: time is 0, far from those around it"
+        )
+        times[unset] = np.nan
     return times
 
 
