@@ -61,6 +61,8 @@ MIXED = 0.5
 """Share of the time in which two signals take turns."""
 ZERO = 0.01
 """Share of samples whose three numbers are exactly 0; known sets have none."""
+CLOCKS_APART_S, SAME_SHIFT_S, MIN_APART_S = 2.0, 1.0, 4.0
+"""Two sensors of which all times are so far apart, alike at both ends of so many seconds, are on two clocks."""
 LAG_S = 10.0
 """A sensor that is pushed in long pieces, after the other, is not silent."""
 
@@ -143,7 +145,10 @@ class SignalChecks:
                 for sensor, other in (("acc", "gyro"), ("gyro", "acc")):
                     for severity, code, words in _silence(sensors[sensor], sensors[other], SENSORS[other]):
                         yield Finding(severity, code, client, sensor, words)
-                for severity, code, words in _of_both(sensors["acc"], sensors["gyro"]):
+                for severity, code, words in (
+                    *_clocks(sensors["acc"], sensors["gyro"]),
+                    *_of_both(sensors["acc"], sensors["gyro"]),
+                ):
                     yield Finding(severity, code, client, "gyro", words)
 
 
@@ -304,6 +309,22 @@ def _silence(tally: Tally, other: Tally, name: str) -> Iterator[Judgement]:
     if min(tally.count, other.count) >= MIN_SAMPLES and missing_s > max(LAG_S, SILENT * other.covered_s):
         words = f"it gave samples for {tally.covered_s:.0f} s, the {name} for {other.covered_s:.0f} s"
         yield "warning", "silent", f"{words}; did it stop, or was it started late? Windows need both"
+
+
+def _clocks(acc: Tally, gyro: Tally) -> Iterator[Judgement]:
+    """Judge whether both sensors begin, and have come, equally far apart: then it is their clocks that are."""
+    begin_s, newest_s = gyro.first_s - acc.first_s, gyro.last_s - acc.last_s
+    if min(acc.count, gyro.count) < MIN_SAMPLES or min(acc.covered_s, gyro.covered_s) < MIN_APART_S:
+        return
+    if abs(begin_s) > CLOCKS_APART_S and abs(begin_s - newest_s) < SAME_SHIFT_S:
+        words = f"its times, {gyro.first_s:.3f} to {gyro.last_s:.3f} s, are all {abs(begin_s):,.1f} s"
+        words = (
+            f"{words} {'after' if begin_s > 0 else 'before'} the accelerometer's, {acc.first_s:.3f} to {acc.last_s:.3f}"
+        )
+        words = (
+            f"{words} s; if their clocks differ, stamp both by one: windows pair what was measured at different times"
+        )
+        yield "warning", "clocks", words
 
 
 def _of_both(acc: Tally, gyro: Tally) -> Iterator[Judgement]:

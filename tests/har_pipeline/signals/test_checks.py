@@ -330,3 +330,24 @@ def test_samples_that_are_stamped_late_are_found(late, found):
     values = np.random.default_rng(0).normal([0, 0, 9.8], 1, (2000, 3))
     checks.add(Recording("p", "", "", "acc", times, values))
     assert ("shifted_times" in {each.code for each in checks.findings()}) == found
+
+
+@pytest.mark.parametrize(("shift_s", "found"), [(0.0, False), (1.0, False), (20.0, True), (-20.0, True), (1.7e9, True)])
+def test_two_clocks_are_found_while_both_sensors_come(shift_s, found):
+    times, random, checks = np.arange(1000) / 100, np.random.default_rng(0), SignalChecks()
+    for at in range(0, 1000, 50):
+        part = times[at : at + 50]
+        checks.add(Recording("p", "", "", "acc", part, random.normal([0, 0, 9.8], 1, (50, 3))))
+        checks.add(Recording("p", "", "", "gyro", part + shift_s, random.normal(0, 1, (50, 3))))
+    clocks = [each.message for each in checks.findings() if each.code == "clocks"]
+    assert len(clocks) == found
+    assert all("0.000 to 9.990" in words and f"{times[0] + shift_s:.3f}" in words for words in clocks)
+
+
+def test_a_sensor_that_comes_in_long_pieces_or_ends_early_is_on_no_other_clock():
+    times, random, checks = np.arange(3000) / 100, np.random.default_rng(0), SignalChecks()
+    for at in range(0, 3000, 1000):
+        for sensor, level in (("acc", 9.8), ("gyro", 0.0)):
+            part = times[at : at + 1000][: 400 if (at, sensor) == (2000, "gyro") else None]
+            checks.add(Recording("p", "", "", sensor, part, random.normal([0, 0, level], 1, (len(part), 3))))
+            assert "clocks" not in {each.code for each in checks.findings()}
