@@ -317,13 +317,10 @@ def _clocks(acc: Tally, gyro: Tally) -> Iterator[Judgement]:
     if min(acc.count, gyro.count) < MIN_SAMPLES or min(acc.covered_s, gyro.covered_s) < MIN_APART_S:
         return
     if abs(begin_s) > CLOCKS_APART_S and abs(begin_s - newest_s) < SAME_SHIFT_S:
-        words = f"its times, {gyro.first_s:.3f} to {gyro.last_s:.3f} s, are all {abs(begin_s):,.1f} s"
-        words = (
-            f"{words} {'after' if begin_s > 0 else 'before'} the accelerometer's, {acc.first_s:.3f} to {acc.last_s:.3f}"
-        )
-        words = (
-            f"{words} s; if their clocks differ, stamp both by one: windows pair what was measured at different times"
-        )
+        where = "after" if begin_s > 0 else "before"
+        words = f"its times, {gyro.first_s:.3f} to {gyro.last_s:.3f} s, are all {abs(begin_s):,.1f} s {where}"
+        words = f"{words} the accelerometer's, {acc.first_s:.3f} to {acc.last_s:.3f} s; do their clocks differ?"
+        words = f"{words} Stamp both by one, or windows pair what was measured at different times"
         yield "warning", "clocks", words
 
 
