@@ -132,7 +132,7 @@ class Recognizer:
         return answers
 
     def _begin(self) -> None:
-        self._pipeline = StreamPipeline(self.settings, ())
+        self._pipeline = StreamPipeline(self.settings, (), report=None)
         self._newest: dict[Sensor, float] = {"acc": -np.inf, "gyro": -np.inf}
 
     def _take(self, sensor: Sensor, times: NDArray[Any], values: NDArray[Any]) -> list[Answer]:

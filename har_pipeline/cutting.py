@@ -112,7 +112,7 @@ class WindowCutter:
     def _client(self, name: str) -> _Client:
         if name not in self._clients:
             time = _LabelledTime(len(self._labels), WINDOWS_LONG * self._settings.window_s)
-            self._clients[name] = _Client(StreamPipeline(self._settings, self._labels), time)
+            self._clients[name] = _Client(StreamPipeline(self._settings, self._labels, report=None), time)
         return self._clients[name]
 
     def _lost(self, name: str, y: np.ndarray) -> Iterator[Finding]:

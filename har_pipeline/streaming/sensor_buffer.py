@@ -162,6 +162,12 @@ class SensorBuffer:
             raise SignalError(
                 f"{recording.where()}: expected times (n,) and values (n, 3), got {times.shape} and {values.shape}"
             )
+        for what, numbers in (("times", times), ("values", values)):
+            if numbers.dtype.kind not in "fiub":
+                raise SignalError(
+                    f"{recording.where()}: {what} are {numbers.dtype}; expected numbers, times in seconds: of dates, "
+                    "(times - times[0]) / numpy.timedelta64(1, 's')"
+                )
         if not len(times):
             return slice(None)
         sound = bool(np.isfinite(times).all() and values.max() <= MAX_VALUE and values.min() >= -MAX_VALUE)

@@ -353,3 +353,38 @@ def test_settings_travel_as_json_and_an_unknown_key_names_the_nearest():
     assert PipelineSettings.from_json(settings.to_json()) == settings
     with pytest.raises(SettingsError, match="did you mean 'window'"):
         PipelineSettings.from_json({"windows": 3})
+
+
+def told(recordings) -> list[str]:
+    words: list[str] = []
+    stream = StreamPipeline(PipelineSettings(), LABELS, report=words.append)
+    for each in recordings:
+        stream.push(each)
+    stream.flush()
+    return words
+
+
+def lying(scale: float = 9.80665) -> np.ndarray:
+    return np.random.default_rng(0).normal([0, 0, scale], 0.005 * scale, (1500, 3))
+
+
+def test_what_is_odd_about_samples_is_told_once_and_nothing_of_sound_ones():
+    times = np.arange(1500) / 50
+    gyro = record(times, np.random.default_rng(1).normal(0, 0.01, (1500, 3)), "gyro")
+    assert told([record(times, lying()), gyro]) == []
+    in_g = told([*cut(record(times, lying(1.0)), range(100, 1500, 100)), gyro])
+    assert len(in_g) == 1
+    assert "set the unit of the acceleration to g" in in_g[0]
+    (alone,) = told([record(times, lying())])
+    assert "the gyroscope gave no samples" in alone
+    lost = told([record(times, np.full((1500, 3), np.nan)), gyro])
+    assert any("lack a number" in words for words in lost)
+    assert any("the accelerometer gave no samples" in words for words in lost)
+
+
+@pytest.mark.parametrize("dates", ["datetime64[ns]", "object"])
+def test_dates_are_refused_with_how_seconds_are_made_of_them(dates):
+    times = np.datetime64("2026-11-28T12:00:00", "ns") + (np.arange(100) * 20_000_000).astype("timedelta64[ns]")
+    recording = record(np.arange(100), np.ones((100, 3)))._replace(times_s=times.astype(dates))
+    with pytest.raises(SignalError, match=r"times are .*; expected numbers, times in seconds: of dates, \(times"):
+        StreamPipeline(PipelineSettings(), LABELS).push(recording)
