@@ -120,14 +120,7 @@ def file_parts(
             _refuse_too_long(rows_read, file)
             shuffled += [_Rows(part, each, client, session, activity) for part, each in samples.items()]
             continue
-        for low, high in pairwise(_edges(len(block), client, session)):
-            who = _at(client, low), _at(session, low)
-            for part, (rows, times_s, values, number) in samples.items():
-                for here in _of_one_clock(times_s, *np.searchsorted(rows, [low, high]).tolist()):
-                    line = int(block.lines[rows[here.start]])
-                    labels, known = _of_rows(activity, rows[here]), known_numbers(number[here])
-                    sensor, times = _sensor(part), times_s[here]
-                    yield part, Recording(*who, labels, sensor, times, values[here], file.name, line, known)
+        yield from _chunks(block, samples, client, session, activity)
     refuse_damaged(rows_damaged, rows_read, why)
     if headers:
         report(f"{file.name}: its header stands {headers} more times among the rows; these lines are left out")
@@ -138,6 +131,24 @@ def file_parts(
     if empty:
         columns = _columns(description, empty[0])
         raise SourceError(f"{file.name}: no row has a number in each of the columns {list(columns)} of {empty[0]}")
+
+
+def _chunks(
+    block: RowBlock,
+    samples: Mapping[Part, _Samples],
+    client: Categorical | str,
+    session: Categorical | str,
+    activity: Categorical | str,
+) -> Iterator[tuple[Part, Recording]]:
+    """Yield a block's samples, those of all parts in turn, cut where a word changes or a clock is set back."""
+    for low, high in pairwise(_edges(len(block), client, session)):
+        who = _at(client, low), _at(session, low)
+        for part, (rows, times_s, values, number) in samples.items():
+            for here in _of_one_clock(times_s, *np.searchsorted(rows, [low, high]).tolist()):
+                line = int(block.lines[rows[here.start]])
+                labels, known = _of_rows(activity, rows[here]), known_numbers(number[here])
+                sensor, times = _sensor(part), times_s[here]
+                yield part, Recording(*who, labels, sensor, times, values[here], block.name, line, known)
 
 
 def _of_one_clock(times_s: np.ndarray, first: int, last: int) -> Iterator[slice]:
