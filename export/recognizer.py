@@ -128,7 +128,9 @@ class Recognizer:
             raise InputError(silent)
         self._judge()
         if self._heard and not self._answered:
-            self._warn("no_windows", self._checks.no_windows(CLIENT, self.settings).message)
+            self._warn(
+                "no_windows", self._checks.no_windows(CLIENT, self.settings.window_s, self.settings.max_gap_s).message
+            )
         return answers
 
     def _begin(self) -> None:

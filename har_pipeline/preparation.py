@@ -212,7 +212,11 @@ def _build(
         raise SettingsError(f"{reader.name} has no client {missing[0]!r} ({len(missing)} of those asked for)")
     if not windows:
         raise SourceError(f"{reader.name}: no recordings of both sensors in {source.root if source else 'the options'}")
-    without = [checks.no_windows(client, settings) for client in sorted(windows) if not len(windows[client])]
+    without = [
+        checks.no_windows(client, settings.window_s, settings.max_gap_s)
+        for client in sorted(windows)
+        if not len(windows[client])
+    ]
     if len(without) == len(windows):
         first = without[0]
         raise SignalError(f"{reader.name} gives no window at all; {first.client}, 1 of {len(windows)}: {first.message}")

@@ -10,7 +10,7 @@ from har_pipeline.description.text import RowBlock
 
 UNSET_S = 60.0
 """A time of 0 so far from its neighbors was never set."""
-APART_S, OTHER_START_S = 0.02, 600.0
+MIN_OFFSET_S, MAX_OFFSET_S = 0.02, 600.0
 """Two columns of times in one unit, apart by more than the first and less than the second, are two sensors' clocks."""
 SAME_PACE = 0.2
 MIN_ROWS = 20
@@ -40,7 +40,7 @@ def other_clock(description: Description, block: RowBlock) -> str:
         if not len(times) or len(other) != len(times) or not _runs_like(other, times):
             continue
         apart_s = float(np.median(other - times)) * description.time.seconds
-        if APART_S < abs(apart_s) < OTHER_START_S:
+        if MIN_OFFSET_S < abs(apart_s) < MAX_OFFSET_S:
             name = repr(block.header[column]) if block.header else str(column + 1)
             return (
                 f"{block.name}: column {name} is a clock as well, {abs(apart_s):.3g} s "

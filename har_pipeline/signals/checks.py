@@ -14,7 +14,6 @@ import numpy as np
 
 from har_pipeline.gravity import AccelerationConvention
 from har_pipeline.recording import STANDARD_GRAVITY, Recording
-from har_pipeline.settings import PipelineSettings
 from har_pipeline.signals.tally import AXES, Tally
 
 Severity = Literal["note", "warning", "error"]
@@ -123,10 +122,12 @@ class SignalChecks:
             for client, sensors in self._tallies.items()
         }
 
-    def no_windows(self, client: str, settings: PipelineSettings) -> Finding:
+    def no_windows(self, client: str, window_s: float, max_gap_s: float) -> Finding:
         """Say why a client has no window: one sensor only, clocks that never meet, the time unit, or gaps."""
         sensors = self._tallies.get(client, {})
-        return Finding("error", "no_windows", client, "", f"no window came of it: {_reason(sensors, settings)}")
+        return Finding(
+            "error", "no_windows", client, "", f"no window came of it: {_reason(sensors, window_s, max_gap_s)}"
+        )
 
     @property
     def _is_without_gravity(self) -> bool:
@@ -341,7 +342,7 @@ def _of_both(acc: Tally, gyro: Tally) -> Iterator[Judgement]:
         yield "warning", "rotation", f"{words}, while it shakes by {shaking:.3g} m/s²; set its unit to rad/s"
 
 
-def _reason(sensors: Mapping[str, Tally], settings: PipelineSettings) -> str:
+def _reason(sensors: Mapping[str, Tally], window_s: float, max_gap_s: float) -> str:
     for sensor, name in SENSORS.items():
         if sensor not in sensors or not sensors[sensor].count:
             return f"the {name} gave no samples; a window needs both sensors"
@@ -353,9 +354,9 @@ def _reason(sensors: Mapping[str, Tally], settings: PipelineSettings) -> str:
         spans = f"{acc.first_s:.3f} to {acc.last_s:.3f} s and {gyro.first_s:.3f} to {gyro.last_s:.3f} s"
         return f"accelerometer and gyroscope never meet in time ({spans}); do their clocks differ?"
     span_s = min(acc.last_s, gyro.last_s) - max(acc.first_s, gyro.first_s)
-    if span_s < settings.window_s:
-        return f"both sensors together last {span_s:.2f} s, a window {settings.window_s:.2f} s"
+    if span_s < window_s:
+        return f"both sensors together last {span_s:.2f} s, a window {window_s:.2f} s"
     return (
-        f"no stretch of {settings.window_s:.2f} s is without a gap of more than {settings.max_gap_s:g} s (of a slower "
+        f"no stretch of {window_s:.2f} s is without a gap of more than {max_gap_s:g} s (of a slower "
         "sensor, five of its steps) and has one of the labels"
     )

@@ -227,7 +227,7 @@ class _Watch:
         self._windows += windows
         self._judge()
         if self._client is not None and not self._windows:
-            self._tell(self._checks.no_windows(self._client, self._settings))
+            self._tell(self._checks.no_windows(self._client, self._settings.window_s, self._settings.max_gap_s))
 
     def _judge(self) -> None:
         for finding in self._checks.findings():

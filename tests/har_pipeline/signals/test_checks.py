@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from har_pipeline import Origin, PipelineSettings, Recording, SignalError, prepare, recordings
+from har_pipeline import Origin, Recording, SignalError, prepare, recordings
 from har_pipeline.cli import app
 from har_pipeline.readers import READERS
 from har_pipeline.readers.reader import RecordingReader
@@ -250,7 +250,7 @@ def test_no_windows_are_explained(clean, change, reason):
     checks = SignalChecks()
     for each in change(clean):
         checks.add(each)
-    found = checks.no_windows(clean[0].client, PipelineSettings())
+    found = checks.no_windows(clean[0].client, 2.56, 0.1)
     assert (found.severity, found.code) == ("error", "no_windows")
     assert reason in found.message
 
