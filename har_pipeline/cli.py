@@ -142,6 +142,9 @@ def prepare_command(
         typer.Option(help="Least share of a window that its label covers (the data set's preset by default)."),
     ] = None,
     options: OptionsOption = "{}",
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse files that cannot be read; else they are left out, and listed.")
+    ] = False,
 ) -> None:
     """Read, filter, resample and cut a data set, keep its windows in the cache, and count them.
 
@@ -162,6 +165,8 @@ def prepare_command(
             dataset, chosen = described.NAME, {**read_description(describe).to_json(), **chosen}
         if dataset is None:
             raise SettingsError(f"no data set; name one of {', '.join(dataset_names())}, or give --describe data.toml")
+        if strict and (dataset == described.NAME or dataset in {app.name for app in APPS}):
+            chosen["strict"] = True  # published sets are as published, or refused
         changes: dict[str, Any] = {"stride": stride, "label_share": label_share}
         settings = replace(
             dataset_settings(dataset), **{key: each for key, each in changes.items() if each is not None}

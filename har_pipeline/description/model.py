@@ -276,6 +276,7 @@ class Description(DescriptionPart):
     """One folder, archive or file of recordings: which files, what their columns are, and what the labels mean."""
 
     files: Pattern = r"[^/]+\.csv(?:\.gz)?"
+    strict: bool = Field(default=False, strict=True)
     header: bool = Field(default=True, strict=True)
     separator: Separator = ","
     trailing: str = Field(default="", max_length=10)

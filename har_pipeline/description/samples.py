@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from gaitway.errors import unknown_class
+from har_pipeline.description.clocks import other_clock, unset_times
 from har_pipeline.description.files import DescribedFile
 from har_pipeline.description.keys import DATE
 from har_pipeline.description.model import Description
@@ -101,7 +102,7 @@ def file_parts(
     """
     counted: Counter[Part] = Counter()
     shuffled: list[_Rows] | None = None
-    rows_read = rows_damaged = 0
+    rows_read = rows_damaged = headers = 0
     why = ""
     usable: set[Part] = set()
     stem = PurePosixPath(file.name).name.partition(".")[0]
@@ -114,6 +115,9 @@ def file_parts(
         rows_before = rows_read
         rows_read, rows_damaged = rows_read + len(block), rows_damaged + int(block.damaged.sum())
         why = why or next(iter(block.why), "")
+        headers += block.headers
+        if not rows_before and (clock := other_clock(description, block)):
+            report(clock)
         if rows_read >= MIN_ROWS_TO_JUDGE:
             refuse_damaged(rows_damaged, rows_read, why)
         usable |= {part for part, each in samples.items() if np.isfinite(each.values).all(axis=1).any()}
@@ -125,6 +129,8 @@ def file_parts(
             continue
         yield from _chunks(block, samples, client, session, activities)
     refuse_damaged(rows_damaged, rows_read, why)
+    if headers:
+        report(f"{file.name}: its header stands {headers} more times among the rows; these lines are left out")
     if shuffled:
         report(f"{file.name}: its rows are not in the order of their times; they are sorted")
         yield from _sorted(shuffled, file)
@@ -137,13 +143,12 @@ def file_parts(
 def _chunks(
     block: RowBlock, samples: Mapping[Part, _Samples], client: Words, session: Words, activities: Mapping[Part, Words]
 ) -> Iterator[tuple[Part, Recording]]:
-    """Yield a block's recordings: stretches of one client and session, each part in turn."""
+    """Yield a block's samples, those of all parts in turn, cut where a word changes or a clock is set back."""
     for low, high in pairwise(_edges(len(block), client, session)):
         who = _at(client, low), _at(session, low)
         for part, (rows, times_s, values, number, _) in samples.items():
-            first, last = np.searchsorted(rows, [low, high])
-            if first < last:
-                here, line = slice(int(first), int(last)), int(block.lines[rows[first]])
+            for here in _of_one_clock(times_s, *np.searchsorted(rows, [low, high]).tolist()):
+                line = int(block.lines[rows[here.start]])
                 labels, known = _of_rows(activities[part], here), known_numbers(number[here])
                 sensor, times = _sensor(part), times_s[here]
                 yield part, Recording(*who, labels, sensor, times, values[here], block.name, line, known)
@@ -158,6 +163,14 @@ def _blocks(description: Description, file: DescribedFile) -> Iterator[RowBlock]
             wanted &= np.isin(words.names, kept)[words.codes]
         if wanted.any():
             yield block if wanted.all() else block.only(np.flatnonzero(wanted))
+
+
+def _of_one_clock(times_s: np.ndarray, first: int, last: int) -> Iterator[slice]:
+    """Yield stretches of samples first to last in which the clock runs on: each knows the line where it begins."""
+    if first < last:
+        back = first + restarts(times_s[first:last], -np.inf)
+        for low, high in pairwise([first, *back.tolist(), last]):
+            yield slice(low, high)
 
 
 def _refuse_too_long(rows: int, file: DescribedFile) -> None:
@@ -315,6 +328,12 @@ def _times(description: Description, part: Part, block: RowBlock, rows: np.ndarr
             f"{time.unit!r} right?",
         )
         times[late] = np.nan
+    unset = unset_times(times)
+    if unset.any():
+        block.damage(
+            rows[unset], f"{block.place(int(rows[int(np.argmax(unset))]))}: time is 0, far from those around it"
+        )
+        times[unset] = np.nan
     return times
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from har_pipeline.description.clocks import unset_times
 from har_pipeline.description.guess.headers import is_time, kind_of, sensor_unit, time_unit, triples
 from har_pipeline.description.guess.interpretation import choose
 from har_pipeline.recording import STANDARD_GRAVITY, Sensor
@@ -196,7 +197,7 @@ def _times(table: Table) -> Iterator[Time]:
     stretches = table.numbers["acc"]
     for column in range(stretches[0].shape[1]) if stretches else ():
         values = [each[np.isfinite(each[:, column]), column] for each in stretches]
-        values = [each for each in values if len(each) > 2]
+        values = [each[~unset_times(each)] for each in values if len(each) > 2]
         if column in table.taken or len(values) < 0.5 * len(stretches):
             continue
         steps = np.concatenate([np.diff(each) for each in values])

@@ -100,7 +100,8 @@ def look(root: Path) -> Looked:
         kind = kinds.setdefault(what, FileKind(layout))
         kind.names.append(member.name)
         kind.marks[layout.decimal, layout.skip_lines, layout.comment] += 1
-        kind.stretches += [RowStretch(member.name, rows, layout.decimal) for rows in (layout.rows, *later) if rows]
+        parts = (tuple(row for row in rows if row != layout.header) for rows in (layout.rows, *later))
+        kind.stretches += [RowStretch(member.name, rows, layout.decimal) for rows in parts if rows]
     looked.kinds = sorted(kinds.values(), key=lambda kind: -len(kind.names))
     return looked
 
