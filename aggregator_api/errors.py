@@ -59,6 +59,10 @@ class WorkerDiedError(WorkFailedError):
     """The worker process died over a job each time that it was tried."""
 
 
+class ServerStoppingError(AggregatorError):
+    """A job was given up because the server stops; the next start does it again."""
+
+
 class UpdateRefusedError(AggregatorError):
     """An update will not be used.
 

@@ -228,14 +228,14 @@ class Runtime:
         self.programs.resume()
 
     def stop(self) -> None:
-        """Take no more messages, finish those at hand, and close; a running aggregation is waited for."""
+        """Take no more messages, finish those at hand, and close; the next start does what is given up here."""
         self.closing.set()
+        self._executor.close()
         self.leadership.stop()
         self.transport.stop()
         self.inbox.stop()
         self.programs.close()
-        self._pool.shutdown()
-        self._executor.close()
+        self._pool.shutdown(cancel_futures=True)
         self.leadership.release()
         self.refusals.flush(closing=True)
         self.database.close()
@@ -261,12 +261,14 @@ class Runtime:
 
     def collect_garbage(self) -> None:
         """Remove blobs that nothing refers to any more, where this process alone keeps them."""
-        if not self.settings.blobs.startswith("file:"):
+        if not self.blobs.is_local:
             return
         if not self.clock.was_stable_for(self.settings.gc_grace_s):
             return  # by a clock that was set forwards, what was written just now is old
         try:
-            garbage_collection.collect(self.database, self.blobs, grace_s=self.settings.gc_grace_s)
+            garbage_collection.collect(
+                self.database, self.blobs, grace_s=self.settings.gc_grace_s, is_over=self.closing.is_set
+            )
         except Exception:  # a publication must not fail of it
             log.exception("garbage collection failed")
 

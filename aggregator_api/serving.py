@@ -23,7 +23,8 @@ from aggregator_api.ports import listen
 from aggregator_api.settings import Settings
 from aggregator_api.storage.folder_lock import FolderLock
 
-GRACE_S = 5
+GRACE_S = 2
+"""For requests at hand once the server stops; what is being downloaded or sent is resumed at its next start."""
 MAX_FILES = 65_536
 GC_THRESHOLDS = (10_000, 10, 50)
 """More objects made than freed before the youngest are looked at (Python's own: 700), and so many times the next."""

@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from pydantic import Field, IPvAnyNetwork, ValidationError, field_validator, model_validator
+from pydantic import Field, IPvAnyNetwork, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import EnvSettingsSource, NoDecode, SettingsConfigDict
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
 
 from aggregator_api.errors import ConfigError
 from aggregator_api.notification_settings import NotificationSettings
 from aggregator_api.ports import is_loopback
 from gaitway.errors import did_you_mean, first_problem
+from gaitway.secret_fields import revealed
 
 OWN_PATHS = frozenset(
     {"docs", "events", "favicon.ico", "federations", "healthz", "live", "login", "logout", "metrics", "new-federation"}
@@ -23,6 +26,31 @@ OWN_PATHS = frozenset(
 )
 """First parts of the server's own paths."""
 _ROOT_PATH = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]{1,64}){1,4}")
+
+
+DATABASE = "gaitway.sqlite3"
+"""The database's file in data_dir, and in a backup."""
+
+
+def parsed_url(url: str | URL) -> URL:
+    """Read a database's URL.
+
+    Raises:
+        ConfigError: for one that names no SQLite file and no PostgreSQL database.
+    """
+    expected = "expected postgresql+psycopg://USER@HOST/DATABASE or sqlite:////FOLDER/FILE"
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise ConfigError(f"database_url is not a URL; {expected}") from None  # it may hold a password: not shown
+    if parsed.get_backend_name() not in ("postgresql", "sqlite"):
+        raise ConfigError(f"database_url names {parsed.get_backend_name()!r}, which is not supported; {expected}")
+    return parsed
+
+
+def sqlite_url(path: Path) -> URL:
+    """Return the URL of a file, whatever characters its path holds: `?` and `%` mean something in a written URL."""
+    return URL.create("sqlite", database=str(path))
 
 
 def is_root_path(path: str) -> bool:
@@ -53,7 +81,7 @@ class BrokerAccess(NamedTuple):
 class Settings(NotificationSettings):
     """Everything that an operator can set; the command line wins over the environment, that over the file."""
 
-    model_config = SettingsConfigDict(env_prefix="GAITWAY_", frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix="GAITWAY_", frozen=True, extra="forbid", hide_input_in_errors=True)
 
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=1, le=65_535)
@@ -63,11 +91,11 @@ class Settings(NotificationSettings):
         description="where the ends of accesses are written down, which a restore must not undo; none: a folder beside "
         "data_dir. Servers of one database share it, and backups leave it out",
     )
-    database_url: str | None = Field(default=None, description="none: SQLite in data_dir")
+    database_url: SecretStr | None = Field(default=None, description="none: SQLite in data_dir")
     database_timeout_s: float = Field(
         default=10.0, gt=0, le=60, description="how long a write waits for other writers before it is given up"
     )
-    blob_url: str | None = Field(default=None, description="an fsspec URL; none: a folder in data_dir")
+    blob_url: SecretStr | None = Field(default=None, description="an fsspec URL; none: a folder in data_dir")
     trusted_proxies: Annotated[tuple[IPvAnyNetwork, ...], NoDecode] = Field(
         default=(),
         description="addresses or networks of the reverse proxies whose X-Forwarded-For and X-Forwarded-Proto are "
@@ -129,7 +157,7 @@ class Settings(NotificationSettings):
     embedded_broker: bool = Field(default=False, description="run a broker inside the server, on loopback")
     mqtt_client_id: str = Field(default="gaitway-server", min_length=1, max_length=64)
     mqtt_username: str | None = None
-    mqtt_password: str | None = Field(default=None, description="better in a file, or as GAITWAY_MQTT_PASSWORD")
+    mqtt_password: SecretStr | None = Field(default=None, description="better in a file, or as GAITWAY_MQTT_PASSWORD")
     mqtt_password_file: Path | None = None
     mqtt_ca_file: Path | None = Field(
         default=None, description="TLS: the authority that signed the broker's certificate; none: no TLS"
@@ -137,7 +165,7 @@ class Settings(NotificationSettings):
     broker_admin_username: str | None = Field(
         default=None, description="who gives devices their accounts at the broker; none: nobody does"
     )
-    broker_admin_password: str | None = None
+    broker_admin_password: SecretStr | None = None
     broker_admin_password_file: Path | None = None
     node: str = Field(
         default_factory=socket.gethostname,
@@ -257,14 +285,25 @@ class Settings(NotificationSettings):
         return (self.ledger_dir or folder.with_name(f"{folder.name}-ledger")).resolve()
 
     @property
-    def database(self) -> str:
-        """URL of the database."""
-        return self.database_url or f"sqlite:///{self.data_dir.resolve() / 'gaitway.sqlite3'}"
+    def database(self) -> URL:
+        """URL of the database; its path may hold any character.
+
+        Raises:
+            ConfigError: for a `database_url` that names no SQLite file and no PostgreSQL database.
+        """
+        written = revealed(self.database_url)
+        return parsed_url(written) if written else sqlite_url(self.data_dir.resolve() / DATABASE)
+
+    @property
+    def database_file(self) -> Path | None:
+        """The database's file; None on PostgreSQL."""
+        url = self.database
+        return Path(url.database or "") if url.get_backend_name() == "sqlite" else None
 
     @property
     def shares_work(self) -> bool:
         """Whether other server processes may use the same database."""
-        return self.lease_s > 0 and self.database.startswith("postgresql")
+        return self.lease_s > 0 and self.database_file is None
 
     @property
     def own_folders(self) -> tuple[Path, ...]:
@@ -272,8 +311,8 @@ class Settings(NotificationSettings):
         if self.shares_work:
             return ()
         folders = {self.data_dir.resolve()}
-        if self.database.startswith("sqlite:///"):
-            folders.add(Path(self.database.removeprefix("sqlite:///")).resolve().parent)
+        if self.database_file is not None:
+            folders.add(self.database_file.resolve().parent)
         return tuple(sorted(folders))
 
     @property
@@ -283,8 +322,8 @@ class Settings(NotificationSettings):
 
     @property
     def blobs(self) -> str:
-        """URL of the blob store."""
-        return self.blob_url or (self.data_dir.resolve() / "blobs").as_uri()
+        """Where the blobs are: a folder's path, or a URL."""
+        return revealed(self.blob_url) or str(self.data_dir.resolve() / "blobs")
 
     @property
     def device_broker(self) -> tuple[str, int, bool] | None:
@@ -334,12 +373,12 @@ def load(config: Path | None = None, **overrides: Any) -> Settings:
         }
         return Settings(**given)
     except ValidationError as error:
-        raise ConfigError(f"setting {first_problem(error, input_shown=True)}") from error
+        raise ConfigError(f"setting {first_problem(error, input_shown=True, model=Settings)}") from error
 
 
-def _secret(given: str | None, file: Path | None) -> str | None:
+def _secret(given: SecretStr | None, file: Path | None) -> str | None:
     if given is not None or file is None:
-        return given
+        return revealed(given)
     try:
         return file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:

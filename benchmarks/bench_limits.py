@@ -30,6 +30,7 @@ from bench_load import HERE, Programs, ask, free_port, wait
 from rich.table import Table
 
 from aggregator_api.auth.api_keys import OPERATOR_FILE
+from aggregator_api.settings import sqlite_url
 from gaitway.terminal import Console
 
 sys.path.insert(0, str(HERE.parent))
@@ -152,7 +153,7 @@ def _audited(data: Path) -> dict[str, Any]:
     from aggregator_api.db.audit import Filters
     from aggregator_api.db.database import Database
 
-    database = Database(f"sqlite:///{data / 'gaitway.sqlite3'}")
+    database = Database(sqlite_url(data / "gaitway.sqlite3"))
     with database.read() as session:
         rows = session.scalars(audit.select_entries(Filters(action="access"))).all()
         found = {"audit_entries": len(rows), "audit_counted": sum(row.count for row in rows)}

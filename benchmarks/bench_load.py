@@ -131,7 +131,13 @@ def _measure(devices: int, rounds: int, folder: Path, programs: Programs) -> dic
     programs.start("devices", sys.executable, *thin, "--broker", f"127.0.0.1:{mqtt}", "--server", url, "--key", key)
     watch = Watch(f"{url}/v1/federations/load", key, programs)
     watch.start()
-    wait(lambda: ask(f"{url}/v1/federations/load", key=key)["status"] == "finished", "the federation does not finish")
+    federation = f"{url}/v1/federations/load"
+    wait(
+        lambda: programs["devices"].poll() or ask(federation, key=key)["status"] == "finished",
+        "the federation does not finish",
+    )
+    if programs["devices"].poll():
+        raise SystemExit("the devices have ended before the federation")
     watch.over.set()
     watch.join()
     played = ask(f"{url}/v1/federations/load/rounds", key=key)["items"]
@@ -184,6 +190,9 @@ def ask(url: str, body: Any = None, *, key: str | None = None) -> Any:
         with urllib.request.urlopen(request, timeout=20) as answer:
             return json.loads(answer.read())
     except urllib.error.HTTPError as error:
+        if error.code == 429:  # the devices use the same key
+            time.sleep(float(error.headers["Retry-After"]))
+            return ask(url, body, key=key)
         if error.code < 500:
             raise SystemExit(f"{url}: {error.read().decode()}") from error
         return {}

@@ -61,7 +61,7 @@ def stream(recordings: list[Recording]) -> int:
     windows = 0
     for each in recordings:
         if each.client not in pipelines:
-            pipelines[each.client] = StreamPipeline(PipelineSettings(), READER.labels({}))
+            pipelines[each.client] = StreamPipeline(PipelineSettings(), READER.labels({}), report=None)
         windows += len(pipelines[each.client].push(each))
     return windows + sum(len(each.flush()) for each in pipelines.values())
 

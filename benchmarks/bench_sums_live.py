@@ -39,6 +39,7 @@ from rich.table import Table
 from sqlalchemy import create_engine, text
 from thin_devices import Connection
 
+from aggregator_api.settings import sqlite_url
 from federation.protocol import topics
 from federation.protocol.chunks import chunk_count, chunk_range
 from federation.protocol.messages import (
@@ -262,7 +263,7 @@ def measure(folder: Path, programs: Programs, given: argparse.Namespace) -> dict
         made = ask(f"{here}/enrolment-tokens", {"device": device.name, "auto_approve": True}, key=key)
         device.enrol(made["token"])
     enrolled_s = time.monotonic() - begun
-    engine = create_engine(f"sqlite:///{folder / 'data' / 'gaitway.sqlite3'}")
+    engine = create_engine(sqlite_url(folder / "data" / "gaitway.sqlite3"))
     with engine.connect() as rows:
         found = rows.execute(text("select sum_layout from federations")).scalar_one()
         LAYOUT["json"] = json.loads(found) if isinstance(found, str) else found

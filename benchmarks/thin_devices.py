@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import http.client
 import queue
+import random
 import selectors
 import struct
 import sys
@@ -41,6 +42,7 @@ from federation.protocol.signing import unwrap
 
 EXAMPLES = 100
 DOWNLOADS = 8  # at a time; a thousand phones do not download in the same millisecond either
+BUSY = (429, 503)
 TAIL = 4  # bytes of the last number, which tells one device's update from another's
 
 
@@ -82,7 +84,8 @@ class Devices:
         self.fetched: queue.Queue[tuple[Device, Invitation, Body]] = queue.Queue()
         self.selector = selectors.DefaultSelector()
         self.devices = [Device(self, f"d{number:05d}", number) for number in range(count)]
-        self.accepted = self.refused = 0
+        self.accepted = self.refused = self.busy = 0
+        self.failure = ""
 
     @property
     def finished(self) -> bool:
@@ -97,6 +100,8 @@ class Devices:
             device.connect(*self.place)
         tended = said = time.monotonic()
         while not self.finished:
+            if self.failure:
+                raise SystemExit(self.failure)
             for key, events in self.selector.select(0.02):
                 key.data.serve(events)
             while not self.fetched.empty():
@@ -115,14 +120,33 @@ class Devices:
         """Fetch models, each device its own copy, of which one is kept."""
         while True:
             device, invitation = self.wanted.get()
+            try:
+                data = self._model(invitation)
+            except (OSError, http.client.HTTPException) as error:
+                self.failure = f"GET {invitation.model.url}: {error}"
+                return
+            body = self.bodies.setdefault(invitation.model.sha256, Body(data))
+            self.fetched.put((device, invitation, body))
+
+    def _model(self, invitation: Invitation) -> bytes:
+        """Download a model; a server that is busy is asked again when it says.
+
+        Raises:
+            OSError: if it answers anything else than the model.
+        """
+        while True:
             # a new connection for each, as devices have: the server closes one that was idle between two rounds
             with closing(http.client.HTTPConnection(self.server.netloc)) as connection:
                 connection.request("GET", invitation.model.url, headers=self.headers)
-                data = connection.getresponse().read()
-            if len(data) != invitation.model.size:
-                raise SystemExit(f"GET {invitation.model.url}: {data[:300]!r}")
-            body = self.bodies.setdefault(invitation.model.sha256, Body(data))
-            self.fetched.put((device, invitation, body))
+                answer = connection.getresponse()
+                data = answer.read()
+            if answer.status not in BUSY:
+                break
+            self.busy += 1
+            time.sleep(float(answer.headers["Retry-After"]) * random.uniform(1.0, 1.5))
+        if len(data) != invitation.model.size:
+            raise OSError(f"{answer.status} {data[:300]!r}")
+        return data
 
 
 class Connection:
@@ -253,7 +277,7 @@ def main() -> None:
     given = parser.parse_args()
     fleet = Devices(given.broker, given.server, given.federation, given.devices, given.key)
     fleet.run()
-    print(f"{fleet.accepted} updates accepted, {fleet.refused} refused", file=sys.stderr)
+    print(f"{fleet.accepted} updates accepted, {fleet.refused} refused, {fleet.busy} waits", file=sys.stderr)
 
 
 if __name__ == "__main__":

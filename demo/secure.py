@@ -75,7 +75,7 @@ def say_what_was_seen(console: Console, database: Path, federations: list[str]) 
 
 def seen(database: Path, federation: str) -> dict[str, int]:
     """Count, in the server's database, the sums of a federation and what is there of one device's learning."""
-    with sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30) as connection:
+    with sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=30) as connection:
 
         def count(query: str) -> int:
             return int(connection.execute(query, (federation,)).fetchone()[0] or 0)

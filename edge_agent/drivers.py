@@ -21,6 +21,7 @@ from edge_agent.service_manager import ServiceManager
 from edge_agent.serving.classifier import Classifier
 from edge_agent.storage.credentials import manifest_signer, read_credentials
 from edge_agent.storage.data_folder import lock_folder
+from edge_agent.storage.database import LockPatience
 from edge_agent.storage.state_store import StateStore
 from edge_agent.training.job import JobEnded, JobLine, JobRunner
 from edge_agent.transport.chunk_sender import UploadSender
@@ -55,6 +56,7 @@ class Drivers:
     background: BackgroundTasks
     service_manager: ServiceManager
     home: HomeAssistant | None
+    lock_patience: LockPatience
 
     def close(self) -> None:
         """Close the database, and let others have the data folder."""
@@ -75,7 +77,9 @@ def open_drivers(
         AgentError: if the data folder is another device's or in use, or something in it is damaged.
     """
     me, folder = config.agent, config.agent.data_dir
-    store = StateStore(folder)
+    manager = service_manager or ServiceManager()
+    store, patience = StateStore(folder), LockPatience(manager.alive)
+    store.wait_by(patience)
     lock = lock_folder(store, me)
     known = read_credentials(folder)
     trust = Trust(me.federation, me.device, known.server_key_bytes if known else None)
@@ -95,6 +99,7 @@ def open_drivers(
         classifier=Classifier(folder),
         jobs=jobs,
         background=BackgroundTasks(config, renewal, post),
-        service_manager=service_manager or ServiceManager(),
+        service_manager=manager,
         home=HomeAssistant(config.home_assistant, me.device, me.federation) if config.home_assistant.host else None,
+        lock_patience=patience,
     )

@@ -5,6 +5,7 @@ AgentError
 ├── SensorError  the sensor source cannot deliver
 ├── StoreError   the device's database or its files are not what they should be
 │   ├── DiskFullError  there is no room; nothing was changed (an OSError too)
+│   ├── LockedError    another program holds the file; nothing was changed
 │   └── DamagedError   the file is no database, or has broken pages
 ├── MessageError a phone sent something else than a message of Sensor Logger
 ├── LabelError   a label, or a time to label, that cannot be
@@ -39,6 +40,10 @@ class StoreError(AgentError):
 
 class DiskFullError(StoreError, OSError):
     """There is no room on the disk; nothing was changed."""
+
+
+class LockedError(StoreError):
+    """Another program holds a database's file; nothing was changed."""
 
 
 class DamagedError(StoreError):

@@ -17,7 +17,7 @@ from edge_agent.background_tasks import Evaluated
 from edge_agent.config.settings import Config
 from edge_agent.config.training import resolve_runtime
 from edge_agent.drivers import Drivers, Mailbox, Message, Stop, open_drivers
-from edge_agent.errors import StoreError, TrustError
+from edge_agent.errors import LockedError, StoreError, TrustError
 from edge_agent.home_assistant.discovery import HomeState
 from edge_agent.machine import commands as do
 from edge_agent.machine.agent import step
@@ -121,6 +121,7 @@ class Supervisor:
 
     def stop(self) -> None:
         """End the loop soon; safe in a signal handler and on any thread."""
+        self._drivers.lock_patience.is_over = True
         self._mailbox.put(Stop())
 
     def run(self) -> int:
@@ -143,6 +144,8 @@ class Supervisor:
                 if time.monotonic() - ticked >= TICK_S:
                     ticked = time.monotonic()
                     self._on_tick()
+        except LockedError:  # a stop was asked for meanwhile; the next start does what was not written
+            self._code = 0
         finally:
             self._end()
         return self._code
@@ -157,7 +160,8 @@ class Supervisor:
         if self._drivers.home:
             self._drivers.home.stop(STOP_S / 2)
         self._classifier.stop(STOP_S / 2)
-        save_activity(self.store, self.agent, left=True)
+        with contextlib.suppress(LockedError):
+            save_activity(self.store, self.agent, left=True)
         self._drivers.close()
 
     # ---- what was posted

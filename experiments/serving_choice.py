@@ -29,6 +29,7 @@ from har_pipeline import (
     ClientWindows,
     PipelineSettings,
     dataset_settings,
+    default_cache_dir,
     normalize_clients,
     prepare,
     session_folds,
@@ -319,7 +320,7 @@ def main() -> None:
     for cell in cells():
         path = given.out / f"{cell.name}.npz"
         if not path.exists():
-            np.savez_compressed(given.out / "part.npz", **collect(cell, given.data_root, Path(".cache/windows")))
+            np.savez_compressed(given.out / "part.npz", **collect(cell, given.data_root, default_cache_dir()))
             (given.out / "part.npz").rename(path)
             print(cell.name, flush=True)
 

@@ -128,11 +128,13 @@ class Recognizer:
             raise InputError(silent)
         self._judge()
         if self._heard and not self._answered:
-            self._warn("no_windows", self._checks.no_windows(CLIENT, self.settings.window_s).message)
+            self._warn(
+                "no_windows", self._checks.no_windows(CLIENT, self.settings.window_s, self.settings.max_gap_s).message
+            )
         return answers
 
     def _begin(self) -> None:
-        self._pipeline = StreamPipeline(self.settings, ())
+        self._pipeline = StreamPipeline(self.settings, (), report=None)
         self._newest: dict[Sensor, float] = {"acc": -np.inf, "gyro": -np.inf}
 
     def _take(self, sensor: Sensor, times: NDArray[Any], values: NDArray[Any]) -> list[Answer]:

@@ -204,8 +204,9 @@ class Session:
         """
         x, task = self._checked(examples), self.metadata.answered
         rows = 1 if self._one_at_a_time else task.inference_batch
-        given = x if len(x) or not self._one_at_a_time else np.zeros((1, *x.shape[1:]), np.float32)
-        # An empty batch gives (0, C) and (0, D). What follows the run costs a small network as much as the run does.
+        # An empty batch gives (0, C) and (0, D), by way of one example: some of ONNX Runtime's kernels refuse none.
+        given = x if len(x) else np.zeros((1, *x.shape[1:]), np.float32)
+        # What follows the run costs a small network as much as the run does.
         outputs = [self._session.run(_OUTPUTS, {"x": given[i : i + rows]}) for i in range(0, max(1, len(x)), rows)]
         logits, embedding = outputs[0] if len(outputs) == 1 else map(np.concatenate, zip(*outputs, strict=True))
         logits, embedding = logits[: len(x)], embedding[: len(x)]

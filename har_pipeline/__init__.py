@@ -1,6 +1,6 @@
 """Sensors → windows: readers of data sets, one causal stream pipeline, splits and normalization; numpy only."""
 
-from har_pipeline.cache import default_cache_dir
+from gaitway.window_cache import default_cache_dir
 from har_pipeline.errors import LabelError, PipelineError, SettingsError, SignalError, SourceError
 from har_pipeline.normalization import ChannelStatistics, channel_statistics, normalize_clients
 from har_pipeline.origin import Origin

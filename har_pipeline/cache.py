@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,13 +19,8 @@ from har_pipeline.signals.checks import Finding
 from har_pipeline.streaming.windows import ClientWindows, WindowedDataset
 
 # Raise it with every change that alters windows: old files are then no longer found.
-FORMAT = 5
+FORMAT = 6
 FIELDS = ("x", "y", "start_s", "session", "number")
-
-
-def default_cache_dir() -> Path:
-    """Return `$XDG_CACHE_HOME/gaitway/windows`, by default under `~/.cache`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gaitway" / "windows"
 
 
 def cache_key(dataset: str, inputs: Sequence[Path], request: dict[str, Any]) -> str:

@@ -16,9 +16,10 @@ from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from gaitway.exit_codes import ExitCode
+from gaitway.extras import install_command
 from gaitway.progress import ProgressDisplay
 from gaitway.terminal import Console
-from har_pipeline import cache
+from gaitway.window_cache import default_cache_dir
 from har_pipeline.apps.cli import show_exports, show_found
 from har_pipeline.apps.reader import AppReader, AppSource
 from har_pipeline.combination import COMBINATIONS, Combination, combination_of
@@ -141,6 +142,9 @@ def prepare_command(
         typer.Option(help="Least share of a window that its label covers (the data set's preset by default)."),
     ] = None,
     options: OptionsOption = "{}",
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse files that cannot be read; else they are left out, and listed.")
+    ] = False,
 ) -> None:
     """Read, filter, resample and cut a data set, keep its windows in the cache, and count them.
 
@@ -161,6 +165,8 @@ def prepare_command(
             dataset, chosen = described.NAME, {**read_description(describe).to_json(), **chosen}
         if dataset is None:
             raise SettingsError(f"no data set; name one of {', '.join(dataset_names())}, or give --describe data.toml")
+        if strict and (dataset == described.NAME or dataset in {app.name for app in APPS}):
+            chosen["strict"] = True  # published sets are as published, or refused
         changes: dict[str, Any] = {"stride": stride, "label_share": label_share}
         settings = replace(
             dataset_settings(dataset), **{key: each for key, each in changes.items() if each is not None}
@@ -177,7 +183,7 @@ def prepare_command(
                 dataset,
                 root,
                 settings,
-                cache_dir=cache_dir or cache.default_cache_dir(),
+                cache_dir=cache_dir or default_cache_dir(),
                 progress=report,
                 clients=client,
                 options=chosen,
@@ -191,8 +197,17 @@ def _cli_errors() -> Iterator[None]:
     try:
         yield
     except PipelineError as error:
-        Console(stderr=True).print(f"[red]{type(error).__name__}[/]: {escape(str(error))}", highlight=False)
+        _print_error(str(error))
         raise typer.Exit(ExitCode.REFUSED) from error
+    except ModuleNotFoundError as error:
+        if error.name not in ("pandas", "PIL"):
+            raise
+        _print_error(f"this needs {error.name}, which is not installed: {install_command('runtime')}")
+        raise typer.Exit(ExitCode.REFUSED) from error
+
+
+def _print_error(words: str) -> None:
+    Console(stderr=True).print(f"[red]error:[/] {escape(words)}", highlight=False)
 
 
 def _refuse_other(dataset: str | None) -> None:

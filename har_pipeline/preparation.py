@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,15 +25,17 @@ from har_pipeline.combination import (
     unite,
     united_labels,
 )
+from har_pipeline.cutting import WindowCutter
 from har_pipeline.errors import SettingsError, SignalError, SourceError
 from har_pipeline.readers import READERS
 from har_pipeline.readers.archive import Source
 from har_pipeline.readers.reader import RecordingReader
 from har_pipeline.recording import Recording
 from har_pipeline.settings import PipelineSettings
-from har_pipeline.signals.checks import SignalChecks
-from har_pipeline.streaming.stream import StreamPipeline, Window
+from har_pipeline.signals.checks import Finding, SignalChecks
 from har_pipeline.streaming.windows import ClientWindows, WindowedDataset
+
+log = logging.getLogger(__name__)
 
 Progress = Callable[[int, str], None]
 """Called with the number of recordings done and the client of the latest."""
@@ -121,8 +124,9 @@ def prepare(
     """Read, filter, resample and cut a data set into windows.
 
     root is a folder or archive (None for `synthetic`); settings default to the data set's preset. With cache_dir the
-    result is kept there under a hash of inputs, settings, clients and options. A combination takes options by member,
-    {"spsw": {…}}, and keeps each member's preset but for what `settings` changes of the defaults. Raises PipelineError.
+    result is kept there under a hash of inputs, settings, clients and options; where that fails, the log says so.
+    A combination takes options by member, {"spsw": {…}}, and keeps each member's preset but for what `settings` changes
+    of the defaults. Raises PipelineError.
     """
     settings = settings or dataset_settings(dataset)
     wanted = None if clients is None else sorted(set(clients))
@@ -147,7 +151,11 @@ def prepare(
     kept = cache.load(path)
     if kept is None:
         kept = _build(reader, source, settings, wanted, chosen_options, progress)
-        cache.save(path, kept)
+        try:
+            cache.save(path, kept)
+        except OSError as error:  # they are as good without
+            why = error.strerror or error
+            log.warning("prepared windows cannot be kept in %s: %s; name another folder by --cache", path.parent, why)
     return kept
 
 
@@ -189,6 +197,7 @@ def _build(
     progress: Progress | None,
 ) -> WindowedDataset:
     labels, checks = reader.labels(options), SignalChecks(reader.declared_hz(options), reader.convention(options))
+    lost: tuple[Finding, ...] = ()
     if reader.windows is not None:
         # these windows have the grid's rate, so no filter is left out, and each has its activity
         ours = {name: getattr(reader.settings, name) for name in ("anti_alias", "keep_unlabelled")}
@@ -199,18 +208,28 @@ def _build(
             for recording in _as_recordings(client, settings):
                 checks.add(recording)
     else:
-        windows = _cut(reader.read(source, wanted, options), settings, labels, progress, checks)
+        cutter = WindowCutter(settings, labels, checks, leaves_out=reader.leaves_out(options))
+        for done, recording in enumerate(reader.read(source, wanted, options), start=1):
+            cutter.take(recording)
+            if progress is not None:
+                progress(done, recording.client)
+        windows = cutter.finish()
+        lost = tuple(cutter.findings(windows))
     missing = sorted(set(wanted or ()) - set(windows))
     if missing:
         raise SettingsError(f"{reader.name} has no client {missing[0]!r} ({len(missing)} of those asked for)")
     if not windows:
         raise SourceError(f"{reader.name}: no recordings of both sensors in {source.root if source else 'the options'}")
-    without = [checks.no_windows(client, settings.window_s) for client in sorted(windows) if not len(windows[client])]
+    without = [
+        checks.no_windows(client, settings.window_s, settings.max_gap_s)
+        for client in sorted(windows)
+        if not len(windows[client])
+    ]
     if len(without) == len(windows):
         first = without[0]
         raise SignalError(f"{reader.name} gives no window at all; {first.client}, 1 of {len(windows)}: {first.message}")
     origins = {client: reader.origin(client) for client in windows}
-    findings = (*without, *checks.findings())
+    findings = (*without, *lost, *checks.findings())
     ordered = dict(sorted(windows.items()))
     number = reader.number(options)
     return WindowedDataset(reader.name, labels, ordered, settings, origins, checks.rates_hz(), findings, number)
@@ -225,30 +244,3 @@ def _as_recordings(windows: ClientWindows, settings: PipelineSettings) -> Iterat
         values = windows.x[mine, : settings.stride].reshape(len(times), -1)
         yield Recording(windows.client, str(session), "", "acc", times, values[:, :3])
         yield Recording(windows.client, str(session), "", "gyro", times, values[:, 3:])
-
-
-def _cut(
-    stream: Iterator[Recording],
-    settings: PipelineSettings,
-    labels: tuple[str, ...],
-    progress: Progress | None,
-    checks: SignalChecks,
-) -> dict[str, ClientWindows]:
-    pipelines: dict[str, StreamPipeline] = {}
-    windows: dict[str, list[Window]] = {}
-    for done, recording in enumerate(stream, start=1):
-        client = recording.client
-        if client not in pipelines:
-            pipelines[client], windows[client] = StreamPipeline(settings, labels), []
-        checks.add(recording)
-        try:
-            windows[client] += pipelines[client].push(recording)
-        except SignalError as error:
-            reasons = [each for each in checks.findings() if (each.severity, each.client) == ("error", client)]
-            raise SignalError(f"{error}. {reasons[0].where}: {reasons[0].message}") if reasons else error from error
-        if progress is not None:
-            progress(done, client)
-    for client, pipeline in pipelines.items():
-        windows[client] += pipeline.flush()
-    # Popped, so that no more than one client's windows are held twice.
-    return {client: ClientWindows.stack(client, windows.pop(client), settings) for client in list(windows)}

@@ -17,11 +17,12 @@ class PipelineSettings:
 
     The anti-alias kernel is a sinc of `cutoff_hz` under a Kaiser window of `kaiser_beta` (about 60 dB) that reaches
     `half_width_s` to either side: flat to 15 Hz, in the stop band from 29 Hz, and a delay of `half_width_s`. A sensor
-    slower than 0.9 × `rate_hz` is interpolated instead in 0.42 × its own rate, with a delay of 9 of its steps, and
+    slower than 0.9 × `rate_hz` is interpolated instead in 0.42 × its own rate, with a delay of 10 of its steps, and
     bridges gaps of five of them where that is more than `max_gap_s`. `anti_alias="downsampling"` low-passes only where
     the rate falls: sensors below 1.1 × `rate_hz` are interpolated, so that one of 50 Hz keeps tones up to 20 Hz.
     `reorder_s` is how late a sample may come and still be sorted in; `late` says what happens to later ones.
-    `max_lag_s` bounds how far one sensor may run ahead of the other, hence the memory.
+    `max_lag_s` bounds how many seconds of samples one sensor may be ahead of the other, hence the memory; pauses do not
+    count.
     """
 
     rate_hz: float = 50.0

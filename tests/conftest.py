@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import socket
 from collections.abc import Generator, Iterator
 from datetime import date
@@ -15,6 +16,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["GAITWAY_EDGE_CONDITIONS_IGNORE"] = '["all"]'
 # A federation's program takes its server some ten seconds of a core, which tests of other things do without.
 os.environ["GAITWAY_PROGRAMS"] = "false"
+
+# The windows of real recordings stay prepared from run to run; the user's own are left alone.
+os.environ["XDG_CACHE_HOME"] = str(Path(__file__).parents[1] / ".cache")
 
 # One day in every process of a run that midnight falls into.
 os.environ["GAITWAY_TODAY"] = os.environ.get("GAITWAY_TODAY", str(date.today().toordinal()))
@@ -40,6 +44,17 @@ TURNS = 3
 """In how many days `make test-ci` comes through its tests: all of them at once take half an hour of two cores."""
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+ODD_FOLDER = "Ä b#c%20?d"
+"""A name with what URLs, shells, patterns and databases' addresses read as something else."""
+READING_PATHS = tuple(
+    REPOSITORY / "tests" / part
+    for part in (
+        *(f"aggregator_api/{part}" for part in ("cli", "db", "observability", "retention", "storage")),
+        *(f"edge_agent/{part}" for part in ("cli", "config", "storage")),
+        *("export", "gaitway", "har_pipeline", "sim/cli", "sim/results"),
+    )
+)
+"""Tests of what reads a program's paths: they work in a folder of that name."""
 DATA = Path(os.environ.get("GAITWAY_DATA") or REPOSITORY.parent / "shared" / "data")
 
 
@@ -80,6 +95,16 @@ def no_wait_for_the_disk() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def tmp_path(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """Return an empty folder, with an odd name where programs read their paths."""
+    if not any(request.path.is_relative_to(part) for part in READING_PATHS):
+        return tmp_path
+    folder = tmp_path / ODD_FOLDER
+    folder.mkdir()
+    return folder
+
+
 @pytest.fixture(autouse=True)
 def umask_as_before() -> Iterator[None]:
     """Take back the umask that a command has set, which a test has run in its own process."""
@@ -110,6 +135,16 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)
         gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Let a worker that has run its tests end in peace.
+
+    execnet interrupts one that takes over five seconds to free what it has loaded, and Python prints where.
+    """
+    if hasattr(session.config, "workerinput"):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -22,6 +22,7 @@ from aggregator_api.db.models import (
 from aggregator_api.devices import suspension
 from aggregator_api.observability.deliveries import deliveries
 from aggregator_api.observability.health import NO_BROKER, Readiness
+from federation.methods import is_continuous
 from federation.rounds.server_round import RoundPhase
 from gaitway.threads import thread_failures
 
@@ -29,6 +30,7 @@ DAY_S = 86_400.0
 EXPIRY_WARNING_S = 30 * DAY_S
 """A certificate or a key that ends sooner is told of."""
 QUARANTINE_WARNING_S = DAY_S
+MAX_NAMED = 3
 """Updates in quarantine are told of for so long."""
 ADVICE = {
     NO_BROKER: ": only devices that speak HTTP can take part until it is. The server's log says what it tries; "
@@ -98,6 +100,7 @@ def of_federation(session: Session, row: FederationRow, now: float | None = None
         *_round(session, row),
         *_quarantine(session, row, now),
         *_devices(session, row),
+        *_nobody_online(session, row),
     ]
     return worst_first(found)
 
@@ -163,7 +166,7 @@ def _devices(session: Session, row: FederationRow) -> list[AttentionItem]:
     pending = session.scalar(here.where(DeviceRow.enrolment == "pending")) or 0
     cloned = session.scalar(here.where(DeviceRow.cloned_at.is_not(None), DeviceRow.enrolment != "revoked")) or 0
     suspended = suspension.count_suspended(session, row)
-    found = []
+    found = _unused(session, row)
     if suspended:
         words = (
             f"{_counted(suspended, 'device')} {'is' if suspended == 1 else 'are'} suspended: several updates in a row "
@@ -183,6 +186,32 @@ def _devices(session: Session, row: FederationRow) -> list[AttentionItem]:
         words = f"{_counted(pending, 'device')} {'waits' if pending == 1 else 'wait'} for your approval."
         found.append(AttentionItem("warning", words, row.name, "enrolment", "waiting devices"))
     return found
+
+
+def _unused(session: Session, row: FederationRow) -> list[AttentionItem]:
+    """Tell which devices train in vain, before they are suspended."""
+    here = (DeviceRow.federation_id == row.id, DeviceRow.enrolment != "revoked", DeviceRow.suspended_at.is_(None))
+    names = list(
+        session.scalars(select(DeviceRow.name).where(*here, DeviceRow.refused_updates > 1).order_by(DeviceRow.name))
+    )
+    if not names:
+        return []
+    listed = ", ".join(names[:MAX_NAMED]) + (" and others" if len(names) > MAX_NAMED else "")
+    words = f"The last updates of {_counted(len(names), 'device')} were all refused or left out of their rounds: "
+    words += f"{listed}. The journal says why (update.excluded, update.quarantined)."
+    return [AttentionItem("warning", words, row.name, "updates", "unused updates")]
+
+
+def _nobody_online(session: Session, row: FederationRow) -> list[AttentionItem]:
+    """Tell that a running federation has devices, and none is connected; phones of a continuous one rest more often."""
+    here = select(func.count(), func.count().filter(DeviceRow.state != "offline"))
+    devices, connected = session.execute(here.where(DeviceRow.federation_id == row.id)).one()
+    if row.status != "running" or not devices or connected:
+        return []
+    who = "The only device is" if devices == 1 else f"All {devices:,} devices are"
+    words = f"{who} offline; gaitway agent doctor, run on a device, says why."
+    level: Level = "note" if is_continuous(row.plan["method"]) else "warning"
+    return [AttentionItem(level, words, row.name, "devices", "no device online")]
 
 
 def _ends_soon(row: CredentialRow, now: float) -> bool:

@@ -18,8 +18,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, create_engine, event
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from aggregator_api import disk
@@ -27,7 +26,7 @@ from aggregator_api.db import audit, ledger
 from aggregator_api.db.ledger import Ledger
 from aggregator_api.disk import require_folder
 from aggregator_api.errors import ConfigError
-from aggregator_api.settings import Settings
+from aggregator_api.settings import Settings, parsed_url
 from federation.private_files import private_file
 from gaitway.extras import install_command
 
@@ -68,8 +67,8 @@ class Database:
         ConfigError: for a URL that names no SQLite file and no PostgreSQL database, or a folder that cannot be made.
     """
 
-    def __init__(self, url: str, *, wait_s: float = 10.0, ledger: Ledger | None = None) -> None:
-        parsed = _parsed(url)
+    def __init__(self, url: str | URL, *, wait_s: float = 10.0, ledger: Ledger | None = None) -> None:
+        parsed = parsed_url(url)
         self.url = url
         self._ledger = ledger
         self._full_until = 0.0
@@ -180,17 +179,6 @@ class Database:
         self.engine.dispose()
 
 
-def _parsed(url: str) -> URL:
-    expected = "expected postgresql+psycopg://USER@HOST/DATABASE or sqlite:////FOLDER/FILE"
-    try:
-        parsed = make_url(url)
-    except ArgumentError as error:
-        raise ConfigError(f"database_url is not a URL; {expected}") from error  # it may hold a password: not shown
-    if parsed.get_backend_name() not in ("postgresql", "sqlite"):
-        raise ConfigError(f"database_url names {parsed.get_backend_name()!r}, which is not supported; {expected}")
-    return parsed
-
-
 _ENDS = "may have ended an access"
 _TABLES = ("UPDATE credentials SET ", "UPDATE enrolment_tokens SET ", "UPDATE devices SET ")
 _NOTES = ("INSERT INTO ended_access",)
@@ -212,11 +200,9 @@ def opened(settings: Settings) -> Database:
     Raises:
         ConfigError: as `Database.migrate`; also if there is none: a wrong folder must not get a new one.
     """
-    url = _parsed(settings.database)
-    if url.get_backend_name() == "sqlite" and url.database and not Path(url.database).is_file():
-        raise ConfigError(
-            f"there is no database {url.database}; is this the server's data_dir? `serve` and `migrate` make one"
-        )
+    path = settings.database_file
+    if path is not None and not path.is_file():
+        raise ConfigError(f"there is no database {path}; is this the server's data_dir? `serve` and `migrate` make one")
     database = Database(settings.database, ledger=Ledger(settings.ledger))
     database.migrate()
     return database

@@ -64,6 +64,7 @@ EVENT_KINDS = {
     "device.retained": EventKind("the broker keeps messages that it should not keep", changes_measures=True),
     "device.tags": EventKind("the device's groups were changed", changes_measures=True),
     "device.suspended": EventKind("the device was suspended", changes_measures=True),
+    "device.left_out": EventKind("the device did not answer, and is left out of rounds for a while", True),
     "device.reinstated": EventKind("the device's suspension was ended", changes_measures=True),
     "device.withdrawn": EventKind("the device's sums are taken out of a continuous federation", changes_measures=True),
     "device.revoked": EventKind("the device was put out", changes_measures=True),

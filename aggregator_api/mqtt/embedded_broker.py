@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 
 from aggregator_api.errors import ConfigError
@@ -59,17 +60,33 @@ class BrokerThread:
 
 
 async def _start(host: str, port: int) -> Broker:
-    from amqtt.broker import Broker  # its import takes a second, and only the embedded broker needs it
-    from amqtt.errors import AMQTTError
+    from amqtt.errors import AMQTTError  # its import takes a second, and only the embedded broker needs it
 
     for name in ("amqtt", "transitions"):
         logging.getLogger(name).setLevel(logging.ERROR)  # every device that goes away is a warning there
     try:
-        broker = Broker(_configuration(host, port))
+        broker = _broker_class()(_configuration(host, port))
         await broker.start()
     except AMQTTError as error:
         raise ConfigError(f"the broker cannot listen on {host}:{port}: {error}") from error
     return broker
+
+
+@cache
+def _broker_class() -> type[Broker]:
+    """Return amqtt's broker without a leak of 0.12: it sends a newcomer what is retained for others' subscriptions."""
+    from amqtt.broker import Broker
+    from amqtt.session import Session
+
+    class PrivateBroker(Broker):  # type: ignore[misc]  # amqtt brings no types
+        async def _publish_retained_messages_for_subscription(
+            self, subscription: tuple[str, int], session: Session
+        ) -> None:
+            subscribers = self._subscriptions.get(subscription[0], [])
+            if any(other.client_id == session.client_id for other, _ in subscribers):
+                await super()._publish_retained_messages_for_subscription(subscription, session)
+
+    return PrivateBroker
 
 
 def _configuration(host: str, port: int) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 import time
@@ -17,6 +18,8 @@ from gaitway.threads import SupervisedThread
 log = logging.getLogger(__name__)
 
 TICK_S = 0.25
+STOP_S = 1.0
+"""How long a server that stops works off its queue; brokers and devices send the rest of it again."""
 RETRY_S = 1.0
 """While the database is away, a message is tried again so often."""
 
@@ -52,6 +55,7 @@ class Inbox:
         self._recovered = recovered
         self._outage = False
         self._stopping = threading.Event()
+        self._stop_at = math.inf
         self._queue: queue.Queue[Message | Callable[[], None] | None] = queue.Queue(size)
         self._thread = SupervisedThread("inbox", self._work)
 
@@ -60,20 +64,20 @@ class Inbox:
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish what is in the queue and end; a start that failed has nothing to end.
+        """Finish what is in the queue within `STOP_S` and end; a start that failed has nothing to end.
 
         In an outage nothing is finished: the broker has not been told that it was, and sends it again.
         """
+        self._stop_at = time.monotonic() + STOP_S
         self._stopping.set()
-        if self.alive:
-            self._queue.put(None)
+        self.offer(None)  # wakes a thread that waits; one with a full queue sees that it is over
         self._thread.join()
 
     def put(self, work: Message | Callable[[], None]) -> None:
         """Queue a message, or something to call."""
         self._queue.put(work)
 
-    def offer(self, work: Callable[[], None]) -> bool:
+    def offer(self, work: Callable[[], None] | None) -> bool:
         """Queue something to call unless the queue is full, without waiting; return whether there was room."""
         try:
             self._queue.put_nowait(work)
@@ -94,7 +98,7 @@ class Inbox:
     def _work(self) -> None:
         self._prepare()
         due = time.monotonic()
-        while True:
+        while not (self._stopping.is_set() and time.monotonic() >= self._stop_at):
             if time.monotonic() >= due:  # also under load: a deadline must not wait for a quiet moment
                 self._tick_once()
                 due = time.monotonic() + TICK_S

@@ -68,9 +68,12 @@ class Notifiers:
             notifier.start()
 
     def stop(self) -> None:
-        """End after the attempts that are being made."""
+        """End after the attempts that are being made, or give them up after `STOP_S`."""
         for notifier in self._all:
-            notifier.stop()
+            notifier.stopped.set()
+        deadline = time.monotonic() + STOP_S
+        for notifier in self._all:
+            notifier.join(max(0.0, deadline - time.monotonic()))
 
 
 class Notifier:
@@ -96,26 +99,26 @@ class Notifier:
         self._gone: dict[Key, float] = {}
         self._retry_at: dict[Key, float] = {}
         self._sent: deque[float] = deque(maxlen=MAX_PER_HOUR)
-        self._stopped = threading.Event()
+        self.stopped = threading.Event()
+        """Set to end the thread; nothing is attempted again from then on."""
         self._thread = SupervisedThread(f"notifications {channel.name}", self._work)
 
     def start(self) -> None:
         """Begin to look."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """End after the attempt that is being made."""
-        self._stopped.set()
-        self._thread.join(STOP_S)
+    def join(self, timeout_s: float) -> None:
+        """Wait for the attempt that is being made; `stopped` is set before."""
+        self._thread.join(timeout_s)
 
     def _work(self) -> None:
-        while not self._stopped.is_set():
+        while not self.stopped.is_set():
             try:
                 self.look(time.time())
             except SQLAlchemyError as error:
                 failures.report("notifications not looked for", error)
                 self._told = Told(self._channel.name)  # it may hold what was not committed
-            self._stopped.wait(PERIOD_S)
+            self.stopped.wait(PERIOD_S)
 
     def look(self, now: float) -> None:
         """Tell what has needed attention for long enough and was not told yet; note what is over."""
@@ -196,7 +199,7 @@ class Notifier:
             result = self._channel.deliver(notification)
             if not result.reason or result.is_final or attempt == self._settings.notify_attempts:
                 break
-            if self._stopped.wait(pause_s):
+            if self.stopped.wait(pause_s):
                 break
             pause_s *= PAUSE_FACTOR
         return result

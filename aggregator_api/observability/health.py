@@ -95,7 +95,7 @@ class Readiness:
     def _disk_problem(self) -> str:
         settings = self._settings
         places = {settings.data_dir.resolve(), *settings.own_folders}
-        if settings.blobs.startswith("file:"):
+        if self._blobs.is_local:
             places.add(Path(self._blobs.root))
         free = min(shutil.disk_usage(place).free for place in places)
         needed = max(settings.min_free_bytes, MIN_FREE_BYTES)

@@ -11,12 +11,13 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from aggregator_api.db.models import Blob
 from aggregator_api.devices.contributions import Contributed
-from aggregator_api.errors import WorkerDiedError, WorkFailedError
+from aggregator_api.errors import ServerStoppingError, WorkerDiedError, WorkFailedError
 from aggregator_api.rounds.aggregation import Aggregate, StoredUpdate, add_up, aggregate, publish, read_state
 from aggregator_api.rounds.secure_rounds import Summed
 from aggregator_api.storage.blobs import BlobStore
@@ -27,9 +28,14 @@ from federation.private_files import UMASK
 
 log = logging.getLogger(__name__)
 
+STOPPING = "the server stops; it does this again at its next start"
+
 
 class AggregationExecutor(Protocol):
-    """Does the heavy work of a round; one job at a time, each may be done again."""
+    """Does the heavy work of a round; one job at a time, each may be done again.
+
+    Every job raises ServerStoppingError once `close` was called, which another thread may do in the middle of it.
+    """
 
     def aggregate(
         self, contract: Contract, state: str, updates: Sequence[StoredUpdate], *, is_newest: bool
@@ -46,14 +52,36 @@ class AggregationExecutor(Protocol):
         """Write what each client of a cohort gets."""
 
     def close(self) -> None:
-        """End what was started."""
+        """End what was started without waiting for its result."""
+
+
+class _JobBlobs(BlobStore):
+    """The server's blobs as jobs in this process see them: the first one they touch after `close` ends them."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.closed = threading.Event()
+
+    def put(self, data: bytes) -> Blob:
+        """Store bytes, unless the server stops."""
+        self._require_open()
+        return super().put(data)
+
+    def pieces(self, sha256: str) -> Iterator[bytes]:
+        """Yield a blob in pieces, unless the server stops."""
+        self._require_open()
+        return super().pieces(sha256)
+
+    def _require_open(self) -> None:
+        if self.closed.is_set():
+            raise ServerStoppingError(STOPPING)
 
 
 class InProcessExecutor:
     """Does the work in the calling thread."""
 
     def __init__(self, blobs: BlobStore) -> None:
-        self._blobs = blobs
+        self._blobs = _JobBlobs(blobs.url)
 
     def aggregate(
         self, contract: Contract, state: str, updates: Sequence[StoredUpdate], *, is_newest: bool
@@ -74,7 +102,8 @@ class InProcessExecutor:
         return write_broadcasts(contract.method, self._blobs, read_state(self._blobs, state), cohort)
 
     def close(self) -> None:
-        """Stop nothing: nothing was started."""
+        """Let the job at hand end with its next blob."""
+        self._blobs.closed.set()
 
 
 class WorkerProcessExecutor:
@@ -85,6 +114,8 @@ class WorkerProcessExecutor:
         self._attempts = attempts
         self._command = list(command or (sys.executable, "-m", "aggregator_api.rounds.aggregation_worker"))
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_closed = False
+        self._starting, self._working = threading.Lock(), threading.Lock()
 
     @property
     def pid(self) -> int | None:
@@ -122,14 +153,22 @@ class WorkerProcessExecutor:
         return {client: Blob(*blob) for client, blob in done["broadcasts"].items()}
 
     def close(self) -> None:
-        """Let the worker end, which it does at the end of its input."""
-        if self._process is not None:
-            self._process.communicate()
-            self._process = None
+        """Kill the worker, which holds nothing that is not in a blob."""
+        with self._starting:
+            self._is_closed = True
+            if self._process is not None:
+                self._process.kill()
+        with self._working:
+            self._forget_process()
 
     def _ask(self, kind: str, contract: Contract, state: str, more: dict[str, Any]) -> dict[str, Any]:
         job = {"kind": kind, "contract": contract.to_json(), "state": state, **more, **self._setting}
         line = json.dumps(job).encode() + b"\n"
+        with self._working:
+            return self._repeated(line)
+
+    def _repeated(self, line: bytes) -> dict[str, Any]:
+        """Return the worker's answer; one that dies is started again."""
         for attempt in range(1, self._attempts + 1):
             answer = self._once(line)
             if answer is not None:
@@ -138,22 +177,36 @@ class WorkerProcessExecutor:
                 if "error" in answer:
                     raise WorkFailedError(answer["error"])
                 return answer
+            if self._is_closed:
+                raise ServerStoppingError(STOPPING)
             log.error("aggregation worker died attempt=%d attempts=%d", attempt, self._attempts)
         raise WorkerDiedError(f"the worker process died {self._attempts} times over it; is there enough memory?")
 
     def _once(self, line: bytes) -> dict[str, Any] | None:
         """Return the worker's answer; None if it died."""
-        process = self._process = self._process or subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, umask=UMASK
-        )
-        answer = _asked(process, line)
+        process = self._started()
+        answer = _asked(process, line) if process is not None else b""
         if answer.endswith(b"\n"):
             result: dict[str, Any] = json.loads(answer)
             return result
-        self._process = None
-        process.kill()
-        _reap(process)
+        self._forget_process()
         return None
+
+    def _started(self) -> subprocess.Popen[bytes] | None:
+        """Return the worker; None once the server stops."""
+        with self._starting:
+            if self._is_closed:
+                return None
+            self._process = self._process or subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, umask=UMASK
+            )
+            return self._process
+
+    def _forget_process(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            _reap(self._process)
+            self._process = None
 
 
 def _asked(process: subprocess.Popen[bytes], line: bytes) -> bytes:

@@ -22,6 +22,7 @@ from aggregator_api.db.failure_log import failures
 from aggregator_api.db.models import Blob, FederationRow, RoundRow, UpdateRow
 from aggregator_api.db.outages import TEMPORARY, Outage, outage_of
 from aggregator_api.devices import contributions
+from aggregator_api.errors import ServerStoppingError
 from aggregator_api.observability.timings import AGGREGATION_SECONDS
 from aggregator_api.rounds import secure_rounds
 from aggregator_api.rounds.aggregation import Aggregate, StoredUpdate
@@ -59,7 +60,10 @@ class Owner(Protocol):
 
 
 class BackgroundJobs:
-    """Runs in the one thread of a pool; each job may be submitted again after a crash."""
+    """Runs in the one thread of a pool; each job may be submitted again after a crash.
+
+    Once the server stops, jobs are left out or given up: rows still say what is to be done, and the next start does it.
+    """
 
     def __init__(
         self,
@@ -77,23 +81,32 @@ class BackgroundJobs:
 
     def personalize(self, owner: Owner, name: str, number: int) -> None:
         """Write what each client of the round's cohort gets, then have its owner open it."""
-        self._pool.submit(self._guard, owner, name, number, "the broadcasts cannot be written", self._personalize)
+        self._submit(self._guard, owner, name, number, "the broadcasts cannot be written", self._personalize)
 
     def aggregate(self, owner: Owner, name: str, number: int) -> None:
         """Combine the updates of the round, then have its owner publish the result."""
-        self._pool.submit(self._guard, owner, name, number, "aggregation failed", self._aggregate)
+        self._submit(self._guard, owner, name, number, "aggregation failed", self._aggregate)
 
     def publish(self, owner: Owner, name: str, number: int) -> None:
         """Make the version of a publication, then have its owner publish the result."""
-        self._pool.submit(self._guard, owner, name, number, "publication failed", self._publish)
+        self._submit(self._guard, owner, name, number, "publication failed", self._publish)
 
     def collect_garbage(self) -> None:
         """Remove blobs that nothing refers to any more."""
-        self._pool.submit(self._collect_garbage)
+        self._submit(self._collect_garbage)
+
+    def _submit(self, work: Callable[..., None], *args: object) -> None:
+        try:
+            self._pool.submit(work, *args)
+        except RuntimeError:  # what a pool raises that was shut down
+            if not self._closing.is_set():
+                raise
 
     def _guard(self, owner: Owner, name: str, number: int, what: str, work: Callable[[Owner, str, int], None]) -> None:
         try:
             self._retry_through_outages(TEMPORARY, what, partial(work, owner, name, number))
+        except ServerStoppingError:
+            log.info("given up until the next start", extra=about(federation=name, round=number))
         except Exception as error:
             # whatever a method or a disk does wrong must end this round, not the server
             log.exception(what, extra=about(federation=name, round=number))

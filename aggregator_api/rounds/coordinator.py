@@ -17,7 +17,7 @@ from aggregator_api.cluster.leadership import Leadership
 from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import Blob, FederationRow, RoundRow
-from aggregator_api.devices import contributions, masked_contributions
+from aggregator_api.devices import contributions, masked_contributions, silence
 from aggregator_api.devices.presence import PresenceCheck, mark_unresponsive
 from aggregator_api.devices.suspension import judge_round
 from aggregator_api.errors import BlobError
@@ -187,7 +187,8 @@ class Coordinator:
             repositories.write_round(session, federation, row.id, current, result.round)
             if Action.FAIL in result.actions:
                 contributions.release(session, row.id)
-            self._after_failure(session, federation.name, row.id, result)
+            leaves_out = self._leaves_out_silent(session, federation, row, event, result)
+            self._after_failure(session, federation.name, row.id, result, may_pause=not leaves_out)
         session.expire(row)  # it was written beside the session
         return result
 
@@ -208,7 +209,7 @@ class Coordinator:
         self._after_failure(session, federation.name, now.id, result)
         return result
 
-    def _after_failure(self, session: Session, name: str, row_id: int, result: Step) -> None:
+    def _after_failure(self, session: Session, name: str, row_id: int, result: Step, *, may_pause: bool = True) -> None:
         """Note what follows a failed round; pause a federation where nothing but an operator will change anything."""
         if Action.FAIL not in result.actions:
             return
@@ -216,7 +217,7 @@ class Coordinator:
         plan, row = self.contract(federation).plan, session.get_one(RoundRow, row_id)
         consequence = sum_retries.note_failure(session, federation, plan, row)
         progress = repositories.progress(session, federation)
-        is_failing = progress.must_pause(plan.rounds) and not consequence.is_narrower
+        is_failing = may_pause and progress.must_pause(plan.rounds) and not consequence.is_narrower
         if federation.status != "running" or not (is_failing or consequence.pause_reason):
             return
         federation.status = "paused"
@@ -226,6 +227,13 @@ class Coordinator:
         )
         number = result.round.number
         repositories.journal(session, federation, "federation.paused", round_number=number, detail=detail)
+
+    def _leaves_out_silent(
+        self, session: Session, federation: FederationRow, row: RoundRow, event: Event, result: Step
+    ) -> bool:
+        """Leave out devices that have let deadlines pass: the next round may have its quorum without them."""
+        is_over = isinstance(event, DeadlinePassed) and bool({Action.AGGREGATE, Action.FAIL} & set(result.actions))
+        return is_over and silence.judge_deadline(session, federation, row, self._clock())
 
     def _about_a_device(self, session: Session, federation: FederationRow, row: RoundRow, event: Arrival) -> Step:
         current, device = repositories.read_round(row), repositories.find_device(session, federation, event.client_id)

@@ -287,6 +287,7 @@ class Ingest:
                 has_ended = self._coordinator.sums.take(session, federation, device, manifest, data)
                 if manifest.sum == "keys":
                     round_id, actions = self._into_round(session, context, manifest)
+                    receipts.forget_quarantined(session, device, manifest.update_id)
                     place = receipts.Destination("accepted", manifest.round, round_id)
                     receipts.note_update(session, federation, device, manifest, place, "keys for the secure sum", {})
             self._uploads.discard(key)
@@ -312,6 +313,8 @@ class Ingest:
             contract = self._coordinator.contract_of(session, federation)
             admission.admit(context, manifest, key, contract)
             manifest = _with_fitting_gains(manifest, contract, key)
+            if context.known is not None:
+                receipts.forget_quarantined(session, device, manifest.update_id)
             if contract.keeps_contributions:
                 contributions.replace(session, federation, device, manifest, blob)
                 next_one = receipts.Destination("accepted", federation.last_round + 1)
@@ -319,7 +322,8 @@ class Ingest:
                 return AcceptedUpdate((), "", is_change=True)
             round_id, actions = self._into_round(session, context, manifest)
             kept = "" if round_id else "kept for the next round"
-            reason = "; ".join(filter(None, (contract.partial_work(manifest), kept)))
+            left_out = receipts.last_exclusion(session, device) if device.refused_updates else ""
+            reason = "; ".join(filter(None, (contract.partial_work(manifest), kept, left_out)))
             place = receipts.Destination("accepted" if round_id else "deferred", manifest.round, round_id)
             receipts.note_update(session, federation, device, manifest, place, reason, norms)
             return AcceptedUpdate(actions, reason)
@@ -373,14 +377,22 @@ class Ingest:
             return True
         if context.known is None:
             return False
-        status, reason, sha256, known_nonce = context.known
-        nonce = manifest.nonce if manifest else known_nonce
-        if manifest is not None and status in ACCEPTED_STATUSES and sha256 != manifest.sha256:
-            reason = "this update id was accepted with other bytes; use a new one"
-            self._answer(key, "refused", nonce=nonce, reason=reason)
-        else:
-            self._answer(key, "accepted" if status in ACCEPTED_STATUSES else "refused", nonce=nonce, reason=reason)
+        if manifest is not None and self._is_corrected(context, manifest):
+            return False
+        known, is_accepted = context.known, context.known.status in ACCEPTED_STATUSES
+        reason = known.reason
+        if manifest is not None and is_accepted and (differs := admission.differs(known, manifest)):
+            is_accepted, reason = False, differs
+        nonce = manifest.nonce if manifest else known.nonce
+        self._answer(key, "accepted" if is_accepted else "refused", nonce=nonce, reason=reason)
         return True
+
+    def _is_corrected(self, context: UpdateContext, manifest: UpdateManifest) -> bool:
+        """Whether a quarantined update comes again with another manifest: it is judged anew."""
+        if context.device is None or context.known is None or context.known.status != receipts.QUARANTINED:
+            return False
+        with self._database.read() as session:
+            return receipts.quarantined_manifest(session, context.device, manifest.update_id) != manifest
 
     def _has_said(self, context: UpdateContext, manifest: UpdateManifest) -> bool:
         """Whether the secure sum of its round has this message already."""

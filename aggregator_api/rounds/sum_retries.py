@@ -48,13 +48,13 @@ class Candidates(NamedTuple):
         return bool(self.retry.groups)
 
 
-def choose(session: Session, federation: FederationRow, plan: Plan) -> Candidates | None:
+def choose(session: Session, federation: FederationRow, plan: Plan, now: float) -> Candidates | None:
     """Return whom a round after a failed sum may invite; None where everybody may be."""
     row = repositories.last_ended(session, federation)
     found = session.get(SecureSumRow, row.id) if row is not None else None
     if found is None or not found.retry:
         return None
-    here = _online(session, federation, plan)
+    here = _online(session, federation, plan, at=None if in_batches(plan) else now)
     division = complete_groups(retry_of(found), {device.id for device in here.values()})
     if division.retry.groups:
         group = division.retry.groups[0]
@@ -137,9 +137,11 @@ def _too_few(finding: SumFinding, plan: Plan) -> str:
     )
 
 
-def _online(session: Session, federation: FederationRow, plan: Plan, *, changed: bool = False) -> dict[str, DeviceRow]:
+def _online(
+    session: Session, federation: FederationRow, plan: Plan, *, changed: bool = False, at: float | None = None
+) -> dict[str, DeviceRow]:
     resting, tags = resting_rounds(plan.rounds), plan.rounds.cohort_tags
-    return repositories.online_devices(session, federation, tags, signing=True, changed=changed, resting=resting)
+    return repositories.online_devices(session, federation, tags, signing=True, changed=changed, resting=resting, at=at)
 
 
 def _those(devices: Mapping[str, DeviceRow], ids: Collection[int]) -> dict[str, DeviceRow]:

@@ -17,21 +17,19 @@ import time
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
-from urllib.parse import urlparse
-from urllib.request import url2pathname
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL
 
 from aggregator_api.auth.api_keys import OPERATOR_FILE
 from aggregator_api.errors import ConfigError
-from aggregator_api.settings import Settings
+from aggregator_api.settings import DATABASE, Settings
 from aggregator_api.storage import postgresql
-from aggregator_api.storage.blobs import sync
+from aggregator_api.storage.blobs import folder_of, shown_url, sync
 from federation.private_files import private_file, private_folder
 from gaitway.errors import first_problem
 
-DATABASE, DUMP, BLOBS = "gaitway.sqlite3", "database.dump", "blobs"
+DUMP, BLOBS = "database.dump", "blobs"
 DESCRIPTION = "backup.json"
 """A file of every backup: it says what is in it, and that it is one."""
 AUTHORITY_KEYS = (OPERATOR_FILE, "authority/ca.key", "broker/authority/ca.key")
@@ -80,8 +78,7 @@ def back_up(settings: Settings, out: Path, *, authority_keys: bool = False) -> B
     Raises:
         ConfigError: for a database that is not there, or a blob store that has its own way of being backed up.
     """
-    shared, blobs = settings.database.startswith("postgresql"), blob_folder(settings)
-    database = None if shared else _database(settings)
+    blobs, database = blob_folder(settings), _database(settings)
     private_folder(out)
     out.chmod(0o700)
     written = _copy_blobs(blobs, out)
@@ -97,7 +94,7 @@ def back_up(settings: Settings, out: Path, *, authority_keys: bool = False) -> B
     for name, path in there.items():
         copy_file(path, out / name)
     described = BackupDescription(
-        database="postgresql" if shared else "sqlite",
+        database="postgresql" if database is None else "sqlite",
         made_at=time.time(),
         identity=settings.identity.name,
         keys=tuple(there),
@@ -165,10 +162,10 @@ def blob_folder(settings: Settings) -> Path:
     Raises:
         ConfigError: if they are in no folder.
     """
-    parsed = urlparse(settings.blobs)
-    if parsed.scheme not in ("", "file"):
-        raise ConfigError(f"blobs at {settings.blobs} are no folder; copy them with the store's own means")
-    return Path(url2pathname(parsed.path))
+    folder = folder_of(settings.blobs)
+    if folder is None:
+        raise ConfigError(f"blobs at {shown_url(settings.blobs)} are no folder; copy them with the store's own means")
+    return folder
 
 
 def copy_file(source: Path, target: Path) -> int:
@@ -203,14 +200,14 @@ def _copy_blobs(source: Path, out: Path) -> list[int]:
     return written
 
 
-def _database(settings: Settings) -> Path:
-    path = Path(make_url(settings.database).database or "")
-    if not path.is_file():
+def _database(settings: Settings) -> Path | None:
+    path = settings.database_file
+    if path is not None and not path.is_file():
         raise ConfigError(f"there is no database {path}; is this the server's data_dir?")
     return path
 
 
-def _dump_database(database_url: str, target: Path) -> None:
+def _dump_database(database_url: URL, target: Path) -> None:
     fresh = target.with_name(f".{target.name}.new")
     private_file(fresh)
     postgresql.dump(database_url, fresh)

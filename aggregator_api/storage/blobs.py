@@ -1,4 +1,4 @@
-"""Content-addressed blobs through fsspec: a directory by default, an object store by its URL.
+"""Content-addressed blobs: a directory by default, an object store of fsspec by its URL.
 
 On a local disk a blob is a temporary file that is synced and then renamed, so that its name never stands for half
 of it. Object stores write an object whole or not at all.
@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import fsspec
 
@@ -27,30 +28,57 @@ CHUNK_BYTES = 1 << 18
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
+def shown_url(url: str) -> str:
+    """Return a URL without what may be secret in it: who logs in, and a query."""
+    scheme, found, rest = url.partition("://")
+    if not found:
+        return url
+    host, slash, path = rest.partition("?")[0].partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+
+
+_FILE_URL = re.compile(r"(?:file|local):(?://(?:localhost)?(?=/))?")
+
+
+def folder_of(place: str) -> Path | None:
+    """Return the folder that a path or a URL of files names; None for an object store.
+
+    A path is taken as it is, whatever it holds; in a URL, `%20` is a blank.
+    """
+    if prefix := _FILE_URL.match(place):
+        return Path(unquote(place[prefix.end() :])).absolute()
+    return None if "://" in place else Path(place).absolute()
+
+
 class BlobStore:
-    """Blobs under one fsspec URL, each named by its sha256.
+    """Blobs in one folder, or under one fsspec URL, each named by its sha256.
 
     Raises:
         ConfigError: for a URL of a kind that fsspec does not know, or lacks a package for.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, place: str) -> None:
+        self.url = place
         self.collecting = threading.Lock()  # two collections of one process put back what the other removes
+        folder = folder_of(place)
+        self.is_local = folder is not None
+        if folder is not None:
+            self._files, self.root = fsspec.filesystem("file"), str(folder)
+            return
         try:
-            self._files, self.root = fsspec.core.url_to_fs(url)
+            self._files, self.root = fsspec.core.url_to_fs(place)
         except (ValueError, ImportError) as error:
+            why = str(error).replace(place, shown_url(place))
             raise ConfigError(
-                f"blob_url {url}: {error}; expected file:///FOLDER, or an installed fsspec store"
-            ) from error
-        protocols = self._files.protocol
-        self._local = "file" in (protocols if isinstance(protocols, tuple) else (protocols,))
+                f"blob_url {shown_url(place)}: {why}; expected file:///FOLDER, or an installed fsspec store"
+            ) from None  # what fsspec raised may repeat the URL
 
     def put(self, data: bytes) -> Blob:
         """Store bytes durably and return their name."""
         blob = Blob(hashlib.sha256(data).hexdigest(), len(data))
         if self._touched(blob.sha256):
             return blob
-        if not self._local:
+        if not self.is_local:
             self._files.pipe_file(self._path(blob.sha256), data)
             return blob
         temporary = self._temporary()
@@ -65,7 +93,7 @@ class BlobStore:
     def adopt(self, path: Path, sha256: str) -> Blob:
         """Move a local file, whose sha256 the caller has verified, into the store."""
         size = path.stat().st_size
-        if not self._local:
+        if not self.is_local:
             self._files.put_file(str(path), self._path(sha256))
             path.unlink()
         else:
@@ -179,7 +207,7 @@ class BlobStore:
 
     def check(self) -> None:
         """Raise OSError if the store cannot be reached."""
-        if self._local:
+        if self.is_local:
             private_folder(Path(self.root))
         else:
             self._files.makedirs(self.root, exist_ok=True)
@@ -210,7 +238,7 @@ class BlobStore:
 
     def _touched(self, sha256: str) -> bool:
         """Whether a blob is here; it is made young, so that it is no garbage before its row is written."""
-        if not self._local:
+        if not self.is_local:
             return self.has(sha256)
         try:
             os.utime(self._path(sha256))
@@ -222,7 +250,7 @@ class BlobStore:
         return os.stat(path).st_dev != os.stat(self.root).st_dev
 
     def _folder(self) -> Path:
-        if not self._local:
+        if not self.is_local:
             raise ConfigError(f"the blobs are in {self.root}, not in a directory: set a rule for old objects there")
         return Path(self.root)
 

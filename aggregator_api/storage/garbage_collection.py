@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from sqlalchemy import Select, and_, or_, select
@@ -42,8 +43,17 @@ class GarbageResult(NamedTuple):
     size: int
 
 
-def collect(database: Database, blobs: BlobStore, *, grace_s: float, dry_run: bool = False) -> GarbageResult:
+def collect(
+    database: Database,
+    blobs: BlobStore,
+    *,
+    grace_s: float,
+    dry_run: bool = False,
+    is_over: Callable[[], bool] = lambda: False,
+) -> GarbageResult:
     """Remove what is older than `grace_s` and referred to by no row; of one process one thread at a time.
+
+    Once `is_over`, what remains is left to the next collection.
 
     Raises:
         ConfigError: if the store is not a directory; an object store has rules of its own for old objects.
@@ -54,7 +64,8 @@ def collect(database: Database, blobs: BlobStore, *, grace_s: float, dry_run: bo
             needed = referenced(session)
         garbage = [blob for blob in old if blob.sha256 not in needed]
         if not dry_run:
-            garbage = [blob for blob in garbage if _remove(database, blobs, blob.sha256, grace_s)]
+            wanted = takewhile(lambda _: not is_over(), garbage)
+            garbage = [blob for blob in wanted if _remove(database, blobs, blob.sha256, grace_s)]
             blobs.forget_unfinished(time.time() - grace_s)
     removed = GarbageResult(len(garbage), sum(blob.size for blob in garbage))
     log.info("garbage %s blobs=%d bytes=%d", "found" if dry_run else "removed", *removed)

@@ -8,29 +8,28 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL
 
 from aggregator_api.errors import ConfigError
 
 _PARAMETERS = {"sslmode": "PGSSLMODE", "sslrootcert": "PGSSLROOTCERT", "host": "PGHOST", "port": "PGPORT"}
 
 
-def dump(database_url: str, target: Path) -> None:
+def dump(url: URL, target: Path) -> None:
     """Write the database, as it is at one moment, into an existing file.
 
     Raises:
         ConfigError: if `pg_dump` is not here, or cannot.
     """
-    _run("pg_dump", make_url(database_url), "--format=custom", "--no-owner", "--no-privileges", f"--file={target}")
+    _run("pg_dump", url, "--format=custom", "--no-owner", "--no-privileges", f"--file={target}")
 
 
-def load(database_url: str, source: Path) -> None:
+def load(url: URL, source: Path) -> None:
     """Fill an empty database from what `dump` wrote, all or nothing.
 
     Raises:
         ConfigError: if `pg_restore` is not here, or cannot.
     """
-    url = make_url(database_url)
     whole = ("--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction")
     _run("pg_restore", url, *whole, f"--dbname={url.database}", str(source))
 

@@ -9,16 +9,16 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from sqlalchemy import inspect
+from sqlalchemy import URL, inspect
 from sqlalchemy.exc import SQLAlchemyError
 
 from aggregator_api.db import audit, epochs
 from aggregator_api.db.database import Database
 from aggregator_api.db.ledger import Ledger
 from aggregator_api.errors import ConfigError
-from aggregator_api.settings import Settings
+from aggregator_api.settings import DATABASE, Settings, sqlite_url
 from aggregator_api.storage import postgresql, revocations
-from aggregator_api.storage.backup import BLOBS, DATABASE, DUMP, blob_folder, copy_file, plain_file, read_description
+from aggregator_api.storage.backup import BLOBS, DUMP, blob_folder, copy_file, plain_file, read_description
 from aggregator_api.storage.blobs import sync
 from aggregator_api.storage.revocations import ReplayResult
 from federation.private_files import private_folder
@@ -84,30 +84,30 @@ def begin_epoch(settings: Settings, epoch: int | None = None) -> NewEpoch:
     Raises:
         ConfigError: if there is no database, or the epoch is too low.
     """
-    path = Path(Database(settings.database).engine.url.database or "")
-    if not settings.database.startswith("postgresql") and not path.is_file():
+    path = settings.database_file
+    if path is not None and not path.is_file():
         raise ConfigError(f"there is no database {path}; is this the server's data_dir?")
     return _begin(settings.database, Ledger(settings.ledger), epoch)
 
 
 def _load(settings: Settings, source: Path, epoch: int | None) -> NewEpoch:
     """Bring the database in last, so that a restore that was cut off has none, and can be done again."""
-    if settings.database.startswith("postgresql"):
+    target = settings.database_file
+    if target is None:
         postgresql.load(settings.database, plain_file(source, DUMP))
         return _begin(settings.database, Ledger(settings.ledger), epoch)
-    target = Path(Database(settings.database).engine.url.database or "")
     fresh = target.with_name(f".{target.name}.restored")
     for path in (fresh, *(fresh.with_name(f"{fresh.name}-{end}") for end in ("wal", "shm"))):
         path.unlink(missing_ok=True)
     copy_file(plain_file(source, DATABASE), fresh)
     # closing the last connection writes its log back into the file
-    begun = _begin(f"sqlite:///{fresh}", Ledger(settings.ledger), epoch)
+    begun = _begin(sqlite_url(fresh), Ledger(settings.ledger), epoch)
     sync(fresh)
     fresh.replace(target)
     return begun
 
 
-def _begin(database_url: str, ledger: Ledger, epoch: int | None) -> NewEpoch:
+def _begin(database_url: URL, ledger: Ledger, epoch: int | None) -> NewEpoch:
     database = Database(database_url, ledger=ledger)
     try:
         database.migrate()
@@ -131,10 +131,10 @@ def _require_empty(settings: Settings, source: Path) -> None:
     if folder == source.resolve():
         raise ConfigError(f"{source} is the backup itself; choose another --data-dir, and the backup stays as it is")
     todo = "move it away first, or choose another --data-dir"
-    if settings.database.startswith("postgresql"):
+    if settings.database_file is None:
         _require_empty_database(settings.database)
-    elif (path := Path(Database(settings.database).engine.url.database or "")).exists():
-        raise ConfigError(f"there is a database already: {path}; {todo}")
+    elif settings.database_file.exists():
+        raise ConfigError(f"there is a database already: {settings.database_file}; {todo}")
     if any((folder / "spool").glob("*/*/*")):
         raise ConfigError(f"{folder / 'spool'} holds updates of devices that were under way; {todo}")
     identity, kept = settings.identity, source / read_description(source).identity
@@ -142,7 +142,7 @@ def _require_empty(settings: Settings, source: Path) -> None:
         raise ConfigError(f"{identity} is another server's key; devices trust the backup's alone; {todo}")
 
 
-def _require_empty_database(database_url: str) -> None:
+def _require_empty_database(database_url: URL) -> None:
     database = Database(database_url)
     try:
         tables = inspect(database.engine).get_table_names()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from typing import NamedTuple
 
 from sqlalchemy import update
@@ -11,10 +12,17 @@ from sqlalchemy.orm import Session
 from aggregator_api.auth.server_identity import verify
 from aggregator_api.db.models import DeviceRow
 from aggregator_api.errors import UpdateRefusedError
-from aggregator_api.updates.context import BaseRound, DeviceInfo, FederationInfo, OpenRound, UpdateContext
+from aggregator_api.updates.context import (
+    BaseRound,
+    DeviceInfo,
+    FederationInfo,
+    KnownUpdate,
+    OpenRound,
+    UpdateContext,
+)
 from aggregator_api.updates.contract import Contract
 from federation.plan import RoundSettings
-from federation.protocol.messages import UpdateManifest
+from federation.protocol.messages import MAX_AHEAD_MS, UpdateManifest
 from federation.protocol.signing import Envelope, Kind, to_sign
 from federation.rounds.server_round import Action, RoundPhase, UpdateArrived, step
 
@@ -133,11 +141,29 @@ def repeats(context: UpdateContext, manifest: UpdateManifest) -> bool:
     return context.contributed == (manifest.sequence, manifest.sha256)
 
 
+def differs(known: KnownUpdate, manifest: UpdateManifest) -> str:
+    """Say in what an update differs from the accepted one of the same id; empty if it is the same once more."""
+    if known.sha256 != manifest.sha256:
+        return "this update id was accepted with other bytes; use a new one"
+    if known.sequence != manifest.sequence:
+        return (
+            f"this update id was accepted as number {known.sequence}, and number {manifest.sequence} came; give every "
+            "number an id of its own, such as s{sequence}-{device}"
+        )
+    return ""
+
+
 def _check_sequence(context: UpdateContext, manifest: UpdateManifest) -> None:
     federation, last = context.federation, context.contributed
     if federation is not None and federation.status not in ("running", "paused"):
         raise UpdateRefusedError(f"the federation {federation.name!r} is {federation.status}: it takes no more sums")
-    if last is not None and (manifest.sequence or 0) <= last.sequence:
+    number, now_ms = manifest.sequence or 0, int(1000 * time.time())
+    if number > now_ms + MAX_AHEAD_MS:
+        raise UpdateRefusedError(
+            f"the update is number {number}, and the server's time is {now_ms} ms since 1970: a number is at most "
+            "a day ahead of that; set the device's clock"
+        )
+    if last is not None and number <= last.sequence:
         raise UpdateRefusedError(
             f"the update is number {manifest.sequence} of {manifest.client!r}, and number {last.sequence} was accepted "
             "already: it is older; send the present sums with a higher number"

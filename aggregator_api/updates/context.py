@@ -34,6 +34,7 @@ class KnownUpdate(NamedTuple):
     reason: str
     sha256: str
     nonce: str
+    sequence: int | None = None
 
 
 class FederationInfo(NamedTuple):
@@ -57,6 +58,8 @@ class DeviceInfo(NamedTuple):
     public_key: str | None
     examples: int
     is_suspended: bool
+    refused_updates: int = 0
+    """How many of its updates in a row were refused, or left out of their rounds."""
 
 
 class BaseRound(NamedTuple):
@@ -124,12 +127,14 @@ def _query() -> Select[tuple[object, ...]]:
             DeviceRow.public_key,
             DeviceRow.examples,
             DeviceRow.suspended_at,
+            DeviceRow.refused_updates,
         ),
         (
             UpdateRow.status.label("known"),
             UpdateRow.reason.label("known_reason"),
             UpdateRow.sha256.label("known_sha256"),
             UpdateRow.manifest["nonce"].as_string().label("known_nonce"),
+            UpdateRow.manifest["sequence"].as_string().label("known_sequence"),  # beyond PostgreSQL's integers
         ),
         (base.id.label("base_id"), base_part.invited, base_part.broadcast_sha256),
         (now.id.label("open_id"), now.number, now.pending, now.received, now.phase, now.paused, now.deadline_passed),
@@ -158,17 +163,25 @@ _QUERY = _query()
 def _read(row: Row[tuple[object, ...]], federation: str, device: str) -> UpdateContext:
     return UpdateContext(
         FederationInfo(row.id, federation, row.instance, row.status, row.revision, row.last_round or 0, row.published),
-        DeviceInfo(row.device_id, device, row.enrolment, row.public_key, row.examples, row.suspended_at is not None)
-        if row.device_id is not None
-        else None,
-        KnownUpdate(row.known, row.known_reason, row.known_sha256, row.known_nonce or "")
-        if row.known is not None
-        else None,
+        _device(row, device) if row.device_id is not None else None,
+        _known(row) if row.known is not None else None,
         BaseRound(row.invited, row.broadcast_sha256) if row.base_id is not None else None,
         _open(row) if row.open_id is not None else None,
         bool(row.reported),
         Contributed(row.sequence, row.update_sha256) if row.sequence is not None else None,
     )
+
+
+def _device(row: Row[tuple[object, ...]], name: str) -> DeviceInfo:
+    is_suspended = row.suspended_at is not None
+    return DeviceInfo(
+        row.device_id, name, row.enrolment, row.public_key, row.examples, is_suspended, row.refused_updates
+    )
+
+
+def _known(row: Row[tuple[object, ...]]) -> KnownUpdate:
+    sequence = None if row.known_sequence is None else int(row.known_sequence)
+    return KnownUpdate(row.known, row.known_reason, row.known_sha256, row.known_nonce or "", sequence)
 
 
 def _open(row: Row[tuple[object, ...]]) -> OpenRound:

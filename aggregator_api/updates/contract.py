@@ -99,8 +99,6 @@ class Contract:
             return  # nothing more is told, and what the bytes hold is the sum's state machine's to judge
         if manifest.size > (limit := uploads.limit_bytes(self.schema, manifest.precision)):
             raise _bad(f"{manifest.size:,} bytes were announced, at most {limit:,} are plausible here")
-        if not math.isfinite(manifest.created):
-            raise _bad("the manifest holds NaN or infinity")  # JSON cannot keep them: the row could not be read again
         if manifest.steps > (asked := self.steps(manifest.examples)):
             raise _bad(f"{manifest.steps} steps on {manifest.examples} examples are claimed, the plan asks for {asked}")
         if asked and not manifest.steps:
@@ -128,14 +126,13 @@ class Contract:
             UpdateRefusedError: saying what is wrong with them.
         """
         precision, compression = manifest.precision, manifest.compression
+
+        def start() -> Tree:
+            return self.method.delta_reference(read_broadcast(manifest.base_version))
+
         try:
-            return uploads.decode(
-                data,
-                self.schema,
-                lambda: self.method.delta_reference(read_broadcast(manifest.base_version)),
-                precision=precision,
-                compression=compression,
-            )
+            tree = uploads.decode(data, self.schema, start, precision=precision, compression=compression)
+            fault = uploads.small_changes(tree, start()) if precision == "int8" else ""
         except BlobError as error:  # not the device's fault
             raise UpdateRefusedError(f"what the update started from is not here any more: {error}") from error
         except (WireError, UpdateError) as error:
@@ -143,6 +140,9 @@ class Contract:
         except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
             # a name that is both a tensor and a folder of tensors breaks the tree in ways of its own
             raise _bad(f"the bytes do not make a tree of tensors: {error}") from error
+        if fault:
+            raise _bad(fault)
+        return tree
 
     def decode_stored(self, data: bytes) -> Tree:
         """Read what this server has stored of a device's sums: lossless, not compressed."""

@@ -7,15 +7,19 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from sqlalchemy import delete, insert, update
+from sqlalchemy import delete, insert, select, update
 from sqlalchemy.orm import Session
 
 from aggregator_api.db.models import DeviceRow, FederationRow, MetricRow, UpdateRow
 from aggregator_api.db.repositories import Named, journal, put, table_of
 from aggregator_api.errors import UpdateRefusedError
-from federation.protocol.messages import DeviceStatus, UpdateManifest, write
+from aggregator_api.updates.screening import EXCLUDED
+from federation.errors import WireError
+from federation.protocol.messages import DeviceStatus, UpdateManifest, read, write
 
 METRIC_NAME_LENGTH = 64
+QUARANTINED = "quarantined"
+"""Status of an update that was broken or implausible; the same id with another manifest takes its place."""
 _ADD_UPDATE, _ADD_METRICS = insert(table_of(UpdateRow)), insert(table_of(MetricRow))
 
 
@@ -121,6 +125,7 @@ def note_refusal(
     journal(session, federation, kind, round_number=number, device=device.name, detail=detail)
     if not refusal.quarantine:
         return
+    forget_quarantined(session, device, update_id)
     session.add(
         UpdateRow(
             federation_id=federation.id,
@@ -128,7 +133,7 @@ def note_refusal(
             round_id=None,
             update_id=update_id,
             base_round=number,
-            status="quarantined",
+            status=QUARANTINED,
             reason=refusal.reason,
             sha256=manifest.sha256 if manifest else "",
             size=manifest.size if manifest else 0,
@@ -136,3 +141,28 @@ def note_refusal(
             received_at=time.time(),
         )
     )
+
+
+def quarantined_manifest(session: Session, device: Named, update_id: str) -> UpdateManifest | None:
+    """Return the manifest of a device's quarantined update; None if nothing of it could be read."""
+    wanted = (UpdateRow.device_id == device.id, UpdateRow.update_id == update_id, UpdateRow.status == QUARANTINED)
+    found = session.scalar(select(UpdateRow.manifest).where(*wanted))
+    try:
+        return read(UpdateManifest, json.dumps(found).encode()) if found else None
+    except WireError:  # it held what JSON has no numbers for
+        return None
+
+
+def last_exclusion(session: Session, device: Named) -> str:
+    """Tell a device why its last update that a round left out was left out; empty if none was."""
+    query = select(UpdateRow.base_round, UpdateRow.reason).where(
+        UpdateRow.device_id == device.id, UpdateRow.status == EXCLUDED
+    )
+    row = session.execute(query.order_by(UpdateRow.id.desc()).limit(1)).first()
+    return f"your update of round {row.base_round} was left out: {row.reason}" if row else ""
+
+
+def forget_quarantined(session: Session, device: Named, update_id: str) -> None:
+    """Make room for an update whose id was quarantined and has come again with another manifest."""
+    mine = (UpdateRow.device_id == device.id, UpdateRow.update_id == update_id)
+    session.execute(delete(UpdateRow).where(*mine, UpdateRow.status == QUARANTINED))

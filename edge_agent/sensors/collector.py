@@ -71,7 +71,7 @@ class Collector:
         self._counted: tuple[int, int] | None = None
         self._saved_samples = -1
         self._findings: set[tuple[str, str]] = set()
-        self._pipeline = StreamPipeline(self._cut, plan.labels)
+        self._pipeline = StreamPipeline(self._cut, plan.labels, report=None)
         self._session = self._next_session = 0 if recorded else self.store.next_session()
 
     @property
@@ -92,7 +92,7 @@ class Collector:
             if not self.live:
                 raise
             self.health.note(str(error))
-            self._pipeline, self._session = StreamPipeline(self._cut, self.plan.labels), self._next_session
+            self._pipeline, self._session = StreamPipeline(self._cut, self.plan.labels, report=None), self._next_session
         self.tick()
 
     def end_session(self) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from edge_agent.config.settings import Config
-from edge_agent.errors import DiskFullError, SensorError
+from edge_agent.errors import DiskFullError, LockedError, SensorError
 from edge_agent.machine.events import CollectingPaused, CollectingResumed, DataReady, NewWindows
 from edge_agent.sensors.source import ThreadedSource
 from edge_agent.storage.images import ImageExample, ImagePreparation
@@ -102,7 +102,7 @@ class ImageSource(ThreadedSource):
             try:
                 store.add_images(images, settings, self.config.windows)
                 store.put(**{_IMPORTED: json.dumps({settings.key: taken}), SKIPPED: json.dumps(skipped)})
-            except DiskFullError as error:
+            except (DiskFullError, LockedError) as error:
                 self.post(CollectingPaused(str(error)))
                 return
             if show and images and not settings.masks:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from edge_agent.config.section import Section
 from edge_agent.config.settings import Config
-from edge_agent.errors import AgentError, SensorError
+from edge_agent.errors import AgentError, LockedError, SensorError
 from edge_agent.machine.events import CollectingPaused, CollectingResumed, Event, SensorFailed
 from federation.plan import Plan
 from gaitway.errors import first_problem
@@ -66,7 +66,7 @@ class ThreadedSource(ABC):
         try:
             return kind.model_validate(self.config.sensors.options)
         except ValidationError as error:
-            raise SensorError(f"[sensors] options: {first_problem(error)}; see [sensors] source") from error
+            raise SensorError(f"[sensors] options: {first_problem(error, model=kind)}; see [sensors] source") from error
 
     def start(self, plan: Plan) -> None:
         """Begin with this plan's pipeline and labels; what an earlier plan began is stopped."""
@@ -103,6 +103,8 @@ class ThreadedSource(ABC):
         try:
             self._check(plan)
             self.collect(plan, stop)
+        except LockedError:  # it begins again, and another program will have ended by then
+            raise
         except (AgentError, PipelineError, OSError) as error:
             if not stop.is_set():
                 self.post(SensorFailed(str(error)))

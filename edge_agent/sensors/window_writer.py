@@ -1,7 +1,7 @@
 """Finished windows into the database, through a full disk, a broken file and one that is busy.
 
-Only the collecting thread calls it. A full disk pauses it, a broken database is replaced, and in both cases it says
-so; what cannot be kept waits in memory, as much as is reasonable.
+Only the collecting thread calls it. A full disk or a locked file pauses it, a broken database is replaced, and it says
+so each time; what cannot be kept waits in memory, as much as is reasonable.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from edge_agent.config.settings import Config
-from edge_agent.errors import DamagedError, DiskFullError, StoreError
+from edge_agent.errors import DamagedError, DiskFullError, LockedError, StoreError
 from edge_agent.machine.events import CollectingPaused, CollectingResumed
 from edge_agent.sensors.health import SensorHealth
 from edge_agent.sensors.source import Post
@@ -29,7 +29,9 @@ log = logging.getLogger(__name__)
 BATCH = 256
 """Windows per transaction, at the most."""
 MAX_QUEUED = 4 * BATCH
-"""Windows of a live sensor that wait in memory while the disk is full; older ones are lost."""
+"""Windows of a live sensor that wait in memory while they cannot be written; older ones are lost."""
+BUSY_S = 2.0
+"""How long a sensor waits for another program that holds the file; from then on its windows wait in memory."""
 FLUSH_S = 5.0
 """Seconds of windows that a kill can cost; more often would wear out an SD card."""
 RETRY_S = 1.0
@@ -97,13 +99,13 @@ class WindowWriter:
 
     def handle_error(self, error: StoreError) -> None:
         """Do about an error of the database what can be done, and say it."""
-        if isinstance(error, DiskFullError):
+        if isinstance(error, DiskFullError | LockedError):
             self._pause(str(error))
         elif isinstance(error, DamagedError):
             log.error("%s", error)
             self.reopen()
         else:
-            log.warning("%s; retrying soon", error)  # another program holds it for long
+            log.warning("%s; retrying soon", error)
 
     def reopen(self) -> None:
         """Reopen the database; a broken one is replaced."""
@@ -113,9 +115,9 @@ class WindowWriter:
     def _open(self) -> None:
         while True:
             try:
-                self.store, handle_error = open_checked(self.folder)
+                self.store, handle_error = open_checked(self.folder, busy_s=BUSY_S)
                 break
-            except DiskFullError as error:  # not even for an empty file
+            except (DiskFullError, LockedError) as error:
                 self._pause(str(error))
                 if self._stop.wait(RETRY_S):
                     raise
@@ -124,7 +126,7 @@ class WindowWriter:
             self.health.note(handle_error)
         try:
             self._note_plan()
-        except DiskFullError as error:
+        except (DiskFullError, LockedError) as error:
             self._pause(str(error))
 
     def _note_plan(self) -> None:
@@ -165,6 +167,6 @@ class WindowWriter:
 
     def _resume(self) -> None:
         if self._paused:
-            log.info("collecting resumed: disk space available")
+            log.info("collecting resumed: windows are written again")
             self.post(CollectingResumed())
         self._paused = ""

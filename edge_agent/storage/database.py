@@ -1,20 +1,26 @@
 """SQLite as this package uses it: WAL, full durability, one transaction per method, and errors in words.
 
-A full disk is `DiskFullError` (nothing was changed, try again when there is room); anything else that SQLite says
-about the file is `DamagedError`.
+A full disk is `DiskFullError` (nothing was changed, try again when there is room), a file that another program holds is
+`LockedError` (the same, when it is free); anything else that SQLite says about the file is `DamagedError`.
 """
 
 from __future__ import annotations
 
+import logging
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
-from edge_agent.errors import DamagedError, DiskFullError, StoreError
+from edge_agent.errors import DamagedError, DiskFullError, LockedError, StoreError
 from federation.private_files import private_file, private_folder
 
+log = logging.getLogger(__name__)
+
 BUSY_S = 30.0
+PATIENT_S = 0.25
+"""Whoever waits by a `Wait` is asked so often, so that a stop is noticed."""
 VERSION = 2
 """In the file's `user_version`; raised when a program of an earlier one could not read what this one writes. 1: 0.2."""
 ERROR_TEXTS = {
@@ -26,13 +32,43 @@ ERROR_TEXTS = {
     14: "unable to open database file",
 }
 """SQLite's codes (sqlite.org/rescode.html) and how it says them: Python 3.10 has no `sqlite_errorcode`."""
-FULL, NOT_DAMAGED = (13, 10), (5, 6, 8, 14)
+FULL, LOCKED, NOT_DAMAGED = (13, 10), (5, 6), (8, 14)
+
+Result = TypeVar("Result")
+Wait = Callable[[LockedError | None], None]
+"""Called before each further try with what keeps the file locked, which it raises to give up; at last with None."""
 
 
-def open_database(path: Path, schema: str, upgrade: str = "") -> sqlite3.Connection:
+class LockPatience:
+    """Waits while another program holds the file, until `is_over`; says so once, and when the file is free again."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        """Wait for nothing yet; `tell` is called before each try with what is waited for."""
+        self.is_over = False
+        self._is_waiting = False
+        self._tell = tell
+
+    def __call__(self, error: LockedError | None) -> None:
+        """Take note of a file that is locked, or free again (None); raises the error where patience is over."""
+        if error is None:
+            self._is_waiting = False
+            log.info("database available again")
+            return
+        if self.is_over:
+            raise error
+        if not self._is_waiting:
+            self._is_waiting = True
+            log.warning("%s; waiting for it, and keeping what comes meanwhile in memory", error)
+        self._tell(f"waiting: {error}")
+
+
+def open_database(path: Path, schema: str, upgrade: str = "", *, busy_s: float = BUSY_S) -> sqlite3.Connection:
     """Open a database, or begin one with this schema; `upgrade` is the statement that makes today's rows of 0.2's.
 
+    busy_s: how long each statement waits for another program that holds the file.
+
     Raises:
+        LockedError: if another program holds the file for longer.
         DiskFullError: if there is no room to begin one.
         DamagedError: if the file is no database, or a broken one.
         StoreError: if another version of this program has written it, whose tables differ.
@@ -41,7 +77,7 @@ def open_database(path: Path, schema: str, upgrade: str = "") -> sqlite3.Connect
     with sqlite_errors(path):
         with suppress(OSError):  # SQLite says what is wrong
             private_file(path)
-        db = sqlite3.connect(path, timeout=BUSY_S)
+        db = sqlite3.connect(path, timeout=busy_s)
         try:
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=FULL")
@@ -82,11 +118,29 @@ def check(db: sqlite3.Connection, path: Path) -> None:
 
 
 @contextmanager
-def transaction(db: sqlite3.Connection, path: Path) -> Iterator[sqlite3.Connection]:
-    """Commit all or nothing, durable at the end; raises DiskFullError, DamagedError or StoreError."""
+def transaction(db: sqlite3.Connection, path: Path, wait: Wait | None = None) -> Iterator[sqlite3.Connection]:
+    """Commit all or nothing, durable at the end; raises DiskFullError, LockedError, DamagedError or StoreError."""
     with sqlite_errors(path), db:
-        db.execute("BEGIN IMMEDIATE")
+        patiently(lambda: db.execute("BEGIN IMMEDIATE"), path, wait)
         yield db
+
+
+def patiently(call: Callable[[], Result], path: Path, wait: Wait | None) -> Result:
+    """Return what a call returns; while another program holds the file, ask `wait` and try again."""
+    waited = False
+    while True:
+        try:
+            with sqlite_errors(path):
+                result = call()
+            break
+        except LockedError as error:
+            if wait is None:
+                raise
+            waited = True
+            wait(error)
+    if waited and wait is not None:
+        wait(None)
+    return result
 
 
 @contextmanager
@@ -98,6 +152,8 @@ def sqlite_errors(path: Path) -> Iterator[None]:
         code = error_code(error)
         if code in FULL:
             raise DiskFullError(f"no room on the disk for {path}: {error}; delete something else there") from error
+        if code in LOCKED:
+            raise LockedError(f"{path} is locked by another program; end that one if this lasts ({error})") from error
         if code in NOT_DAMAGED:
             raise StoreError(f"{path} cannot be used: {error}") from error
         if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from edge_agent.errors import DamagedError
+from edge_agent.storage.database import BUSY_S
 from edge_agent.storage.window_store import CHANNELS, FILE_NAME, SUSPECT, WindowStore
 
 DAMAGED_FILE = "windows.damaged.sqlite"
@@ -16,7 +17,7 @@ MARKS = ",".join("?" * 9)
 COLUMNS = "x, activity, start_s, end_s, session, pipeline, origin, at"
 
 
-def open_checked(folder: Path) -> tuple[WindowStore, str]:
+def open_checked(folder: Path, *, busy_s: float = BUSY_S) -> tuple[WindowStore, str]:
     """Open the windows after reading the file once; with it, what was done if it was broken, else ''.
 
     Only the one thread that writes windows calls this. The broken file stays as windows.damaged.sqlite, the last
@@ -24,28 +25,29 @@ def open_checked(folder: Path) -> tuple[WindowStore, str]:
 
     Raises:
         DiskFullError: if there is no room for a fresh one.
+        LockedError: if another program holds the file for longer than `busy_s`.
     """
     try:
-        store = WindowStore(folder)
+        store = WindowStore(folder, busy_s=busy_s)
         try:
             store.check()
         except DamagedError:
             store.close()
             raise
     except DamagedError as error:
-        return _set_aside(folder, error)
+        return _set_aside(folder, error, busy_s)
     (folder / SUSPECT).unlink(missing_ok=True)
     return store, ""
 
 
-def _set_aside(folder: Path, error: DamagedError) -> tuple[WindowStore, str]:
+def _set_aside(folder: Path, error: DamagedError, busy_s: float) -> tuple[WindowStore, str]:
     aside = folder / DAMAGED_FILE
     for ending in ("", "-wal", "-shm"):
         source, target = folder / (FILE_NAME + ending), folder / (DAMAGED_FILE + ending)
         target.unlink(missing_ok=True)
         if source.exists():
             source.rename(target)
-    store = WindowStore(folder)
+    store = WindowStore(folder, busy_s=busy_s)
     saved = _salvage(aside, store)
     (folder / SUSPECT).unlink(missing_ok=True)
     return store, f"{error}; it is now {DAMAGED_FILE}, {saved} of its windows could be saved, and collecting goes on"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from edge_agent.errors import DamagedError, StoreError
-from edge_agent.storage.database import check, open_database, sqlite_errors, transaction
+from edge_agent.storage.database import PATIENT_S, Wait, check, open_database, patiently, transaction
 from federation.protocol.messages import AdoptionReport, Offer, ReleaseOrder, ReleaseReport, UpdateManifest, read, write
 
 FILE_NAME = "agent.sqlite"
@@ -84,6 +84,12 @@ class StateStore:
         self.folder, self.path = folder, folder / FILE_NAME
         with _not_replaced(folder):
             self._db = open_database(self.path, _SCHEMA, _UPGRADE)
+        self._wait: Wait | None = None
+
+    def wait_by(self, wait: Wait) -> None:
+        """Ask `wait` every `PATIENT_S` while another program holds the file, where a call would fail after `BUSY_S`."""
+        self._wait = wait
+        self._db.execute(f"PRAGMA busy_timeout={1000 * PATIENT_S:.0f}")
 
     def check(self) -> None:
         """Read the file once; raises DamagedError, with what to do, if a page is broken."""
@@ -96,12 +102,12 @@ class StateStore:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with _not_replaced(self.folder), transaction(self._db, self.path) as db:
+        with _not_replaced(self.folder), transaction(self._db, self.path, self._wait) as db:
             yield db
 
     def _rows(self, query: str, *values: object) -> list[Any]:
-        with _not_replaced(self.folder), sqlite_errors(self.path):
-            return self._db.execute(query, values).fetchall()
+        with _not_replaced(self.folder):
+            return patiently(lambda: self._db.execute(query, values).fetchall(), self.path, self._wait)
 
     def reset(self, **pairs: str) -> None:
         """Forget everything and start with these values."""

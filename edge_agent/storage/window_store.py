@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from edge_agent.config.sensors import WindowsSection
 from edge_agent.errors import DamagedError
-from edge_agent.storage.database import check, open_database, sqlite_errors, transaction
+from edge_agent.storage.database import BUSY_S, check, open_database, sqlite_errors, transaction
 from edge_agent.storage.images import ImageExample, ImagePreparation, Preparation
 from edge_agent.storage.retention import MachineClock, enforce, note_age
 from federation.private_files import private_file
@@ -105,9 +105,9 @@ class WindowOutline(NamedTuple):
 class WindowStore:
     """One thread's connection to the windows in `folder`."""
 
-    def __init__(self, folder: Path, clock: MachineClock | None = None) -> None:
+    def __init__(self, folder: Path, clock: MachineClock | None = None, *, busy_s: float = BUSY_S) -> None:
         self.folder, self.path, self._clock = folder, folder / FILE_NAME, clock or MachineClock()
-        self._db = open_database(self.path, _SCHEMA)
+        self._db = open_database(self.path, _SCHEMA, busy_s=busy_s)
 
     def close(self) -> None:
         """Close the connection."""

@@ -13,7 +13,7 @@ from urllib.parse import urljoin, urlsplit
 from edge_agent.errors import ConfigError, DownloadError
 from edge_agent.storage.files import move_file, sha256_of
 from edge_agent.transport.renewal import CredentialRenewal
-from edge_agent.transport.server_connection import tls_context
+from edge_agent.transport.server_connection import asked_again, tls_context
 from federation.private_files import opener, private_folder
 from federation.protocol.messages import BlobPointer
 
@@ -84,13 +84,13 @@ class BlobDownloader:
     def _download_or_renew(self, url: str, pointer: BlobPointer, part: Path) -> None:
         key = self._renewal.api_key() if self._renewal else None
         try:
-            self._download(url, pointer, part, key)
+            asked_again(lambda: self._download(url, pointer, part, key))
         except urllib.error.HTTPError as error:
             renewal = self._renewal
             if error.code != http.client.UNAUTHORIZED or not renewal or not renewal.key_refused(key):
                 raise
             error.close()
-            self._download(url, pointer, part, renewal.api_key())
+            asked_again(lambda: self._download(url, pointer, part, renewal.api_key()))
 
     def _download(self, url: str, pointer: BlobPointer, part: Path, key: str | None) -> None:
         have = part.stat().st_size if part.is_file() else 0

@@ -34,7 +34,7 @@ from edge_agent.storage.credentials import (
     write_credentials,
 )
 from edge_agent.storage.files import write_file
-from edge_agent.transport.server_connection import tls_context
+from edge_agent.transport.server_connection import asked_again, tls_context
 from federation.errors import WireError
 from federation.protocol.enrolment_uri import EnrolmentUri, is_enrolment_uri, read_enrolment_uri
 from federation.protocol.signing import Kind, fingerprint, pinned_key, to_sign
@@ -210,9 +210,7 @@ def _ask(who: Applicant, path: str, said: dict[str, Any], expected: str) -> Enro
     url = who.server.rstrip("/") + path
     request = urllib.request.Request(url, json.dumps(said).encode(), {"Content-Type": "application/json"})
     try:
-        tls = urllib.request.HTTPSHandler(context=tls_context(who.ca_file))
-        with urllib.request.build_opener(_NoRedirects, tls).open(request, timeout=who.timeout_s) as reply:
-            body = reply.read(ANSWER_BYTES)
+        body = asked_again(lambda: _answer_to(request, who))
     except urllib.error.HTTPError as error:
         with error:
             kind = RevokedError if error.code == http.client.FORBIDDEN else EnrolError
@@ -236,6 +234,13 @@ def _ask(who: Applicant, path: str, said: dict[str, Any], expected: str) -> Enro
     if answer.credentials is not None:
         write_credentials(who.folder, answer.credentials)
     return answer
+
+
+def _answer_to(request: urllib.request.Request, who: Applicant) -> bytes:
+    tls = urllib.request.HTTPSHandler(context=tls_context(who.ca_file))
+    with urllib.request.build_opener(_NoRedirects, tls).open(request, timeout=who.timeout_s) as reply:
+        body: bytes = reply.read(ANSWER_BYTES)
+        return body
 
 
 def _known_server(folder: Path) -> str:

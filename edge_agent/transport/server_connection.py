@@ -11,11 +11,15 @@ import contextlib
 import http.client
 import json
 import math
+import random
 import socket
 import ssl
+import time
+import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from edge_agent.errors import ConfigError
@@ -23,7 +27,11 @@ from edge_agent.errors import ConfigError
 ANSWER_BYTES = 512 * 1024
 """More than any message of the protocol."""
 MAX_PAUSE_S = 60.0
+MAX_WAITS = 20
+"""Of one request for its turn; whoever has waited longer says that it cannot be sent."""
 _RETRY_S = 1.0
+
+Result = TypeVar("Result")
 
 
 class ServerAnswer(NamedTuple):
@@ -143,6 +151,25 @@ def _login_of(proxy: SplitResult) -> dict[str, str]:
         return {}
     login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
     return {"Proxy-Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
+
+
+def asked_again(request: Callable[[], Result]) -> Result:
+    """Return what a request returns; where the server takes too many, send it again when it says.
+
+    A whole fleet may share its address or its key, so devices do not come back all at once.
+
+    Raises:
+        HTTPError: another answer than that, or after `MAX_WAITS` of them.
+    """
+    for _ in range(MAX_WAITS):
+        try:
+            return request()
+        except urllib.error.HTTPError as error:
+            if error.code != http.client.TOO_MANY_REQUESTS:
+                raise
+            error.close()
+            time.sleep(_seconds(error.headers.get("Retry-After")) * random.uniform(1.0, 1.5))
+    return request()
 
 
 def _seconds(said: str | None) -> float:

@@ -10,6 +10,11 @@ const REACH = 9;
 const CELL = 0.25;
 const NOISE = 1e-3;
 const SLOW_PART = 1e3;
+const SHIFTED = 0.4;
+const CLOSE = 0.6;
+const CLOSE_BAND = 0.1;
+const SLOPE = 10;
+const OVERSHOOT = 0.15;
 
 /** How far from a grid point samples count, in seconds. @param {number} rateHz @returns {number} */
 export function reachS(rateHz) {
@@ -27,12 +32,14 @@ export function interpolateAt(times, values, grid, rateHz, highestHz) {
   const [at, samples] = averaged(times, values, rateHz);
   const reach = REACH / rateHz;
   const cutoffHz = Math.min(CUTOFF * rateHz, highestHz);
+  const noise = noiseOf(at, rateHz);
   return grid.map((time) => {
     const low = lowerBound(at, time - reach);
     let high = lowerBound(at, time + reach);
     while (high < at.length && at[high] <= time + reach) high++;
     const weights = weightsOf(
       at.slice(low, high).map((each) => each - time),
+      noise.slice(low, high),
       reach,
       cutoffHz,
     );
@@ -40,29 +47,70 @@ export function interpolateAt(times, values, grid, rateHz, highestHz) {
     weights.forEach((weight, i) => {
       for (let axis = 0; axis < 3; axis++) result[axis] += weight * samples[low + i][axis];
     });
-    return result;
+    return result.map((each, axis) => withinRange(each, samples, low, high, axis));
   });
 }
 
 /**
- * Average what lies within one cell of a step.
+ * The noise that is assumed of each sample: more where its stamp cannot be right.
+ * @param {number[]} times @param {number} rateHz @returns {number[]}
+ */
+function noiseOf(times, rateHz) {
+  return times.map((time, i) => {
+    if (i === 0 || i === times.length - 1) return NOISE;
+    const steps = [(time - times[i - 1]) * rateHz, (times[i + 1] - time) * rateHz];
+    const least = Math.min(...steps);
+    const close = Math.min(1, Math.max(0, (CLOSE - least) / CLOSE_BAND));
+    const shifted = Math.max(0, (Math.max(...steps) - least) / 2 - SHIFTED) * close;
+    return NOISE + (SLOPE * shifted) ** 2;
+  });
+}
+
+/**
+ * Keep a number within the range of samples low to high on an axis, and OVERSHOOT of it beyond.
+ * @param {number} number @param {number[][]} samples @param {number} low @param {number} high @param {number} axis
+ */
+function withinRange(number, samples, low, high, axis) {
+  let [lowest, highest] = [Infinity, -Infinity];
+  for (let i = low; i < high; i++) {
+    lowest = Math.min(lowest, samples[i][axis]);
+    highest = Math.max(highest, samples[i][axis]);
+  }
+  const beyond = OVERSHOOT * (highest - lowest);
+  return Math.min(Math.max(number, lowest - beyond), highest + beyond);
+}
+
+/**
+ * The index of the first sample in the cell of sample `index`.
+ * @param {number[]} times @param {number} index @param {number} rateHz @returns {number}
+ */
+export function cellStart(times, index, rateHz) {
+  const cell = Math.floor(times[index] * (rateHz / CELL));
+  while (index > 0 && Math.floor(times[index - 1] * (rateHz / CELL)) === cell) index--;
+  return index;
+}
+
+/**
+ * Average what lies within one cell of a step; a sample counts the less, the less its stamp can be right.
  * @param {number[]} times @param {number[][]} values @param {number} rateHz @returns {[number[], number[][]]}
  */
 function averaged(times, values, rateHz) {
+  const shares = noiseOf(times, rateHz).map((each) => NOISE / each);
   const at = [];
   const samples = [];
   for (let i = 0; i < times.length; ) {
     const cell = Math.floor(times[i] * (rateHz / CELL));
     let end = i + 1;
     while (end < times.length && Math.floor(times[end] * (rateHz / CELL)) === cell) end++;
-    let late = 0;
+    let [late, whole] = [0, 0];
     const sum = [0, 0, 0];
     for (let k = i; k < end; k++) {
-      late += times[k] - times[i];
-      for (let axis = 0; axis < 3; axis++) sum[axis] += values[k][axis];
+      whole += shares[k];
+      late += shares[k] * (times[k] - times[i]);
+      for (let axis = 0; axis < 3; axis++) sum[axis] += shares[k] * values[k][axis];
     }
-    at.push(times[i] + late / (end - i));
-    samples.push(sum.map((each) => each / (end - i)));
+    at.push(times[i] + late / whole);
+    samples.push(sum.map((each) => each / whole));
     i = end;
   }
   return [at, samples];
@@ -70,16 +118,16 @@ function averaged(times, values, rateHz) {
 
 /**
  * Solve for the weights of samples at `offsets` seconds from their grid point.
- * @param {number[]} offsets @param {number} reach @param {number} cutoffHz
+ * @param {number[]} offsets @param {number[]} noise of each @param {number} reach @param {number} cutoffHz
  */
-function weightsOf(offsets, reach, cutoffHz) {
+function weightsOf(offsets, noise, reach, cutoffHz) {
   const signal = (/** @type {number} */ apart) => {
     const square = (apart / reach) ** 2;
     return sinc(2 * cutoffHz * apart) * Math.exp(-0.5 * square) + SLOW_PART * Math.exp(-4.5 * square);
   };
   const taper = offsets.map((each) => Math.max(Math.cos((Math.PI / 2) * (each / reach)) ** 2, 1e-6));
   const rows = offsets.map((one, i) => [
-    ...offsets.map((other, k) => signal(one - other) + (i === k ? NOISE / taper[i] : 0)),
+    ...offsets.map((other, k) => signal(one - other) + (i === k ? noise[i] / taper[i] : 0)),
     signal(one),
   ]);
   const weights = solve(rows);

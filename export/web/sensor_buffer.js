@@ -3,7 +3,7 @@
  * where the rate changes. har_pipeline/streaming/sensor_buffer.py says why; late samples are dropped.
  */
 
-import { interpolateAt, reachS } from "./interpolation.js";
+import { cellStart, interpolateAt, reachS } from "./interpolation.js";
 import { LowPass, lowerBound } from "./low_pass.js";
 
 export const ROUNDING_S = 1e-6;
@@ -18,6 +18,10 @@ const MIN_STEPS = 8;
 const PAUSE_S = 1;
 const PAUSE_STEPS = 10;
 const ANOTHER_RATE = 1.5;
+const BURST = 3;
+const BURST_STEPS = 1.5;
+const BURSTS = 4;
+const BURST_GROWTH = 1.25;
 /** No sensor of a body measures more m/s² or rad/s; as float32, far larger ones would be infinite. */
 const MAX_VALUE = 1e6;
 
@@ -37,6 +41,9 @@ export class SensorBuffer {
     this.start = this.looked = this.piece = 0;
     this.pieceS = 0;
     this.openRateHz = 0;
+    this.stampS = -Infinity;
+    this.bursts = 0;
+    this.burstStepS = Infinity;
   }
 
   /** Forget everything, as between two sessions. */
@@ -45,6 +52,9 @@ export class SensorBuffer {
     this.values = [];
     this.pending = [];
     this.horizon = -Infinity;
+    this.stampS = -Infinity;
+    this.bursts = 0;
+    this.burstStepS = Infinity;
     this.breaks = [];
     this.rates = [];
     this.openRun(0);
@@ -83,7 +93,10 @@ export class SensorBuffer {
   /** Samples in the first run, its last time, and whether it is closed. @param {boolean} final */
   firstRun(final) {
     if (this.breaks.length) return { count: this.breaks[0], end: this.times[this.breaks[0] - 1], closed: true };
-    return { count: this.times.length, end: this.times[this.times.length - 1], closed: final };
+    let last = this.times.length - 1;
+    // of a slow sensor, the last sample of a cell that no later one can change
+    if (!final && last >= 0 && this.isSlow(this.rateHz)) last = Math.max(cellStart(this.times, last, this.rateHz) - 1, 0);
+    return { count: this.times.length, end: this.times[last], closed: final };
   }
 
   /** Native rate of the first run; 0 while it is not yet measured, Infinity where a few samples are all. */
@@ -114,15 +127,16 @@ export class SensorBuffer {
     this.piece -= count;
   }
 
-  /** Forget samples before `time` within the first run, but one: it sets the width of the next. @param {number} time */
+  /** Forget samples before `time` within the first run, but one, or its cell and one. @param {number} time */
   dropBefore(time) {
     const limit = this.breaks.length ? this.breaks[0] : this.times.length;
-    const count = lowerBound(this.times, time, limit) - 1;
+    let count = lowerBound(this.times, time, limit) - 1;
+    if (count > 0 && this.isSlow(this.rateHz)) count = cellStart(this.times, count, this.rateHz) - 1;
     if (count > 0) this.drop(count);
   }
 
   /**
-   * Lay the first `count` pending samples to the final ones; those of one time become their mean.
+   * Lay the first `count` pending samples to the final ones; those of one time are spread, or become their mean.
    * @param {number} count
    */
   settle(count) {
@@ -130,12 +144,39 @@ export class SensorBuffer {
     for (let i = 0; i < settled.length; ) {
       let end = i + 1;
       while (end < settled.length && settled[end][0] === settled[i][0]) end++;
+      const passedS = settled[i][0] - this.stampS;
+      this.stampS = settled[i][0];
+      if (this.isBurst(settled, i, end, passedS)) {
+        this.burstStepS = Math.min(passedS / (end - i), BURST_GROWTH * this.burstStepS);
+        for (; i < end; i++) {
+          this.times.push(settled[i][0] - this.burstStepS * (end - 1 - i));
+          this.values.push(settled[i][1]);
+        }
+        continue;
+      }
       const sum = [0, 0, 0];
       for (let k = i; k < end; k++) settled[k][1].forEach((each, axis) => (sum[axis] += each));
       this.times.push(settled[i][0]);
       this.values.push(sum.map((each) => each / (end - i)));
       i = end;
     }
+  }
+
+  /**
+   * Whether samples from `start` to `end`, all of one stamp, came in a burst, the fourth in a row at the earliest.
+   * @param {[number, number[]][]} settled @param {number} start @param {number} end
+   * @param {number} passedS the time since the stamp before
+   */
+  isBurst(settled, start, end, passedS) {
+    if (end - start < 2 || passedS > PAUSE_S) {
+      this.bursts = 0;
+      this.burstStepS = Infinity;
+      return false;
+    }
+    const first = settled[start][1];
+    const differs = settled.slice(start, end).some(([, row]) => row.some((each, axis) => each !== first[axis]));
+    if (differs && end - start >= BURST && passedS > BURST_STEPS / this.gridHz) this.bursts++;
+    return this.bursts >= BURSTS;
   }
 
   /** @param {number} rateHz */

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 
 from federation import wire
+from federation.arrays import BLOCK
 from federation.protocol.messages import Compression, Precision
 from federation.records import Client, Tree
 from federation.tree import flatten, unflatten
 from federation.wire.quantization import pack, packed_schema, unpack
 from federation.wire.schema import Schema, check_tree, size_limit, tensor_bytes
 
+MIN_SMALL_NORM_SHARE = 0.25
 RESIDUAL = "residual"
 """Where a client that is kept between rounds has it, beside what its method remembers."""
 
@@ -71,6 +74,22 @@ def decode(
     check_tree(tree, schema)
     flat = flatten(tree)
     return unflatten({name: flat[name] for name in schema})
+
+
+def small_changes(upload: Tree, delta_reference: Tree) -> str:
+    """Say that an int8 upload has changes in the small tensors of its parameters, which travel whole; else nothing.
+
+    Together they are far smaller then than where they started, and training brings no model there within a round.
+    """
+    sent, start = flatten({"params": upload.get("params", {})}), flatten({"params": delta_reference.get("params", {})})
+    small = [name for name, value in start.items() if name in sent and value.numel() < BLOCK]
+    norm, before = (math.hypot(*(float(tree[name].double().norm()) for name in small)) for tree in (sent, start))
+    if norm >= MIN_SMALL_NORM_SHARE * before:
+        return ""
+    return (
+        f"the parameters' tensors of fewer than {BLOCK} numbers have a norm of {norm:.3g}, and of {before:.3g} in the "
+        "model that the update started from: they look like changes, but only larger tensors travel as changes"
+    )
 
 
 def limit_bytes(schema: Schema, precision: Precision) -> int:

@@ -20,6 +20,7 @@ from har_pipeline.apps.export import AppExport, AppTable
 from har_pipeline.apps.files import FileHead, Inspect, as_file, each_member, read_heads
 from har_pipeline.apps.vocabulary import STOP_WORDS, ActivityWords
 from har_pipeline.description.files import DescribedFile
+from har_pipeline.description.reports import GroupedReport, Report
 from har_pipeline.description.samples import Part
 from har_pipeline.description.sessions import SessionStore
 from har_pipeline.errors import SettingsError, SourceError
@@ -30,11 +31,16 @@ from har_pipeline.recording import Categorical, Recording, device_of, subject_of
 
 log = logging.getLogger(__name__)
 
-Report = Callable[[str], None]
 FindExports = Callable[[Sequence[FileHead], Options], list[AppExport]]
 NOBODY = "me"
-LABEL_OPTIONS: dict[str, Any] = {"labels": [], "annotations": {}, "stop_annotations": list(STOP_WORDS)}
-"""The activities in the order of their indices; other words that mean one of them; annotations that end one."""
+LABEL_OPTIONS: dict[str, Any] = {
+    "labels": [],
+    "annotations": {},
+    "stop_annotations": list(STOP_WORDS),
+    "strict": False,
+}
+"""The activities in the order of their indices; other words that mean one of them; annotations that end one; whether
+files that cannot be read are refused, rather than left out while there are others."""
 NOTHING = re.compile("(?!)")
 
 
@@ -85,6 +91,8 @@ class AppReader(RecordingReader):
         for key in ("labels", "stop_annotations"):
             if not isinstance(options[key], list | tuple) or not all(isinstance(each, str) for each in options[key]):
                 raise SettingsError(f'{self.name}: {key} is {options[key]!r}; expected a list, as in ["walking"]')
+        if not isinstance(options["strict"], bool):
+            raise SettingsError(f"{self.name}: strict is {options['strict']!r}; expected true or false")
         annotations = options["annotations"]
         if not isinstance(annotations, dict) or not all(isinstance(each, str) for each in annotations.values()):
             raise SettingsError(f'{self.name}: annotations is {annotations!r}; expected as in {{"up": "stairs_up"}}')
@@ -160,16 +168,17 @@ def app_recordings(
     if not isinstance(source, AppSource):
         raise SettingsError(f"the reader {reader.name} needs files; open it with a root")
     vocabulary = reader.vocabulary(options)
-    for words in (*source.damaged, *source.remarks):
-        report(words)
-    _tell_words(source, vocabulary, report)
     wanted: dict[str, list[tuple[AppExport, AppTable, str]]] = {}
     for export in source.usable:
         names = reader.clients_of(export, vocabulary)
         for table in export.tables:
             if chosen(names[table.device], clients):
                 wanted.setdefault(table.name, []).append((export, table, names[table.device]))
-    with SessionStore(report) as store:
+    with GroupedReport(report) as grouped, SessionStore(grouped) as store:
+        for words in (*source.damaged, *source.remarks):
+            grouped(words)
+        _tell_words(source, vocabulary, grouped)
+        refused = list[SourceError]()
         for member in each_member(source.root, lambda words: None, source.inputs):
             for export, table, client in wanted.get(member.name, []):
                 store.begin_file(member.name)
@@ -177,10 +186,13 @@ def app_recordings(
                     for part, recording in _labelled(export, table, as_file(member), client, vocabulary):
                         store.add(part, recording)
                 except SourceError as error:
-                    if len(source.usable) == 1:
+                    if len(source.usable) == 1 or options["strict"]:
                         raise
-                    report(f"{error}. The file is left out")
+                    refused.append(error)
+                    grouped(f"{error}. The file is left out")
                     store.forget_file()
+        if refused and len(refused) == store.file_count:
+            raise refused[0]
         yield from store.recordings()
 
 

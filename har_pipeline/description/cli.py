@@ -14,7 +14,7 @@ from gaitway.progress import working
 from gaitway.terminal import Console
 from har_pipeline.description.files import DescribedFiles, find_files
 from har_pipeline.description.guess.draft import draft
-from har_pipeline.description.inspection import FileReport, differences, inspect, odd_words
+from har_pipeline.description.inspection import FileReport, covered_s, differences, inspect, odd_words
 from har_pipeline.description.model import Description
 from har_pipeline.errors import SettingsError, SourceError
 from har_pipeline.gravity import MEANINGS
@@ -93,7 +93,7 @@ def _show_files(files: DescribedFiles, reports: list[FileReport], console: Conso
             escape(_few(sorted(report.clients))),
             " ".join(sorted(report.samples)),
             f"{report.rate_hz:.4g}" if report.rate_hz else "?",
-            f"{report.seconds / 60:.1f}",
+            f"{max(report.seconds.values(), default=0.0) / 60:.1f}",
             str(report.lost),
             escape(_few(sorted(report.labels))),
         )
@@ -113,7 +113,7 @@ def _show_files(files: DescribedFiles, reports: list[FileReport], console: Conso
         unnamed = sum(len(same) for same in list(reasons.values())[SHOWN_FILES:])
         console.print(f"… and {unnamed} more files were not read, for other reasons")
     clients = {client for report in fine for client in report.clients}
-    minutes = sum(report.seconds for report in fine) / 60
+    minutes = covered_s(fine) / 60
     others = f"; {len(files.others)} others do not: {_few(list(files.others))}" if files.others else ""
     console.print(
         f"{len(reports)} files match in {files.root}, {len(fine)} can be read: {len(clients)} clients, "

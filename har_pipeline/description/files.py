@@ -7,14 +7,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from har_pipeline.description.keys import anchored
+from har_pipeline.description.keys import anchored, role_of_group
 from har_pipeline.description.model import Description
 from har_pipeline.errors import SettingsError, SourceError
 from har_pipeline.readers.archive import Layout, Source, printable, unpacking, walk
+
+if TYPE_CHECKING:
+    from har_pipeline.description.ranges import KnownRanges
 
 MATCHING_S = 10.0
 MAX_CHARACTERS = 1000
@@ -26,8 +29,11 @@ pattern, names = json.load(sys.stdin)
 pattern, found = re.compile(pattern), []
 for name in names:
     match = pattern.fullmatch(name)
-    low, high = match.span("sensor") if match and "sensor" in pattern.groupindex else (0, 0)
-    found.append(match and [match.groupdict(), name[:low] + name[high:]])
+    own = [group for group in pattern.groupindex if group.startswith("sensor") and match and match[group] is not None]
+    rest = name
+    for low, high in sorted((match.span(group) for group in own), reverse=True):
+        rest = rest[:low] + rest[high:]
+    found.append(match and [match.groupdict(), rest])
 json.dump(found, sys.stdout)
 """
 
@@ -57,6 +63,7 @@ class DescribedFile(NamedTuple):
     matched: Matched
     open: Callable[[], AbstractContextManager[Bytes]]
     endless: bool = False
+    ranges: KnownRanges | None = None
 
 
 @dataclass(frozen=True)
@@ -69,12 +76,15 @@ class DescribedFiles(Source):
     matches: Mapping[str, Matched] = field(default_factory=dict, repr=False)
     others: tuple[str, ...] = field(default=(), repr=False)
     damaged: tuple[str, ...] = ()
+    ranges: KnownRanges | None = field(default=None, repr=False)
 
     def each(self) -> Iterator[DescribedFile]:
         """Yield them in the container's order (folders and zips: sorted); each can be opened until the next comes."""
         for member in walk(self.root, _everything, lambda damaged: None):
             if member.name in self.matches:
-                yield DescribedFile(member.name, member.path, self.matches[member.name], member.open)
+                yield DescribedFile(
+                    member.name, member.path, self.matches[member.name], member.open, ranges=self.ranges
+                )
 
 
 def find_files(description: Description, root: Path | str | None) -> DescribedFiles:
@@ -98,7 +108,10 @@ def find_files(description: Description, root: Path | str | None) -> DescribedFi
     names = [name for name, _ in members]
     alone = names == [printable(root.name)] and members[0][1] == root
     paths = [printable(root.resolve().as_posix())] if alone else names
-    matches = {name: found for name, found in zip(names, match_names(description, paths), strict=True) if found}
+    matches = _matches(description.files, names, paths)
+    ranges = description.ranges
+    of_ranges = {} if ranges is None else _matches(ranges.files, names, paths)
+    matches = {name: each for name, each in matches.items() if name not in of_ranges}
     if alone:
         matches = {name: each._replace(visit=PurePosixPath(each.visit).name) for name, each in matches.items()}
     others = tuple(name for name in names if name not in matches)
@@ -106,19 +119,28 @@ def find_files(description: Description, root: Path | str | None) -> DescribedFi
         there = f"it holds {len(others)} others, such as {others[0]!r}" if others else "it holds no file"
         left_out = f"; left out: {damaged[0]}" if damaged else ""
         raise SourceError(f"no file under {root} matches {expected}; {there}{left_out}")
-    inputs = tuple(sorted({path for name, path in members if name in matches}))
+    inputs = tuple(sorted({path for name, path in members if name in matches or name in of_ranges}))
     layout = Layout(anchored(description.files), anchored(".*"), expected)
-    return DescribedFiles(root, "", layout, len(matches), inputs, matches, others, tuple(damaged))
+    found = DescribedFiles(root, "", layout, len(matches), inputs, matches, others, tuple(damaged))
+    if ranges is None:
+        return found
+    from har_pipeline.description.ranges import read_ranges  # it reads files of the kind that is defined here
+
+    return replace(found, ranges=read_ranges(description, ranges, replace(found, matches=of_ranges).each()))
 
 
-def match_names(description: Description, names: Sequence[str]) -> list[Matched | None]:
+def _matches(files: str, names: Sequence[str], paths: Sequence[str]) -> dict[str, Matched]:
+    return {name: found for name, found in zip(names, match_names(files, paths), strict=True) if found}
+
+
+def match_names(files: str, names: Sequence[str]) -> list[Matched | None]:
     """Match paths, each from the root or from any folder on to its end; None where one does not match.
 
     Raises:
         SettingsError: after MATCHING_S.
     """
     short = [name if len(name) <= MAX_CHARACTERS else "" for name in names]
-    request = json.dumps([anchored(description.files).pattern, short])
+    request = json.dumps([anchored(files).pattern, short])
     try:
         done = subprocess.run(
             [sys.executable, "-I", "-S", "-c", MATCHER],
@@ -130,13 +152,21 @@ def match_names(description: Description, names: Sequence[str]) -> list[Matched 
         )
     except subprocess.TimeoutExpired as error:
         raise SettingsError(
-            f"files: {description.files!r} takes more than {MATCHING_S:.0f} s on {len(names)} paths; "
+            f"files: {files!r} takes more than {MATCHING_S:.0f} s on {len(names)} paths; "
             "avoid repeats within repeats, and write [^/]+ for .+"
         ) from error
     except (OSError, subprocess.CalledProcessError) as error:
-        raise SettingsError(f"files: {description.files!r} cannot be matched: {error}") from error
-    found = (Matched(*each) if each is not None else None for each in json.loads(done.stdout))
+        raise SettingsError(f"files: {files!r} cannot be matched: {error}") from error
+    found = (Matched(_joined(each[0]), each[1]) if each is not None else None for each in json.loads(done.stdout))
     return [each if name else None for each, name in zip(found, short, strict=True)]
+
+
+def _joined(captured: Mapping[str, str | None]) -> dict[str, str]:
+    """Put together what the groups of one role have captured, in the order of their numbers: `anna_wrist`."""
+    words: dict[str, list[str]] = {}
+    for name, word in sorted(captured.items(), key=lambda item: (len(item[0]), item[0])):
+        words.setdefault(role_of_group(name), []).extend([word] if word else [])
+    return {role: "_".join(each) for role, each in words.items()}
 
 
 def _everything(_archive: str) -> bool:

@@ -30,7 +30,7 @@ class FileReport:
     samples: Counter[Part] = field(default_factory=Counter)
     lost: int = 0
     labels: Counter[str] = field(default_factory=Counter)
-    seconds: float = 0.0
+    seconds: dict[Part, float] = field(default_factory=dict)
     rate_hz: float | None = None
     levels: dict[Sensor, float] = field(default_factory=dict)
     spans: list[TimeSpan] = field(default_factory=list)
@@ -56,6 +56,16 @@ def differences(reports: Iterable[FileReport]) -> list[Difference]:
         if not report.problem:
             together.merge(report.directions)
     return together.differences()
+
+
+def covered_s(reports: Iterable[FileReport]) -> float:
+    """Return how long people were recorded: the sensors' files of one session count once."""
+    by_session: dict[tuple[frozenset[str], frozenset[str]], dict[Part, float]] = {}
+    for report in reports:
+        session = by_session.setdefault((frozenset(report.clients), frozenset(report.sessions)), {})
+        for part, seconds in report.seconds.items():
+            session[part] = session.get(part, 0.0) + seconds
+    return sum(max(session.values(), default=0.0) for session in by_session.values())
 
 
 def odd_words(reports: Iterable[FileReport]) -> Iterator[str]:
@@ -86,9 +96,9 @@ def _inspected(description: Description, file: DescribedFile) -> FileReport:
                 levels.setdefault(recording.sensor, []).append(float(np.nanmedian(sizes)))
     except PipelineError as error:
         report.problem = str(error)
-    known = [each for each in tallies.values() if np.isfinite(each.rate_hz)]
-    report.seconds = max((each.covered_s for each in known), default=0.0)  # a pause between recordings counts nothing
-    report.rate_hz = known[0].rate_hz if known else None
+    known = {part: each for part, each in tallies.items() if np.isfinite(each.rate_hz)}
+    report.seconds = {part: each.covered_s for part, each in known.items()}  # a pause between recordings counts nothing
+    report.rate_hz = next((each.rate_hz for each in known.values()), None)
     report.levels = {sensor: float(np.median(sizes)) for sensor, sizes in levels.items()}
     if not report.problem and not report.samples:
         why = "its sensor is neither acc nor gyro" if description.sensor_by_row else "it has no rows"

@@ -13,11 +13,15 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator
 
 from gaitway.errors import did_you_mean
+from gaitway.plain_text import checked
 from har_pipeline.units import ACC_UNITS, GYRO_UNITS, TIME_UNITS
 
 DATE = "date"
+ROWS = "rows"
+"""The unit of ranges that count a file's samples, from 1."""
 GROUPS = ("client", "session", "activity", "sensor")
 """What a column, a named group of `files` or a fixed word can say of a row."""
+_NUMBERED = re.compile(r"_\d+$")
 SEPARATORS = {"tab": "\t", "whitespace": "whitespace"}
 MAX_NUMBER = 1e12
 """No factor, offset or time unit is larger."""
@@ -91,9 +95,14 @@ def _files(given: object) -> str:
     except (re.error, RecursionError, OverflowError, Warning) as error:
         raise ValueError(f"no regular expression: {error}") from error
     for name in groups:
-        if name not in GROUPS:
+        if role_of_group(name) not in GROUPS:
             raise ValueError(f"unknown named group {name!r}; {did_you_mean(name, GROUPS)}")
     return given
+
+
+def role_of_group(name: str) -> str:
+    """Return what a named group of `files` says: `client_2` is a second place of `client`."""
+    return _NUMBERED.sub("", name)
 
 
 def anchored(files: str) -> re.Pattern[str]:
@@ -104,6 +113,15 @@ def anchored(files: str) -> re.Pattern[str]:
 def column_alone(given: object) -> object:
     """Read a bare name or number as a section with that column."""
     return given if isinstance(given, Mapping | BaseModel) else {"column": given}
+
+
+def words_by_column(given: object) -> object:
+    """Read one word of a column as a list of words."""
+    if not isinstance(given, Mapping) or not 0 < len(given) <= 10:
+        raise ValueError(
+            'expected columns and their words, as in { device = "phone" } or { device = ["left", "right"] }'
+        )
+    return {str(column): each if isinstance(each, list | tuple) else [each] for column, each in given.items()}
 
 
 def names_alone(given: object) -> object:
@@ -124,7 +142,7 @@ def _words(given: object) -> tuple[str, ...]:
 def _word(given: object) -> str:
     if not isinstance(given, str) or not 0 < len(given.strip()) <= 100:
         raise ValueError(f"expected a word of 1 to 100 characters, not {str(given)[:100]!r}")
-    return given.strip()
+    return checked(given.strip())
 
 
 Column = Annotated[str | int, BeforeValidator(_column)]
@@ -137,6 +155,10 @@ Matrix = Annotated[tuple[Row, Row, Row], BeforeValidator(_matrix)]
 Word = Annotated[str, BeforeValidator(_word)]
 TimeUnit = Annotated[
     str | float, BeforeValidator(lambda given: _unit(TIME_UNITS, given, 'date, or a number: the seconds of "1"'))
+]
+RangeUnit = Annotated[
+    str | float,
+    BeforeValidator(lambda given: ROWS if given == ROWS else _unit(TIME_UNITS, given, 'rows, or the seconds of "1"')),
 ]
 AccUnit = Annotated[str | float, BeforeValidator(lambda given: _unit(ACC_UNITS, given, 'or a number: the m/s² of "1"'))]
 GyroUnit = Annotated[

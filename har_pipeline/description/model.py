@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from gaitway.errors import did_you_mean, first_problem
+from gaitway.plain_text import cleaned
 from gaitway.python310 import tomllib
 from har_pipeline.description.keys import (
     DATE,
@@ -30,6 +31,7 @@ from har_pipeline.description.keys import (
     Matrix,
     Number,
     Pattern,
+    RangeUnit,
     Separator,
     TimeUnit,
     Triple,
@@ -37,7 +39,10 @@ from har_pipeline.description.keys import (
     Words,
     column_alone,
     names_alone,
+    role_of_group,
+    words_by_column,
 )
+from har_pipeline.description.parts import EXAMPLES, DescriptionPart, Said, WordSource
 from har_pipeline.errors import SettingsError
 from har_pipeline.gravity import AccelerationConvention, check_convention, specific_force
 from har_pipeline.recording import UNLABELLED
@@ -45,57 +50,13 @@ from har_pipeline.signals.addition import MAX_GAP_S
 from har_pipeline.units import ACC_UNITS, GYRO_UNITS, TIME_UNITS
 
 MAX_DESCRIBED_BYTES = 1 << 20
-EXAMPLES = {
-    "acceleration": 'acceleration = "specific force" (at rest, face up, z is +9.8: Android, most boards), '
-    '"gravity points down" (−9.8: Apple) or "without gravity"',
-    "acc": 'acc = { columns = ["ax", "ay", "az"], unit = "g" }',
-    "columns": 'columns = ["ax", "ay", "az"]',
-    "column": 'column = "timestamp"',
-}
-"""How the keys that must be there are written."""
+JOINED = ("client", "session")
+"""What a group and a column may say together: the wrist of anna is `anna_wrist`."""
 
 
 def same_word(word: str) -> str:
-    """Return what two spellings of one activity share: no case, and single blanks."""
-    return " ".join(word.split()).casefold()
-
-
-class DescriptionPart(BaseModel):
-    """Frozen, and refuses unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _section(cls, given: object) -> object:
-        if not isinstance(given, Mapping | BaseModel):
-            raise ValueError(f"expected keys and values: {', '.join(cls.model_fields)}")
-        if isinstance(given, Mapping):
-            for key in given:
-                if key not in cls.model_fields:
-                    raise ValueError(f"unknown key {str(key)[:100]!r}; {did_you_mean(str(key), cls.model_fields)}")
-            missing = next(
-                (key for key, each in cls.model_fields.items() if each.is_required() and key not in given), ""
-            )
-            if missing:
-                raise ValueError(f"{missing} is missing; write it as in {EXAMPLES[missing]}")
-        return given
-
-
-class WordSource(DescriptionPart):
-    """Where a row's client, session, activity or sensor is read: in a column, or nowhere, since it is always one."""
-
-    column: Column | None = None
-    fixed: Word | None = None
-
-    @model_validator(mode="after")
-    def _one(self) -> WordSource:
-        if (self.column is None) == (self.fixed is None):
-            raise ValueError('expected either a column or a fixed word, as in { column = "who" } or { fixed = "me" }')
-        return self
-
-
-Said = Annotated[WordSource, BeforeValidator(column_alone)]
+    """Return what two spellings of one activity share: no case, single blanks and one form of each letter."""
+    return " ".join(cleaned(word).split()).casefold()
 
 
 class Labels(DescriptionPart):
@@ -137,6 +98,51 @@ class Labels(DescriptionPart):
             return label
         alike = {same_word(each): self.map.get(each, each) for each in (*self.names, *self.map)}
         return alike.get(same_word(label), "" if same_word(label) in map(same_word, self.ignore) else None)
+
+
+class LabelRanges(DescriptionPart):
+    """Another file that says from when to when what was done: which file, its columns, and whose labels they are.
+
+    Its named groups, and its columns of clients, sessions and activities, agree with those of the recordings. Without
+    a column `label`, rows in a range keep their activity, and the others have none.
+    """
+
+    files: Pattern
+    header: bool = Field(default=True, strict=True)
+    separator: Separator = ","
+    skip_lines: int = Field(default=0, ge=0, le=10_000, strict=True)
+    begin: Column
+    end: Column
+    label: Column | None = None
+    unit: RangeUnit | None = None
+    client: Said | None = None
+    session: Said | None = None
+    activity: Said | None = None
+
+    trailing: ClassVar[str] = ""
+    comment: ClassVar[str] = ""
+    decimal: ClassVar[str] = "."
+
+    @model_validator(mode="after")
+    def _numbered(self) -> LabelRanges:
+        named = next(
+            (column for column in (self.begin, self.end, *self.columns_of_words) if isinstance(column, str)), None
+        )
+        if not self.header and named is not None:
+            raise ValueError(f"header is false, so columns are numbers, counted from 1; came {named!r}")
+        return self
+
+    @property
+    def sources(self) -> dict[str, WordSource]:
+        """Where its rows say whose they are."""
+        given = {name: getattr(self, name) for name in ("client", "session", "activity")}
+        return {name: source for name, source in given.items() if source is not None}
+
+    @property
+    def columns_of_words(self) -> tuple[str | int, ...]:
+        """The columns whose cells are never read as numbers."""
+        found = [source.column for source in self.sources.values()]
+        return tuple(column for column in (*found, self.label) if column is not None)
 
 
 class TimeColumn(DescriptionPart):
@@ -197,6 +203,7 @@ class SensorColumns(DescriptionPart):
     offset: Axes = (0.0, 0.0, 0.0)
     matrix: Matrix | None = None
     sensor: Word | None = None
+    time: Column | None = None
 
     @model_validator(mode="after")
     def _usable(self) -> SensorColumns:
@@ -269,12 +276,14 @@ class Description(DescriptionPart):
     """One folder, archive or file of recordings: which files, what their columns are, and what the labels mean."""
 
     files: Pattern = r"[^/]+\.csv(?:\.gz)?"
+    strict: bool = Field(default=False, strict=True)
     header: bool = Field(default=True, strict=True)
     separator: Separator = ","
     trailing: str = Field(default="", max_length=10)
     comment: str = Field(default="", max_length=10)
     decimal: Literal[".", ","] = "."
     skip_lines: int = Field(default=0, ge=0, le=10_000, strict=True)
+    only: Annotated[dict[str, Words], BeforeValidator(words_by_column)] = Field(default_factory=dict)
     labels: Annotated[Labels, BeforeValidator(names_alone)] = Labels()
     client: Said | None = None
     session: Said | None = None
@@ -286,6 +295,7 @@ class Description(DescriptionPart):
     acc: Accelerometer
     gyro: Gyroscope | None = None
     number: Annotated[NumberColumn, BeforeValidator(column_alone)] | None = None
+    ranges: LabelRanges | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Description:
@@ -309,9 +319,14 @@ class Description(DescriptionPart):
         if self.separator == self.decimal:
             raise ValueError("separator: it is the decimal mark as well; set decimal or separator otherwise")
         for name in self.groups:
-            if getattr(self, name) is not None:
+            source = getattr(self, name)
+            if source is not None and (name not in JOINED or source.column is None):
                 raise ValueError(f"{name}: it is a named group of files already; leave one of the two out")
-        if self.labels.names and self.activity is None and "activity" not in self.groups:
+        timed = next((name for name, each in self.sensors.items() if each.time is not None), None)
+        if timed is not None and self.time is None:
+            raise ValueError(f"{timed}.time: nothing says its unit; set time, as in {EXAMPLES['time']}")
+        by_ranges = self.ranges is not None and self.ranges.label is not None
+        if self.labels.names and self.activity is None and "activity" not in self.groups and not by_ranges:
             raise ValueError(
                 "activity: there are labels, but not where they stand: name a column, a fixed word, or a group "
                 "(?P<activity>…) of files"
@@ -324,8 +339,8 @@ class Description(DescriptionPart):
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The named groups of `files`."""
-        return tuple(re.compile(self.files).groupindex)
+        """What the named groups of `files` say."""
+        return tuple(dict.fromkeys(map(role_of_group, re.compile(self.files).groupindex)))
 
     @property
     def sensors(self) -> dict[Literal["acc", "gyro"], SensorColumns]:
@@ -352,15 +367,25 @@ class Description(DescriptionPart):
     def columns_of_words(self) -> tuple[str | int, ...]:
         """The columns of words: as numbers, subject 01 would be 1."""
         sources: list[WordSource | None] = [getattr(self, name) for name in GROUPS]
-        return tuple(each.column for each in sources if each is not None and each.column is not None)
+        found = (each.column for each in sources if each is not None and each.column is not None)
+        return (*found, *map(self.named_column, self.only))
+
+    def named_column(self, name: str) -> str | int:
+        """Return the column that a key of TOML names: its number, where there is no header."""
+        return int(name) if not self.header and name.isdecimal() and int(name) else name
+
+    def time_of(self, sensor: Literal["acc", "gyro"]) -> str | int | None:
+        """Return the column of a sensor's times."""
+        return self.sensors[sensor].time or (None if self.time is None else self.time.column)
 
     def all_columns(self) -> Iterator[str | int]:
         """Yield every column that is read."""
         for source in (self.time, *(getattr(self, name) for name in GROUPS)):
             if source is not None and source.column is not None:
                 yield source.column
+        yield from map(self.named_column, self.only)
         for sensor in self.sensors.values():
-            yield from (*sensor.columns, *(sensor.add or ()))
+            yield from (*sensor.columns, *(sensor.add or ()), *([] if sensor.time is None else [sensor.time]))
         if self.number is not None:
             yield self.number.column
 
@@ -382,7 +407,7 @@ def description_of(options: Mapping[str, Any]) -> Description:
     try:
         return Description.model_validate(options)
     except ValidationError as error:
-        raise SettingsError(f"description: {first_problem(error, input_shown=True)}") from error
+        raise SettingsError(f"description: {first_problem(error, input_shown=True, model=Description)}") from error
 
 
 def read_description(path: Path | str) -> Description:
@@ -404,4 +429,4 @@ def read_description(path: Path | str) -> Description:
     try:
         return Description.model_validate(options)
     except ValidationError as error:
-        raise SettingsError(f"{path}: {first_problem(error, input_shown=True)}") from error
+        raise SettingsError(f"{path}: {first_problem(error, input_shown=True, model=Description)}") from error

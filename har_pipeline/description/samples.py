@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from gaitway.errors import unknown_class
+from har_pipeline.description.clocks import other_clock, unset_times
 from har_pipeline.description.files import DescribedFile
 from har_pipeline.description.keys import DATE
 from har_pipeline.description.model import Description
@@ -35,20 +36,26 @@ MAX_TIME_S = 1e11
 
 Part = Literal["acc", "linear", "added", "gyro"]
 """What a row is of: a whole sensor, or acceleration from which something was left out, and what is to be added."""
+Words = Categorical | str
+"""A word for each row, or one for all."""
 PARTS: tuple[Part, ...] = get_args(Part)
 
 
 class _Samples(NamedTuple):
-    """One sensor's samples in a block: rows (n,) of the block, times_s (n,), values (n, 3), number (n,) or NaN."""
+    """One sensor's samples in a block: rows (n,) of the block, times_s (n,), values (n, 3), number (n,) or NaN.
+
+    `before` counts those of the file's earlier blocks.
+    """
 
     rows: np.ndarray
     times_s: np.ndarray
     values: np.ndarray
     number: np.ndarray
+    before: int
 
 
 class _Rows(NamedTuple):
-    """A block's samples of one part, and the words of all its rows."""
+    """A block's samples of one part, the words of all its rows, and the samples' activities."""
 
     part: Part
     samples: _Samples
@@ -95,18 +102,22 @@ def file_parts(
     """
     counted: Counter[Part] = Counter()
     shuffled: list[_Rows] | None = None
-    rows_read = rows_damaged = 0
+    rows_read = rows_damaged = headers = 0
     why = ""
     usable: set[Part] = set()
     stem = PurePosixPath(file.name).name.partition(".")[0]
-    for block in read_blocks(file, description):
+    for block in _blocks(description, file):
         client = _carried(_words(description, "client", block, file, stem))
         session = _carried(_words(description, "session", block, file, file.matched.visit))
         activity = _labelled(description, _words(description, "activity", block, file, ""), block, report)
         samples = _samples(description, block, file, counted)
+        activities = {part: _activity(file, each, client, session, activity, report) for part, each in samples.items()}
         rows_before = rows_read
         rows_read, rows_damaged = rows_read + len(block), rows_damaged + int(block.damaged.sum())
         why = why or next(iter(block.why), "")
+        headers += block.headers
+        if not rows_before and (clock := other_clock(description, block)):
+            report(clock)
         if rows_read >= MIN_ROWS_TO_JUDGE:
             refuse_damaged(rows_damaged, rows_read, why)
         usable |= {part for part, each in samples.items() if np.isfinite(each.values).all(axis=1).any()}
@@ -114,18 +125,12 @@ def file_parts(
             shuffled = []
         if shuffled is not None:
             _refuse_too_long(rows_read, file)
-            shuffled += [_Rows(part, each, client, session, activity) for part, each in samples.items()]
+            shuffled += [_Rows(part, each, client, session, activities[part]) for part, each in samples.items()]
             continue
-        for low, high in pairwise(_edges(len(block), client, session)):
-            who = _at(client, low), _at(session, low)
-            for part, (rows, times_s, values, number) in samples.items():
-                first, last = np.searchsorted(rows, [low, high])
-                if first < last:
-                    here, line = slice(int(first), int(last)), int(block.lines[rows[first]])
-                    labels, known = _of_rows(activity, rows[here]), known_numbers(number[here])
-                    sensor, times = _sensor(part), times_s[here]
-                    yield part, Recording(*who, labels, sensor, times, values[here], file.name, line, known)
+        yield from _chunks(block, samples, client, session, activities)
     refuse_damaged(rows_damaged, rows_read, why)
+    if headers:
+        report(f"{file.name}: its header stands {headers} more times among the rows; these lines are left out")
     if shuffled:
         report(f"{file.name}: its rows are not in the order of their times; they are sorted")
         yield from _sorted(shuffled, file)
@@ -133,6 +138,39 @@ def file_parts(
     if empty:
         columns = _columns(description, empty[0])
         raise SourceError(f"{file.name}: no row has a number in each of the columns {list(columns)} of {empty[0]}")
+
+
+def _chunks(
+    block: RowBlock, samples: Mapping[Part, _Samples], client: Words, session: Words, activities: Mapping[Part, Words]
+) -> Iterator[tuple[Part, Recording]]:
+    """Yield a block's samples, those of all parts in turn, cut where a word changes or a clock is set back."""
+    for low, high in pairwise(_edges(len(block), client, session)):
+        who = _at(client, low), _at(session, low)
+        for part, (rows, times_s, values, number, _) in samples.items():
+            for here in _of_one_clock(times_s, *np.searchsorted(rows, [low, high]).tolist()):
+                line = int(block.lines[rows[here.start]])
+                labels, known = _of_rows(activities[part], here), known_numbers(number[here])
+                sensor, times = _sensor(part), times_s[here]
+                yield part, Recording(*who, labels, sensor, times, values[here], block.name, line, known)
+
+
+def _blocks(description: Description, file: DescribedFile) -> Iterator[RowBlock]:
+    """Yield the rows of a file that the description wants."""
+    for block in read_blocks(file, description):
+        wanted = np.ones(len(block), dtype=bool)
+        for column, kept in description.only.items():
+            words = block.words(description.named_column(column))
+            wanted &= np.isin(words.names, kept)[words.codes]
+        if wanted.any():
+            yield block if wanted.all() else block.only(np.flatnonzero(wanted))
+
+
+def _of_one_clock(times_s: np.ndarray, first: int, last: int) -> Iterator[slice]:
+    """Yield stretches of samples first to last in which the clock runs on: each knows the line where it begins."""
+    if first < last:
+        back = first + restarts(times_s[first:last], -np.inf)
+        for low, high in pairwise([first, *back.tolist(), last]):
+            yield slice(low, high)
 
 
 def _refuse_too_long(rows: int, file: DescribedFile) -> None:
@@ -175,9 +213,12 @@ def _sorted(stored: list[_Rows], file: DescribedFile) -> Iterator[tuple[Part, Re
         times_s, values, number = (
             np.concatenate([getattr(block.samples, name) for block in mine]) for name in ("times_s", "values", "number")
         )
-        client, session, activity = (
+        client, session = (
             Categorical.of(np.concatenate([_texts(getattr(block, name), block.samples.rows) for block in mine]))
-            for name in ("client", "session", "activity")
+            for name in ("client", "session")
+        )
+        activity = Categorical.of(
+            np.concatenate([_texts(block.activity, np.arange(len(block.samples.rows))) for block in mine])
         )
         order = np.lexsort((times_s, session.codes, client.codes))
         edges = np.flatnonzero(np.diff(client.codes[order]) | np.diff(session.codes[order])) + 1
@@ -245,10 +286,10 @@ def _samples(
     found: dict[Part, _Samples] = {}
     for part, rows in _rows_by_part(description, block, file).items():
         if len(rows):
-            times_s = _times(description, block, rows, counted[part])
+            times_s = _times(description, part, block, rows, counted[part])
             counted[part] += len(rows)
             values, number = _values(description, part, block, rows), _numbers(description, block, rows)
-            found[part] = _Samples(rows, times_s, values, number)
+            found[part] = _Samples(rows, times_s, values, number, counted[part] - len(rows))
     whole = found.get("acc") or found.get("linear")
     if description.gyro is None and whole is not None:
         found["gyro"] = whole._replace(values=np.zeros_like(whole.values))
@@ -268,16 +309,16 @@ def _rows_by_part(description: Description, block: RowBlock, file: DescribedFile
     return {part: np.flatnonzero(by_row == part) for part in PARTS if part in parts}
 
 
-def _times(description: Description, block: RowBlock, rows: np.ndarray, before: int) -> np.ndarray:
+def _times(description: Description, part: Part, block: RowBlock, rows: np.ndarray, before: int) -> np.ndarray:
     """Return the times (n,) in seconds of some rows; where rows have none, `before` samples came before."""
-    time = description.time
-    if time is None:
+    time, column = description.time, description.time_of(_sensor(part))
+    if time is None or column is None:
         times: np.ndarray = (before + np.arange(len(rows))) / (description.rate_hz or 1.0)
         return times
     if time.unit == DATE:
-        dates: np.ndarray = block.dates(time.column, time.format)[rows]
+        dates: np.ndarray = block.dates(column, time.format)[rows]
         return dates
-    times = block.numbers((time.column,), rows)[:, 0] * time.seconds
+    times = block.numbers((column,), rows)[:, 0] * time.seconds
     late = np.abs(times) >= MAX_TIME_S
     if late.any():
         at = int(np.argmax(late))
@@ -287,6 +328,12 @@ def _times(description: Description, block: RowBlock, rows: np.ndarray, before: 
             f"{time.unit!r} right?",
         )
         times[late] = np.nan
+    unset = unset_times(times)
+    if unset.any():
+        block.damage(
+            rows[unset], f"{block.place(int(rows[int(np.argmax(unset))]))}: time is 0, far from those around it"
+        )
+        times[unset] = np.nan
     return times
 
 
@@ -325,12 +372,14 @@ def _words(
     description: Description, name: str, block: RowBlock, file: DescribedFile, default: str
 ) -> Categorical | str:
     """Return the client, session, activity or sensor of a block: one for all rows, or a column's."""
-    if name in description.groups:
-        return file.matched.captured.get(name) or default
+    captured = file.matched.captured.get(name, "")
     source = getattr(description, name)
     if source is None:
-        return default
-    return source.fixed if source.column is None else block.words(source.column)
+        return captured or default
+    words = source.fixed if source.column is None else block.words(source.column)
+    if not captured or isinstance(words, str):
+        return words
+    return Categorical(np.array([f"{captured}_{word}" if word else "" for word in words.names]), words.codes)
 
 
 def _carried(words: Categorical | str) -> Categorical | str:
@@ -353,15 +402,45 @@ def _labelled(
         if labels.names and label and labels.map.get(name, name) != label:
             report(f"activity {name[:100]!r} counts as {label!r}: case and blanks make no other label")
     if isinstance(words, str):
-        return _label(description, words, block.name)
+        return required_label(description, words, block.name)
     unknown = next((name for name, label in known.items() if label is None), None)
     if unknown is not None:
         row = int(np.argmax(words.codes == words.names.tolist().index(unknown)))
-        _label(description, unknown, block.place(row))
+        required_label(description, unknown, block.place(row))
     return Categorical(np.array([label or "" for label in known.values()]), words.codes)
 
 
-def _label(description: Description, word: str, place: str) -> str:
+def _activity(
+    file: DescribedFile,
+    samples: _Samples,
+    client: Words,
+    session: Words,
+    activity: Words,
+    report: Callable[[str], None],
+) -> Words:
+    """Return the activity of samples: their rows' or, where another file says them as ranges, that of their range."""
+    own, ranges = _of_rows(activity, samples.rows), file.ranges
+    if ranges is None:
+        return own
+    counts = samples.before + 1.0 + np.arange(len(samples.rows))
+    places = counts if ranges.unit_s is None else samples.times_s
+    labels = np.full(len(places), "", dtype=object)
+    who = _codes(client, samples.rows), _codes(session, samples.rows)
+    for pair in np.unique(np.stack(who, axis=1), axis=0):
+        rows = np.flatnonzero((who[0] == pair[0]) & (who[1] == pair[1]))
+        first = int(samples.rows[rows[0]])
+        words = {**file.matched.captured, "client": _at(client, first), "session": _at(session, first)}
+        known = ranges.of(words)
+        if known is None:
+            report(f"{file.name}: no range says what client {_at(client, first)} did; its rows have no label")
+            continue
+        found = known.at(places[rows], _of_rows(own, rows))
+        labels[rows] = found.names[found.codes]
+    return Categorical.of(labels.astype(str))
+
+
+def required_label(description: Description, word: str, place: str) -> str:
+    """Return the label of a word that stands at a place; raises LabelError for an unknown one."""
     label = description.labels.label_of(word)
     if label is None:
         raise LabelError(
@@ -380,7 +459,7 @@ def _edges(count: int, *words: Categorical | str) -> list[int]:
     return sorted(edges)
 
 
-def _of_rows(words: Categorical | str, rows: np.ndarray) -> Categorical | str:
+def _of_rows(words: Words, rows: np.ndarray | slice) -> Categorical | str:
     return words if isinstance(words, str) else Categorical(words.names, words.codes[rows])
 
 

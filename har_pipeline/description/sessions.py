@@ -5,24 +5,27 @@ it, in whatever files these are: interpolated to its times, and lost where the n
 
 Rows are read once, file by file, into temporary files, a piece for each file, session and sensor; a clock that jumps
 back begins another piece. Pieces make one session that have its name and that do not overlap in any sensor: the two
-sensors' files of one trial, or the hours of one day. What overlaps stays apart. Sessions of one client that overlap,
-such as trials whose clocks all begin at zero, are laid one after another on one clock; others keep their times.
+sensors' files of one trial, or the hours of one day. What overlaps stays apart, and is paired as `pairing` says.
+Sessions of one client that overlap, such as trials whose clocks all begin at zero, are laid one after another on one
+clock; others keep their times.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
 from har_pipeline.description.files import DescribedFile, DescribedFiles
 from har_pipeline.description.model import Description
 from har_pipeline.description.overlaps import TimeSpan, overlaps, restarts
+from har_pipeline.description.pairing import Extent, JoinedPieces, Piece, StoredFile, missing_part, paired
+from har_pipeline.description.reports import GroupedReport, Report
 from har_pipeline.description.samples import PARTS, Part, file_parts
-from har_pipeline.errors import LabelError, SourceError, UnpackingError
+from har_pipeline.errors import LabelError, PipelineError, SourceError
 from har_pipeline.readers.temporary_columns import TemporaryColumns
 from har_pipeline.recording import Categorical, Recording, known_numbers
 from har_pipeline.signals.addition import MAX_GAP_S, readings_at
@@ -37,103 +40,61 @@ CHUNK_S, CHUNK_ROWS = 600.0, 2_000_000
 PART_ROWS = 32_768
 
 
-class Piece(NamedTuple):
-    """A stretch of one part of one file's session, in which the clock runs on: the key of its rows."""
-
-    client: str
-    session: str
-    file: int
-    restart: int
-    part: Part
-
-
-@dataclass
-class JoinedPieces:
-    """Pieces that belong together, and how much later than by their own clock they are laid."""
-
-    name: str
-    pieces: list[Piece]
-    shift_s: float = 0.0
-
-
-@dataclass
-class _Extent:
-    """What is known of a piece: when it begins, its last sample and its latest, in s, and if they are sorted."""
-
-    begin_s: float
-    last_s: float
-    end_s: float
-    in_order: bool
-
-
 @dataclass
 class _Stored:
     """The rows of all files, their labels by index, and the extents of their pieces in the order of reading."""
 
     rows: TemporaryColumns[Piece]
-    files: list[str] = field(default_factory=list)
+    files: list[StoredFile] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
-    extents: dict[Piece, _Extent] = field(default_factory=dict)
+    extents: dict[Piece, Extent] = field(default_factory=dict)
     restarts: dict[tuple[str, str, int, Part], int] = field(default_factory=dict)
 
     def spans(self) -> Iterator[TimeSpan]:
         """Yield when each piece begins and ends."""
         for piece, extent in self.extents.items():
-            yield TimeSpan(piece.client, piece.part, extent.begin_s, extent.end_s, self.files[piece.file])
+            yield TimeSpan(piece.client, piece.part, extent.begin_s, extent.end_s, self.files[piece.file].name)
 
 
 def recordings(
     description: Description,
     files: DescribedFiles,
     clients: Collection[str] | None = None,
-    report: Callable[[str], None] = log.warning,
+    report: Report = log.warning,
 ) -> Iterator[Recording]:
     """Yield every client's sessions, chunks of accelerometer and gyroscope in turn, in constant memory.
 
-    A file with an unknown activity is left out as a whole and reported, or refused where `labels.strict` says so; a
-    damaged one is left out while there are others. What is odd about the files is reported once.
+    A file that is damaged, no such table, or has an unknown activity is left out as a whole and reported, or refused
+    where the description is strict; so it is where no file can be read. Each reason is reported once, with its places.
     Raises PipelineError.
     """
-    report = _once(report)
-    for damaged in files.damaged:
-        report(f"{damaged}. It is left out")
-    with SessionStore(report, description.acc.add_gap_s) as store:
-        unreadable = [error for file in files.each() if (error := _store(description, file, clients, store, report))]
+    with GroupedReport(report) as grouped, SessionStore(grouped, description.acc.add_gap_s) as store:
+        for damaged in files.damaged:
+            grouped(f"{damaged}. It is left out")
+        refused = [error for file in files.each() if (error := _store(description, file, clients, store, grouped))]
+        unreadable = [error for error in refused if isinstance(error, SourceError)]
         if unreadable and len(unreadable) == store.file_count:
             raise unreadable[0]
+        if refused:
+            grouped(f"{len(refused)} of {store.file_count} files are left out")
         yield from store.recordings()
 
 
-def _once(report: Callable[[str], None]) -> Callable[[str], None]:
-    said: set[str] = set()
-
-    def say(words: str) -> None:
-        if words not in said:
-            said.add(words)
-            report(words)
-
-    return say
-
-
 def _store(
-    description: Description,
-    file: DescribedFile,
-    clients: Collection[str] | None,
-    store: SessionStore,
-    report: Callable[[str], None],
-) -> UnpackingError | None:
-    """Store a file's samples; one that is left out is reported, and returned why if it is damaged."""
-    store.begin_file(file.name)
+    description: Description, file: DescribedFile, clients: Collection[str] | None, store: SessionStore, report: Report
+) -> PipelineError | None:
+    """Store a file's samples; one that is left out is reported, and returned why."""
+    store.begin_file(file.name, file.matched.visit)
     try:
         for part, recording in file_parts(description, file, report):
             if clients is None or recording.client in clients:
                 store.add(part, recording)
-    except (LabelError, UnpackingError) as error:
-        if isinstance(error, LabelError) and description.labels.strict:
+    except (LabelError, SourceError) as error:
+        if description.strict or (isinstance(error, LabelError) and description.labels.strict):
             raise
         report(f"{error}. The file is left out")
         store.forget_file()
-        return error if isinstance(error, UnpackingError) else None
+        return error
     return None
 
 
@@ -144,7 +105,7 @@ class SessionStore:
     its nearest sample.
     """
 
-    def __init__(self, report: Callable[[str], None], add_gap_s: float = MAX_GAP_S) -> None:
+    def __init__(self, report: Report, add_gap_s: float = MAX_GAP_S) -> None:
         self._report, self._add_gap_s = report, add_gap_s
         self._rows = TemporaryColumns[Piece](ROW)
         self._stored = _Stored(self._rows)
@@ -160,9 +121,9 @@ class SessionStore:
         """How many files were begun."""
         return len(self._stored.files)
 
-    def begin_file(self, name: str) -> None:
-        """Count what comes now as this file's."""
-        self._stored.files.append(name)
+    def begin_file(self, name: str, visit: str = "") -> None:
+        """Count what comes now as this file's; files of one visit differ in their sensor alone."""
+        self._stored.files.append(StoredFile(name, visit))
 
     def add(self, part: Part, recording: Recording) -> None:
         """Take a stretch of one part; raises SourceError where the clock of a file is no clock."""
@@ -181,15 +142,43 @@ class SessionStore:
         by_client: dict[str, list[Piece]] = {}
         for piece in self._stored.extents:
             by_client.setdefault(piece.client, []).append(piece)
+        complete, doubts = False, list[str]()
         for client in sorted(by_client):
-            for session in _on_one_clock(_sessions(by_client[client], self._stored), self._stored):
-                if missing := _missing(session):
-                    files = dict.fromkeys(self._stored.files[piece.file] for piece in session.pieces)
-                    self._report(
-                        f"client {client}, session {session.name} ({', '.join(files)}) has no {missing}; left out"
-                    )
+            pairing = paired(by_client[client], self._stored.extents, self._stored.files)
+            self._tell_set_back(client, pairing.set_back)
+            doubts += [self._doubt(client, session) for session in pairing.doubtful]
+            for session in _on_one_clock(pairing.sessions, self._stored):
+                if missing := missing_part(session.pieces):
+                    self._report(f"{self._place(client, session)}: there is no {missing}; left out")
                 else:
+                    complete = True
                     yield from self._in_step(client, session)
+        if doubts and not complete:
+            raise SourceError(doubts[0])
+        for doubt in doubts:
+            self._report(f"{doubt}. They are left out")
+
+    def _place(self, client: str, session: JoinedPieces) -> str:
+        files = dict.fromkeys(self._stored.files[piece.file].name for piece in session.pieces)
+        return f"client {client}, session {session.name} ({', '.join(files)})"
+
+    def _doubt(self, client: str, session: JoinedPieces) -> str:
+        """Say that nothing tells which of a session's pieces belong together, and how that can be cured."""
+        counts = Counter(piece.part for piece in session.pieces)
+        stretches = " and ".join(f"{count} of {part}" for part, count in sorted(counts.items()))
+        return (
+            f"{self._place(client, session)}: {stretches} were recorded at the same time, and nothing says which "
+            "belong together. If rows are of several devices, name the column that tells them apart, as in "
+            'session = { column = "device" }, or client; if they are of several trials, give each its own session'
+        )
+
+    def _tell_set_back(self, client: str, pieces: list[tuple[Piece, Piece]]) -> None:
+        for piece, other in pieces:
+            name, extent = self._stored.files[piece.file].name, self._stored.extents[piece]
+            self._report(
+                f"client {client}, {name}: its clock was set back and that of {self._stored.files[other.file].name} "
+                f"was not; the {extent.end_s - extent.begin_s:.0f} s from line {extent.first_line} on are left out"
+            )
 
     def _in_step(self, client: str, session: JoinedPieces) -> Iterator[Recording]:
         added = _Added(session, self._stored, self._add_gap_s)
@@ -201,16 +190,6 @@ class SessionStore:
                 f"accelerometer have nothing to add within {self._add_gap_s:g} s"
                 f"{added.apart()}; they are left out"
             )
-
-
-def _missing(session: JoinedPieces) -> str:
-    """Say what a session lacks; "" if it is complete."""
-    parts = {piece.part for piece in session.pieces}
-    if not parts & {"acc", "linear"}:
-        return "acc"
-    if "gyro" not in parts:
-        return "gyro"
-    return "sensor that is added to its acceleration" if "linear" in parts and "added" not in parts else ""
 
 
 class _Added:
@@ -297,31 +276,11 @@ def _append(piece: Piece, rows: np.ndarray, stored: _Stored) -> None:
     stored.rows.append(piece, rows)
     times = rows["time"]
     begin_s, end_s, last_s = float(times.min()), float(times.max()), float(times[-1])
-    known = stored.extents.setdefault(piece, _Extent(begin_s, float(times[0]), end_s, True))
+    first_line, last_line = int(rows["line"].min()), int(rows["line"].max())
+    known = stored.extents.setdefault(piece, Extent(begin_s, float(times[0]), end_s, True, first_line, last_line))
     known.in_order &= bool((np.diff(times, prepend=known.last_s) >= 0).all())
     known.begin_s, known.end_s, known.last_s = min(known.begin_s, begin_s), max(known.end_s, end_s), last_s
-
-
-def _sessions(pieces: list[Piece], stored: _Stored) -> list[JoinedPieces]:
-    """Join the pieces of one client: those of a name go to its first session in which their sensor is not yet then."""
-    found: dict[str, list[JoinedPieces]] = {}
-    for piece in pieces:
-        same_name = found.setdefault(piece.session, [])
-        for session in same_name:
-            if not any(_overlap(piece, other, stored) for other in session.pieces):
-                session.pieces.append(piece)
-                break
-        else:
-            number = len(same_name) + 1
-            same_name.append(JoinedPieces(piece.session if number == 1 else f"{piece.session} ({number})", [piece]))
-    return [session for same_name in found.values() for session in same_name]
-
-
-def _overlap(piece: Piece, other: Piece, stored: _Stored) -> bool:
-    if piece.part != other.part:
-        return False
-    mine, its = stored.extents[piece], stored.extents[other]
-    return mine.begin_s <= its.end_s and its.begin_s <= mine.end_s
+    known.first_line, known.last_line = min(known.first_line, first_line), max(known.last_line, last_line)
 
 
 def _on_one_clock(sessions: list[JoinedPieces], stored: _Stored) -> list[JoinedPieces]:
@@ -351,7 +310,7 @@ def _in_step(client: str, session: JoinedPieces, stored: _Stored) -> Iterator[tu
                 yield Recording(
                     client, session.name, Categorical(names, part["label"]),
                     "gyro" if cursor.piece.part == "gyro" else "acc",
-                    part["time"] + session.shift_s, part["values"], stored.files[cursor.piece.file],
+                    part["time"] + session.shift_s, part["values"], stored.files[cursor.piece.file].name,
                     int(part["line"][0]), known_numbers(part["number"]),
                 ), cursor.piece.part  # fmt: skip
 

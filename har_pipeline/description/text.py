@@ -84,7 +84,8 @@ class PlainText:
 class RowBlock:
     """Some rows of a file: their cells, and `lines` (n,), where each stands in it.
 
-    `damaged` (n,) becomes True where a row is found to be of no use, and `why` says what was wrong first.
+    `damaged` (n,) becomes True where a row is found to be of no use, and `why` says what was wrong first. `headers` is
+    how often the header stood among them again.
     """
 
     name: str
@@ -94,6 +95,7 @@ class RowBlock:
     decimal: str
     damaged: np.ndarray
     why: list[str] = field(default_factory=list)
+    headers: int = 0
 
     def damage(self, rows: np.ndarray, why: str) -> None:
         """Count rows, by their indices, as of no use."""
@@ -169,6 +171,10 @@ class RowBlock:
         seconds: np.ndarray = (read - pd.Timestamp(0, tz="UTC")).dt.total_seconds().to_numpy(dtype=np.float64)
         return seconds
 
+    def only(self, rows: np.ndarray) -> RowBlock:
+        """Return some of the rows, by their indices."""
+        return replace(self, frame=self.frame.iloc[rows], lines=self.lines[rows], damaged=self.damaged[rows])
+
     def words(self, column: str | int) -> Categorical:
         """Return a column's texts, without blanks around them."""
         texts = self.frame[self.index(column)].astype(str).astype("category").cat
@@ -178,7 +184,7 @@ class RowBlock:
 def read_blocks(file: DescribedFile, description: TextFormat) -> Iterator[RowBlock]:
     """Parse a file block by block; raises SourceError, with the line, for what is no table."""
     header: tuple[str, ...] | None = None
-    width = 0
+    width, heading = 0, b""
     with unpacking(file.name):
         opened = file.open()
     with opened as stream:
@@ -188,9 +194,14 @@ def read_blocks(file: DescribedFile, description: TextFormat) -> Iterator[RowBlo
                 width = len(first)
                 header = tuple(cell.strip().strip("\"'") for cell in first) if description.header else ()
                 if description.header:
-                    numbers, lines = numbers[1:], lines[1:]
-            if lines:
-                yield _block(lines, numbers, width, header or (), file.name, description)
+                    heading, numbers, lines = lines[0], numbers[1:], lines[1:]
+            rows = [at for at, line in enumerate(lines) if line != heading]
+            if rows:
+                repeated = len(lines) - len(rows)
+                if repeated:
+                    numbers, lines = numbers[rows], [lines[at] for at in rows]
+                block = _block(lines, numbers, width, header or (), file.name, description)
+                yield replace(block, headers=repeated) if repeated else block
     if not width:
         raise SourceError(f"{file.name} is empty; expected rows")
 

@@ -38,6 +38,10 @@ class DescribedReader(RecordingReader):
         """Find the files under root; raises SourceError where there is none."""
         return find_files(description_of(options), root)
 
+    def leaves_out(self, options: Options) -> bool:
+        """Whether what cannot be read is left out, by the description."""
+        return not description_of(options).strict
+
     def convention(self, options: Options) -> AccelerationConvention:
         """Return what the description declares; its recordings are specific force already."""
         return description_of(options).acceleration if options else self.acceleration

@@ -89,6 +89,10 @@ class RecordingReader(DataSetReader):
     number: Callable[[Options], str] = lambda options: ""
     settings: PipelineSettings = field(default_factory=PipelineSettings)
 
+    def leaves_out(self, options: Options) -> bool:
+        """Whether what cannot be read is left out while there is other: a published set is as published, or refused."""
+        return options.get("strict") is False
+
     def convention(self, options: Options) -> AccelerationConvention:
         """Return the convention in which the files are written."""
         return self.acceleration

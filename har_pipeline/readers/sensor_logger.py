@@ -48,9 +48,15 @@ PARTS: dict[str, Part] = {
     "Gyroscope": "gyro",
     "GyroscopeUncalibrated": "gyro",
 }
-ACCELERATIONS = (("TotalAcceleration",), ("Accelerometer", "Gravity"), ("AccelerometerUncalibrated",))
+ALONE = ("Accelerometer",)
+ACCELERATIONS = (("TotalAcceleration",), ("Accelerometer", "Gravity"), ("AccelerometerUncalibrated",), ALONE)
 GYROSCOPES = (("Gyroscope",), ("GyroscopeUncalibrated",))
 """What is taken of an export: the first of these that it has."""
+WITHOUT_GRAVITY = (
+    "Accelerometer is without gravity, and there is neither Gravity nor TotalAcceleration; it is read as it is, since "
+    "no filter finds what the phone has taken out. A model that was trained with gravity does not know such windows: "
+    "switch Gravity on in the app for the next recording"
+)
 PREFIXES = {"phone": "", "watch": "Watch"}
 TABLES = {f"{prefix}{name}" for prefix in PREFIXES.values() for name in PARTS} | {WRIST}
 FILE = re.compile(rf"(^|/)(?P<sensor>{'|'.join(TABLES)}|Annotation|Metadata)\.(csv)(\.gz)?$")
@@ -175,10 +181,13 @@ def _export(name: str, content: _Content, fallback: str) -> AppExport:
                 "Frames' was on"
             )
         elif not problem:
-            for sensor in (*_first(ACCELERATIONS, has), *_first(GYROSCOPES, has)):
-                tables.append(
-                    _table(content, f"{prefix}{sensor}", device, partial(_axes, sensor=sensor, platform=platform))
-                )
+            accelerations = _first(ACCELERATIONS, has)
+            if accelerations == ALONE:
+                remarks.append(f"{device}: {WITHOUT_GRAVITY}")
+            for sensor in (*accelerations, *_first(GYROSCOPES, has)):
+                part: Part = "acc" if accelerations == (sensor,) else PARTS[sensor]
+                convert = partial(_axes, sensor=sensor, platform=platform, part=part)
+                tables.append(_table(content, f"{prefix}{sensor}", device, convert))
     about = ", ".join(filter(None, (content.metadata.get("device name", ""), platform)))
     return AppExport(
         name,
@@ -198,11 +207,6 @@ def _first(choices: tuple[tuple[str, ...], ...], has: set[str]) -> tuple[str, ..
 
 def _problem(has: set[str]) -> str:
     if not _first(ACCELERATIONS, has):
-        if "Accelerometer" in has:
-            return (
-                "Accelerometer is without gravity, and there is neither Gravity nor TotalAcceleration; switch Gravity "
-                "on in the app, and record again"
-            )
         return "there is no accelerometer; switch Accelerometer and Gravity on in the app"
     return "" if _first(GYROSCOPES, has) else "there is no gyroscope; switch Gyroscope on in the app"
 
@@ -242,9 +246,9 @@ def _number(record: Mapping[str, Any], column: str, name: str, sensor: str) -> f
         raise SourceError(f"{name}: {came!r} in column {column} of {sensor} is no number") from error
 
 
-def _axes(numbers: np.ndarray, name: str, *, sensor: str, platform: str) -> Iterator[PartSamples]:
+def _axes(numbers: np.ndarray, name: str, *, sensor: str, platform: str, part: Part) -> Iterator[PartSamples]:
     """Convert the rows (n, 4) of a table: time in ns, x, y, z in the platform's units and signs."""
-    values, part = numbers[:, 1:], PARTS[sensor]
+    values = numbers[:, 1:]
     if part == "gyro":
         refuse_size(name, "the gyroscope is around", values, 0, MAX_RAD_S, "which looks like °/s; expected rad/s")
     else:
@@ -252,9 +256,9 @@ def _axes(numbers: np.ndarray, name: str, *, sensor: str, platform: str) -> Iter
             values = values * STANDARD_GRAVITY
         if sensor == "Gravity":
             refuse_size(name, "gravity measures", values, *NEAR_GRAVITY, _instead(values))
-        elif part == "acc":
+        elif part == "acc" and sensor != "Accelerometer":
             refuse_size(name, "acceleration is around", values, LIKE_G[1], MAX_ACCELERATION, _instead(values))
-        elif float(np.linalg.norm(np.nanmean(values, axis=0))) > LEANS:
+        elif part == "linear" and float(np.linalg.norm(np.nanmean(values, axis=0))) > LEANS:
             raise SourceError(
                 f"{name}: wrong units: acceleration leans to one side as if gravity were in it; expected acceleration "
                 "without gravity: leave out Gravity's table, and call this one TotalAcceleration"

@@ -48,16 +48,23 @@ ROTATION = 20.0
 """rad/s: one second in twenty turns faster on average only if it is in degrees."""
 TINY_ROTATION, WALKING = 0.1, 1.5
 """Who shakes by so many m/s² turns by more than that many rad/s."""
+COARSE_ROTATION = 0.01
+"""rad/s: whoever rounds to as much writes zeros at rest, over and over."""
+OF_ROUNDING = {"zeros", "frozen", "repeated_samples"}
 RATIO = 8.0
 PEAKS = {"acc": (2000.0, "m/s²"), "gyro": (200.0, "rad/s")}
 """Of single numbers, where the unit is right: 200 g and 11,000 degrees a second, which no sensor on a body measures."""
 LOST, REPEATED = 0.15, 0.3
+SHIFTED, INTERPOLATED_HZ = 0.002, 45.0
+"""A sensor that is slower than this is interpolated, through samples that stand where they do not belong."""
 SILENT, FROZEN = 0.2, 0.2
 """Shares of the time in which a sensor gives nothing while the other does, or the same three numbers over and over."""
 MIXED = 0.5
 """Share of the time in which two signals take turns."""
 ZERO = 0.01
 """Share of samples whose three numbers are exactly 0; known sets have none."""
+CLOCKS_APART_S, SAME_SHIFT_S, MIN_APART_S = 2.0, 1.0, 4.0
+"""Two sensors of which all times are so far apart, alike at both ends of so many seconds, are on two clocks."""
 LAG_S = 10.0
 """A sensor that is pushed in long pieces, after the other, is not silent."""
 
@@ -118,10 +125,12 @@ class SignalChecks:
             for client, sensors in self._tallies.items()
         }
 
-    def no_windows(self, client: str, window_s: float) -> Finding:
+    def no_windows(self, client: str, window_s: float, max_gap_s: float) -> Finding:
         """Say why a client has no window: one sensor only, clocks that never meet, the time unit, or gaps."""
         sensors = self._tallies.get(client, {})
-        return Finding("error", "no_windows", client, "", f"no window came of it: {_reason(sensors, window_s)}")
+        return Finding(
+            "error", "no_windows", client, "", f"no window came of it: {_reason(sensors, window_s, max_gap_s)}"
+        )
 
     @property
     def _is_without_gravity(self) -> bool:
@@ -140,7 +149,10 @@ class SignalChecks:
                 for sensor, other in (("acc", "gyro"), ("gyro", "acc")):
                     for severity, code, words in _silence(sensors[sensor], sensors[other], SENSORS[other]):
                         yield Finding(severity, code, client, sensor, words)
-                for severity, code, words in _of_both(sensors["acc"], sensors["gyro"]):
+                for severity, code, words in (
+                    *_clocks(sensors["acc"], sensors["gyro"]),
+                    *_of_both(sensors["acc"], sensors["gyro"]),
+                ):
                     yield Finding(severity, code, client, "gyro", words)
 
 
@@ -179,8 +191,12 @@ def _of_one(sensor: str, tally: Tally, declared_hz: float | None) -> Iterator[Ju
     if tally.all_zero:
         yield "note", "masked", f"the {SENSORS[sensor]} is zero throughout: it counts as masked"
         return
-    yield from _time(tally, declared_hz)
-    yield from _channels(tally)
+    rounded = sensor == "gyro" and tally.finest >= COARSE_ROTATION
+    if rounded:
+        yield "note", "rounded", f"its numbers are rounded to {plain(tally.finest)} rad/s: slower turns are 0"
+    for judgement in (*_time(tally, declared_hz), *_channels(tally)):
+        if not (rounded and judgement[1] in OF_ROUNDING):
+            yield judgement
     scale = list(_gravity(tally)) if sensor == "acc" else []
     yield from scale
     most, unit = PEAKS[sensor]
@@ -207,7 +223,11 @@ def _time(tally: Tally, declared_hz: float | None) -> Iterator[Judgement]:
         yield "warning", "lost_samples", f"{words}; was the sensor or its transmission overloaded?"
     if tally.equal_times_share > REPEATED:
         words = f"{tally.equal_times_share:.0%} of the samples carry the time of the one before"
-        yield "warning", "equal_times", f"{words}; were times rounded, or rows written twice?"
+        words = f"{words}; bursts of three and more are laid out evenly since the time before, others become their mean"
+        yield "warning", "equal_times", f"{words}: were times rounded, or rows written twice?"
+    if tally.shifted_share > SHIFTED and rate_hz < INTERPOLATED_HZ:
+        words = f"{tally.shifted_share:.1%} of the samples are stamped late or early, next to another"
+        yield "warning", "shifted_times", f"{words}; they hardly count: are these times of arrival, or rounded?"
     if tally.repeated_share > REPEATED:
         slower = rate_hz * (1 - tally.repeated_share)
         words = f"{tally.repeated_share:.0%} of the samples repeat the one before while it moves"
@@ -299,6 +319,19 @@ def _silence(tally: Tally, other: Tally, name: str) -> Iterator[Judgement]:
         yield "warning", "silent", f"{words}; did it stop, or was it started late? Windows need both"
 
 
+def _clocks(acc: Tally, gyro: Tally) -> Iterator[Judgement]:
+    """Judge whether both sensors begin, and have come, equally far apart: then it is their clocks that are."""
+    begin_s, newest_s = gyro.first_s - acc.first_s, gyro.last_s - acc.last_s
+    if min(acc.count, gyro.count) < MIN_SAMPLES or min(acc.covered_s, gyro.covered_s) < MIN_APART_S:
+        return
+    if abs(begin_s) > CLOCKS_APART_S and abs(begin_s - newest_s) < SAME_SHIFT_S:
+        where = "after" if begin_s > 0 else "before"
+        words = f"its times, {gyro.first_s:.3f} to {gyro.last_s:.3f} s, are all {abs(begin_s):,.1f} s {where}"
+        words = f"{words} the accelerometer's, {acc.first_s:.3f} to {acc.last_s:.3f} s; do their clocks differ?"
+        words = f"{words} Stamp both by one, or windows pair what was measured at different times"
+        yield "warning", "clocks", words
+
+
 def _of_both(acc: Tally, gyro: Tally) -> Iterator[Judgement]:
     if min(acc.count, gyro.count) < MIN_SAMPLES or gyro.all_zero or acc.all_zero:
         return
@@ -316,7 +349,7 @@ def _of_both(acc: Tally, gyro: Tally) -> Iterator[Judgement]:
         yield "warning", "rotation", f"{words}, while it shakes by {shaking:.3g} m/s²; set its unit to rad/s"
 
 
-def _reason(sensors: Mapping[str, Tally], window_s: float) -> str:
+def _reason(sensors: Mapping[str, Tally], window_s: float, max_gap_s: float) -> str:
     for sensor, name in SENSORS.items():
         if sensor not in sensors or not sensors[sensor].count:
             return f"the {name} gave no samples; a window needs both sensors"
@@ -330,4 +363,7 @@ def _reason(sensors: Mapping[str, Tally], window_s: float) -> str:
     span_s = min(acc.last_s, gyro.last_s) - max(acc.first_s, gyro.first_s)
     if span_s < window_s:
         return f"both sensors together last {span_s:.2f} s, a window {window_s:.2f} s"
-    return f"no stretch of {window_s:.2f} s is without a gap and has one of the labels"
+    return (
+        f"no stretch of {window_s:.2f} s is without a gap of more than {max_gap_s:g} s (of a slower "
+        "sensor, five of its steps) and has one of the labels"
+    )

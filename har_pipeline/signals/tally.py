@@ -15,6 +15,8 @@ STILL = 0.03
 MOVING = 0.1
 MIXED = 0.25
 """From a sample to the next but one, signals change by more than to the next (squared; white noise by as much)."""
+NEXT_TO = 0.4
+"""Steps shorter than this share of the usual one lie between a sample that was stamped late and the next."""
 PAUSE = 20.0
 """A step this many times the mean is a pause, not a gap."""
 
@@ -71,6 +73,8 @@ class Tally:
         self.steps, self.sizes, self.still = Histogram(), Histogram(), Histogram()
         self.shaking, self.rotations, self.directions = Histogram(), Histogram(), Histogram()
         self._backward = self._moved = self._repeated = self._frozen = self._zero = self._mixed = 0
+        self.finest = np.inf
+        """The smallest number of any axis that is not 0, without its sign: a step of a sensor that rounds."""
         self._lowest, self._highest = np.full(3, np.inf), np.full(3, -np.inf)
         self._sums, self._squares = np.zeros(3), np.zeros(3)
         self._session: str | None = None
@@ -111,6 +115,8 @@ class Tally:
         np.maximum(self._highest, columns.max(axis=1), out=self._highest)
         self._sums += columns.sum(axis=1)
         self._squares += np.einsum("cn,cn->c", columns, columns)
+        sizes = np.abs(columns)
+        self.finest = min(self.finest, float(sizes.min(initial=np.inf, where=sizes > 0)))
         self._zero += int(np.count_nonzero(~columns.any(axis=0)))
         if self._rest.shape[1]:
             columns = np.concatenate([self._rest, columns], axis=1)
@@ -206,6 +212,16 @@ class Tally:
     def equal_times_share(self) -> float:
         """The share of samples at the time of the one before."""
         return (int(self.steps.counts[0]) - self._backward) / max(self.steps.total, 1)
+
+    @property
+    def shifted_share(self) -> float:
+        """The share of samples that stand next to another after nearly two steps; 0 where samples come in bursts."""
+        usual, steps, counts = self.steps.quantile(0.5), self.steps.middles, self.steps.counts
+        if not usual > 0 or self.steps.quantile(0.1) < 0.5 * usual:
+            return 0.0
+        near = int(counts[(steps > 0) & (steps < NEXT_TO * usual)].sum())
+        far = int(counts[(steps > (2 - NEXT_TO) * usual) & (steps < 2 * usual)].sum())
+        return min(near, far) / max(self.steps.total, 1)
 
     @property
     def backward_share(self) -> float:

@@ -4,6 +4,9 @@ A run has one native rate, measured over its first RATE_SPAN_S. From it follow t
 of 0.9 × the grid's rate and more has the settings' own, a slower one is interpolated in the band that it holds and
 bridges gaps of GAP_STEPS steps. With `anti_alias="downsampling"` the border is 1.1 × the grid's rate. A run ends where
 a gap is longer, or where PIECE_S later on have another rate.
+
+Samples that come in bursts, each under the one stamp of its arrival, are laid out evenly since the stamp before it;
+other samples of one stamp become their mean.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import numpy as np
 from har_pipeline.errors import SignalError
 from har_pipeline.recording import MAX_VALUE, Recording
 from har_pipeline.settings import PipelineSettings
-from har_pipeline.streaming.interpolate import BANDWIDTH_SHARE, CELL, REACH, interpolate_at
+from har_pipeline.streaming.interpolate import BANDWIDTH_SHARE, CELL, REACH, cell_start, interpolate_at
 from har_pipeline.streaming.resample import low_pass_at
 
 # A burst shares one time stamp among a few samples; more than this is a clock that stands still.
@@ -29,6 +32,10 @@ MIN_STEPS = 8
 """Fewer tell no rate."""
 PAUSE_S, PAUSE_STEPS = 1.0, 10.0
 ANOTHER_RATE = 1.5
+BURST, BURST_STEPS, BURSTS, BURST_GROWTH = 3, 1.5, 4, 1.25
+"""A burst is so many samples under one stamp, more than so many steps of the grid after the stamp before. From the
+fourth in a row they are laid out, until a stamp has one sample. Steps grow by so much at most: lost samples stretch
+none."""
 HOLD_S = 2.0
 """A number counts for the samples after it until the next, at most for so long: a heart rate comes once a second."""
 
@@ -55,6 +62,7 @@ class SensorBuffer:
         self._pending = (self.times, self.values, self.marks)
         self._horizon = -np.inf
         self._number, self._number_s = np.nan, -np.inf
+        self._stamp_s, self._bursts, self._burst_step_s = -np.inf, 0, np.inf
         # Of closed runs, the index after their last sample and their rate; then what is known of the open one.
         self._breaks: list[int] = []
         self._rates: list[float] = []
@@ -67,6 +75,11 @@ class SensorBuffer:
         if len(pending):
             return float(pending[-1])
         return float(self.times[-1]) if len(self.times) else -np.inf
+
+    def recorded_s(self, since_s: float) -> float:
+        """Return how many seconds of samples later than `since_s` are held; a step that is a pause counts PAUSE_S."""
+        times = np.concatenate([self.times, self._pending[0]])
+        return float(np.minimum(np.diff(times[times > since_s]), PAUSE_S).sum())
 
     def add(self, recording: Recording, marks: np.ndarray) -> None:
         """Take the samples of `recording`, with MARK (n,) of each, and settle what can no longer be preceded.
@@ -95,11 +108,17 @@ class SensorBuffer:
         self._divide(final=True)
 
     def first_run(self, *, final: bool) -> tuple[int, float, bool]:
-        """Return samples in the first run, its last time, and whether it is closed by a gap or by the end (`final`)."""
+        """Return samples in the first run, its last time, and whether it is closed by a gap or by the end (`final`).
+
+        Of a slow sensor's open run it is the last time of a cell that no later sample can change.
+        """
         if self._breaks:
             count = self._breaks[0]
             return count, float(self.times[count - 1]), True
-        return len(self.times), float(self.times[-1]), final
+        last = len(self.times) - 1
+        if not final and self._is_slow(self.rate_hz):
+            last = max(cell_start(self.times, last, self.rate_hz) - 1, 0)
+        return len(self.times), float(self.times[last]), final
 
     @property
     def rate_hz(self) -> float:
@@ -128,9 +147,11 @@ class SensorBuffer:
         self._piece -= count
 
     def drop_before(self, time_s: float) -> None:
-        """Forget samples before `time_s` within the first run, but one: it sets the width of the next."""
+        """Forget samples before `time_s` within the first run, but one, or its cell and one: the next depends on it."""
         limit = self._breaks[0] if self._breaks else len(self.times)
         count = int(np.searchsorted(self.times[:limit], time_s, side="left")) - 1
+        if count > 0 and self._is_slow(self.rate_hz):
+            count = cell_start(self.times, count, self.rate_hz) - 1
         if count > 0:
             self.drop(count)
 
@@ -141,6 +162,12 @@ class SensorBuffer:
             raise SignalError(
                 f"{recording.where()}: expected times (n,) and values (n, 3), got {times.shape} and {values.shape}"
             )
+        for what, numbers in (("times", times), ("values", values)):
+            if numbers.dtype.kind not in "fiub":
+                raise SignalError(
+                    f"{recording.where()}: {what} are {numbers.dtype}; expected numbers, times in seconds: of dates, "
+                    "(times - times[0]) / numpy.timedelta64(1, 's')"
+                )
         if not len(times):
             return slice(None)
         sound = bool(np.isfinite(times).all() and values.max() <= MAX_VALUE and values.min() >= -MAX_VALUE)
@@ -181,12 +208,37 @@ class SensorBuffer:
         self._pending = (times[count:], values[count:], marks[count:])
         if not count:
             return
-        held = self._hold(times[:count], marks[:count])
-        times, values, marks = _merge_equal_times(times[:count], values[:count], held)
+        settled = times[:count]
+        if self._bursts or not (np.diff(settled, prepend=self._stamp_s) > 0).all():
+            settled = self._spread_bursts(settled, values[:count])
+        self._stamp_s = float(times[count - 1])
+        held = self._hold(settled, marks[:count])
+        times, values, marks = _merge_equal_times(settled, values[:count], held)
         # The horizon only moves on, so these are later than all that is settled.
         self.times = np.concatenate([self.times, times])
         self.values = np.concatenate([self.values, values])
         self.marks = np.concatenate([self.marks, marks])
+
+    def _spread_bursts(self, times: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Lay the samples of each burst out over the time since the stamp before; others keep their times (n,)."""
+        starts = np.flatnonzero(np.diff(times, prepend=-np.inf) > 0)
+        passed_s, counts = np.diff(times[starts], prepend=self._stamp_s), np.diff(np.append(starts, len(times)))
+        # Equal rows are one row written again, unless bursts are under way: then the sensor is at rest.
+        ranges = np.ptp(np.stack([np.maximum.reduceat(values, starts), np.minimum.reduceat(values, starts)]), axis=0)
+        bursts = (counts >= BURST) & (passed_s > BURST_STEPS / self._settings.rate_hz) & (ranges > 0).any(axis=1)
+        spread_times, latest = times.copy(), -1
+        for group in np.flatnonzero((counts > 1) & (passed_s <= PAUSE_S)).tolist():
+            if group != latest + 1:
+                self._bursts, self._burst_step_s = 0, np.inf
+            self._bursts += int(bursts[group])
+            if self._bursts >= BURSTS:
+                step_s = float(min(passed_s[group] / counts[group], BURST_GROWTH * self._burst_step_s))
+                self._burst_step_s, first = step_s, starts[group]
+                spread_times[first : first + counts[group]] -= step_s * np.arange(counts[group])[::-1]
+            latest = group
+        if latest != len(starts) - 1:
+            self._bursts, self._burst_step_s = 0, np.inf
+        return spread_times
 
     def _hold(self, times: np.ndarray, marks: np.ndarray) -> np.ndarray:
         """Put the last known number in place of unknown ones, for HOLD_S."""

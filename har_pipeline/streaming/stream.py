@@ -7,7 +7,9 @@ the stream was cut. A window is finished `half_width_s` + `reorder_s` after its 
 
 from __future__ import annotations
 
+import logging
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -16,9 +18,14 @@ from gaitway.errors import unknown_class
 from har_pipeline.errors import SettingsError, SignalError
 from har_pipeline.recording import UNLABELLED, Categorical, Recording
 from har_pipeline.settings import PipelineSettings
+from har_pipeline.signals.checks import Finding, SignalChecks
 from har_pipeline.streaming.resample import positions
 from har_pipeline.streaming.sensor_buffer import MARK, ROUNDING_S, SensorBuffer
 
+log = logging.getLogger(__name__)
+
+JUDGE_EVERY = 1000
+"""Samples, after which a stream's samples are judged again."""
 NO_LABEL = -1
 UNKNOWN = -2
 
@@ -41,9 +48,14 @@ class StreamPipeline:
 
     Within a session the sensors may come in any chunks, also one whole sensor before the other. For sorted input
     the windows are the same for every chunking (within rounding of float32).
+
+    `report` is called once for each kind of trouble with the samples: wrong units, lost numbers, one sensor alone, and
+    whatever else `signals.checks` finds; None where the caller checks them.
     """
 
-    def __init__(self, settings: PipelineSettings, labels: tuple[str, ...]) -> None:
+    def __init__(
+        self, settings: PipelineSettings, labels: tuple[str, ...], report: Callable[[str], None] | None = log.warning
+    ) -> None:
         self.settings = settings
         self.labels = labels
         self._sensors = {"acc": SensorBuffer(settings), "gyro": SensorBuffer(settings)}
@@ -51,6 +63,7 @@ class StreamPipeline:
         self._segment = -1
         self._begin_s: float | None = None
         self._rows = np.empty((0, 6), dtype=np.float32)
+        self._watch = None if report is None else _Watch(settings, report)
 
     @property
     def dropped(self) -> int:
@@ -69,6 +82,8 @@ class StreamPipeline:
         self._session = recording.session
         self._sensors[recording.sensor].add(recording, marks_of(recording, self.labels))
         finished += self._advance(final=False)
+        if self._watch is not None:
+            self._watch.add(recording, len(finished))
         self._check_lag(recording)
         return finished
 
@@ -82,10 +97,16 @@ class StreamPipeline:
         for sensor in self._sensors.values():
             sensor.settle_all()
         finished = self._advance(final=True)
+        self.discard()
+        if self._watch is not None:
+            self._watch.end(len(finished))
+        return finished
+
+    def discard(self) -> None:
+        """End the session, and give up the windows that were still waiting."""
         for sensor in self._sensors.values():
             sensor.clear()
         self._begin_s = self._session = None
-        return finished
 
     def _advance(self, *, final: bool) -> list[Window]:
         finished: list[Window] = []
@@ -173,14 +194,50 @@ class StreamPipeline:
     def _check_lag(self, recording: Recording) -> None:
         ahead = self._sensors[recording.sensor]
         behind = self._sensors["gyro" if recording.sensor == "acc" else "acc"]
-        if not len(ahead.times):
+        if not len(ahead.times) or ahead.newest - behind.newest <= self.settings.max_lag_s:
             return
-        lag = ahead.newest - max(behind.newest, float(ahead.times[0]))
+        lag = ahead.recorded_s(behind.newest)
         if lag > self.settings.max_lag_s:
             raise SignalError(
                 f"{recording.where()}: the other sensor is {lag:.0f} s behind {recording.sensor} (at most "
                 f"{self.settings.max_lag_s:.0f} s are kept); push both in step, or flush the session"
             )
+
+
+class _Watch:
+    """Reports what is odd about the samples of a stream, each kind once."""
+
+    def __init__(self, settings: PipelineSettings, report: Callable[[str], None]) -> None:
+        self._settings, self._report, self._checks = settings, report, SignalChecks()
+        self._client: str | None = None
+        self._samples = self._windows = 0
+        self._reported: set[tuple[str, str]] = set()
+
+    def add(self, recording: Recording, windows: int) -> None:
+        """Take note of samples, and of how many windows came of them."""
+        self._checks.add(recording)
+        self._client, self._windows = recording.client, self._windows + windows
+        self._samples += len(recording.times_s)
+        if self._samples >= JUDGE_EVERY:
+            self._samples = 0
+            self._judge()
+
+    def end(self, windows: int) -> None:
+        """Judge at the end of a session, and say why no window has come so far."""
+        self._windows += windows
+        self._judge()
+        if self._client is not None and not self._windows:
+            self._tell(self._checks.no_windows(self._client, self._settings.window_s, self._settings.max_gap_s))
+
+    def _judge(self) -> None:
+        for finding in self._checks.findings():
+            if finding.severity != "note":
+                self._tell(finding)
+
+    def _tell(self, finding: Finding) -> None:
+        if (finding.code, finding.sensor) not in self._reported:
+            self._reported.add((finding.code, finding.sensor))
+            self._report(f"{finding.where}: {finding.message}")
 
 
 def marks_of(recording: Recording, labels: tuple[str, ...]) -> np.ndarray:

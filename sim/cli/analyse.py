@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from sim.cli.terminal import bar, cli_errors, console
+from gaitway.window_cache import default_cache_dir
+from sim.cli.terminal import CacheOption, bar, cli_errors, console
 from sim.errors import SettingsError
 
 
@@ -21,7 +22,7 @@ def analyse(
             help="Folder or archive of the recordings that the runs were made from; only generated data need none."
         ),
     ] = None,
-    cache: Annotated[Path, typer.Option(help="Where processed windows are kept.")] = Path(".cache/windows"),
+    cache: CacheOption = None,
     centralized: Annotated[
         Path | None,
         typer.Option(help="Also measure MMD to the features of this run of the method centralized on the same data."),
@@ -43,7 +44,7 @@ def analyse(
     --centralized runs/motionsense-centralized --against runs/motionsense-fedavg
     """
     with cli_errors():
-        for page in _pages(runs, data_root, cache, centralized, against, together):
+        for page in _pages(runs, data_root, cache or default_cache_dir(), centralized, against, together):
             console.print(f"Analysis: [bold]{escape(str(page))}[/bold]", soft_wrap=True)
 
 

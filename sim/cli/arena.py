@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from gaitway.exit_codes import ExitCode
 from gaitway.files import write_file
 from gaitway.progress import ProgressDisplay
+from gaitway.window_cache import default_cache_dir
 from sim.arena.cells import ArenaCell, pretrained_key, with_pretrained
 from sim.arena.declaration import FOLDER as TABLES
 from sim.arena.declaration import read_declaration
@@ -26,7 +27,7 @@ from sim.arena.running import Places, commit_name, run_table
 from sim.arena.summary import FOLDER as SUMMARIES
 from sim.arena.summary import CellSummary, read_summaries, summarize
 from sim.cli.sweep import CellDisplay
-from sim.cli.terminal import cli_errors, console
+from sim.cli.terminal import CacheOption, cli_errors, console
 from sim.errors import SettingsError
 from sim.results.run_directory import RunDirectory
 from sim.sweep.grid import Cell
@@ -39,9 +40,8 @@ MARKED = (*(Path(f"docs/{name}.md") for name in ("choosing", "methods", "privacy
 app = typer.Typer(no_args_is_help=True, help="Tables of results: declared in experiments/, run, and rendered.")
 
 Root = Annotated[Path | None, typer.Option(help="Folder or archive of the data; only generated data need none.")]
-Cache = Annotated[Path, typer.Option(help="Where processed windows are kept.")]
 Runs = Annotated[Path, typer.Option(help="Where the runs lie; the same command resumes them.")]
-CACHE, RUNS = Path(".cache/windows"), Path("runs/arena")
+RUNS = Path("runs/arena")
 
 
 @app.command("run")
@@ -55,7 +55,7 @@ def run_command(
         str, typer.Option(help="cpu or cuda; several runs share a GPU, best under NVIDIA's MPS.")
     ] = "cpu",
     runs: Runs = RUNS,
-    cache: Cache = CACHE,
+    cache: CacheOption = None,
 ) -> None:
     """Run what no summary of a table holds yet; a killed one is resumed by the same command.
 
@@ -74,7 +74,11 @@ def run_command(
         with ProgressDisplay(*columns, console=console) as bars:
             display = CellDisplay(bars, None)
             failed = run_table(
-                declaration, Places(runs, SUMMARIES, data_root, cache, device), jobs, only=wanted, show=display.show
+                declaration,
+                Places(runs, SUMMARIES, data_root, cache or default_cache_dir(), device),
+                jobs,
+                only=wanted,
+                show=display.show,
             )
     for key, reason in failed.items():
         console.print(f"[bold red]{escape(key)} failed:[/bold red] {escape(reason)}", soft_wrap=True)
@@ -134,14 +138,14 @@ def replay_command(
     data_root: Root = None,
     max_seconds: Annotated[float, typer.Option(min=0.1, help="Draw among runs that took no longer.")] = 60.0,
     seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
-    cache: Cache = CACHE,
+    cache: CacheOption = None,
 ) -> None:
     """Make one cell again, and fail if its scores differ from the summary."""
     with cli_errors(), tempfile.TemporaryDirectory() as folder:
         known = read_summaries(SUMMARIES)
         chosen = key or draw_cell(known, max_seconds, seed)
         before = _summary(chosen)
-        now = _made_again(chosen, before, Path(folder), data_root, cache)
+        now = _made_again(chosen, before, Path(folder), data_root, cache or default_cache_dir())
     found = differences(before, now)
     for each in found:
         console.print(f"[red]{each.measure}: the summary has {each.before}, this run {each.now}[/red]")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.markup import escape
 
-from sim.cli.terminal import bar, cli_errors, console
+from gaitway.window_cache import default_cache_dir
+from sim.cli.terminal import CacheOption, bar, cli_errors, console
 from sim.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def attack(
     data: Annotated[
         str | None, typer.Option(help="The data set of a plan's devices; a run's directory is read without.")
     ] = None,
-    cache: Annotated[Path, typer.Option(help="Where processed windows are kept.")] = Path(".cache/windows"),
+    cache: CacheOption = None,
     at: Annotated[
         Literal["start", "end"],
         typer.Option(
@@ -84,7 +85,7 @@ def attack(
             def progress(what: str, done: int, total: int) -> None:
                 shown.update(line, description=escape(what), completed=done, total=total or None)
 
-            settings, examples = _opened(run, data, data_root, cache, progress)
+            settings, examples = _opened(run, data, data_root, cache or default_cache_dir(), progress)
             results = attack_round(settings, examples, None if is_plan else run, options, progress)
         with writing("the attacks' page", folder):
             page = write_attack_page(results, folder)

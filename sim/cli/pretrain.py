@@ -15,9 +15,10 @@ from typing import Annotated, cast
 import typer
 
 from gaitway.tasks.masked_reconstruction import MaskedReconstructionTask
+from gaitway.window_cache import default_cache_dir
 from sim.cli.options import describe
 from sim.cli.run import Paths, simulate
-from sim.cli.terminal import cli_errors, console
+from sim.cli.terminal import CacheOption, cli_errors, console
 from sim.presets import preset_named, with_defaults
 from sim.presets.preset import UNSCREENED
 from sim.run_options import RunOptions
@@ -58,7 +59,7 @@ def pretrain(
     data_root: Annotated[
         Path | None, typer.Option(help="Folder or archive of the recordings; only generated data need none.")
     ] = None,
-    cache: Annotated[Path, typer.Option(help="Where processed windows are kept.")] = Path(".cache/windows"),
+    cache: CacheOption = None,
     model: Annotated[str, typer.Option(help="hart or hart_alp.")] = _DEFAULT_MODEL,
     set_: Annotated[
         list[str] | None,
@@ -99,7 +100,8 @@ def pretrain(
             "threads": threads, "validation_share": 0.0,
             "set": [*UNSCREENED, *_ALL_WINDOWS, *(_ONE_CLIENT if has_alp else ()), *plan["set"], *(set_ or [])],
         }  # fmt: skip
-        simulate(describe(with_defaults(None, given), None, None), Paths(folder, data_root, cache, None), 60.0)
+        paths = Paths(folder, data_root, cache or default_cache_dir(), None)
+        simulate(describe(with_defaults(None, given), None, None), paths, 60.0)
         out.parent.mkdir(parents=True, exist_ok=True)
         write_file(out, global_model_of(folder).read_bytes())
         console.print(f"Weights: [bold]{out}[/bold]; start a federation from them with --init")

@@ -15,9 +15,10 @@ from rich.text import Text
 from federation.tasks import TASKS
 from federation.tasks.task import Task
 from gaitway.interrupts import resumable
+from gaitway.window_cache import default_cache_dir
 from models.registry import starting_from_published
 from sim.cli.options import describe, described_by, options_of, read_plan
-from sim.cli.terminal import bar, cli_errors, console, round_line
+from sim.cli.terminal import CACHE_HELP, bar, cli_errors, console, round_line
 from sim.data.federated_data import FederatedData
 from sim.data.partitions import PARTITIONS
 from sim.data.sources import source_names
@@ -112,9 +113,7 @@ def run(
             rich_help_panel=DATA,
         ),
     ] = None,
-    cache: Annotated[Path, typer.Option(help="Where processed windows are kept.", rich_help_panel=DATA)] = Path(
-        ".cache/windows"
-    ),
+    cache: Annotated[Path | None, typer.Option(help=CACHE_HELP, rich_help_panel=DATA)] = None,
     client_store_dir: Annotated[
         Path | None,
         typer.Option(help="Folder for --client-store disk; by default the run's.", rich_help_panel=RUNNING),
@@ -150,7 +149,7 @@ def run(
     For example: python -m sim run --data motionsense --data-root ../shared/data --model hart_alp --method fedali
     --rounds 20 --out runs/motionsense-fedali
     """
-    paths = Paths(out, data_root, cache, client_store_dir)
+    paths = Paths(out, data_root, cache or default_cache_dir(), client_store_dir)
     console.stderr = as_json
     with cli_errors(), resumable("The same command goes on where it was."):
         federation = read_plan(plan) if plan else None
@@ -176,6 +175,8 @@ def simulate(
     """Read the data, run the rounds under a progress bar, write the report, and return the summary."""
     from federation.tasks import task_from_json
     from sim.reports.report import write_report
+    from sim.reports.run_tables import new_clients_table
+    from sim.reports.table import printed_table
     from sim.results.run_directory import RunDirectory
     from sim.results.tables import print_summary
     from sim.results.writing import writing
@@ -216,12 +217,13 @@ def simulate(
             draw_run(directory)
         path = write_report(directory, figures=figures)
     print_summary(directory, console)
+    if new := new_clients_table(directory):
+        console.print(printed_table(new._replace(title="New clients, who took no part; each on its own test set")))
     console.print(f"Report: [bold]{path}[/bold]")
     return summary
 
 
 def _read(experiment: Experiment, paths: Paths) -> FederatedData:
-    from sim.results.writing import caching
     from sim.run import load_data
 
     with bar(f"reading {experiment.dataset}") as (shown, task):
@@ -229,8 +231,7 @@ def _read(experiment: Experiment, paths: Paths) -> FederatedData:
         def read(done: int, client: str) -> None:
             shown.update(task, completed=done, description=f"reading {experiment.dataset}, {client}")
 
-        with caching(paths.cache):
-            return load_data(experiment, paths.root, paths.cache, read)
+        return load_data(experiment, paths.root, paths.cache, read)
 
 
 def _show_clients(data: FederatedData, task: Task, out: Path, *, figures: bool) -> None:

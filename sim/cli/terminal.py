@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+import typer
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import TimeRemainingColumn as TimeRemaining
@@ -20,6 +22,9 @@ from models.errors import ModelError
 from sim.errors import SimError
 
 console = Console()
+
+CACHE_HELP = "Where processed windows are kept. Default: the folder that `gaitway cache` shows."
+CacheOption = Annotated[Path | None, typer.Option(help=CACHE_HELP)]
 
 
 @contextmanager

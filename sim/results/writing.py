@@ -45,25 +45,6 @@ def writing(what: str, out: Path) -> Iterator[None]:
         ) from error
 
 
-@contextmanager
-def caching(cache: Path) -> Iterator[None]:
-    """Read data, of which prepared windows are written into the folder `cache`.
-
-    Raises:
-        RunDirectoryError: if they cannot be written.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _FULL and not _on_the_way_to(cache, error.filename):
-            raise  # it names its file, which is one of the data
-        remedy = "Make room, or name" if error.errno in _FULL else "Name"
-        raise RunDirectoryError(
-            f"cannot write prepared windows into {cache}: {reason(error, cache)}. {remedy} another folder by --cache; "
-            "what was prepared before is used again"
-        ) from error
-
-
 def reason(error: OSError, folder: Path) -> str:
     """Say in words why nothing can be written into a folder, with what its disk has left where it is full."""
     known = {**_FULL, **_FORBIDDEN, **_ELSEWHERE}.get(error.errno or 0)
@@ -73,14 +54,6 @@ def reason(error: OSError, folder: Path) -> str:
         there = next((each for each in (folder, *folder.absolute().parents) if each.exists()), Path("/"))
         return f"{known}, {shutil.disk_usage(there).free:,} bytes are left"
     return known
-
-
-def _on_the_way_to(folder: Path, named: str | None) -> bool:
-    """Whether a file that an error names is in that folder, or a folder above it that could not be made."""
-    if named is None:
-        return False
-    found, folder = Path(named).absolute(), folder.absolute()
-    return found.is_relative_to(folder) or folder.is_relative_to(found)
 
 
 def _advice(error: OSError, out: Path) -> str:

@@ -13,6 +13,7 @@ from sqlalchemy import Dialect, Engine, event
 
 from aggregator_api.db import database as database_module
 from aggregator_api.db.database import Database
+from aggregator_api.settings import sqlite_url
 from tests.aggregator_api.bench import Bench, HttpBench
 from tests.aggregator_api.generated_devices import tiny_plan
 from tests.live.real_parts import Postgres, postgres
@@ -59,7 +60,7 @@ def migrated_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     They are at the newest revision, so Alembic need not read all of them to find that out; unless a test has its own.
     """
     migrate, template = Database.migrate, tmp_path_factory.mktemp("migrated") / "template.sqlite3"
-    database, migrations = Database(f"sqlite:///{template}"), database_module.MIGRATIONS
+    database, migrations = Database(sqlite_url(template)), database_module.MIGRATIONS
     database.migrate()
     database.close()
 

@@ -16,6 +16,7 @@ from sqlalchemy.exc import DatabaseError, IntegrityError
 
 from aggregator_api.db.database import MIGRATIONS, WRITER_LOCK, Database
 from aggregator_api.db.models import Base
+from aggregator_api.settings import sqlite_url
 from tests.samples.rows import RENAMED, contents, fill, mapped_classes
 
 ON_BOTH = ("sqlite", pytest.param("postgresql", marks=pytest.mark.ci))
@@ -25,7 +26,7 @@ ON_BOTH = ("sqlite", pytest.param("postgresql", marks=pytest.mark.ci))
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     """An empty database."""
     if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path / 'new' / 'test.sqlite3'}"
+        url = sqlite_url(tmp_path / "new" / "test.sqlite3")
     else:
         url = request.getfixturevalue("cluster").new_database(empty=True)
     found = Database(url)

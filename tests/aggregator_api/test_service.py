@@ -178,9 +178,9 @@ class Device(threading.Thread):
                 self._presence_check = announced.presence_check
                 self._say_ready(client)
             self._announced.put(announced)
-        elif message.topic == topics.ack(FEDERATION, self.name):
+        else:
+            assert message.topic == topics.ack(FEDERATION, self.name), message.topic
             self._answers.put(read(Acknowledgement, unwrap(message.payload).body))
-        # else amqtt's doing: it sends a newcomer the retained messages of everybody's subscriptions
 
 
 def events(server: Server, after: int, until: str) -> list[dict[str, Any]]:

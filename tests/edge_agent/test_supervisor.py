@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import paho.mqtt.client as paho
@@ -20,8 +21,9 @@ from paho.mqtt.enums import CallbackAPIVersion
 from typer.testing import CliRunner
 
 from edge_agent.__main__ import app
+from edge_agent.drivers import Message, open_drivers
 from edge_agent.errors import ConfigError
-from edge_agent.machine.events import Announced, Invited
+from edge_agent.machine.events import Announced, Connected, Invited
 from edge_agent.machine.state import identity
 from edge_agent.persistence import save_round
 from edge_agent.status import summary
@@ -32,6 +34,7 @@ from edge_agent.training.job import UPDATE
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, DeviceStatus, UpdateManifest, read, write
 from tests.edge_agent.factories import DEVICE, OPTIONS, announcement, invitation, make_config
+from tests.edge_agent.storage.locked import locked
 from tests.edge_agent.storage.test_state_store import make_job
 from tests.edge_agent.supervised import BUSY_S, SupervisedDevice, run, until
 
@@ -72,6 +75,46 @@ def test_it_ends_within_two_seconds_also_without_a_broker(tmp_path: Path) -> Non
     assert supervisor.run() == 0
     assert time.monotonic() - begun < 2.5 + BUSY_S
     assert json.loads((tmp_path / "summary.json").read_text())["rounds"] == []
+
+
+def test_it_waits_while_another_program_holds_its_database(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config, mailbox = make_config(tmp_path), queue.SimpleQueue[Message]()
+    drivers = open_drivers(config, mailbox.put)
+    supervisor = Supervisor(config, drivers, mailbox)
+    caplog.set_level("INFO")
+
+    def doing() -> str:
+        with closing(StateStore(tmp_path)) as store:
+            return store.get("doing")
+
+    def play() -> None:
+        with locked(tmp_path / "agent.sqlite"):
+            mailbox.put(Connected())
+            until(lambda: "is locked by another program" in caplog.text)
+            mailbox.put(Announced(announcement(1)))
+            assert not doing()
+        until(lambda: "database available again" in caplog.text)
+        until(doing)
+
+    run(supervisor, play)
+    assert caplog.text.count("is locked by another program") == 1
+    with closing(StateStore(tmp_path)) as store:
+        assert store.get("identity"), "the announcement that came meanwhile was not lost"
+
+
+def test_it_ends_while_another_program_holds_its_database(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config, mailbox = make_config(tmp_path), queue.SimpleQueue[Message]()
+    supervisor = Supervisor(config, open_drivers(config, mailbox.put), mailbox)
+    with locked(tmp_path / "agent.sqlite"):
+        mailbox.put(Connected())
+        waiter = threading.Thread(
+            target=lambda: (until(lambda: "is locked by another program" in caplog.text), supervisor.stop())
+        )
+        waiter.start()
+        assert supervisor.run() == 0
+        waiter.join()
+    with closing(StateStore(tmp_path)) as store:
+        assert not store.get("doing")
 
 
 def test_a_folder_belongs_to_one_device_and_one_process(tmp_path: Path) -> None:

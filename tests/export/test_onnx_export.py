@@ -48,6 +48,14 @@ def test_the_file_computes_what_torch_does_on_raw_windows(exported: Exported) ->
         assert embedding.shape == (size, 192)
 
 
+def test_an_empty_batch_has_no_answers(exported: Exported) -> None:
+    for path in (exported.path, exported.path.with_name("model.int8.onnx")):
+        none = Session.load(path).predict(np.zeros((0, 128, 6), np.float32))
+        assert none.labels == ()
+        assert none.logits.shape == none.probabilities.shape == (0, 4)
+        assert len(none.embedding) == 0
+
+
 def test_the_model_learned_so_the_scores_mean_something(exported: Exported) -> None:
     assert exported.report.score is not None
     assert exported.report.score > 0.8

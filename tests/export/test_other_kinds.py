@@ -55,6 +55,7 @@ def test_an_image_network_is_exported_and_runs_without_torch(tmp_path: Path) -> 
         found = session.predict(x[:size])
         np.testing.assert_allclose(found.logits, wanted[:size], atol=1e-4)
         assert found.labels == tuple(LABELS[i] for i in wanted[:size].argmax(axis=1))
+    assert session.predict(x[:0]).logits.shape == (0, 3)
 
 
 def test_a_network_on_vectors_is_exported(tmp_path: Path) -> None:

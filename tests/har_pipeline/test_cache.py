@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -88,16 +89,31 @@ def test_a_damaged_entry_is_rebuilt_not_trusted(tmp_path, root, damage):
     assert path.read_bytes() == whole
 
 
-def test_a_failed_write_leaves_neither_an_entry_nor_a_rest(tmp_path, root, monkeypatch):
+def test_a_failed_write_leaves_neither_an_entry_nor_a_rest(tmp_path, root, monkeypatch, caplog):
     def full(*args):
         raise OSError("disk full")
 
-    monkeypatch.setattr(cache.os, "fsync", full)
-    with pytest.raises(OSError, match="disk full"):
-        prepare("motionsense", root, cache_dir=tmp_path / "cache")
+    monkeypatch.setattr("os.fsync", full)
+    built = prepare("motionsense", root, cache_dir=tmp_path / "cache")
     assert kept(tmp_path) == []
+    assert f"cannot be kept in {tmp_path / 'cache'}: disk full; name another folder by --cache" in caplog.text
+    assert same(built, prepare("motionsense", root))
 
 
 def test_the_default_folder_follows_xdg(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_cache_dir() == tmp_path / "gaitway" / "windows"
+
+
+@pytest.mark.parametrize("home", [True, False])
+def test_a_user_who_cannot_write_at_home_gets_windows_all_the_same(tmp_path, root, home, monkeypatch, caplog):
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.chdir(tmp_path)
+    if home:
+        (tmp_path / "home").write_text("no folder: nobody may write here, root included")
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    else:
+        monkeypatch.setattr("pathlib.Path.home", Mock(side_effect=RuntimeError("no home")))
+    assert same(prepare("motionsense", root), prepare("motionsense", root, cache_dir=default_cache_dir()))
+    assert ("cannot be kept" in caplog.text) == home
+    assert (tmp_path / ".cache").is_dir() == (not home)

@@ -26,7 +26,7 @@ from aggregator_api.errors import BrokerError
 from aggregator_api.mqtt.client import secure
 from aggregator_api.mqtt.mosquitto import rotation
 from aggregator_api.mqtt.mosquitto.dynamic_security import DynamicSecurity
-from aggregator_api.settings import BrokerAccess
+from aggregator_api.settings import BrokerAccess, sqlite_url
 from federation.protocol import topics
 from tests.live.real_parts import Mosquitto, mosquitto
 
@@ -288,7 +288,7 @@ def test_new_passwords_are_in_the_audit_of_the_server(tmp_path: Path) -> None:
         assert missing.exit_code == 2
         assert "there is no database" in missing.output
         assert password.read_text() == before  # refused before anything has changed
-        database = Database(f"sqlite:///{tmp_path / 'data' / 'gaitway.sqlite3'}")
+        database = Database(sqlite_url(tmp_path / "data" / "gaitway.sqlite3"))
         database.migrate()
         done = CliRunner().invoke(cli, [*command, *data])
         assert done.exit_code == 0, done.output

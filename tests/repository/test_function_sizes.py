@@ -23,6 +23,7 @@ OPTIONS = frozenset(
         "edge_agent/cli/label.py:label",
         "edge_agent/cli/windows.py:windows",
         "export/__main__.py:recognize",
+        "har_pipeline/cli.py:prepare_command",
         "sim/cli/attack.py:attack",
         "sim/cli/pretrain.py:pretrain",
         "sim/cli/run.py:run",

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from aggregator_api.db.database import Database
+from aggregator_api.settings import sqlite_url
 from tests.samples import FOLDER, VERSIONS
 
 
@@ -20,6 +21,6 @@ def sample(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture
 def empty_database(tmp_path: Path) -> Iterator[Database]:
     """An SQLite database without a table."""
-    found = Database(f"sqlite:///{tmp_path / 'server.sqlite3'}")
+    found = Database(sqlite_url(tmp_path / "server.sqlite3"))
     yield found
     found.close()

@@ -10,7 +10,7 @@ from typing import Any
 from aggregator_api.api import openapi
 from aggregator_api.app import create_app
 from aggregator_api.db.database import Database
-from aggregator_api.settings import Settings
+from aggregator_api.settings import Settings, sqlite_url
 from tests.samples.rows import fill
 
 DATABASE, REST = "server.sql", "openapi.json"
@@ -21,7 +21,7 @@ PROSE = frozenset({"description", "summary", "title", "example", "examples", "ta
 def write(out: Path, scratch: Path) -> None:
     """Write server.sql and openapi.json."""
     path = scratch / "server.sqlite3"
-    database = Database(f"sqlite:///{path}")
+    database = Database(sqlite_url(path))
     database.migrate()
     fill(database)
     database.close()

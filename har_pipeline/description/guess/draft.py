@@ -6,7 +6,7 @@ import itertools
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import pairwise
@@ -18,7 +18,7 @@ import numpy as np
 from gaitway.toml_text import inline_toml
 from har_pipeline.description.files import find_files
 from har_pipeline.description.guess import roles, sensors
-from har_pipeline.description.guess.headers import is_time, role_of
+from har_pipeline.description.guess.headers import is_time, kind_of, role_of, tokens
 from har_pipeline.description.guess.stretches import FileKind, look
 from har_pipeline.description.inspection import UNLABELLED_NAME, FileReport, differences, inspect, odd_words
 from har_pipeline.description.keys import DATE
@@ -28,10 +28,16 @@ from har_pipeline.recording import Sensor
 from har_pipeline.signals.directions import Difference
 
 TRIAL_TIMEOUT_S = 20.0
-MAX_LABELS = 100
-MAX_SEGMENTS = 4000
+MAX_LABELS, MAX_CODES = 100, 30
+"""Words of a column; numbers of one that has a name, and no name that says activity or person."""
+WHOLE = re.compile(r"\d+(\.0+)?")
+NO_CODE = re.compile(
+    r"batt|accura|quali|step|heart|hr|bpm|lux|light|index|frame|count|row|sat|rssi|status", re.IGNORECASE
+)
+MAX_SEGMENTS, MAX_SENSORS = 4000, 8
 DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%Y.%m.%d")
 CLOCKS = ("%H:%M:%S.%f", "%H:%M:%S,%f", "%H:%M:%S", "%I:%M:%S.%f %p", "%I:%M:%S %p")
+GENEACTIV = "%Y-%m-%d %H:%M:%S:%f"
 
 
 class Guess(NamedTuple):
@@ -84,18 +90,22 @@ def draft(root: Path | str, progress: Callable[[int, str], None] | None = None) 
         raise SourceError(
             wrong or f"no file under {root} is a text table of numbers; expected recordings such as *.csv"
         )
-    kind, *others = looked.kinds
-    seen = f"{len(kind.names)} files of this layout, {sum(len(other.names) for other in others)} of others"
+    kind, gyro_kind = _described_kinds(looked.kinds)
+    others = [other for other in looked.kinds if other not in (kind, gyro_kind)]
+    count = len(kind.names) + (len(gyro_kind.names) if gyro_kind else 0)
+    seen = f"{count} files of this layout, {sum(len(other.names) for other in others)} of others"
     found = Draft(remarks=[f"written by looking at {root.name}: {seen}"])
     if looked.utf_16:
         found.remarks.append(f"{len(looked.utf_16)} files are UTF-16 and cannot be read, such as {looked.utf_16[0]!r}")
     found.remarks += [f"left out: {why}" for why in looked.unreadable]
-    table = _Table(kind)
+    table = _Table(kind, gyro_kind)
     reading = sensors.read_jointly(table.of_sensors)
     if reading is None:
+        commas = kind.layout.separator == "," and kind.layout.skip_lines and not kind.layout.header
         raise SourceError(
             f"{kind.names[0]}: no three columns look like an accelerometer; its columns are "
             f"{list(kind.layout.header[:20]) or len(kind.layout.rows[0])}"
+            f"{'; if its numbers have decimal commas, save it with another separator' if commas else ''}"
         )
     words = _describe_words(table, reading, found)
     _describe_text(kind, found)
@@ -106,34 +116,84 @@ def draft(root: Path | str, progress: Callable[[int, str], None] | None = None) 
     return found
 
 
-class _Table:
-    """The columns of one kind of files: which hold words, which numbers of which sensor."""
+def _described_kinds(kinds: Sequence[FileKind]) -> tuple[FileKind, FileKind | None]:
+    """Return the files that are described, the commonest, and those of the gyroscope where they have another header."""
+    by_word: dict[str, FileKind] = {}
+    for kind in reversed(kinds):
+        words = {_sensor_word(name) for name in kind.names}
+        if kind.layout.header and len(words) == 1 and (word := words.pop()):
+            by_word[word] = kind
+    acc, gyro = by_word.get("acc"), by_word.get("gyr")
+    if acc is None or gyro is None or kinds[0] not in (acc, gyro) or acc.text != gyro.text:
+        return kinds[0], None
+    return acc, gyro
 
-    def __init__(self, kind: FileKind) -> None:
+
+class _Table:
+    """The columns of one kind of files: which hold words, which numbers of which sensor.
+
+    Of a gyroscope's files with a header of their own, columns of words count that both have.
+    """
+
+    def __init__(self, kind: FileKind, gyro: FileKind | None = None) -> None:
         self.kind, self.header = kind, kind.layout.header
+        self.gyro, self.gyro_header = gyro, gyro.layout.header if gyro else ()
+        self.names = kind.names + (gyro.names if gyro else [])
         self.roles = dict(enumerate(map(role_of, self.header)))
         self.columns = [at for at in range(len(kind.layout.rows[0])) if self._has_words(at)]
         self.sensor = next((at for at in self.columns if self.roles.get(at) == "sensor"), None)
-        self.by_file = {_sensor_word(name) for name in kind.names} == {"acc", "gyr"}
-        apart = self._apart()
-        self.of_sensors = sensors.Table(self.header, apart or self._together(), bool(apart), frozenset(self.columns))
+        self.by_file = {_sensor_word(name) for name in self.names} == {"acc", "gyr"}
+        self.codes = {} if self.by_file or self.sensor is None else self._codes()
+        apart, taken = self._apart(), frozenset(self.columns)
+        self.of_sensors = sensors.Table(self.header, apart or self._together(), bool(apart), taken, self.gyro_header)
 
-    def name(self, at: int) -> str | int:
-        """What a description calls a column."""
-        unique = bool(self.header) and bool(self.header[at]) and self.header.count(self.header[at]) == 1
-        return self.header[at] if unique else at + 1
+    def name(self, at: int, sensor: Sensor = "acc") -> str | int:
+        """What a description calls a column of a sensor's rows."""
+        header = self.gyro_header if sensor == "gyro" and self.gyro_header else self.header
+        unique = bool(header) and bool(header[at]) and header.count(header[at]) == 1
+        return header[at] if unique else at + 1
+
+    def segments(self, columns: Sequence[int], acc: Sequence[int]) -> Iterator[roles.RowSegment]:
+        """Yield stretches cut where the words of some columns change; only the accelerometer's move."""
+        for each in self.kind.stretches:
+            for segment in roles.segments_of(each, columns, acc):
+                still = self.by_file and _sensor_word(segment.name) != "acc"
+                yield replace(segment, movement=np.nan) if still else segment
+        own = [self.gyro_header.index(self.header[at]) for at in columns] if self.gyro else []
+        for each in self.gyro.stretches if self.gyro else ():
+            for segment in roles.segments_of(each, own, (0,)):
+                words = dict(zip(columns, segment.words.values(), strict=True))
+                yield replace(segment, movement=np.nan, words=words)
+
+    def _codes(self) -> dict[Sensor, str]:
+        """Return the word of each sensor where none begins with acc or gyr, such as Android's 1 and 4."""
+        words = Counter(row[self.sensor or 0].strip() for each in self.kind.stretches for row in each.rows)
+        if any(word.lower().startswith(("acc", "gyr")) for word in words):
+            return {}
+        usable = [word for word, _ in words.most_common(MAX_SENSORS) if kind_of(" ".join(tokens(word))) != "other"]
+        rows = {word: self._rows_of(re.escape(word)) for word in usable}
+        return sensors.sensors_of_codes(self.header, rows, frozenset(self.columns))
+
+    def _rows_of(self, pattern: str) -> list[np.ndarray]:
+        """Return the numbers of the rows whose sensor's word matches, stretch by stretch."""
+        found, wanted = [], re.compile(pattern, re.IGNORECASE)
+        for each in self.kind.stretches:
+            own = [bool(wanted.fullmatch(row[self.sensor or 0].strip())) for row in each.rows]
+            found += [each.numbers[own]] if any(own) else []
+        return found
 
     def _has_words(self, at: int) -> bool:
         """Whether a column holds words, or few numbers that seldom change, as codes of persons and activities do."""
-        if self.header and is_time(self.header[at]):
+        if (self.header and is_time(self.header[at])) or (self.gyro and self.header[at] not in self.gyro_header):
             return False
         texts = [[row[at].strip() for row in each.rows] for each in self.kind.stretches]
         changes = sum(a != b for each in texts for a, b in pairwise(each))
         rows, distinct = sum(map(len, texts)), len({text for each in texts for text in each if text})
         number = np.mean([np.isfinite(each.numbers[:, at]).mean() for each in self.kind.stretches if each.rows]) > 0.5
         if number and not self.roles.get(at):
-            whole = all(text.isdecimal() for each in texts for text in each)
-            return not self.header and whole and 1 < distinct <= MAX_LABELS and changes <= rows / 50
+            whole = all(WHOLE.fullmatch(text) for each in texts for text in each)
+            most = 0 if self.header and NO_CODE.search(self.header[at]) else MAX_CODES if self.header else MAX_LABELS
+            return whole and 1 < distinct <= most and changes <= rows / 50
         return 0 < distinct <= max(MAX_LABELS, rows / 50) and bool(self.roles.get(at) or changes <= rows / 4)
 
     def _together(self) -> dict[Sensor, list[np.ndarray]]:
@@ -147,25 +207,24 @@ class _Table:
     def _apart(self) -> dict[Sensor, list[np.ndarray]]:
         """Return the numbers of each sensor where its files' names or a column tell them apart; else nothing."""
         parts: dict[Sensor, list[np.ndarray]] = {"acc": [], "gyro": []}
-        for (sensor, mine), each in itertools.product(parts.items(), self.kind.stretches):
+        for sensor, mine in parts.items():
+            code = self.codes.get(sensor)
             if self.by_file:
-                mine += [each.numbers] if _sensor_word(each.name) == sensor[:3] else []
+                every = [*self.kind.stretches, *(self.gyro.stretches if self.gyro else ())]
+                mine += [each.numbers for each in every if _sensor_word(each.name) == sensor[:3]]
+            elif code is not None:
+                mine += self._rows_of(re.escape(code))
             elif self.sensor is not None:
-                own = [row[self.sensor].strip().lower().startswith(sensor[:3]) for row in each.rows]
-                mine += [each.numbers[own]] if any(own) else []
+                mine += self._rows_of(rf"{sensor[:3]}.*")
         return parts if all(parts.values()) else {}
 
 
 def _describe_words(table: _Table, reading: sensors.TableReading, found: Draft) -> dict[str, Guess]:
     """Guess who did what: write `files`, and return the columns that say it."""
     columns = [at for at in table.columns if at != table.sensor and at not in reading.used]
-    depth = roles.commonest_depth(table.kind.names)
-    segments = [
-        segment if not table.by_file or _sensor_word(segment.name) == "acc" else replace(segment, movement=np.nan)
-        for each in table.kind.stretches
-        if each.name.count("/") == depth
-        for segment in roles.segments_of(each, columns, reading.acc.columns)
-    ][:MAX_SEGMENTS]
+    depth = roles.commonest_depth(table.names)
+    every = table.segments(columns, reading.acc.columns)
+    segments = list(itertools.islice((each for each in every if each.name.count("/") == depth), MAX_SEGMENTS))
     chosen = roles.assign(segments, table.header, columns)
     levels = {"client": chosen.client, "session": chosen.session, "activity": chosen.activity}
     words = {} if table.sensor is None else {"sensor": Guess(table.name(table.sensor), True, "by its name")}
@@ -175,7 +234,14 @@ def _describe_words(table: _Table, reading: sensors.TableReading, found: Draft) 
             why = "by its name" if named else f"its words {'recur' if role == 'client' else 'vary'} so"
             words[role] = Guess(table.name(level.column), named and role in chosen.sure, why)
     paths = {role: level for role, level in levels.items() if level is not None and level.column is None}
-    pattern = roles.write_pattern([segment.name for segment in segments], paths, by_sensor=table.by_file)
+    names = [segment.name for segment in segments]
+    if "client" in paths and (unit := roles.units(names, list(paths.values()))):
+        paths["client_2"] = unit
+        listed = ", ".join(sorted(unit.distinct))
+        found.remarks.append(
+            f"{listed} hold the same recordings: units that a person wears at a time? Each is a client"
+        )
+    pattern = roles.write_pattern(names, paths, by_sensor=table.by_file)
     groups = re.findall(r"\(\?P<(\w+)>", pattern)
     missing = " and the ".join(role for role in ("client", "activity") if levels[role] is None)
     why = f"{', '.join(groups)} by their names" if groups else "names say nothing of the rows"
@@ -210,37 +276,64 @@ def _describe_time(table: _Table, reading: sensors.TableReading, found: Draft) -
         keys = {"column": table.name(time.column), "unit": time.unit}
         found.guesses["time"] = Guess(keys, "time" in reading.sure, time.why)
         return
-    for at, name in enumerate(table.header):
-        if is_time(name) and not any(np.isfinite(each.numbers[:, at]).any() for each in table.kind.stretches):
-            form = _date_format([row[at].strip() for row in table.kind.layout.rows[:20]])
+    for at in range(len(table.kind.layout.rows[0])):
+        if any(np.isfinite(each.numbers[:, at]).any() for each in table.kind.stretches):
+            continue
+        texts = [row[at].strip() for each in table.kind.stretches for row in (each.rows[0], each.rows[-1])]
+        form = _date_format(texts)
+        if is_time(table.header[at]) if table.header else form or _are_dates(texts, None):
             date = {"column": table.name(at), "unit": DATE, **({"format": form} if form else {})}
             why = "texts; is it the day that stands before the month?" if form else "texts; set format if not ISO 8601"
             found.guesses["time"] = Guess(date, False, why)
             return
+    first, rate_hz = _stated_rate(table.kind)
+    if rate_hz is not None:
+        found.guesses["skip_lines"] = Guess(first, False, "the first lines hold a time and a rate")
+        found.guesses["rate_hz"] = Guess(rate_hz, False, "the rate that stands above the rows")
+        return
     found.guesses["rate_hz"] = Guess(time.rate_hz, False, time.why)
 
 
+def _stated_rate(kind: FileKind) -> tuple[int, float | None]:
+    """Return how many lines stand before the rows, and the rate that these state, as Empatica's E4 writes both.
+
+    The first line holds the time since 1970 in each column, the second one the rate.
+    """
+    starts = {each.name: each.numbers[:2] for each in reversed(kind.stretches) if len(each.rows) > 2}
+    heads = np.array(list(starts.values()))
+    if kind.layout.header or not len(heads) or not (heads == heads[:, :, :1]).all():
+        return 0, None
+    times, rates = heads[:, 0, 0], heads[:, 1, 0]
+    since_1970 = (times > sensors.SINCE_2000) & (times < sensors.SINCE_2100)
+    stated = since_1970.all() and len({*rates}) == 1 and sensors.MIN_HZ <= rates[0] <= sensors.MAX_HZ
+    return (2, float(rates[0])) if stated else (0, None)
+
+
 def _date_format(texts: Sequence[str]) -> str | None:
-    """Return the form in which the first dates are written; None if they are ISO 8601, or of no known form."""
+    """Return the form in which dates are written; None if they are ISO 8601, or of no known form."""
+    forms = (*(f"{day} {clock}" for day in DAYS for clock in CLOCKS), GENEACTIV)
+    return next((form for form in forms if _are_dates(texts, form)), None)
 
-    def fits(form: str) -> bool:
-        try:
-            return all(datetime.strptime(text, form) for text in texts)
-        except ValueError:
-            return False
 
-    return next((form for day in DAYS for clock in CLOCKS if fits(form := f"{day} {clock}")), None)
+def _are_dates(texts: Sequence[str], form: str | None) -> bool:
+    """Whether all texts are dates of a form, or ISO 8601."""
+    try:
+        return all(datetime.strptime(text, form) if form else datetime.fromisoformat(text) for text in texts)
+    except ValueError:
+        return False
 
 
 def _describe_sensors(table: _Table, reading: sensors.TableReading, found: Draft) -> None:
     acc, gyro, columns = reading.acc, reading.gyro, table.of_sensors
-    found.guesses["acceleration"] = _convention(columns.name(acc.columns[0]), reading)
+    found.guesses["acceleration"] = _convention(table.header, reading)
     named = "by their names; " if columns.named.get(acc.columns, "xyz") != "xyz" else ""
     sure = "acc" in reading.sure and acc.has_gravity
-    found.guesses["acc"] = Guess(acc.keys(table.name), sure, named + acc.why)
+    of = {sensor: {"sensor": code} for sensor, code in table.codes.items()}
+    found.guesses["acc"] = Guess(acc.keys(table.name) | of.get("acc", {}), sure and not of, named + acc.why)
     if gyro.columns:
         where = f"in {'files' if table.by_file else 'rows'} of its own; " if columns.apart else ""
-        found.guesses["gyro"] = Guess(gyro.keys(table.name), "gyro" in reading.sure, where + gyro.why)
+        keys = gyro.keys(lambda at: table.name(at, "gyro")) | of.get("gyro", {}) | _own_time(table, reading)
+        found.guesses["gyro"] = Guess(keys, "gyro" in reading.sure, where + gyro.why)
     else:
         found.remarks.append("no gyroscope was found: its channels will be zero")
     spare = [each for each, _ in columns.candidates if not {*acc.used, *gyro.used} & {*each}]
@@ -249,9 +342,23 @@ def _describe_sensors(table: _Table, reading: sensors.TableReading, found: Draft
         found.remarks.append(f"columns that are not used, perhaps further sensors: {listed}")
 
 
-def _convention(name: str, reading: sensors.TableReading) -> Guess:
+def _own_time(table: _Table, reading: sensors.TableReading) -> dict[str, Any]:
+    """Return the column of the gyroscope's times, where its files call it otherwise, or a column has its words."""
+    if reading.time.column is None or not table.header:
+        return {}
+    if table.gyro:
+        own = next((at for at, name in enumerate(table.gyro_header) if is_time(name)), None)
+        shared = table.header[reading.time.column] in table.gyro_header
+        return {} if own is None or shared else {"time": table.name(own, "gyro")}
+    shown = {*tokens(table.header[reading.gyro.columns[0]])} - {*tokens(table.header[reading.acc.columns[0]])}
+    alike = [at for at, name in enumerate(table.header) if is_time(name) and shown & {*tokens(name)}]
+    own = next((at for at in alike if at != reading.time.column and not table.of_sensors.apart), None)
+    return {} if own is None else {"time": table.name(own)}
+
+
+def _convention(names: Sequence[str], reading: sensors.TableReading) -> Guess:
     """Guess which way accelerations point: names and whether there is gravity tell it, its sign no number does."""
-    if reading.acc.add and "user" in name.lower():  # CoreMotion's word
+    if any("useracceleration" in "".join(tokens(each)) for each in names):  # CoreMotion's word
         return Guess("gravity points down", True, "Apple's names of the columns")
     if not reading.acc.has_gravity:
         why = "|acceleration| keeps near no value, and is near 0 at rest"
@@ -273,6 +380,9 @@ def _try(root: Path, found: Draft, progress: Callable[[int, str], None] | None) 
     found.differences = differences(reports)
     found.problems = [report.problem for report in reports if report.problem]
     found.remarks += dict.fromkeys(odd_words(reports))
+    if len(found.problems) == len(reports):
+        found.remarks.append("no file can be read by these lines; the reasons are below")
+        found.guesses = {key: guess._replace(sure=False) for key, guess in found.guesses.items()}
     rates = sorted(report.rate_hz for report in reports if report.rate_hz)
     if rates and described.time is not None:
         found.remarks.append(f"{rates[len(rates) // 2]:.4g} Hz; {len(reports) - len(found.problems)} files were read")

@@ -16,7 +16,9 @@ WORD_NAMES = {
 }
 """What a column holds, by its name in small letters with `_` for blanks."""
 CLIENT_WORD = re.compile(
-    r"(subject|subj|sub|user|person|participant|proband|volunteer|client|patient|s|sa|se|p|u|id)\d+", re.IGNORECASE
+    r"(subject|subj|sub|user|person|participant|proband|volunteer|client|patient|s|sa|se|p|u|id)\d+|"
+    r"(subject|subj|user|person|participant|proband|volunteer|client|patient)\d+[a-z]+",
+    re.IGNORECASE,
 )
 SESSION_WORD = re.compile(r"(trial|run|session|exp|experiment|rec|recording|rep|take|part|r|t)\d+", re.IGNORECASE)
 SENSOR_WORD = re.compile(r"(?:^|(?<=[_\-. ]))(?:acc|gyr)[a-z]*\d*(?=$|[_\-. ])", re.IGNORECASE)
@@ -59,7 +61,7 @@ KINDS = {
     "user": ["user", "linear", "lin"],
     "acc": ["acc", "accel", "beschl", "acel", "aceler"],
 }
-SHORT_KINDS = {"a": "acc", "g": "gyro", "w": "gyro", "gy": "gyro"}
+SHORT_KINDS = {"a": "acc", "g": "gyro", "w": "gyro", "gy": "gyro", "r": "gyro"}
 
 
 def tokens(name: str) -> list[str]:

@@ -43,7 +43,7 @@ def guess_layout(head: bytes) -> TextLayout | None:
     body = [line for _, line in kept[-SAMPLE_LINES:]]
     if not body:
         return None
-    trailing = _trailing(body)
+    trailing = _trailing([kept[0][1], *body])
     best = max((_score(body, trailing, separator), -at, separator) for at, separator in enumerate(SEPARATORS))
     (numbers, width), separator = best[0], best[2]
     if numbers < 3:
@@ -75,7 +75,13 @@ def split(line: str, separator: str, trailing: str) -> list[str]:
 
 
 def _trailing(body: Sequence[str]) -> str:
-    return next((mark for mark in TRAILING if all(line.endswith(mark) for line in body[1:] or body)), "")
+    """Return the mark that ends every row; where a header has as many without ending so, the last column is empty."""
+    first, *rows = body
+    for mark in TRAILING:
+        named = bool(rows) and not first.endswith(mark) and first.count(mark) == rows[0].count(mark)
+        if all(line.endswith(mark) for line in rows or body) and not named:
+            return mark
+    return ""
 
 
 def _score(body: Sequence[str], trailing: str, separator: str) -> tuple[int, int]:

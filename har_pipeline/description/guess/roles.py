@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -23,21 +23,46 @@ from har_pipeline.description.guess.interpretation import choose
 from har_pipeline.description.guess.stretches import RowStretch
 
 PART = re.compile(r"([_\-. ]+)")
-PIECE = r"[^/_\-. ]+"
+PIECE, MARK = r"[^/_\-. ]+", r"[_\-. ]+"
+COMPOUND = re.compile(r"([_\-. ]+|(?<=\d)(?=[A-Za-z]))")
+NUMBERED = re.compile(r"[A-Za-z]{1,4}\d+")
+"""Words of a compound such as S01R02, which no mark parts."""
+UNIT_WORD = re.compile(
+    r"(u|unit|imu|sensor|device|dev|node|board|watch|phone|mote|tag)?\d+|left|right|l|r|"
+    r"(left|right|l|r)?_?(wrist|ankle|hip|waist|chest|belt|pocket|thigh|shin|arm|forearm|upperarm|head|back|foot|hand|"
+    r"watch|phone)",
+    re.IGNORECASE,
+)
+"""How those are called that one person wears at a time."""
+MAX_UNITS = 12
 MAX_WORDS, MAX_CHARS = 100, 50
 """Activities of more words, and persons of longer ones, are none."""
-WORD_FORMS = {
+
+
+def _is_visit(word: str) -> bool:
+    """Whether each of several pieces is a person, a session or a number, as in S01R02."""
+    parts = COMPOUND.split(word)[::2]
+    return len(parts) > 1 and all(
+        CLIENT_WORD.fullmatch(part) or SESSION_WORD.fullmatch(part) or part.isdecimal() for part in parts
+    )
+
+
+WORD_FORMS: Mapping[str, Callable[[str], object]] = {
     "activity": ACTIVITY_WORD.search,
     "client": CLIENT_WORD.fullmatch,
     "session": SESSION_WORD.fullmatch,
     "sensor": SENSOR_WORD.search,
+    "visit": _is_visit,
     "number": re.compile(r"\d+").fullmatch,
     "letters": re.compile(r"[^\W\d_]+").fullmatch,
     "manner": re.compile(r"up|down|slow|fast|quick|slowly|normal|left|right|stairs", re.IGNORECASE).fullmatch,
 }
 """What a word can look like."""
 EVIDENCE: Mapping[str, Mapping[str, float]] = {
-    "activity": {"activity": 4.0, "client": -3.0, "session": -3.0, "sensor": -5.0, "number": -1.5, "movement": 3.0},
+    "activity": {
+        "activity": 4.0, "client": -3.0, "session": -3.0, "visit": -4.0, "sensor": -5.0, "number": -1.5,
+        "movement": 3.0,
+    },
     "client": {
         "client": 3.0, "letters": 1.0, "number": 0.5, "activity": -4.0, "session": -2.0, "sensor": -5.0, "manner": -2.0,
         "movement": -3.0,
@@ -83,6 +108,12 @@ class WordLevel:
         return {
             what: sum(map(bool, map(like, self.distinct))) / len(self.distinct) for what, like in WORD_FORMS.items()
         }
+
+    @property
+    def counts_visits(self) -> bool:
+        """Whether its words are sessions, or persons and sessions, and none could be an activity."""
+        named = self.role == "activity" or self.shares["activity"]
+        return not named and 1 in (self.shares["session"], self.shares["visit"])
 
     @property
     def is_session(self) -> bool:
@@ -167,7 +198,18 @@ def pieces(names: Sequence[str]) -> list[list[list[str]]]:
     rows = [name.split("/") for name in names]
     last = [_stem(row[-1]) for row in rows]
     levels = [*zip(*(row[:-1] for row in rows), strict=True), last]
-    return [[PART.split(part) for part in level] for level in levels]
+    return [_cut(level) for level in levels]
+
+
+def _cut(level: Sequence[str]) -> list[list[str]]:
+    """Cut one folder's words, or the files' names; compounds are cut where all of them are alike."""
+    plain, finer = [PART.split(part) for part in level], [COMPOUND.split(part) for part in level]
+    alike = {len(part) for part in plain} | {len(part) for part in finer}
+    if len({len(part) for part in finer}) > 1 or len(alike) == 1:
+        return plain
+    tight = {at for part in finer for at in range(1, len(part), 2) if not part[at]}
+    parted = (word for part in finer for at in tight for word in (part[at - 1], part[at + 1]))
+    return finer if all(map(NUMBERED.fullmatch, parted)) else plain
 
 
 def _stem(name: str) -> str:
@@ -178,7 +220,7 @@ def _score(level: WordLevel, role: str, explained: float) -> float:
     """Return what says that a level holds a role: its name, what its words look like, its place, and the movement."""
     told = len(level.distinct) > 1 or level.role == role or level.shares[role] == 1
     too_many = len(level.distinct) > MAX_WORDS if role == "activity" else max(map(len, level.distinct)) > MAX_CHARS
-    if level.distinct == {""} or not told or too_many:
+    if level.distinct == {""} or not told or too_many or (role == "activity" and level.counts_visits):
         return HOPELESS
     named = 5.0 if level.role == role else -6.0 if level.role else -0.5 if level.name else 0.0
     signs = {**level.shares, "movement": explained}
@@ -192,7 +234,12 @@ def _of_place(level: WordLevel, role: str) -> float:
     marks = len(PART.split(level.words[0])) // 2
     if role == "client":
         return -0.1 * level.spans[0][0] - 0.5 * marks
-    return -1.0 if marks and any(map(re.compile(r"\d").search, level.distinct)) else 0.1 * (marks + 1)
+    if marks and any(map(re.compile(r"\d").search, level.distinct)):
+        return -1.0
+    pieces_of = [PART.split(word)[::2] for word in level.distinct]
+    edges = ({word[at] for word in pieces_of} for at in (0, -1) if marks and len(pieces_of) > 1)
+    idle = sum(len(edge) == 1 and not any(map(WORD_FORMS["manner"], edge)) for edge in edges)
+    return 0.1 * (marks + 1) - 0.3 * idle
 
 
 def _pair(activity: WordLevel | None, client: WordLevel | None) -> float:
@@ -230,7 +277,18 @@ def write_pattern(names: Sequence[str], chosen: dict[str, WordLevel], *, by_sens
         parts.append(_component(level, own, by_sensor=by_sensor))
     endings = {name[len(_stem(name)) :] for name in (PurePosixPath(name).name for name in names)}
     ending = re.escape(endings.pop()) if len(endings) == 1 else r"\.[^/]+"
-    return "/".join(parts) + ending
+    return _numbered("/".join(parts)) + ending
+
+
+def _numbered(pattern: str) -> str:
+    """Give the second place of a group its number: Python's expressions name a group once."""
+    counted: Counter[str] = Counter()
+
+    def named(group: re.Match[str]) -> str:
+        counted[group[1]] += 1
+        return f"(?P<{group[1]}_{counted[group[1]]}>" if counted[group[1]] > 1 else group[0]
+
+    return re.sub(r"\(\?P<(\w+)>", named, pattern)
 
 
 def _component(level: list[list[str]], own: dict[str, WordLevel], *, by_sensor: bool) -> str:
@@ -238,18 +296,21 @@ def _component(level: list[list[str]], own: dict[str, WordLevel], *, by_sensor: 
     text, done = "", [0] * len(level)
     for role, each in sorted(own.items(), key=lambda item: item[1].spans[0]):
         begins, ends = zip(*each.spans, strict=True)
-        text += _gap(
-            [part[max(0, 2 * at - 1) : 2 * to] for part, at, to in zip(level, done, begins, strict=True)], by_sensor
-        )
-        single = all(end - begin == 1 for begin, end in each.spans)
-        text += _group(role, each.words if single else ())
+        before = [part[max(0, 2 * at - 1) : 2 * to] for part, at, to in zip(level, done, begins, strict=True)]
+        text += _gap(before, by_sensor=by_sensor, ends_with_mark=True)
+        edges = zip(level, begins, ends, strict=True)
+        tight = any("" in (*part[max(2 * at - 1, 0) : 2 * at], *part[2 * to - 1 : 2 * to]) for part, at, to in edges)
+        text += _group(role, each, tight=tight)
         done = list(ends)
-    return text + _gap([part[max(0, 2 * at - 1) :] for part, at in zip(level, done, strict=True)], by_sensor)
+    rest = [part[max(0, 2 * at - 1) :] for part, at in zip(level, done, strict=True)]
+    return text + _gap(rest, by_sensor=by_sensor)
 
 
-def _gap(parts: list[list[str]], by_sensor: bool) -> str:
-    """Write pieces and the marks between them."""
+def _gap(parts: list[list[str]], *, by_sensor: bool, ends_with_mark: bool = False) -> str:
+    """Write pieces and the marks between them; the mark before a group keeps it whole."""
     if len({len(part) for part in parts}) > 1:
+        if ends_with_mark:
+            return rf"[^/]*{MARK}" if all(parts) else rf"(?:[^/]*{MARK})?"
         return "[^/]+" if all(parts) else "[^/]*"
     text = ""
     for column in zip(*parts, strict=True):
@@ -258,20 +319,42 @@ def _gap(parts: list[list[str]], by_sensor: bool) -> str:
         elif by_sensor and all(SENSOR_WORD.fullmatch(word) for word in column):
             text += r"(?P<sensor>[A-Za-z]+\d*)"
         elif all(PART.fullmatch(word) for word in column):
-            text += r"[_\-. ]+"
+            text += MARK
         else:
             text += r"\d+" if all(word.isdecimal() for word in column) else PIECE
     return text
 
 
-def _group(role: str, words: Sequence[str]) -> str:
-    if not words:
-        return f"(?P<{role}>[^/]+)"
-    matches = [re.fullmatch(r"([A-Za-z]*)(\d+)", word) for word in words]
+def _group(role: str, level: WordLevel, *, tight: bool) -> str:
+    """Write the words of a level: of so many pieces each, or of any number; `tight`: no mark parts it from others."""
+    if tight:
+        words = {end - begin for begin, end in level.spans}
+        return rf"(?P<{role}>[A-Za-z]+\d+)" if words == {1} else rf"(?P<{role}>(?:[A-Za-z]+\d+)+)"
+    marks = {len(PART.split(word)) // 2 for word in level.words}
+    if marks != {0}:
+        more = f"{PIECE}(?:{MARK}{PIECE}){{{max(marks)}}}"
+        return f"(?P<{role}>{more if len(marks) == 1 else '[^/]+'})"
+    matches = [re.fullmatch(r"([A-Za-z]*)(\d+)", word) for word in level.words]
     prefixes = {match[1] for match in matches if match}
     if role == "client" and all(matches) and len(prefixes) == 1 and len(prefix := prefixes.pop()) > 2:
         return rf"{re.escape(prefix)}(?P<client>\d+)"
     return f"(?P<{role}>{PIECE})"
+
+
+def units(names: Sequence[str], taken: Sequence[WordLevel]) -> WordLevel | None:
+    """Find a folder that tells apart what one person wears at a time: every recording is in each of its folders."""
+    rows = [tuple(name.split("/")) for name in names]
+    for depth in range(len(rows[0]) - 1):
+        words = [row[depth] for row in rows]
+        if any(each.column is None and each.depth == depth for each in taken):
+            continue
+        others = {word: {row[:depth] + row[depth + 1 :] for row in rows if row[depth] == word} for word in {*words}}
+        first = next(iter(others.values()))
+        alike = all(map(UNIT_WORD.fullmatch, others)) and all(each == first for each in others.values())
+        if 1 < len(others) <= MAX_UNITS and alike:
+            spans = tuple((0, len(part[::2])) for part in pieces(names)[depth])
+            return WordLevel(tuple(words), depth=depth, spans=spans)
+    return None
 
 
 def commonest_depth(names: Sequence[str]) -> int:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from har_pipeline.description.clocks import unset_times
 from har_pipeline.description.guess.headers import is_time, kind_of, sensor_unit, time_unit, triples
 from har_pipeline.description.guess.interpretation import choose
 from har_pipeline.recording import STANDARD_GRAVITY, Sensor
@@ -25,6 +26,9 @@ from har_pipeline.units import ACC_UNITS, GYRO_UNITS, TIME_UNITS
 MIN_HZ, MAX_HZ = 5.0, 1000.0
 """No rate outside is ever proposed: nothing slower or faster measures how people move."""
 USUAL_HZ = (12.0, 260.0)
+USUAL_RATE_HZ = 50.0
+COUNTER = 0.5
+"""What speaks for a column that counts rows, against none: a number that is missing is a sample that is."""
 BLOCK_S, BLOCK_ROWS = 1.28, 64
 MIN_ROWS = 50
 """Fewer say nothing of columns without names."""
@@ -33,6 +37,8 @@ MAX_TURN = 36.0
 """rad/s: sensors of phones and boards end at 2000 degrees a second."""
 MAX_JUDGED = 24
 """Stretches whose numbers are looked at."""
+ANDROID_GYROSCOPE = "4"
+"""As Android numbers its sensors."""
 UNREADABLE = "the unit, since no number could be read"
 
 Columns = tuple[int, ...]
@@ -44,7 +50,7 @@ class Time:
 
     column: int | None = None
     unit: str | float = ""
-    rate_hz: float = field(default=50.0, compare=False)
+    rate_hz: float = field(default=USUAL_RATE_HZ, compare=False)
     score: float = field(default=0.0, compare=False)
     why: str = field(default="no column is a time; how many rows a second?", compare=False)
 
@@ -99,15 +105,24 @@ class Motion(NamedTuple):
     largest: float
     whole: bool  # whether all numbers are whole
 
+    @property
+    def is_pulled(self) -> bool:
+        """Whether the mean vectors keep a length that explains most of it, as under gravity: nobody turns like that."""
+        return self.spread < 0.3 and self.level > 0.6 * self.loud
+
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The columns of all stretches: names, and numbers by sensor, which may have rows or files of its own (`apart`)."""
+    """The columns of all stretches: names, and numbers by sensor, which may have rows or files of its own (`apart`).
+
+    The gyroscope's files may have a header of their own.
+    """
 
     header: tuple[str, ...]
     numbers: Mapping[Sensor, Sequence[np.ndarray]]
     apart: bool = False
     taken: frozenset[int] = frozenset()  # columns of words
+    gyro_header: tuple[str, ...] = ()
     _known: dict[object, Motion | None] = field(default_factory=dict)
 
     def motion(self, sensor: Sensor, columns: Columns, add: Columns, size: int) -> Motion | None:
@@ -139,9 +154,19 @@ class Table:
                 named.append((tuple(columns[at : at + 3]), ""))
         return named
 
-    def name(self, at: int) -> str:
-        """Return the column's name, or ""."""
-        return self.header[at] if self.header else ""
+    def of_gyro(self, acc: Axes) -> list[tuple[Columns, str]]:
+        """Return the columns that could be a gyroscope's, and their kind: of its own rows the accelerometer's names."""
+        if not self.apart:
+            return self.candidates
+        own = triples(self.gyro_header)
+        kinds = {columns: kind_of(stem) for stem, columns in own.items()}
+        named = [columns for columns, kind in kinds.items() if kind == "gyro"]
+        return [(columns, "apart") for columns in (named or kinds if self.gyro_header else [acc.columns])]
+
+    def name(self, at: int, sensor: Sensor = "acc") -> str:
+        """Return the name of a column of a sensor's rows, or ""."""
+        header = self.gyro_header if sensor == "gyro" and self.gyro_header else self.header
+        return header[at] if header else ""
 
 
 def read_jointly(table: Table) -> TableReading | None:
@@ -160,9 +185,9 @@ def read_jointly(table: Table) -> TableReading | None:
     best, sure = choose(scored)
     time, acc, gyro = best["time"], best["acc"], best["gyro"]
     guessed = {
-        "time": time.column is None,
+        "time": time.column is None or time.score == COUNTER,
         "acc": acc.columns not in table.named or acc.scale,
-        "gyro": gyro.columns and (gyro.columns not in table.named or gyro.scale or table.apart),
+        "gyro": gyro.columns and (gyro.scale or (table.apart or gyro.columns not in table.named)),
     }
     return TableReading(time, acc, gyro, frozenset(key for key in sure if not guessed.get(key)))
 
@@ -172,13 +197,17 @@ def _times(table: Table) -> Iterator[Time]:
     stretches = table.numbers["acc"]
     for column in range(stretches[0].shape[1]) if stretches else ():
         values = [each[np.isfinite(each[:, column]), column] for each in stretches]
-        values = [each for each in values if len(each) > 2]
+        values = [each[~unset_times(each)] for each in values if len(each) > 2]
         if column in table.taken or len(values) < 0.5 * len(stretches):
             continue
         steps = np.concatenate([np.diff(each) for each in values])
         in_order, moves = (steps >= 0).mean() > 0.98, (steps > 0).mean() > 0.3
         counts_rows = np.ptp(steps) == 0 == steps[0] - 1
-        if not (steps > 0).any() or not ((in_order and moves) or is_time(table.name(column))) or counts_rows:
+        if not (steps > 0).any() or not ((in_order and moves) or is_time(table.name(column))):
+            continue
+        if counts_rows:
+            if table.header:
+                yield Time(column, 1 / USUAL_RATE_HZ, score=COUNTER, why=f"it counts rows; {USUAL_RATE_HZ:g} a second?")
             continue
         yield from _units_of_time(table.name(column), column, values, in_order=bool(in_order))
 
@@ -228,7 +257,8 @@ def _motion(values: Sequence[np.ndarray], size: int) -> Motion | None:
         return None
     blocks = np.concatenate([each[: len(each) // size * size].reshape(-1, size, 3) for each in usable])
     lengths, rows = np.linalg.norm(blocks, axis=2), np.concatenate(usable)
-    low, level, high = np.percentile(np.linalg.norm(blocks.mean(1), axis=1), [25, 50, 75])
+    means = np.linalg.norm(blocks.mean(1), axis=1)
+    low, level, high = np.percentile(means[means > 0] if means.any() else means, [25, 50, 75])  # 0: it was off
     quiet, middle, loud = np.percentile(np.sqrt((lengths**2).mean(1)), [5, 50, 95])
     return Motion(
         level=float(level),
@@ -285,13 +315,14 @@ def _counts(columns: Columns, motion: Motion, score: float) -> Axes:
 
 def _gyros(table: Table, size: int, acc: Axes) -> Iterator[Axes]:
     yield Axes()
-    for columns, kind in [(acc.columns, "apart")] if table.apart else table.candidates:
+    for columns, kind in table.of_gyro(acc):
         if kind not in ("gyro", "apart", "") or (columns == acc.columns and not table.apart):
             continue
         motion = table.motion("gyro", columns, (), size)
-        stated = sensor_unit("gyro", table.name(columns[0]))
+        stated = sensor_unit("gyro", table.name(columns[0], "gyro"))
         turning = -4.0 if motion is None or not motion.loud else 1.0 if motion.varies else -3.0
-        named = {"gyro": 4.0, "apart": 3.0, "": turning + 0.5 * (columns[0] == acc.columns[2] + 1)}[kind]
+        unnamed = turning + 0.5 * (columns[0] == acc.columns[2] + 1) - (6.0 if motion and motion.is_pulled else 0.0)
+        named = {"gyro": 4.0, "apart": 3.0, "": unnamed}[kind]
         for unit, factor in GYRO_UNITS.items():
             score = named + _agreement(stated, unit, 4.0, -5.0)
             if motion is None:
@@ -317,3 +348,31 @@ def _agreement(stated: object, unit: object, agrees: float, differs: float) -> f
 def _steps(value: float, *below: tuple[float, float], otherwise: float) -> float:
     """Return the score of the first limit that a value is below."""
     return next((score for limit, score in below if value < limit), otherwise)
+
+
+def sensors_of_codes(
+    header: tuple[str, ...], rows: Mapping[str, Sequence[np.ndarray]], taken: frozenset[int]
+) -> dict[Sensor, str]:
+    """Tell the codes of accelerometer and gyroscope by what their rows measure; without an accelerometer none.
+
+    Of several that measure gravity the one that shakes is chosen; of several that turn Android's 4, or the first.
+    """
+    motions = {code: _of_axes(Table(header, {"acc": each, "gyro": each}, taken=taken)) for code, each in rows.items()}
+    pulled = {
+        code: motion.shaking / motion.level
+        for code, motion in motions.items()
+        if motion and motion.is_pulled
+        and any(abs(motion.level * factor / STANDARD_GRAVITY - 1) < 0.15 for factor in ACC_UNITS.values())
+    }  # fmt: skip
+    if not pulled:
+        return {}
+    acc = max(pulled, key=lambda code: pulled[code])
+    turning = [code for code, motion in motions.items() if motion and motion.varies and not motion.is_pulled]
+    gyro = next((code for code in (ANDROID_GYROSCOPE, *sorted(turning)) if code in turning), None)
+    return {"acc": acc} if gyro is None else {"acc": acc, "gyro": gyro}
+
+
+def _of_axes(table: Table) -> Motion | None:
+    """Return what the first three columns that could be axes measure."""
+    columns = next((columns for columns, kind in table.candidates if kind != "other"), ())
+    return table.motion("acc", columns, (), BLOCK_ROWS) if columns else None

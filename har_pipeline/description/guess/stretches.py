@@ -61,6 +61,11 @@ class FileKind:
     stretches: list[RowStretch] = field(default_factory=list)
     marks: Counter[tuple[str, int, str]] = field(default_factory=Counter)
 
+    @property
+    def text(self) -> tuple[object, ...]:
+        """What a description says of the text but for its header."""
+        return self.layout.separator, self.layout.trailing, self.marks.most_common(1)[0][0]
+
 
 @dataclass
 class Looked:
@@ -95,7 +100,8 @@ def look(root: Path) -> Looked:
         kind = kinds.setdefault(what, FileKind(layout))
         kind.names.append(member.name)
         kind.marks[layout.decimal, layout.skip_lines, layout.comment] += 1
-        kind.stretches += [RowStretch(member.name, rows, layout.decimal) for rows in (layout.rows, *later) if rows]
+        parts = (tuple(row for row in rows if row != layout.header) for rows in (layout.rows, *later))
+        kind.stretches += [RowStretch(member.name, rows, layout.decimal) for rows in parts if rows]
     looked.kinds = sorted(kinds.values(), key=lambda kind: -len(kind.names))
     return looked
 

@@ -13,6 +13,7 @@ from sqlalchemy import create_engine, text
 from typer.testing import CliRunner
 
 from aggregator_api.cli.app import app
+from aggregator_api.settings import sqlite_url
 from tests.live.real_parts import Postgres, free_port
 
 
@@ -107,7 +108,7 @@ def test_a_database_that_is_none_or_of_a_newer_program(start: list[str], tmp_pat
     refused(*start, said="restore it from a backup")
     database.unlink()
     assert CliRunner().invoke(app, ["migrate", "--data-dir", str(folder)]).exit_code == 0
-    engine = create_engine(f"sqlite:///{database}")
+    engine = create_engine(sqlite_url(database))
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     engine.dispose()

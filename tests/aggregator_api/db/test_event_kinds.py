@@ -13,6 +13,7 @@ from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
 from aggregator_api.db.event_kinds import EVENT_KINDS
 from aggregator_api.db.models import EventRow, FederationRow
+from aggregator_api.settings import sqlite_url
 from federation.protocol.messages import DeviceStatus, ReleaseReport
 from federation.rounds.rollout import RolloutPhase
 from federation.rounds.server_round import RoundPhase
@@ -41,7 +42,7 @@ def test_kinds_fit_their_column_and_say_what_they_mean() -> None:
 
 
 def test_a_kind_that_is_not_in_the_table_is_not_written(tmp_path: Path) -> None:
-    database = Database(f"sqlite:///{tmp_path / 'server.sqlite3'}")
+    database = Database(sqlite_url(tmp_path / "server.sqlite3"))
     try:
         database.migrate()
         with pytest.raises(ValueError, match=r"event kind 'round\.begun'"), database.write() as session:

@@ -27,7 +27,7 @@ from aggregator_api.db.database import Database
 from aggregator_api.db.models import ModelVersionRow
 from aggregator_api.federations.requests import NewFederation
 from aggregator_api.runtime import Runtime
-from aggregator_api.settings import Settings
+from aggregator_api.settings import Settings, sqlite_url
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, tiny_plan
 from tests.aggregator_api.sockets import get, open_slowly, served
 
@@ -136,7 +136,7 @@ connection.close()
 def test_another_program_that_visits_the_database_leaves_the_write_ahead_log(tmp_path: Path) -> None:
     """POSIX drops a process's locks on a file when it closes any descriptor of it, and SQLite works with them."""
     path = tmp_path / "one.sqlite3"
-    database = Database(f"sqlite:///{path}")
+    database = Database(sqlite_url(path))
     database.migrate()
     with database.read() as first, database.read() as second:  # two connections; none may close what the other locks
         first.execute(text("SELECT 1"))

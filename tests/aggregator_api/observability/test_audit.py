@@ -26,7 +26,7 @@ from aggregator_api.db.database import Database
 from aggregator_api.db.models import AuditRow
 from aggregator_api.errors import BrokerError
 from aggregator_api.observability.refusals import ADDRESSES, WINDOW_S, RefusalLog
-from aggregator_api.settings import Settings
+from aggregator_api.settings import Settings, sqlite_url
 from tests.aggregator_api.auth.route_table import DEVICE_MESSAGES, OPEN
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, tiny_plan
 from tests.aggregator_api.http_client import TestClient
@@ -57,7 +57,7 @@ def database(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Databas
     """A database with the newest schema, and three entries."""
     postgresql = getattr(request, "param", "sqlite") == "postgresql"
     found = Database(
-        request.getfixturevalue("cluster").new_database() if postgresql else f"sqlite:///{tmp_path / 'a.sqlite3'}"
+        request.getfixturevalue("cluster").new_database() if postgresql else sqlite_url(tmp_path / "a.sqlite3")
     )
     found.migrate()
     with found.write() as session:

@@ -12,6 +12,7 @@ from sqlalchemy import Column, ForeignKey, Integer, String, Table, func, insert,
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import NAMES_A_DEVICE, Base, DeviceRow, FederationRow
 from aggregator_api.retention.rows import belonging_to, remove_rows
+from aggregator_api.settings import sqlite_url
 
 
 def columns() -> dict[str, list[Column[Any]]]:
@@ -42,7 +43,7 @@ def added() -> Iterator[dict[str, Table]]:
 @pytest.fixture
 def database(tmp_path: Path, added: dict[str, Table]) -> Iterator[Database]:
     """Two federations of one device each, whose devices have one name, with a row in every new table."""
-    database = Database(f"sqlite:///{tmp_path / 'server.sqlite3'}")
+    database = Database(sqlite_url(tmp_path / "server.sqlite3"))
     database.migrate()
     Base.metadata.create_all(database.engine, tables=added.values())
     with database.write() as session:

@@ -243,6 +243,27 @@ def test_who_has_withdrawn_may_come_back(make: Callable[..., Bench]) -> None:
     assert_sums(bench, back.tree)
 
 
+@pytest.mark.parametrize("second", ["a withdrawal", "the sums of before"])
+def test_an_id_that_comes_again_with_another_number_is_not_taken_for_what_it_named(
+    make: Callable[..., Bench], second: str
+) -> None:
+    """An id may be formed of version and bytes alone, which are the same for every withdrawal."""
+    bench = make(min_changes=3)  # one version for all of it
+    sends(bench, "a", 1, seed=5, update_id="u-1")
+    assert bench.begin(withdrawal_parcel(bench.now(), "a", 2, update_id="out")).status == "accepted"
+    latest = sends(bench, "a", 3, seed=6)
+    if second == "a withdrawal":
+        answer = bench.begin(withdrawal_parcel(bench.now(), "a", 4, update_id="out"))
+    else:
+        answer = bench.begin(sums_parcel(bench.now(), "a", 4, seed=5, update_id="u-1"))
+    assert answer.status == "refused"
+    assert "number 4 came; give every number an id of its own" in answer.reason
+    assert rows(bench)["a"].sequence == 3
+    assert bench.begin(latest).status == "accepted", "the same once more"
+    assert bench.begin(withdrawal_parcel(bench.now(), "a", 4)).status == "accepted"
+    assert rows(bench)["a"].sha256 is None
+
+
 def test_a_withdrawal_before_anything_was_published_leaves_nothing_to_do(make: Callable[..., Bench]) -> None:
     bench = make(min_changes=2)
     sends(bench, "a", 1)

@@ -19,7 +19,7 @@ class Shop:
     """A store with one blob, what reads it, and the damage that was reported."""
 
     def __init__(self, folder: Path, *, cached: int) -> None:
-        self.store = BlobStore(f"file:{folder}")
+        self.store = BlobStore(str(folder))
         self.blob = self.store.put(DATA)
         self.damage: list[tuple[str, str]] = []
         cache = BlobCache(self.store, each=cached)

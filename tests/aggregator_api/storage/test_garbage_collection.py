@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -24,7 +25,7 @@ def age(bench: Bench) -> None:
         os.utime(path, (LONG_AGO, LONG_AGO))
 
 
-def collected(bench: Bench, **options: bool) -> int:
+def collected(bench: Bench, **options: Any) -> int:
     runtime = bench.runtime
     return garbage_collection.collect(runtime.database, runtime.blobs, grace_s=3600.0, **options).blobs
 
@@ -61,6 +62,15 @@ def test_nothing_that_is_young_goes_and_a_dry_run_removes_nothing(collecting: Be
     assert collecting.runtime.blobs.has(blob.sha256)
     assert collected(collecting) == 1
     assert not collecting.runtime.blobs.has(blob.sha256)
+
+
+def test_a_server_that_stops_leaves_garbage_to_the_next_collection(collecting: Bench) -> None:
+    for number in range(3):
+        collecting.runtime.blobs.put(bytes([number]))
+    age(collecting)
+    stops = iter([False, True])
+    assert collected(collecting, is_over=lambda: next(stops)) == 1
+    assert collected(collecting) == 2
 
 
 def test_a_blob_that_is_put_again_is_young(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from aggregator_api.app import create_app
 from aggregator_api.cli.app import app as cli
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import Base
-from aggregator_api.settings import Settings
+from aggregator_api.settings import Settings, sqlite_url
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.storage.ends_of_access import (
     WAYS,
@@ -112,6 +112,8 @@ OTHER_COLUMNS = {
         *("cloned_at", "adoption", "adoption_reason"),
         # a suspended device keeps its credentials; restored without its suspension, it is suspended again
         *("suspended_at", "suspension_reason", "refused_updates"),
+        # a silent device keeps its credentials; restored without its rest, it is left out again
+        *("missed_rounds", "left_out_until"),
     },
 }
 
@@ -149,7 +151,7 @@ def test_every_column_that_access_depends_on_is_known() -> None:
 
 
 def test_the_triggers_are_there_after_every_migration(tmp_path: Path) -> None:
-    database = Database(f"sqlite:///{tmp_path / 'new.sqlite3'}")
+    database = Database(sqlite_url(tmp_path / "new.sqlite3"))
     database.migrate()
     with database.read() as session:
         found = session.scalars(text("SELECT tbl_name || ' ' || name FROM sqlite_master WHERE type = 'trigger'")).all()

@@ -109,3 +109,25 @@ def test_what_a_late_one_started_from_stays_until_it_is_used(tmp_path: Path) -> 
         assert federation is not None
         assert federation.status == "finished"
     bench.runtime.stop()
+
+
+def as_wrong_int8(bench: Bench, device: str, seed: int = 0) -> Parcel:
+    """Make an update whose small tensors are changes as well, as somebody may read the description of int8."""
+    right = as_int8(bench, device, seed)
+    base = bench.runtime.blobs.read(right.manifest.base_version)
+    start = flatten(wire.decode(base, limit_bytes=len(base))["params"])
+    packed = flatten(wire.decode(right.data, limit_bytes=len(right.data)))
+    for name, value in start.items():
+        if value.numel() < 256:
+            packed[f"values/params/{name}"] = 0.1 * (packed[f"values/params/{name}"] - value)
+    data = wire.encode(unflatten(packed))
+    return parcel(
+        bench.now(), device, right.tree, data=data, precision="int8", base_version=right.manifest.base_version
+    )
+
+
+def test_small_tensors_that_are_changes_are_refused_with_the_reason(collecting: Bench) -> None:
+    reason = collecting.refused(as_wrong_int8(collecting, "a"))
+    assert "look like changes, but only larger tensors travel as changes" in reason
+    assert collecting.count("quarantined") == 1
+    assert collecting.upload(as_int8(collecting, "b")).status == "accepted"

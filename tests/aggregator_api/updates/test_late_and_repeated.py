@@ -21,7 +21,7 @@ from federation.methods import method_from_json
 from federation.protocol import topics
 from federation.tree import map_tree
 from tests.aggregator_api.bench import Bench, wait_for
-from tests.aggregator_api.generated_devices import FEDERATION, parcel, tiny_plan
+from tests.aggregator_api.generated_devices import FEDERATION, Parcel, parcel, tiny_plan
 
 
 def quarantined(bench: Bench) -> list[UpdateView]:
@@ -129,21 +129,25 @@ def test_a_garbled_begin_of_an_accepted_update_does_not_unsettle_it(collecting: 
     assert quarantined(collecting) == []
 
 
-def test_a_manifest_with_nan_is_quarantined_and_the_round_goes_on(collecting: Bench) -> None:
+def test_a_manifest_with_nan_is_refused_and_the_round_goes_on(collecting: Bench) -> None:
     update = collecting.update_of("a")
     text = update.manifest.model_copy(update={"created": 0.125}).model_dump_json().replace("0.125", "NaN")
     collecting.send(update.topic("begin"), text.encode())
-    assert (collecting.last("a").status, collecting.last("a").reason) == (
-        "refused",
-        "the manifest holds NaN or infinity",
-    )
-    (kept,) = quarantined(collecting)
-    assert (kept.update_id, kept.device, kept.reason) == (
-        update.manifest.update_id,
-        "a",
-        "the manifest holds NaN or infinity",
-    )
+    assert collecting.last("a").status == "refused"
+    assert "created: Input should be a finite number" in collecting.last("a").reason
     assert collecting.now().state == "collecting"
+
+
+def test_a_corrected_manifest_of_the_same_id_is_judged_anew(collecting: Bench) -> None:
+    update = collecting.update_of("a")
+    wrong = Parcel(update.manifest.model_copy(update={"steps": 10_000}), update.data, update.tree)
+    assert "steps" in collecting.refused(wrong)
+    assert "steps" in collecting.refused(wrong), "the same again has the same answer"
+    worse = Parcel(update.manifest.model_copy(update={"method": "fedprox"}), update.data, update.tree)
+    assert "fedprox" in collecting.refused(worse)
+    assert [kept.reason for kept in quarantined(collecting)] == [collecting.last("a").reason]
+    assert collecting.upload(update).status == "accepted"
+    assert quarantined(collecting) == []
 
 
 def test_a_round_number_that_no_column_holds_is_refused_in_words(collecting: Bench) -> None:

@@ -22,6 +22,7 @@ from federation.wire.schema import schema_of
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, Parcel, Wires, parcel, tiny_plan
 from tests.aggregator_api.http_client import OperatorClient
+from tests.aggregator_api.rounds.test_suspensions import attention_words as words_of
 
 CLAIMED = 10**9
 
@@ -193,6 +194,25 @@ def test_a_device_that_was_left_out_hears_why_if_it_asks_again(tmp_path: Path) -
     again = fleet.bench.begin(hostile)
     assert again.status == "refused"
     assert "over 10 times the median" in again.reason
+    fleet.stop()
+
+
+def test_a_device_that_is_left_out_hears_why_with_its_next_update_and_the_operator_after_the_second(
+    tmp_path: Path,
+) -> None:
+    fleet = Fleet(tmp_path, "abz", rounds=3, norm_after=100, max_refused_updates=10)
+    reasons, warned = [], []
+    for number in (1, 2, 3):
+        wait_for(lambda number=number: fleet.bench.collects(number))
+        answer = fleet.bench.upload(fleet.step("z", 1000.0))
+        assert answer.status == "accepted"
+        reasons.append(answer.reason)
+        assert [fleet.bench.upload(fleet.step(device)).reason for device in "ab"] == ["", ""]
+        wait_for(lambda number=number: fleet.round(number).phase == "published")
+        warned.append("updates of 1 device were all refused or left out of their rounds: z." in words_of(fleet.bench))
+    assert reasons[0] == ""
+    assert reasons[2].startswith("your update of round 2 was left out: the change of params has the L2 norm")
+    assert warned == [False, True, True]
     fleet.stop()
 
 

@@ -32,6 +32,7 @@ from edge_agent.storage.window_store import FILE_NAME, SUSPECT, WindowStore
 from har_pipeline import Recording
 from tests.edge_agent.factories import make_config, make_plan
 from tests.edge_agent.sensors.sensor_logger.phone import BEGAN_S, walk
+from tests.edge_agent.storage.locked import locked
 from tests.edge_agent.window_factories import LABELS, SETTINGS, of_classes
 from tests.edge_agent.write_until_killed import BATCH
 
@@ -252,6 +253,40 @@ def test_a_database_that_may_not_grow_pauses_collecting_until_it_may(
     collector.flush()
     assert [type(event) for event in of_kind(posted, CollectingPaused, CollectingResumed)] == [CollectingResumed]
     assert collector.store.counts()[""] == 2 * kept  # what came meanwhile had waited
+    collector.close()
+
+
+def test_windows_wait_in_memory_while_another_program_holds_the_file(
+    tmp_path: Path, posted: queue.SimpleQueue[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(window_writer, "BUSY_S", 0.05)
+    collector = a_collector(tmp_path, posted)
+    feed(collector, 0)
+    kept = collector.store.counts()[""]
+    with locked(tmp_path / FILE_NAME):
+        feed(collector, 1)
+        (paused,) = of_kind(posted, CollectingPaused, CollectingResumed)
+        assert isinstance(paused, CollectingPaused)
+        assert "is locked by another program" in paused.reason
+        assert collector.store.counts()[""] == kept
+    collector.flush()
+    assert [type(event) for event in of_kind(posted, CollectingPaused, CollectingResumed)] == [CollectingResumed]
+    assert collector.store.counts()[""] == 2 * kept
+    collector.close()
+
+
+def test_collecting_begins_although_another_program_holds_the_file(
+    tmp_path: Path, posted: queue.SimpleQueue[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(window_writer, "BUSY_S", 0.05)
+    WindowStore(tmp_path).close()
+    with locked(tmp_path / FILE_NAME):
+        collector = a_collector(tmp_path, posted)
+        feed(collector, 0)
+        assert "is locked by another program" in of_kind(posted, CollectingPaused)[0].reason
+    collector.flush()
+    collector.tick()
+    assert collector.store.counts()[""] > 0
     collector.close()
 
 

@@ -169,6 +169,7 @@ def test_each_refusal_is_said_in_words(
     broken: Any, words: str, who: Applicant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Server, "broken", broken)
+    monkeypatch.setattr("edge_agent.transport.server_connection.MAX_WAITS", 0)
     with pytest.raises(EnrolError, match=words):
         enrol(who, TOKEN)
     assert read_credentials(who.folder) is None

@@ -83,14 +83,28 @@ def test_jitter_and_gaps(rate_hz: float) -> None:
 
 @pytest.mark.parametrize("rate_hz", [12.5, 25.0, 40.0])
 def test_sensors_that_are_slower_than_the_grid(rate_hz: float) -> None:
-    """They are interpolated in the band that they hold; one of them becomes faster on the way."""
+    """They are interpolated in the band that they hold; some stamps are late, and one becomes faster on the way."""
     times = jittered(25, 6, rate_hz)
+    times[40:-40:31] = times[41:-39:31] - 0.1 / rate_hz
     faster = np.concatenate([times[times < 14], np.arange(14.01, 32, 1 / (2 * rate_hz))])
     stretches = [
         Recording("p", "", "", "acc", times, motion(times, 6)),
         Recording("p", "", "", "gyro", faster, rotation(faster, 7)),
     ]
     assert_same_windows(stretches, 11, at_least=8)
+
+
+def test_bursts_under_one_stamp_get_their_times_back() -> None:
+    """Of each sensor, some at a time; at the end it is at rest."""
+    times = jittered(20, 5, 50.0)
+    stamps = times[np.minimum(np.arange(len(times)) // 9 * 9 + 8, len(times) - 1)]
+    values = motion(times, 5)
+    values[800:] = values[800]
+    stretches = [
+        Recording("p", "", "", "acc", stamps, values),
+        Recording("p", "", "", "gyro", stamps, rotation(times, 9)),
+    ]
+    assert_same_windows(stretches, 3, at_least=12)
 
 
 @pytest.mark.parametrize("rate_hz", [50.0, 60.0])

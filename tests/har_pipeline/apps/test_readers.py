@@ -212,6 +212,19 @@ def test_uncalibrated_acceleration_serves_where_there_is_no_other(tmp_path):
     assert_same(list(recordings("sensor_logger", tmp_path, options=LABELS)), moved)
 
 
+@pytest.mark.parametrize("platform", ["android", "ios"])
+def test_acceleration_without_gravity_is_read_with_a_warning_where_there_is_no_other(platform, tmp_path, caplog):
+    moved = exports.movement()
+    root = layouts.unpacked(without(exports.sensor_logger(platform, moved=moved), "Gravity.csv"), tmp_path)
+    with caplog.at_level(logging.WARNING):
+        found = list(recordings("sensor_logger", root, options=LABELS))
+        dataset = prepare("sensor_logger", root, options=LABELS)
+    assert "Accelerometer is without gravity, and there is neither Gravity nor TotalAcceleration" in caplog.text
+    acceleration = np.concatenate([each.values for each in found if each.sensor == "acc"])
+    np.testing.assert_allclose(acceleration, moved.total - moved.gravity, atol=1e-6)
+    assert {"gravity", "no_gravity"} & {each.code for each in dataset.findings}
+
+
 def test_a_damaged_archive_among_good_ones_is_left_out_and_said(tmp_path, caplog):
     (tmp_path / "good.zip").write_bytes(layouts.zipped(exports.sensor_logger()))
     (tmp_path / "torn.zip").write_bytes(layouts.zipped(exports.sensor_logger())[:20_000])
@@ -235,12 +248,6 @@ def in_g(content: bytes) -> bytes:
 
 
 REFUSED: dict[str, tuple[str, Callable[[], Files], dict[str, Any], str]] = {
-    "no gravity": (
-        "sensor_logger",
-        lambda: without(exports.sensor_logger(), "Gravity.csv"),
-        LABELS,
-        "Accelerometer is without gravity, and there is neither Gravity nor TotalAcceleration",
-    ),
     "no gyroscope": (
         "sensor_logger",
         lambda: without(exports.sensor_logger(), "Gyroscope.csv"),

@@ -105,7 +105,7 @@ def test_what_does_not_overlap_at_all_and_what_is_missing_is_said(tmp_path, capl
         list(recordings("described", tmp_path, options=options()))
     assert "the times of the two do not overlap" in caplog.text
     assert "client bert" in caplog.text
-    assert "has no sensor that is added to its acceleration; left out" in caplog.text
+    assert "there is no sensor that is added to its acceleration; left out" in caplog.text
 
 
 def test_an_offset_is_taken_off_once_and_units_hold_for_both(tmp_path):

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from gaitway.python310 import tomllib
 from har_pipeline.cli import app
 from har_pipeline.description import Description, description_of
-from har_pipeline.description.model import Accelerometer, Labels, NumberColumn, TimeColumn
+from har_pipeline.description.model import Accelerometer, LabelRanges, Labels, NumberColumn, TimeColumn
 from tests.har_pipeline.description.made import respeck, sisfall
 from tests.repository.imports import REPOSITORY
 
@@ -136,7 +136,7 @@ def test_the_reference_has_every_key_and_its_examples_are_descriptions():
     text = REFERENCE.read_text()
     keys = set(re.findall(r"^\| `([a-z_.]+)` \|", text, re.MULTILINE))
     sections = keys_of(Labels, "labels") | keys_of(TimeColumn, "time") | keys_of(Accelerometer, "acc")
-    sections |= keys_of(NumberColumn, "number")
+    sections |= keys_of(NumberColumn, "number") | keys_of(LabelRanges, "ranges")
     assert keys == set(Description.model_fields) | sections
     examples = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     assert len(examples) == 2

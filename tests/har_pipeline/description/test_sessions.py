@@ -113,8 +113,8 @@ def test_one_sensor_alone_is_left_out_and_said(tmp_path, caplog):
     layouts.unpacked({"p1/acc_s1.csv": csv(0, 300), "p1/gyr_s2.csv": csv(0, 300)}, tmp_path)
     with caplog.at_level(logging.WARNING):
         assert read(tmp_path, options) == []
-    assert "client p1, session s1 (p1/acc_s1.csv) has no gyro; left out" in caplog.text
-    assert "session s2 (p1/gyr_s2.csv) has no acc" in caplog.text
+    assert "client p1, session s1 (p1/acc_s1.csv): there is no gyro; left out" in caplog.text
+    assert "session s2 (p1/gyr_s2.csv): there is no acc" in caplog.text
 
 
 def test_an_unknown_activity_leaves_its_file_out_as_a_whole_unless_strict(tmp_path, caplog):

@@ -12,7 +12,7 @@ from har_pipeline import Origin, Recording, SignalError, prepare, recordings
 from har_pipeline.cli import app
 from har_pipeline.readers import READERS
 from har_pipeline.readers.reader import RecordingReader
-from har_pipeline.signals.checks import Finding, SignalChecks, grouped
+from har_pipeline.signals.checks import Finding, SignalChecks, grouped, plain
 from tests.har_pipeline.streams import cut, record
 
 G = 9.80665
@@ -201,6 +201,17 @@ def test_a_masked_gyroscope_is_a_note_once_and_no_warning(clean):
     assert [(each.severity, each.code, each.sensor) for each in findings(masked)] == [("note", "masked", "gyro")]
 
 
+@pytest.mark.parametrize(("step", "factor"), [(0.1, 0.3), (np.deg2rad(1), 0.05)])
+def test_a_gyroscope_that_rounds_is_zero_at_rest_and_has_not_dropped_out(clean, step, factor):
+    rounded = [values_of("gyro", lambda values: np.round(factor * values / step) * step)(each) for each in clean]
+    at_rest = np.concatenate([each.values for each in rounded if each.sensor == "gyro"])
+    assert (at_rest == 0).all(axis=1).mean() > 0.05
+    found = next(each for each in findings(rounded) if each.code == "rounded")
+    assert (found.severity, found.sensor) == ("note", "gyro")
+    assert not {"zeros", "frozen", "repeated_samples"} & {each.code for each in findings(rounded)}
+    assert f"rounded to {plain(step)} rad/s" in found.message
+
+
 def test_half_of_the_declared_rate_is_said_and_pauses_between_and_within_sessions_do_not_count():
     at = np.concatenate([np.arange(2000) / 50, 500 + np.arange(2000) / 50])
     wave = np.random.default_rng(0).normal((0, 0, G), 0.05, (4000, 3))
@@ -243,14 +254,14 @@ def test_findings_that_all_clients_have_are_one_line():
             "never meet in time",
         ),
         (lambda read: [rows(lambda n: np.arange(100))(each) for each in read], "together last"),
-        (lambda read: [each._replace(activity="") for each in read], "without a gap and has one of the labels"),
+        (lambda read: [each._replace(activity="") for each in read], "without a gap of more than 0.1 s"),
     ],
 )
 def test_no_windows_are_explained(clean, change, reason):
     checks = SignalChecks()
     for each in change(clean):
         checks.add(each)
-    found = checks.no_windows(clean[0].client, 2.56)
+    found = checks.no_windows(clean[0].client, 2.56, 0.1)
     assert (found.severity, found.code) == ("error", "no_windows")
     assert reason in found.message
 
@@ -320,3 +331,34 @@ def test_what_is_declared_without_gravity_is_said_once_whatever_its_size(level):
     (found,) = checks.findings()
     assert (found.severity, found.code, found.sensor) == ("warning", "no_gravity", "acc")
     assert "declared as without gravity" in found.message
+
+
+@pytest.mark.parametrize(("late", "found"), [(0.0, False), (0.9, True), (-0.8, True)])
+def test_samples_that_are_stamped_late_are_found(late, found):
+    times = np.arange(2000) / 20
+    times[40::97] += late / 20
+    checks = SignalChecks()
+    values = np.random.default_rng(0).normal([0, 0, 9.8], 1, (2000, 3))
+    checks.add(Recording("p", "", "", "acc", times, values))
+    assert ("shifted_times" in {each.code for each in checks.findings()}) == found
+
+
+@pytest.mark.parametrize(("shift_s", "found"), [(0.0, False), (1.0, False), (20.0, True), (-20.0, True), (1.7e9, True)])
+def test_two_clocks_are_found_while_both_sensors_come(shift_s, found):
+    times, random, checks = np.arange(1000) / 100, np.random.default_rng(0), SignalChecks()
+    for at in range(0, 1000, 50):
+        part = times[at : at + 50]
+        checks.add(Recording("p", "", "", "acc", part, random.normal([0, 0, 9.8], 1, (50, 3))))
+        checks.add(Recording("p", "", "", "gyro", part + shift_s, random.normal(0, 1, (50, 3))))
+    clocks = [each.message for each in checks.findings() if each.code == "clocks"]
+    assert len(clocks) == found
+    assert all("0.000 to 9.990" in words and f"{times[0] + shift_s:.3f}" in words for words in clocks)
+
+
+def test_a_sensor_that_comes_in_long_pieces_or_ends_early_is_on_no_other_clock():
+    times, random, checks = np.arange(3000) / 100, np.random.default_rng(0), SignalChecks()
+    for at in range(0, 3000, 1000):
+        for sensor, level in (("acc", 9.8), ("gyro", 0.0)):
+            part = times[at : at + 1000][: 400 if (at, sensor) == (2000, "gyro") else None]
+            checks.add(Recording("p", "", "", sensor, part, random.normal([0, 0, level], 1, (len(part), 3))))
+            assert "clocks" not in {each.code for each in checks.findings()}

@@ -207,4 +207,52 @@ def test_a_live_slow_sensor_gives_its_windows_after_its_reach_and_keeps_few_samp
     for low, high in zip(cut(acc, range(1, len(times))), cut(gyro, range(1, len(times))), strict=True):
         arrived += [(float(low.times_s[0]), window) for window in stream.push(low) + stream.push(high)]
         assert stream.buffered[0] < 60
-    assert arrived[0][0] < 127 / 50 + 9.25 * 0.08 + 0.1 + 0.2
+    assert arrived[0][0] < 127 / 50 + 10.25 * 0.08 + 0.1 + 0.2
+
+
+def stamped_late(rate_hz: float, late: float, seconds: float = 60.0) -> tuple[np.ndarray, np.ndarray]:
+    """Stamps of which one in 97 is so many steps late, and 25 m/s² of movement (n, 3) at the true times."""
+    true_s = np.arange(0, seconds, 1 / rate_hz)
+    stamps, shifted = true_s.copy(), np.arange(40, len(true_s) - 40, 97)
+    stamps[shifted] += late / rate_hz
+    return stamps, motion(true_s)
+
+
+def motion(times_s: np.ndarray) -> np.ndarray:
+    phase = 2 * np.pi * 2.1 * times_s
+    return np.stack([9.81 + 15 * np.sin(phase), 10 * np.cos(phase), 3 * np.sin(2 * phase)], axis=1)
+
+
+@pytest.mark.parametrize("late", [0.5, 0.7, 0.9, 0.98, -0.9])
+@pytest.mark.parametrize("rate_hz", [20.0, 25.0, 40.0])
+def test_a_sample_that_is_stamped_late_does_not_swing_the_signal(rate_hz, late):
+    stamps, values = stamped_late(rate_hz, late)
+    windows = run(both(START_S + stamps, values))
+    x = np.concatenate([window.x for window in windows])
+    truth = np.concatenate([motion(window.start_s - START_S + np.arange(128) / 50) for window in windows])
+    assert np.abs(x[:, :3]).max() < 1.03 * np.abs(values).max()
+    half_a_step = 15 * 2 * np.pi * 2.1 * 0.5 / rate_hz
+    assert np.abs(x[:, :3] - truth).max() < half_a_step  # as they stand, up to 40
+
+
+@pytest.mark.parametrize("rate_hz", [15.0, 20.0, 40.0])
+def test_no_stamps_make_the_signal_leave_the_range_of_its_neighbors_by_more_than_its_overshoot(rate_hz):
+    random = np.random.default_rng(0)
+    true_s = np.arange(0, 60, 1 / rate_hz)
+    stamps = np.sort(true_s + (random.random(len(true_s)) < 0.3) * random.uniform(0, 0.97, len(true_s)) / rate_hz)
+    values = np.sin(2 * np.pi * 0.4 * rate_hz * true_s)[:, None] * np.ones(3)
+    x = np.concatenate([window.x for window in run(both(START_S + stamps, values))])
+    assert np.abs(x).max() < 1 + 2 * 0.15 + 1e-3
+
+
+@hypothesis_settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10_000), rate_hz=st.sampled_from([12.5, 20.0, 40.0]), largest=st.sampled_from([1, 7, 90]))
+def test_any_chunking_of_late_stamps_gives_the_windows_of_the_batch_to_the_last_bit(seed, rate_hz, largest):
+    random = np.random.default_rng(seed)
+    true_s = np.arange(0, 15, 1 / rate_hz)
+    stamps = np.sort(true_s + (random.random(len(true_s)) < 0.4) * random.uniform(0, 0.99, len(true_s)) / rate_hz)
+    whole = both(START_S + stamps, motion(true_s))
+    edges = np.cumsum(random.integers(1, largest + 1, len(stamps)))
+    pieces = [part for each in whole for part in cut(each, edges[edges < len(stamps)].tolist())]
+    pieces.sort(key=lambda piece: piece.times_s[0])
+    assert exactly_the_same(run(whole), run(pieces))

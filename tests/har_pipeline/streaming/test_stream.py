@@ -139,6 +139,54 @@ def test_duplicates_change_nothing_and_bursts_on_one_time_are_averaged():
     assert_same(plain, run(both(np.repeat(times, 2), spread)))
 
 
+def bursts(times: np.ndarray, *, seed: int = 0, most: int = 15) -> np.ndarray:
+    """Stamps of samples that are delivered some at a time, under the time of the last."""
+    random = np.random.default_rng(seed)
+    ends = np.cumsum(random.integers(3, most, len(times)))
+    return times[np.minimum(ends[np.searchsorted(ends, np.arange(len(times)), side="right")] - 1, len(times) - 1)]
+
+
+@pytest.mark.parametrize("rate_hz", [50.0, 100.0])
+def test_samples_that_come_in_bursts_get_their_times_back(rate_hz):
+    """Of bursts of up to 0.28 s at 50 Hz, nearly no stretch was without a gap."""
+    times, values = wander(3, 30, rate_hz, jitter=0.0)
+    stamps = bursts(times)
+    found = run(both(stamps, values))
+    # the first bursts become one sample each, since it takes some to tell
+    since = times >= found[0].start_s
+    true = run([each._replace(times_s=times[since], values=values[since]) for each in both(times, values)])
+    assert len(found) == len(true) >= 20
+    for one, other in zip(found[1:], true[1:], strict=True):
+        np.testing.assert_allclose(one.x, other.x, atol=1e-3)
+
+
+def test_any_chunking_of_bursts_gives_the_windows_of_the_batch():
+    for seed in range(5):
+        random = np.random.default_rng(seed)
+        times, values = wander(seed, 20, 50)
+        whole = both(bursts(times, seed=seed), values)
+        edges = np.cumsum(random.integers(1, 30, len(times)))
+        pieces = [part for each in whole for part in cut(each, edges[edges < len(times)].tolist())]
+        assert_same(run(whole), run(pieces))
+
+
+def test_a_lost_burst_does_not_stretch_the_one_after_it_and_a_sensor_at_rest_keeps_its_bursts():
+    times, values = wander(3, 30, 50, jitter=0.0)
+    values[times > 15] = values[-1]
+    stamps = bursts(times)
+    lost = np.unique(stamps)[30]
+    kept = stamps != lost
+    windows = run([each._replace(times_s=stamps[kept], values=values[kept]) for each in both(times, values)])
+    true = run(both(times, values))
+    assert len(windows) >= len(true) - 4
+    assert len({w.session for w in windows}) == 2
+
+
+def test_rows_that_are_written_three_times_are_no_burst():
+    times, values = wander(3, 8, 25)
+    assert_same(run(both(times, values)), run(both(np.repeat(times, 3), np.repeat(values, 3, axis=0))))
+
+
 def test_unsorted_recordings_are_sorted_whole_and_within_the_reorder_window_of_a_stream():
     random = np.random.default_rng(0)
     times, values = wander(4, 8, 100)
@@ -252,6 +300,28 @@ def test_a_sensor_that_falls_silent_does_not_fill_the_memory():
         stream.push(record(times, np.zeros((600, 3))))
 
 
+@pytest.mark.parametrize("pause_s", [60.0, 5 * 3600.0, 1e6])
+@pytest.mark.parametrize("largest", [7, 400, 10_000])
+def test_a_pause_of_both_sensors_however_long_parts_two_segments_and_loses_no_window(pause_s, largest):
+    times = np.concatenate([np.arange(300) / 50, 6 + pause_s + np.arange(300) / 50])
+    random = np.random.default_rng(0)
+    edges = np.cumsum(random.integers(1, largest + 1, 600))
+    pieces = [part for each in both(times, np.ones((600, 3))) for part in cut(each, edges[edges < 600].tolist())]
+    pieces.sort(key=lambda piece: piece.times_s[0])
+    for settings in (PipelineSettings(), PipelineSettings(max_lag_s=30, late="drop")):
+        windows = run(pieces, settings)
+        assert [w.session for w in windows] == [0, 0, 0, 1, 1, 1]
+        assert [w.start_s for w in windows[::3]] == pytest.approx([0, 6 + pause_s])
+
+
+def test_pauses_of_one_sensor_do_not_hide_that_the_other_is_silent():
+    stream = StreamPipeline(PipelineSettings(max_lag_s=30), LABELS)
+    pieces = [record(start + np.arange(100) / 50, np.zeros((100, 3))) for start in range(0, 3000, 60)]
+    with pytest.raises(SignalError, match="s behind acc"):
+        [stream.push(piece) for piece in pieces]
+    assert stream.buffered[0] < 2000
+
+
 def test_buffers_of_a_running_stream_stay_short():
     stream = StreamPipeline(PipelineSettings(), LABELS)
     for start in range(0, 60):
@@ -283,3 +353,38 @@ def test_settings_travel_as_json_and_an_unknown_key_names_the_nearest():
     assert PipelineSettings.from_json(settings.to_json()) == settings
     with pytest.raises(SettingsError, match="did you mean 'window'"):
         PipelineSettings.from_json({"windows": 3})
+
+
+def told(recordings) -> list[str]:
+    words: list[str] = []
+    stream = StreamPipeline(PipelineSettings(), LABELS, report=words.append)
+    for each in recordings:
+        stream.push(each)
+    stream.flush()
+    return words
+
+
+def lying(scale: float = 9.80665) -> np.ndarray:
+    return np.random.default_rng(0).normal([0, 0, scale], 0.005 * scale, (1500, 3))
+
+
+def test_what_is_odd_about_samples_is_told_once_and_nothing_of_sound_ones():
+    times = np.arange(1500) / 50
+    gyro = record(times, np.random.default_rng(1).normal(0, 0.01, (1500, 3)), "gyro")
+    assert told([record(times, lying()), gyro]) == []
+    in_g = told([*cut(record(times, lying(1.0)), range(100, 1500, 100)), gyro])
+    assert len(in_g) == 1
+    assert "set the unit of the acceleration to g" in in_g[0]
+    (alone,) = told([record(times, lying())])
+    assert "the gyroscope gave no samples" in alone
+    lost = told([record(times, np.full((1500, 3), np.nan)), gyro])
+    assert any("lack a number" in words for words in lost)
+    assert any("the accelerometer gave no samples" in words for words in lost)
+
+
+@pytest.mark.parametrize("dates", ["datetime64[ns]", "object"])
+def test_dates_are_refused_with_how_seconds_are_made_of_them(dates):
+    times = np.datetime64("2026-11-28T12:00:00", "ns") + (np.arange(100) * 20_000_000).astype("timedelta64[ns]")
+    recording = record(np.arange(100), np.ones((100, 3)))._replace(times_s=times.astype(dates))
+    with pytest.raises(SignalError, match=r"times are .*; expected numbers, times in seconds: of dates, \(times"):
+        StreamPipeline(PipelineSettings(), LABELS).push(recording)

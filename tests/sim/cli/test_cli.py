@@ -96,10 +96,10 @@ def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path, monkeypatch: p
         (["--holdout", "leave-one-out"], "expected leave-subjects-out|leave-devices-out|leave-clients-out, a colon"),
         (
             ["--holdout", "leave-clients-out:1", "--set", "holdout.epochs=abc"],
-            "epochs: Input should be a valid integer",
+            "epochs: expected a whole number",
         ),
         (["--set", "holdout.epochs=3"], "--set holdout.epochs: there is no --holdout to set it of"),
-        (["--scale", "0"], "scale: Input should be greater than 0 (came: 0.0)"),
+        (["--scale", "0"], "scale: expected more than 0 (came: 0.0)"),
         (["--init", "nothing.safetensors"], "no such file; expected a checkpoint of `sim pretrain`"),
         (["--set", "partition.alpha=1"], "--set partition.alpha: there is no --partition to set it of"),
         (["--partition", "dirichlet", "--set", "partition.beta=1"], "unknown option of the partition dirichlet 'beta'"),
@@ -195,3 +195,13 @@ def test_a_description_is_refused_beside_another_data_set_and_named_where_it_is_
     assert "leave --data motionsense out" in beside.output
     wrong = wide.invoke(app, ["run", "--describe", str(path), *out])
     assert (wrong.exit_code, "unknown key 'trialing'; did you mean 'trailing'" in wrong.output) == (2, True)
+
+
+def test_scores_of_those_who_took_no_part_are_printed(tmp_path: Path) -> None:
+    words = ["run", "--model", "har_cnn", "--method", "analytic", "--rounds", "1", "--holdout", "leave-subjects-out:1"]
+    words += [*(word for text in DATA for word in ("--set", text)), "--cache", str(tmp_path / "cache")]
+    done = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "run")], env={"COLUMNS": "100"})
+    assert done.exit_code == 0, done.output
+    printed = done.stdout[done.stdout.index("New clients, who took no part; each on its own test set") :]
+    scores = json.loads((tmp_path / "run" / "summary.json").read_text())["new_clients"]["shots"]["0"]
+    assert f"{100 * scores['macro_f1']['mean']:.2f} ± " in printed

@@ -1,0 +1,65 @@
+"""What is odd about the times of one file's rows: some that were never set, and a second clock beside the one read."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from har_pipeline.description.keys import DATE
+from har_pipeline.description.model import Description
+from har_pipeline.description.text import RowBlock
+
+UNSET_S = 60.0
+"""A time of 0 so far from its neighbors was never set."""
+MIN_OFFSET_S, MAX_OFFSET_S = 0.02, 600.0
+"""Two columns of times in one unit, apart by more than the first and less than the second, are two sensors' clocks."""
+SAME_PACE = 0.2
+MIN_ROWS = 20
+
+
+def unset_times(times_s: np.ndarray) -> np.ndarray:
+    """Return which times (n,) are 0 among others that are far from it."""
+    unset: np.ndarray = times_s == 0
+    known = np.flatnonzero(np.isfinite(times_s) & ~unset)
+    if not unset.any() or not len(known):
+        return np.zeros(len(times_s), dtype=bool)
+    after = np.searchsorted(known, np.flatnonzero(unset))
+    near = [times_s[known[np.clip(at, 0, len(known) - 1)]] for at in (after - 1, after)]
+    unset[unset] = np.abs(near).min(axis=0) > UNSET_S
+    return unset
+
+
+def other_clock(description: Description, block: RowBlock) -> str:
+    """Say that a column which nothing reads runs like the times, a little apart from them; "" if none does."""
+    if description.time is None or description.time.unit == DATE or len(block) < MIN_ROWS:
+        return ""
+    own = block.index(description.time.column)
+    used = {block.index(column) for column in description.all_columns()}
+    times = _numbers(block, own)
+    for column in range(block.frame.shape[1]):
+        other = _numbers(block, column) if column not in used else np.empty(0)
+        if not len(times) or len(other) != len(times) or not _runs_like(other, times):
+            continue
+        apart_s = float(np.median(other - times)) * description.time.seconds
+        if MIN_OFFSET_S < abs(apart_s) < MAX_OFFSET_S:
+            name = repr(block.header[column]) if block.header else str(column + 1)
+            return (
+                f"{block.name}: column {name} is a clock as well, {abs(apart_s):.3g} s "
+                f"{'ahead of' if apart_s > 0 else 'behind'} {description.time.column!r}, by which both sensors are "
+                "read; if it is the gyroscope's, name it: gyro.time"
+            )
+    return ""
+
+
+def _numbers(block: RowBlock, column: int) -> np.ndarray:
+    """Return a column of numbers (n,); none where it has words."""
+    series = block.frame[column]
+    return series.to_numpy(dtype=np.float64) if series.dtype.kind in "if" else np.empty(0)
+
+
+def _runs_like(other: np.ndarray, times: np.ndarray) -> bool:
+    """Whether a column grows as times do, and at their pace."""
+    steps, own = np.diff(other), np.diff(times)
+    pace = float(np.median(own))
+    return bool(
+        pace > 0 and (steps >= 0).mean() > 0.98 and abs(np.median(steps) / pace - 1) < SAME_PACE and np.ptp(steps) > 0
+    )
