@@ -42,7 +42,7 @@ def count_suspects(
 ) -> None:
     """Count a sum that failed against all of whom one is at fault, and suspend the one that stands out at last.
 
-    Groups are dealt anew, so an honest device is soon in a sum that is published, and counts from 0 again.
+    Groups are dealt again each round, so an honest device is soon in a sum that is published, and counts from 0 again.
     """
     for device in devices:
         device.refused_updates = refused_updates(device.refused_updates, used=False)
