@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from edge_agent.config.training import BrokerSection
 from edge_agent.errors import ConfigError
 from edge_agent.storage.files import write_file
-from federation.protocol.messages import UpdateManifest, write
+from federation.protocol.messages import DeviceStatus, UpdateManifest, write
 from federation.protocol.signing import Kind, wrap
 from gaitway.errors import first_problem
 
@@ -170,6 +170,25 @@ def manifest_signer(folder: Path, federation: str, device: str) -> Callable[[Upd
         return write
     key = device_key(folder)
     return lambda manifest: wrap(Kind.UPDATE, federation, device, write(manifest), key.sign)
+
+
+def status_signer(folder: Path, federation: str, device: str) -> Callable[[DeviceStatus], DeviceStatus]:
+    """Return what signs the refusal of a plan in a status, if the device has a key; the rest of it isn't signed.
+
+    Raises:
+        ConfigError: if the key's file is no such key.
+    """
+    if not has_key(folder):
+        return lambda status: status
+    key = device_key(folder)
+
+    def signed(status: DeviceStatus) -> DeviceStatus:
+        if not status.refusal:
+            return status
+        refusal = wrap(Kind.REFUSAL, federation, device, status.refusal.encode(), key.sign).decode()
+        return status.model_copy(update={"refusal": refusal})
+
+    return signed
 
 
 def login(settings: BrokerSection, credentials: Credentials | None, device: str) -> Login:

@@ -336,6 +336,21 @@ class AdoptionReport(ScoredMessage):
         return self
 
 
+class PlanRefusal(Strict):
+    """Signed by a device: it takes no part under a plan, since the plan promises less privacy than the device requires.
+
+    It's in the device's status for as long as it holds, as `gaitway-signed/1 …` (`federation.protocol.signing`).
+    """
+
+    instance: Instance
+    epoch: Epoch = 1
+    serial: int = Field(ge=0, lt=1 << 53, description="of the announcement with the plan")
+    reason: str = Field(max_length=500)
+
+
+MAX_SIGNED_REFUSAL = 4096
+
+
 class DeviceStatus(Strict):
     """On a device's status topic, not retained; `offline` is also its last will."""
 
@@ -360,6 +375,12 @@ class DeviceStatus(Strict):
     )
     release: ReleaseReport | None = None
     adoption: AdoptionReport | None = None
+    refusal: str = Field(
+        default="",
+        max_length=MAX_SIGNED_REFUSAL,
+        exclude_if=operator.not_,
+        description="a `PlanRefusal`, signed by the device where it has a key; empty: it refuses no plan",
+    )
     session: str = Field(default="", max_length=64, description="random, drawn anew by each run of the program")
     number: int = Field(default=0, ge=0, lt=1 << 53, description="rises with each status of a session")
 

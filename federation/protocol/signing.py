@@ -42,6 +42,7 @@ class Kind(StrEnum):
     ENROL = "enrol"  # over REST; the body is the token
     CLAIM = "claim"  # over REST; the body is the time
     TOKEN = "token"  # over REST; the body is the time in milliseconds
+    REFUSAL = "refusal"  # of a plan, in a device's status
     SUM_KEYS = "sum-keys"  # of a secure sum (`federation.secure_sums`), and so on
     SUM_SHARES = "sum-shares"
     SUM_VECTOR = "sum-vector"
