@@ -63,6 +63,8 @@ EVENT_KINDS = {
     "device.retained": EventKind("the broker keeps messages that it should not keep", changes_measures=True),
     "device.tags": EventKind("the device's groups were changed", changes_measures=True),
     "device.suspended": EventKind("the device was suspended", changes_measures=True),
+    "device.refuses": EventKind("a device refuses the plan, because it promises too little privacy"),
+    "device.accepts": EventKind("a device no longer refuses the plan"),
     "device.reinstated": EventKind("the device's suspension was ended", changes_measures=True),
     "device.withdrawn": EventKind("the device's sums are taken out of a continuous federation", changes_measures=True),
     "device.revoked": EventKind("the device was put out", changes_measures=True),

@@ -164,6 +164,7 @@ def _could_train(
         DeviceRow.federation_id == federation.id,
         DeviceRow.state.not_in(OFFLINE_STATES),
         DeviceRow.suspended_at.is_(None),
+        DeviceRow.plan_refusal == "",
     ]
     if tags:
         wanted.append(DeviceRow.id.in_(select(DeviceTagRow.device_id).where(DeviceTagRow.tag.in_(tags))))

@@ -71,6 +71,8 @@ class DeviceRow(Base):
     # its last word about a model, see AdoptionRow; null: it has not judged any
     adoption: Mapped[str | None] = mapped_column(String(16))
     adoption_reason: Mapped[str] = mapped_column(Text, default="", server_default="")
+    # why it refuses the plan, see devices.plan_refusals; '': it doesn't
+    plan_refusal: Mapped[str] = mapped_column(Text, default="", server_default="")
 
     tag_rows: Mapped[list[DeviceTagRow]] = relationship(order_by="DeviceTagRow.tag", cascade="all, delete-orphan")
 

@@ -584,6 +584,7 @@ export const offer = object({
  * @property {boolean} [leaving]
  * @property {ReleaseReport | null} [release]
  * @property {AdoptionReport | null} [adoption]
+ * @property {string} [refusal]
  * @property {string} [session]
  * @property {number} [number]
  */

@@ -86,7 +86,8 @@ def test_a_plan_that_promises_less_is_refused_also_by_a_federation_made_anew(nam
     (status,) = [command.status for command in device.asked(PublishStatus)]
     refusal = read(PlanRefusal, status.refusal.encode())
     assert (refusal.instance, status.state) == (instance, "collecting")
-    assert refusal.reason and refusal.reason in status.detail
+    assert refusal.reason
+    assert refusal.reason in status.detail
     assert [command.reason for command in device.asked(NoteRefusedPlan)] == [refusal.reason]
     assert nothing_left(device.on(Tick(), Invited(invitation(1, instance=instance)), Disconnected(), Connected()))
     assert invited(device, plan_with()).asked(FetchBlob), "it takes part again by itself"
@@ -157,8 +158,8 @@ def test_a_device_without_a_server_key_pins_nothing() -> None:
 
 def test_a_refused_plan_is_told_once_and_is_no_missing_announcement() -> None:
     device = invited(enrolled(), plan_with(LOOSER["mode"]))
-    again = device.on(Announced(announcement(1, plan=plan_with(LOOSER["mode"]), serial=7)), Tick(), at=UNANNOUNCED_S + 1)
-    assert not again.last
+    again = announcement(1, plan=plan_with(LOOSER["mode"]), serial=7)
+    assert not device.on(Announced(again), Tick(), at=UNANNOUNCED_S + 1).last
 
 
 def test_what_is_required_is_compared_number_by_number() -> None:

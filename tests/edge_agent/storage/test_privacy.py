@@ -60,7 +60,7 @@ def test_what_was_to_be_sent_in_clear_is_deleted_once_secure_sums_are_required(t
     with closing(StateStore(tmp_path)) as store:
         store.put(identity=f"{'0' * 32}/har_cnn")
         save_round(store, make_job(make_config(tmp_path)))
-        assert store.outbox() and load_agent(store).outbox
+        assert load_agent(store).outbox
         assert load_agent(store, PrivacyPromises(mode="masked")).outbox == ()
         assert not store.outbox()
 
