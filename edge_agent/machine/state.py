@@ -453,8 +453,8 @@ def status_of(agent: Agent) -> DeviceStatus:
         metrics=dict(agent.metrics) if mine and not alone else {},
         changed=changed,
         leaving=a is not None and is_leaving(agent, a),
-        release=agent.report,
-        adoption=agent.adoption if mine else None,
+        release=agent.report if not agent.refusal else None,
+        adoption=agent.adoption if mine and not agent.refusal else None,
         refusal=agent.refusal.model_dump_json() if agent.refusal else "",
     )
 
