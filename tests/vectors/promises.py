@@ -1,4 +1,4 @@
-"""What plans promise of privacy, what devices require, and what each end says of it: `python -m tests.vectors.promises`."""
+"""Plans' privacy promises, what devices require, and what each end says of both: `python -m tests.vectors.promises`."""
 
 from __future__ import annotations
 
