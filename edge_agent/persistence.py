@@ -30,6 +30,7 @@ from edge_agent.storage.state_store import (
     REPORTED_GAINS,
     StateStore,
 )
+from edge_agent.storage.vouching import OWN_VOUCHER, REVOKED
 from edge_agent.training.job import (
     CHECKPOINT,
     CLIENT_STATE,
@@ -307,6 +308,8 @@ def reset_agent(store: StateStore, identity: str, epoch: int) -> None:
         NEWEST_ANNOUNCEMENT,
         WISH,
         PIN,
+        OWN_VOUCHER,
+        REVOKED,
         SEQUENCE,
         home_assistant.WISH,
         home_assistant.TOPICS,

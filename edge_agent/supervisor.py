@@ -27,6 +27,7 @@ from edge_agent.machine.events import (
     CandidateEvaluated,
     CandidateReady,
     Event,
+    Invited,
     JobFailed,
     MessageRejected,
     ModelInUse,
@@ -61,6 +62,7 @@ from edge_agent.storage.files import tolerate_full_disk
 from edge_agent.storage.participation import CONTINUOUS, participation
 from edge_agent.storage.privacy import keep_pin, note_refused_plan, pinned_promises
 from edge_agent.storage.state_store import ADOPTION_REPORT, RELEASE_OFFER, RELEASE_ORDER, RELEASE_REPORT
+from edge_agent.storage.vouching import keep_revoked, keep_voucher
 from edge_agent.training.job import JobEnded, JobLine, make_job
 from edge_agent.transport.link import InvalidMessage, MessageDelivered
 from federation.logs import about
@@ -199,6 +201,10 @@ class Supervisor:
             case Acknowledged(ack):
                 if self._uploads.is_about(ack):
                     self._dispatch(posted)
+            case Invited(invitation):
+                with tolerate_full_disk("who vouches for this device"):
+                    keep_voucher(self.store, invitation.voucher)
+                self._dispatch(posted)
             case Offered(offer):
                 self._dispatch(posted)
                 with tolerate_full_disk("the offer of a release"):
@@ -222,6 +228,7 @@ class Supervisor:
         self._dispatch(Announced(announcement))
         if self.agent.refusal is not None:
             return
+        keep_revoked(self.store, announcement.plan.secure, announcement.revoked)
         how = "masked" if announcement.plan.secure.is_on else "yes"
         continuous = how if announcement.continuous else "no"
         if self.store.get(CONTINUOUS) != continuous:

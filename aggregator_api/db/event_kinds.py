@@ -22,6 +22,7 @@ class EventKind(NamedTuple):
 EVENT_KINDS = {
     "federation.created": EventKind("the federation was created"),
     "federation.changed": EventKind("its settings were changed", changes_measures=True),
+    "federation.vouched": EventKind("vouchers of its devices were imported"),
     "federation.running": EventKind("it was resumed"),
     "federation.paused": EventKind("it was paused, by the operator or because a model is damaged"),
     "federation.finished": EventKind("it has had all its rounds, or has spent its privacy", changes_measures=True),

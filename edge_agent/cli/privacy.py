@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from edge_agent.cli.command import ConfigOption, cli_errors, open_state
+from edge_agent.storage.credentials import has_key, public_key_text
 from edge_agent.storage.data_folder import is_locked
 from edge_agent.storage.privacy import accept_refused_plan, describe_privacy
 from federation.privacy.promises import describe_promises
@@ -33,5 +34,7 @@ def privacy(
             if not is_locked(store):
                 typer.echo("The agent does not run now: it takes part again when it runs.")
             return
+        if has_key(store.folder):
+            typer.echo(f"This device's key: {public_key_text(store.folder)}")
         for line in describe_privacy(store, requires) or ["Nothing is required yet: this device has heard no plan."]:
             typer.echo(line)

@@ -160,6 +160,11 @@ def device_key(folder: Path) -> Ed25519PrivateKey:
     return found
 
 
+def public_key_text(folder: Path) -> str:
+    """Return the public half of the device's key as base64, as the server lists it."""
+    return base64.b64encode(device_key(folder).public_key().public_bytes_raw()).decode()
+
+
 def manifest_signer(folder: Path, federation: str, device: str) -> Callable[[UpdateManifest], bytes]:
     """Return what makes an update's manifest ready to be sent: signed, if the device has a key.
 

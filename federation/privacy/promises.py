@@ -28,6 +28,11 @@ class PrivacyPromises(Strict):
     min_example_noise: float = Field(
         default=0.0, ge=0, le=1e6, description="of noise on each training step (training.example_noise_multiplier)"
     )
+    voucher: str = Field(
+        default="",
+        pattern=r"^([A-Za-z0-9+/]{43}=)?$",
+        description="public key that vouches for every member of a sum (secure.voucher)",
+    )
 
 
 NO_PROMISES = PrivacyPromises()
@@ -46,6 +51,7 @@ def promises_of(plan: Plan) -> PrivacyPromises:
         min_colluding_share=secure.colluding_share,
         min_noise=secure.noise_multiplier if secure.clip_norm is not None else 0.0,
         min_example_noise=example_noise,
+        voucher=secure.voucher or "",
     )
 
 
@@ -72,6 +78,8 @@ def shortfall(promised: PrivacyPromises, requires: PrivacyPromises) -> str:
         )
         if having < needed
     ]
+    if requires.voucher and promised.voucher != requires.voucher:
+        found.append("secure.voucher is not the key that vouches for members, as this device requires")
     return "; ".join(found)
 
 
@@ -81,9 +89,10 @@ def describe_promises(promises: PrivacyPromises) -> str:
     if promises.mode == "off":
         return f"The server may see what this device sends{noise}."
     sums = f", with noise {_number(promises.min_noise)} on each sum" if promises.min_noise else ""
+    vouched = f", all of them vouched for by the key {promises.voucher[:12]}…" if promises.voucher else ""
     return (
         f"The server learns only sums over at least {promises.min_devices:,} devices, even if "
-        f"{100 * promises.min_colluding_share:.3g}% of them work for it{sums}{noise}."
+        f"{100 * promises.min_colluding_share:.3g}% of them work for it{sums}{noise}{vouched}."
     )
 
 

@@ -53,6 +53,9 @@ NO_BYTES_SHA256 = hashlib.sha256(b"").hexdigest()
 MESSAGE_BYTES = 256 * 1024
 """No JSON message of the protocol may be larger."""
 
+MAX_VOUCHER, MAX_REVOKED_LIST = 400, 32 * 1024
+"""Of a device's voucher, and of the list of identities that are revoked."""
+
 MAX_SUM_BODY = 200 * 1024
 """Of what the server says in a secure sum: the list of the most members that a live one has."""
 
@@ -231,6 +234,12 @@ class Announcement(Strict):
         "is none, or not yet, and such ends cannot train",
     )
     release: ReleaseOrder | None = Field(default=None, description="which model to use; none: nothing was released")
+    revoked: str = Field(
+        default="",
+        max_length=MAX_REVOKED_LIST,
+        exclude_if=operator.not_,
+        description="of a plan with `secure.voucher`: identities that its key revokes, signed by it",
+    )
     chunk_bytes: int = Field(default=128 * 1024, ge=1024, le=1 << 20)
     presence_check: str = Field(
         default="", max_length=64, description="where it has changed, devices say their status again"
@@ -280,6 +289,12 @@ class Invitation(Strict):
         # left out where there is none, so that devices of a version without it go on
         exclude_if=lambda order: order is None,
         description="of a plan with `secure.mode`: what the round's secure sum asks of this device now",
+    )
+    voucher: str = Field(
+        default="",
+        max_length=MAX_VOUCHER,
+        exclude_if=operator.not_,
+        description="of a plan with `secure.voucher`: the device's own, which it shows to the other members of a sum",
     )
 
 
