@@ -10,12 +10,14 @@ from federation.plan import ModelSpec, Plan, SecureSettings, TrainingConfig
 from federation.privacy.promises import PrivacyPromises, describe_promises, promises_of, required, shortfall
 
 FILE = Path(__file__).with_name("promises.json")
+KEY, OTHER_KEY = "q" * 43 + "=", "r" * 43 + "="
 SECURE: tuple[dict[str, Any], ...] = (
     {},
     {"mode": "clear", "min_devices": 50},
     {"mode": "masked"},
     {"mode": "masked", "min_devices": 1200, "colluding_share": 0.3, "clip_norm": 10.0, "noise_multiplier": 1.1},
     {"mode": "masked", "min_devices": 50, "colluding_share": 1 / 3, "noise_multiplier": 1.1},
+    {"mode": "masked", "voucher": KEY},
 )
 TRAINING: tuple[dict[str, Any], ...] = (
     {},
@@ -29,13 +31,14 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     {"min_example_noise": 0.8},
     {"min_colluding_share": 0.25, "min_noise": 0.5},
     {"mode": "off", "min_devices": 0, "min_noise": 0.0},
+    {"voucher": OTHER_KEY},
 )
 
 
 def cases() -> list[dict[str, Any]]:
     """Return each plan against what was pinned by another one and set by the person."""
     plans = [plan_of(secure, training) for secure in SECURE for training in TRAINING]
-    pins = [None, plans[3], plans[10]]
+    pins = [None, plans[3], plans[10], plans[15]]
     return [_case(plan, pinned, settings) for plan in plans for pinned in pins for settings in SETTINGS]
 
 

@@ -15,7 +15,7 @@ import { lastWasJudged, versionOf } from "./versions.js";
 import { Backoff } from "./backoff.js";
 import { CLOCK, Server } from "./server.js";
 import { hasChanges, isPrivate, settled } from "./masked_parts.js";
-import { publicKeyOf, signed, MARK } from "./signing.js";
+import { publicKeyOf, signed, utf8, MARK } from "./signing.js";
 import { StatusSender } from "./status_sender.js";
 import { deviceStatus, nameOf, reasonFor } from "./status.js";
 import { ineligibleReason } from "./eligibility.js";
@@ -237,6 +237,7 @@ export class Agent {
       this.changed();
       return;
     }
+    await this.keepRevoked(a);
     const before = this.announcement;
     if (before?.epoch !== a.epoch) this.work.contributeAtMs = 0; // what has failed was another state of the server
     this.serverState.announcement = a;
@@ -244,6 +245,17 @@ export class Agent {
     if (JSON.stringify(before?.plan) !== JSON.stringify(a.plan)) [this.work.prepared, this.work.stale] = [null, true];
     this.changed();
     this.work.wakeUp.notify();
+  }
+
+  /** Keep a newer list of revoked identities; an older one, or one that isn't signed, changes nothing. @param {Announcement} a */
+  async keepRevoked({ plan, revoked }) {
+    if (!revoked || !plan.secure.voucher || revoked === this.memory.revoked || !this.connection) return;
+    const { keyOf, readRevoked } = await import("../secure_sums/vouching.js");
+    const { federation } = this.connection.who;
+    const key = keyOf(plan.secure.voucher);
+    const serialOf = (/** @type {string} */ text) => readRevoked(key, federation, utf8(text)).then(({ serial }) => serial, () => -1);
+    const known = this.memory.revoked ? await serialOf(this.memory.revoked) : -1;
+    if ((await serialOf(revoked)) > known) await this.stateStore.change(({ memory }) => ({ memory: { ...memory, revoked } }));
   }
 
   /** @param {import("./agent_state.js").RefusedPlan} refused */
@@ -288,7 +300,10 @@ export class Agent {
 
   /** @param {import("./messages.js").Invitation} invitation */
   async invited(invitation) {
-    await this.stateStore.change(({ memory }) => ({ memory: settled({ ...memory, invitation, followed: false }) }));
+    await this.stateStore.change(({ memory }) => {
+      const voucher = invitation.voucher || memory.voucher;
+      return { memory: settled({ ...memory, invitation, voucher, followed: false }) };
+    });
     this.changed();
     this.work.wakeUp.notify();
   }

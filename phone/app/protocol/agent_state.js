@@ -50,6 +50,8 @@ const MAX_REPORTED = 3;
  * @property {Record<number, Record<string, number[]>>} [reported] gains of the phone's networks, by round
  * @property {import("./promises.js").Promises | null} [pinned] what was promised when the phone enrolled, or accepted since
  * @property {Partial<import("./promises.js").Promises> | null} [requires] what its person requires besides
+ * @property {string} [voucher] the phone's own, of the key that vouches for devices
+ * @property {string} [revoked] the newest list of identities that this key revokes
  * @property {RefusedPlan | null} [refused] the present plan, where it promises less than is required
  * @property {import("../types.js").Plan | null} plan of the last announcement
  * @property {import("../types.js").Verdict | null} verdict on the last heads
@@ -168,9 +170,9 @@ function followed(memory, a, newest) {
   const plan = /** @type {import("../types.js").Plan} */ (/** @type {unknown} */ (a.plan));
   const now = { newest, instance: a.instance, epoch: a.epoch, plan };
   if (memory.instance && memory.instance !== a.instance) {
-    const { of, offer, invitation, takesPart, sequence, pinned, requires } = memory; // offer and invitation may be of the new instance
+    const { of, offer, invitation, takesPart, sequence, pinned, requires, voucher, revoked } = memory; // offer and invitation may be of the new instance
     const also = { [CLIENT]: null, [ROUND]: null, [CANDIDATES]: null, [MASKED_NUMBERS]: null };
-    const anew = { ...newMemory(of), offer, invitation, takesPart, sequence, pinned, requires, ...now };
+    const anew = { ...newMemory(of), offer, invitation, takesPart, sequence, pinned, requires, voucher, revoked, ...now };
     return { memory: settled(anew), outbox: [], kept: null, also };
   }
   if (memory.instance && a.epoch > memory.epoch) {

@@ -9,11 +9,11 @@
  * @typedef {object} Promises
  * @property {"off" | "masked"} mode masked: the server learns sums alone
  * @property {number} minDevices @property {number} minColludingShare @property {number} minNoise
- * @property {number} minExampleNoise
+ * @property {number} minExampleNoise @property {string} voucher public key that vouches for members; empty: none
  */
 
 /** @type {Promises} */
-export const NO_PROMISES = Object.freeze({ mode: "off", minDevices: 0, minColludingShare: 0, minNoise: 0, minExampleNoise: 0 });
+export const NO_PROMISES = Object.freeze({ mode: "off", minDevices: 0, minColludingShare: 0, minNoise: 0, minExampleNoise: 0, voucher: "" });
 
 /** What a plan promises; without masks, a sum's size and noise protect nobody. @param {Plan} plan @returns {Promises} */
 export function promisesOf({ secure, training }) {
@@ -25,6 +25,7 @@ export function promisesOf({ secure, training }) {
     minColludingShare: secure.colluding_share,
     minNoise: secure.clip_norm === null ? 0 : secure.noise_multiplier,
     minExampleNoise,
+    voucher: secure.voucher ?? "",
   };
 }
 
@@ -49,17 +50,21 @@ export function shortfall(promised, needed) {
     ["training.example_noise_multiplier is", promised.minExampleNoise, needed.minExampleNoise],
   ];
   const found = fields.filter(([, has, least]) => has < least);
-  return found.map(([words, has, least]) => `${words} ${inWords(has)}, and this device requires ${inWords(least)} or more`).join("; ");
+  const words = found.map(([name, has, least]) => `${name} ${inWords(has)}, and this device requires ${inWords(least)} or more`);
+  const isOther = needed.voucher && promised.voucher !== needed.voucher;
+  if (isOther) words.push("secure.voucher is not the key that vouches for members, as this device requires");
+  return words.join("; ");
 }
 
 /** In a sentence, for the person. @param {Promises} promises */
-export function describePromises({ mode, minDevices, minColludingShare, minNoise, minExampleNoise }) {
+export function describePromises({ mode, minDevices, minColludingShare, minNoise, minExampleNoise, voucher }) {
   const noise = minExampleNoise ? `, with noise ${inWords(minExampleNoise)} in training` : "";
   if (mode === "off") return `The server may see what this device sends${noise}.`;
   const sums = minNoise ? `, with noise ${inWords(minNoise)} on each sum` : "";
+  const vouched = voucher ? `, all of them vouched for by the key ${voucher.slice(0, 12)}…` : "";
   return (
     `The server learns only sums over at least ${minDevices.toLocaleString("en")} devices, even if ` +
-    `${Number((100 * minColludingShare).toPrecision(3))}% of them work for it${sums}${noise}.`
+    `${Number((100 * minColludingShare).toPrecision(3))}% of them work for it${sums}${noise}${vouched}.`
   );
 }
 

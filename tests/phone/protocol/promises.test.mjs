@@ -15,12 +15,13 @@ const NAMES = {
   min_colluding_share: "minColludingShare",
   min_noise: "minNoise",
   min_example_noise: "minExampleNoise",
+  voucher: "voucher",
 };
 const inJavaScript = (fields) => fields && Object.fromEntries(Object.entries(fields).map(([name, value]) => [NAMES[name], value]));
 
 test("promises, requirements and words are Python's", () => {
   for (const { secure, training, pinned, settings, promised, required, shortfall: reason, words } of CASES) {
-    const found = promisesOf({ secure: { clip_norm: null, noise_multiplier: 0, ...secure }, training });
+    const found = promisesOf({ secure: { clip_norm: null, noise_multiplier: 0, voucher: null, ...secure }, training });
     assert.deepEqual(found, inJavaScript(promised));
     const needed = requiredBy({ pinned: inJavaScript(pinned), requires: inJavaScript(settings) });
     assert.deepEqual(needed, inJavaScript(required));
