@@ -49,6 +49,7 @@ from edge_agent.machine.state import (
     superseded,
 )
 from edge_agent.machine.transition import Transition
+from federation.privacy.promises import PrivacyPromises
 from federation.protocol.messages import Announcement, Invitation
 
 PRESENCE_CHECK_S = 2.0
@@ -103,15 +104,11 @@ def _apply(transition: Transition, event: Event) -> None:
             contributions.participation(transition, takes_part)
             _reconsider(transition)
         case PrivacyPinRead(promises):
-            privacy.pin(transition, promises)
-            if heard := transition.agent.refused or transition.agent.announcement:
-                _announced(transition, heard)
+            _accepted(transition, promises)
         case WithdrawalReady(update_id):
             contributions.withdrawal_ready(transition, update_id)
-        case CollectingPaused(reason):
-            transition.set(paused=reason)
-        case CollectingResumed():
-            transition.set(paused="")
+        case CollectingPaused() | CollectingResumed():
+            transition.set(paused=event.reason if isinstance(event, CollectingPaused) else "")
         case SensorFailed(reason):
             transition.set(collecting=False, detail=reason)
             transition.issue(Log(f"the sensor source failed: {reason}"), Exit(1))
@@ -150,6 +147,13 @@ def _advance(transition: Transition) -> None:
     once = transition.policy.until == "round" and transition.agent.answered > 0 and transition.agent.work is None
     if over or once:
         transition.issue(Exit(0))
+
+
+def _accepted(transition: Transition, promises: PrivacyPromises) -> None:
+    """Look at the plan again, now that its person has accepted what it promises."""
+    privacy.pin(transition, promises)
+    if heard := transition.agent.refused or transition.agent.announcement:
+        _announced(transition, heard)
 
 
 def _announced(transition: Transition, a: Announcement) -> None:

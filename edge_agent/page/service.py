@@ -26,13 +26,12 @@ from edge_agent.status import collected_windows, describe_device, describe_relea
 from edge_agent.storage.data_folder import is_locked
 from edge_agent.storage.labels import known_activity, label_span, undo, unlabelled, vocabulary
 from edge_agent.storage.participation import can_withdraw, participation, take_part, withdraw
-from edge_agent.storage.privacy import accept_refused_plan, describe_privacy, refused_plan
+from edge_agent.storage.privacy import accept_refused_plan, describe_privacy, promises_to_accept
 from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_listing import Selection, by_class, by_day, delete
 from edge_agent.storage.window_store import FILE_NAME as WINDOWS_FILE
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.teaching.teacher import Teacher
-from federation.privacy.promises import describe_promises
 from gaitway.label_text import label_text
 from gaitway.python310 import Self
 from har_pipeline import Window
@@ -163,11 +162,8 @@ class PageService:
     def privacy(self) -> dict[str, Any]:
         """Return what `privacy` shows; `promises`: what can be accepted here, empty where nothing can."""
         with closing(StateStore(self._folder)) as store:
-            plan = refused_plan(store)
-            return {
-                "words": describe_privacy(store, self.config.privacy.require),
-                "promises": describe_promises(plan.promises) if plan and self._has_password else "",
-            }
+            words = describe_privacy(store, self.config.privacy.require)
+            return {"words": words, "promises": promises_to_accept(store) if self._has_password else ""}
 
     @property
     def _has_password(self) -> bool:

@@ -60,6 +60,12 @@ def refused_plan(store: StateStore) -> RefusedPlan | None:
     return RefusedPlan(reason, PrivacyPromises.model_validate(promises))
 
 
+def promises_to_accept(store: StateStore) -> str:
+    """Say what the refused plan promises; empty where none is refused."""
+    plan = refused_plan(store)
+    return "" if plan is None else describe_promises(plan.promises)
+
+
 def accept_refused_plan(store: StateStore, settings: PrivacyPromises, shown: str = "") -> PrivacyPromises:
     """Require no more than the refused plan promises, as the person at the device accepts; return what that is.
 

@@ -15,7 +15,7 @@ import { lastWasJudged, versionOf } from "./versions.js";
 import { Backoff } from "./backoff.js";
 import { CLOCK, Server } from "./server.js";
 import { hasChanges, isPrivate, settled } from "./masked_parts.js";
-import { publicKeyOf, signed, utf8, MARK } from "./signing.js";
+import { publicKeyOf, signed, toBase64, utf8, MARK } from "./signing.js";
 import { StatusSender } from "./status_sender.js";
 import { deviceStatus, nameOf, reasonFor } from "./status.js";
 import { ineligibleReason } from "./eligibility.js";
@@ -74,6 +74,7 @@ export class Agent {
     /** Of the plan, signed; empty: it isn't refused. */
     this.refusal = "";
     /** @type {CryptoKey | null} */ this.key = null;
+    this.publicKey = "";
     this.approved = false;
     this.elsewhere = false;
     this.signal = new AbortController().signal;
@@ -146,6 +147,7 @@ export class Agent {
       this.connection = connection;
       this.key = keys.privateKey;
       const identity = new Uint8Array(await crypto.subtle.exportKey("raw", keys.publicKey));
+      this.publicKey = toBase64(identity);
       loops = [
         connection.keep(this.signal),
         this.work.keep({ server, connection, device, federation, key: keys.privateKey, identity, signal: this.signal }),
@@ -346,6 +348,7 @@ export class Agent {
       isContinuous: (this.announcement ?? this.refused)?.continuous ?? true,
       required: this.memory.pinned || this.memory.requires ? describePromises(requiredBy(this.memory)) : "",
       requires: this.memory.requires ?? null,
+      publicKey: this.publicKey,
       offered: this.memory.refused ? describePromises(this.memory.refused.promises) : "",
       progress: this.work.rounds.progress,
     };

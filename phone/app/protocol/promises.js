@@ -50,7 +50,7 @@ export function shortfall(promised, needed) {
     ["training.example_noise_multiplier is", promised.minExampleNoise, needed.minExampleNoise],
   ];
   const found = fields.filter(([, has, least]) => has < least);
-  const words = found.map(([name, has, least]) => `${name} ${inWords(has)}, and this device requires ${inWords(least)} or more`);
+  const words = found.map(([name, has, least]) => `${name} ${rounded(has)}, and this device requires ${rounded(least)} or more`);
   const isOther = needed.voucher && promised.voucher !== needed.voucher;
   if (isOther) words.push("secure.voucher is not the key that vouches for members, as this device requires");
   return words.join("; ");
@@ -58,9 +58,9 @@ export function shortfall(promised, needed) {
 
 /** In a sentence, for the person. @param {Promises} promises */
 export function describePromises({ mode, minDevices, minColludingShare, minNoise, minExampleNoise, voucher }) {
-  const noise = minExampleNoise ? `, with noise ${inWords(minExampleNoise)} in training` : "";
+  const noise = minExampleNoise ? `, with noise ${rounded(minExampleNoise)} in training` : "";
   if (mode === "off") return `The server may see what this device sends${noise}.`;
-  const sums = minNoise ? `, with noise ${inWords(minNoise)} on each sum` : "";
+  const sums = minNoise ? `, with noise ${rounded(minNoise)} on each sum` : "";
   const vouched = voucher ? `, all of them vouched for by the key ${voucher.slice(0, 12)}…` : "";
   return (
     `The server learns only sums over at least ${minDevices.toLocaleString("en")} devices, even if ` +
@@ -69,6 +69,6 @@ export function describePromises({ mode, minDevices, minColludingShare, minNoise
 }
 
 /** @param {number} value */
-function inWords(value) {
+function rounded(value) {
   return String(Number(value.toPrecision(6)));
 }

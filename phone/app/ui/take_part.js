@@ -125,6 +125,7 @@ function privacy({ participation }) {
     element("p", {}, `Required on this phone: ${required}`),
     offered ? element("p", { class: "reason" }, `The server's plan promises less: ${offered}`) : null,
     element("p", { class: "quiet" }, ABOUT_REQUIRED),
+    state.publicKey ? element("p", { class: "quiet" }, `This phone's key: ${state.publicKey}`) : null,
     offered
       ? confirmed("Accept the plan …", `This phone then requires no more than this: ${offered}`, "Accept", () => participation.acceptPlan(offered))
       : null,
