@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import numpy as np
 import pytest
 
 from federation.errors import WireError
+from federation.plan import SecureSettings, live_incompatibility
 from federation.secure_sums import server
 from federation.secure_sums.client import ClientStage
 from federation.secure_sums.events import SumDevice
 from federation.secure_sums.messages import MAX_SIGNED_BYTES
 from federation.secure_sums.server import ServerStage
 from federation.secure_sums.vouching import VoucherCheck, read_revoked, read_voucher, revoke, vouch
+from tests.aggregator_api.generated_devices import tiny_plan
 from tests.federation.secure_sums.small_sums import NAMES, Network, device, identity
 
 VOUCHER, NOW, YEAR_S = identity("the key that vouches"), 1_800_000_000.0, 365 * 86_400
@@ -86,6 +89,14 @@ def test_signed_keys_with_a_voucher_fit_their_bound() -> None:
     network.run()
     sizes = [len(message.payload) for who, message in network.history if (who, message.kind) == (name, "sum-keys")]
     assert max(sizes) < MAX_SIGNED_BYTES
+
+
+def test_a_plan_in_clear_names_no_key_that_vouches() -> None:
+    plan = tiny_plan()
+    settings = SecureSettings(voucher=base64.b64encode(KEY).decode())
+    assert "secure.voucher" in str(live_incompatibility(plan.model_copy(update={"secure": settings})))
+    masked = settings.model_copy(update={"mode": "masked"})
+    assert live_incompatibility(plan.model_copy(update={"secure": masked})) is None
 
 
 def test_lists_of_revoked_identities_are_the_keys_own() -> None:
