@@ -24,7 +24,7 @@ REASON = "secure.min_devices is 3, and this device requires 50 or more"
 
 def says(bench: Bench, folder: Path, name: str, reason: str = "", signer: str = "", **refusal: Any) -> None:
     """Publish a device's status, with a refusal that `signer` signs, by itself where nobody else is named."""
-    status = DeviceStatus(state="collecting" if reason else "ready", examples=10)
+    status = DeviceStatus(state="ready", examples=10)
     if reason:
         about = {"instance": bench.now().instance, "serial": 1, **refusal}
         status = status.model_copy(update={"refusal": PlanRefusal(reason=reason, **about).model_dump_json()})
