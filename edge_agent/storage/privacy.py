@@ -79,7 +79,7 @@ def accept_refused_plan(store: StateStore, settings: PrivacyPromises, shown: str
         raise StoreError("this device refuses no plan, so there is nothing to accept")
     if shown and shown != describe_promises(plan.promises):
         raise StoreError("the server has changed its plan since; look at what it promises now")
-    if reason := shortfall(plan.promises, settings):
+    if reason := shortfall(plan.promises, required(None, settings)):
         raise StoreError(
             f"{reason} by [privacy] require in its settings file: change it there, and start the agent again"
         )

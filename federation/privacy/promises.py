@@ -56,9 +56,16 @@ def promises_of(plan: Plan) -> PrivacyPromises:
 
 
 def required(pinned: PrivacyPromises | None, settings: PrivacyPromises) -> PrivacyPromises:
-    """Return what a device requires: each field as its settings give it, else as it was pinned."""
+    """Return what a device requires: each field as its settings give it, else as it was pinned.
+
+    A bound on sums requires sums; settings that say "off" ask for none of them.
+    """
     given = {name: getattr(settings, name) for name in settings.model_fields_set}
-    return (pinned or NO_PROMISES).model_copy(update=given)
+    found = (pinned or NO_PROMISES).model_copy(update=given)
+    if given.get("mode") == "off":
+        return PrivacyPromises(min_example_noise=found.min_example_noise)
+    of_sums = (found.min_devices, found.min_colluding_share, found.min_noise, found.voucher)
+    return found.model_copy(update={"mode": "masked"}) if any(of_sums) else found
 
 
 def shortfall(promised: PrivacyPromises, requires: PrivacyPromises) -> str:

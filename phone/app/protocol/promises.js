@@ -30,11 +30,14 @@ export function promisesOf({ secure, training }) {
 }
 
 /**
- * What this phone requires: each field as its person has set it, else as it was pinned.
+ * What this phone requires: each field as its person has set it, else as it was pinned. A bound on sums requires sums.
  * @param {{pinned?: Promises | null, requires?: Partial<Promises> | null}} memory @returns {Promises}
  */
 export function requiredBy({ pinned, requires }) {
-  return { ...NO_PROMISES, ...pinned, ...requires };
+  const found = { ...NO_PROMISES, ...pinned, ...requires };
+  if (requires?.mode === "off") return { ...NO_PROMISES, minExampleNoise: found.minExampleNoise };
+  const isOfSums = found.minDevices || found.minColludingShare || found.minNoise || found.voucher;
+  return isOfSums ? { ...found, mode: "masked" } : found;
 }
 
 /** Where less is promised than is required; else empty. @param {Promises} promised @param {Promises} needed */

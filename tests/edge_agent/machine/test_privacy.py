@@ -167,4 +167,6 @@ def test_what_is_required_is_compared_number_by_number() -> None:
     assert shortfall(promised, promised) == ""
     assert shortfall(promised, PrivacyPromises(min_colluding_share=0.33)).startswith("secure.colluding_share is 0.3,")
     assert required(None, PrivacyPromises()) == PrivacyPromises()
-    assert required(promised, PrivacyPromises(mode="off")).mode == "off"
+    clear = promises_of(plan_with(SecureSettings()))
+    assert shortfall(clear, required(promised, PrivacyPromises(mode="off"))) == ""
+    assert shortfall(clear, required(None, PrivacyPromises(min_devices=50))).startswith("the server would see")
