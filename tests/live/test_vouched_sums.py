@@ -168,3 +168,21 @@ def _revoked_list(folder: Path, serial: int) -> str:
     key = load_pem_private_key((folder / "vouch.key").read_bytes(), None)
     assert isinstance(key, Ed25519PrivateKey)
     return revoke(key.sign, FEDERATION, [], serial).decode()
+
+
+def test_the_commands_list_devices_and_import_what_was_signed_elsewhere(
+    world: tuple[Bench, list[SummingDevice], SummingDevice], tmp_path: Path
+) -> None:
+    server, devices, invented = world
+    server.stop()
+    where = ("--federation", FEDERATION, "--data-dir", str(tmp_path / "server"))
+    listed = offline("list", *where)
+    assert {line.split()[0] for line in listed.splitlines()} == {*NAMES, invented.name}
+    (tmp_path / "devices.txt").write_text("\n".join(line for line in listed.splitlines() if INVENTED not in line))
+    sign(tmp_path, "--days", "30")
+    assert f"{len(devices)} devices of {FEDERATION} are vouched for" in offline(
+        "import", str(tmp_path / "vouched.json"), *where
+    )
+    refused = CliRunner().invoke(vouch_app, ["import", str(tmp_path / "devices.txt"), *where])
+    assert refused.exit_code != 0
+    assert "isn't a file that `vouch sign` writes" in refused.output
