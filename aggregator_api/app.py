@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 
 from aggregator_api.api import openapi
 from aggregator_api.api.coalescing import CoalescedReads
-from aggregator_api.api.dependencies import known_query
+from aggregator_api.api.dependencies import known_query, plain_address
 from aggregator_api.api.event_feed import EventFeed
 from aggregator_api.api.middleware import problems
 from aggregator_api.api.middleware.audit import AuditRequests
@@ -54,7 +54,7 @@ def shared_routes(routers: Iterable[APIRouter]) -> list[BaseRoute]:
 
     FastAPI takes half a second of a core to read their signatures, and would for each application that includes them.
     """
-    together = APIRouter(dependencies=[Depends(known_query)])
+    together = APIRouter(dependencies=[Depends(plain_address), Depends(known_query)])
     for router in routers:
         together.include_router(router)
     return together.routes

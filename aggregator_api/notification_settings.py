@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode
 
 from aggregator_api.ports import is_loopback
+from gaitway.secret_fields import SecretFields
+from gaitway.strict_numbers import TypedNumbers
 
 MAX_RECIPIENTS = 20
 SMTP_PORTS = {"starttls": 587, "tls": 465, "none": 25}
 
 
-class NotificationSettings(BaseSettings):
+class NotificationSettings(SecretFields, TypedNumbers, BaseSettings):
     """A destination that is not set gets nothing; addresses come from the operator alone, never from a request."""
 
     notify_level: Literal["error", "warning", "note"] = Field(
@@ -26,7 +28,7 @@ class NotificationSettings(BaseSettings):
     notify_ca_file: Path | None = Field(
         default=None, description="certificates to believe of webhook and mail server, PEM; none: the system's"
     )
-    notify_webhook_url: str | None = Field(
+    notify_webhook_url: SecretStr | None = Field(
         default=None,
         max_length=2000,
         description="gets a POST for each thing that needs attention; https, or http to this machine. It may hold a "
@@ -69,9 +71,10 @@ class NotificationSettings(BaseSettings):
 
     @field_validator("notify_webhook_url")
     @classmethod
-    def _is_safe(cls, given: str | None) -> str | None:
-        if given is None:
+    def _is_safe(cls, secret: SecretStr | None) -> SecretStr | None:
+        if secret is None:
             return None
+        given = secret.get_secret_value()
         try:
             parts = urlsplit(given)
             host, _ = parts.hostname, parts.port
@@ -79,10 +82,10 @@ class NotificationSettings(BaseSettings):
             host = None
         plain = given.isascii() and given.isprintable() and not set(given) & set(' "<>\\^`{|}')
         if not host or not plain or parts.username or parts.password:
-            raise ValueError("expected a URL such as https://hooks.example/T0/B0")  # it may hold a secret: not repeated
+            raise ValueError("expected a URL such as https://hooks.example/T0/B0")
         if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):
             raise ValueError("expected https://…; http:// is for this machine alone")
-        return given
+        return secret
 
     @model_validator(mode="after")
     def _mail_has_what_it_needs(self) -> NotificationSettings:

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from pydantic import Field, IPvAnyNetwork, ValidationError, field_validator, model_validator
+from pydantic import Field, IPvAnyNetwork, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import EnvSettingsSource, NoDecode, SettingsConfigDict
 
 from aggregator_api.errors import ConfigError
 from aggregator_api.notification_settings import NotificationSettings
 from aggregator_api.ports import is_loopback
 from gaitway.errors import did_you_mean, first_problem
+from gaitway.secret_fields import revealed
 
 OWN_PATHS = frozenset(
     {"docs", "events", "favicon.ico", "federations", "healthz", "live", "login", "logout", "metrics", "new-federation"}
@@ -53,7 +54,7 @@ class BrokerAccess(NamedTuple):
 class Settings(NotificationSettings):
     """Everything that an operator can set; the command line wins over the environment, that over the file."""
 
-    model_config = SettingsConfigDict(env_prefix="GAITWAY_", frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix="GAITWAY_", frozen=True, extra="forbid", hide_input_in_errors=True)
 
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=1, le=65_535)
@@ -63,11 +64,11 @@ class Settings(NotificationSettings):
         description="where the ends of accesses are written down, which a restore must not undo; none: a folder beside "
         "data_dir. Servers of one database share it, and backups leave it out",
     )
-    database_url: str | None = Field(default=None, description="none: SQLite in data_dir")
+    database_url: SecretStr | None = Field(default=None, description="none: SQLite in data_dir")
     database_timeout_s: float = Field(
         default=10.0, gt=0, le=60, description="how long a write waits for other writers before it is given up"
     )
-    blob_url: str | None = Field(default=None, description="an fsspec URL; none: a folder in data_dir")
+    blob_url: SecretStr | None = Field(default=None, description="an fsspec URL; none: a folder in data_dir")
     trusted_proxies: Annotated[tuple[IPvAnyNetwork, ...], NoDecode] = Field(
         default=(),
         description="addresses or networks of the reverse proxies whose X-Forwarded-For and X-Forwarded-Proto are "
@@ -129,7 +130,7 @@ class Settings(NotificationSettings):
     embedded_broker: bool = Field(default=False, description="run a broker inside the server, on loopback")
     mqtt_client_id: str = Field(default="gaitway-server", min_length=1, max_length=64)
     mqtt_username: str | None = None
-    mqtt_password: str | None = Field(default=None, description="better in a file, or as GAITWAY_MQTT_PASSWORD")
+    mqtt_password: SecretStr | None = Field(default=None, description="better in a file, or as GAITWAY_MQTT_PASSWORD")
     mqtt_password_file: Path | None = None
     mqtt_ca_file: Path | None = Field(
         default=None, description="TLS: the authority that signed the broker's certificate; none: no TLS"
@@ -137,7 +138,7 @@ class Settings(NotificationSettings):
     broker_admin_username: str | None = Field(
         default=None, description="who gives devices their accounts at the broker; none: nobody does"
     )
-    broker_admin_password: str | None = None
+    broker_admin_password: SecretStr | None = None
     broker_admin_password_file: Path | None = None
     node: str = Field(
         default_factory=socket.gethostname,
@@ -259,7 +260,7 @@ class Settings(NotificationSettings):
     @property
     def database(self) -> str:
         """URL of the database."""
-        return self.database_url or f"sqlite:///{self.data_dir.resolve() / 'gaitway.sqlite3'}"
+        return revealed(self.database_url) or f"sqlite:///{self.data_dir.resolve() / 'gaitway.sqlite3'}"
 
     @property
     def shares_work(self) -> bool:
@@ -284,7 +285,7 @@ class Settings(NotificationSettings):
     @property
     def blobs(self) -> str:
         """URL of the blob store."""
-        return self.blob_url or (self.data_dir.resolve() / "blobs").as_uri()
+        return revealed(self.blob_url) or (self.data_dir.resolve() / "blobs").as_uri()
 
     @property
     def device_broker(self) -> tuple[str, int, bool] | None:
@@ -334,12 +335,12 @@ def load(config: Path | None = None, **overrides: Any) -> Settings:
         }
         return Settings(**given)
     except ValidationError as error:
-        raise ConfigError(f"setting {first_problem(error, input_shown=True)}") from error
+        raise ConfigError(f"setting {first_problem(error, input_shown=True, model=Settings)}") from error
 
 
-def _secret(given: str | None, file: Path | None) -> str | None:
+def _secret(given: SecretStr | None, file: Path | None) -> str | None:
     if given is not None or file is None:
-        return given
+        return revealed(given)
     try:
         return file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -82,7 +82,7 @@ def _inside(scratch: Path) -> int:
     except subprocess.TimeoutExpired:
         print(f"not done after {WITHIN_S} s")
         code = 1
-    code = code or _wrong_units()
+    code = code or _wrong_units() or _refused_bodies()
     for log in sorted(STATE.glob("*.log")) if code else ():
         print(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}")
     return code
@@ -136,6 +136,23 @@ def _wrong_units() -> int:
     said = [line for line in checked.stderr.splitlines() if "gaitway" in line or "edge-agent" in line]
     print("\n".join([f"systemd-analyze verify: {', '.join(Path(unit).name for unit in units)}", *said]))
     return 1 if said or len(units) != 2 else 0
+
+
+def _refused_bodies() -> int:
+    """Send the largest body of each kind through the proxy; the server itself says that it means nothing (422)."""
+    key = Path("/var/lib/gaitway/operator.key").read_text().strip()
+    script = (
+        "head --bytes=$1 /dev/zero | curl --silent --insecure --output /dev/null --write-out '%{http_code}' "
+        "--header @<(echo \"Authorization: Bearer $3\") --header 'Content-Type: application/octet-stream' "
+        "--header 'Expect:' --data-binary @- https://gaitway.example$2"
+    )
+    wrong = 0
+    for path, size in (("/v1/checkpoints", (256 << 20) + (1 << 20)), ("/v1/federations", 1 << 20)):
+        command = ["bash", "-c", script, "bash", str(size), path, key]
+        status = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        print(f"{size:,} bytes through nginx to {path}: {status}")
+        wrong += status != "422"
+    return int(wrong > 0)
 
 
 def _do(*words: str) -> None:

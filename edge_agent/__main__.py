@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from gaitway.interrupts import begin_loading, run_program
+from gaitway.own_packages import exit_if_hidden
 
 if __name__ == "__main__":
     begin_loading()
+    exit_if_hidden("har_pipeline", "models", "federation", "export")
 
 import typer
 
@@ -23,7 +25,7 @@ from edge_agent.cli.windows import windows
 from edge_agent.config.settings import example
 from federation.private_files import keep_private
 
-app = typer.Typer(add_completion=False, no_args_is_help=True)
+app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode="markdown")
 
 
 @app.callback()

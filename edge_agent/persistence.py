@@ -44,7 +44,7 @@ from edge_agent.training.job import (
 )
 from federation.plan import Plan
 from federation.privacy.promises import NO_PROMISES, PrivacyPromises, required
-from federation.protocol.messages import BlobPointer, UpdateManifest
+from federation.protocol.messages import MAX_AHEAD_MS, BlobPointer, UpdateManifest
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,6 @@ KEPT_REPORTS = 3
 """Of how many rounds a device remembers what it has reported of its models' gains."""
 SEQUENCE = "sequence"
 """Name in the store of the last running number that this device gave an update to a continuous federation."""
-MAX_SEQUENCE = (1 << 53) - 1
 
 
 class SavedRound(NamedTuple):
@@ -165,8 +164,12 @@ def reported_gains_json(store: StateStore, round_number: int, gains: Mapping[str
 
 
 def next_sequence(store: StateStore) -> int:
-    """Return a running number above all before, also those of a data folder that was lost, by the clock."""
-    return min(MAX_SEQUENCE, max(int(store.get(SEQUENCE) or 0) + 1, time.time_ns() // 1_000_000))
+    """Return a running number above all before, also those of a data folder that was lost, by the clock.
+
+    What a wrong clock gave is more than a day ahead of a right one, and no server has taken it.
+    """
+    last, now_ms = int(store.get(SEQUENCE) or 0), time.time_ns() // 1_000_000
+    return max(0 if last > now_ms + MAX_AHEAD_MS else last + 1, now_ms)
 
 
 def prepare_withdrawal(store: StateStore, asked: PrepareWithdrawal) -> str:

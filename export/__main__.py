@@ -6,9 +6,11 @@ Torch is imported only by the command that needs it: `recognize` and `predict` r
 from __future__ import annotations
 
 from gaitway.interrupts import begin_loading, run_program
+from gaitway.own_packages import exit_if_hidden
 
 if __name__ == "__main__":
     begin_loading()
+    exit_if_hidden("har_pipeline", "models", "federation")
 
 import importlib.util
 import json

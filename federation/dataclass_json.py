@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from federation.errors import SettingsError, unknown_name
 from gaitway import plugins
 from gaitway.errors import first_problem
+from gaitway.strict_numbers import TypedNumbers
 
 
 class Dataclass(Protocol):
@@ -55,10 +56,11 @@ def from_description(
         made: Described = _adapter(entry).validate_python(fields)
         return made
     except ValidationError as error:
-        raise SettingsError(f"{name}: {first_problem(error, input_shown=True)}") from error
+        raise SettingsError(f"{name}: {first_problem(error, input_shown=True, model=entry)}") from error
 
 
 @cache
 def _adapter(entry: type[Described]) -> TypeAdapter[Described]:
     """Build what reads a class once: that takes a hundred times as long as to read with it."""
-    return TypeAdapter(entry)
+    kind: Any = Annotated[entry, TypedNumbers]
+    return TypeAdapter(kind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gaitway import errors
 from gaitway.errors import GaitwayError, did_you_mean
 
 
@@ -11,7 +12,7 @@ class FederationError(GaitwayError):
     """Base of every error that `federation` raises for bad input."""
 
 
-class SettingsError(FederationError):
+class SettingsError(FederationError, errors.SettingsError):
     """A method, training or plan was described with an unknown name or an impossible value."""
 
 

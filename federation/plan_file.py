@@ -28,4 +28,4 @@ def read_plan(path: Path) -> Plan:
     try:
         return Plan.model_validate(inner)
     except ValidationError as error:
-        raise SettingsError(f"--plan {path}: {first_problem(error, input_shown=True)}") from error
+        raise SettingsError(f"--plan {path}: {first_problem(error, input_shown=True, model=Plan)}") from error

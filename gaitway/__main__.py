@@ -33,7 +33,7 @@ PROGRAMS = {
     "agent": Program("edge_agent.__main__", "edge", "Enrol a device, run it, and look into it."),
     "sim": Program("sim.cli.app", "sim", "Simulate federations on recorded data, and compare methods.", ANY),
     "export": Program("export.__main__", "export", "Turn a trained model into ONNX, and check it.", ANY),
-    "pipeline": Program("har_pipeline.cli", "sim", "Turn recordings of motion sensors into windows.", ANY),
+    "pipeline": Program("har_pipeline.cli", "runtime", "Turn recordings of motion sensors into windows.", ANY),
 }
 
 HELP = """\
@@ -51,7 +51,8 @@ Also:
   --help     Show this.
 
 A server and its first device, on one machine:
-  gaitway server serve --data-dir runs/server
+  gaitway server serve --embedded-broker --data-dir runs/server
+  gaitway server login-link    opens the operator's page; create a federation there, such as "walk"
   gaitway server tokens create --federation walk --device phone1
   gaitway agent enrol --help
   gaitway agent run --config agent.toml
@@ -113,7 +114,10 @@ def _run(name: str, words: list[str]) -> None:
     begin_loading()
     try:
         module = import_module(program.module)
-    except ModuleNotFoundError as error:
+    except ImportError as error:
+        _fail_if_hidden()
+        if not isinstance(error, ModuleNotFoundError):
+            raise
         if error.name in UNIX_MODULES:
             _fail(f"`gaitway {name}` runs on {program.systems}, and this system has no Python module {error.name}")
         from gaitway.extras import install_command
@@ -124,6 +128,13 @@ def _run(name: str, words: list[str]) -> None:
     command = get_command(module.app)
     _name_programs(command)
     run_program(command, words, prog_name=f"gaitway {name}")
+
+
+def _fail_if_hidden() -> None:
+    from gaitway.own_packages import hidden_packages, hidden_words
+
+    for package, path in hidden_packages().items():
+        _fail(hidden_words(package, path))
 
 
 def _name_programs(command: Any) -> None:

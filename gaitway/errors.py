@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 MAX_SHOWN_INPUT = 200
 """Characters of a wrong value that a message repeats."""
@@ -15,6 +15,10 @@ _COMPARED = 200  # of a name; comparing takes time in its square, and names come
 
 class GaitwayError(Exception):
     """What came, what was expected, and what to do; anything else that is raised is a bug."""
+
+
+class SettingsError(GaitwayError):
+    """A setting, an option or a name that does not exist, or does not fit; every package's `SettingsError` is one."""
 
 
 class Invalid(Protocol):
@@ -70,12 +74,61 @@ def _alike(words: Sequence[str], others: Sequence[str]) -> bool:
     return begins or all(difflib.SequenceMatcher(None, a, b).ratio() >= _SAME_CLASS for a, b in pairs)
 
 
-def first_problem(error: Invalid, *, input_shown: bool = False) -> str:
-    """Say which field is wrong and why; `input_shown` adds what came, where that can be no secret."""
+def first_problem(error: Invalid, *, input_shown: bool = False, model: object = None) -> str:
+    """Say which field is wrong and why; `input_shown` adds what came, unless it is a `SecretStr`.
+
+    `model` is what was validated, where a person wrote it: then the words are plain, and an unknown key is answered
+    with the nearest known one.
+    """
     first = error.errors(include_url=False, include_context=False)[0]
     where = ".".join(map(str, first["loc"]))[:100]
     words = first["msg"].removeprefix("Value error, ")
-    # a whole section is not repeated: it is long, and other keys of it may be secret
-    shown = input_shown and first["type"] != "missing" and isinstance(first["input"], _PLAIN)
+    if model is not None:
+        words = _plain_words(first, words, model)
+    # a whole section is not repeated: it is long, and other keys of it may be secret, as may be what a misspelt one has
+    shown = input_shown and first["type"] not in ("missing", "extra_forbidden") and isinstance(first["input"], _PLAIN)
     came = f" (came: {repr(first['input'])[:MAX_SHOWN_INPUT]})" if shown else ""
     return f"{where}: {words}{came}" if where else f"{words}{came}"
+
+
+_PLAINLY = {
+    "Input should be ": "expected ",
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid string": "text",
+    "a valid boolean": "true or false",
+    "a valid list": "a list",
+    "a valid tuple": "a list",
+    "a valid dictionary": "a section with keys",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "greater than": "more than",
+}
+"""What pydantic calls a value, and what a person does."""
+
+
+def _plain_words(problem: Mapping[str, Any], words: str, model: object) -> str:
+    """Say in plain words what pydantic found wrong with a value."""
+    if problem["type"] == "extra_forbidden":
+        *path, name = problem["loc"]
+        return f"there is no such key; {did_you_mean(str(name), _keys_at(model, path))}"
+    if problem["type"] == "missing":
+        return "it is missing"
+    words = words.partition(", unable to parse")[0].partition(", got a number")[0]
+    words = words.partition(" or instance of")[0].partition(" or object to extract")[0]
+    for wording, plain in _PLAINLY.items():
+        words = words.replace(wording, plain)
+    return words
+
+
+def _keys_at(model: object, path: Sequence[object]) -> list[str]:
+    """Return the keys of a pydantic model's section; [] where it is none."""
+    fields: Mapping[str, Any] | None = getattr(model, "model_fields", None)
+    if fields is None:  # a union or a list of sections
+        parts = (_keys_at(part, path) for part in get_args(model))
+        return next((found for found in parts if found), [])
+    names = {field.alias or name: field for name, field in fields.items()}
+    keys = [key for key in path if isinstance(key, str)]
+    if not keys:
+        return list(names)
+    return _keys_at(names[keys[0]].annotation, keys[1:]) if keys[0] in names else []

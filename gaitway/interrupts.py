@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -77,6 +77,48 @@ def end_process(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+class HeldSignals:
+    """Holds the first Ctrl-C or SIGTERM back until the block ends, so that the block can save its work.
+
+    The block leaves early when `held` is not None. A second signal of the same kind is delivered at once. `notice` is
+    printed for the first. In other threads than the main one nothing is held: Python delivers signals to that one.
+    """
+
+    def __init__(self, notice: str) -> None:
+        self.held: int | None = None
+        self._notice = notice
+        self._handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> HeldSignals:
+        """Take the signals over, except those that this process ignores."""
+        if threading.current_thread() is threading.main_thread():
+            found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+            self._handlers = {n: handler for n, handler in found.items() if handler not in (None, signal.SIG_IGN)}
+        for number in self._handlers:
+            signal.signal(number, self._hold)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Give the signals back, and deliver the one that was held unless the block has failed."""
+        self._give_back()
+        if self.held is not None and kind is None:
+            signal.raise_signal(self.held)
+
+    def _hold(self, number: int, _frame: FrameType | None) -> None:
+        if self.held == number:
+            self._give_back()
+            signal.raise_signal(number)
+        elif self.held is None:
+            self.held = number
+            with suppress(RuntimeError):  # the signal came while something else was being printed
+                print(self._notice, file=sys.stderr, flush=True)
+
+    def _give_back(self) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._handlers = {}
 
 
 @contextmanager

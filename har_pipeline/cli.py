@@ -16,6 +16,7 @@ from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from gaitway.exit_codes import ExitCode
+from gaitway.extras import install_command
 from gaitway.progress import ProgressDisplay
 from gaitway.terminal import Console
 from har_pipeline import cache
@@ -191,8 +192,17 @@ def _cli_errors() -> Iterator[None]:
     try:
         yield
     except PipelineError as error:
-        Console(stderr=True).print(f"[red]{type(error).__name__}[/]: {escape(str(error))}", highlight=False)
+        _print_error(str(error))
         raise typer.Exit(ExitCode.REFUSED) from error
+    except ModuleNotFoundError as error:
+        if error.name not in ("pandas", "PIL"):
+            raise
+        _print_error(f"this needs {error.name}, which is not installed: {install_command('runtime')}")
+        raise typer.Exit(ExitCode.REFUSED) from error
+
+
+def _print_error(words: str) -> None:
+    Console(stderr=True).print(f"[red]error:[/] {escape(words)}", highlight=False)
 
 
 def _refuse_other(dataset: str | None) -> None:

@@ -10,6 +10,7 @@ PipelineError
 
 from __future__ import annotations
 
+from gaitway import errors
 from gaitway.errors import GaitwayError
 
 
@@ -29,7 +30,7 @@ class SignalError(PipelineError):
     """Samples that cannot be put on a time axis."""
 
 
-class SettingsError(PipelineError):
+class SettingsError(PipelineError, errors.SettingsError):
     """A setting, option or name that does not exist or contradicts another."""
 
 

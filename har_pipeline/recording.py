@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from gaitway.input_spec import SENSOR_CHANNELS
+from gaitway.plain_text import cleaned
 
 CHANNELS = SENSOR_CHANNELS
 STANDARD_GRAVITY = 9.80665
@@ -45,9 +46,14 @@ class Categorical:
 
     def coded(self, code_of: dict[str, int], unknown: int) -> np.ndarray:
         """Return the code (n,) int64 of each word, `unknown` where it has none."""
-        table = np.array([code_of.get(name, unknown) for name in self.names.tolist()], dtype=np.int64)
+        table = np.array([_code(name, code_of, unknown) for name in self.names.tolist()], dtype=np.int64)
         coded: np.ndarray = table[self.codes]
         return coded
+
+
+def _code(name: str, code_of: dict[str, int], unknown: int) -> int:
+    """Return a word's code; files of other systems may have its letters in another form (NFD)."""
+    return code_of.get(name, code_of.get(cleaned(name), unknown))
 
 
 class Recording(NamedTuple):

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from gaitway.files import write_file
 from gaitway.input_spec import InputSpec, InputSpecError
+from gaitway.plain_text import MAX_LABEL, checked_values
 from gaitway.tasks import DEFAULT_TASK
 from models.errors import CheckpointError, ModelError
 from models.model import Model
@@ -68,6 +69,10 @@ class CheckpointInfo:
         if not isinstance(values, dict) or values.pop("schema", None) != SCHEMA:
             raise CheckpointError(f"metadata {_KEY!r}: expected an object with schema {SCHEMA}")
         classes = values.pop("classes", None)
+        try:
+            values = checked_values(values)
+        except ValueError as error:
+            raise CheckpointError(f"metadata {_KEY!r}: {error}") from None
         _check_fields(values)
         try:
             taken = InputSpec.from_json(values["input"])
@@ -191,10 +196,14 @@ def _check_fields(values: dict[str, Any]) -> None:
         "fresh_head": bool, "normalization": str,
     }  # fmt: skip
     for name, kind in kinds.items():
-        if name in values and not isinstance(values[name], kind):
+        if name in values and (not isinstance(values[name], kind) or (kind is int and isinstance(values[name], bool))):
             raise CheckpointError(f"metadata {_KEY!r}: {name} is {values[name]!r}; expected {kind}")
 
 
 def _check_values(info: CheckpointInfo, classes: object) -> None:
     if classes != info.classes or not all(isinstance(label, str) for label in info.labels):
         raise CheckpointError(f"{classes} classes and labels {info.labels}: expected one name for each class")
+    if wrong := [label for label in info.labels if not 0 < len(label) <= MAX_LABEL]:
+        raise CheckpointError(
+            f"label {wrong[0][:40]!r} has {len(wrong[0]):,} characters; expected a name of 1 to {MAX_LABEL}"
+        )

@@ -5,6 +5,9 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
 from gaitway.errors import did_you_mean
 from gaitway.input_spec import InputSpec
 from gaitway.plugins import EntryTable, PluginError, hint
@@ -72,7 +75,20 @@ def build(name: str, *, classes: int, **options: Any) -> Model:
         raise OptionError(f"classes={classes}: expected at least {least}")
     _check_names(f"model {name!r}", options, model_options(name))
     _check_names("option 'alp'", options.get("alp") or {}, alp_options())
-    return network(classes, **options)
+    built = network(classes, **options)
+    _check_statistics(name, built)
+    return built
+
+
+def _check_statistics(name: str, network: nn.Module) -> None:
+    """Refuse running statistics: a batch moves them in place, in every client that shares the tensor."""
+    for place, layer in network.named_modules():
+        if isinstance(layer, _NormBase) and layer.track_running_stats:
+            raise OptionError(
+                f"model {name!r}: its layer {place} is a {type(layer).__name__}, whose running statistics clients "
+                "would share and no method averages; use nn.GroupNorm, nn.LayerNorm, or "
+                "models.layers.normalization.FrozenBatchNorm"
+            )
 
 
 def family(name: str) -> str:

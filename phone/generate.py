@@ -56,7 +56,7 @@ SUMS_WRITTEN = (sums.EncryptedShares, sums.Confirmation, sums.RevealedShares)
 PATTERNS = {"NAME": federation.plan.Name, "SHA256": messages.Sha256, "INSTANCE": messages.Instance}
 """Patterns of texts that get a name; another field's pattern is written where it stands."""
 
-CONSTANTS = ("MESSAGE_BYTES", "MAX_CLASS_SCORES")
+CONSTANTS = ("MESSAGE_BYTES", "MAX_CLASS_SCORES", "MAX_AHEAD_MS")
 MAX_SAFE = 2**53 - 1
 """The largest whole number that JavaScript has exactly."""
 

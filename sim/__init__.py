@@ -13,7 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from sim.run_options import OPTIONS, RunOptions
+from gaitway.own_packages import refuse_hidden
+
+refuse_hidden("har_pipeline", "models", "federation", "export")
+
+from sim.run_options import OPTIONS, RunOptions  # noqa: E402 (after the check)
 
 if TYPE_CHECKING:
     from sim.reports.run_result import RunResult
@@ -27,17 +31,20 @@ def simulate(
     preset: str | None = None,
     log: Sequence[str] = (),
     callbacks: Sequence[RunCallback] = (),
+    resume: bool = True,
     **options: Unpack[RunOptions],
 ) -> RunResult:
     """Do what `python -m sim run` does, without its output, and return the run's result: what `summary.json` says.
 
     `options` are those of the command line, `--eval-every 5` as `eval_every=5`, `--set mu=0.1` as `set=["mu=0.1"]`.
-    The same call resumes a run that was interrupted. Scores are between 0 and 1. `log` names experiment trackers
-    ("mlflow", "tensorboard"); `callbacks` are called after each round (`sim.tracking.RunCallback`).
+    The same call resumes a run that was interrupted, or returns a finished one. It refuses a run whose recordings or
+    method were changed since; `resume=False` deletes what a run has left in `out`, and begins again. Scores are
+    between 0 and 1. `log` names experiment trackers ("mlflow", "tensorboard"); `callbacks` are called after each
+    round (`sim.tracking.RunCallback`).
 
     Raises:
         SettingsError: for an option that is unknown or does not fit, or a tracker that is not installed.
-        RunDirectoryError: if `out` holds the run of another experiment.
+        RunDirectoryError: if `out` holds the run of another experiment, or of other data or code.
     """
     import warnings
 
@@ -45,6 +52,7 @@ def simulate(
     from sim.errors import SettingsError
     from sim.presets import with_defaults
     from sim.reports.run_result import RunResult
+    from sim.results.run_directory import delete_run
     from sim.run import load_data, run
     from sim.tracking import trackers
 
@@ -55,4 +63,6 @@ def simulate(
     followers = [*trackers(log, out, lambda words: warnings.warn(words, stacklevel=2)), *callbacks]
     experiment = describe(with_defaults(preset, options), preset, None)
     data = load_data(experiment, Path(data_root) if data_root else None, None, None)
+    if not resume:
+        delete_run(out)
     return RunResult(run(experiment, data, out, callbacks=followers), out)

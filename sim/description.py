@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from pydantic import ValidationError
 
 from federation.methods import method_from_json, method_to_json
 from federation.methods.fedali import GLOBAL, LOCAL
+from gaitway.own_packages import is_own_module
+from models import MODELS
+from sim.code_digests import code_digests
 from sim.data.federated_data import FederatedData
 from sim.errors import RunDirectoryError, SettingsError
 from sim.experiment import Experiment
@@ -22,9 +26,11 @@ from sim.run_options import ENVIRONMENT
 from sim.simulation import Simulation
 
 VOLATILE = ENVIRONMENT | {
-    *("versions", "hardware", "parameters", "split_leaks", "findings", "partition_class_names", "data_sha256"),
+    *("versions", "hardware", "parameters", "split_leaks", "findings", "partition_class_names"),
+    *("data_sha256", "code"),  # `_check_data` and `_check_code` compare these
 }
 """Keys of config.json that may differ when a run is resumed."""
+AFRESH = "choose another directory, or delete that one to begin again (resume=False in Python)"
 REPLACED = frozenset({"gradient_dissimilarity"})
 """Keys of earlier versions that no number of a model depends on."""
 
@@ -33,15 +39,19 @@ def write_description(out: Path, settings: Experiment, data: FederatedData, simu
     """Write config.json, plan.json and clients.json.
 
     Raises:
-        RunDirectoryError: if the directory belongs to another configuration.
+        RunDirectoryError: if the directory belongs to another configuration, or to other data or code.
     """
     config = {**settings.model_dump(mode="json", by_alias=True), **_facts(data, simulation, settings.device)}
+    clients = data.per_class(simulation.task)
     path = out / "config.json"
     if path.exists():
-        _compare(_with_new_defaults(json.loads(path.read_text())), config, out)
+        old = json.loads(path.read_text())
+        _compare(_with_new_defaults(old), config, out)
+        _check_data(old, config, clients, out)
+        _check_code(old, config, out)
     write_json(path, config)
     write_json(out / "plan.json", settings.plan_for(data).model_dump(mode="json"))
-    write_json(out / "clients.json", data.per_class(simulation.task))
+    write_json(out / "clients.json", clients)
 
 
 def _with_new_defaults(old: dict[str, Any]) -> dict[str, Any]:
@@ -56,13 +66,56 @@ def _with_new_defaults(old: dict[str, Any]) -> dict[str, Any]:
 
 
 def _compare(old: dict[str, Any], config: dict[str, Any], out: Path) -> None:
-    for key in sorted((old.keys() | config.keys()) - VOLATILE - REPLACED):
-        before, now = old.get(key), config.get(key)
-        if json.dumps(before) != json.dumps(now):
-            raise RunDirectoryError(
-                f"{out} holds a run with {key} = {before!r}, this one has {now!r}; "
-                "choose another --out, or delete that directory to begin again"
-            )
+    before, now = ({k: v for k, v in each.items() if k not in VOLATILE | REPLACED} for each in (old, config))
+    if difference := next(_differences(before, now), None):
+        key, was, wanted = difference
+        raise RunDirectoryError(
+            f"{out} holds a run with {key} = {was!r}, this one has {wanted!r}; "
+            "choose another --out, or delete that directory to begin again"
+        )
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the dotted name and both values of each key that differs."""
+    for key in sorted(before.keys() | now.keys()):
+        was, wanted = before.get(key), now.get(key)
+        if isinstance(was, dict) and isinstance(wanted, dict):
+            yield from ((f"{key}.{name}", *values) for name, *values in _differences(was, wanted))
+        elif json.dumps(was) != json.dumps(wanted):
+            yield key, was, wanted
+
+
+def _check_data(old: dict[str, Any], config: dict[str, Any], clients: dict[str, Any], out: Path) -> None:
+    """Refuse other examples; where another machine or library may have rounded otherwise, other counts of them."""
+    if old.get("data_sha256") in (None, config["data_sha256"]):  # None: of an earlier version
+        return
+    path = out / "clients.json"
+    if _environment(old) != _environment(config) and path.exists() and json.loads(path.read_text()) == clients:
+        return
+    raise RunDirectoryError(
+        f"{out} holds a run on other data: since it began, the recordings have changed, or how they are read; {AFRESH}"
+    )
+
+
+def _environment(config: dict[str, Any]) -> tuple[Any, str]:
+    """Return the versions and the kind of processor, without the number of threads."""
+    return config.get("versions"), str(config.get("hardware")).partition(",")[0]
+
+
+def _check_code(old: dict[str, Any], config: dict[str, Any], out: Path) -> None:
+    """Refuse edited classes; compiled code differs between Python's versions, and ours between Gaitway's."""
+    before, now = old.get("versions", {}), config["versions"]
+    if _minor(before.get("python", "")) != _minor(now["python"]):
+        return
+    same_version = before.get("gaitway") == now["gaitway"]
+    for name, digest in config["code"].items():
+        is_compared = same_version or not is_own_module(name)
+        if is_compared and old.get("code", {}).get(name, digest) != digest:
+            raise RunDirectoryError(f"{out} holds a run that began before the code of {name} was edited; {AFRESH}")
+
+
+def _minor(version_number: str) -> list[str]:
+    return version_number.split(".")[:2]
 
 
 def _facts(data: FederatedData, simulation: Simulation, device: str) -> dict[str, Any]:
@@ -73,6 +126,7 @@ def _facts(data: FederatedData, simulation: Simulation, device: str) -> dict[str
         "findings": data.findings,
         "partition_class_names": data.partition_class_names,
         "data_sha256": data.sha256(),
+        "code": code_digests(_classes(simulation)),
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -82,6 +136,13 @@ def _facts(data: FederatedData, simulation: Simulation, device: str) -> dict[str
         "hardware": _hardware(device),
         "parameters": {"trained": sum(v.numel() for v in initial.params.values()), "prototypes": prototypes},
     }
+
+
+def _classes(simulation: Simulation) -> set[type]:
+    """Return the classes that the run's numbers follow from: method, task and networks."""
+    setups = [network.setup for network in simulation.networks]
+    networks = {MODELS[network.model.name] for network in simulation.networks if network.model.name in MODELS}
+    return {*networks, *(type(setup.method) for setup in setups), *(type(setup.task) for setup in setups)}
 
 
 def _hardware(device: str) -> str:

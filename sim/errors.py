@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gaitway import errors
 from gaitway.errors import GaitwayError
 
 
@@ -9,7 +10,7 @@ class SimError(GaitwayError):
     """Base of every error that `sim` raises for bad input."""
 
 
-class SettingsError(SimError):
+class SettingsError(SimError, errors.SettingsError):
     """The run was described with impossible or contradictory settings."""
 
 

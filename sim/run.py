@@ -17,6 +17,7 @@ from federation.secure_sums.summation import check_secure
 from federation.tasks import task_from_json
 from federation.training.cuda import compute_reproducibly, reserve_workspace
 from gaitway.files import write_file
+from gaitway.interrupts import HeldSignals
 from gaitway.tasks import TargetKind
 from sim import checkpoint, client_store
 from sim.analyses import analyse_round
@@ -51,6 +52,7 @@ from sim.uplink import Uplink
 Report = Callable[[str, dict[str, Any]], None]
 """Called with ("engine", {...}) and ("client_store", {...}) at first, then ("client", {...}) and ("round", {...})."""
 
+SAVING = "Stopping after this round, so that its work is saved; press Ctrl-C again to stop now and lose it."
 WRITING_SHARE = 0.05
 """Large federations have checkpoints of gigabytes: no more than this share of the time goes into writing them."""
 
@@ -274,24 +276,43 @@ def _play(
     callbacks: Sequence[RunCallback],
 ) -> None:
     written, pause = time.monotonic(), checkpoint_every_s
+    with HeldSignals(SAVING) as signals:
+        for record in simulation.run_rounds():
+            _record_round(simulation, settings, out, record)
+            is_last, is_due = False, True  # due, too, when a callback fails or is interrupted
+            try:
+                report("round", record)
+                for callback in callbacks:
+                    callback.on_round(RoundRecord.model_validate(record))
+                is_last = simulation.is_over or signals.held is not None
+                is_due = is_last or time.monotonic() - written >= pause
+            finally:
+                if is_due:
+                    begun, written = time.monotonic(), _save(simulation, out)
+                    pause = checkpoint_every_s and max(checkpoint_every_s, (written - begun) / WRITING_SHARE)
+            if is_last:
+                break
+    if not simulation.is_over:
+        raise KeyboardInterrupt  # whoever handles the signal goes on, but there is nothing to summarize yet
+
+
+def _record_round(simulation: Simulation, settings: Experiment, out: Path, record: dict[str, Any]) -> None:
+    """Write the line of a round, and what else it measures."""
     lines = out / "rounds.jsonl"
-    for record in simulation.run_rounds():
-        if settings.analyses != "none" and record["evaluated"]:
-            record["analyses"] = analyse_round(simulation, record)
-            if simulation.task.target is TargetKind.CLASS:  # segmentation's networks are large, and take many rounds
-                with writing("the server's model of a round (models/rounds)", out):
-                    save_round_model(simulation, settings, out)
-        with writing(f"the scores of round {record['round']} (rounds.jsonl)", out), lines.open("a") as file:
-            file.write(json.dumps(record) + "\n")
-        report("round", record)
-        for callback in callbacks:
-            callback.on_round(RoundRecord.model_validate(record))
-        begun = time.monotonic()
-        if simulation.is_over or begun - written >= pause:
-            with writing(f"the checkpoint of round {record['round']} ({CHECKPOINT})", out):
-                checkpoint.save(out / CHECKPOINT, simulation.checkpoint())
-            written = time.monotonic()
-            pause = checkpoint_every_s and max(checkpoint_every_s, (written - begun) / WRITING_SHARE)
+    if settings.analyses != "none" and record["evaluated"]:
+        record["analyses"] = analyse_round(simulation, record)
+        if simulation.task.target is TargetKind.CLASS:  # segmentation's networks are large, and take many rounds
+            with writing("the server's model of a round (models/rounds)", out):
+                save_round_model(simulation, settings, out)
+    with writing(f"the scores of round {record['round']} (rounds.jsonl)", out), lines.open("a") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+def _save(simulation: Simulation, out: Path) -> float:
+    """Write the checkpoint, and return when it was written."""
+    with writing(f"the checkpoint of round {simulation.round_number} ({CHECKPOINT})", out):
+        checkpoint.save(out / CHECKPOINT, simulation.checkpoint())
+    return time.monotonic()
 
 
 def _truncate_lines(path: Path, rounds: int) -> None:

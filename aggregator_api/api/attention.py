@@ -22,6 +22,7 @@ from aggregator_api.db.models import (
 from aggregator_api.devices import plan_refusals, suspension
 from aggregator_api.observability.deliveries import deliveries
 from aggregator_api.observability.health import NO_BROKER, Readiness
+from federation.methods import is_continuous
 from federation.rounds.server_round import RoundPhase
 from gaitway.threads import thread_failures
 
@@ -99,6 +100,7 @@ def of_federation(session: Session, row: FederationRow, now: float | None = None
         *_round(session, row),
         *_quarantine(session, row, now),
         *_devices(session, row),
+        *_nobody_online(session, row),
     ]
     return worst_first(found)
 
@@ -202,6 +204,18 @@ def _unused(session: Session, row: FederationRow) -> list[AttentionItem]:
     words = f"The last updates of {_counted(len(names), 'device')} were all refused or left out of their rounds: "
     words += f"{listed}. The journal says why (update.excluded, update.quarantined)."
     return [AttentionItem("warning", words, row.name, "updates", "unused updates")]
+
+
+def _nobody_online(session: Session, row: FederationRow) -> list[AttentionItem]:
+    """Tell that a running federation has devices, and none is connected; phones of a continuous one rest more often."""
+    here = select(func.count(), func.count().filter(DeviceRow.state != "offline"))
+    devices, connected = session.execute(here.where(DeviceRow.federation_id == row.id)).one()
+    if row.status != "running" or not devices or connected:
+        return []
+    who = "The only device is" if devices == 1 else f"All {devices:,} devices are"
+    words = f"{who} offline; gaitway agent doctor, run on a device, says why."
+    level: Level = "note" if is_continuous(row.plan["method"]) else "warning"
+    return [AttentionItem(level, words, row.name, "devices", "no device online")]
 
 
 def _ends_soon(row: CredentialRow, now: float) -> bool:

@@ -22,7 +22,7 @@ from aggregator_api.device_http.messages import DeviceMessages
 from aggregator_api.devices.enrolment import EnrolmentService
 from aggregator_api.devices.service import DeviceService
 from aggregator_api.devices.tokens import TokenService
-from aggregator_api.errors import UnprocessableError
+from aggregator_api.errors import NotFoundError, UnprocessableError
 from aggregator_api.federations.changes import AliasService, SettingsService
 from aggregator_api.federations.checkpoints import CheckpointService
 from aggregator_api.federations.service import FederationService
@@ -32,6 +32,7 @@ from aggregator_api.rollouts.service import RolloutService
 from aggregator_api.runtime import Runtime
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.downloads import Downloads
+from gaitway.plain_text import checked, checked_values
 
 MAX_ID = 2**62
 
@@ -66,6 +67,18 @@ TokenServiceDep = Annotated[TokenService, Depends(_part(lambda runtime: runtime.
 DeviceMessagesDep = Annotated[DeviceMessages, Depends(_part(lambda runtime: runtime.device_messages))]
 RolloutServiceDep = Annotated[RolloutService, Depends(_part(lambda runtime: runtime.rollouts))]
 DeletionServiceDep = Annotated[DeletionService, Depends(_part(lambda runtime: runtime.deletion))]
+
+
+async def plain_address(request: Request) -> None:
+    """Refuse control characters in a path or a query: names have none, and PostgreSQL stores no NUL."""
+    try:
+        checked(request.scope["path"])
+    except ValueError as error:
+        raise NotFoundError(f"nothing has this path: {error}") from error
+    try:
+        checked_values(request.query_params.multi_items())
+    except ValueError as error:
+        raise UnprocessableError(f"the request's query: {error}") from error
 
 
 async def known_query(request: Request) -> None:

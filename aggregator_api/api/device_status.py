@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import NamedTuple
 
 from sqlalchemy.orm import Session
 
 from aggregator_api.db import repositories
 from aggregator_api.db.models import DeviceRow, FederationRow, ParticipationRow, RoundRow
-from aggregator_api.devices import contributions, masked_contributions, plan_refusals, suspension
+from aggregator_api.devices import contributions, masked_contributions, plan_refusals, silence, suspension
 from federation.methods import is_continuous
 from federation.plan import Plan
 from federation.rounds.server_round import ClientStatus, RoundPhase, needed_devices, resting_rounds
@@ -35,6 +36,7 @@ def activity(session: Session, federation: FederationRow, device: DeviceRow) -> 
         or _refusing(device)
         or _federation_idle_reason(federation)
         or _device_reason(device)
+        or _left_out(device)
         or _in_sums(session, federation, device)
         or (_in_round(current, part, device) if current is not None else waiting_for(session, federation))
     )
@@ -57,6 +59,13 @@ def _suspended(device: DeviceRow) -> str:
 
 def _refusing(device: DeviceRow) -> str:
     return f"It refuses the plan: {device.plan_refusal}." if device.plan_refusal else ""
+
+
+def _left_out(device: DeviceRow) -> str:
+    left_s = (device.left_out_until or 0.0) - time.time()
+    if left_s <= 0:
+        return ""
+    return f"It has missed {device.missed_rounds:,} rounds in a row, so none draws it for another {left_s:.0f} s."
 
 
 def _federation_idle_reason(federation: FederationRow) -> str:
@@ -131,11 +140,14 @@ def waiting_for(session: Session, federation: FederationRow) -> str:
     groups = f" in the groups {', '.join(rounds.cohort_tags)}" if rounds.cohort_tags else ""
     if able < needed == 1 and not plan_refusals.counts(session, federation):
         return f"No round is open: a round needs a device{groups}, and none is online."
-    if ready < needed:
+    silent = silence.count_left_out(session, federation, time.time())
+    if ready < needed or silent:
         out = suspension.count_suspended(session, federation)
         but = f"; {out:,} device{' is' if out == 1 else 's are'} suspended" if out else ""
         if refusals := plan_refusals.counts(session, federation):
             but += f"; {plan_refusals.describe_refusals(refusals)}"
+        if silent:
+            but += f"; {silent:,} {'is' if silent == 1 else 'are'} left out for a while, having missed rounds"
         if resting := able - ready:
             but += (
                 f"; {resting:,} online rest{'s' if resting == 1 else ''}, since with noise_bands a device takes part "

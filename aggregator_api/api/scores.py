@@ -70,6 +70,8 @@ class RoundScore(NamedTuple):
     """Standard deviation over the devices."""
     classes: tuple[float | None, ...]
     """Mean score of each class; None where no device has it."""
+    lowest: float
+    highest: float
 
 
 def metric_of(plan: Plan) -> tuple[str, Metric]:
@@ -157,7 +159,7 @@ def _summary(values: list[float], classes: tuple[float | None, ...], *, worst_fi
     mean = fmean(values)
     # `pstdev` computes in fractions, which takes fifty times as long for ten thousand devices
     spread = math.sqrt(fmean((value - mean) ** 2 for value in values))
-    return RoundScore(len(values), mean, fmean(worst), spread, classes)
+    return RoundScore(len(values), mean, fmean(worst), spread, classes, min(values), max(values))
 
 
 @dataclass

@@ -81,7 +81,7 @@ def serve(
     Every request needs a key. The first start writes an operator's key to `operator.key` in the data folder, and
     `login-link` opens the operator's pages without typing it.
 
-    Example: `python -m aggregator_api broker &` and `python -m aggregator_api serve --data-dir runs/server`
+    Example, with the small broker for trials: `python -m aggregator_api serve --embedded-broker --data-dir runs/server`
     """
     from aggregator_api.serving import run_server  # torch takes a second, which --help need not
     from aggregator_api.storage.backup import refuse_backup

@@ -66,6 +66,7 @@ EVENT_KINDS = {
     "device.suspended": EventKind("the device was suspended", changes_measures=True),
     "device.refuses": EventKind("a device refuses the plan, because it promises too little privacy"),
     "device.accepts": EventKind("a device no longer refuses the plan"),
+    "device.left_out": EventKind("the device did not answer, and is left out of rounds for a while", True),
     "device.reinstated": EventKind("the device's suspension was ended", changes_measures=True),
     "device.withdrawn": EventKind("the device's sums are taken out of a continuous federation", changes_measures=True),
     "device.revoked": EventKind("the device was put out", changes_measures=True),

@@ -133,13 +133,15 @@ def count_online(
     signing: bool = False,
     changed: bool = False,
     resting: int = 0,
+    at: float | None = None,
 ) -> int:
     """Count the devices that could train now; with tags, those in one of these groups.
 
     signing: those with a key; changed: those that say that their masked sums are to be replaced or taken out; resting:
-    those whose updates are not in so many of the last published rounds.
+    those whose updates are not in so many of the last published rounds; at: those that are not left out then
+    (`devices.silence`).
     """
-    wanted = _could_train(federation, tags, signing=signing, changed=changed, resting=resting)
+    wanted = _could_train(federation, tags, signing=signing, changed=changed, resting=resting, at=at)
     return session.scalars(select(func.count()).select_from(DeviceRow).where(*wanted)).one()
 
 
@@ -151,14 +153,15 @@ def online_devices(
     signing: bool = False,
     changed: bool = False,
     resting: int = 0,
+    at: float | None = None,
 ) -> dict[str, DeviceRow]:
     """Return the devices that could train now, by name; with the same choice as `count_online`."""
-    wanted = _could_train(federation, tags, signing=signing, changed=changed, resting=resting)
+    wanted = _could_train(federation, tags, signing=signing, changed=changed, resting=resting, at=at)
     return {row.name: row for row in session.scalars(select(DeviceRow).where(*wanted))}
 
 
 def _could_train(
-    federation: FederationRow, tags: Sequence[str], *, signing: bool, changed: bool, resting: int
+    federation: FederationRow, tags: Sequence[str], *, signing: bool, changed: bool, resting: int, at: float | None
 ) -> list[ColumnElement[bool]]:
     wanted = [
         DeviceRow.federation_id == federation.id,
@@ -166,6 +169,8 @@ def _could_train(
         DeviceRow.suspended_at.is_(None),
         DeviceRow.plan_refusal == "",
     ]
+    if at is not None:
+        wanted.append(or_(DeviceRow.left_out_until.is_(None), DeviceRow.left_out_until <= at))
     if tags:
         wanted.append(DeviceRow.id.in_(select(DeviceTagRow.device_id).where(DeviceTagRow.tag.in_(tags))))
     if signing:

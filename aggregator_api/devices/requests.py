@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from aggregator_api.fields import WHOLE
-from federation.plan import Name, Strict
+from federation.plan import Name, Strict, Text
 
 PublicKey = Annotated[
     str, Field(pattern=r"^[A-Za-z0-9+/]{43}=$", description="base64 of the raw ed25519 key, 32 bytes")
@@ -17,13 +16,13 @@ Signature = Annotated[
 ]
 
 
-Moment = Annotated[int, Field(ge=0, le=2**53), WHOLE]
+Moment = Annotated[int, Field(ge=0, le=2**53)]
 
 
 class Enrol(Strict):
     """A device that shows a token, and proves that it holds the private half of its key."""
 
-    token: str = Field(min_length=1, max_length=128)
+    token: Text = Field(min_length=1, max_length=128)
     federation: Name
     device: Name
     public_key: PublicKey

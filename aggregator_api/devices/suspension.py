@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.db import repositories
 from aggregator_api.db.models import DeviceRow, FederationRow, RoundRow, UpdateRow
+from aggregator_api.devices import silence
 from federation.plan import RoundSettings
 from federation.rounds.progress import is_to_suspend, refused_updates
 
@@ -56,6 +57,7 @@ def judge_round(
         if device := repositories.find_device(session, federation, name):
             count_refused(session, federation, device, settings, row.number, reason)
     if is_published:
+        silence.forgive(session, row)
         used = select(UpdateRow.device_id).where(UpdateRow.round_id == row.id, UpdateRow.status == "accepted")
         counted = update(DeviceRow).where(DeviceRow.id.in_(used), DeviceRow.refused_updates > 0)
         session.execute(counted.values(refused_updates=refused_updates(0, used=True)))

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from aggregator_api.errors import ConfigError
 from aggregator_api.notifications.message import Notification, read_template, write
 from aggregator_api.settings import Settings
+from gaitway.secret_fields import revealed
 
 MIN_SECRET_CHARS = 16
 MAX_REASON_CHARS = 200
@@ -67,7 +68,7 @@ class Webhook:
     name = "webhook"
 
     def __init__(self, settings: Settings) -> None:
-        self._url = urlsplit(settings.notify_webhook_url or "")
+        self._url = urlsplit(revealed(settings.notify_webhook_url) or "")
         self._form, self._timeout_s = settings.notify_webhook_format, settings.notify_timeout_s
         self._template = read_template(settings.notify_webhook_template_file, self._form)
         self._secret = _secret(settings.notify_webhook_secret_file, "notify_webhook_secret_file", MIN_SECRET_CHARS)

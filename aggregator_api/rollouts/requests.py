@@ -6,14 +6,14 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from aggregator_api.fields import WHOLE, Override
+from aggregator_api.fields import Override
 from federation.plan import Waves
 
 
 class NewRollout(Override):
     """Which version to release."""
 
-    version: Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE] | None = Field(
+    version: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = Field(
         default=None, description="null: the newest, `latest`"
     )
     waves: Waves | None = Field(

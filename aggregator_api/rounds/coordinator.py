@@ -17,7 +17,7 @@ from aggregator_api.cluster.leadership import Leadership
 from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import Blob, FederationRow, RoundRow
-from aggregator_api.devices import contributions, masked_contributions
+from aggregator_api.devices import contributions, masked_contributions, silence
 from aggregator_api.devices.presence import PresenceCheck, mark_unresponsive
 from aggregator_api.devices.suspension import judge_round
 from aggregator_api.errors import BlobError
@@ -187,7 +187,8 @@ class Coordinator:
             repositories.write_round(session, federation, row.id, current, result.round)
             if Action.FAIL in result.actions:
                 contributions.release(session, row.id)
-            self._pause_if_failing(session, federation.name, result)
+            if not self._leaves_out_silent(session, federation, row, event, result):
+                self._pause_if_failing(session, federation.name, result)
         session.expire(row)  # it was written beside the session
         return result
 
@@ -223,6 +224,13 @@ class Coordinator:
         )
         number = result.round.number
         repositories.journal(session, federation, "federation.paused", round_number=number, detail=detail)
+
+    def _leaves_out_silent(
+        self, session: Session, federation: FederationRow, row: RoundRow, event: Event, result: Step
+    ) -> bool:
+        """Leave out devices that have let deadlines pass: the next round may have its quorum without them."""
+        is_over = isinstance(event, DeadlinePassed) and bool({Action.AGGREGATE, Action.FAIL} & set(result.actions))
+        return is_over and silence.judge_deadline(session, federation, row, self._clock())
 
     def _about_a_device(self, session: Session, federation: FederationRow, row: RoundRow, event: Arrival) -> Step:
         current, device = repositories.read_round(row), repositories.find_device(session, federation, event.client_id)

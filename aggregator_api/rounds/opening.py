@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from aggregator_api.db import repositories
 from aggregator_api.db.models import Blob, DeviceRow, FederationRow, RoundRow, UpdateRow
-from aggregator_api.devices import masked_contributions
+from aggregator_api.devices import masked_contributions, silence
 from aggregator_api.rounds import deadlines, secure_rounds
 from federation.methods import in_batches
 from federation.plan import Plan
@@ -24,6 +25,7 @@ from federation.rounds.server_round import (
     Step,
     UpdateArrived,
     needed_devices,
+    quorum,
     resting_rounds,
     sample_cohort,
 )
@@ -45,14 +47,16 @@ def due(session: Session, federation: FederationRow, plan: Plan, now: float) -> 
         return True
     if plan.rounds.interval_s and _rests(session, federation, plan.rounds.interval_s, now):
         return False
-    online = repositories.count_online(
+    online = partial(
+        repositories.count_online,
         session,
         federation,
         plan.rounds.cohort_tags,
         signing=plan.secure.is_on,
         resting=resting_rounds(plan.rounds),
     )
-    return online >= needed_devices(plan)
+    # for one that is left out the others do not wait, as long as they are a quorum
+    return online() >= needed_devices(plan) and online(at=now) >= quorum(plan)
 
 
 def _batch_is_due(session: Session, federation: FederationRow, plan: Plan, now: float) -> bool:
@@ -91,7 +95,11 @@ def rested(session: Session, plan_of: Callable[[FederationRow], Plan], now: floa
     """Return the running federations whose next round or batch is due by the time alone, and have enough devices."""
     query = select(FederationRow).where(FederationRow.status == "running")
     waiting = ((row, plan_of(row)) for row in session.scalars(query))
-    timed = ((row, plan) for row, plan in waiting if plan.rounds.interval_s or in_batches(plan))
+    timed = (
+        (row, plan)
+        for row, plan in waiting
+        if plan.rounds.interval_s or in_batches(plan) or silence.has_returning(session, row, now)
+    )
     return [row.name for row, plan in timed if due(session, row, plan, now)]
 
 
@@ -122,6 +130,7 @@ def draw(session: Session, federation: FederationRow, plan: Plan, now: float) ->
         signing=plan.secure.is_on,
         changed=is_batch and not anew,
         resting=resting_rounds(plan.rounds),
+        at=None if is_batch else now,
     )
     if anew:
         online = {name: row for name, row in online.items() if name in anew}

@@ -27,7 +27,7 @@ from aggregator_api.auth.api_keys import OPERATOR_FILE
 from aggregator_api.errors import ConfigError
 from aggregator_api.settings import Settings
 from aggregator_api.storage import postgresql
-from aggregator_api.storage.blobs import sync
+from aggregator_api.storage.blobs import shown_url, sync
 from federation.private_files import private_file, private_folder
 from gaitway.errors import first_problem
 
@@ -167,7 +167,7 @@ def blob_folder(settings: Settings) -> Path:
     """
     parsed = urlparse(settings.blobs)
     if parsed.scheme not in ("", "file"):
-        raise ConfigError(f"blobs at {settings.blobs} are no folder; copy them with the store's own means")
+        raise ConfigError(f"blobs at {shown_url(settings.blobs)} are no folder; copy them with the store's own means")
     return Path(url2pathname(parsed.path))
 
 

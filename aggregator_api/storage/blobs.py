@@ -27,6 +27,15 @@ CHUNK_BYTES = 1 << 18
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
+def shown_url(url: str) -> str:
+    """Return a URL without what may be secret in it: who logs in, and a query."""
+    scheme, found, rest = url.partition("://")
+    if not found:
+        return url
+    host, slash, path = rest.partition("?")[0].partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+
+
 class BlobStore:
     """Blobs under one fsspec URL, each named by its sha256.
 
@@ -41,8 +50,9 @@ class BlobStore:
             self._files, self.root = fsspec.core.url_to_fs(url)
         except (ValueError, ImportError) as error:
             raise ConfigError(
-                f"blob_url {url}: {error}; expected file:///FOLDER, or an installed fsspec store"
-            ) from error
+                f"blob_url {shown_url(url)}: {str(error).replace(url, shown_url(url))}; expected file:///FOLDER, or an "
+                "installed fsspec store"
+            ) from None  # what fsspec raised may repeat the URL
         protocols = self._files.protocol
         self._local = "file" in (protocols if isinstance(protocols, tuple) else (protocols,))
 

@@ -11,9 +11,8 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.db import repositories
 from aggregator_api.db.models import ContributionRow, FederationRow, SecureSumRow
-from aggregator_api.errors import BlobError
 from aggregator_api.storage.blobs import BlobStore
-from aggregator_api.storage.fsck_result import FROM_BACKUP, FsckResult, Severity
+from aggregator_api.storage.fsck_result import FROM_BACKUP, FsckResult, Severity, guarded
 from federation import wire
 from federation.aggregation.present_sums import combined, settings_of
 from federation.methods import in_batches, is_continuous, method_from_json
@@ -26,16 +25,21 @@ from federation.tree import flatten
 
 def check(session: Session, blobs: BlobStore) -> Iterator[FsckResult]:
     """Add up again what every continuous federation's devices have sent, and compare."""
-    for federation in session.scalars(select(FederationRow).order_by(FederationRow.id)):
-        if not is_continuous(federation.plan["method"]):
-            continue
-        batched = in_batches(Plan.model_validate(federation.plan))
-        try:
-            yield (_batch_compared if batched else _compared)(session, blobs, federation)
-        except (BlobError, OSError) as error:
-            yield FsckResult(
-                Severity.PROBLEM, f"federation {federation.name}: its sums cannot be added up: {error}", FROM_BACKUP
-            )
+    for number, name in session.execute(select(FederationRow.id, FederationRow.name).order_by(FederationRow.id)).all():
+        yield from guarded(f"federation {name}: its plan", _check_one(session, blobs, number), session)
+
+
+def _check_one(session: Session, blobs: BlobStore, number: int) -> Iterator[FsckResult]:
+    federation = session.get_one(FederationRow, number)
+    if not is_continuous(federation.plan["method"]):
+        return
+    batched = in_batches(Plan.model_validate(federation.plan))
+    try:
+        yield (_batch_compared if batched else _compared)(session, blobs, federation)
+    except Exception as error:  # what was damaged may break the sum anywhere
+        words = " ".join(str(error).split())[:300] or type(error).__name__
+        message = f"federation {federation.name}: its sums cannot be added up: {words}"
+        yield FsckResult(Severity.PROBLEM, message, FROM_BACKUP)
 
 
 def rebuilt(session: Session, blobs: BlobStore, federation: FederationRow) -> Tree:

@@ -6,6 +6,7 @@ cannot be resumed (their devices send them again), and rights of others on priva
 
 from __future__ import annotations
 
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from sqlalchemy import func, or_, select, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from aggregator_api.auth.server_identity import Identity
 from aggregator_api.db import epochs, repositories
 from aggregator_api.db import ledger as ledgers
 from aggregator_api.db.database import MIGRATIONS, Database
@@ -31,11 +33,14 @@ from aggregator_api.db.models import (
 )
 from aggregator_api.errors import BlobError, ConfigError, LedgerError
 from aggregator_api.settings import Settings
-from aggregator_api.storage import continuous_sums, garbage_collection, revocations
+from aggregator_api.storage import continuous_sums, damaged_rows, garbage_collection, revocations
 from aggregator_api.storage.blobs import BlobStore
-from aggregator_api.storage.fsck_result import FROM_BACKUP, FsckResult, Severity
+from aggregator_api.storage.fsck_result import FROM_BACKUP, FsckResult, Severity, guarded
 from federation.errors import WireError
 from federation.protocol.messages import UpdateManifest, read
+
+_PARTS = (".json", ".have", ".part")
+"""Files of a half-received update."""
 
 
 def check(settings: Settings, *, repair: bool = False) -> Iterator[FsckResult]:
@@ -44,30 +49,40 @@ def check(settings: Settings, *, repair: bool = False) -> Iterator[FsckResult]:
     Raises:
         ConfigError: if there is no database.
     """
-    path = Path(settings.database.removeprefix("sqlite:///"))
-    if not settings.database.startswith("postgresql") and not path.is_file():
-        raise ConfigError(f"there is no database {path}; is this the server's data_dir?")
     database = Database(settings.database)
+    path = Path(database.engine.url.database or "")
+    if not database.shared and not path.is_file():
+        raise ConfigError(f"there is no database {path}; is this the server's data_dir?")
+    blobs = BlobStore(settings.blobs)
     try:
-        findings = list(_database(database))
+        findings = list(guarded("the database", _database(database)))
         yield from findings
         if any(finding.level is Severity.PROBLEM for finding in findings):
             return  # rows of another schema, or broken ones, would be read wrongly
         with database.read() as session:
-            yield FsckResult(Severity.OK, _epoch(session))
-            yield _ledger(session, Ledger(settings.ledger))
-            yield from _rounds(session)
-            blobs = BlobStore(settings.blobs)
-            yield from _blobs(session, blobs)
-            yield from continuous_sums.check(session, blobs)
-            known = set(session.scalars(select(FederationRow.name)))
+            yield from _contents(session, settings, blobs)
+            folder = settings.data_dir.resolve() / "spool"
+            yield from guarded(f"the folder {folder}", _uploads(session, folder, repair=repair))
     except SQLAlchemyError as error:
         yield FsckResult(Severity.PROBLEM, f"the database cannot be read: {error}", FROM_BACKUP)
         return
     finally:
         database.close()
-    yield from _uploads(settings.data_dir.resolve() / "spool", known, repair=repair)
-    yield from _identity(settings.identity, repair=repair)
+    yield from guarded(f"the server's key {settings.identity}", _identity(settings.identity, repair=repair))
+
+
+def _contents(session: Session, settings: Settings, blobs: BlobStore) -> Iterator[FsckResult]:
+    """Look at what the database holds, and at the blobs that it names; damage to one thing hides no other."""
+    parts = {
+        "the rows": damaged_rows.check(session),
+        "the epoch": _epoch(session),
+        f"the ledger {settings.ledger}": _ledger(session, Ledger(settings.ledger)),
+        "the rounds": _rounds(session),
+        "the blobs": _blobs(session, blobs),
+        "the sums": continuous_sums.check(session, blobs),
+    }
+    for what, findings in parts.items():
+        yield from guarded(what, findings, session)
 
 
 def _database(database: Database) -> Iterator[FsckResult]:
@@ -104,40 +119,44 @@ def _alembic() -> Config:
     return config
 
 
-def _epoch(session: Session) -> str:
+def _epoch(session: Session) -> Iterator[FsckResult]:
     row = epochs.current(session)
-    if row.restored_at is None:
-        return "epoch 1: the server was never restored"
-    return epochs.restored_words(row)
+    never = "epoch 1: the server was never restored"
+    yield FsckResult(Severity.OK, never if row.restored_at is None else epochs.restored_words(row))
 
 
-def _ledger(session: Session, ledger: Ledger) -> FsckResult:
+def _ledger(session: Session, ledger: Ledger) -> Iterator[FsckResult]:
     try:
         contents = revocations.contents(session, ledger)
     except LedgerError as error:
         if ledgers.position(session).ledger is None:
-            return FsckResult(Severity.OK, "no ledger yet: the first start of the server begins it")
+            yield FsckResult(Severity.OK, "no ledger yet: the first start of the server begins it")
+            return
         todo = "set ledger_dir to where it lies; if it is lost: `new-ledger`, if this database is the newest"
-        return FsckResult(Severity.PROBLEM, str(error), todo)
-    return FsckResult(Severity.OK, f"the ledger {ledger.path} is whole, with {len(contents.entries)} ends of accesses")
+        yield FsckResult(Severity.PROBLEM, str(error), todo)
+        return
+    yield FsckResult(Severity.OK, f"the ledger {ledger.path} is whole, with {len(contents.entries)} ends of accesses")
 
 
 def _rounds(session: Session) -> Iterator[FsckResult]:
-    for federation in session.scalars(select(FederationRow).order_by(FederationRow.id)):
-        of_it = (RoundRow.federation_id == federation.id, RoundRow.phase.not_in(repositories.ENDED))
-        found = list(session.scalars(select(RoundRow).where(*of_it)))
-        if len(found) > 1:
-            numbers = ", ".join(str(row.number) for row in found)
-            yield FsckResult(
-                Severity.PROBLEM, f"federation {federation.name}: rounds {numbers} are all open", FROM_BACKUP
-            )
-        if any(session.get(ModelAliasRow, (federation.id, alias)) is None for alias in ("latest", "stable")):
-            yield FsckResult(Severity.PROBLEM, f"federation {federation.name} has no present model", FROM_BACKUP)
-        for row in found:
-            yield _counted(session, federation, row)
-        if not found:
-            last = repositories.last_number(session, federation)
-            yield FsckResult(Severity.OK, f"federation {federation.name} is {federation.status}, after round {last}")
+    for number, name in session.execute(select(FederationRow.id, FederationRow.name).order_by(FederationRow.id)).all():
+        yield from guarded(f"federation {name}", _rounds_of(session, number), session)
+
+
+def _rounds_of(session: Session, number: int) -> Iterator[FsckResult]:
+    federation = session.get_one(FederationRow, number)
+    of_it = (RoundRow.federation_id == federation.id, RoundRow.phase.not_in(repositories.ENDED))
+    found = list(session.scalars(select(RoundRow).where(*of_it)))
+    if len(found) > 1:
+        numbers = ", ".join(str(row.number) for row in found)
+        yield FsckResult(Severity.PROBLEM, f"federation {federation.name}: rounds {numbers} are all open", FROM_BACKUP)
+    if any(session.get(ModelAliasRow, (federation.id, alias)) is None for alias in ("latest", "stable")):
+        yield FsckResult(Severity.PROBLEM, f"federation {federation.name} has no present model", FROM_BACKUP)
+    for row in found:
+        yield _counted(session, federation, row)
+    if not found:
+        last = repositories.last_number(session, federation)
+        yield FsckResult(Severity.OK, f"federation {federation.name} is {federation.status}, after round {last}")
 
 
 def _counted(session: Session, federation: FederationRow, row: RoundRow) -> FsckResult:
@@ -216,10 +235,10 @@ def _named(session: Session, sha256: str) -> tuple[str, str]:
     return "what a device of the open round starts from", FROM_BACKUP
 
 
-def _uploads(folder: Path, federations: set[str], *, repair: bool) -> Iterator[FsckResult]:
+def _uploads(session: Session, folder: Path, *, repair: bool) -> Iterator[FsckResult]:
     """Look at half-received updates; one that nobody can resume does no harm, and may be deleted."""
-    going, useless = 0, []
-    for described in sorted(folder.glob("*/*/*.json")):
+    going, useless, federations = 0, [], set(session.scalars(select(FederationRow.name)))
+    for described in sorted({path.with_suffix(".json") for kind in _PARTS for path in folder.glob(f"*/*/*{kind}")}):
         try:
             read(UpdateManifest, described.read_bytes())
         except (OSError, WireError):
@@ -231,8 +250,8 @@ def _uploads(folder: Path, federations: set[str], *, repair: bool) -> Iterator[F
             useless.append(described)
     if useless and repair:
         for described in useless:
-            for suffix in (".json", ".have", ".part"):
-                described.with_suffix(suffix).unlink(missing_ok=True)
+            for suffix in _PARTS:
+                _remove(described.with_suffix(suffix))
     if useless:
         words = f"{len(useless)} half-received updates cannot be resumed, such as {useless[0].stem}"
         yield (
@@ -241,6 +260,13 @@ def _uploads(folder: Path, federations: set[str], *, repair: bool) -> Iterator[F
             else FsckResult(Severity.PROBLEM, words, "--repair deletes them; their devices send them again")
         )
     yield FsckResult(Severity.OK, f"{going} updates are under way")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _identity(path: Path, *, repair: bool) -> Iterator[FsckResult]:
@@ -256,5 +282,10 @@ def _identity(path: Path, *, repair: bool) -> Iterator[FsckResult]:
             yield FsckResult(
                 Severity.PROBLEM, f"others can read the server's key {path}", "--repair takes the right away"
             )
+        return
+    try:
+        Identity(path).load()
+    except ConfigError as error:
+        yield FsckResult(Severity.PROBLEM, str(error), "with a new one, every enrolled device must enrol again")
         return
     yield FsckResult(Severity.OK, f"the server's key {path.name} is here, and its owner's alone")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from typing import NamedTuple
 
 from sqlalchemy import update
@@ -21,7 +22,7 @@ from aggregator_api.updates.context import (
 )
 from aggregator_api.updates.contract import Contract
 from federation.plan import RoundSettings
-from federation.protocol.messages import UpdateManifest
+from federation.protocol.messages import MAX_AHEAD_MS, UpdateManifest
 from federation.protocol.signing import Envelope, Kind, to_sign
 from federation.rounds.server_round import Action, RoundPhase, UpdateArrived, step
 
@@ -156,7 +157,13 @@ def _check_sequence(context: UpdateContext, manifest: UpdateManifest) -> None:
     federation, last = context.federation, context.contributed
     if federation is not None and federation.status not in ("running", "paused"):
         raise UpdateRefusedError(f"the federation {federation.name!r} is {federation.status}: it takes no more sums")
-    if last is not None and (manifest.sequence or 0) <= last.sequence:
+    number, now_ms = manifest.sequence or 0, int(1000 * time.time())
+    if number > now_ms + MAX_AHEAD_MS:
+        raise UpdateRefusedError(
+            f"the update is number {number}, and the server's time is {now_ms} ms since 1970: a number is at most "
+            "a day ahead of that; set the device's clock"
+        )
+    if last is not None and number <= last.sequence:
         raise UpdateRefusedError(
             f"the update is number {manifest.sequence} of {manifest.client!r}, and number {last.sequence} was accepted "
             "already: it is older; send the present sums with a higher number"

@@ -99,8 +99,6 @@ class Contract:
             return  # nothing more is told, and what the bytes hold is the sum's state machine's to judge
         if manifest.size > (limit := uploads.limit_bytes(self.schema, manifest.precision)):
             raise _bad(f"{manifest.size:,} bytes were announced, at most {limit:,} are plausible here")
-        if not math.isfinite(manifest.created):
-            raise _bad("the manifest holds NaN or infinity")  # JSON cannot keep them: the row could not be read again
         if manifest.steps > (asked := self.steps(manifest.examples)):
             raise _bad(f"{manifest.steps} steps on {manifest.examples} examples are claimed, the plan asks for {asked}")
         if asked and not manifest.steps:

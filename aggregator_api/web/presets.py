@@ -49,7 +49,7 @@ PRESETS: dict[str, FormPreset] = {
         {"labels": ACTIVITIES, "model": "har_cnn", "method": "fedavg", "rounds": "3", "epochs": "5"},
     ),
     "adaptive": FormPreset(
-        "HART with adaptive layer prototypes (FedALI), as Ek et al. 2024 train it: 50 rounds of five epochs.",
+        "HART with ALP layers (Alignment with Prototypes), as in FedAli (Ek et al. 2024): 50 rounds of five epochs.",
         {"labels": ACTIVITIES, "model": "hart_alp", "method": "fedali", "rounds": "50", "epochs": "5"},
     ),
     "personal": FormPreset(

@@ -28,6 +28,8 @@ GRID_ROUNDS = 40
 GRID_DEVICES = 40
 LISTED = 100
 DAY_S = 86_400.0
+HEADLINE_DEVICES, HEADLINE_ROUNDS = 3, 10
+"""A score stands for a federation if so many devices have measured it, in one of the last so many rounds."""
 
 
 class FederationOverview(NamedTuple):
@@ -37,6 +39,7 @@ class FederationOverview(NamedTuple):
     current: RoundRow | None
     metric: Metric
     score: RoundScore | None
+    """Of the last round that enough devices have measured (`HEADLINE_DEVICES`)."""
     score_round: int
     attention: list[AttentionItem]
     waits_for: str
@@ -44,8 +47,22 @@ class FederationOverview(NamedTuple):
 
     @property
     def score_text(self) -> str:
-        """The last round's mean score, with its unit."""
+        """The mean score, with its unit."""
         return score_text(self.metric, self.score.mean if self.score else None)
+
+    @property
+    def score_note(self) -> str:
+        """Of which round the score is, of how many devices, and from where to where theirs reach."""
+        if self.score is None:
+            return f"not measured by {self.score_devices} devices yet" if self.score_devices > 1 else "not measured yet"
+        low, high = (self.metric.text(value) for value in (self.score.lowest, self.score.highest))
+        devices = f"{self.score.devices:,} device{'' if self.score.devices == 1 else 's'}"
+        return f"round {self.score_round}, {devices}" + (f", {low} to {high}" if self.score.devices > 1 else "")
+
+    @property
+    def score_devices(self) -> int:
+        """How many devices a headline needs: all, where there are few."""
+        return min(HEADLINE_DEVICES, self.detail.devices)
 
 
 class TimedRound(NamedTuple):
@@ -65,8 +82,9 @@ class TimedRound(NamedTuple):
 def summary(session: Session, row: FederationRow, history: HistoryReader) -> FederationOverview:
     """Tell where a federation stands."""
     detail = queries.federation(session, row, history.versions)
-    latest = [each.number for each in round_history.latest_rounds(session, row, 3)]
-    scores = history.scores(session, row, latest)
+    latest = [each.number for each in round_history.latest_rounds(session, row, HEADLINE_ROUNDS)]
+    enough = min(HEADLINE_DEVICES, detail.devices)
+    scores = {k: score for k, score in history.scores(session, row, latest).items() if score.devices >= enough}
     number = max(scores, default=0)
     current = repositories.open_round(session, row)
     rests = current is not None or row.status != "running"

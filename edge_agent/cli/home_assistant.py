@@ -17,7 +17,11 @@ from edge_agent.storage.state_store import StateStore
 REMOVE_S = 10.0
 POLL_S = 0.1
 
-app = typer.Typer(no_args_is_help=True, help="Tell a Home Assistant in the same home, or nobody, what is recognized.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Tell a Home Assistant in the same home, or nobody, what is recognized.",
+    rich_markup_mode="markdown",
+)
 
 
 @app.command()

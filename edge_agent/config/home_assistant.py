@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field, model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from edge_agent.config.section import Section
 from edge_agent.config.training import PORT, TLS_PORT, BrokerPlace
@@ -19,7 +19,7 @@ class HomeAssistantSection(Section):
     )
     port: int | None = Field(default=None, ge=1, le=65535, description="none: 8883 with TLS, else 1883")
     username: str | None = Field(default=None, max_length=256, description="none: anonymous")
-    password: str | None = Field(
+    password: SecretStr | None = Field(
         default=None, max_length=1024, description="better in password_file or GAITWAY_EDGE_HOME_ASSISTANT_PASSWORD"
     )
     password_file: Path | None = Field(default=None, description="its first line is the password")

@@ -6,9 +6,9 @@ import ipaddress
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, SecretStr
 
-PASSWORD_HASH = r"^scrypt:[0-9]{1,7}:[0-9]{1,2}:[0-9]{1,2}:[A-Za-z0-9_=-]{22,64}:[A-Za-z0-9_=-]{43,128}$"
+PASSWORD_HASH = r"scrypt:[0-9]{1,7}:[0-9]{1,2}:[0-9]{1,2}:[A-Za-z0-9_=-]{22,64}:[A-Za-z0-9_=-]{43,128}"
 """scrypt, its N, r and p, salt and key in URL-safe base64."""
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]]+)):(\d{1,5})")
 
@@ -43,4 +43,11 @@ def _checked(address: str) -> str:
     return address
 
 
+def _hash(secret: SecretStr) -> SecretStr:
+    if not re.fullmatch(PASSWORD_HASH, secret.get_secret_value()):
+        raise ValueError("expected scrypt:… as `python -m edge_agent page-password` prints it")
+    return secret
+
+
 Address = Annotated[str, AfterValidator(_checked)]
+PasswordHash = Annotated[SecretStr, AfterValidator(_hash)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from edge_agent.config.section import Section
 from gaitway.errors import did_you_mean
@@ -73,7 +73,7 @@ class PhoneSection(Section):
         default="127.0.0.1", description="http: address to listen on; 0.0.0.0 for phones in the network"
     )
     port: int = Field(default=8765, ge=0, le=65535, description="http: port; 0 takes any that is free")
-    token: str | None = Field(
+    token: SecretStr | None = Field(
         default=None, description="http: at least 16 characters of the URL, or sha256:… of them; see docs/phones.md"
     )
     tls_cert: Path | None = Field(default=None, description="http: certificate chain (PEM); none: plain HTTP")
@@ -83,7 +83,9 @@ class PhoneSection(Section):
     mqtt_host: str | None = Field(default=None, description="mqtt: broker that the phone talks to; none: as [broker]")
     mqtt_port: int = Field(default=1883, ge=1, le=65535, description="mqtt: port of mqtt_host")
     mqtt_username: str | None = Field(default=None, description="mqtt: user name at mqtt_host; none: anonymous")
-    mqtt_password: str | None = Field(default=None, description="mqtt: better set as GAITWAY_EDGE_PHONE_MQTT_PASSWORD")
+    mqtt_password: SecretStr | None = Field(
+        default=None, description="mqtt: better set as GAITWAY_EDGE_PHONE_MQTT_PASSWORD"
+    )
     mqtt_ca: Path | None = Field(default=None, description="mqtt: certificate authority of mqtt_host; none: no TLS")
     platform: Literal["android", "ios", "standardised"] = Field(
         default="android", description="whose signs the phone sends; standardised: the app's setting of that name is on"

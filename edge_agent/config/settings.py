@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from edge_agent.config.home_assistant import HomeAssistantSection
-from edge_agent.config.page import PASSWORD_HASH, Address, is_loopback
+from edge_agent.config.page import Address, PasswordHash, is_loopback
 from edge_agent.config.privacy import PrivacySection
 from edge_agent.config.section import Section
 from edge_agent.config.sensors import IioSection, PhoneSection, SensorsSection, WindowsSection
@@ -47,8 +47,8 @@ class AgentSection(Section):
         default=None,
         description="its own page, such as 127.0.0.1:8090; elsewhere than there with a password; none: off",
     )
-    page_password_hash: str | None = Field(
-        default=None, pattern=PASSWORD_HASH, description="as `page-password` prints it; none: no password"
+    page_password_hash: PasswordHash | None = Field(
+        default=None, description="as `page-password` prints it; none: no password"
     )
 
     @model_validator(mode="after")
@@ -141,7 +141,7 @@ def load(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
     try:
         config = Config.model_validate(_without_empty(tree))
     except ValidationError as error:
-        raise ConfigError(f"{path}: {first_problem(error, input_shown=True)}") from error
+        raise ConfigError(f"{path}: {first_problem(error, input_shown=True, model=Config)}") from error
     return _anchored(config, path.resolve().parent)
 
 
@@ -199,7 +199,7 @@ def _overlay(tree: dict[str, Any], environment: Mapping[str, str]) -> None:
         try:
             tree.setdefault(section, {})[field] = json.loads(value) if composed else value
         except ValueError as error:
-            raise ConfigError(f"environment variable {key} is {value!r}; expected JSON: {error}") from error
+            raise ConfigError(f"environment variable {key} is not JSON, which is expected: {error}") from error
 
 
 def _check_keys(tree: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from edge_agent.config.section import Section
 from federation.protocol.messages import Runtime
@@ -156,7 +156,9 @@ class BrokerSection(Section):
     host: str | None = Field(default=None, description="MQTT broker; none: as the server said at enrolment")
     port: int | None = Field(default=None, ge=1, le=65535, description="none: 8883 with TLS, else 1883")
     username: str | None = Field(default=None, description="none: as `enrol` was told; not enrolled: anonymous")
-    password: str | None = Field(default=None, description="better in password_file or GAITWAY_EDGE_BROKER_PASSWORD")
+    password: SecretStr | None = Field(
+        default=None, description="better in password_file or GAITWAY_EDGE_BROKER_PASSWORD"
+    )
     password_file: Path | None = Field(default=None, description="its first line is the password")
     tls: bool = Field(default=False, description="encrypt, and believe only a broker with a certificate for `host`")
     ca_file: Path | None = Field(default=None, description="certificates to believe, PEM; none: the system's")

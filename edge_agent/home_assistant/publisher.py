@@ -25,6 +25,7 @@ from edge_agent.home_assistant.discovery import HomeState
 from edge_agent.storage.credentials import first_line
 from edge_agent.storage.home_assistant import PROBLEM, is_switched_off, note_topics, noted_topics
 from edge_agent.storage.state_store import StateStore
+from gaitway.secret_fields import revealed
 from gaitway.threads import guarded, run_in_thread
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class HomeAssistant:
         client.reconnect_delay_set(MIN_WAIT_S, MAX_WAIT_S)
         client.will_set(self.node.availability_topic, discovery.OFFLINE, qos=1, retain=True)
         if section.username is not None:
-            password = section.password or first_line(section.password_file, "home_assistant")
+            password = revealed(section.password) or first_line(section.password_file, "home_assistant")
             client.username_pw_set(section.username, password)
         if section.tls:
             try:

@@ -25,6 +25,8 @@ MAX_SESSIONS = 32
 FREE_ATTEMPTS = 3
 MAX_WAIT_S = 60.0
 """Wrong passwords of one address cost nothing at first, then a wait that doubles from a second up to this."""
+MAX_LOCAL_WAIT_S = 4.0
+"""At this device itself, where nobody can tell the owner from other programs, a password is checked at most so late."""
 MAX_SOURCES = 256
 """Addresses whose wrong passwords are counted; the one that was wrong longest ago makes room."""
 
@@ -58,8 +60,14 @@ def _key(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
 class Sessions:
     """Logins by password; without a password everybody who reaches the page may use it. Safe on any thread."""
 
-    def __init__(self, hashed: str | None, cookie: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._hashed, self._cookie, self._clock = hashed, cookie, clock
+    def __init__(
+        self,
+        hashed: str | None,
+        cookie: str,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._hashed, self._cookie, self._clock, self._sleep = hashed, cookie, clock, sleep
         self._ends: dict[str, float] = {}
         self._failed: OrderedDict[str, tuple[int, float]] = OrderedDict()  # source -> how often in a row, when last
         self._lock = threading.Lock()
@@ -73,23 +81,22 @@ class Sessions:
     def log_in(self, password: str, address: str) -> str | None:
         """Return the Set-Cookie of a new session; None for a wrong password.
 
-        Whoever guesses makes nobody wait but their own address; at this device itself nobody ever waits.
+        Whoever guesses makes nobody wait but their own address. At this device itself nobody is refused: each password
+        is looked at, after a wrong one ever later, up to MAX_LOCAL_WAIT_S.
 
         Raises:
             PermissionError: after too many wrong ones from that address; nothing was looked at.
         """
         source = _source(address)
-        self._require_turn(source)
+        if delay_s := self._count(source):
+            self._sleep(delay_s)
         with self._trial:
             is_right = self._hashed is not None and is_password(password, self._hashed)
+        if not is_right:
+            return None
         with self._lock:
             now = self._clock()
-            count, _ = self._failed.pop(source, (0, now))
-            if not is_right:
-                self._failed[source] = count + 1, now
-                while len(self._failed) > MAX_SOURCES:
-                    self._failed.popitem(last=False)
-                return None
+            self._failed.pop(source, None)
             token = secrets.token_urlsafe(32)
             self._ends = {one: end for one, end in self._ends.items() if end > now}
             while len(self._ends) >= MAX_SESSIONS:
@@ -97,13 +104,24 @@ class Sessions:
             self._ends[token] = now + SESSION_S
         return f"{self._cookie}={token}; HttpOnly; SameSite=Strict; Path=/; Max-Age={SESSION_S:.0f}"
 
-    def _require_turn(self, source: str) -> None:
+    def _count(self, source: str) -> float:
+        """Count a try as wrong until it is found right, so that many at once gain nothing; return by how much it waits.
+
+        Raises:
+            PermissionError: if it is not that address's turn.
+        """
         with self._lock:
+            now = self._clock()
             count, last = self._failed.get(source, (0, 0.0))
             wait_s = min(MAX_WAIT_S, 2.0 ** min(count - FREE_ATTEMPTS, 16)) if count >= FREE_ATTEMPTS else 0.0
-            left_s = last + wait_s - self._clock()
-        if source != LOOPBACK and left_s > 0:
-            raise PermissionError(f"{count} wrong passwords from this address; wait {left_s:.0f} s and try again")
+            left_s = last + wait_s - now
+            if source != LOOPBACK and left_s > 0:
+                raise PermissionError(f"{count} wrong passwords from this address; wait {left_s:.0f} s and try again")
+            self._failed[source] = count + 1, now
+            self._failed.move_to_end(source)
+            while len(self._failed) > MAX_SOURCES:
+                self._failed.popitem(last=False)
+        return min(wait_s, MAX_LOCAL_WAIT_S) if source == LOOPBACK else 0.0
 
     def log_out(self, cookies: str) -> None:
         """End the session of a Cookie header."""

@@ -24,6 +24,7 @@ from edge_agent.page.service import ACTIONS, VIEWS, Live, PageService
 from edge_agent.page.timeline import DayQuery, SpanLabel, TimelinePage
 from edge_agent.page.timeline_html import login_page
 from gaitway.errors import first_problem
+from gaitway.secret_fields import revealed
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +94,8 @@ def served_page(config: Config, config_file: Path, live: Live) -> Iterator[None]
         yield
         return
     try:
-        server = PageServer(PageService(config, config_file, live), *host_and_port(me.page), me.page_password_hash)
+        service, hashed = PageService(config, config_file, live), revealed(me.page_password_hash)
+        server = PageServer(service, *host_and_port(me.page), hashed)
     except OSError as error:
         raise ConfigError(f"[agent] page {me.page} cannot be listened on: {error.strerror}") from error
     unguarded = "" if is_loopback(me.page) else "; without TLS, so only for a network that you trust"

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from edge_agent.config.settings import Config
 from edge_agent.doctor import examine
 from edge_agent.errors import AgentError, LabelError, StoreError
+from edge_agent.page.timeline import Activity
 from edge_agent.serving.classifier import LivePrediction, OwnAnswers
 from edge_agent.serving.model_registry import ModelRegistry, name_of
 from edge_agent.status import collected_windows, describe_device, describe_release, describe_served
@@ -67,7 +68,7 @@ Seconds = Field(default=None, ge=0, le=1e11)
 class LabelRequest(_PageRequest):
     """An activity for a span of time: from and to in seconds since 1970, or so long until now."""
 
-    activity: str = Field(max_length=200)
+    activity: Activity
     from_s: float | None = Seconds
     to_s: float | None = Seconds
     last_s: float | None = Field(default=None, gt=0, le=MAX_LABEL_SPAN_S)
@@ -82,7 +83,7 @@ class LabelRequest(_PageRequest):
 class DeleteRequest(_PageRequest):
     """Which windows go: those of an activity ('': without one), of a day of this device's calendar, or both."""
 
-    activity: str | None = Field(default=None, max_length=200)
+    activity: Activity | None = None
     day: str | None = Field(default=None, max_length=10)
 
     @model_validator(mode="after")
@@ -103,13 +104,13 @@ class DeleteRequest(_PageRequest):
 class ActivityRequest(_PageRequest):
     """An activity, by its name."""
 
-    activity: str = Field(max_length=200)
+    activity: Activity
 
 
 class CountRequest(ActivityRequest):
     """As which of the federation's activities one of the person's own is sent; '': not at all."""
 
-    label: str = Field(max_length=200)
+    label: Activity
 
 
 class AcceptRequest(_PageRequest):

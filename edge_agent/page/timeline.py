@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from contextlib import closing
 from datetime import date, datetime
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from edge_agent.config.settings import Config
 from edge_agent.errors import LabelError, StoreError
@@ -16,11 +17,15 @@ from edge_agent.page.timeline_html import DayView, Done, address_of, day_page
 from edge_agent.storage.labels import known_activity, label_span, undo, vocabulary
 from edge_agent.storage.timeline import bounds, days, read_minutes, uncertain
 from edge_agent.storage.window_store import FILE_NAME, WindowStore
+from gaitway.plain_text import checked
 from gaitway.python310 import Self
 
 ASKED_DAYS, MAX_DAYS = 14, 62
 DAY_S = 86_400.0
 _TIME = r"^([01]\d|2[0-3]):[0-5]\d(:[0-5]\d)?$|^24:00$"
+
+Activity = Annotated[str, Field(max_length=200), AfterValidator(checked)]
+"""An activity as a request names it."""
 
 
 class SpanLabel(BaseModel):
@@ -30,7 +35,7 @@ class SpanLabel(BaseModel):
     day: date
     begin: str = Field(alias="from", pattern=_TIME)
     end: str = Field(alias="to", pattern=_TIME)
-    activity: str = Field(max_length=200)
+    activity: Activity
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -54,7 +59,7 @@ class DayQuery(BaseModel):
 
     day: date | None = None
     done: int | None = Field(default=None, ge=0, le=10**9)
-    activity: str | None = Field(default=None, max_length=200)
+    activity: Activity | None = None
 
 
 class TimelinePage:

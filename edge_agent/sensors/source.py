@@ -66,7 +66,7 @@ class ThreadedSource(ABC):
         try:
             return kind.model_validate(self.config.sensors.options)
         except ValidationError as error:
-            raise SensorError(f"[sensors] options: {first_problem(error)}; see [sensors] source") from error
+            raise SensorError(f"[sensors] options: {first_problem(error, model=kind)}; see [sensors] source") from error
 
     def start(self, plan: Plan) -> None:
         """Begin with this plan's pipeline and labels; what an earlier plan began is stopped."""

@@ -19,6 +19,7 @@ from edge_agent.storage.files import write_file
 from federation.protocol.messages import DeviceStatus, UpdateManifest, write
 from federation.protocol.signing import Kind, wrap
 from gaitway.errors import first_problem
+from gaitway.secret_fields import revealed
 
 KEY_FILE, CREDENTIALS_FILE, PINNED_FILE = "device.key", "credentials.json", "server.fingerprint"
 PUBLIC_KEY_BYTES = 32
@@ -204,7 +205,8 @@ def login(settings: BrokerSection, credentials: Credentials | None, device: str)
     """
     if settings.username is not None:
         # the broker binds a device's account to its own name as the client id
-        return Login(settings.username, settings.username, settings.password or first_line(settings.password_file))
+        password = revealed(settings.password) or first_line(settings.password_file)
+        return Login(settings.username, settings.username, password)
     if credentials is None:
         return Login(device, None, None)
     return Login(credentials.broker.username, credentials.broker.username, credentials.broker.password)

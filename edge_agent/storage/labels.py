@@ -10,6 +10,7 @@ from typing import NamedTuple
 from edge_agent.errors import LabelError
 from edge_agent.storage.window_store import IMPORTED_PREFIX, PERSONAL, RECORDING, WindowStore
 from gaitway.errors import did_you_mean, unknown_class
+from gaitway.plain_text import cleaned
 
 SHARE = 0.5
 """Of a window that must lie in a span to get its activity."""
@@ -72,7 +73,7 @@ def plan_labels(store: WindowStore) -> tuple[str, ...]:
 def known_activity(name: str, labels: Sequence[str]) -> str:
     """Return the label that is meant, whatever its case; raises LabelError with the nearest one."""
     by_lower = {label.lower(): label for label in labels}
-    if (found := by_lower.get(name.strip().lower())) is None:
+    if (found := by_lower.get(cleaned(name.strip().lower()))) is None:
         raise LabelError(f"{name!r} is no activity of this federation; {unknown_class(name, labels)}")
     return found
 

@@ -11,6 +11,7 @@ import json
 from edge_agent.errors import LabelError
 from edge_agent.storage.window_store import PERSONAL, WindowStore
 from gaitway.errors import did_you_mean
+from gaitway.plain_text import checked
 
 MAX_ACTIVITIES = 8
 MAX_NAME_LENGTH = 40
@@ -30,8 +31,12 @@ def add_activity(store: WindowStore, name: str, labels: tuple[str, ...]) -> str:
     Raises:
         LabelError: if it has no name, is there already, or there are too many.
     """
-    known, name = personal_activities(store), " ".join(name.split())
-    if not 0 < len(name) <= MAX_NAME_LENGTH or not name.isprintable():
+    known = personal_activities(store)
+    try:
+        name = checked(" ".join(name.split()))
+    except ValueError as error:
+        raise LabelError(f"this is no name: {error}") from error
+    if not 0 < len(name) <= MAX_NAME_LENGTH:
         raise LabelError(f"a name has 1 to {MAX_NAME_LENGTH} letters; this one has {len(name)}")
     if name.lower() in {each.lower() for each in (*labels, *known)}:
         raise LabelError(f"there is an activity {name} already; choose another name")

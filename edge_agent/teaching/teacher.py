@@ -102,7 +102,7 @@ class Teacher:
             try:
                 return {**shown, **self._learnt(store, plan, settings, (*labels, *own)), "why_not": ""}
             except (StoreError, ExportError) as error:
-                return {**shown, "result": None, "now": None, "why_not": str(error)}
+                return {**shown, "result": None, "why_not": str(error)}
 
     def _described_lesson(self, lesson: Lesson) -> dict[str, Any]:
         return {
@@ -116,7 +116,7 @@ class Teacher:
         self, store: WindowStore, plan: Plan, settings: PipelineSettings, activities: tuple[str, ...]
     ) -> dict[str, Any]:
         found = self._solve(store, plan, settings, activities)
-        return {"result": described(found.head, activities), "now": self._now(found)}
+        return {"result": described(found.head, activities)}
 
     def _solve(
         self, store: WindowStore, plan: Plan, settings: PipelineSettings, activities: tuple[str, ...]
@@ -132,14 +132,6 @@ class Teacher:
             head = learn(windows, len(activities), shared, plan.method, settings.window_s)
             self._found = _Learnt(key, head, network.session, activities, len(plan.labels))
         return self._found
-
-    def _now(self, found: _Learnt) -> dict[str, str] | None:
-        """Say what both heads make of the window that came last."""
-        if not self._fresh:
-            return None
-        features = found.session.predict(self._fresh[-1].window.x[None]).embedding
-        own, all_ = int(found.head.personal.classes(features)[0]), int(found.head.shared.classes(features)[0])
-        return {"own": found.activities[own], "shared": found.activities[all_]}
 
     # ---- what is recognized
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from federation.plan import TrainingConfig
+from gaitway.strict_numbers import StrictNumbers
 
 FORMAT: Final = "gaitway.program/1"
 OPSET: Final = 18
@@ -65,7 +66,7 @@ Name = Annotated[str, Field(min_length=1, max_length=512)]
 Side = Annotated[int, Field(ge=0, le=1 << 31)]
 
 
-class ManifestRecord(BaseModel):
+class ManifestRecord(StrictNumbers, BaseModel):
     """Frozen, and refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -8,7 +8,9 @@ Where the shared head is wrong, its names make it worse, so a device takes such 
 that need no label: enough windows; that it lies as most do (`models.orientation`); and that the head on all features
 and the one without axes name most windows alike, two views of which one cannot lean on how the device lies
 (A. Blum, T. Mitchell: Combining Labeled and Unlabeled Data with Co-Training, COLT 1998). docs/methods.md, 'Own windows
-without labels', has what it gives and where it would hurt.
+without labels', has what it gives. Without the three conditions it costs up to 0.4 points where windows are of one
+activity alone; upside down it would give +1.1, -0.5 and +0.2 points on MotionSense, UCI HAR and SP-SW-HAR. Weight and
+thresholds were chosen on two of four splits; a tenth of the others' weight costs single clients three points more.
 
 In numpy, for programs that must not load torch; the simulation and devices with torch call the same function.
 """

@@ -7,7 +7,7 @@ from federation.plan.data import DataSpec, DataStatistics, ImageInput, Normaliza
 from federation.plan.plan import Plan, live_incompatibility, window_change_incompatibility, with_packages
 from federation.plan.releases import GroupWave, PromotionSettings, RolloutSettings, Wave, Waves
 from federation.plan.rounds import PublicationSettings, RoundSettings, SecureSettings
-from federation.plan.strict import Name, Strict
+from federation.plan.strict import Label, Name, Options, Strict, Text, Words
 from federation.plan.training import Augmentation, ModelSpec, TrainingConfig
 
 __all__ = [
@@ -16,9 +16,11 @@ __all__ = [
     "DataStatistics",
     "GroupWave",
     "ImageInput",
+    "Label",
     "ModelSpec",
     "Name",
     "Normalization",
+    "Options",
     "Plan",
     "PromotionSettings",
     "PublicationSettings",
@@ -28,9 +30,11 @@ __all__ = [
     "Side",
     "Split",
     "Strict",
+    "Text",
     "TrainingConfig",
     "Wave",
     "Waves",
+    "Words",
     "image_input",
     "live_incompatibility",
     "window_change_incompatibility",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from federation.plan.strict import Strict
+from federation.plan.strict import Options, Strict
 from gaitway.input_spec import Fit
 
 
@@ -45,7 +45,7 @@ def image_input(shape: tuple[int, ...], fit: Fit = "stretch") -> ImageInput | No
 class DataSpec(Strict):
     """How a client turns its own samples into training examples; har_pipeline reads `pipeline`."""
 
-    pipeline: dict[str, Any] = Field(default_factory=dict)
+    pipeline: Options = Field(default_factory=dict)
     input: ImageInput | None = Field(
         default=None, description="images of this shape; none: windows of motion sensors, which `pipeline` cuts"
     )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
 
 from pydantic import Field, model_validator
 
 from federation.plan.data import DataSpec
 from federation.plan.releases import PromotionSettings, RolloutSettings
 from federation.plan.rounds import PublicationSettings, RoundSettings, SecureSettings
-from federation.plan.strict import Strict
+from federation.plan.strict import Label, Options, Strict, Text
 from federation.plan.training import ModelSpec, TrainingConfig
 from gaitway import plugins
 from gaitway.errors import did_you_mean
@@ -20,15 +19,15 @@ from gaitway.tasks import DEFAULT_TASK, TASKS, TargetKind, task_of
 class Plan(Strict):
     """One federation, in the words that the simulation, the server and a device share."""
 
-    labels: tuple[str, ...] = Field(min_length=1, description="the classes; of a number, its name and unit")
-    task: dict[str, Any] = Field(
+    labels: tuple[Label, ...] = Field(min_length=1, description="the classes; of a number, its name and unit")
+    task: Options = Field(
         default={"name": DEFAULT_TASK.name}, description='what is learnt: {"name": "classification", …options}'
     )
     model: ModelSpec
     alternatives: tuple[ModelSpec, ...] = Field(
         default=(), description="other models that a device may choose, if the method mixes architectures"
     )
-    method: dict[str, Any] = Field(description='{"name": "fedali", …hyper-parameters}')
+    method: Options = Field(description='{"name": "fedali", …hyper-parameters}')
     training: TrainingConfig
     rounds: RoundSettings = RoundSettings()
     publication: PublicationSettings = Field(
@@ -46,7 +45,7 @@ class Plan(Strict):
     rollout: RolloutSettings = RolloutSettings()
     promotion: PromotionSettings = PromotionSettings()
     data: DataSpec = DataSpec()
-    packages: dict[str, str] = Field(
+    packages: dict[Text, Text] = Field(
         default_factory=dict,
         max_length=64,
         exclude_if=operator.not_,
@@ -54,8 +53,11 @@ class Plan(Strict):
     )
 
     @model_validator(mode="after")
-    def _as_many_labels_as_the_task_has(self) -> Plan:
+    def _labels_fit_the_task(self) -> Plan:
         learnt = task_of(self.task)
+        twice = next((label for label in self.labels if self.labels.count(label) > 1), None)
+        if twice is not None:
+            raise ValueError(f"labels: {twice!r} came twice; expected a name of its own for each class")
         if len(self.labels) < learnt.min_labels:
             raise ValueError(
                 f"labels: {len(self.labels)} came; {learnt.name} learns classes, {learnt.min_labels} at the least"

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from federation.plan.strict import Name, Strict
+from federation.plan.strict import Name, Options, Strict
 
 Change = Annotated[float, Field(ge=0, le=1)]
 
@@ -57,7 +57,10 @@ class Augmentation(Strict):
         pairs = [word.partition("=") for word in value.replace(",", " ").split() if word != "none"]
         if any(not (equals and text) for _, equals, text in pairs):
             raise ValueError(f"expected {_AS_TEXT}")
-        return {key: text.split(":") if key == "scale" else text for key, _, text in pairs}
+        try:
+            return {key: _numbers(text) if key == "scale" else float(text) for key, _, text in pairs}
+        except ValueError as error:
+            raise ValueError(f"{error}; expected {_AS_TEXT}") from error
 
     @model_validator(mode="after")
     def _in_order(self) -> Augmentation:
@@ -89,6 +92,10 @@ class Augmentation(Strict):
             for name, value in changed.items()
         )
         return ",".join(words) or "none"
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(word) for word in text.split(":")]
 
 
 _AS_TEXT = f"none or some of {', '.join(Augmentation.model_fields)}, such as flip=0.5,padding=4,scale=0.5:2"
@@ -143,4 +150,4 @@ class ModelSpec(Strict):
     """A network by its name in `models.MODELS`, and its options."""
 
     name: Name
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: Options = Field(default_factory=dict)

@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from federation.errors import WireError
-from federation.plan import Name, Plan, Strict
+from federation.plan import Name, Plan, Strict, Text, Words
 from federation.serving import gains as gain_sums
 from gaitway.errors import first_problem
 from gaitway.tasks import DEFAULT_TASK, metric_of, trivial_answer
@@ -56,6 +56,9 @@ MESSAGE_BYTES = 256 * 1024
 MAX_VOUCHER, MAX_REVOKED_LIST = 400, 32 * 1024
 """Of a device's voucher, and of the list of identities that are revoked."""
 
+MAX_AHEAD_MS = 86_400_000
+"""A device's running number is at most so far above Unix time in ms."""
+
 MAX_SUM_BODY = 200 * 1024
 """Of what the server says in a secure sum: the list of the most members that a live one has."""
 
@@ -67,7 +70,9 @@ def _finite(metrics: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
-Metrics = Annotated[dict[str, float], Field(max_length=64), AfterValidator(_finite)]
+MeasuredName = Annotated[Text, Field(min_length=1, max_length=64)]
+Measured = Annotated[float, Field(allow_inf_nan=True)]
+Metrics = Annotated[dict[MeasuredName, Measured], Field(max_length=64), AfterValidator(_finite)]
 """What a device measured; NaN and infinity, which JSON cannot say, are left out."""
 
 
@@ -153,7 +158,7 @@ class BlobPointer(Strict):
 
     sha256: Sha256
     size: int = Field(ge=0, le=1 << 34)
-    url: str = Field(max_length=1024, description="relative to the server's base URL, or absolute and of its origin")
+    url: Text = Field(max_length=1024, description="relative to the server's base URL, or absolute and of its origin")
     score: VersionScore | None = Field(default=None, description="of the version that it is of; none: not known")
     gains: Gains = Field(
         default={},
@@ -241,7 +246,7 @@ class Announcement(Strict):
         description="of a plan with `secure.voucher`: identities that its key revokes, signed by it",
     )
     chunk_bytes: int = Field(default=128 * 1024, ge=1024, le=1 << 20)
-    presence_check: str = Field(
+    presence_check: Text = Field(
         default="", max_length=64, description="where it has changed, devices say their status again"
     )
     created: float
@@ -254,7 +259,7 @@ class SumOrder(Strict):
     kind: Literal["request", "members", "shares", "included", "confirmed", "settled"] = Field(
         description="settled: of a continuous federation; the batches up to `round` are over, and nothing is asked"
     )
-    body: str = Field(max_length=MAX_SUM_BODY, description="the message, as JSON in a text: devices sign its bytes")
+    body: Text = Field(max_length=MAX_SUM_BODY, description="the message, as JSON in a text: devices sign its bytes")
     shared: BlobPointer | None = Field(
         default=None,
         exclude_if=lambda pointer: pointer is None,
@@ -318,7 +323,7 @@ class ReleaseReport(ScoredMessage):
     rollout: int = Field(ge=1, le=MAX_ROUNDS)
     answer: Literal["adopted", "kept", "refused", "failed", "rolled_back"]
     score: float | None = Field(default=None, ge=0, description="of the metric, on the device's own holdout")
-    reason: str = Field(default="", max_length=500)
+    reason: Words = Field(default="", max_length=500)
 
     @model_validator(mode="after")
     def _plausible(self) -> ReleaseReport:
@@ -343,7 +348,7 @@ class AdoptionReport(ScoredMessage):
     trivial: float | None = Field(
         default=None, ge=0, description="of the metric, by the task's trivial answer there; none: it cannot tell"
     )
-    reason: str = Field(default="", max_length=500)
+    reason: Words = Field(default="", max_length=500)
 
     @model_validator(mode="after")
     def _plausible(self) -> AdoptionReport:
@@ -360,7 +365,7 @@ class PlanRefusal(Strict):
     instance: Instance
     epoch: Epoch = 1
     serial: int = Field(ge=0, lt=1 << 53, description="of the announcement with the plan")
-    reason: str = Field(max_length=500)
+    reason: Text = Field(max_length=500)
 
 
 MAX_SIGNED_REFUSAL = 4096
@@ -373,7 +378,7 @@ class DeviceStatus(Strict):
     state: Literal["collecting", "ready", "training", "uploading", "idle", "finished", "offline"]
     round: int = Field(default=0, ge=0, le=MAX_ROUNDS)
     examples: int = Field(default=0, ge=0, le=10**9)
-    detail: str = Field(default="", max_length=500)
+    detail: Words = Field(default="", max_length=500)
     metrics: Metrics = Field(default_factory=dict)
     changed: bool = Field(
         default=False,
@@ -396,7 +401,7 @@ class DeviceStatus(Strict):
         exclude_if=operator.not_,
         description="a `PlanRefusal`, signed by the device where it has a key; empty: it refuses no plan",
     )
-    session: str = Field(default="", max_length=64, description="random, drawn anew by each run of the program")
+    session: Text = Field(default="", max_length=64, description="random, drawn anew by each run of the program")
     number: int = Field(default=0, ge=0, lt=1 << 53, description="rises with each status of a session")
 
 
@@ -409,7 +414,7 @@ class UpdateManifest(Strict):
     instance: Instance
     client: Name
     round: int = Field(ge=1, le=MAX_ROUNDS)
-    method: str = Field(max_length=64)
+    method: Text = Field(max_length=64)
     base_version: Sha256 = Field(description="sha256 of the broadcast that training started from")
     sequence: int | None = Field(
         default=None,
@@ -418,7 +423,8 @@ class UpdateManifest(Strict):
         # left out where there is none, so that servers of a version without it go on
         exclude_if=lambda number: number is None,
         description="of a continuous federation: the device's running number, which rises with each update, "
-        "max(the last one + 1, Unix time in ms); it replaces the device's update with a lower one",
+        "max(the last one + 1, Unix time in ms), at most a day ahead of the server's clock; it replaces the device's "
+        "update with a lower one",
     )
     withdraw: bool = Field(
         default=False,
@@ -450,7 +456,7 @@ class UpdateManifest(Strict):
     size: int = Field(ge=0, le=1 << 34)
     sha256: Sha256
     chunk_bytes: int = Field(ge=1024, le=1 << 20)
-    nonce: str = Field(min_length=8, max_length=64)
+    nonce: Text = Field(min_length=8, max_length=64)
     created: float
     metrics: Metrics = Field(default_factory=dict)
     gains: Gains = Field(
@@ -496,8 +502,8 @@ class Notice(Strict):
     """To one run of a device's program: another one uses the device's name, and was there first. It is to stop."""
 
     schema_version: Literal[1] = 1
-    session: str = Field(max_length=64, description="whom it is for; others that hear it go on")
-    reason: str = Field(max_length=500)
+    session: Text = Field(max_length=64, description="whom it is for; others that hear it go on")
+    reason: Words = Field(max_length=500)
 
 
 class Acknowledgement(Strict):
@@ -511,10 +517,10 @@ class Acknowledgement(Strict):
 
     schema_version: Literal[1] = 1
     update_id: UpdateId
-    nonce: str = Field(default="", max_length=64, description="of the manifest; empty: the server could not read it")
+    nonce: Text = Field(default="", max_length=64, description="of the manifest; empty: the server could not read it")
     status: Literal["send", "accepted", "refused", "retry"]
     next_chunk: int = Field(default=0, ge=0, le=10_000_000)
-    reason: str = Field(default="", max_length=1000)
+    reason: Words = Field(default="", max_length=1000)
 
 
 Message = TypeVar("Message", bound=Strict)

@@ -171,8 +171,12 @@ def step(settings: RoundSettings, current: Round, event: Event, status: ClientSt
 
 def needed_devices(plan: Plan) -> int:
     """Return how many devices must be online for a round to begin."""
-    least = plan.secure.min_devices if plan.secure.is_on else 1
-    return max(plan.rounds.minimum_clients, plan.rounds.clients_per_round or 1, least)
+    return max(quorum(plan), plan.rounds.clients_per_round or 1)
+
+
+def quorum(plan: Plan) -> int:
+    """Return of how many devices a round must have updates."""
+    return max(plan.rounds.minimum_clients, plan.secure.min_devices if plan.secure.is_on else 1)
 
 
 def resting_rounds(settings: RoundSettings) -> int:

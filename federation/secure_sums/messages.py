@@ -19,6 +19,7 @@ from federation.secure_sums.masks import KEY_BYTES, TAG_BYTES
 from federation.secure_sums.neighbours import MIN_MEMBERS, PER_MILLE
 from federation.secure_sums.shamir import SHARE_BYTES
 from gaitway.errors import first_problem
+from gaitway.strict_numbers import StrictNumbers
 
 MAX_MEMBERS = 1 << 14
 MAX_GROUPS = 64
@@ -31,7 +32,7 @@ MAX_MESSAGE_BYTES = MAX_MEMBERS * 2048
 DIGEST_BYTES, SHARE_DIGEST_BYTES, SIGNATURE_BYTES = 32, 16, 64
 
 
-class SecureMessage(BaseModel):
+class SecureMessage(StrictNumbers, BaseModel):
     """Frozen, refuses unknown keys, and writes bytes as base64."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")

@@ -13,6 +13,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator
 
 from gaitway.errors import did_you_mean
+from gaitway.plain_text import checked
 from har_pipeline.units import ACC_UNITS, GYRO_UNITS, TIME_UNITS
 
 DATE = "date"
@@ -124,7 +125,7 @@ def _words(given: object) -> tuple[str, ...]:
 def _word(given: object) -> str:
     if not isinstance(given, str) or not 0 < len(given.strip()) <= 100:
         raise ValueError(f"expected a word of 1 to 100 characters, not {str(given)[:100]!r}")
-    return given.strip()
+    return checked(given.strip())
 
 
 Column = Annotated[str | int, BeforeValidator(_column)]

@@ -18,7 +18,9 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from gaitway.errors import did_you_mean, first_problem
+from gaitway.plain_text import cleaned
 from gaitway.python310 import tomllib
+from gaitway.strict_numbers import TypedNumbers
 from har_pipeline.description.keys import (
     DATE,
     GROUPS,
@@ -56,11 +58,11 @@ EXAMPLES = {
 
 
 def same_word(word: str) -> str:
-    """Return what two spellings of one activity share: no case, and single blanks."""
-    return " ".join(word.split()).casefold()
+    """Return what two spellings of one activity share: no case, single blanks and one form of each letter."""
+    return " ".join(cleaned(word).split()).casefold()
 
 
-class DescriptionPart(BaseModel):
+class DescriptionPart(TypedNumbers, BaseModel):
     """Frozen, and refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -382,7 +384,7 @@ def description_of(options: Mapping[str, Any]) -> Description:
     try:
         return Description.model_validate(options)
     except ValidationError as error:
-        raise SettingsError(f"description: {first_problem(error, input_shown=True)}") from error
+        raise SettingsError(f"description: {first_problem(error, input_shown=True, model=Description)}") from error
 
 
 def read_description(path: Path | str) -> Description:
@@ -404,4 +406,4 @@ def read_description(path: Path | str) -> Description:
     try:
         return Description.model_validate(options)
     except ValidationError as error:
-        raise SettingsError(f"{path}: {first_problem(error, input_shown=True)}") from error
+        raise SettingsError(f"{path}: {first_problem(error, input_shown=True, model=Description)}") from error

@@ -1,9 +1,9 @@
 """Convolution, normalization and pooling with the channels innermost in memory, which is how a CPU does them fast.
 
-docs/benchmarks.md, 'Faster steps', has what it brings. torch's memory formats say the same, but not under vmap and not
-for signals; a permutation says it everywhere and costs nothing where the memory already lies so. Shapes stay
-(B, C, …), and parameters keep their names and layout. A compiler or exporter chooses layouts itself and gets torch's
-own layers.
+Pooling 64 maps of 28 × 28 takes 0.85 ms instead of 5.6, the HAR CNN's three convolutions 16.1 instead of 20.6 (CPU, one
+thread). torch's memory formats do the same, but not under vmap and not for signals. A permutation works everywhere and
+costs nothing if the memory already has that order. Shapes stay (B, C, …), and parameters keep their names and layout.
+A compiler or exporter chooses layouts itself and gets torch's own layers.
 """
 
 import torch

@@ -3,6 +3,8 @@
 import { WINDOW_MS } from "./collection/motion.js";
 
 const HISTORY_MS = 6 * 60_000;
+/** An answer that is older says nothing of what the person does now. */
+const CURRENT_MS = 10_000;
 
 /**
  * @typedef {object} Answer
@@ -18,6 +20,7 @@ export class Recognition {
    * @param {import("./models.js").Models} models @param {import("./teaching/teacher.js").Teacher} teacher
    */
   constructor(recorder, models, teacher) {
+    this.recorder = recorder;
     this.models = models;
     this.teacher = teacher;
     /** @type {Answer[]} */ this.history = [];
@@ -31,6 +34,12 @@ export class Recognition {
   /** Why there is no answer, in words; empty where there is. */
   get unavailableReason() {
     return this.models.unavailableReason;
+  }
+
+  /** What the person does now: the answer that every page shows; null where nothing is measured. @returns {Answer | null} */
+  get current() {
+    const last = this.history[this.history.length - 1];
+    return last && this.recorder.running && Date.now() - last.endMs < CURRENT_MS ? last : null;
   }
 
   get modelName() {

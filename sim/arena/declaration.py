@@ -46,6 +46,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gaitway.errors import closest, first_problem
+from gaitway.strict_numbers import TypedNumbers
 from sim.arena.measures import MEASURES
 from sim.errors import SettingsError
 
@@ -59,7 +60,7 @@ Value = str | int | float | bool | None | list[Any]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
-class DeclarationPart(BaseModel):
+class DeclarationPart(TypedNumbers, BaseModel):
     """A frozen part of a declaration, which refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -78,7 +79,7 @@ class Tuning(DeclarationPart):
         return [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
 
 
-class Pretraining(BaseModel):
+class Pretraining(TypedNumbers, BaseModel):
     """A run whose network arms with `init = "pretrained:NAME"` start from, of the same seed."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -103,7 +104,7 @@ class StopRule(DeclarationPart):
     gain: float = Field(default=0.005, ge=0, le=1)
 
 
-class Arm(BaseModel):
+class Arm(TypedNumbers, BaseModel):
     """A row: its options of `sim run`, what it is called, and whether they are tuned."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -181,4 +182,4 @@ def read_declaration(path: Path) -> Declaration:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} is not TOML: {error}") from error
     except ValidationError as error:
-        raise SettingsError(f"{path}: {first_problem(error, input_shown=True)}") from error
+        raise SettingsError(f"{path}: {first_problem(error, input_shown=True, model=Declaration)}") from error

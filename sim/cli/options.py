@@ -107,7 +107,7 @@ def build_experiment(
             )
         )
     except ValidationError as error:
-        raise SettingsError(first_problem(error, input_shown=True)) from error
+        raise SettingsError(first_problem(error, input_shown=True, model=Experiment)) from error
 
 
 def _initialization(

@@ -146,9 +146,13 @@ def _play(record: SweepRecord, jobs: int) -> None:
         closing(run_anywhere(record.cells, record.folder, jobs)) as changes,
     ):
         display = CellDisplay(bars, len(record.cells))
-        for cell, status in changes:
-            record.note(cell, status)
-            display.show(cell, status)
+        try:
+            for cell, status in changes:
+                record.note(cell, status)
+                display.show(cell, status)
+        except KeyboardInterrupt:
+            console.print("Each run saves the round that it is in; press Ctrl-C again to stop them now.")
+            raise
 
 
 class CellDisplay:

@@ -10,11 +10,12 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from federation.plan import Strict
 from federation.seeds import generator
 from federation.tasks.task import Task
+from gaitway.errors import first_problem
 from har_pipeline import WindowedDataset, leave_devices_out, leave_subjects_out
 from sim.data.federated_data import FederatedData
 from sim.errors import SettingsError
@@ -66,7 +67,10 @@ def holdout(text: str | None, options: dict[str, Any]) -> Holdout | None:
         raise SettingsError(f"--holdout {text!r}: expected {'|'.join(KINDS)}, a colon, and how many, 1/K, or whom")
     # one subject called 3 is "3,"
     whom = int(out) if out.isdigit() else out if re.match(FOLD, out) else tuple(filter(None, out.split(",")))
-    return Holdout.model_validate({"kind": kind, "out": whom, **options})
+    try:
+        return Holdout.model_validate({"kind": kind, "out": whom, **options})
+    except ValidationError as error:
+        raise SettingsError(f"holdout.{first_problem(error, input_shown=True, model=Holdout)}") from error
 
 
 def leave_out(dataset: WindowedDataset, holdout: Holdout | None, seed: int) -> Sequence[str]:

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import torch
 
 from federation.records import Tree
+from gaitway.errors import GaitwayError
 from sim.errors import ClientStoreError, EngineError
 from sim.memory.mmap_arena import MmapArena, Slot
 from sim.memory.shared_memory import Layout, Packing, read
@@ -165,7 +166,8 @@ def _answer(number: int, connection: Connection, work: Work, arena: MmapArena) -
     try:
         packing = Packing(work(number))
     except Exception as error:  # it is the parent's to raise
-        return {"error": f"{type(error).__name__}: {error}"}
+        words = str(error) if isinstance(error, GaitwayError) else f"{type(error).__name__}: {error}"
+        return {"error": words}
     _send(connection, {"layout": packing.layout, "size": packing.size})
     position = int(connection.recv_bytes())
     try:

@@ -22,8 +22,8 @@ from sim.memory.mmap_arena import MmapArena
 SMALL_STEP = 30_000_000
 """Floating-point operations of a training step below which the cost of calling torch is most of its time.
 
-Measured on a CPU with ten clients of one length at a time: 2.6 to 10 million are 2 to 2.8 times as fast stacked, 17
-million 1.6 times, 35 million a tenth slower, 41 million by two fifths (docs/benchmarks.md).
+Measured on two AVX-512 cores with ten clients of one length at a time, 2026-11-27: 2.6 to 10 million are 2 to 2.8
+times as fast stacked, 17 million 1.6 times, 35 million a tenth slower, 41 million by two fifths.
 """
 
 PARAMETER_OPERATIONS = 100

@@ -211,7 +211,7 @@ def joined_cluster(workers: int | None) -> Any:
         raise EngineError(
             f"no Ray cluster lets us in at RAY_ADDRESS={address}: {error}. One that asks for a token needs "
             "RAY_AUTH_MODE=token here and the head's token in ~/.ray/auth_token or RAY_AUTH_TOKEN; "
-            "docs/cluster.md has the steps"
+            "docs/compare-runs.md has the steps"
             if address
             else f"Ray does not start on this machine: {error}"
         ) from error

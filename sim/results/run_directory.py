@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -113,6 +114,25 @@ def _parse(adapter: TypeAdapter[T], text: str, where: str) -> T:
         raise RunDirectoryError(
             f"{where}: {first_problem(error)}; the file is damaged, not a run's, or another version's"
         ) from error
+
+
+WRITTEN = (
+    *("checkpoint.bin", "rounds.jsonl", "summary.json", "client_scores.json", "confusion.json", "plan.json"),
+    *("clients.json", "partition.png", "images.safetensors", "report.html", "mlflow.json"),
+    *("models", "plots", "analysis", "tensorboard", "config.json"),
+)
+"""What programs leave in a run's directory; a run that lacks the first two of them begins anew."""
+
+
+def delete_run(path: Path) -> None:
+    """Delete what a run has left in its directory, and nothing of anybody else's; do nothing where there is no run."""
+    if not (path / "config.json").is_file():
+        return
+    for name in WRITTEN:
+        if (path / name).is_dir():
+            shutil.rmtree(path / name)
+        else:
+            (path / name).unlink(missing_ok=True)
 
 
 def model_file(run: Path, name: str) -> Path:

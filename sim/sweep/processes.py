@@ -25,7 +25,7 @@ from sim.engines.choice import usable_cores
 from sim.sweep.grid import Cell
 
 POLL_S = 0.25
-EXIT_TIMEOUT_S = 10.0  # between asking a run to end and ending it
+EXIT_TIMEOUT_S = 60.0  # between asking a run to end, which saves its round first, and ending it
 REASON_BYTES = 8192
 # One thread each: several runs at a time share the cores better than several threads of one run.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")

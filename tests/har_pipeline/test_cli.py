@@ -9,10 +9,18 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from gaitway.extras import install_command
 from har_pipeline import dataset_names
 from har_pipeline.cli import app
 from tests.har_pipeline import layouts
 
+DESCRIPTION = """
+files = '(?P<activity>walk)\\.csv'
+labels = ["walk", "run"]
+time = { column = "t", unit = "s" }
+acceleration = "specific force"
+acc = { columns = ["ax", "ay", "az"], unit = "m/s2" }
+"""
 WIDE = {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
 
 
@@ -93,3 +101,21 @@ def test_importing_the_package_loads_neither_pandas_nor_torch_nor_typer():
 def test_the_module_runs(tmp_path):
     done = subprocess.run([sys.executable, "-m", "har_pipeline", "info"], capture_output=True, text=True, check=True)
     assert "motionsense" in done.stdout
+
+
+def test_a_refusal_is_a_sentence_without_a_class_name(call, tmp_path):
+    ended = call("prepare", "motionsense", "--root", str(tmp_path))
+    assert ended.exit_code == 2
+    assert ended.stderr.startswith("error: ")
+    assert "SourceError" not in ended.stderr
+
+
+@pytest.mark.parametrize("words", [["describe"], ["prepare", "--describe"]])
+def test_without_pandas_it_says_what_to_install(call, tmp_path, monkeypatch, words):
+    (tmp_path / "walk.csv").write_text("t,ax,ay,az\n" + "".join(f"{k / 50},0.1,0.2,9.8\n" for k in range(400)))
+    (tmp_path / "data.toml").write_text(DESCRIPTION)
+    words = [*words, str(tmp_path / "data.toml"), "--root", str(tmp_path)] if words[1:] else [*words, str(tmp_path)]
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    ended = call(*words)
+    assert ended.exit_code == 2, ended.output
+    assert f"this needs pandas, which is not installed: {install_command('runtime')}" in ended.stderr.replace("\n", " ")

@@ -1,11 +1,16 @@
 """What the table says of its models: their kinds of examples, and which is which with ALP layers."""
 
+from typing import Any
+
 import pytest
 import torch
+from torch import nn
 
 from federation.head import is_base, is_head
 from gaitway.input_spec import HEAD, InputSpec
 from models import MODELS, UnknownModelError, build
+from models.errors import OptionError
+from models.har_cnn import HarCnn
 from models.layers.alp import ALP
 from models.registry import alp_models, family, learners, models_for, with_alp
 from tests.models.small_models import SMALL
@@ -61,3 +66,16 @@ def test_models_and_methods_mean_the_same_head(name: str) -> None:
         names = [parameter for parameter, _ in build(name, classes=3, **SMALL[name]).named_parameters()]
     assert [n for n in names if is_head(n)] == [n for n in names if n.startswith(HEAD)] != []
     assert any(is_base(n) for n in names) is not (name == "har_features")  # nothing below its head trains
+
+
+@pytest.mark.parametrize("layer", [nn.BatchNorm1d, nn.InstanceNorm1d])
+def test_running_statistics_are_refused(layer: type[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Normed(HarCnn):
+        def __init__(self, classes: int, *, tracked: bool = True, **options: Any) -> None:
+            super().__init__(classes, **options)
+            self.norm = layer(6, track_running_stats=tracked)
+
+    monkeypatch.setitem(MODELS, "normed", Normed)
+    with pytest.raises(OptionError, match=rf"its layer norm is a {layer.__name__}.*nn\.GroupNorm"):
+        build("normed", classes=3)
+    assert isinstance(build("normed", classes=3, tracked=False), Normed)

@@ -127,6 +127,9 @@ def assert_taught_and_forgotten(
         by = "your own head, of Teach me" if played == own else "the shared head of version 1"
         phone.get_by_text(re.compile(rf"\d %, by {by}$")).wait_for()
         phone.screenshot(path=folder / f"recognized-{played}.png")
+        phone.evaluate("teach()")  # which says the same
+        phone.locator(".looks", has_text=named).get_by_text(re.compile(rf"\d %, by {by}$")).wait_for()
+        phone.evaluate("recognize()")
     phone.evaluate("teach()")
 
     federated = "async () => (await taught.store.windows()).filter((one) => one.personal).map((one) => one.label)"

@@ -152,3 +152,25 @@ def test_development_keeps_to_the_torch_that_needs_no_cuda() -> None:
 def test_every_requirement_is_explained() -> None:
     page = (REPOSITORY / "docs" / "dependencies.md").read_text()
     assert [name for name in sorted(requirements("dev")) if name not in page] == []
+
+
+def extras_of(name: str) -> set[str]:
+    """Return the extras that install a package, or "all" if every one does."""
+    optional = set(project()["project"]["optional-dependencies"]) - {"dev", "docs", "torch"}
+    found = {extra for extra in optional if name in requirements(extra)}
+    return {"all"} if found == optional else found
+
+
+def wrong_extras(page: str) -> list[str]:
+    """Return the packages whose extras the first table of the page has wrong, or that it doesn't list."""
+    table = page.partition("\n## ")[0]
+    rows = re.findall(r"^\| ([\w, -]+) \| ([a-z, -]+) \|", table, re.M)
+    listed = {name: set(extras.split(", ")) for names, extras in rows for name in names.split(", ")}
+    needed = set().union(*(requirements(extra) for extra in (*PROGRAMS, "postgres", "privacy", "ray", "tracking")))
+    return [name for name in sorted(needed) if listed.get(name) != extras_of(name)]
+
+
+def test_the_page_lists_each_package_with_its_extras() -> None:
+    page = (REPOSITORY / "docs" / "dependencies.md").read_text()
+    assert wrong_extras(page) == []
+    assert wrong_extras(page.replace("| pandas | edge, sim, runtime |", "| pandas | edge, sim |")) == ["pandas"]

@@ -17,6 +17,7 @@ from typer.main import get_command
 
 from deploy.document_blocks import Block, shell_blocks
 from deploy.document_site import LINK, NOTEBOOK, REFERENCE, ROOT_PAGES
+from federation.methods import METHODS
 from gaitway.__main__ import PROGRAMS as GAITWAY
 from gaitway.plugins import GROUPS
 from models.registry import MODELS
@@ -32,10 +33,9 @@ RUN_BY = {
     "edge_agent.md": RUN_HERE,
     "rest.md": RUN_HERE,
     "phones.md": RUN_HERE,
-    "cluster.md": RUN_HERE,
     "inference.md": RUN_HERE,
     "your-data.md": RUN_HERE,
-    "compare-runs.md": "tests/repository/test_tutorial.py",
+    "compare-runs.md": RUN_HERE,
     "tutorial.md": "tests/repository/test_tutorial.py",
 }
 """Who runs the blocks of a document that do not say `not run`."""
@@ -261,10 +261,24 @@ def test_the_site_has_every_page() -> None:
     assert len(entries) > 30
 
 
-def test_the_map_names_every_folder() -> None:
+def missing_in_architecture(page: str) -> list[str]:
+    """Return the packages without a row, and the paths in backticks that don't exist."""
+    rows = [package for package in PACKAGES if package != "tests" and f"| `{package}/` |" not in page]
+    named = re.findall(r"`([a-z_]+/(?:[\w./-]*)?)`", page)
+    return [*rows, *(path for path in named if not (REPOSITORY / path).exists())]
+
+
+def test_the_architecture_names_every_package_and_only_what_exists() -> None:
     page = (REPOSITORY / "docs" / "architecture.md").read_text()
-    folders = {str(file.parent.relative_to(REPOSITORY)) for file in modules().values() if file.name == "__init__.py"}
-    assert [folder for folder in sorted(folders) if f"- `{folder}/`: " not in page] == []
+    assert missing_in_architecture(page) == []
+    wrong = page.replace("| `models/` |", "| models |").replace("`sim/experiment.py`", "`sim/trial.py`")
+    assert missing_in_architecture(wrong) == ["models", "sim/trial.py"]
+
+
+def test_every_folder_says_what_it_is_for() -> None:
+    """The site's list of modules, which is the map, has nothing else."""
+    folders = [file for file in modules().values() if file.name == "__init__.py" and "tests" not in file.parts]
+    assert [str(file) for file in folders if not ast.get_docstring(ast.parse(file.read_text()))] == []
 
 
 NAMED = re.compile(r"`((?:" + "|".join(PACKAGES) + r")(?:\.\w+)+)`")
@@ -312,3 +326,26 @@ def test_every_name_of_the_code_in_a_document_exists() -> None:
         if name not in NO_CODE and not _defined(name)
     }
     assert stale == set()
+
+
+METHOD_ROW = re.compile(r"^\| `(\w+)` \|(?:[^|]*\|){3}([^|]*)\|$", re.M)
+OPTION = re.compile(r"`(\w+)` \(`?([\w.-]+)`?\)")
+
+
+def wrong_in_methods(page: str) -> list[str]:
+    """Return the methods without a row, and each option whose default the page has wrong."""
+    rows = dict(METHOD_ROW.findall(page))
+    found = [name for name in METHODS if name not in rows]
+    for name in METHODS.keys() & rows.keys():
+        for option, default in OPTION.findall(rows[name]):
+            own = getattr(METHODS[name](), option, None)
+            same = float(default) == own if isinstance(own, float) else default == str(own).lower()
+            found += [] if same else [f"{name}.{option} ({default})"]
+    return found
+
+
+def test_the_table_of_methods_names_all_with_their_defaults() -> None:
+    page = (REPOSITORY / "docs" / "methods.md").read_text()
+    assert wrong_in_methods(page) == []
+    changed = page.replace("`mu` (0.01)", "`mu` (0.1)").replace("| `moon` |", "| `sun` |")
+    assert sorted(wrong_in_methods(changed)) == ["fedprox.mu (0.1)", "moon"]

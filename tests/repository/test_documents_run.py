@@ -28,7 +28,7 @@ IN_CI = ("inference.md",)
 
 
 def _marks(file: Path) -> list[pytest.MarkDecorator]:
-    alone = [pytest.mark.xdist_group("ray")] if file.name == "cluster.md" else []
+    alone = [pytest.mark.xdist_group("ray")] if file.name == "compare-runs.md" else []
     return [pytest.mark.ci if file.name in IN_CI else pytest.mark.slow, *alone]
 
 

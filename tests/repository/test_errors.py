@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
-from pydantic import BaseModel, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from gaitway.errors import MAX_SHOWN_INPUT, closest, closest_class, did_you_mean, first_problem, unknown_class
+from gaitway.errors import (
+    MAX_SHOWN_INPUT,
+    SettingsError,
+    closest,
+    closest_class,
+    did_you_mean,
+    first_problem,
+    unknown_class,
+)
 from tests.repository.imports import PACKAGES, REPOSITORY
 
 
@@ -49,6 +58,52 @@ def test_a_whole_section_is_not_repeated() -> None:
     assert problem({}) == "login: Field required"
 
 
+class Shop(BaseModel, extra="forbid"):
+    servers: tuple[Server, ...] = ()
+    minimum_clients: int = Field(default=2, ge=1, alias="minimum")
+    share: float = 0.5
+    mode: Literal["off", "on"] = "off"
+    login: Login | None = None
+    is_open: bool = False
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            {"minimums": 1},
+            "minimums: there is no such key; did you mean 'minimum'? Known: servers, minimum, share, mode, ",
+        ),
+        ({"minimum": 0}, "minimum: expected at least 1 (came: 0)"),
+        ({"minimum": "x"}, "minimum: expected a whole number (came: 'x')"),
+        ({"minimum": 1.5}, "minimum: expected a whole number (came: 1.5)"),
+        ({"share": "much"}, "share: expected a number (came: 'much')"),
+        ({"mode": "of"}, "mode: expected 'off' or 'on' (came: 'of')"),
+        ({"is_open": "maybe"}, "is_open: expected true or false"),
+        ({"servers": [{}]}, "servers.0.login: it is missing"),
+        ({"login": 3}, "login: expected a section with keys (came: 3)"),
+        ({"login": {"name": ["a"]}}, "login.name: expected text (came: ['a'])"),
+    ],
+)
+def test_who_wrote_it_reads_plain_words(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Shop.model_validate(given)
+    assert first_problem(caught.value, input_shown=True, model=Shop).startswith(words)
+
+
+def test_the_known_keys_are_those_of_the_section() -> None:
+    class Strict(BaseModel, extra="forbid"):
+        port: int = 1
+
+    class Place(BaseModel):
+        doors: list[Strict] | None = None
+
+    with pytest.raises(ValidationError) as caught:
+        Place.model_validate({"doors": [{"prot": 2}]})
+    words = "doors.0.prot: there is no such key; did you mean 'port'? Known: port"
+    assert first_problem(caught.value, model=Place) == words
+
+
 def test_the_closest_name_and_all_known_ones_are_said() -> None:
     assert closest("fedavgg", ("fedprox", "fedavg")) == "fedavg"
     assert closest("x" * 1_000_000, ("fedavg",)) is None
@@ -78,3 +133,8 @@ def test_nothing_words_them_a_second_time(words: str) -> None:
     assert [path for path in sources if words in path.read_text()] == (
         [] if words == ".errors()[0]" else [Path(REPOSITORY / "gaitway/errors.py")]
     )
+
+
+@pytest.mark.parametrize("package", ["har_pipeline", "federation", "sim"])
+def test_one_name_catches_every_settings_error(package: str) -> None:
+    assert issubclass(import_module(f"{package}.errors").SettingsError, SettingsError)

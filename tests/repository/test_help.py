@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from aggregator_api.settings import Settings
 from gaitway.__main__ import PROGRAMS
@@ -86,3 +87,17 @@ def test_the_simulations_help_has_the_defaults_of_an_experiment(optional: list[S
         if default is not None:
             shown = ("on" if default else "off") if isinstance(default, bool) else default
             assert f"Default: {shown}." in lines[name], name
+
+
+def test_no_help_loses_what_stands_in_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rich takes [agent] for a style and prints nothing, unless the program's help is Markdown."""
+    monkeypatch.setenv("COLUMNS", "200")
+    lost = []
+    for program, found in PROGRAMS.items():
+        app = import_module(found.module).app
+        for name, command in commands(get_command(app), program):
+            parts = [command.help or "", *(getattr(each, "help", None) or "" for each in command.params)]
+            bracketed = {word for part in parts for word in re.findall(r"\[[a-z_]+\]", part)}
+            shown = CliRunner().invoke(app, [*name.split()[1:], "--help"]).output if bracketed else ""
+            lost += [f"{name}: {word}" for word in bracketed if word not in shown]
+    assert lost == []

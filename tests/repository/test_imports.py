@@ -21,17 +21,21 @@ EVERYWHERE = (
     "gaitway.interrupts",
     "gaitway.images",
     "gaitway.label_text",
+    "gaitway.own_packages",
+    "gaitway.plain_text",
     "gaitway.plugins",
     "gaitway.progress",
     "gaitway.python310",
+    "gaitway.secret_fields",
+    "gaitway.strict_numbers",
     "gaitway.tasks",
     "gaitway.terminal",
     "gaitway.threads",
     "gaitway.toml_text",
 )
-"""For every package: the root of errors, the atomic write, what a network takes, images, tasks, what
-commands print to and end with, Ctrl-C, what Python 3.10 lacks, threads that do not end unheard, and TOML as it is
-written."""
+"""For every package: the root of errors, the atomic write, what a network takes, images, text and numbers from
+outside, tasks, what commands print to and end with, Ctrl-C, what Python 3.10 lacks, threads that do not end unheard,
+and TOML as it is written."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ PROGRAM_WITHOUT_TORCH = Rule(
 TABLE = {
     "gaitway": Rule(),  # it finds the programs by their names, and loads the one that is wanted
     "gaitway.python310": Rule((), ("tomli", "typing_extensions")),
+    "gaitway.secret_fields": Rule((), ("pydantic",)),
     "har_pipeline": Rule((), ("numpy", "scipy", "pandas")),
     "models": Rule((), ("torch",)),
     "federation": Rule((), ("torch", "numpy", "scipy", "safetensors")),
@@ -379,6 +384,7 @@ ALSO_OURS = {
         "aggregator_api.devices.contributions": "and what it withdrew is taken out again",
         "aggregator_api.retention.rows": "and deleted likewise",
     },
+    "aggregator_api.storage.fsck": {"aggregator_api.auth.server_identity": "whether the server's key can be read"},
     "aggregator_api.storage.backup": {"aggregator_api.auth.api_keys": "the operator's key is a part of it"},
     "aggregator_api.federations.exports": {"har_pipeline": "the input of an exported model, where one is made"},
     "aggregator_api.web.phone": {"phone": "the files that it serves"},

@@ -114,7 +114,7 @@ def test_a_plan_is_read_as_it_is_sent_or_answered(kind: str, tmp_path: Path) -> 
     [
         ("plan.toml", "labels = [", "expected a plan in TOML or JSON"),
         ("plan.json", '{"labels": []}', "labels: Tuple"),
-        ("plan.json", "[]", "Input should be a valid"),
+        ("plan.json", "[]", "expected "),
     ],
 )
 def test_a_file_that_is_no_plan_is_refused(name: str, text: str, words: str, tmp_path: Path) -> None:

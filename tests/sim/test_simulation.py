@@ -407,7 +407,7 @@ def test_spread_is_over_clients_with_examples() -> None:
 
 def test_a_directory_keeps_to_its_settings(few: FederatedData, tmp_path: Path) -> None:
     run(settings_for(rounds=1), few, tmp_path)
-    with pytest.raises(RunDirectoryError, match=r"holds a run with training = .*choose another --out"):
+    with pytest.raises(RunDirectoryError, match=r"with training\.lr = 0\.002, this one has 0\.5; choose another --out"):
         run(settings_for(rounds=1, lr=0.5), few, tmp_path)
     run(settings_for(rounds=1, threads=2, workers=2, client_store="disk"), few, tmp_path)
 

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_api.api.schemas.resources import Problem
 from aggregator_api.errors import RequestError, TooLargeError
+from gaitway.plain_text import cleaned
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -46,7 +47,9 @@ def install(app: FastAPI, *, max_body_bytes: int, larger: Mapping[str, int] | No
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        errors = [{"field": _where(item["loc"]), "message": str(item["msg"])} for item in error.errors()]
+        errors = [
+            {"field": cleaned(_where(item["loc"])), "message": cleaned(str(item["msg"]))} for item in error.errors()
+        ]
         detail = "; ".join(f"{item['field']}: {item['message']}" for item in errors[:3])
         return problem(request, 422, "Unprocessable content", detail, errors=errors)
 
@@ -95,7 +98,9 @@ class BodyLimit:
                 detail = f"the body is larger than {limit:,} bytes ({setting})"
                 await send_problem(scope, send, TooLargeError(detail))
                 return
-        await self._app(scope, replay(bytes(body), receive), send)
+        whole = bytes(body)
+        del body  # a model is large: it is held once
+        await self._app(scope, replay(whole, receive), send)
 
 
 async def send_problem(scope: Scope, send: Send, error: RequestError) -> None:

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 
 from aggregator_api.api.schemas.resources import View
 from aggregator_api.auth.api_keys import Scope
-from aggregator_api.fields import WHOLE, Tags
+from aggregator_api.fields import Tags
 from federation.plan import Name, Strict
 
 YEAR_S = 366 * 24 * 3600
@@ -23,7 +23,7 @@ class NewKey(Strict):
         min_length=1, max_length=3, description="operator: all; read: every GET; device: models"
     )
     federation: Name | None = Field(default=None, description="null: the whole server")
-    lifetime_s: Annotated[int, Field(ge=60, le=10 * YEAR_S), WHOLE] | None = Field(
+    lifetime_s: Annotated[int, Field(ge=60, le=10 * YEAR_S)] | None = Field(
         default=None, description="null: until revoked"
     )
 
@@ -55,11 +55,9 @@ class NewToken(Strict):
     """An enrolment token to make."""
 
     device: Name | None = Field(default=None, description="null: a device of any name that is free")
-    auto_approve: bool = Field(
-        default=False, strict=True, description="let the device in without the operator's approval"
-    )
+    auto_approve: bool = Field(default=False, description="let the device in without the operator's approval")
     tags: Tags = Field(default=[], description="groups that the device is put into when it enrols")
-    lifetime_s: Annotated[int, Field(ge=60, le=YEAR_S), WHOLE] = DAY_S
+    lifetime_s: Annotated[int, Field(ge=60, le=YEAR_S)] = DAY_S
 
 
 class Token(View):

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from aggregator_api.db.event_kinds import meanings
-from aggregator_api.fields import WHOLE, Override, Tags
-from federation.plan import Plan, Strict
+from aggregator_api.fields import Override, Tags
+from federation.plan import Plan, Strict, Words
 
 Item = TypeVar("Item")
 AdoptionAnswer = Literal["adopted", "kept", "refused", "failed", "undecided"]
@@ -254,6 +254,10 @@ class Device(View):
         description="since when no round invites it (rounds.max_refused_updates); null: it is not suspended. "
         "POST …/reinstate lets it back"
     )
+    missed_rounds: int = Field(description="rounds in a row that invited it and did not hear of it by their deadline")
+    left_out_until: float | None = Field(
+        description="no round draws it before, since it has missed several; null: rounds may draw it"
+    )
     suspension_reason: str = Field(description="why it is suspended")
     plan_refusal: str = Field(description="why it refuses the plan, which no round then counts on; empty: it does not")
 
@@ -312,7 +316,7 @@ class DeviceTags(Strict):
 class AliasTarget(Override):
     """Where an alias should point."""
 
-    version: Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE]
+    version: Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
 class Alias(View):
@@ -363,6 +367,6 @@ class Problem(BaseModel):
     type: str = "about:blank"
     title: str
     status: int
-    detail: str
-    instance: str | None = Field(default=None, description="path of the request")
+    detail: Words
+    instance: Words | None = Field(default=None, description="path of the request")
     errors: list[dict[str, Any]] | None = Field(default=None, description="each wrong field, where there are several")

@@ -138,7 +138,7 @@ def _read(form: Form) -> NewFederation:
             {"name": form.get("name", "").strip(), "plan": plan, "start_from": _start(form)}
         )
     except ValidationError as error:
-        raise UnprocessableError(first_problem(error, input_shown=True)) from error
+        raise UnprocessableError(first_problem(error, input_shown=True, model=NewFederation)) from error
 
 
 def _start(form: Form) -> dict[str, Any] | None:

@@ -147,7 +147,7 @@ def set_tags(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -
     try:
         wanted = DeviceTags.model_validate({"tags": words_of(form.get("tags", ""))})
     except ValidationError as error:
-        raise UnprocessableError(first_problem(error, input_shown=True)) from error
+        raise UnprocessableError(first_problem(error, input_shown=True, model=DeviceTags)) from error
     devices.set_tags(name, device, wanted.tags)
     return _back(name, device, form)
 

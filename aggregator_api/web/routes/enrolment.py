@@ -87,7 +87,7 @@ def _wanted(form: Form) -> NewToken:
             lifetime_s=hours * HOUR_S,
         )
     except ValidationError as error:
-        raise UnprocessableError(first_problem(error, input_shown=True)) from error
+        raise UnprocessableError(first_problem(error, input_shown=True, model=NewToken)) from error
     except ValueError as error:
         raise UnprocessableError("hours: expected a whole number") from error
 

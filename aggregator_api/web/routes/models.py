@@ -78,7 +78,7 @@ def move(names: AliasServiceDep, database: DatabaseDep, name: FederationName, fo
         said = {"force": bool(form.get("force")), "reason": form.get("reason", "")}
         target = AliasTarget.model_validate({"version": int(form.get("version", "")), **said})
     except ValidationError as error:
-        raise UnprocessableError(first_problem(error, input_shown=True)) from error
+        raise UnprocessableError(first_problem(error, input_shown=True, model=AliasTarget)) from error
     except ValueError as error:
         raise UnprocessableError("version: expected a whole number") from error
     with database.read() as session:

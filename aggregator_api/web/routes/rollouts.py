@@ -100,7 +100,7 @@ def change(settings: SettingsServiceDep, name: FederationName, form: FormDep) ->
     except KeyError as error:
         raise _unknown_schedule(schedule) from error
     except ValidationError as error:
-        raise UnprocessableError(first_problem(error, input_shown=True)) from error
+        raise UnprocessableError(first_problem(error, input_shown=True, model=FederationChanges)) from error
     return RedirectResponse(f"/federations/{name}/rollouts", 303)
 
 
@@ -120,7 +120,7 @@ def start(rollouts: RolloutServiceDep, database: DatabaseDep, name: FederationNa
         said = {"force": bool(form.get("force")), "reason": form.get("reason", "")}
         wanted = NewRollout.model_validate({"version": version, **said, **waves})
     except ValidationError as error:
-        raise UnprocessableError(first_problem(error, input_shown=True)) from error
+        raise UnprocessableError(first_problem(error, input_shown=True, model=NewRollout)) from error
     except ValueError as error:
         raise UnprocessableError("version: expected a whole number, or nothing for the newest") from error
     return _to(name, rollouts.start(name, wanted))

@@ -18,6 +18,17 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 /** @param {number} bytes */
 const short = (bytes) => (bytes >= 1e9 ? `${bytes / 1e9} GB` : bytes >= 1e6 ? `${bytes / 1e6} MB` : bytes >= 1e3 ? `${bytes / 1e3} kB` : `${bytes} B`);
 
+/** How wide the axis must be for its longest number.
+ * @param {any} plot of uPlot @param {(string | number)[] | null} values @param {number} index
+ * @param {number} cycle of the layout */
+function widthOf(plot, values, index, cycle) {
+  const axis = plot.axes[index];
+  if (cycle > 1) return axis._size; // else the two axes would go on changing one another
+  plot.ctx.font = axis.font[0];
+  const widths = (values ?? []).map((value) => plot.ctx.measureText(String(value)).width / devicePixelRatio);
+  return Math.ceil(axis.ticks.size + axis.gap + Math.max(24, ...widths) + 4);
+}
+
 /** @param {((value: number) => string)=} format */
 function axes(format) {
   const line = { stroke: colour("--line"), width: 1 };
@@ -27,7 +38,7 @@ function axes(format) {
   /** @param {unknown} _self @param {number[]} splits */
   const formatted = (_self, splits) => splits.map((one) => (format ? format(one) : one));
   const values = format ? { values: formatted } : {};
-  return [{ ...common, values: whole }, { ...common, size: 60, ...values }];
+  return [{ ...common, values: whole }, { ...common, size: widthOf, ...values }];
 }
 
 /** @param {string} label @param {string} name of a colour @param {object} extra @returns {Series} */

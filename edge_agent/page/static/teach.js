@@ -7,7 +7,7 @@ import { $, ask, field, find, make, pressable, Refused, say, spoken } from "./do
  *   own: Score, shared: Score, solve_s: number}} Result */
 /** @typedef {{takes_part: boolean, words: string, can: boolean}} Participation */
 /** @typedef {{labels: string[], personal: {name: string, counts_as: string}[], lesson: Lesson | null, said: string,
- *   lesson_s: number, result: Result | null, now: {own: string, shared: string} | null, why_not: string, used: string,
+ *   lesson_s: number, result: Result | null, why_not: string, used: string,
  *   participation: Participation}} Teaching */
 /** @typedef {{unable: string, used: string, participation: Participation}} Unable */
 
@@ -75,10 +75,8 @@ function showActivities({ labels, personal: own, lesson, result }) {
 const share = ({ right, windows }) => (windows ? right / windows : 0);
 
 /** @param {Teaching} found */
-function showResult({ result, now, why_not: whyNot, used }) {
+function showResult({ result, why_not: whyNot, used }) {
   tell("used", used);
-  tell("teach-now", now ? spoken(now.own) : "–");
-  tell("teach-now-shared", now ? `the shared head says ${spoken(now.shared)}` : "nothing has been measured yet");
   const wanted = JSON.stringify([result, whyNot]);
   if (wanted === matrix) return;
   matrix = wanted;

@@ -13,6 +13,7 @@ import ssl
 from edge_agent.config.sensors import PhoneSection
 from edge_agent.http_server import IDLE_TIMEOUT_S, BoundedRequest, BoundedServer, body_length, read_body
 from edge_agent.sensors.sensor_logger.inbox import Outcome, PhoneInbox, Reply, TokenCheck
+from gaitway.secret_fields import revealed
 
 PATH = "/v1/sensor-logger/"
 SHOWN_TO_USER_STATUS = 499
@@ -25,7 +26,7 @@ class Listener(BoundedServer):
     """Runs until `close`."""
 
     def __init__(self, settings: PhoneSection, inbox: PhoneInbox) -> None:
-        self.inbox, self.token = inbox, TokenCheck(settings.token)
+        self.inbox, self.token = inbox, TokenCheck(revealed(settings.token))
         self.max_bytes = settings.max_body_kb * 1024
         super().__init__(settings.listen, settings.port, _Request)
         if settings.tls_cert and settings.tls_key:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from edge_agent.errors import MessageError
 from edge_agent.machine.events import PhoneConditions
 from gaitway.errors import first_problem
+from gaitway.strict_numbers import TypedNumbers
 
 MAX_ENTRIES = 20_000
 """In one message: all motion sensors at 400 Hz for twelve seconds."""
@@ -30,7 +31,7 @@ MAX_TIME_NS = 4_102_444_800 * 10**9  # the year 2100
 Text = Annotated[str, Field(max_length=128)]
 
 
-class Entry(BaseModel):
+class Entry(TypedNumbers, BaseModel):
     """One reading of one sensor; what a sensor that is not used says is not looked at."""
 
     model_config = ConfigDict(extra="ignore")
@@ -59,7 +60,7 @@ class Reading(Protocol):
         ...
 
 
-class PhoneMessage(BaseModel):
+class PhoneMessage(TypedNumbers, BaseModel):
     """What the app sends once per batch period."""
 
     model_config = ConfigDict(extra="ignore")

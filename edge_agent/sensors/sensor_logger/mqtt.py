@@ -14,6 +14,7 @@ from edge_agent.config.settings import Config
 from edge_agent.sensors.sensor_logger.inbox import Outcome, PhoneInbox
 from edge_agent.storage.broker_address import require_place
 from edge_agent.storage.credentials import login, read_credentials
+from gaitway.secret_fields import revealed
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ def _own_broker(config: Config) -> _BrokerAddress:
         phone.mqtt_host or "",
         phone.mqtt_port,
         phone.mqtt_username,
-        phone.mqtt_password,
+        revealed(phone.mqtt_password),
         phone.mqtt_ca is not None,
         phone.mqtt_ca,
     )

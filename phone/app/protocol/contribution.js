@@ -4,6 +4,7 @@
  */
 
 import { changesBetween } from "./masked_parts.js";
+import { MAX_AHEAD_MS } from "./messages.generated.js";
 import { encode } from "./safetensors.js";
 import { pendingUpdate } from "./upload.js";
 
@@ -42,11 +43,12 @@ export function withdrawalIsDue({ takesPart, sent }, keys) {
 }
 
 /**
- * The running number of the next update: it rises also on a phone that has lost what it remembers.
+ * The running number of the next update: it rises also on a phone that has lost what it remembers. What a wrong clock
+ * gave is more than a day ahead of a right one, and no server has taken it.
  * @param {Memory} memory @param {number} nowMs
  */
 export function nextSequence({ sequence }, nowMs) {
-  return Math.max(sequence + 1, Math.floor(nowMs));
+  return Math.max(sequence > nowMs + MAX_AHEAD_MS ? 0 : sequence + 1, Math.floor(nowMs));
 }
 
 /**

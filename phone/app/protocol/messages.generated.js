@@ -23,6 +23,7 @@ import {
 
 export const MESSAGE_BYTES = 262_144;
 export const MAX_CLASS_SCORES = 20;
+export const MAX_AHEAD_MS = 86_400_000;
 /** What a client adds to a round's secure sum, of methods whose summands secure_sums/summand.js has.
  * @type {Record<string, readonly string[]>} */
 export const SUM_GROUPS = {
@@ -360,7 +361,7 @@ export const dataSpec = object({
  */
 /** @type {import("./checks.js").Check<Plan>} */
 export const plan = object({
-  labels: list(text(MESSAGE_BYTES), MESSAGE_BYTES, 1),
+  labels: list(text(100), MESSAGE_BYTES, 1),
   task: or(anyObject, {"name": "classification"}),
   model: modelSpec,
   alternatives: or(list(modelSpec, MESSAGE_BYTES), []),

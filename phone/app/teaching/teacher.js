@@ -3,7 +3,6 @@
 import { WINDOW_MS } from "../collection/motion.js";
 import { labelledWindows } from "../learning/examples.js";
 import { recognizeBy } from "../learning/heads.js";
-import { predict } from "../learning/ridge.js";
 import { methodOf, sharedSums } from "../protocol/versions.js";
 import { BROADCAST } from "../protocol/agent_state.js";
 import { HeadLearner, isNamed } from "./learned_head.js";
@@ -33,7 +32,6 @@ export class Teacher {
     /** @type {Lesson | null} */ this.lesson = null;
     /** @type {PersonalActivity[]} */ this.personal = [];
     /** @type {Taught | null} */ this.taught = null;
-    /** What both heads make of the last window. @type {{own: string, shared: string} | null} */ this.now = null;
     this.message = "";
     this.problem = "";
     /** @type {Map<number, Float32Array>} */ this.features = new Map();
@@ -49,7 +47,6 @@ export class Teacher {
       this.stale = true;
       if (change !== "added" || this.lesson) this.hasNewLabels = true;
     });
-    recorder.listeners.add((windows) => void this.recognize(windows[windows.length - 1]).catch(() => {}));
     setInterval(() => this.tick(), TICK_MS);
   }
 
@@ -228,18 +225,6 @@ export class Teacher {
     const found = await this.models.embedder.embed(x);
     const width = found.length / fresh.length;
     fresh.forEach(({ id }, i) => this.features.set(/** @type {number} */ (id), found.slice(i * width, (i + 1) * width)));
-  }
-
-  /** @param {StoredWindow} window that has just come */
-  async recognize(window) {
-    const { taught } = this;
-    const { plan } = this.models;
-    if (!taught || !plan || !this.watchers.size) return;
-    await this.models.load(plan);
-    const features = await this.models.embedder.embed(window.x);
-    const name = (/** @type {import("../learning/ridge.js").Head} */ head) => taught.activities[predict(features, head)[0]];
-    this.now = { own: name(taught.personal), shared: name(taught.shared) };
-    this.changed();
   }
 
   /**

@@ -32,8 +32,7 @@ export function show(root, app) {
   );
   let shown = "";
   const refresh = () => {
-    const answer = recognition.history[recognition.history.length - 1];
-    const now = answer && recorder.running && Date.now() - answer.endMs < 10_000 ? answer : null;
+    const now = recognition.current;
     const wanted = JSON.stringify([
       now?.endMs,
       recorder.running,

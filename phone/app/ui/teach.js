@@ -127,7 +127,7 @@ function activities({ teacher }) {
 }
 
 /** How well it does. @param {App} app @returns {Part} */
-function result({ teacher, models }) {
+function result({ teacher, models, recognition }) {
   const now = element("strong", {}, "–");
   const other = element("span", { class: "quiet" });
   const score = element("strong");
@@ -160,8 +160,9 @@ function result({ teacher, models }) {
   const refreshTable = whenChanged(() => [teacher.taught && { ...teacher.taught, personal: 0, shared: 0 }, teacher.problem], draw);
   const refresh = () => {
     refreshTable();
-    tell(now, teacher.now ? labelText(teacher.now.own) : "–");
-    tell(other, teacher.now ? `the shared head says ${labelText(teacher.now.shared)}` : "nothing has been measured yet");
+    const answer = recognition.current; // the one that Recognize shows
+    tell(now, answer ? labelText(answer.label) : "–");
+    tell(other, answer ? `${Math.round(100 * answer.probability)} %, by ${answer.by}` : recognition.problem || "nothing is being measured");
     const uses = models.model ? `Recognize uses ${models.name}${models.reason ? `; ${models.reason}` : ""}.` : models.unavailableReason;
     tell(used, [uses, ...ownInWords(teacher)].join(" "));
   };

@@ -71,4 +71,4 @@ def partition_from_json(description: Mapping[str, Any]) -> Partition:
     try:
         return TypeAdapter(partition).validate_python(options)
     except ValidationError as error:
-        raise SettingsError(f"{kind}: {first_problem(error, input_shown=True)}") from error
+        raise SettingsError(f"{kind}: {first_problem(error, input_shown=True, model=partition)}") from error

@@ -64,4 +64,4 @@ def _tasks(options: Mapping[str, Any]) -> SyntheticTasks:
     try:
         return TypeAdapter(SyntheticTasks).validate_python(dict(options))
     except ValidationError as error:
-        raise SettingsError(f"{NAME}: {first_problem(error, input_shown=True)}") from error
+        raise SettingsError(f"{NAME}: {first_problem(error, input_shown=True, model=SyntheticTasks)}") from error

@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from federation.methods import METHODS
+from gaitway.errors import did_you_mean
 from models.registry import family
-from sim.errors import RunDirectoryError
+from sim.errors import RunDirectoryError, SettingsError
 from sim.reports.comparison.comparability import Runs, labels_of, refusals, settings_of, tested_on, warnings_of, written
 from sim.reports.comparison.critical import ranked_over_datasets, tested
 from sim.reports.comparison.overhead import mean_of_known, train_seconds
@@ -33,12 +34,13 @@ def compare_runs(runs: Runs, baseline: str | None = None, select: Selection | No
 
     Raises:
         RunDirectoryError: if the rounds are to be chosen by validation, and a run has no validation examples.
+        SettingsError: if no row has the baseline's name.
     """
     kept, warnings = _told_apart(runs)
     selection = _selection(kept, select)
     grouped: dict[Key, list[RunDirectory]] = defaultdict(list)
     for run in kept:
-        # ALP is FedALI's own layer: `hart_alp` is what its papers' tables put beside `hart`.
+        # ALP is FedAli's own layer: `hart_alp` is what its papers' tables put beside `hart`.
         networks = "+".join(family(spec.name) for spec in run.config.models)
         grouped[run.config.dataset, networks, repr(tested_on(run))].append(run)
     apart = _apart(grouped)
@@ -46,8 +48,20 @@ def compare_runs(runs: Runs, baseline: str | None = None, select: Selection | No
         _group(key[0], key[1], written(tested_on(members[0]), apart[key]), members, baseline, selection)
         for key, members in grouped.items()
     )
+    if baseline is not None:
+        _check_baseline(baseline, groups)
     notes = {_kept_apart(key, names) for key, names in apart.items() if names}
     return Comparison(groups, selection, ranked_over_datasets(groups), (*warnings, *sorted(notes)))
+
+
+def _check_baseline(name: str, groups: Sequence[Group]) -> None:
+    """Refuse a baseline that no row has as its label or method."""
+    rows = [row for group in groups for row in group.rows]
+    known = sorted({row.label for row in rows} | {row.method for row in rows})
+    if groups and name not in known:
+        raise SettingsError(
+            f"--baseline {name!r} is neither a method nor a row of these runs; {did_you_mean(name, known)}"
+        )
 
 
 def _selection(runs: Runs, asked: Selection | None) -> Selection:

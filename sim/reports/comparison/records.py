@@ -116,7 +116,8 @@ class Group:
     @property
     def title(self) -> str:
         """The group's name in tables and figures."""
-        return f"{self.data} · {self.model}" + (f" · {self.where}" if self.where else "")
+        networks = ", ".join(dict.fromkeys(row.model for row in self.rows))
+        return f"{self.data} · {networks}" + (f" · {self.where}" if self.where else "")
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from aggregator_api.db.models import (
 from aggregator_api.devices.service import find
 from aggregator_api.federations.service import get_federation
 from aggregator_api.rollouts import adoptions
+from aggregator_api.web import views
 from aggregator_api.web.history_cache import HistoryCache, HistoryPrefetcher, HistoryReader
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.generated_devices import FEDERATION
@@ -261,3 +262,39 @@ def test_before_the_first_round_the_missing_devices_are_counted(waiting: Bench) 
     waiting.runtime.federations.pause(FEDERATION)
     with waiting.runtime.database.read() as session:
         assert "is paused" in activity(session, *find(session, FEDERATION, "a")).reason
+
+
+def test_a_headline_is_of_enough_devices_and_says_how_far_they_reach(seeded: Bench) -> None:
+    """One phone's round does not replace what a dozen devices have measured."""
+    with seeded.runtime.database.write() as session:
+        found = select(DeviceRow.id).where(DeviceRow.name.in_(("phone-01", "phone-02"))).scalar_subquery()
+        few = (MetricRow.round_number >= 8) & MetricRow.device_id.not_in(found)
+        session.execute(delete(MetricRow).where(few))
+    with seeded.runtime.database.read() as session:
+        row = get_federation(session, WALKS)
+        query = select(MetricRow.value).where(MetricRow.round_number == 7, MetricRow.name == "macro_f1_after")
+        values = sorted(100 * value for value in session.scalars(query))
+        shown = views.summary(session, row, HistoryReader(HistoryCache()))
+    assert (shown.score_round, shown.score_text) == (7, f"{fmean(values):.2f} %")
+    assert shown.score_note == f"round 7, {len(values)} devices, {values[0]:.2f} to {values[-1]:.2f}"
+    with seeded.runtime.database.write() as session:
+        session.execute(delete(MetricRow).where(MetricRow.round_number < 8))
+    with seeded.runtime.database.read() as session:
+        shown = views.summary(session, get_federation(session, WALKS), HistoryReader(HistoryCache()))
+    assert (shown.score, shown.score_note) == (None, "not measured by 3 devices yet")
+
+
+def test_a_running_federation_without_a_device_online_needs_attention(seeded: Bench) -> None:
+    def words() -> list[tuple[str, str]]:
+        with seeded.runtime.database.read() as session:
+            found = attention.of_federation(session, get_federation(session, WALKS))
+        return [(item.level, item.message) for item in found if "offline" in item.message]
+
+    assert words() == []
+    with seeded.runtime.database.write() as session:
+        session.execute(update(DeviceRow).values(state="offline"))
+    ((level, message),) = words()
+    assert level == "warning"
+    assert message.startswith("All 14 devices are offline;")
+    seeded.runtime.federations.pause(WALKS)
+    assert words() == []

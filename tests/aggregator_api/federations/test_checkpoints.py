@@ -166,3 +166,24 @@ def test_what_is_no_checkpoint_is_not_kept(
 
 def test_one_that_is_too_large_is_not_read(server: OperatorClient) -> None:
     assert "max_model_bytes" in problem(upload(server, bytes(LIMIT + MAX_HEADER_BYTES + 1)), 413)["detail"]
+
+
+@pytest.mark.parametrize(
+    "labels", [["still", "x\ud800"], ["still", "a\r\nb"], ["still", "\0"], ["still", "x" * 101], ["still", ""]]
+)
+def test_a_checkpoint_with_labels_that_are_no_text_is_refused(
+    server: OperatorClient, checkpoint: bytes, labels: list[str]
+) -> None:
+    found = problem(server.post("/v1/checkpoints", content=relabelled(checkpoint, labels), headers=BINARY), 422)
+    assert "label" in found["detail"] or "character" in found["detail"]
+
+
+def relabelled(checkpoint: bytes, labels: list[str]) -> bytes:
+    """Return a checkpoint that says other labels."""
+    length = int.from_bytes(checkpoint[:8], "little")
+    header = json.loads(checkpoint[8 : 8 + length])
+    info = json.loads(header["__metadata__"]["gaitway"])
+    header["__metadata__"]["gaitway"] = json.dumps({**info, "labels": labels})
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + checkpoint[8 + length :]

@@ -112,6 +112,8 @@ OTHER_COLUMNS = {
         *("cloned_at", "adoption", "adoption_reason"),
         # a suspended device keeps its credentials; restored without its suspension, it is suspended again
         *("suspended_at", "suspension_reason", "refused_updates"),
+        # a silent device keeps its credentials; restored without its rest, it is left out again
+        *("missed_rounds", "left_out_until"),
     },
 }
 

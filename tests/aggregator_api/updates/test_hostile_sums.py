@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from aggregator_api.db.models import ContributionRow
+from aggregator_api.db.models import ContributionRow, DeviceRow
 from aggregator_api.federations import exports
 from aggregator_api.storage import continuous_sums
 from aggregator_api.storage.fsck_result import Severity
 from federation.protocol import topics
+from federation.protocol.messages import MAX_AHEAD_MS
 from federation.records import Tree
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.continuous import (
@@ -123,16 +125,17 @@ def test_numbers_that_are_none(live: Bench) -> None:
     assert_unharmed(live)
 
 
-def test_the_highest_running_number_shuts_nobody_out_but_its_device(live: Bench) -> None:
-    """Nobody but the device itself can send it; the operator takes its sums out, or deletes the device."""
-    top = (1 << 53) - 1
-    sends(live, "b", top, tree=sums_of(3))
-    assert f"number {top} was accepted already" in live.refused(sums_parcel(live.now(), "b", top, seed=9))
-    live.as_inbox(lambda: live.runtime.devices.withdraw(FEDERATION, "b"))
-    live.as_inbox(lambda: live.runtime.deletion.delete_device(FEDERATION, "b", dry_run=False))
-    assert_unharmed(live)
-    live.say("b", "ready")
-    assert live.upload(sums_parcel(live.now(), "b", 1, seed=5)).status == "accepted"
+def test_a_number_far_ahead_freezes_no_name(live: Bench) -> None:
+    """2⁵³ − 1 would be the last number of that name for good; one is at most a day ahead of the server's clock."""
+    now_ms = int(1000 * time.time())
+    for ahead in (2**53 - 1, now_ms + MAX_AHEAD_MS + 600_000):
+        assert "a day ahead" in live.refused(sums_parcel(live.now(), "b", ahead, seed=3))
+        assert "a day ahead" in raw(live, withdrawal_parcel(live.now(), "b", ahead))
+    sends(live, "b", now_ms, seed=3)
+    sends(live, "b", now_ms + MAX_AHEAD_MS - 600_000, seed=4)
+    with live.runtime.database.read() as session:
+        device = session.scalars(select(DeviceRow).where(DeviceRow.name == "b")).one()
+        assert (device.refused_updates, device.suspended_at) == (0, None)
 
 
 def test_sums_for_another_device(live: Bench) -> None:

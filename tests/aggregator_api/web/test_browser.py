@@ -5,6 +5,7 @@ axe-core looks for what keeps people out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -355,3 +356,44 @@ def test_every_page_suits_everybody(
         assert weight < 200_000, path
         assert took_ms < 1000 * HEAVY_S, path
         assert barriers(operator) == [], path
+
+
+LARGE = {
+    "rounds": [1, 2, 3],
+    "received": [877_210, 877_260, 877_240],
+    "sent": [877_230, 877_250, 877_220],
+}
+
+
+def test_the_axis_of_bytes_has_room_for_its_numbers(address: str, operator: Page) -> None:
+    """877.21 kB read 77.21 kB: the first digit lay outside of the canvas."""
+    operator.goto(f"{address}/federations/{WALKS}")
+    room = operator.evaluate(
+        """async data => {
+            const place = document.querySelector("[data-chart=bytes]");
+            draw(place, data);
+            while (!place.plot.axes[1]._values) await new Promise(requestAnimationFrame);
+            const { axes, ctx } = place.plot, axis = axes[1];
+            ctx.font = axis.font[0];
+            const widths = axis._values.map((text) => ctx.measureText(text).width / devicePixelRatio);
+            return [axis._size - axis.ticks.size - axis.gap, Math.max(...widths), axis._values];
+        }""",
+        LARGE,
+    )
+    assert room[0] >= room[1], room
+    assert all(re.fullmatch(r"877(\.\d+)? kB", text) for text in room[2]), room
+
+
+def test_a_form_that_is_refused_says_why_where_the_eye_is(address: str, operator: Page, faults: list[str]) -> None:
+    """On a phone too, where the form's own button is several screens further down."""
+    operator.set_viewport_size({"width": 390, "height": 844})
+    operator.goto(f"{address}/new-federation?preset=first")
+    operator.get_by_label("Name", exact=True).fill("walk-2")
+    operator.locator("textarea[name=further]").fill("[rounds]\nminimum_client = 3")
+    operator.get_by_role("button", name="Create the federation").click()
+    alert = operator.get_by_role("alert")
+    faults.clear()  # the browser notes the refusal
+    assert "minimum_client: there is no such key; did you mean 'minimum_clients'?" in alert.inner_text()
+    box = alert.bounding_box()
+    assert box is not None
+    assert 0 <= box["y"] < 844

@@ -62,7 +62,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, words: str) -> None:
 def test_an_unknown_variable_and_a_missing_file_are_errors(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean 'GAITWAY_EDGE_BROKER_PORT'"):
         load(written(tmp_path, GOOD), {"GAITWAY_EDGE_BROKER_PORTT": "1"})
-    with pytest.raises(ConfigError, match="GAITWAY_EDGE_SENSORS_OPTIONS is 'a b'; expected JSON"):
+    with pytest.raises(ConfigError, match="GAITWAY_EDGE_SENSORS_OPTIONS is not JSON"):
         load(written(tmp_path, GOOD), {"GAITWAY_EDGE_SENSORS_OPTIONS": "a b"})
     with pytest.raises(ConfigError, match="example-config"):
         load(tmp_path / "none.toml", {})

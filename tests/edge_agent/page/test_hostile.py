@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from edge_agent import http_server
 from edge_agent.page import access
-from edge_agent.page.access import FREE_ATTEMPTS, MAX_SOURCES, MAX_WAIT_S, Sessions
+from edge_agent.page.access import FREE_ATTEMPTS, MAX_LOCAL_WAIT_S, MAX_SOURCES, MAX_WAIT_S, Sessions
 from tests.edge_agent.page.page_devices import PageDevice
 
 RIGHT = "correct horse"
@@ -23,6 +24,9 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
@@ -32,7 +36,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def sessions(clock: Clock) -> Sessions:
-    return Sessions(RIGHT, "c", clock)
+    return Sessions(RIGHT, "c", clock, clock.sleep)
 
 
 def test_who_guesses_waits_ever_longer(sessions: Sessions, clock: Clock) -> None:
@@ -55,6 +59,45 @@ def test_who_guesses_waits_ever_longer(sessions: Sessions, clock: Clock) -> None
     clock.now += MAX_WAIT_S
     assert sessions.log_in(RIGHT, "192.168.1.9")
     assert sessions.log_in("slip", "192.168.1.9") is None  # the right one has cleared the count
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
+def test_who_guesses_at_the_device_itself_is_slowed_and_never_refused(
+    sessions: Sessions, clock: Clock, address: str
+) -> None:
+    waits = []
+    for _ in range(FREE_ATTEMPTS + 5):
+        begun = clock.now
+        assert sessions.log_in("guess", address) is None
+        waits.append(clock.now - begun)
+    assert waits == [0.0] * FREE_ATTEMPTS + [1, 2, MAX_LOCAL_WAIT_S, MAX_LOCAL_WAIT_S, MAX_LOCAL_WAIT_S]
+    begun = clock.now
+    assert sessions.log_in(RIGHT, address)
+    assert clock.now - begun == MAX_LOCAL_WAIT_S
+    assert sessions.log_in("slip", address) is None
+    assert clock.now - begun == MAX_LOCAL_WAIT_S  # the right one has cleared the count
+
+
+def test_many_guesses_at_once_gain_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each counts before it is looked at."""
+    looked_at, counted = threading.Event(), threading.Semaphore(0)
+
+    def clock() -> float:
+        counted.release()
+        return 1000.0
+
+    sessions = Sessions(RIGHT, "c", clock)
+    monkeypatch.setattr(access, "is_password", lambda password, hashed: not looked_at.wait(60))
+    guesses = [threading.Thread(target=sessions.log_in, args=("guess", "192.168.1.9")) for _ in range(FREE_ATTEMPTS)]
+    for guess in guesses:
+        guess.start()
+    for _ in guesses:
+        assert counted.acquire(timeout=60)
+    with pytest.raises(PermissionError, match="wait 1 s"):
+        sessions.log_in("guess", "192.168.1.9")
+    looked_at.set()
+    for guess in guesses:
+        guess.join()
 
 
 @pytest.mark.parametrize("owner", ["127.0.0.1", "::1", "::ffff:127.0.0.1", "192.168.1.2", "2001:db8:1::5"])

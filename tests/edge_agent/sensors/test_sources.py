@@ -90,7 +90,7 @@ def test_wrong_options_of_a_source_are_told(tmp_path: Path, still: None) -> None
     event = posted.get(timeout=60)
     source.stop(5.0)
     assert isinstance(event, SensorFailed)
-    assert "[sensors] options: second: Extra inputs" in event.reason
+    assert "[sensors] options: second: there is no such key; " in event.reason
 
 
 class GSource(ThreadedSource):

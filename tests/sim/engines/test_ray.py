@@ -34,7 +34,7 @@ ray = pytest.importorskip("ray", reason="Ray is an extra: pip install 'gaitway[r
 pytestmark = [
     pytest.mark.ci,
     pytest.mark.service,
-    pytest.mark.xdist_group("ray"),  # one cluster, and not while docs/cluster.md stops what it finds
+    pytest.mark.xdist_group("ray"),  # one cluster, and not while docs/compare-runs.md stops what it finds
     pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning"),
 ]
 

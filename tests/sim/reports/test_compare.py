@@ -13,7 +13,7 @@ import pytest
 
 from federation.tasks.classification import Classification
 from gaitway.terminal import Console
-from sim.errors import RunDirectoryError
+from sim.errors import RunDirectoryError, SettingsError
 from sim.reports.comparison.compare import compare, page_of
 from sim.reports.comparison.groups import compare_runs
 from sim.reports.comparison.printed import print_comparison
@@ -341,3 +341,17 @@ def test_the_terminal_table_fits_80_columns(table_1: list[Path], tmp_path: Path)
         assert f"{own:.2f} ± {std:.2f}" in text
         assert f"{union:.2f} ± {std:.2f}" in text
     assert all(method in text for method in HHAR)
+
+
+def test_an_unknown_baseline_is_refused(table_1: list[Path], tmp_path: Path) -> None:
+    runs = [RunDirectory(path) for path in table_1]
+    words = "--baseline 'fedavgg' is neither a method nor a row of these runs; did you mean 'fedavg'?"
+    with pytest.raises(SettingsError, match=re.escape(words)):
+        compare_runs(runs, "fedavgg")
+    assert compare_runs(runs, "local").groups
+
+
+def test_the_title_names_every_network_of_its_rows(tmp_path: Path) -> None:
+    plain, alp = write_run(tmp_path / "a", model="hart"), write_run(tmp_path / "b", model="hart_alp", method="fedali")
+    assert [group.title for group in compared([plain, alp]).groups] == ["motionsense · hart, hart_alp"]
+    assert [group.title for group in compared([alp]).groups] == ["motionsense · hart_alp"]

@@ -9,7 +9,7 @@ import re
 import shlex
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -20,11 +20,16 @@ from sim.cli import app
 from sim.cli import run as run_command
 from sim.errors import RunDirectoryError
 from sim.experiment import Experiment
+from sim.reports.comparison.compare import compare
 from sim.reports.figures.run_figures import FIGURES
 from sim.reports.report import repeat_command, write_report
 from sim.results.run_directory import RunDirectory
 from sim.results.tables import byte_size, duration, print_summary
+from tests.browser import needs_browser
 from tests.sim.example_run import plain, spread, write_run
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 class Page(HTMLParser):
@@ -290,3 +295,31 @@ def test_the_terminal_summary_shows_whole_numbers(width: int, tmp_path: Path) ->
     assert "90.00 ± 5.00" in text
     assert "91.00 ± 5.00" in text
     assert "6 of 12 rounds done, not finished" in text
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A run's report and a comparison of two, with their long names."""
+    folder = tmp_path_factory.mktemp("pages")
+    runs = [write_run(folder / name, model="har_cnn", method=name) for name in ("fedavg", "fedprox")]
+    compare(runs, folder / "compared")
+    return [write_report(RunDirectory(runs[0])), folder / "compared" / "comparison.html"]
+
+
+@needs_browser
+def test_pages_fit_a_phone_and_follow_a_dark_screen(pages: list[Path], browser: Browser) -> None:
+    for path in pages:
+        for scheme, is_dark in (("light", False), ("dark", True)):
+            page = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme=scheme)
+            page.goto(path.as_uri())
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390, path.name
+            paper, ink = (page.evaluate(f"getComputedStyle(document.body)['{part}']") for part in PARTS)
+            assert (brightness(paper) < brightness(ink)) == is_dark
+            page.close()
+
+
+PARTS = ("background-color", "color")
+
+
+def brightness(color: str) -> int:
+    return sum(map(int, re.findall(r"\d+", color)[:3]))

@@ -285,5 +285,5 @@ def test_a_failed_cell_is_listed_and_the_exit_code_says_so(tmp_path: Path) -> No
     code, output = invoke("--out", str(tmp_path / "out"), "--over", "normalization=federated,whole", "--", *words)
     assert code == 1
     assert "1 of 2 cells failed" in output
-    assert "normalization=whole: error: data.normalization: Input should be" in output
+    assert "normalization=whole: error: data.normalization: expected" in output
     assert (tmp_path / "out/comparison/comparison.md").is_file()

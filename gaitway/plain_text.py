@@ -1,0 +1,63 @@
+"""Text for people that comes from outside: valid Unicode in NFC on one line, which every screen and store takes."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+MAX_LABEL = 100
+"""Characters of a class's name, an activity's or a number's."""
+MAX_DEPTH = 32
+"""Of values in values."""
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_REORDERING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""They let a text read otherwise than it is (Trojan Source, Boucher and Anderson, 2023)."""
+
+
+def cleaned(text: str) -> str:
+    """Return a text in NFC, with a blank for every control character and U+FFFD for what is no character.
+
+    For what programs say, such as errors: better shown with a blank than refused.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return unicodedata.normalize("NFC", "".join(_shown(char) for char in text))
+
+
+def checked(text: str) -> str:
+    """Return a text that a person or a file gave in NFC.
+
+    Raises:
+        ValueError: naming the first character that is a control character or no character.
+    """
+    for place, char in enumerate(text):
+        if _shown(char) != char:
+            raise ValueError(
+                f"character {place + 1} is U+{ord(char):04X}; expected text without control characters, on one line"
+            )
+    return unicodedata.normalize("NFC", text)
+
+
+def checked_values(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """Return values of JSON whose every text, keys too, is as `checked` returns it.
+
+    Raises:
+        ValueError: for a text that `checked` refuses, or values that lie too deep.
+    """
+    if isinstance(value, str):
+        return checked(value)
+    if not depth:
+        raise ValueError(f"values lie in one another deeper than {MAX_DEPTH}")
+    if isinstance(value, Mapping):
+        return {checked_values(key, depth - 1): checked_values(inner, depth - 1) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(checked_values(inner, depth - 1) for inner in value)
+    return value
+
+
+def _shown(char: str) -> str:
+    if char in _REORDERING:
+        return " "
+    kind = unicodedata.category(char)
+    return " " if kind in ("Cc", "Zl", "Zp") else _REPLACEMENT if kind == "Cs" else char

@@ -1,0 +1,60 @@
+"""A user's own file of the name of one of our packages is named, instead of an error in the middle of ours."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gaitway.own_packages import OWN_PACKAGES, hidden_packages
+from tests.repository.imports import PACKAGES
+
+
+def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run Python as a user does whose script or shell is in that folder, which comes first on the path."""
+    path = f"{cwd}:{Path.cwd()}"
+    environment = {"PYTHONPATH": path, "PATH": "/usr/bin:/bin", "COLUMNS": "200"}
+    return subprocess.run(
+        [sys.executable, *words], cwd=cwd, capture_output=True, text=True, env=environment, check=False
+    )
+
+
+def test_the_names_are_those_of_the_repository() -> None:
+    assert set(PACKAGES) <= set(OWN_PACKAGES)
+    assert hidden_packages() == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("models", ["-m", "gaitway", "sim", "presets"]),
+        ("sim", ["-m", "gaitway", "sim", "presets"]),
+        ("export", ["-m", "gaitway", "export", "--help"]),
+        ("models", ["-m", "edge_agent", "--help"]),
+        ("federation", ["-m", "aggregator_api", "--help"]),
+        ("models", ["-m", "export", "--help"]),
+    ],
+)
+def test_a_program_names_the_file_that_hides_a_package(name: str, words: list[str], tmp_path: Path) -> None:
+    own = tmp_path / f"{name}.py"
+    own.write_text("ANSWER = 42\n")
+    ended = run(*words, cwd=tmp_path)
+    assert ended.returncode == 2, ended.stderr
+    assert re.search(rf"{own} hides Gaitway's package `{name}`: rename it", ended.stderr)
+    assert "Traceback" not in ended.stderr
+
+
+def test_the_simulation_refuses_in_a_script(tmp_path: Path) -> None:
+    (tmp_path / "models.py").write_text("ANSWER = 42\n")
+    (tmp_path / "script.py").write_text("import models\nfrom sim import simulate\n")
+    ended = run("script.py", cwd=tmp_path)
+    assert ended.stderr.splitlines()[-1].startswith(f"ImportError: {tmp_path / 'models.py'} hides Gaitway's package")
+
+
+def test_what_needs_no_hidden_package_works(tmp_path: Path) -> None:
+    (tmp_path / "models.py").write_text("ANSWER = 42\n")
+    ended = run("-c", "import models, har_pipeline; print(models.ANSWER)", cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (0, "42\n"), ended.stderr
