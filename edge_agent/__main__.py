@@ -18,6 +18,7 @@ from edge_agent.cli.label import label
 from edge_agent.cli.models import models
 from edge_agent.cli.page_password import page_password
 from edge_agent.cli.participation import take_part_again, withdraw_device
+from edge_agent.cli.privacy import privacy
 from edge_agent.cli.run import run
 from edge_agent.cli.status import status
 from edge_agent.cli.windows import windows
@@ -36,7 +37,7 @@ def program() -> None:
     keep_private()
 
 
-for command in (run, enrol, status, label, windows, models, doctor):
+for command in (run, enrol, status, label, windows, models, privacy, doctor):
     app.command()(command)
 
 

@@ -19,7 +19,7 @@ from edge_agent.machine.events import Event
 from edge_agent.sensors import SensorSource, open_source
 from edge_agent.service_manager import ServiceManager
 from edge_agent.serving.classifier import Classifier
-from edge_agent.storage.credentials import manifest_signer, read_credentials
+from edge_agent.storage.credentials import manifest_signer, read_credentials, status_signer
 from edge_agent.storage.data_folder import lock_folder
 from edge_agent.storage.database import LockPatience
 from edge_agent.storage.state_store import StateStore
@@ -29,6 +29,7 @@ from edge_agent.transport.fallback_link import FallbackLink, open_link
 from edge_agent.transport.link import Link, LinkEvent
 from edge_agent.transport.renewal import CredentialRenewal
 from edge_agent.transport.trust import Trust
+from federation.protocol.messages import DeviceStatus
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Drivers:
     service_manager: ServiceManager
     home: HomeAssistant | None
     lock_patience: LockPatience
+    signed_status: Callable[[DeviceStatus], DeviceStatus]
 
     def close(self) -> None:
         """Close the database, and let others have the data folder."""
@@ -102,4 +104,5 @@ def open_drivers(
         service_manager=manager,
         home=HomeAssistant(config.home_assistant, me.device, me.federation) if config.home_assistant.host else None,
         lock_patience=patience,
+        signed_status=status_signer(folder, me.federation, me.device),
     )

@@ -21,6 +21,7 @@ from edge_agent.storage import home_assistant
 from edge_agent.storage.data_folder import CANDIDATES, CHECKPOINTS, CLIENTS, JOBS, MODELS, OUTBOX, SUMS
 from edge_agent.storage.files import move_file, sha256_of, write_file
 from edge_agent.storage.participation import CONTRIBUTION, WISH, participation
+from edge_agent.storage.privacy import PIN, pinned_promises
 from edge_agent.storage.state_store import (
     NEWEST_ANNOUNCEMENT,
     RELEASE_OFFER,
@@ -29,6 +30,7 @@ from edge_agent.storage.state_store import (
     REPORTED_GAINS,
     StateStore,
 )
+from edge_agent.storage.vouching import OWN_VOUCHER, REVOKED
 from edge_agent.training.job import (
     CHECKPOINT,
     CLIENT_STATE,
@@ -41,6 +43,7 @@ from edge_agent.training.job import (
     midway_path,
 )
 from federation.plan import Plan
+from federation.privacy.promises import NO_PROMISES, PrivacyPromises, required
 from federation.protocol.messages import MAX_AHEAD_MS, BlobPointer, UpdateManifest
 
 log = logging.getLogger(__name__)
@@ -61,9 +64,16 @@ class SavedRound(NamedTuple):
     keys: frozenset[int] = frozenset()
 
 
-def load_agent(store: StateStore) -> Agent:
-    """Return the state to start with after a restart: rounds that were trained are not trained again."""
+def load_agent(store: StateStore, privacy: PrivacyPromises = NO_PROMISES) -> Agent:
+    """Return the state to start with after a restart: rounds that were trained are not trained again.
+
+    privacy: what the device's settings require of a plan.
+    """
     _remove_leftovers(store)
+    pinned = pinned_promises(store)
+    requires = required(pinned, privacy)
+    if requires.mode == "masked":
+        _drop_clear_updates(store)
     rows, epoch = store.rounds(), store.epoch
     takes_part, sent, outbox = participation(store).takes_part, load_contribution(store), tuple(store.outbox())
     if not takes_part:  # nothing leaves but the withdrawal, which has several messages where sums are masked
@@ -82,7 +92,17 @@ def load_agent(store: StateStore) -> Agent:
         report=store.release_report(),
         adoption=store.adoption_report(),
         metrics=rows[-1].result.get("metrics", {}) if rows else {},
+        pinned=pinned,
+        required=requires,
     )
+
+
+def _drop_clear_updates(store: StateStore) -> None:
+    """Delete updates that the server would see as such: they were made before this device required secure sums."""
+    for update_id in store.outbox():
+        manifest = store.manifest(update_id)
+        if manifest.sum is None and not manifest.withdraw:
+            forget_update(store, update_id, "refused", "this device requires secure sums (masked)")
 
 
 def load_plan(store: StateStore) -> Plan | None:
@@ -285,7 +305,18 @@ def _keep_only(folder: Path, names: Collection[str]) -> None:
 
 def reset_agent(store: StateStore, identity: str, epoch: int) -> None:
     """Forget everything learnt in another instance of the federation, or by another network."""
-    names = ("device", "federation", NEWEST_ANNOUNCEMENT, WISH, SEQUENCE, home_assistant.WISH, home_assistant.TOPICS)
+    names = (
+        "device",
+        "federation",
+        NEWEST_ANNOUNCEMENT,
+        WISH,
+        PIN,
+        OWN_VOUCHER,
+        REVOKED,
+        SEQUENCE,
+        home_assistant.WISH,
+        home_assistant.TOPICS,
+    )
     kept = {name: store.get(name) for name in names}
     store.reset(identity=identity, epoch=str(epoch), **kept)
     for name in (OUTBOX, CLIENTS, MODELS, JOBS, CHECKPOINTS, CANDIDATES, SUMS):

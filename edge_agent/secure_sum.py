@@ -24,6 +24,7 @@ from edge_agent.storage.credentials import device_key, has_key
 from edge_agent.storage.data_folder import OUTBOX, SUMS
 from edge_agent.storage.files import move_file, write_file
 from edge_agent.storage.state_store import StateStore
+from edge_agent.storage.vouching import own_voucher, voucher_check
 from federation.errors import WireError
 from federation.plan import Plan, SecureSettings
 from federation.privacy import discrete_gaussian
@@ -259,6 +260,8 @@ def _device(store: StateStore, settings: SecureSettings) -> SumDevice:
         colluding=round(1000 * settings.colluding_share),
         min_members=settings.min_devices,
         groups=settings.groups,
+        voucher=own_voucher(store) if settings.voucher else b"",
+        vouchers=voucher_check(store, settings),
     )
 
 

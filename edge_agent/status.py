@@ -19,6 +19,7 @@ from edge_agent.serving.model_registry import ModelRegistry, name_of
 from edge_agent.storage.files import tolerate_full_disk, write_file
 from edge_agent.storage.home_assistant import PROBLEM, is_switched_off
 from edge_agent.storage.participation import can_withdraw, participation
+from edge_agent.storage.privacy import describe_refusal
 from edge_agent.storage.repair import DAMAGED_FILE
 from edge_agent.storage.state_store import RememberedRound, StateStore
 from edge_agent.storage.window_store import FILE_NAME as WINDOWS_FILE
@@ -101,7 +102,7 @@ def describe_device(store: StateStore, device: str, *, running: bool) -> list[st
         *([f"It would not train now: {'; '.join(doing['blockers'])}."] if running and doing.get("blockers") else []),
         f"{waiting} of its updates wait for the server's answer." if waiting else "No update waits for an answer.",
         *(ThreadFailure(**each).describe(time.time()) for each in doing.get("failures", []) if running),
-        *filter(None, [describe_restore(store), describe_participation(store)]),
+        *filter(None, [describe_restore(store), describe_participation(store), describe_refusal(store)]),
         *_trained_by(store),
         describe_served(store),
         *describe_release(store, device),

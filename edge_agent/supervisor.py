@@ -27,6 +27,7 @@ from edge_agent.machine.events import (
     CandidateEvaluated,
     CandidateReady,
     Event,
+    Invited,
     JobFailed,
     MessageRejected,
     ModelInUse,
@@ -34,6 +35,7 @@ from edge_agent.machine.events import (
     Offered,
     ParticipationRead,
     PhoneConditions,
+    PrivacyPinRead,
     SumMessageReady,
     SumsSettled,
     Tick,
@@ -58,11 +60,14 @@ from edge_agent.serving.model_registry import ModelRegistry, Verdict, name_of
 from edge_agent.status import save_activity, short_status, write_summary
 from edge_agent.storage.files import tolerate_full_disk
 from edge_agent.storage.participation import CONTINUOUS, participation
+from edge_agent.storage.privacy import keep_pin, note_refused_plan, pinned_promises
 from edge_agent.storage.state_store import ADOPTION_REPORT, RELEASE_OFFER, RELEASE_ORDER, RELEASE_REPORT
+from edge_agent.storage.vouching import keep_revoked, keep_voucher
 from edge_agent.training.job import JobEnded, JobLine, make_job
 from edge_agent.transport.link import InvalidMessage, MessageDelivered
 from federation.logs import about
 from federation.plan import Plan
+from federation.privacy.promises import promises_of
 from federation.protocol.messages import Announcement, Invitation
 from gaitway.tasks import task_of
 from gaitway.threads import thread_failures
@@ -92,9 +97,13 @@ class Supervisor:
             until=until,
             model=me.model,
             runtime=resolve_runtime(training.runtime),
+            privacy=config.privacy.require,
+            pins=drivers.trust.is_enrolled,
         )
         self.store = drivers.store
-        self.agent = load_agent(self.store)
+        if self.policy.pins and not pinned_promises(self.store) and (plan := load_plan(self.store)):
+            keep_pin(self.store, promises_of(plan))  # a version without pins has enrolled
+        self.agent = load_agent(self.store, config.privacy.require)
         self._drivers, self._mailbox = drivers, mailbox
         self._trust, self._link, self._uploads = drivers.trust, drivers.link, drivers.uploads
         self._sensors, self._conditions, self._classifier = drivers.sensors, drivers.conditions, drivers.classifier
@@ -192,6 +201,10 @@ class Supervisor:
             case Acknowledged(ack):
                 if self._uploads.is_about(ack):
                     self._dispatch(posted)
+            case Invited(invitation):
+                with tolerate_full_disk("who vouches for this device"):
+                    keep_voucher(self.store, invitation.voucher)
+                self._dispatch(posted)
             case Offered(offer):
                 self._dispatch(posted)
                 with tolerate_full_disk("the offer of a release"):
@@ -213,6 +226,9 @@ class Supervisor:
             self._dispatch(MessageRejected(str(error)))
             return
         self._dispatch(Announced(announcement))
+        if self.agent.refusal is not None:
+            return
+        keep_revoked(self.store, announcement.plan.secure, announcement.revoked)
         how = "masked" if announcement.plan.secure.is_on else "yes"
         continuous = how if announcement.continuous else "no"
         if self.store.get(CONTINUOUS) != continuous:
@@ -230,6 +246,8 @@ class Supervisor:
         self._serve()
         if (wish := participation(self.store).takes_part) != self.agent.takes_part:
             self._step(ParticipationRead(wish))
+        if (pinned := pinned_promises(self.store)) and pinned != self.agent.pinned:
+            self._step(PrivacyPinRead(pinned))
         self._step(Tick())
         self._manager.alive(short_status(self.agent))
         self._tell_home()
@@ -340,7 +358,7 @@ class Supervisor:
             case do.Log(text):
                 log.info("%s", text)
             case do.PublishStatus(status):
-                self._link.publish_status(status)
+                self._link.publish_status(self._drivers.signed_status(status))
             case do.Reset(identity, epoch):
                 self._sensors.stop()
                 reset_agent(self.store, identity, epoch)
@@ -361,6 +379,10 @@ class Supervisor:
                 self._jobs.stop(STOP_S)
             case do.Evaluate():
                 self._evaluate(command)
+            case do.KeepPrivacyPin(promises):
+                keep_pin(self.store, promises)
+            case do.NoteRefusedPlan(reason, promises):
+                note_refused_plan(self.store, reason, promises)
             case do.Exit(code):
                 self._code = code
             case _:

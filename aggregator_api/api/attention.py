@@ -19,7 +19,7 @@ from aggregator_api.db.models import (
     RoundRow,
     UpdateRow,
 )
-from aggregator_api.devices import suspension
+from aggregator_api.devices import plan_refusals, suspension
 from aggregator_api.observability.deliveries import deliveries
 from aggregator_api.observability.health import NO_BROKER, Readiness
 from federation.methods import is_continuous
@@ -167,6 +167,10 @@ def _devices(session: Session, row: FederationRow) -> list[AttentionItem]:
     cloned = session.scalar(here.where(DeviceRow.cloned_at.is_not(None), DeviceRow.enrolment != "revoked")) or 0
     suspended = suspension.count_suspended(session, row)
     found = _unused(session, row)
+    if refusals := plan_refusals.counts(session, row):
+        words = f"{plan_refusals.describe_refusals(refusals)}. No round counts on them until the plan promises "
+        words += "what they require, or a person at each of them accepts it."
+        found.append(AttentionItem("warning", words, row.name, "devices", "refused plan"))
     if suspended:
         words = (
             f"{_counted(suspended, 'device')} {'is' if suspended == 1 else 'are'} suspended: several updates in a row "

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.db import repositories
 from aggregator_api.db.models import DeviceRow, FederationRow, ParticipationRow, RoundRow
-from aggregator_api.devices import contributions, masked_contributions, silence, suspension
+from aggregator_api.devices import contributions, masked_contributions, plan_refusals, silence, suspension
 from federation.methods import is_continuous
 from federation.plan import Plan
 from federation.rounds.server_round import ClientStatus, RoundPhase, needed_devices, resting_rounds
@@ -33,6 +33,7 @@ def activity(session: Session, federation: FederationRow, device: DeviceRow) -> 
     reason = (
         _not_approved_reason(device)
         or _suspended(device)
+        or _refusing(device)
         or _federation_idle_reason(federation)
         or _device_reason(device)
         or _left_out(device)
@@ -54,6 +55,10 @@ def _suspended(device: DeviceRow) -> str:
     if device.suspended_at is None:
         return ""
     return f"It is suspended: {device.suspension_reason}. No round invites it until an operator reinstates it."
+
+
+def _refusing(device: DeviceRow) -> str:
+    return f"It refuses the plan: {device.plan_refusal}." if device.plan_refusal else ""
 
 
 def _left_out(device: DeviceRow) -> str:
@@ -133,12 +138,14 @@ def waiting_for(session: Session, federation: FederationRow) -> str:
     rest = resting_rounds(rounds)
     ready = repositories.count_online(session, federation, rounds.cohort_tags, signing=signing, resting=rest)
     groups = f" in the groups {', '.join(rounds.cohort_tags)}" if rounds.cohort_tags else ""
-    if able < needed == 1:
+    if able < needed == 1 and not plan_refusals.counts(session, federation):
         return f"No round is open: a round needs a device{groups}, and none is online."
     silent = silence.count_left_out(session, federation, time.time())
     if ready < needed or silent:
         out = suspension.count_suspended(session, federation)
         but = f"; {out:,} device{' is' if out == 1 else 's are'} suspended" if out else ""
+        if refusals := plan_refusals.counts(session, federation):
+            but += f"; {plan_refusals.describe_refusals(refusals)}"
         if silent:
             but += f"; {silent:,} {'is' if silent == 1 else 'are'} left out for a while, having missed rounds"
         if resting := able - ready:

@@ -28,7 +28,7 @@ from aggregator_api.db.models import (
     RoundRow,
     UpdateRow,
 )
-from aggregator_api.devices import contributions, masked_contributions
+from aggregator_api.devices import contributions, masked_contributions, plan_refusals
 from aggregator_api.errors import NotFoundError
 from aggregator_api.rollouts import adoptions
 from aggregator_api.updates.screening import EXCLUDED
@@ -76,6 +76,7 @@ def federation(
             "round_phase": now.RoundRow.phase if now.RoundRow else None,
             "devices": now.devices,
             "devices_online": now.online,
+            "plan_refusals": plan_refusals.counts(session, row) if now.refusing else [],
             "model": _versions(session, row, [now.ModelVersionRow], scores)[0],
             "feature_model": _pointer_to(row.feature_model_sha256, row.feature_model_size),
             "program": {
@@ -107,11 +108,13 @@ def _detail() -> Select[Any]:
     """Select all that a federation's description needs of the moment, with one statement: it is asked for most."""
     here: BindParameter[int] = bindparam("federation")
     counted = select(func.count()).select_from(DeviceRow).where(DeviceRow.federation_id == here)
-    online = counted.where(DeviceRow.state.not_in(repositories.OFFLINE_STATES), DeviceRow.suspended_at.is_(None))
+    able = (DeviceRow.state.not_in(repositories.OFFLINE_STATES), DeviceRow.suspended_at.is_(None))
+    online, refusing = counted.where(*able, DeviceRow.plan_refusal == ""), counted.where(DeviceRow.plan_refusal != "")
     last = select(func.max(RoundRow.number)).where(RoundRow.federation_id == here)
     published = select(func.max(ModelVersionRow.version)).where(ModelVersionRow.federation_id == here)
-    figures = (("devices", counted), ("online", online), ("last", last), ("published", published))
-    query = select(EpochRow, ModelVersionRow, RoundRow, *(each.scalar_subquery().label(name) for name, each in figures))
+    figures = {"devices": counted, "online": online, "refusing": refusing, "last": last, "published": published}
+    labelled = (figure.scalar_subquery().label(name) for name, figure in figures.items())
+    query = select(EpochRow, ModelVersionRow, RoundRow, *labelled)
     query = query.select_from(ModelAliasRow).join(ModelVersionRow, ModelVersionRow.id == ModelAliasRow.version_id)
     is_open = (RoundRow.federation_id == here) & RoundRow.phase.not_in(repositories.ENDED)
     query = query.join(EpochRow, true()).outerjoin(RoundRow, is_open)

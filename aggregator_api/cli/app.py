@@ -20,6 +20,7 @@ from aggregator_api.cli.retention import delete_device, federations_app, retenti
 from aggregator_api.cli.rollouts import app as rollouts_app
 from aggregator_api.cli.session import ConfigOption, DataOption, cli_errors, database_of, fail, new_app, warn
 from aggregator_api.cli.storage import backup, fsck, new_epoch, new_ledger, restore
+from aggregator_api.cli.vouch import app as vouch_app
 from aggregator_api.db.database import Database
 from aggregator_api.errors import ConfigError
 from aggregator_api.mqtt.embedded_broker import BrokerThread, run_broker
@@ -47,6 +48,7 @@ app.add_typer(federations_app, name="federations")
 app.add_typer(retention_app, name="retention")
 app.add_typer(rollouts_app, name="rollouts")
 app.add_typer(versions_app, name="versions")
+app.add_typer(vouch_app, name="vouch")
 
 
 @app.callback()

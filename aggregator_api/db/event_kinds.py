@@ -22,6 +22,7 @@ class EventKind(NamedTuple):
 EVENT_KINDS = {
     "federation.created": EventKind("the federation was created"),
     "federation.changed": EventKind("its settings were changed", changes_measures=True),
+    "federation.vouched": EventKind("vouchers of its devices were imported"),
     "federation.running": EventKind("it was resumed"),
     "federation.paused": EventKind("it was paused, by the operator or because a model is damaged"),
     "federation.finished": EventKind("it has had all its rounds, or has spent its privacy", changes_measures=True),
@@ -64,6 +65,8 @@ EVENT_KINDS = {
     "device.retained": EventKind("the broker keeps messages that it should not keep", changes_measures=True),
     "device.tags": EventKind("the device's groups were changed", changes_measures=True),
     "device.suspended": EventKind("the device was suspended", changes_measures=True),
+    "device.refuses": EventKind("a device refuses the plan, because it promises too little privacy"),
+    "device.accepts": EventKind("a device no longer refuses the plan"),
     "device.left_out": EventKind("the device did not answer, and is left out of rounds for a while", True),
     "device.reinstated": EventKind("the device's suspension was ended", changes_measures=True),
     "device.withdrawn": EventKind("the device's sums are taken out of a continuous federation", changes_measures=True),

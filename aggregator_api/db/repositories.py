@@ -167,6 +167,7 @@ def _could_train(
         DeviceRow.federation_id == federation.id,
         DeviceRow.state.not_in(OFFLINE_STATES),
         DeviceRow.suspended_at.is_(None),
+        DeviceRow.plan_refusal == "",
     ]
     if at is not None:
         wanted.append(or_(DeviceRow.left_out_until.is_(None), DeviceRow.left_out_until <= at))
@@ -174,6 +175,8 @@ def _could_train(
         wanted.append(DeviceRow.id.in_(select(DeviceTagRow.device_id).where(DeviceTagRow.tag.in_(tags))))
     if signing:
         wanted += [DeviceRow.enrolment == "approved", DeviceRow.public_key.is_not(None)]
+        if federation.plan.get("secure", {}).get("voucher"):
+            wanted += [DeviceRow.voucher != "", DeviceRow.voucher_expires_at > time.time()]
     if changed:
         row = MaskedContributionRow
         waiting = (row.federation_id == federation.id, row.changed_at.is_not(None))

@@ -22,6 +22,7 @@ from aggregator_api.db.models import DeviceRow, EnrolmentTokenRow, FederationRow
 from aggregator_api.devices import enrolment_tokens, tags
 from aggregator_api.devices.accounts import BrokerAccounts, username
 from aggregator_api.devices.requests import BrokerAddress, BrokerLogin, Claim, Credentials, Enrol, Enrolment
+from aggregator_api.devices.vouching import forget_voucher
 from aggregator_api.errors import (
     BrokerError,
     ConflictError,
@@ -148,6 +149,8 @@ def _enrol_device(session: Session, said: Enrol, now: float) -> EnrolmentStatus:
     approved = token.auto_approve or (row.enrolment == "approved" and row.public_key == said.public_key)
     if token.tags:
         tags.put(session, row, token.tags)
+    if row.public_key != said.public_key:
+        forget_voucher(row)
     row.public_key, row.enrolment = said.public_key, "approved" if approved else "pending"
     repositories.journal(session, federation, f"device.{row.enrolment}", device=row.name, detail=f"token {token.id}")
     audit.mention(f"token {token.id}: {row.enrolment}")

@@ -137,6 +137,7 @@ def announcement(
             "feature_model": _pointer_to(federation.feature_model_sha256, federation.feature_model_size),
             "program": _pointer_to(federation.program_sha256, federation.program_size),
             "release": transitions.order(session, federation),
+            "revoked": federation.revoked_identities,
             "chunk_bytes": chunk_bytes,
             "created": time.time(),
             "expires": expires,
@@ -167,7 +168,7 @@ def invitations(
         if awaited and part.broadcast_sha256 is not None and part.broadcast_size is not None:
             model = pointer(part.broadcast_sha256, part.broadcast_size, score, row.base_version.gains)
             said = Invitation(instance=federation.instance, epoch=epoch, round=row.number, model=model, sum=order)
-            yield part.device.name, said
+            yield part.device.name, said.model_copy(update={"voucher": part.device.voucher})
 
 
 def _settled(

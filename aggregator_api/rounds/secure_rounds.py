@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.db import epochs, repositories
 from aggregator_api.db.models import Blob, DeviceRow, FederationRow, RoundRow, SecureSumDeviceRow, SecureSumRow
+from aggregator_api.devices import vouching
 from aggregator_api.errors import UpdateRefusedError
 from aggregator_api.updates.context import DeviceInfo
 from federation.plan import RoundSettings, SecureSettings
@@ -245,6 +246,9 @@ def take(session: Session, row: RoundRow, device: DeviceInfo, manifest: UpdateMa
         raise UpdateRefusedError(f"round {row.number} adds up nothing")
     own = session.get_one(SecureSumDeviceRow, (row.id, device.id))
     state, message = _state(found, {device.name: own}), unpacked(part, data)
+    if part == "keys":
+        federation = session.get_one(FederationRow, row.federation_id)
+        vouching.require_voucher(federation, device.name, own.identity, message.payload)
     result = server.step(state, FromDevice(device.name, message.kind, message.payload, message.vector))
     if result.refusal:
         raise UpdateRefusedError(result.refusal, quarantine=result.is_fault)

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.db.models import DeviceRow, FederationRow, MetricRow, UpdateRow
 from aggregator_api.db.repositories import Named, journal, put, table_of
+from aggregator_api.devices import plan_refusals
 from aggregator_api.errors import UpdateRefusedError
 from aggregator_api.updates.screening import EXCLUDED
 from federation.errors import WireError
@@ -51,6 +52,7 @@ def note_status(
     row.state = status.state
     if status.state != "offline":  # a last will knows nothing about examples
         row.examples = status.examples
+        plan_refusals.note_refusal(session, federation, row, status.refusal)
     if changed or status.state != "offline":  # a repeated last will is no sign of life
         row.seen_at = now
     return changed

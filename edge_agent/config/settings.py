@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from edge_agent.config.home_assistant import HomeAssistantSection
 from edge_agent.config.page import Address, PasswordHash, is_loopback
+from edge_agent.config.privacy import PrivacySection
 from edge_agent.config.section import Section
 from edge_agent.config.sensors import IioSection, PhoneSection, SensorsSection, WindowsSection
 from edge_agent.config.training import BrokerSection, ConditionsSection, ModelSection, TrainingSection
@@ -111,6 +112,7 @@ class Config(Section):
     conditions: ConditionsSection = ConditionsSection()
     model: ModelSection = ModelSection()
     uploads: UploadsSection = UploadsSection()
+    privacy: PrivacySection = PrivacySection()
     home_assistant: HomeAssistantSection = HomeAssistantSection()
 
     @property
@@ -172,6 +174,8 @@ def example(
 def _toml(value: Any) -> str:
     if value is None:
         return '""'
+    if isinstance(value, BaseModel):
+        return "{}"
     return json.dumps(value, default=str)
 
 
@@ -191,7 +195,7 @@ def _overlay(tree: dict[str, Any], environment: Mapping[str, str]) -> None:
             raise ConfigError(f"environment variable {key} is unknown; {did_you_mean(key, known)}")
         section, field = known[key]
         kind = _section(section).model_fields[field]
-        composed = isinstance(kind.get_default(call_default_factory=True), dict | tuple)
+        composed = isinstance(kind.get_default(call_default_factory=True), dict | tuple | BaseModel)
         try:
             tree.setdefault(section, {})[field] = json.loads(value) if composed else value
         except ValueError as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from edge_agent.machine import contributions, releases, rounds, uploads
+from edge_agent.machine import contributions, privacy, releases, rounds, uploads
 from edge_agent.machine.commands import AnswerSum, BeginEpoch, Collect, Command, Exit, Log, PublishStatus, Reset
 from edge_agent.machine.events import (
     Acknowledged,
@@ -28,6 +28,7 @@ from edge_agent.machine.events import (
     ModelInUse,
     Offered,
     ParticipationRead,
+    PrivacyPinRead,
     SensorFailed,
     SumMessageFetched,
     SumMessageReady,
@@ -48,6 +49,7 @@ from edge_agent.machine.state import (
     superseded,
 )
 from edge_agent.machine.transition import Transition
+from federation.privacy.promises import PrivacyPromises
 from federation.protocol.messages import Announcement, Invitation
 
 PRESENCE_CHECK_S = 2.0
@@ -101,12 +103,12 @@ def _apply(transition: Transition, event: Event) -> None:
         case ParticipationRead(takes_part):
             contributions.participation(transition, takes_part)
             _reconsider(transition)
+        case PrivacyPinRead(promises):
+            _accepted(transition, promises)
         case WithdrawalReady(update_id):
             contributions.withdrawal_ready(transition, update_id)
-        case CollectingPaused(reason):
-            transition.set(paused=reason)
-        case CollectingResumed():
-            transition.set(paused="")
+        case CollectingPaused() | CollectingResumed():
+            transition.set(paused=event.reason if isinstance(event, CollectingPaused) else "")
         case SensorFailed(reason):
             transition.set(collecting=False, detail=reason)
             transition.issue(Log(f"the sensor source failed: {reason}"), Exit(1))
@@ -147,7 +149,17 @@ def _advance(transition: Transition) -> None:
         transition.issue(Exit(0))
 
 
+def _accepted(transition: Transition, promises: PrivacyPromises) -> None:
+    """Look at the plan again, now that its person has accepted what it promises."""
+    privacy.pin(transition, promises)
+    if heard := transition.agent.refused or transition.agent.announcement:
+        _announced(transition, heard)
+
+
 def _announced(transition: Transition, a: Announcement) -> None:
+    _check_presence(transition, a)
+    if privacy.is_refused(transition, a):
+        return
     if reason := incompatibility(a.plan, transition.policy.model):
         transition.set(detail=reason)
         transition.issue(Log(reason), Exit(1))
@@ -158,7 +170,8 @@ def _announced(transition: Transition, a: Announcement) -> None:
         before = transition.agent
         transition.agent = Agent(identity=mine, epoch=a.epoch, connected=before.connected)
         transition.set(invitation=before.invitation, offer=before.offer)  # they may be of the new instance
-        transition.set(takes_part=before.takes_part)
+        transition.set(takes_part=before.takes_part, pinned=before.pinned, required=before.required)
+        transition.set(presence_check=before.presence_check, answer_at=before.answer_at)
         transition.issue(Reset(mine, a.epoch))
         contributions.settle(transition)
     elif a.epoch > transition.agent.epoch:
@@ -170,11 +183,6 @@ def _announced(transition: Transition, a: Announcement) -> None:
     adds_up = a.plan.secure.is_on and not a.continuous
     lacks_program = transition.policy.runtime == "onnx" and (needed is None or adds_up)
     transition.set(announcement=a, untrusted="", unannounced=False, lacks_program=lacks_program)
-    if a.presence_check != transition.agent.presence_check:
-        transition.set(
-            presence_check=a.presence_check,
-            answer_at=transition.now + PRESENCE_CHECK_S * _share_of(transition.policy.device),
-        )
     if a.release:
         releases.apply_order(transition, a.release)
     if said and (said.state, said.round) == (a.state, a.round) and said.created != a.created:
@@ -183,6 +191,12 @@ def _announced(transition: Transition, a: Announcement) -> None:
     if transition.agent.examples is None and not transition.agent.collecting:
         transition.set(collecting=True)
         transition.issue(Collect(a.plan))
+
+
+def _check_presence(transition: Transition, a: Announcement) -> None:
+    if a.presence_check != transition.agent.presence_check:
+        at = transition.now + PRESENCE_CHECK_S * _share_of(transition.policy.device)
+        transition.set(presence_check=a.presence_check, answer_at=at)
 
 
 def _follow_sum(transition: Transition, event: SumMessageReady | SumMessageFetched) -> None:
@@ -197,6 +211,8 @@ def _follow_sum(transition: Transition, event: SumMessageReady | SumMessageFetch
 
 def _answer_sum(transition: Transition, invitation: Invitation) -> None:
     """Have the secure sum's next message written; its first one, the keys, follows from the round's training."""
+    if transition.agent.refusal is not None:
+        return
     said, sent = invitation.sum, transition.agent.contribution
     is_leaving = sent is not None and sent.kind == "withdrawn"  # by the very sum that is asked about
     if said is not None and said.kind not in ("request", "settled") and (transition.agent.takes_part or is_leaving):
@@ -233,7 +249,8 @@ def _answer_presence_check(transition: Transition) -> None:
 def _miss_announcement(transition: Transition) -> None:
     """Tell once where nothing is heard of the federation; its last announcement is retained, and comes at once."""
     agent = transition.agent
-    missed = agent.connected and agent.announcement is None and transition.now - agent.connected_at >= UNANNOUNCED_S
+    silent = agent.announcement is None and agent.refused is None
+    missed = agent.connected and silent and transition.now - agent.connected_at >= UNANNOUNCED_S
     if missed and not agent.unannounced:
         transition.set(unannounced=True)
         transition.issue(Log(f"connected for {UNANNOUNCED_S:.0f} s: {UNANNOUNCED}"))

@@ -8,6 +8,7 @@ from typing import Literal
 
 from edge_agent.machine.events import Kind
 from federation.plan import Plan
+from federation.privacy.promises import NO_PROMISES, PrivacyPromises
 from federation.protocol.messages import (
     AdoptionReport,
     BlobPointer,
@@ -205,6 +206,21 @@ class GlobalModelJudged:
 
 
 @dataclass(frozen=True)
+class KeepPrivacyPin:
+    """Keep what the server's plan promised when this device enrolled: no other plan may promise less."""
+
+    promises: PrivacyPromises
+
+
+@dataclass(frozen=True)
+class NoteRefusedPlan:
+    """Keep why the present plan is refused, and what it promises; an empty reason: it isn't."""
+
+    reason: str = ""
+    promises: PrivacyPromises = NO_PROMISES
+
+
+@dataclass(frozen=True)
 class Log:
     """Tell the person who watches."""
 
@@ -242,6 +258,8 @@ Command = (
     | SkipRound
     | ForgetCandidate
     | GlobalModelJudged
+    | KeepPrivacyPin
+    | NoteRefusedPlan
     | Log
     | Exit
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from federation.privacy.promises import PrivacyPromises
 from federation.protocol.messages import Acknowledgement, Announcement, Invitation, Offer
 from har_pipeline import Window
 
@@ -155,6 +156,13 @@ class ParticipationRead:
 
 
 @dataclass(frozen=True)
+class PrivacyPinRead:
+    """A person at the device has accepted what a plan promises."""
+
+    promises: PrivacyPromises
+
+
+@dataclass(frozen=True)
 class WithdrawalReady:
     """The message that takes this device's sums out is durable, and no other update is in the outbox any more."""
 
@@ -278,6 +286,7 @@ Event = (
     | BlobFailed
     | TrainingFinished
     | ParticipationRead
+    | PrivacyPinRead
     | WithdrawalReady
     | SumsSettled
     | SumMessageReady

@@ -14,6 +14,7 @@ from typing import Literal
 from edge_agent.machine.events import Kind
 from federation.errors import WireError
 from federation.plan import ModelSpec, Plan
+from federation.privacy.promises import NO_PROMISES, PrivacyPromises
 from federation.protocol.messages import (
     AdoptionReport,
     Announcement,
@@ -21,6 +22,7 @@ from federation.protocol.messages import (
     DeviceStatus,
     Invitation,
     Offer,
+    PlanRefusal,
     Release,
     ReleaseOrder,
     ReleaseReport,
@@ -68,6 +70,8 @@ class Policy:
     until: Literal["never", "round", "finished"] = "never"
     model: str | None = None  # name of the network that this device runs; none: the plan's
     runtime: Runtime = "torch"  # what trains
+    privacy: PrivacyPromises = NO_PROMISES  # what the settings require; the rest is pinned
+    pins: bool = False  # whether the first plan's promises are pinned: the device has enrolled
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ class Agent:
     """The device's whole state.
 
     `identity`, `epoch`, `examples`, `done`, `outbox`, `contribution`, `takes_part`, `candidates`, `judged_global`,
-    `offer`, `report` and `adoption` survive a restart.
+    `offer`, `report`, `adoption` and `pinned` survive a restart.
     """
 
     identity: str = ""
@@ -143,6 +147,10 @@ class Agent:
     measurable: bool = False  # whether its examples, labelled or not, tell how its sensors are
     paused: str = ""  # why nothing is collected for now
     untrusted: str = ""  # why the last message was not believed
+    pinned: PrivacyPromises | None = None  # what was promised at enrolment; none: nothing yet
+    required: PrivacyPromises = NO_PROMISES  # what a plan must promise: by the settings, else as pinned
+    refused: Announcement | None = None  # the last one, where its plan is refused; then there is no `announcement`
+    refusal: PlanRefusal | None = None  # what is said of it
     done: frozenset[tuple[int, str]] = frozenset()  # (round, sha256 of its broadcast): trained, or given up
     outbox: tuple[str, ...] = ()
     keys: frozenset[int] = frozenset()  # of the windows to train on
@@ -421,13 +429,14 @@ def status_of(agent: Agent) -> DeviceStatus:
     """Put the state into the words of the protocol."""
     a, work = agent.announcement, agent.work
     round_number = work.round if work else a.round if a else 0
-    alone = a is not None and a.plan.secure.is_on  # nothing of a device alone is told where the server learns sums
+    # nothing of a device alone is told where the server learns sums, or is to learn nothing else
+    alone = agent.required.mode == "masked" or (a is not None and a.plan.secure.is_on)
     free = not agent.blockers and not agent.lacks_program and agent.contribute_at is None
     changed = a is not None and a.continuous and alone and free and has_masked_changes(agent, a)
     state: Literal["collecting", "ready", "training", "uploading", "idle", "finished"]
     if agent.finished:
         state = "finished"
-    elif (not agent.examples and not changed) or agent.lacks_program:
+    elif (not agent.examples and not changed) or agent.lacks_program or agent.refusal:
         state = "collecting"
     elif work and work.kind == "train" and work.stage in (Stage.FETCHING, Stage.BACKOFF, Stage.TRAINING):
         state = "training"
@@ -444,14 +453,17 @@ def status_of(agent: Agent) -> DeviceStatus:
         metrics=dict(agent.metrics) if mine and not alone else {},
         changed=changed,
         leaving=a is not None and is_leaving(agent, a),
-        release=agent.report,
-        adoption=agent.adoption if mine else None,
+        release=agent.report if not agent.refusal else None,
+        adoption=agent.adoption if mine and not agent.refusal else None,
+        refusal=agent.refusal.model_dump_json() if agent.refusal else "",
     )
 
 
 def _detail(agent: Agent) -> str:
     if agent.untrusted:
         return agent.untrusted
+    if agent.refusal:
+        return f"refuses the plan: {agent.refusal.reason}"
     if agent.unannounced:
         return UNANNOUNCED
     if agent.announcement is None:

@@ -18,7 +18,8 @@ MAX_TIMEOUT_FACTOR = 8
 
 def begin_next(transition: Transition) -> None:
     """Begin with the oldest update, if none is on its way."""
-    if transition.agent.connected and transition.agent.upload is None and transition.agent.outbox:
+    free = transition.agent.connected and transition.agent.upload is None and transition.agent.refusal is None
+    if free and transition.agent.outbox:
         transition.set(upload=Upload(transition.agent.outbox[0], "begun", transition.now))
         transition.issue(SendBegin(transition.agent.outbox[0]))
 
@@ -27,6 +28,8 @@ def acknowledged(transition: Transition, ack: Acknowledgement) -> None:
     """Send what the server misses, or forget what it has answered for good."""
     if ack.update_id not in transition.agent.outbox:
         return  # a repeated answer
+    if transition.agent.refusal is not None and ack.status in ("send", "retry"):
+        return  # nothing is sent under a plan that is refused
     if ack.status == "send":
         transition.set(upload=Upload(ack.update_id, "sending", transition.now))
         transition.issue(SendChunks(ack.update_id, ack.next_chunk))

@@ -27,6 +27,7 @@ from edge_agent.status import collected_windows, describe_device, describe_relea
 from edge_agent.storage.data_folder import is_locked
 from edge_agent.storage.labels import known_activity, label_span, undo, unlabelled, vocabulary
 from edge_agent.storage.participation import can_withdraw, participation, take_part, withdraw
+from edge_agent.storage.privacy import accept_refused_plan, describe_privacy, promises_to_accept
 from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_listing import Selection, by_class, by_day, delete
 from edge_agent.storage.window_store import FILE_NAME as WINDOWS_FILE
@@ -112,6 +113,12 @@ class CountRequest(ActivityRequest):
     label: Activity
 
 
+class AcceptRequest(_PageRequest):
+    """A person accepts what the refused plan promises, as the page has shown it."""
+
+    promises: str = Field(min_length=1, max_length=500)
+
+
 class EmptyRequest(_PageRequest):
     """A request that says all by its name."""
 
@@ -152,6 +159,16 @@ class PageService:
             device = self.config.agent.device
             doing = describe_device(store, device, running=is_locked(store))
         return {"device": device, "words": [*doing, *collected_windows(self._folder, self.config.windows).words]}
+
+    def privacy(self) -> dict[str, Any]:
+        """Return what `privacy` shows; `promises`: what can be accepted here, empty where nothing can."""
+        with closing(StateStore(self._folder)) as store:
+            words = describe_privacy(store, self.config.privacy.require)
+            return {"words": words, "promises": promises_to_accept(store) if self._has_password else ""}
+
+    @property
+    def _has_password(self) -> bool:
+        return self.config.agent.page_password_hash is not None
 
     def windows(self) -> dict[str, Any]:
         """Return what `windows` and `label --list` show, and the labels that can be given."""
@@ -263,6 +280,21 @@ class PageService:
         with closing(StateStore(self._folder)) as store:
             return {"words": withdraw(store).words}
 
+    def accept_plan(self, asked: AcceptRequest) -> dict[str, Any]:
+        """Require no more than the refused plan promises, as `privacy --accept` does.
+
+        Raises:
+            StoreError: if the page has no password: then whoever reaches it could loosen what the device requires.
+        """
+        if not self._has_password:
+            raise StoreError(
+                "this page has no password, so privacy can't be loosened here; run `python -m edge_agent privacy "
+                "--accept` on the device, or give the page a password (`python -m edge_agent page-password`)"
+            )
+        with closing(StateStore(self._folder)) as store:
+            accept_refused_plan(store, self.config.privacy.require, asked.promises)
+        return {}
+
     def take_part(self, _: EmptyRequest) -> dict[str, Any]:
         """Take part again, as `take-part` does."""
         with closing(StateStore(self._folder)) as store:
@@ -280,6 +312,7 @@ Shown = Callable[[PageService], Mapping[str, Any]]
 VIEWS: Mapping[str, Shown] = {
     "now": PageService.now,
     "status": PageService.status,
+    "privacy": PageService.privacy,
     "windows": PageService.windows,
     "models": PageService.models,
     "teaching": PageService.teaching,
@@ -300,6 +333,7 @@ ACTIONS: Mapping[str, tuple[type[_PageRequest], Callable[[PageService, Any], Map
     "remove-activity": (ActivityRequest, PageService.remove_activity),
     "count-as": (CountRequest, PageService.count_as),
     "withdraw": (EmptyRequest, PageService.withdraw),
+    "accept-plan": (AcceptRequest, PageService.accept_plan),
     "take-part": (EmptyRequest, PageService.take_part),
 }
 """What POST /api/NAME takes and does."""

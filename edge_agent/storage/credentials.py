@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from edge_agent.config.training import BrokerSection
 from edge_agent.errors import ConfigError
 from edge_agent.storage.files import write_file
-from federation.protocol.messages import UpdateManifest, write
+from federation.protocol.messages import DeviceStatus, UpdateManifest, write
 from federation.protocol.signing import Kind, wrap
 from gaitway.errors import first_problem
 from gaitway.secret_fields import revealed
@@ -161,6 +161,11 @@ def device_key(folder: Path) -> Ed25519PrivateKey:
     return found
 
 
+def public_key_text(folder: Path) -> str:
+    """Return the public half of the device's key as base64, as the server lists it."""
+    return base64.b64encode(device_key(folder).public_key().public_bytes_raw()).decode()
+
+
 def manifest_signer(folder: Path, federation: str, device: str) -> Callable[[UpdateManifest], bytes]:
     """Return what makes an update's manifest ready to be sent: signed, if the device has a key.
 
@@ -171,6 +176,25 @@ def manifest_signer(folder: Path, federation: str, device: str) -> Callable[[Upd
         return write
     key = device_key(folder)
     return lambda manifest: wrap(Kind.UPDATE, federation, device, write(manifest), key.sign)
+
+
+def status_signer(folder: Path, federation: str, device: str) -> Callable[[DeviceStatus], DeviceStatus]:
+    """Return what signs the refusal of a plan in a status, if the device has a key; the rest of it isn't signed.
+
+    Raises:
+        ConfigError: if the key's file is no such key.
+    """
+    if not has_key(folder):
+        return lambda status: status
+    key = device_key(folder)
+
+    def signed(status: DeviceStatus) -> DeviceStatus:
+        if not status.refusal:
+            return status
+        refusal = wrap(Kind.REFUSAL, federation, device, status.refusal.encode(), key.sign).decode()
+        return status.model_copy(update={"refusal": refusal})
+
+    return signed
 
 
 def login(settings: BrokerSection, credentials: Credentials | None, device: str) -> Login:

@@ -34,6 +34,11 @@ class Trust:
         self._federation, self._device, self._clock = federation, device, clock
         self._key = Ed25519PublicKey.from_public_bytes(server_key) if server_key else None
 
+    @property
+    def is_enrolled(self) -> bool:
+        """Whether the device knows its server's key."""
+        return self._key is not None
+
     def open(self, kind: Kind, payload: bytes) -> bytes:
         """Return the body of a message that the server has signed for this device, or for all of its federation.
 

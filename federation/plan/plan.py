@@ -116,6 +116,11 @@ def live_incompatibility(plan: Plan) -> str | None:
             "secure.mode = 'clear' hides nothing, it is for simulations that compare with 'masked'; use 'masked', or "
             "'off', and know that the server sees every update"
         )
+    if plan.secure.voucher is not None and plan.secure.mode != "masked":
+        return (
+            f"secure.voucher vouches for the members of secure sums, and secure.mode = {plan.secure.mode!r} has none; "
+            "use secure.mode = 'masked', or leave secure.voucher out"
+        )
     if reason := window_change_incompatibility(plan):
         return reason
     if data.split != "temporal":

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import operator
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from federation.plan.strict import Name, Strict
 
 MAX_CLIENTS = 10**9
+PublicKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]{43}=$")]
+"""Base64 of a raw ed25519 key."""
 
 
 class RoundSettings(Strict):
@@ -161,6 +163,13 @@ class SecureSettings(Strict):
         le=1e3,
         exclude_if=operator.not_,
         description="deviation of the noise in the sum, in units of clip_norm; each client adds its share of it",
+    )
+    voucher: PublicKey | None = Field(
+        default=None,
+        # left out where there is none, so that devices of a version without it go on
+        exclude_if=lambda key: key is None,
+        description="public key that vouches for devices, offline (`gaitway server vouch`); devices refuse a sum with "
+        "a member that it has not signed; none: the server alone says who is a device",
     )
     stage_s: float = Field(
         default=60.0,

@@ -53,6 +53,9 @@ NO_BYTES_SHA256 = hashlib.sha256(b"").hexdigest()
 MESSAGE_BYTES = 256 * 1024
 """No JSON message of the protocol may be larger."""
 
+MAX_VOUCHER, MAX_REVOKED_LIST = 400, 32 * 1024
+"""Of a device's voucher, and of the list of identities that are revoked."""
+
 MAX_AHEAD_MS = 86_400_000
 """A device's running number is at most so far above Unix time in ms."""
 
@@ -236,6 +239,12 @@ class Announcement(Strict):
         "is none, or not yet, and such ends cannot train",
     )
     release: ReleaseOrder | None = Field(default=None, description="which model to use; none: nothing was released")
+    revoked: str = Field(
+        default="",
+        max_length=MAX_REVOKED_LIST,
+        exclude_if=operator.not_,
+        description="of a plan with `secure.voucher`: identities that its key revokes, signed by it",
+    )
     chunk_bytes: int = Field(default=128 * 1024, ge=1024, le=1 << 20)
     presence_check: Text = Field(
         default="", max_length=64, description="where it has changed, devices say their status again"
@@ -285,6 +294,12 @@ class Invitation(Strict):
         # left out where there is none, so that devices of a version without it go on
         exclude_if=lambda order: order is None,
         description="of a plan with `secure.mode`: what the round's secure sum asks of this device now",
+    )
+    voucher: str = Field(
+        default="",
+        max_length=MAX_VOUCHER,
+        exclude_if=operator.not_,
+        description="of a plan with `secure.voucher`: the device's own, which it shows to the other members of a sum",
     )
 
 
@@ -341,6 +356,21 @@ class AdoptionReport(ScoredMessage):
         return self
 
 
+class PlanRefusal(Strict):
+    """Signed by a device: it takes no part under a plan, since the plan promises less privacy than the device requires.
+
+    It's in the device's status for as long as it holds, as `gaitway-signed/1 …` (`federation.protocol.signing`).
+    """
+
+    instance: Instance
+    epoch: Epoch = 1
+    serial: int = Field(ge=0, lt=1 << 53, description="of the announcement with the plan")
+    reason: Text = Field(max_length=500)
+
+
+MAX_SIGNED_REFUSAL = 4096
+
+
 class DeviceStatus(Strict):
     """On a device's status topic, not retained; `offline` is also its last will."""
 
@@ -365,6 +395,12 @@ class DeviceStatus(Strict):
     )
     release: ReleaseReport | None = None
     adoption: AdoptionReport | None = None
+    refusal: str = Field(
+        default="",
+        max_length=MAX_SIGNED_REFUSAL,
+        exclude_if=operator.not_,
+        description="a `PlanRefusal`, signed by the device where it has a key; empty: it refuses no plan",
+    )
     session: Text = Field(default="", max_length=64, description="random, drawn anew by each run of the program")
     number: int = Field(default=0, ge=0, lt=1 << 53, description="rises with each status of a session")
 

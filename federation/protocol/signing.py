@@ -42,6 +42,9 @@ class Kind(StrEnum):
     ENROL = "enrol"  # over REST; the body is the token
     CLAIM = "claim"  # over REST; the body is the time
     TOKEN = "token"  # over REST; the body is the time in milliseconds
+    REFUSAL = "refusal"  # of a plan, in a device's status
+    VOUCHER = "voucher"  # by the key that vouches for devices, not by the server's
+    REVOKED = "revoked"  # by that key as well
     SUM_KEYS = "sum-keys"  # of a secure sum (`federation.secure_sums`), and so on
     SUM_SHARES = "sum-shares"
     SUM_VECTOR = "sum-vector"

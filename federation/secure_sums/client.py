@@ -108,6 +108,10 @@ def begin(device: SumDevice, request: bytes) -> ClientStep:
             f"the sum would be of {asked.groups} groups of devices and {asked.length} numbers; this device insists on "
             f"{device.groups}, as the plan has them"
         )
+    if device.vouchers is not None:
+        own = device.vouchers.reason(asked.federation, device.name, device.identity, device.voucher)
+        if own:
+            raise WireError(own)
     mask, channel, seed = (device.entropy(shamir.SECRET_BYTES) for _ in range(3))
     keys = PublicKeys(
         request=digest(request),
@@ -115,6 +119,7 @@ def begin(device: SumDevice, request: bytes) -> ClientStep:
         mask_key=masks.public_of(mask),
         channel_key=masks.public_of(channel),
         seed_commitment=seed_commitment(seed),
+        voucher=device.voucher,
     )
     sent = wrap(Kind.SUM_KEYS, asked.federation, device.name, written(keys), device.sign)
     state = ClientState(
@@ -177,6 +182,7 @@ def _members(device: SumDevice, state: ClientState, said: FromServer) -> ClientS
     for member in listed.members:
         if device.known_identities.get(member.device, member.identity) != member.identity:
             raise AbortError(f"{member.device} has another identity in the list than it had before")
+    _check_vouchers(device, listed)
     holders, threshold = listed.neighbours(own), listed.degree.threshold
     points = np.array(holders, np.uint64) + np.uint64(1)
     dealt = [shamir.split(secret, points, threshold, device.entropy) for secret in (state.mask_private, state.seed)]
@@ -194,6 +200,16 @@ def _members(device: SumDevice, state: ClientState, said: FromServer) -> ClientS
     sent = wrap(Kind.SUM_SHARES, listed.request.federation, device.name, written(shares), device.sign)
     new = state.model_copy(update={"stage": ClientStage.SHARES, "members": body, "shares_sent": sent})
     return ClientStep(new, ToServer(Kind.SUM_SHARES, sent))
+
+
+def _check_vouchers(device: SumDevice, listed: Membership) -> None:
+    """Refuse a list with a member that may be the server's invention."""
+    if device.vouchers is None:
+        return
+    for place, member in enumerate(listed.members):
+        voucher = listed.keys_of(place).voucher
+        if reason := device.vouchers.reason(listed.request.federation, member.device, member.identity, voucher):
+            raise AbortError(reason)
 
 
 def _shares(device: SumDevice, state: ClientState, said: FromServer) -> ClientStep:

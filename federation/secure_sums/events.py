@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from federation.protocol.signing import Kind
 from federation.secure_sums.neighbours import MIN_MEMBERS
 from federation.secure_sums.shamir import Entropy
+from federation.secure_sums.vouching import VoucherCheck
 from gaitway.python310 import StrEnum
 
 
@@ -38,6 +39,10 @@ class SumDevice:
     groups: int = 1
     known_identities: Mapping[str, bytes] = field(default_factory=dict)
     """Of devices that it has seen before: none may have another key now."""
+    voucher: bytes = b""
+    """Which it shows with its keys."""
+    vouchers: VoucherCheck | None = None
+    """By which it judges those of all members; none: the server alone says who is a member."""
     entropy: Entropy = token_bytes
 
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from federation.errors import WireError
 from federation.plan import Name
-from federation.protocol.messages import Epoch, Instance
+from federation.protocol.messages import MAX_VOUCHER, Epoch, Instance
 from federation.secure_sums.masks import KEY_BYTES, TAG_BYTES
 from federation.secure_sums.neighbours import MIN_MEMBERS, PER_MILLE
 from federation.secure_sums.shamir import SHARE_BYTES
@@ -86,6 +86,12 @@ class PublicKeys(SecureMessage):
     mask_key: Key = Field(description="X25519: with each neighbour's it gives the key of their mask")
     channel_key: Key = Field(description="X25519: shares are encrypted under what it gives with the receiver's")
     seed_commitment: Digest = Field(description="of the seed of the device's own mask")
+    voucher: bytes = Field(
+        default=b"",
+        max_length=MAX_VOUCHER,
+        exclude_if=operator.not_,
+        description="of a plan with `secure.voucher`: who vouches for the device (`vouching`)",
+    )
 
 
 class ListedMember(SecureMessage):

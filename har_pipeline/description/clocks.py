@@ -32,9 +32,9 @@ def other_clock(description: Description, block: RowBlock) -> str:
     """Say that a column which nothing reads runs like the times, a little apart from them; "" if none does."""
     if description.time is None or description.time.unit == DATE or len(block) < MIN_ROWS:
         return ""
-    own = block.index(description.time.column)
-    used = {block.index(column) for column in description.all_columns()}
-    times = _numbers(block, own)
+    used = block.indices(description.all_columns())
+    own = next(iter(block.indices([description.time.column])), None)
+    times = np.empty(0) if own is None else _numbers(block, own)
     for column in range(block.frame.shape[1]):
         other = _numbers(block, column) if column not in used else np.empty(0)
         if not len(times) or len(other) != len(times) or not _runs_like(other, times):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -122,6 +122,10 @@ class RowBlock:
         if count > 1:
             raise SourceError(f"{self.name}: {count} columns are called {column!r}; give the column's number instead")
         return self.header.index(column)
+
+    def indices(self, columns: Iterable[str | int]) -> set[int]:
+        """Return the places of those columns that this file has: each sensor's files may have a header of their own."""
+        return {self.index(column) for column in columns if isinstance(column, int) or column in self.header}
 
     def numbers(self, columns: tuple[str | int, ...], rows: np.ndarray | None = None) -> np.ndarray:
         """Return columns as float64 (n, columns), NaN where a cell is empty; of some rows only, where `rows` says so.

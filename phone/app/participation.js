@@ -159,6 +159,18 @@ export class Participation {
     await this.agent.setTakesPart(takesPart);
   }
 
+  /** Require so much of any plan, besides what was promised; null: that alone. @param {number | null} minDevices */
+  async setMinDevices(minDevices) {
+    if (!this.agent) throw new Error("This phone is in no federation: join one first.");
+    await this.agent.setRequires(minDevices === null ? null : { mode: "masked", minDevices });
+  }
+
+  /** Require no more than a refused plan promises. @param {string} shown */
+  async acceptPlan(shown) {
+    if (!this.agent) throw new Error("This phone is in no federation: join one first.");
+    await this.agent.acceptPlan(shown);
+  }
+
   /**
    * Leave the federation, tell the server if it can be reached, and forget key, model and what was not sent.
    * @returns {Promise<string>} why the server was not told; else empty

@@ -153,6 +153,10 @@
  * @property {Model | null} model the one in use
  * @property {Verdict | null} verdict on the last model
  * @property {import("./protocol/agent_state.js").Answered[]} uploads newest last
+ * @property {string} required of any plan, in words; empty: nothing yet
+ * @property {Partial<import("./protocol/promises.js").Promises> | null} requires what its person requires besides
+ * @property {string} publicKey of this phone, as base64, by which the server and those who vouch for it know it
+ * @property {string} offered what a refused plan promises, in words; empty: none is refused
  * @property {boolean} isContinuous false: the federation trains in rounds
  * @property {import("./protocol/round_worker.js").RoundProgress | null} progress of the round that is being trained
  */

@@ -224,6 +224,43 @@ def test_of_two_tabs_one_takes_part_and_either_leaves(address: str, browser: Bro
     context.close()
 
 
+PROMISED = """async (version) => {
+  const { Store } = await import(`/phone/${version}/collection/store.js`);
+  const store = await Store.open();
+  const memory = await store.get("agent");
+  const noise = { minNoise: 0, minExampleNoise: 0 };
+  const pinned = { mode: "masked", minDevices: 50, minColludingShare: 0.3, ...noise, voucher: "" };
+  const of = { instance: "0".repeat(32), epoch: 1, serial: 1 };
+  const refused = { reason: "secure.min_devices is 3", promises: { ...pinned, minDevices: 3 }, of };
+  await store.set("agent", { ...memory, pinned, refused });
+}"""
+
+
+def test_a_person_reads_what_a_phone_requires_and_loosens_or_raises_it(address: str, browser: Browser) -> None:
+    context = browser.new_context(viewport={"width": 360, "height": 740})
+    phone = context.new_page()
+    phone.goto(f"{address}/phone/#join")
+    phone.get_by_role("button", name="Go on").wait_for()
+    phone.evaluate(ENROLMENT, web.version())
+    phone.reload()
+    phone.wait_for_function(f"async () => !!(await ({KEPT})('{web.version()}'))[1]")
+    phone.evaluate(PROMISED, web.version())
+    phone.goto(f"{address}/phone/#take-part")
+    phone.reload()
+    privacy = phone.get_by_role("region", name="Privacy")
+    privacy.get_by_text("Required on this phone: The server learns only sums over at least 50 devices").wait_for()
+    privacy.get_by_text("Accept the plan …").click()
+    assert barriers(phone) == []
+    assert excess_width(phone) == 0
+    privacy.get_by_role("button", name="Accept", exact=True).click()
+    privacy.get_by_text("Required on this phone: The server learns only sums over at least 3 devices").wait_for()
+    privacy.get_by_text("Require more …").click()
+    privacy.get_by_label("Take part only if").fill("70")
+    privacy.get_by_role("button", name="Require this").click()
+    privacy.get_by_text("Required on this phone: The server learns only sums over at least 70 devices").wait_for()
+    context.close()
+
+
 def test_a_server_that_is_gone_for_good_is_left_in_peace_until_somebody_asks(address: str, browser: Browser) -> None:
     context = browser.new_context(viewport={"width": 360, "height": 740})
     phone = context.new_page()

@@ -339,6 +339,7 @@ ALSO_OUTSIDE = {
     "aggregator_api.cli.rollouts": {"typer": "the commands `rollouts`"},
     "aggregator_api.cli.session": {"typer": "what the commands share", "rich": "their errors and tables"},
     "aggregator_api.cli.audit": {"typer": "the commands `audit`"},
+    "aggregator_api.cli.vouch": {"typer": "the commands `vouch`", "cryptography": "the key that vouches for devices"},
     "aggregator_api.observability.expiry": {
         "cryptography": "when certificates end",
         "prometheus_client": "gauges that are read at each scrape",

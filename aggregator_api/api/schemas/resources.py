@@ -102,6 +102,13 @@ class ProgramView(View):
     file: FeatureModel | None = Field(description="where it is; null: there is none, or not yet")
 
 
+class PlanRefusals(View):
+    """Why some devices refuse the plan."""
+
+    reason: str = Field(description="in the devices' words: what they were promised, and what the plan promises")
+    devices: int = Field(description="that refuse it for this reason")
+
+
 class FederationDetail(FederationSummary):
     """A federation, what it has agreed on, and where it stands."""
 
@@ -114,6 +121,10 @@ class FederationDetail(FederationSummary):
     round_phase: str | None = Field(description="phase of the open round; null if none is open")
     devices: int
     devices_online: int = Field(description="devices that could train now")
+    plan_refusals: list[PlanRefusals] = Field(
+        description="devices that take no part, because the plan promises less privacy than they require; each has "
+        "signed it"
+    )
     model: ModelVersion = Field(description="the newest global model, which the next round starts from")
     stable_note: str = Field(description="why the name stable stays where it is; empty where nothing is newer")
     regression: str = Field(description="what devices measured to be worse than before, line by line; empty: nothing")
@@ -248,6 +259,7 @@ class Device(View):
         description="no round draws it before, since it has missed several; null: rounds may draw it"
     )
     suspension_reason: str = Field(description="why it is suspended")
+    plan_refusal: str = Field(description="why it refuses the plan, which no round then counts on; empty: it does not")
 
 
 class Adoption(View):

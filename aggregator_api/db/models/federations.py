@@ -40,6 +40,8 @@ class FederationRow(Base):
     # masked sums are collected anew, since a lost device's are to go: with all who are in them or, from this time on,
     # without those who are away; null: they are not
     anew_due_at: Mapped[float | None]
+    # signed by the key that vouches for devices (secure.voucher); '': nothing was imported
+    revoked_identities: Mapped[str] = mapped_column(Text, default="", server_default="")
 
 
 class DeviceRow(Base):
@@ -74,6 +76,11 @@ class DeviceRow(Base):
     # its last word about a model, see AdoptionRow; null: it has not judged any
     adoption: Mapped[str | None] = mapped_column(String(16))
     adoption_reason: Mapped[str] = mapped_column(Text, default="", server_default="")
+    # why it refuses the plan, see devices.plan_refusals; '': it doesn't
+    plan_refusal: Mapped[str] = mapped_column(Text, default="", server_default="")
+    # signed by the key that vouches for devices, see devices.vouching; '': nobody vouches for it
+    voucher: Mapped[str] = mapped_column(Text, default="", server_default="")
+    voucher_expires_at: Mapped[int | None] = mapped_column(BigInteger)
 
     tag_rows: Mapped[list[DeviceTagRow]] = relationship(order_by="DeviceTagRow.tag", cascade="all, delete-orphan")
 

@@ -215,8 +215,27 @@ async function examine() {
   }
 }
 
+/** @typedef {{words: string[], promises: string}} Privacy promises: what can be accepted here */
+/** What the person was shown of a refused plan. */
+let shownPromises = "";
+
+/** @param {Privacy} found */
+function showPrivacy({ words, promises }) {
+  $("privacy").hidden = !words.length;
+  list("privacy-words", words);
+  $("accept-plan").hidden = !promises;
+  shownPromises = promises;
+}
+
+async function acceptPlan() {
+  if (!window.confirm(`Require no more than this from now on? ${shownPromises}`)) return "";
+  await ask("accept-plan", { promises: shownPromises });
+  return "Accepted: this device takes part under the plan.";
+}
+
 async function rest() {
-  const [status, models] = await Promise.all([ask("status"), ask("models")]);
+  const [status, models, privacy] = await Promise.all([ask("status"), ask("models"), ask("privacy")]);
+  showPrivacy(privacy);
   $("device").textContent = status.device;
   document.title = `${status.device} – Gaitway`;
   list("words", status.words);
@@ -300,6 +319,7 @@ pressable("undo").addEventListener("click", () => attempt(async () => {
   return `Taken back: ${done.activity}; ${done.windows} windows are as before.`;
 }, pressable("undo")));
 pressable("roll-back").addEventListener("click", () => attempt(async () => `Now in use: the ${(await ask("roll-back", {})).model}.`, pressable("roll-back")));
+pressable("accept-plan").addEventListener("click", () => attempt(acceptPlan, pressable("accept-plan")));
 pressable("examine").addEventListener("click", () => attempt(examine, pressable("examine")));
 for (const id of ["from", "to"]) {
   field(id).addEventListener("input", () => {

@@ -15,10 +15,11 @@ import { lastWasJudged, versionOf } from "./versions.js";
 import { Backoff } from "./backoff.js";
 import { CLOCK, Server } from "./server.js";
 import { hasChanges, isPrivate, settled } from "./masked_parts.js";
-import { publicKeyOf } from "./signing.js";
+import { publicKeyOf, signed, toBase64, utf8, MARK } from "./signing.js";
 import { StatusSender } from "./status_sender.js";
 import { deviceStatus, nameOf, reasonFor } from "./status.js";
 import { ineligibleReason } from "./eligibility.js";
+import { describePromises, requiredBy } from "./promises.js";
 import { Tokens } from "./token.js";
 import { isAbout } from "./upload.js";
 import { DeviceWorker } from "./device_worker.js";
@@ -69,6 +70,11 @@ export class Agent {
     this.work = new DeviceWorker({ store, learner, embedder, host, conditions }, clock, this.stateStore, this.serverState, () => this.changed());
     this.connectionError = "";
     this.untrusted = "";
+    /** @type {Announcement | null} the last one, where its plan is refused */ this.refused = null;
+    /** Of the plan, signed; empty: it isn't refused. */
+    this.refusal = "";
+    /** @type {CryptoKey | null} */ this.key = null;
+    this.publicKey = "";
     this.approved = false;
     this.elsewhere = false;
     this.signal = new AbortController().signal;
@@ -139,7 +145,9 @@ export class Agent {
       this.backoff = new Backoff(this.clock, () => this.changed());
       const connection = new Connection(server, named, this.listener(), this.clock, this.backoff);
       this.connection = connection;
+      this.key = keys.privateKey;
       const identity = new Uint8Array(await crypto.subtle.exportKey("raw", keys.publicKey));
+      this.publicKey = toBase64(identity);
       loops = [
         connection.keep(this.signal),
         this.work.keep({ server, connection, device, federation, key: keys.privateKey, identity, signal: this.signal }),
@@ -217,19 +225,87 @@ export class Agent {
       const federation = this.connection?.who.federation ?? "";
       return announced(state, a, checkOrder(a, federation, state.memory.newest, this.clock.now()));
     });
+    this.statusSender.answerPresenceCheck(a.presence_check, this.signal);
+    await this.follow(a);
+  }
+
+  /** Go by an announcement, or refuse its plan. @param {Announcement} a */
+  async follow(a) {
+    const { refused } = this.memory;
+    this.refusal = refused ? await this.signedRefusal(refused) : "";
+    this.refused = refused ? a : null;
+    if (refused) {
+      this.serverState.announcement = null;
+      this.changed();
+      return;
+    }
+    await this.keepRevoked(a);
     const before = this.announcement;
     if (before?.epoch !== a.epoch) this.work.contributeAtMs = 0; // what has failed was another state of the server
     this.serverState.announcement = a;
     this.untrusted = "";
     if (JSON.stringify(before?.plan) !== JSON.stringify(a.plan)) [this.work.prepared, this.work.stale] = [null, true];
-    this.statusSender.answerPresenceCheck(a.presence_check, this.signal);
+    this.changed();
+    this.work.wakeUp.notify();
+  }
+
+  /** Keep a newer list of revoked identities; an older one, or one that isn't signed, changes nothing. @param {Announcement} a */
+  async keepRevoked({ plan, revoked }) {
+    if (!revoked || !plan.secure.voucher || revoked === this.memory.revoked || !this.connection) return;
+    const { keyOf, readRevoked } = await import("../secure_sums/vouching.js");
+    const { federation } = this.connection.who;
+    const key = keyOf(plan.secure.voucher);
+    const serialOf = (/** @type {string} */ text) => readRevoked(key, federation, utf8(text)).then(({ serial }) => serial, () => -1);
+    const known = this.memory.revoked ? await serialOf(this.memory.revoked) : -1;
+    if ((await serialOf(revoked)) > known) await this.stateStore.change(({ memory }) => ({ memory: { ...memory, revoked } }));
+  }
+
+  /** @param {import("./agent_state.js").RefusedPlan} refused */
+  async signedRefusal({ reason, of }) {
+    if (!this.key || !this.connection) return "";
+    const { federation, device } = this.connection.who;
+    const body = JSON.stringify({ ...of, reason });
+    return `${MARK} ${await signed(this.key, "refusal", federation, device, body)}\n${body}`;
+  }
+
+  /**
+   * Require of a plan what the person asks for, besides what was promised; null: that alone.
+   * @param {Partial<import("./promises.js").Promises> | null} requires
+   */
+  setRequires(requires) {
+    return this.reconsidered((memory) => ({ ...memory, requires }));
+  }
+
+  /** Require no more than what the refused plan promises. @param {string} shown what the person has seen of its promises */
+  acceptPlan(shown) {
+    return this.reconsidered((memory) => {
+      const { refused } = memory;
+      if (!refused || describePromises(refused.promises) !== shown) {
+        throw new Error("The server has changed its plan since. Look at what it promises now.");
+      }
+      return { ...memory, pinned: refused.promises, requires: null };
+    });
+  }
+
+  /** @param {(memory: import("./agent_state.js").Memory) => import("./agent_state.js").Memory} change of what is required */
+  async reconsidered(change) {
+    if (!this.approved) throw new Error("This phone does not take part here: it is not approved, or another tab does.");
+    const a = this.refused ?? this.announcement;
+    await this.stateStore.change((state) => {
+      const memory = change(state.memory);
+      return a ? announced({ ...state, memory }, a, memory.newest) : { memory };
+    });
+    if (a) await this.follow(a);
     this.changed();
     this.work.wakeUp.notify();
   }
 
   /** @param {import("./messages.js").Invitation} invitation */
   async invited(invitation) {
-    await this.stateStore.change(({ memory }) => ({ memory: settled({ ...memory, invitation, followed: false }) }));
+    await this.stateStore.change(({ memory }) => {
+      const voucher = invitation.voucher || memory.voucher;
+      return { memory: settled({ ...memory, invitation, voucher, followed: false }) };
+    });
     this.changed();
     this.work.wakeUp.notify();
   }
@@ -269,7 +345,11 @@ export class Agent {
       model: this.stateStore.current.kept?.model ?? null,
       verdict: this.memory.verdict,
       uploads: this.memory.uploads,
-      isContinuous: this.announcement?.continuous ?? true,
+      isContinuous: (this.announcement ?? this.refused)?.continuous ?? true,
+      required: this.memory.pinned || this.memory.requires ? describePromises(requiredBy(this.memory)) : "",
+      requires: this.memory.requires ?? null,
+      publicKey: this.publicKey,
+      offered: this.memory.refused ? describePromises(this.memory.refused.promises) : "",
       progress: this.work.rounds.progress,
     };
   }
@@ -299,12 +379,13 @@ export class Agent {
       stage,
       waiting,
       detail,
+      refusal: this.refusal,
     };
   }
 
   /** What is to be said now; null while nobody listens. */
   status() {
-    return this.serverState.connected && this.announcement ? deviceStatus(this.phoneState()) : null;
+    return this.serverState.connected && (this.announcement || this.refused) ? deviceStatus(this.phoneState()) : null;
   }
 
   /** @param {string} reason */

@@ -2,6 +2,7 @@
 
 import { UNKNOWN } from "./contribution.js";
 import { MASKED_NUMBERS, inEpoch, settled } from "./masked_parts.js";
+import { promisesOf, requiredBy, shortfall } from "./promises.js";
 import { OUTBOX } from "./upload.js";
 
 export const MEMORY = "agent";
@@ -47,6 +48,11 @@ const MAX_REPORTED = 3;
  * @property {number | null} [trained] the round whose networks are to be judged yet
  * @property {string[]} [done] rounds that were trained, or left out, with the sha256 of what they began with
  * @property {Record<number, Record<string, number[]>>} [reported] gains of the phone's networks, by round
+ * @property {import("./promises.js").Promises | null} [pinned] what was promised when the phone enrolled, or accepted since
+ * @property {Partial<import("./promises.js").Promises> | null} [requires] what its person requires besides
+ * @property {string} [voucher] the phone's own, of the key that vouches for devices
+ * @property {string} [revoked] the newest list of identities that this key revokes
+ * @property {RefusedPlan | null} [refused] the present plan, where it promises less than is required
  * @property {import("../types.js").Plan | null} plan of the last announcement
  * @property {import("../types.js").Verdict | null} verdict on the last heads
  */
@@ -56,6 +62,12 @@ const MAX_REPORTED = 3;
  * @property {import("../types.js").Model} model in use
  * @property {number} release number of the rollout that gave it; 0: none
  * @property {KeptModel | null} before
+ */
+
+/**
+ * @typedef {object} RefusedPlan
+ * @property {string} reason @property {import("./promises.js").Promises} promises
+ * @property {{instance: string, epoch: number, serial: number}} of the announcement
  */
 
 /** @typedef {{memory: Memory, outbox: PendingUpdate[], kept: KeptModel | null}} StoredState */
@@ -133,17 +145,34 @@ export class StateStore {
 }
 
 /**
- * What is known once an announcement has come: all of it, less what is of another instance or epoch.
+ * What is known once an announcement has come. The first plan's promises are pinned; of a plan that promises less than is
+ * required, only the refusal is kept.
  * @param {StoredState} known @param {import("./messages.js").Announcement} a @param {import("./messages.js").Newest} newest
  * @returns {StateChange}
  */
-export function announced({ memory }, a, newest) {
+export function announced(known, a, newest) {
+  const promises = promisesOf(a.plan);
+  const memory = { ...known.memory, newest, pinned: known.memory.pinned ?? promises };
+  const reason = shortfall(promises, requiredBy(memory));
+  if (!reason) return followed({ ...memory, refused: null }, a, newest);
+  const { instance, epoch, serial } = a;
+  const before = memory.refused;
+  const isSame = before?.reason === reason && before.of.instance === instance && before.of.epoch === epoch;
+  return { memory: { ...memory, refused: isSame ? before : { reason, promises, of: { instance, epoch, serial } } } };
+}
+
+/**
+ * What is known once an announcement is believed and followed: all of it, less what is of another instance or epoch.
+ * @param {Memory} memory @param {import("./messages.js").Announcement} a @param {import("./messages.js").Newest} newest
+ * @returns {StateChange}
+ */
+function followed(memory, a, newest) {
   const plan = /** @type {import("../types.js").Plan} */ (/** @type {unknown} */ (a.plan));
   const now = { newest, instance: a.instance, epoch: a.epoch, plan };
   if (memory.instance && memory.instance !== a.instance) {
-    const { of, offer, invitation, takesPart, sequence } = memory; // offer and invitation may be of the new instance
+    const { of, offer, invitation, takesPart, sequence, pinned, requires, voucher, revoked } = memory; // offer and invitation may be of the new instance
     const also = { [CLIENT]: null, [ROUND]: null, [CANDIDATES]: null, [MASKED_NUMBERS]: null };
-    const anew = { ...newMemory(of), offer, invitation, takesPart, sequence, ...now };
+    const anew = { ...newMemory(of), offer, invitation, takesPart, sequence, pinned, requires, voucher, revoked, ...now };
     return { memory: settled(anew), outbox: [], kept: null, also };
   }
   if (memory.instance && a.epoch > memory.epoch) {

@@ -9,6 +9,7 @@ import { UNKNOWN } from "./contribution.js";
 import { ContributionWorker } from "./contribution_worker.js";
 import { ineligibleReason, missingData } from "./eligibility.js";
 import { UnreachableError, messageOf } from "./errors.js";
+import { requiredBy } from "./promises.js";
 import { withLeft, withoutWithdrawn } from "./releases.js";
 import { RoundWorker } from "./round_worker.js";
 import { sendUpdate } from "./upload.js";
@@ -95,19 +96,22 @@ export class DeviceWorker {
     return a.continuous ? this.contributions.step(a, means) : this.rounds.step(a, means);
   }
 
-  /** An update that waits is not sent where one of its windows was deleted: it is made again from the rest. */
+  /**
+   * An update that waits is not sent where one of its windows was deleted, or where the server would see it as such and
+   * this phone requires secure sums: it is made again from the rest, if at all.
+   */
   async dropDeleted() {
     /** @type {PendingUpdate[]} */
     const gone = [];
     for (const update of this.stateStore.current.outbox) {
-      if (!(await this.store.has(update.windows))) gone.push(update);
+      if (this.isTooClear(update) || !(await this.store.has(update.windows))) gone.push(update);
     }
     if (!gone.length) return;
     await this.stateStore.change(({ memory, outbox }) => {
       return { memory: withUnknown(memory), outbox: outbox.filter((each) => !gone.includes(each)) };
     });
     this.stale = true;
-    this.report("an update that waited is not sent: windows that it was made of have been deleted");
+    this.report("an update that waited is not sent: windows of it were deleted, or this phone requires more privacy");
   }
 
   /** @param {Announcement} a */
@@ -125,6 +129,17 @@ export class DeviceWorker {
     this.changed();
   }
 
+  /** Whether the server would see an update as such, where this phone requires secure sums. @param {PendingUpdate} update */
+  isTooClear({ sum, withdraw }) {
+    return !sum && !withdraw && requiredBy(this.stateStore.current.memory).mode === "masked";
+  }
+
+  /** @param {PendingUpdate} update */
+  isWanted(update) {
+    const { memory, outbox } = this.stateStore.current;
+    return outbox.includes(update) && !memory.refused && !this.isTooClear(update);
+  }
+
   /** @param {PendingUpdate} update @param {Means} means */
   async upload(update, { server, connection, signal }) {
     this.changed();
@@ -133,7 +148,7 @@ export class DeviceWorker {
       open: (payload) => connection.open("acknowledgement", payload),
       clock: this.clock,
       onRetry: (reason) => this.report(`the server takes the update later: ${reason}`),
-      isWanted: () => this.stateStore.current.outbox.includes(update),
+      isWanted: () => this.isWanted(update),
       signal,
     });
     this.detail = "";

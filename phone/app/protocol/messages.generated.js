@@ -230,6 +230,7 @@ export const publicationSettings = object({
  * @property {number} max_weight
  * @property {number | null} clip_norm
  * @property {number} noise_multiplier
+ * @property {string | null} voucher
  * @property {number} stage_s
  */
 /** @type {import("./checks.js").Check<SecureSettings>} */
@@ -245,6 +246,7 @@ export const secureSettings = object({
   max_weight: or(whole(1, 16_777_216), 4_096),
   clip_norm: orNull(number({ max: 1_000_000_000_000, above: 0 })),
   noise_multiplier: or(number({ min: 0, max: 1_000 }), 0),
+  voucher: orNull(text(MESSAGE_BYTES, /^[A-Za-z0-9+/]{43}=$/)),
   stage_s: or(number({ max: 86_400, above: 0 }), 60),
 }, { others: true });
 
@@ -464,6 +466,7 @@ export const releaseOrder = object({
  * @property {BlobPointer | null} feature_model
  * @property {BlobPointer | null} program
  * @property {ReleaseOrder | null} release
+ * @property {string} revoked
  * @property {number} chunk_bytes
  * @property {string} presence_check
  * @property {number} created
@@ -487,6 +490,7 @@ export const announcement = object({
   feature_model: orNull(blobPointer),
   program: orNull(blobPointer),
   release: orNull(releaseOrder),
+  revoked: or(text(32_768), ""),
   chunk_bytes: or(whole(1_024, 1_048_576), 131_072),
   presence_check: or(text(64), ""),
   created: number(),
@@ -518,6 +522,7 @@ export const sumOrder = object({
  * @property {number} round
  * @property {BlobPointer} model
  * @property {SumOrder | null} sum
+ * @property {string} voucher
  */
 /** @type {import("./checks.js").Check<Invitation>} */
 export const invitation = object({
@@ -527,6 +532,7 @@ export const invitation = object({
   round: whole(0, 2_147_483_647),
   model: blobPointer,
   sum: orNull(sumOrder),
+  voucher: or(text(400), ""),
 });
 
 /**
@@ -585,6 +591,7 @@ export const offer = object({
  * @property {boolean} [leaving]
  * @property {ReleaseReport | null} [release]
  * @property {AdoptionReport | null} [adoption]
+ * @property {string} [refusal]
  * @property {string} [session]
  * @property {number} [number]
  */

@@ -107,14 +107,14 @@ export class Server {
 
   /**
    * Send a part of an update. @param {string} updateId @param {"begin" | "end" | number} part a number: that chunk
-   * @param {Uint8Array} body @param {AbortSignal} [signal]
+   * @param {Uint8Array} body @param {AbortSignal} [signal] @param {() => boolean} [isWanted] false: it isn't sent again
    * @returns {Promise<Uint8Array | null>} the signed acknowledgement, if there is one
    */
-  async update(updateId, part, body, signal) {
+  async update(updateId, part, body, signal, isWanted) {
     const chunk = typeof part === "number";
     const path = `${this.path}/update/${updateId}/${chunk ? `chunk/${part}` : part}`;
     const request = { body: /** @type {BodyInit} */ (body), headers: { "Content-Type": "application/octet-stream" } };
-    const answer = await this.request(chunk ? "PUT" : "POST", path, request, signal);
+    const answer = await this.request(chunk ? "PUT" : "POST", path, request, signal, undefined, isWanted);
     return answer.status === 200 && answer.body.length ? answer.body : null;
   }
 
@@ -200,9 +200,10 @@ export class Server {
    * Send a request until it is taken: a busy server says when to send it again, and a token that has ended is replaced
    * once. Throws a RefusedError, or an UnreachableError.
    * @param {string} method @param {string | URL} path @param {RequestInit & {headers?: Record<string, string>}} request
-   * @param {AbortSignal} [signal] @param {number} [maxBytes] @returns {Promise<Answer>}
+   * @param {AbortSignal} [signal] @param {number} [maxBytes] @param {() => boolean} [isWanted] false: it isn't sent again
+   * @returns {Promise<Answer>}
    */
-  async request(method, path, request, signal, maxBytes) {
+  async request(method, path, request, signal, maxBytes, isWanted = () => true) {
     for (let tries = 1, replaced = false; ; tries++) {
       const token = await this.tokens.get();
       const headers = { ...request.headers, Authorization: `Bearer ${token}` };
@@ -211,8 +212,9 @@ export class Server {
       if (answer.status === 401 && !replaced) {
         replaced = true;
         this.tokens.drop(token);
-      } else if (BUSY.includes(answer.status) && tries < 20) {
+      } else if (BUSY.includes(answer.status) && tries < 20 && isWanted()) {
         await this.clock.wait(answer.retryAfterMs * (1 + Math.random() / 2), signal);
+        if (!isWanted()) throw this.refusal(answer, "what was to be sent is not wanted any more");
       } else throw this.refusal(answer, "the server refuses what this phone says");
     }
   }

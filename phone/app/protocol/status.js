@@ -1,6 +1,7 @@
 /** A phone's state in the words of the protocol, and in those of its page: edge_agent/machine/state.py. */
 
 import { LOST, NO_PARTS, isLost, isPrivate } from "./masked_parts.js";
+import { requiredBy } from "./promises.js";
 
 /** @typedef {import("../types.js").AgentState} AgentState */
 
@@ -17,14 +18,16 @@ const WITHDRAWN = "withdrawn by its person: it sends nothing that its windows sa
  * @property {number} examples @property {"" | "learning" | "adopting"} stage @property {number} waiting updates
  * @property {boolean} changed whether the next batch of a private federation is to have it
  * @property {string} detail
+ * @property {string} refusal of the plan, signed; empty: it isn't refused
  */
 
 /** @param {PhoneState} now @returns {import("./messages.generated.js").DeviceStatus} without session and number */
 export function deviceStatus(now) {
   const { announcement: a, memory } = now;
-  const able = !now.ineligibleReason && now.examples > 0;
-  const isAlone = a !== null && isPrivate(a); // of one phone nothing is told where the server learns sums
-  const mine = memory.takesPart; // else nothing that the phone's own windows say is told
+  const able = !now.ineligibleReason && !memory.refused && now.examples > 0;
+  // of one phone nothing is told where the server learns sums, or is to learn nothing else
+  const isAlone = (a !== null && isPrivate(a)) || requiredBy(memory).mode === "masked";
+  const mine = memory.takesPart && !memory.refused; // else nothing that the phone's own windows say is told
   return {
     schema_version: 1,
     state: stateOf(now, able),
@@ -34,7 +37,8 @@ export function deviceStatus(now) {
     metrics: {},
     ...(now.changed && { changed: true }),
     ...(isAlone && a?.continuous && !mine && isLost(memory.masked ?? NO_PARTS) && { leaving: true }),
-    ...(memory.release && { release: memory.release }),
+    ...(now.refusal && { refusal: now.refusal }),
+    ...(memory.release && !memory.refused && { release: memory.release }),
     ...(mine && memory.adoption && { adoption: memory.adoption }),
   };
 }
@@ -53,6 +57,8 @@ export function reasonFor(now) {
   const { announcement: a } = now;
   if (now.untrusted) return now.untrusted;
   if (!now.connected && now.connectionError) return now.connectionError;
+  const { refused } = now.memory;
+  if (refused) return `refuses the plan: ${refused.reason}`;
   if (!a) return "waiting for the federation's announcement";
   if (now.ineligibleReason) return now.ineligibleReason;
   if (a.state === "stopped") return "the operator has ended this federation";
@@ -65,7 +71,7 @@ export function reasonFor(now) {
 
 /** @param {PhoneState} now @returns {AgentState["name"]} */
 export function nameOf(now) {
-  if (now.announcement && now.ineligibleReason) return "not_taking_part";
+  if (now.memory.refused || (now.announcement && now.ineligibleReason)) return "not_taking_part";
   if (now.announcement?.state === "stopped") return "stopped";
   if (!now.connected && !now.announcement) return "connecting";
   if (!now.memory.takesPart && !now.finished) return "withdrawn";

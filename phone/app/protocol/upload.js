@@ -156,8 +156,8 @@ async function chunks(update, first, by) {
  * @param {PendingUpdate} update @param {"begin" | "end" | number} step @param {Uint8Array} body @param {Sending} by
  * @returns {Promise<Acknowledgement | null>} null: none, or one about another update
  */
-async function part(update, step, body, { server, open, signal }) {
-  const payload = await server.update(update.updateId, step, body, signal);
+async function part(update, step, body, { server, open, signal, isWanted }) {
+  const payload = await server.update(update.updateId, step, body, signal, isWanted);
   if (!payload) return null;
   const answer = readAcknowledgement(await open(payload));
   return isAbout(update, answer) ? answer : null;

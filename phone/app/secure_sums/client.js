@@ -14,6 +14,7 @@ import { shareDigest, verifiedOf, written } from "./membership.js";
 import { SHARE_BYTES, confirmedList, deliveredShares, includedList } from "./messages.generated.js";
 import { maskedVector, signatureList, sumRequest } from "./messages.generated.js";
 import { SECRET_BYTES, split } from "./shamir.js";
+import { voucherFault } from "./vouching.js";
 
 /** @typedef {import("../protocol/signing.js").Bytes} Bytes */
 /** @typedef {import("../protocol/signing.js").SumKind} SumKind */
@@ -27,6 +28,9 @@ import { SECRET_BYTES, split } from "./shamir.js";
  * @property {string} name @property {CryptoKey} key signs @property {Bytes} identity its public key
  * @property {number} colluding per mille @property {number} minMembers
  * @property {number} [groups] of the plan; 1 where it has none
+ * @property {Bytes} [voucher] which it shows with its keys
+ * @property {import("./vouching.js").VoucherCheck | null} [vouchers] by which it judges those of all members; null: the
+ *   server alone says who is a member
  * @property {import("./shamir.js").Entropy} [entropy]
  */
 
@@ -71,6 +75,9 @@ export async function begin(device, request) {
         `${groups}, as the plan has them`,
     );
   }
+  const { voucher = NOTHING, vouchers } = device;
+  const fault = vouchers && (await voucherFault(vouchers, asked.federation, device.name, device.identity, voucher));
+  if (fault) throw new WireError(fault);
   const [mask, channel, seed] = [0, 1, 2].map(() => (device.entropy ?? entropyOf)(SECRET_BYTES));
   const keys = {
     request: await digest(request),
@@ -78,6 +85,7 @@ export async function begin(device, request) {
     mask_key: (await privateKey(mask)).publicKey,
     channel_key: (await privateKey(channel)).publicKey,
     seed_commitment: await seedCommitment(seed),
+    ...(voucher.length && { voucher }),
   };
   const keysSent = await signedBy(device, asked.federation, "sum-keys", keys);
   const secrets = { maskPrivate: mask, channelPrivate: channel, seed };
@@ -140,9 +148,20 @@ async function answerMembers(device, state, own, shared) {
   if (!mine || !areSame(mine.keys, state.keysSent) || !areSame(mine.identity, device.identity)) {
     throw new WireError("the list of members does not have this device with its own keys");
   }
+  await checkVouchers(device, listed);
   const sharesSent = await dealt(device, state, listed, place);
   const new_ = { ...state, stage: /** @type {const} */ ("shares"), members: body, sharesSent };
   return { state: new_, message: { kind: "sum-shares", payload: sharesSent } };
+}
+
+/** Throws a WireError where a member may be the server's invention. @param {SumDevice} device @param {Membership} listed */
+async function checkVouchers({ vouchers }, listed) {
+  if (!vouchers) return;
+  for (const [place, { device, identity }] of listed.members.entries()) {
+    const { voucher } = await listed.keysOf(place);
+    const fault = await voucherFault(vouchers, listed.request.federation, device, identity, voucher);
+    if (fault) throw new WireError(fault);
+  }
 }
 
 /** @param {SumDevice} device @param {ClientState} state @param {Membership} listed @param {number} place */

@@ -132,6 +132,7 @@ export const memberList = object({
  * @property {Uint8Array<ArrayBuffer>} mask_key
  * @property {Uint8Array<ArrayBuffer>} channel_key
  * @property {Uint8Array<ArrayBuffer>} seed_commitment
+ * @property {Uint8Array<ArrayBuffer>} voucher
  */
 /** @type {import("../protocol/checks.js").Check<PublicKeys>} */
 export const publicKeys = object({
@@ -140,6 +141,7 @@ export const publicKeys = object({
   mask_key: bytes(32, 32),
   channel_key: bytes(32, 32),
   seed_commitment: bytes(32, 32),
+  voucher: or(bytes(0, 400), ""),
 });
 
 /**

@@ -14,6 +14,7 @@ import { sumMessage } from "../protocol/upload.js";
 import * as client from "./client.js";
 import { areSame, read } from "./membership.js";
 import { sumRequest } from "./messages.generated.js";
+import { keyOf, readRevoked } from "./vouching.js";
 import { clipped, gaussianNoise, makePrivate, shareOf } from "./noise.js";
 import { boundOf, difference, layoutDigest, packed, sumsLayout, summandOf } from "./summand.js";
 
@@ -35,6 +36,7 @@ const PER_MILLE = 1000;
  * @property {string} base sha256 of the version that the batch begins with
  * @property {number} length @property {number} bound @property {Uint8Array<ArrayBuffer>} layout
  * @property {number} colluding @property {number} minMembers @property {number} [groups]
+ * @property {string | null} [voucherKey] that vouches for members
  * @property {Float64Array | null} [noise] of all numbers but the last one
  * @property {client.ClientState} state
  */
@@ -109,9 +111,9 @@ async function begunSum(worker, a, invitation, { layout, kind, windows }, means)
   const { secure } = a.plan;
   const digest = await layoutDigest(layout);
   checkRequest(request, invitation, means, digest);
-  const { min_devices: minMembers, groups } = secure;
-  const insists = { colluding: Math.round(PER_MILLE * secure.colluding_share), minMembers, groups };
-  const { state, message } = await client.begin(deviceOf(means, insists), body);
+  const { min_devices: minMembers, groups, voucher: voucherKey } = secure;
+  const insists = { colluding: Math.round(PER_MILLE * secure.colluding_share), minMembers, groups, voucherKey };
+  const { state, message } = await client.begin(await deviceOf(worker, means, insists), body);
   const { instance, epoch, round } = invitation;
   const kept = await worker.store.get(SUM);
   if (kept?.instance === instance && kept.epoch === epoch && kept.round === round) {
@@ -146,7 +148,7 @@ export async function answerSum(worker, a, invitation, means) {
   const { instance, epoch, round, sum } = invitation;
   const isMine = kept?.instance === instance && kept.epoch === epoch && kept.round === round;
   if (!isMine || !sum) return false;
-  const device = deviceOf(means, kept);
+  const device = await deviceOf(worker, means, kept);
   const shared = sum.shared && (await means.server.blob(sum.shared, MAX_SHARED_BYTES, means.signal));
   const said = { kind: /** @type {client.ServerMessage} */ (sum.kind), body: utf8(sum.body) };
   const received = { ...said, ...(shared && { shared: new Uint8Array(shared) }) };
@@ -193,9 +195,19 @@ async function vectorOf({ store }, { batch, less, kind, length, bound, layout, n
   return { vector, bound, layout };
 }
 
-/** @param {Means} means @param {{colluding: number, minMembers: number, groups?: number}} insists @returns {client.SumDevice} */
-function deviceOf({ device, key, identity }, { colluding, minMembers, groups = 1 }) {
-  return { name: device, key, identity, colluding, minMembers, groups };
+/**
+ * @param {DeviceWorker} worker @param {Means} means
+ * @param {{colluding: number, minMembers: number, groups?: number, voucherKey?: string | null}} insists
+ * @returns {Promise<client.SumDevice>}
+ */
+async function deviceOf(worker, { device, key, identity, federation }, { colluding, minMembers, groups = 1, voucherKey }) {
+  const insists = { name: device, key, identity, colluding, minMembers, groups };
+  if (!voucherKey) return insists;
+  const { voucher = "", revoked = "" } = worker.stateStore.current.memory;
+  const vouches = keyOf(voucherKey);
+  const listed = revoked && (await readRevoked(vouches, federation, utf8(revoked)).catch(() => null));
+  const check = { key: vouches, revoked: listed ? listed.identities : [], nowMs: worker.clock.now() };
+  return { ...insists, voucher: utf8(voucher), vouchers: check };
 }
 
 /**

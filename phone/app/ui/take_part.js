@@ -16,7 +16,7 @@ export function show(root, app) {
     const shownState = state && { ...state, model: models.name, plan: state.plan?.secure ?? null };
     return [membership, shownState, bytesSent, description, caution, reason, choices, lastResult];
   };
-  const draw = () => (participation.membership ? [federation(app), model(app), uploads(app)] : [nothing()]);
+  const draw = () => (participation.membership ? [federation(app), privacy(app), model(app), uploads(app)] : [nothing()]);
   return followed(root, app, title, shown, draw);
 }
 
@@ -106,6 +106,50 @@ function federation({ participation }) {
     element("p", { class: "quiet" }, isContinuous ? ABOUT_SUMS : ABOUT_ROUNDS),
     isPrivateState(state) ? element("p", { class: "quiet" }, ABOUT_PRIVATE) : null,
     membership?.approved ? takesPartAction(participation) : null,
+  );
+}
+
+const ABOUT_REQUIRED =
+  "A plan that promises less is refused: this phone then sends nothing about its windows, and tells the server so. Only you can " +
+  "loosen this, here on this phone.";
+
+/** What this phone requires of any plan, and the person's choice. @param {import("../main.js").App} app */
+function privacy({ participation }) {
+  const { state, membership } = participation;
+  if (!membership?.approved || !state?.required) return null;
+  const { required, offered, requires } = state;
+  return element(
+    "section",
+    { class: "card stack", "aria-labelledby": "privacy-title" },
+    element("h2", { id: "privacy-title" }, "Privacy"),
+    element("p", {}, `Required on this phone: ${required}`),
+    offered ? element("p", { class: "reason" }, `The server's plan promises less: ${offered}`) : null,
+    element("p", { class: "quiet" }, ABOUT_REQUIRED),
+    state.publicKey ? element("p", { class: "quiet" }, `This phone's key: ${state.publicKey}`) : null,
+    offered
+      ? confirmed("Accept the plan …", `This phone then requires no more than this: ${offered}`, "Accept", () => participation.acceptPlan(offered))
+      : null,
+    requires ? action("Require only what was promised when I joined", () => participation.setMinDevices(null)) : hidingChoice(participation),
+  );
+}
+
+/** @param {import("../participation.js").Participation} participation */
+function hidingChoice(participation) {
+  const size = /** @type {HTMLInputElement} */ (element("input", { type: "number", id: "min-devices", min: "3", max: "16384", value: "50", inputmode: "numeric" }));
+  return element(
+    "details",
+    { class: "confirm" },
+    element("summary", { class: "button" }, "Require more …"),
+    element(
+      "div",
+      { class: "card stack" },
+      element("label", { for: "min-devices" }, "Take part only if the server never sees what this phone sends, but only sums over at least so many devices:"),
+      size,
+      action("Require this", () => {
+        if (!size.reportValidity()) throw new Error("Give a whole number from 3 to 16384.");
+        return participation.setMinDevices(Number(size.value));
+      }),
+    ),
   );
 }
 

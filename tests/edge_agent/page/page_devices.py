@@ -51,6 +51,8 @@ class PageDevice:
     def __init__(self, folder: Path, password_hash: str | None = None) -> None:
         self.data, config = folder / "data", folder / "agent.toml"
         lines = ("[agent]", 'device = "kitchen-pi"', 'federation = "demo"', 'data_dir = "data"')
+        if password_hash:
+            lines = (*lines, f'page_password_hash = "{password_hash}"')
         config.write_text("\n".join([*lines, "[server]", f'url = "{SERVER}"', ""]))
         self.began_s = time.time() - 26
         with closing(WindowStore(self.data)) as store:

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from edge_agent.page.access import password_hash
+from edge_agent.storage.privacy import keep_pin, note_refused_plan, pinned_promises
+from edge_agent.storage.state_store import StateStore
+from federation.privacy.promises import PrivacyPromises, describe_promises, shortfall
 from tests.browser import NEEDS_BROWSER, Screenshots, barriers, excess_width
 from tests.edge_agent.page.page_devices import PageDevice
 from tests.edge_agent.page.test_timeline import DAY, lived
@@ -90,6 +94,28 @@ def test_nothing_is_asked_any_more_once_a_session_ends(page: Page, device: PageD
     page.get_by_label("Password").wait_for()
     page.wait_for_timeout(2500)  # as long as the page waits between two looks
     assert asked[-1] == "logout"
+
+
+def test_a_person_reads_which_plan_is_refused_and_accepts_it(page: Page, device: PageDevice, tmp_path: Path) -> None:
+    promised = PrivacyPromises(mode="masked", min_devices=50, min_colluding_share=0.3)
+    less = promised.model_copy(update={"min_devices": 3})
+    with closing(StateStore(device.data)) as store:
+        keep_pin(store, promised)
+        note_refused_plan(store, shortfall(less, promised), less)
+    asked: list[str] = []
+    page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.accept()))
+    page.goto(device.address)
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Log in").click()
+    privacy = page.locator("#privacy")
+    privacy.get_by_text("secure.min_devices is 3, and this device requires 50 or more").wait_for()
+    assert barriers(page) == []
+    privacy.screenshot(path=tmp_path / "privacy.png")
+    page.get_by_role("button", name="Accept what the plan promises").click()
+    page.get_by_text("Accepted: this device takes part under the plan.").wait_for()
+    assert describe_promises(less) in asked[0]
+    with closing(StateStore(device.data)) as store:
+        assert pinned_promises(store) == less
 
 
 def test_a_stretch_of_a_day_is_dragged_over_and_labelled(page: Page, screenshots: Screenshots, tmp_path: Path) -> None:

@@ -57,11 +57,11 @@ def test_the_next_command_works(call, tmp_path):
 def test_what_cannot_be_read_is_said_once_for_all_that_have_it(call, tmp_path):
     for name in ("a", "b", "c"):
         files = exports.sensor_logger()
-        del files["Gravity.csv"]
+        del files["Gyroscope.csv"]
         layouts.unpacked(files, tmp_path / name)
     output = call("describe", tmp_path).output
     assert "0 of 3 recordings can be read" in output
-    assert output.count("there is neither Gravity nor TotalAcceleration") == 1
+    assert output.count("there is no gyroscope; switch Gyroscope on") == 1
 
 
 @pytest.mark.parametrize(

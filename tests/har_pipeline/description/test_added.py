@@ -132,7 +132,7 @@ def test_info_counts_both_parts_and_a_file_alone_cannot_be_added_up(tmp_path):
     [
         ({"files": r"(?P<client>.+)\.csv"}, "nothing says the sensor of a row"),
         ({"acc": {"columns": ["x", "y", "z"], "sensor": "Acc", "add_sensor": "Acc"}}, "not added to itself"),
-        ({"acc": {"columns": ["x", "y", "z"], "add_sensor": "G", "add_gap_s": 0}}, "greater than 0"),
+        ({"acc": {"columns": ["x", "y", "z"], "add_sensor": "G", "add_gap_s": 0}}, "expected more than 0"),
     ],
 )
 def test_what_cannot_be_added_is_refused_in_words(changes, words):

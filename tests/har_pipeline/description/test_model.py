@@ -54,7 +54,7 @@ XYZ = {"columns": ["x", "y", "z"]}
         ({"time": {"column": "t", "unit": "min"}}, r"time\.unit: unknown unit"),
         ({"time": {"column": "t", "format": "%H"}}, 'set unit = "date"'),
         ({"acc": {**XYZ, "sensor": "a"}}, r"acc\.sensor: nothing says the sensor of a row"),
-        ({"rate_hz": "50"}, "rate_hz: .*valid number"),
+        ({"rate_hz": "50"}, "rate_hz: expected a number"),
         ({"rate_hz": float("nan")}, "rate_hz"),
         ({"files": "(("}, "files: no regular expression"),
         ({"files": "(?P<clint>a)"}, "unknown named group 'clint'; did you mean 'client'"),

@@ -53,7 +53,7 @@ def rows_of(times: Sequence[object], size: float = 9.81, *, gravity: bool = True
         ("time (min)", [i / 3000 for i in range(600)], {"column": "time (min)", "unit": 60.0}),
         ("time", [i / 2 for i in range(600)], None),  # 2 or 2000 rows a second
         ("time (s)", [40 * i for i in range(600)], {"column": "time (s)", "unit": "ms"}),  # the header is wrong
-        ("sample", list(range(600)), None),
+        ("sample", list(range(600)), {"column": "sample", "unit": 0.02}),  # 50 a second, unless told otherwise
     ],
 )
 def test_no_impossible_rate_is_proposed_and_headers_count(tmp_path, header, times, expected):
@@ -64,7 +64,7 @@ def test_no_impossible_rate_is_proposed_and_headers_count(tmp_path, header, time
         assert not found.guesses["rate_hz"].sure
         assert "how many rows a second?" in found.toml()
     else:
-        assert found.guesses["time"].sure == (header != "time (s)")
+        assert found.guesses["time"].sure == (header not in ("time (s)", "sample"))
 
 
 @pytest.mark.parametrize("size", [9.81, 3.0, 1.0])

@@ -67,6 +67,7 @@ WHOLE: dict[str, tuple[type[Strict], dict[str, Any]]] = {
                 "share_millionths": 9,
                 "withdrawn": [1, 2],
             },
+            "revoked": "r",
             "chunk_bytes": 4096,
             "presence_check": "x",
             "created": 1.0,
@@ -75,7 +76,7 @@ WHOLE: dict[str, tuple[type[Strict], dict[str, Any]]] = {
     ),
     "invitation": (
         messages.Invitation,
-        {**ENVELOPE, "round": 3, "model": POINTER, "sum": {"kind": "request", "body": "{}"}},
+        {**ENVELOPE, "round": 3, "model": POINTER, "sum": {"kind": "request", "body": "{}"}, "voucher": "v"},
     ),
     "offer": (messages.Offer, {**ENVELOPE, "rollout": 2}),
     "notice": (messages.Notice, {"schema_version": 1, "session": "s", "reason": "two of a name"}),

@@ -23,9 +23,11 @@ from tests.federation.secure_sums.small_sums import (
     NAMES,
     STAGES,
     Network,
+    device,
     identity,
     request,
 )
+from tests.federation.secure_sums.test_vouching import KEY, NOW, member, voucher_of
 from tests.phone.test_javascript import HERE, why_not
 
 SUMS = 30
@@ -58,6 +60,8 @@ class MixedNetwork(Network):
     phones: Phones | None = None
     phone_names: frozenset[str] = frozenset()
     number: int = 0
+    vouching: dict[str, dict[str, Any]] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
     drawn: random.Random = field(default_factory=random.Random)
 
     def answers(self, stage: ServerStage, message: ToDevice) -> Iterator[tuple[str, ToServer]]:
@@ -76,6 +80,9 @@ class MixedNetwork(Network):
         if message.kind is ServerMessage.SHARES:
             heard["vector"] = self.vectors[name].vector.tolist()
         answer = self._said(name, heard)
+        if self.vouching and answer["reason"]:
+            self.reasons[name] = answer["reason"]
+            return
         assert not answer["reason"], answer
         if message.kind is not ServerMessage.REQUEST and self.drawn.random() < 0.3:
             assert self._said(name, heard) == answer
@@ -87,7 +94,8 @@ class MixedNetwork(Network):
         private = base64.b64encode(identity(name).private_bytes_raw()).decode()
         about = {"bound": BOUND, "layout": LAYOUT.hex()}
         seed = f"{self.number}/{name}"
-        return self.phones.say(sum=self.number, device=name, identity=private, seed=seed, event=event, about=about)
+        said = {"sum": self.number, "device": name, "identity": private, "seed": seed, "event": event, "about": about}
+        return self.phones.say(**said, vouching=self.vouching.get(name))
 
 
 def deliver_mixed(drawn: random.Random, messages: list[tuple[str, ToServer]]) -> Iterator[tuple[str, ToServer]]:
@@ -129,3 +137,36 @@ def test_phones_and_boards_have_the_exact_sum_or_none_whoever_is_lost(monkeypatc
     finally:
         phones.stop()
     assert min(ends.values()) > 2, ends
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("invented", [False, True])
+def test_phones_judge_vouchers_as_boards_do(invented: bool) -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    boards, phones, last = NAMES[:2], NAMES[2:4], NAMES[4]
+    node = Phones()
+    shown = {name: voucher_of(name) for name in (*boards, *phones)}
+    said = {"key": base64.b64encode(KEY).decode(), "revoked": [], "nowMs": 1000 * NOW}
+    network = MixedNetwork(
+        (*boards, *phones, last),
+        devices={
+            **{name: member(name) for name in boards},
+            last: device(last, voucher=b"" if invented else voucher_of(last)),
+        },
+        phones=node,
+        phone_names=frozenset(phones),
+        number=1000 + invented,
+        vouching={name: {**said, "voucher": shown[name].decode()} for name in phones},
+    )
+    try:
+        state = network.run()
+    finally:
+        node.stop()
+    if not invented:
+        assert state.stage is ServerStage.DONE
+        assert server.result(state).tolist() == network.sum_of(state).tolist()
+        return
+    assert state.stage is ServerStage.FAILED
+    told = {**network.reasons, **{name: network.states[name].reason for name in boards}}
+    assert told == dict.fromkeys((*boards, *phones), f"nobody vouches for {last}")

@@ -1,0 +1,40 @@
+"""`python -m edge_agent privacy`: what this device requires of a plan, and whether its person accepts less."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from edge_agent.cli.command import ConfigOption, cli_errors, open_state
+from edge_agent.storage.credentials import has_key, public_key_text
+from edge_agent.storage.data_folder import is_locked
+from edge_agent.storage.privacy import accept_refused_plan, describe_privacy
+from federation.privacy.promises import describe_promises
+
+
+def privacy(
+    config: ConfigOption,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Require no more than what the refused plan promises, from now on.")
+    ] = False,
+) -> None:
+    """Show what this device requires before it takes part, and accept a plan that promises less.
+
+    What the server promised when this device enrolled is pinned: a plan that promises less is refused. [privacy]
+    require in the config file asks for more, or for less.
+
+    Example: python -m edge_agent privacy --config agent.toml
+    """
+    with cli_errors(), open_state(config) as (settings, store):
+        requires = settings.privacy.require
+        if accept:
+            accepted = accept_refused_plan(store, requires)
+            typer.echo(f"Accepted: {describe_promises(accepted)}")
+            if not is_locked(store):
+                typer.echo("The agent does not run now: it takes part again when it runs.")
+            return
+        if has_key(store.folder):
+            typer.echo(f"This device's key: {public_key_text(store.folder)}")
+        for line in describe_privacy(store, requires) or ["Nothing is required yet: this device has heard no plan."]:
+            typer.echo(line)
