@@ -75,7 +75,7 @@ def recordings(
         unreadable = [error for error in refused if isinstance(error, SourceError)]
         if unreadable and len(unreadable) == store.file_count:
             raise unreadable[0]
-        if refused:
+        if refused and store.file_count > 1:
             grouped(f"{len(refused)} of {store.file_count} files are left out")
         yield from store.recordings()
 

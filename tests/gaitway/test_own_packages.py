@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -43,7 +42,7 @@ def test_a_program_names_the_file_that_hides_a_package(name: str, words: list[st
     own.write_text("ANSWER = 42\n")
     ended = run(*words, cwd=tmp_path)
     assert ended.returncode == 2, ended.stderr
-    assert re.search(rf"{own} hides Gaitway's package `{name}`: rename it", ended.stderr)
+    assert f"{own} hides Gaitway's package `{name}`: rename it" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psutil
 import pytest
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
@@ -29,7 +30,14 @@ def port() -> Iterator[int]:
         for topic in (ANNOUNCE, topics.invitation("f", "a"), topics.invitation("f", "b"), LAST):
             server.publish(topic, topic.encode(), 1, retain=True).wait_for_publish(60)
         yield found
+    wait_for(lambda: not connections(found))  # amqtt leaves sockets open that it is reading from when it is ended
     broker.stop()
+
+
+def connections(port: int) -> list[object]:
+    """Return this process's connections at the broker's port."""
+    known = psutil.Process().net_connections("tcp")
+    return [each for each in known if each.laddr.port == port and each.status != psutil.CONN_LISTEN]
 
 
 def of(device: str) -> tuple[str, ...]:

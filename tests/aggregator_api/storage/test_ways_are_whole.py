@@ -86,6 +86,7 @@ NOTHING_ENDS_BY_COMMAND = {
         "versions list",
         "versions delete",
     ),
+    *("vouch key", "vouch list", "vouch sign", "vouch import"),
     *("rollouts list", "rollouts start", "rollouts pause", "rollouts resume", "rollouts halt", "notify test"),
 }
 ENDS_BY_COMMAND = {
@@ -114,6 +115,8 @@ OTHER_COLUMNS = {
         *("suspended_at", "suspension_reason", "refused_updates"),
         # a silent device keeps its credentials; restored without its rest, it is left out again
         *("missed_rounds", "left_out_until"),
+        # what a device says of the plan; and its voucher, whose end devices hold against a list of their own
+        *("plan_refusal", "voucher", "voucher_expires_at"),
     },
 }
 
