@@ -59,9 +59,9 @@ from aggregator_api.storage.downloads import Downloads
 from aggregator_api.updates import admission
 from aggregator_api.updates.partial_uploads import PartialUploads
 from federation.errors import WireError
-from federation.private_files import make_private
 from federation.protocol import topics
 from federation.protocol.messages import DeviceStatus, read
+from gaitway.private_files import make_private
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from aggregator_api.updates.contract import Contract
 from federation import wire
 from federation.methods import method_from_json
 from federation.plan import Plan
-from federation.tree import map_tree
+from federation.records.tree import map_tree
 from tests.aggregator_api.rounds.test_aggregation import manifest
 
 

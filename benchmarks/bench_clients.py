@@ -102,9 +102,9 @@ def play(clients: int, given: argparse.Namespace) -> None:
     import torch
 
     from federation.plan import ModelSpec, RoundSettings, TrainingConfig
-    from sim import checkpoint
-    from sim.client_store import DiskStore, MemoryStore
+    from sim.engines.client_store import DiskStore, MemoryStore
     from sim.experiment import Experiment
+    from sim.rounds import checkpoint
     from sim.run import build_simulation
 
     torch.set_num_threads(1)

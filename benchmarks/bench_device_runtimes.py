@@ -32,7 +32,7 @@ DEVICE = "s00_phone100-waist"
 IMPORTS = {
     "torch": "import edge_agent.training.trainer, edge_agent.training.torch_runtime",
     "onnx": "import edge_agent.training.trainer, edge_agent.training.program_runtime",
-    "supervisor": "import edge_agent.supervisor",
+    "supervisor": "import edge_agent.supervisor.supervisor",
 }
 
 

@@ -159,7 +159,7 @@ class Device(Connection):
         self._begin(step.message, invitation)
 
     def _begin(self, message: ToServer, invitation: Invitation) -> None:
-        from edge_agent.secure_sum import message_id
+        from edge_agent.supervisor.secure_sum import message_id
         from tests.manifests import manifest_of
 
         self.data, part, announced = packed(message), PART_OF[message.kind], self.fleet.announcement

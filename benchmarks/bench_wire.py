@@ -20,7 +20,7 @@ from measure import copy_rate, interleaved, report, torch_threads
 
 from federation import wire
 from federation.records import Tree
-from federation.tree import flatten, map_tree
+from federation.records.tree import flatten, map_tree
 from federation.wire import uploads
 from federation.wire.schema import check_tree, schema_of, size_limit
 

@@ -1,7 +1,7 @@
 """What hostile clients do to exact sums under each of the server's rules: the second tables of docs/robustness.md.
 
 All people of MotionSense and UCI HAR, a tenth or three tenths of them hostile. For each set and seed the simulation
-makes every client's sums once; hostile ones are put in their place (`sim.attacks_on_sums`), combined by the function
+makes every client's sums once; hostile ones are put in their place (`sim.attacks.sums`), combined by the function
 that live publications call (`federation.aggregation.present_sums`), and the simulation scores the head that comes out
 on the test windows of all people, in macro-F1. The seed draws who is hostile, and deals groups. Every cell is a line of
 `cells.jsonl`; the same command goes on with what is missing, and prints the tables from what is there:
@@ -27,16 +27,16 @@ from federation.aggregation.ridge_bounds import implausibility
 from federation.methods import method_from_json
 from federation.plan import RoundSettings
 from federation.records import Batch, Output, Tree, Update
+from federation.records.tree import total as sum_of
 from federation.seeds import generator
-from federation.tree import total as sum_of
-from sim.attacks import Attack
+from sim.attacks.clients import Attack
 from sim.cli.options import build_experiment
 from sim.data.sources import get_source
 from sim.presets import with_defaults
 from sim.presets.preset import UNSCREENED
+from sim.rounds.simulation import Simulation
 from sim.run import build_simulation, load_data
 from sim.run_options import AttackKind
-from sim.simulation import Simulation
 
 SETS = {"motionsense": "motionsense", "ucihar": "uci_har"}
 COSINES = 200

@@ -12,7 +12,7 @@ from aggregator_api.auth.server_identity import write_secret
 from federation import wire
 from federation.plan import Plan, SecureSettings
 from federation.records import Tree
-from federation.tree import flatten
+from federation.records.tree import flatten
 from gaitway.terminal import Console
 from processes import Children, DemoError
 from rest import Operator

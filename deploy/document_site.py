@@ -31,7 +31,12 @@ REFERENCE: dict[str, tuple[str, tuple[str, ...]]] = {
     "simulate": (
         "After this page you can run and follow simulations from Python; [the notebook](../examples/"
         "first_simulation.ipynb) shows them at work.",
-        ("sim.simulate", "sim.run_options.RunOptions", "sim.reports.run_result.RunResult", "sim.tracking.callback"),
+        (
+            "sim.simulate",
+            "sim.run_options.RunOptions",
+            "sim.reports.run_result.RunResult",
+            "sim.results.tracking.callback",
+        ),
     ),
     "methods": (
         "After this page you can call and write federated methods; [methods.md](../methods.md) says what each is for.",

@@ -39,8 +39,8 @@ from sim.cli.options import describe
 from sim.data.federated_data import ClientData, FederatedData
 from sim.engines import ClientJob
 from sim.presets import with_defaults
+from sim.rounds.simulation import Simulation
 from sim.run import build_simulation
-from sim.simulation import Simulation
 
 SETS = ("motionsense", "ucihar", "spsw")
 METHODS = {

@@ -37,9 +37,9 @@ from federation.records import (
     Update,
     UploadGroup,
 )
+from federation.records.tree import merge, select
 from federation.tasks.task import Task
 from federation.training.forward import Network
-from federation.tree import merge, select
 
 Sums = TypeVar("Sums", bound=MeanSums)
 Weights = dict[str, dict[str, float]]

@@ -21,7 +21,7 @@ from sim.run_options import OPTIONS, RunOptions  # noqa: E402 (after the check)
 
 if TYPE_CHECKING:
     from sim.reports.run_result import RunResult
-    from sim.tracking import RunCallback
+    from sim.results.tracking import RunCallback
 
 
 def simulate(
@@ -40,7 +40,7 @@ def simulate(
     The same call resumes a run that was interrupted, or returns a finished one. It refuses a run whose recordings or
     method were changed since; `resume=False` deletes what a run has left in `out`, and begins again. Scores are
     between 0 and 1. `log` names experiment trackers ("mlflow", "tensorboard"); `callbacks` are called after each
-    round (`sim.tracking.RunCallback`).
+    round (`sim.results.tracking.RunCallback`).
 
     Raises:
         SettingsError: for an option that is unknown or does not fit, or a tracker that is not installed.
@@ -53,8 +53,8 @@ def simulate(
     from sim.presets import with_defaults
     from sim.reports.run_result import RunResult
     from sim.results.run_directory import delete_run
+    from sim.results.tracking import trackers
     from sim.run import load_data, run
-    from sim.tracking import trackers
 
     unknown = sorted(options.keys() - OPTIONS.keys() - {"set"})
     if unknown:

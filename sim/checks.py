@@ -15,13 +15,13 @@ from federation.records import Examples
 from federation.training.augmentation import check_images
 from federation.training.prediction import task_mismatch
 from federation.training.window_changes import check_windows
-from sim import client_store
-from sim.attacks import check_attack
+from sim.attacks.clients import check_attack
 from sim.data.federated_data import FederatedData
+from sim.engines import client_store
 from sim.errors import SettingsError
 from sim.experiment import DEFAULTS, Experiment
 from sim.networks.architectures import Architecture
-from sim.simulation import Simulation
+from sim.rounds.simulation import Simulation
 
 
 def check_settings(settings: Experiment) -> None:

@@ -22,8 +22,8 @@ from sim.data.federated_data import FederatedData
 from sim.errors import RunDirectoryError, SettingsError
 from sim.experiment import Experiment
 from sim.results.summary import write_json
+from sim.rounds.simulation import Simulation
 from sim.run_options import ENVIRONMENT
-from sim.simulation import Simulation
 
 VOLATILE = ENVIRONMENT | {
     *("versions", "hardware", "parameters", "split_leaks", "findings", "partition_class_names"),

@@ -19,10 +19,10 @@ from federation.training.cuda import compute_reproducibly, reserve_workspace
 from gaitway.files import write_file
 from gaitway.interrupts import HeldSignals
 from gaitway.tasks import TargetKind
-from sim import checkpoint, client_store
-from sim.analyses import analyse_round
-from sim.attacks import Attack, sends_sums
-from sim.baselines import Baseline
+from sim.analysis.analyses import analyse_round
+from sim.analysis.baselines import Baseline
+from sim.analysis.new_clients import score_new_clients
+from sim.attacks.clients import Attack, sends_sums
 from sim.checks import check_forgetting, check_rest, check_settings, check_task
 from sim.data.federated_data import FederatedData
 from sim.data.few_labels import with_few_labels
@@ -31,23 +31,23 @@ from sim.data.pooling import pooled
 from sim.data.scaling import scaled
 from sim.data.sources import Progress, get_source
 from sim.description import write_description
-from sim.engines import EngineChoice, choose
+from sim.engines import EngineChoice, choose, client_store
 from sim.engines.stacked import CHUNK
 from sim.errors import SettingsError
-from sim.evaluation import Evaluator
 from sim.experiment import Experiment
 from sim.networks.architectures import Architecture, architectures, for_data
-from sim.new_clients import score_new_clients
-from sim.results.records import RoundRecord, Summary
 from sim.results.run_directory import RunDirectory
 from sim.results.saved_models import save_models, save_round_model
 from sim.results.segmented_images import FILE, images_of, write_images
 from sim.results.summary import write_results
+from sim.results.tracking.callback import RunCallback
 from sim.results.writing import CHECKPOINT, writing
-from sim.secure_rounds import SecureRounds
-from sim.simulation import Simulation
-from sim.tracking.callback import RunCallback
-from sim.uplink import Uplink
+from sim.rounds import checkpoint
+from sim.rounds.secure_rounds import SecureRounds
+from sim.rounds.simulation import Simulation
+from sim.rounds.uplink import Uplink
+from sim.scores.evaluation import Evaluator
+from sim.scores.records import RoundRecord, Summary
 
 Report = Callable[[str, dict[str, Any]], None]
 """Called with ("engine", {...}) and ("client_store", {...}) at first, then ("client", {...}) and ("round", {...})."""

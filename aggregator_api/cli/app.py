@@ -26,8 +26,8 @@ from aggregator_api.errors import ConfigError
 from aggregator_api.mqtt.embedded_broker import BrokerThread, run_broker
 from aggregator_api.ports import is_loopback, require_free
 from aggregator_api.settings import Settings, load
-from federation.logs import JsonLines, TextLines
-from federation.private_files import keep_private
+from gaitway.logs import JsonLines, TextLines
+from gaitway.private_files import keep_private
 
 app = new_app()
 app.command("broker-config")(broker_config)

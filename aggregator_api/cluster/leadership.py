@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from aggregator_api.cluster.leases import Leases
 from aggregator_api.db.failure_log import failures
-from federation.logs import about
+from gaitway.logs import about
 from gaitway.threads import SupervisedThread
 
 log = logging.getLogger(__name__)

@@ -27,8 +27,8 @@ from aggregator_api.db.ledger import Ledger
 from aggregator_api.disk import require_folder
 from aggregator_api.errors import ConfigError
 from aggregator_api.settings import Settings, parsed_url
-from federation.private_files import private_file
 from gaitway.extras import install_command
+from gaitway.private_files import private_file
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 

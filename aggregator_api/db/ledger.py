@@ -31,8 +31,8 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.db.models import EndedAccessRow, LedgerRow
 from aggregator_api.errors import LedgerError, LedgerWriteError
-from federation.private_files import FILE, private_folder
 from gaitway.files import sync_folder, write_file
+from gaitway.private_files import FILE, private_folder
 
 NAME = "revocations.jsonl"
 LOCK = "revocations.lock"

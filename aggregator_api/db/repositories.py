@@ -43,10 +43,10 @@ from aggregator_api.db.models import (
     SecureSumRow,
 )
 from aggregator_api.errors import ConflictError, NotFoundError
-from federation.logs import about
 from federation.rounds.progress import Progress
 from federation.rounds.server_round import ClientStatus, Round, RoundPhase
 from federation.serving.gains import Gains
+from gaitway.logs import about
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from typing import cast
 from aggregator_api.errors import ConflictError, UnavailableError, UnprocessableError
 from aggregator_api.federations.initial_state import initial_client_of
 from federation import wire
-from federation.head import with_placeholder_head
 from federation.methods import method_from_json
 from federation.plan import Plan
+from federation.records.head import with_placeholder_head
 from federation.training.forward import initial_model
 from gaitway.input_spec import MIN_STD, SENSOR_CHANNELS, InputSpec
 from gaitway.tasks import DEFAULT_TASK

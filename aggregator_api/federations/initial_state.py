@@ -11,10 +11,9 @@ from typing import NamedTuple
 import torch
 
 from aggregator_api.errors import UnprocessableError
+from aggregator_api.federations.initial_weights import started_from, started_from_model
 from federation import wire
 from federation.errors import SettingsError
-from federation.head import is_base
-from federation.initial_weights import started_from, started_from_model
 from federation.method import Method
 from federation.methods import METHODS, method_from_json
 from federation.plan import ModelSpec, Plan, RolloutSettings
@@ -22,6 +21,7 @@ from federation.privacy.differential_privacy import check_private
 from federation.privacy.example_level import check_example_noise
 from federation.protocol.messages import MESSAGE_BYTES
 from federation.records import Client
+from federation.records.head import is_base
 from federation.secure_sums.live import check_live, most_members
 from federation.secure_sums.summation import SumLayout, layout_of, vector_length
 from federation.tasks import task_from_json

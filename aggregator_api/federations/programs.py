@@ -25,9 +25,9 @@ from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import Blob, FederationRow
 from aggregator_api.storage.blobs import BlobStore
-from federation.logs import about
 from federation.methods import method_from_json
 from federation.plan import Plan
+from gaitway.logs import about
 from gaitway.tasks import DEFAULT_TASK, task_of
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import write_broadcasts
 from aggregator_api.updates.contract import Contract
 from federation.errors import ImpossibleSumError
-from federation.private_files import UMASK
+from gaitway.private_files import UMASK
 
 log = logging.getLogger(__name__)
 

@@ -31,9 +31,9 @@ from aggregator_api.updates.contract import Contract
 from aggregator_api.updates.screening import claim_of, norm_history
 from federation.aggregation.screening import Screening, screen, shortfall
 from federation.errors import ImpossibleSumError
-from federation.logs import about
 from federation.protocol.messages import UpdateManifest
 from federation.rounds.server_round import RoundPhase
+from gaitway.logs import about
 
 log = logging.getLogger(__name__)
 

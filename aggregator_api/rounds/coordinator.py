@@ -34,7 +34,6 @@ from aggregator_api.updates.context import FederationInfo, OpenRound
 from aggregator_api.updates.contract import Contract, read_contract
 from aggregator_api.updates.screening import write_screening
 from federation.aggregation.screening import Screening
-from federation.logs import about
 from federation.methods import in_batches
 from federation.rounds.server_round import (
     Action,
@@ -49,6 +48,7 @@ from federation.rounds.server_round import (
     UpdateArrived,
     step,
 )
+from gaitway.logs import about
 
 log = logging.getLogger(__name__)
 

@@ -35,13 +35,13 @@ from aggregator_api.updates.contract import Contract
 from aggregator_api.updates.partial_uploads import Key, PartialUpload, PartialUploads
 from federation import wire
 from federation.errors import WireError
-from federation.logs import about
 from federation.protocol import topics
 from federation.protocol.messages import MESSAGE_BYTES, Acknowledgement, DeviceStatus, Notice, UpdateManifest, read
 from federation.protocol.signing import Envelope, unwrap
 from federation.protocol.topics import DeviceTopic
 from federation.rounds.server_round import Action, UpdateArrived
 from federation.serving.gains import fitting
+from gaitway.logs import about
 
 log = logging.getLogger(__name__)
 

@@ -26,8 +26,8 @@ from aggregator_api.errors import ConfigError
 from aggregator_api.settings import DATABASE, Settings
 from aggregator_api.storage import postgresql
 from aggregator_api.storage.blobs import folder_of, shown_url, sync
-from federation.private_files import private_file, private_folder
 from gaitway.errors import first_problem
+from gaitway.private_files import private_file, private_folder
 
 DUMP, BLOBS = "database.dump", "blobs"
 DESCRIPTION = "backup.json"

@@ -22,7 +22,7 @@ import fsspec
 
 from aggregator_api.db.models import Blob
 from aggregator_api.errors import BlobError, ConfigError
-from federation.private_files import opener, private_file, private_folder
+from gaitway.private_files import opener, private_file, private_folder
 
 CHUNK_BYTES = 1 << 18
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -10,7 +10,7 @@ from aggregator_api.storage.blobs import BlobStore
 from federation import wire
 from federation.method import Method
 from federation.records import Tree
-from federation.tree import flatten
+from federation.records.tree import flatten
 
 CACHE_SIZE = 4
 """Decoded broadcasts that a reader keeps: one is enough where all clients get the same."""

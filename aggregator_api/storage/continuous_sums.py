@@ -18,9 +18,9 @@ from federation.aggregation.present_sums import combined, settings_of
 from federation.methods import in_batches, is_continuous, method_from_json
 from federation.plan import Plan
 from federation.records import Tree, Update
+from federation.records.tree import flatten
 from federation.secure_sums.messages import SumRequest, read
 from federation.secure_sums.summation import emptied, layout_from_json, next_state
-from federation.tree import flatten
 
 
 def check(session: Session, blobs: BlobStore) -> Iterator[FsckResult]:

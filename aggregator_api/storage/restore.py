@@ -21,7 +21,7 @@ from aggregator_api.storage import postgresql, revocations
 from aggregator_api.storage.backup import BLOBS, DUMP, blob_folder, copy_file, plain_file, read_description
 from aggregator_api.storage.blobs import sync
 from aggregator_api.storage.revocations import ReplayResult
-from federation.private_files import private_folder
+from gaitway.private_files import private_folder
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 

@@ -13,11 +13,11 @@ from aggregator_api.updates.context import FederationInfo, OpenRound, UpdateCont
 from aggregator_api.updates.contract import Contract
 from aggregator_api.updates.screening import norm_history
 from federation.aggregation.screening import NormHistory, class_count_groups, refusal
-from federation.logs import about
 from federation.protocol.messages import UpdateManifest
 from federation.records import Tree
 from federation.tasks import Task
 from federation.wire.update_norms import change_norms
+from gaitway.logs import about
 
 log = logging.getLogger(__name__)
 

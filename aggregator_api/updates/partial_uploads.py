@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from federation.errors import WireError
-from federation.private_files import opener, private_file, private_folder
 from federation.protocol.chunks import ChunkAssembly, chunk_count
 from federation.protocol.messages import UpdateManifest, read, write
+from gaitway.private_files import opener, private_file, private_folder
 
 _NUMBER = struct.Struct("<I")
 Key = tuple[str, str, str]

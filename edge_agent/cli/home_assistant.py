@@ -9,10 +9,10 @@ import typer
 from edge_agent.cli.command import ConfigOption, cli_errors, open_state
 from edge_agent.config.settings import Config
 from edge_agent.errors import AgentError, ConfigError
-from edge_agent.home_assistant.publisher import HomeAssistant
 from edge_agent.storage.data_folder import is_locked
 from edge_agent.storage.home_assistant import note_topics, noted_topics, switch
 from edge_agent.storage.state_store import StateStore
+from edge_agent.transport.home_assistant.publisher import HomeAssistant
 
 REMOVE_S = 10.0
 POLL_S = 0.1

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from edge_agent.cli.command import ConfigOption, cli_errors, open_state
 from edge_agent.serving.model_registry import HEADS_IN_WORDS, ModelRegistry, name_of
-from edge_agent.status import describe_release, describe_served
+from edge_agent.supervisor.status import describe_release, describe_served
 from federation.protocol.messages import DEFAULT_METRIC
 from gaitway.tasks import metric_of
 from gaitway.terminal import Console

@@ -12,16 +12,16 @@ import typer
 from edge_agent.cli.command import ConfigOption, refused
 from edge_agent.config.settings import AgentSection, load
 from edge_agent.errors import AgentError
-from edge_agent.metrics import exporter
 from edge_agent.page.server import served_page
 from edge_agent.storage.broker_address import require_place
 from edge_agent.storage.credentials import login
 from edge_agent.storage.data_folder import require_folder
-from edge_agent.supervisor import Supervisor
+from edge_agent.supervisor.metrics import exporter
+from edge_agent.supervisor.supervisor import Supervisor
 from edge_agent.transport.enrolment import (
     credentials_for,
 )
-from federation.logs import JsonLines
+from gaitway.logs import JsonLines
 
 
 def run(

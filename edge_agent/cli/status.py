@@ -11,9 +11,9 @@ from rich.table import Table
 from edge_agent.cli.command import ConfigOption, cli_errors, open_state
 from edge_agent.config.settings import Config
 from edge_agent.serving.model_registry import name_of
-from edge_agent.status import collected_windows, describe_device, summary
 from edge_agent.storage.data_folder import is_locked
 from edge_agent.storage.state_store import StateStore
+from edge_agent.supervisor.status import collected_windows, describe_device, summary
 from federation.protocol.messages import DEFAULT_METRIC
 from gaitway.tasks import metric_of
 from gaitway.terminal import Console

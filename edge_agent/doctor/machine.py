@@ -17,14 +17,14 @@ from edge_agent.config.settings import Config
 from edge_agent.config.training import TrainingDevice
 from edge_agent.doctor.check_result import CheckResult, failure, ok, warning
 from edge_agent.errors import StoreError
-from edge_agent.status import describe_restore
 from edge_agent.storage.state_store import FILE_NAME as AGENT_FILE
 from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_store import FILE_NAME as WINDOWS_FILE
 from edge_agent.storage.window_store import WindowStore
-from federation.private_files import private_folder
+from edge_agent.supervisor.status import describe_restore
 from federation.protocol.messages import Runtime
 from gaitway.extras import install_command
+from gaitway.private_files import private_folder
 
 MIN_UNIX_TIME = 1_795_000_000
 """When this was written (November 2026): no clock that is right shows less."""

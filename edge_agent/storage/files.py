@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edge_agent.errors import DiskFullError
-from federation.private_files import FILE, private_folder
 from gaitway import files
+from gaitway.private_files import FILE, private_folder
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from edge_agent.training.round_budget import RoundBudget
 from federation import wire
 from federation.errors import WireError
 from federation.records import Client, Tensors, Tree
+from federation.records.tree import map_tree
 from federation.training.callbacks import EpochCheckpoint, TrainingCallback
-from federation.tree import map_tree
 from federation.wire.schema import schema_of
 
 

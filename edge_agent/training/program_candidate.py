@@ -20,8 +20,8 @@ from edge_agent.training.local_data import LocalData, noun
 from export.program.runtime import VERSION, Arrays, TrainingProgram
 from export.program.standalone import standalone_model
 from export.runtime import GateError, ModelMetadata, Session
-from federation import arrays
-from federation.wire_format import metadata_in
+from federation.protocol import arrays
+from federation.protocol.wire_format import metadata_in
 from gaitway.input_spec import InputSpec
 
 METADATA = "gaitway"

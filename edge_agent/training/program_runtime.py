@@ -33,11 +33,11 @@ from export.program.host import (
 )
 from export.program.manifest import Manifest, digest_of
 from export.program.runtime import Arrays, TrainingProgram
-from federation import arrays
 from federation.errors import UpdateError, WireError
+from federation.protocol import arrays
+from federation.protocol.wire_format import HEADER_BYTES
 from federation.serving.gains import Gains
 from federation.training.window_changes import ChannelScale
-from federation.wire_format import HEADER_BYTES
 from gaitway.tasks import TaskDefinition, task_of
 
 CONTINUOUS = "a continuous federation has sums, and no program"

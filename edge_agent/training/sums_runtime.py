@@ -28,7 +28,6 @@ from edge_agent.training.round_budget import RoundBudget
 from edge_agent.training.runtime import Measurement, SentUpload, TrainedRound, require_whole_broadcast
 from export.program.standalone import constants_of, with_constants
 from export.runtime import Session
-from federation import arrays
 from federation.aggregation.pseudo_labels import pseudo_labelled_head
 from federation.aggregation.ridge_numpy import (
     FAR,
@@ -42,6 +41,7 @@ from federation.aggregation.ridge_numpy import (
     sums_of,
     travelling,
 )
+from federation.protocol import arrays
 from federation.serving.gains import Gains
 from federation.serving.heads import (
     ADAPTED,

@@ -27,10 +27,11 @@ from edge_agent.training.runtime import Measurement, SentUpload, TrainedRound, r
 from edge_agent.training.summand import write_numbers
 from federation import wire
 from federation.aggregation.ridge_numpy import FixedSums, check_believable
-from federation.head import with_placeholder_head
 from federation.methods import method_from_json
 from federation.methods.fedavg import FedAvg
 from federation.records import Client, Examples, Tree, Update
+from federation.records.head import with_placeholder_head
+from federation.records.tree import map_tree
 from federation.rounds.server_round import keeps_partial_work
 from federation.serving.gains import Gains
 from federation.serving.heads import ADAPTED, usable_heads
@@ -43,7 +44,6 @@ from federation.training.forward import Network, initial_client, initial_model, 
 from federation.training.local_round import LocalRound, Setup
 from federation.training.prediction import answer, measure, predict, task_mismatch
 from federation.training.window_changes import ChannelScale
-from federation.tree import map_tree
 from federation.wire import uploads
 from federation.wire.schema import check_tree, schema_of, size_limit, upload_schema
 from har_pipeline import ClientWindows

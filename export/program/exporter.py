@@ -23,12 +23,12 @@ from export.program.tracing import TracedFunction, as_dicts, trace
 from federation.methods import method_from_json, method_to_json
 from federation.plan import Plan, window_change_incompatibility
 from federation.records import Batch, Client, Phase, Tree
+from federation.records.tree import flatten, select, unflatten
 from federation.tasks import task_from_json, task_to_json
 from federation.training.client_round import STATS_BATCH_SIZE
 from federation.training.forward import NOISE_STATE, initial_client, initial_model, network
 from federation.training.local_round import Setup, sums_with, training_step, transformed
 from federation.training.optimizers import Optimizer, optimizer_for, sgd
-from federation.tree import flatten, select, unflatten
 from gaitway.tasks import TargetKind
 from models import build
 from models.model import Model

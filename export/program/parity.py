@@ -20,11 +20,11 @@ from export.program.host import DeviceExamples, ProgramRound, RoundIdentity, Rou
 from export.program.runtime import Arrays, TrainingProgram
 from export.program.tracing import as_dicts
 from federation.records import Client, Examples, Update
+from federation.records.tree import flatten, map_tree
 from federation.tasks.task import arrays
 from federation.training.client_round import train_one, train_stacked
 from federation.training.local_round import LocalRound
 from federation.training.prediction import measure as measure_with_torch
-from federation.tree import flatten, map_tree
 from models.layers.alp import ALP, set_inference
 
 ROUNDING_FACTOR = 10.0

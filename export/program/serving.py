@@ -17,8 +17,8 @@ from export.program.manifest import digest_of
 from export.program.tracing import TracedFunction, as_dicts, trace
 from federation.method import Method
 from federation.records import Client, Tensors, Tree
+from federation.records.tree import flatten, select
 from federation.training.forward import NOISE_STATE
-from federation.tree import flatten, select
 from models.layers.alp import set_inference
 
 SERVED = "served"

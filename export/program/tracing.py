@@ -19,7 +19,7 @@ from export.program.graph_writer import TYPES, GraphWriter
 from export.program.manifest import DTYPES, IR_VERSION, OPSET, OUTPUT, TensorType
 from export.program.operators import emit
 from export.program.recorder import OperatorRecording, Traced, record
-from federation.tree import flatten
+from federation.records.tree import flatten
 from models.layers.exporting import exporting
 
 Tree = Mapping[str, Any]

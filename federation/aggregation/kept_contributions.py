@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from federation.records import Tree, Update
-from federation.tree import map_tree
+from federation.records.tree import map_tree
 
 
 @dataclass

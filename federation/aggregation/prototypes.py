@@ -18,7 +18,6 @@ from torch.nn import functional
 from federation.aggregation.averaging import Accumulator, MeanSums
 from federation.aggregation.class_statistics import class_prototypes
 from federation.errors import SettingsError
-from federation.linear_head import with_linear_head
 from federation.plan import SecureSettings, TrainingConfig
 from federation.records import (
     Broadcast,
@@ -32,8 +31,9 @@ from federation.records import (
     Update,
     UploadGroup,
 )
+from federation.records.linear_head import with_linear_head
+from federation.records.tree import where
 from federation.tasks.task import LabelledFeatures, masked_mean
-from federation.tree import where
 
 PredictBy = Literal["prototype", "head"]
 PredictClasses = Literal["all", "own"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from federation.dataclass_json import described, from_description
 from federation.method import Method
 from federation.methods.analytic import Analytic
 from federation.methods.centralized import Centralized
@@ -32,6 +31,7 @@ from federation.methods.moon import Moon
 from federation.methods.pfedfda import PFedFda
 from federation.methods.scaffold import Scaffold
 from federation.plan import Plan
+from federation.plan.dataclass_json import described, from_description
 from gaitway.plugins import EntryTable, named_subclass
 
 METHODS: EntryTable[type[Method]] = EntryTable(

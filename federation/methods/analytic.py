@@ -38,7 +38,6 @@ from federation.aggregation.ridge_numpy import Damping, FixedSums, RidgeOptions
 from federation.aggregation.robust import Rule
 from federation.aggregation.screening import UpdateClaim
 from federation.errors import RoundError, SettingsError
-from federation.linear_head import check_dense, with_linear_head
 from federation.method import Method
 from federation.plan import SecureSettings, TrainingConfig
 from federation.records import (
@@ -55,6 +54,8 @@ from federation.records import (
     Update,
     UploadGroup,
 )
+from federation.records.linear_head import check_dense, with_linear_head
+from federation.records.tree import map_tree, where
 from federation.serving.heads import (
     PERSONALIZED,
     PERSONALIZED_ANY_ORIENTATION,
@@ -62,7 +63,6 @@ from federation.serving.heads import (
     SHARED_ANY_ORIENTATION,
 )
 from federation.tasks.task import Task
-from federation.tree import map_tree, where
 from federation.wire.update_norms import change_norms
 from gaitway.tasks import TargetKind
 

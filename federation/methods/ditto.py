@@ -18,9 +18,9 @@ from torch import Tensor
 from federation.method import Method
 from federation.plan import TrainingConfig
 from federation.records import Batch, Broadcast, Client, Tensors, Tree
+from federation.records.tree import prefixed, squared_distance, with_prefix, without_prefix
 from federation.tasks.task import Task
 from federation.training.forward import Network
-from federation.tree import prefixed, squared_distance, with_prefix, without_prefix
 
 _PERSONAL = "personal:"
 

@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 
 from federation.errors import SettingsError
-from federation.head import is_head
 from federation.method import Method
 from federation.plan import TrainingConfig
 from federation.records import Batch, Broadcast, Client, Phase, Tensors, TrainingStats, Tree
+from federation.records.head import is_head
+from federation.records.tree import merge, prefixed, select, with_prefix, without_prefix
 from federation.tasks.task import Task
 from federation.training.forward import Network
-from federation.tree import merge, prefixed, select, with_prefix, without_prefix
 
 _WEIGHT = "aggregation_weight:"
 

@@ -28,7 +28,7 @@ from federation.errors import RoundError, SettingsError
 from federation.method import Method
 from federation.plan import SecureSettings, TrainingConfig
 from federation.records import Broadcast, Client, SumKind, Tensors, TrainingStats, Tree, Update, UploadGroup
-from federation.tree import map_tree, merge
+from federation.records.tree import map_tree, merge
 
 LOCAL, GLOBAL, BETA = "local_prototypes", "global_prototypes", "beta_scale"
 

@@ -19,13 +19,13 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from federation.head import is_base, is_head
 from federation.method import Method
 from federation.plan import TrainingConfig
 from federation.records import Batch, Broadcast, Client, Phase, Tensors, Tree
+from federation.records.head import is_base, is_head
+from federation.records.tree import merge, prefixed, with_prefix, without_prefix
 from federation.tasks.task import Task
 from federation.training.forward import Network
-from federation.tree import merge, prefixed, with_prefix, without_prefix
 
 _PERSONAL = "personal:"
 

@@ -23,7 +23,6 @@ from federation.aggregation.averaging import Accumulator, add_weighted, mean_of
 from federation.aggregation.class_statistics import class_prototypes
 from federation.aggregation.prototypes import Distance, ModelAndPrototypeSums, PredictBy, PredictClasses
 from federation.aggregation.simplex_qp import minimize_on_simplex
-from federation.head import check_head_lr_factor, is_base, is_head
 from federation.method import Method
 from federation.plan import TrainingConfig
 from federation.records import (
@@ -39,9 +38,10 @@ from federation.records import (
     Update,
     UploadGroup,
 )
+from federation.records.head import check_head_lr_factor, is_base, is_head
+from federation.records.tree import select
 from federation.tasks.task import Task
 from federation.training.forward import Network
-from federation.tree import select
 
 NEGLIGIBLE = 1e-3
 """Combination weights below this become 0, and the others are renormalised."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from federation.head import is_base
 from federation.method import Method
+from federation.records.head import is_base
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,6 @@ from federation.aggregation.averaging import Accumulator
 from federation.aggregation.kept_prototypes import KeptUploads
 from federation.aggregation.prototypes import Distance, PredictBy, PredictClasses, PrototypeSums
 from federation.errors import SettingsError
-from federation.linear_head import check_dense
 from federation.method import Method
 from federation.plan import SecureSettings, TrainingConfig
 from federation.records import (
@@ -55,6 +54,7 @@ from federation.records import (
     Update,
     UploadGroup,
 )
+from federation.records.linear_head import check_dense
 from federation.tasks.task import Task
 from federation.training.forward import Network
 

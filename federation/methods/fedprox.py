@@ -13,9 +13,9 @@ from torch import Tensor
 
 from federation.method import Method
 from federation.records import Batch, Broadcast, Client, Tensors, Tree
+from federation.records.tree import squared_distance
 from federation.tasks.task import Task
 from federation.training.forward import Network
-from federation.tree import squared_distance
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,10 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from federation.head import check_head_lr_factor, is_base, is_head
 from federation.methods.fedper import FedPer
 from federation.plan import TrainingConfig
 from federation.records import Phase
+from federation.records.head import check_head_lr_factor, is_base, is_head
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,8 +31,8 @@ from federation.errors import SettingsError
 from federation.methods.fedproto import FedProto
 from federation.plan import TrainingConfig
 from federation.records import Tensors, Tree, Update
+from federation.records.tree import map_tree
 from federation.seeds import seed_for
-from federation.tree import map_tree
 
 PRIVATE = ("generator", "rounds")
 """What of the state stays on the server."""

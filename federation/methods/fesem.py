@@ -27,10 +27,10 @@ from federation.errors import RoundError
 from federation.method import Method
 from federation.plan import SecureSettings, TrainingConfig
 from federation.records import Batch, Broadcast, Client, SumKind, Tensors, Tree, Update
+from federation.records.tree import merge, squared_distance
 from federation.seeds import seed_for
 from federation.tasks.task import Task
 from federation.training.forward import Network
-from federation.tree import merge, squared_distance
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,9 +20,9 @@ from torch.nn.functional import cosine_similarity, softplus
 from federation.method import Method
 from federation.plan import TrainingConfig
 from federation.records import Batch, Broadcast, Client, Tensors, TrainingStats, Tree
+from federation.records.tree import leaves, where
 from federation.tasks.task import Task, masked_mean
 from federation.training.forward import Network
-from federation.tree import leaves, where
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,8 +31,6 @@ from torch import Tensor
 from federation.aggregation import feature_sample
 from federation.aggregation.averaging import Accumulator, MeanSums, add_weighted, mean_of
 from federation.errors import SettingsError
-from federation.head import is_base
-from federation.linear_head import check_dense, with_linear_head
 from federation.method import Method
 from federation.plan import TrainingConfig
 from federation.records import (
@@ -48,6 +46,8 @@ from federation.records import (
     Update,
     UploadGroup,
 )
+from federation.records.head import is_base
+from federation.records.linear_head import check_dense, with_linear_head
 from federation.seeds import generator
 from federation.tasks.task import Task
 from gaitway.tasks import TargetKind

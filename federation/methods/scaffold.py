@@ -23,9 +23,9 @@ from federation.errors import SettingsError
 from federation.method import Method
 from federation.plan import SecureSettings, TrainingConfig
 from federation.records import Batch, Broadcast, Client, SumKind, Tensors, TrainingStats, Tree, Update, UploadGroup
+from federation.records.tree import map_tree
 from federation.tasks.task import Task
 from federation.training.forward import Network
-from federation.tree import map_tree
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,8 +20,8 @@ from federation.method import Method
 from federation.plan import SecureSettings
 from federation.privacy.discrete_gaussian import noisy_devices, share_of
 from federation.records import SumKind, Tree
+from federation.records.tree import flatten
 from federation.secure_sums.summation import SumLayout, decoded, parts
-from federation.tree import flatten
 
 WEIGHT_OF = {"params": "weight", "prototypes": "counts", "centre_sums": "centre_counts"}
 """By group of numbers that count with a weight, the group that has this weight."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
-from federation.dataclass_json import described, from_description
 from federation.errors import SettingsError
+from federation.plan.dataclass_json import described, from_description
 from federation.tasks.task import Task
 from gaitway import tasks
 from gaitway.plugins import PluginError

@@ -15,6 +15,7 @@ from torch import Tensor
 from federation.errors import SettingsError
 from federation.privacy.example_level import ExampleNoise
 from federation.records import Broadcast, Client, Examples
+from federation.records.tree import expand, stack, unstack
 from federation.training.callbacks import TrainingCallback
 from federation.training.forward import reseed
 from federation.training.local_round import ClientWork, Compile, LocalRound, Setup, local_round
@@ -28,7 +29,6 @@ from federation.training.schedule import (
     stack_schedules,
     with_copies,
 )
-from federation.tree import expand, stack, unstack
 
 STATS_BATCH_SIZE = 64
 """Examples a batch, or more, in which class statistics are measured: small batches only cost time there."""

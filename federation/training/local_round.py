@@ -15,6 +15,7 @@ from federation.errors import SettingsError
 from federation.method import Method
 from federation.plan import Augmentation, TrainingConfig
 from federation.records import Batch, Broadcast, Client, Examples, ExampleSums, Phase, Tensors, TrainingStats, Tree
+from federation.records.tree import map_tree, merge, select, where
 from federation.tasks.classification import Classification
 from federation.tasks.task import Task
 from federation.training.augmentation import augmented, check_images
@@ -24,7 +25,6 @@ from federation.training.optimizers import Optimizer, sgd
 from federation.training.pixels import Moments, network_input
 from federation.training.schedule import Schedule, rate_sum
 from federation.training.window_changes import ChannelScale, changed_windows
-from federation.tree import map_tree, merge, select, where
 
 Step = Callable[..., Any]
 """One training step: a pure function of trees of tensors."""

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.func import vmap
 
 from federation.records import Batch, Client, Examples, Output
+from federation.records.tree import map_tree, stack, total, unstack
 from federation.tasks.task import Statistics
 from federation.training.local_round import Setup
-from federation.tree import map_tree, stack, total, unstack
 
 
 @torch.no_grad()

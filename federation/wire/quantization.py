@@ -11,7 +11,8 @@ Differs from the papers: levels are evenly spaced, and the change is that of a w
 bring. Others, such as prototypes, are measured anew each round, so a residual would only add the last round's error to
 this one's.
 
-The arithmetic is `federation.arrays`', which devices without torch use: here are its trees of tensors and their schema.
+The arithmetic is that of `federation.protocol.arrays`, which devices without torch use. Here are its trees of tensors
+and their schema.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from federation import arrays
 from federation.errors import UpdateError
+from federation.protocol import arrays
 from federation.records import Tensors, Tree
-from federation.tree import flatten, unflatten
+from federation.records.tree import flatten, unflatten
 from federation.wire.schema import Schema, TensorSpec, check_tree
 
 

@@ -14,9 +14,7 @@ import torch
 from torch import Tensor
 
 from federation.protocol.messages import Compression
-from federation.records import Tree
-from federation.tree import flatten, map_tree, unflatten
-from federation.wire_format import (
+from federation.protocol.wire_format import (
     CODES,
     MAX_COUNT,
     READ_ERRORS,
@@ -27,6 +25,8 @@ from federation.wire_format import (
     refuse_dtype,
     unpacked,
 )
+from federation.records import Tree
+from federation.records.tree import flatten, map_tree, unflatten
 
 _CODES: dict[torch.dtype, str] = {getattr(torch, name): code for name, code in CODES.items()}
 DTYPES = frozenset(_CODES)

@@ -9,9 +9,9 @@ import torch
 from federation.errors import UpdateError
 from federation.method import Method
 from federation.plan import TrainingConfig
+from federation.protocol.wire_format import HEADER_BYTES
 from federation.records import Client, Tree
-from federation.tree import flatten
-from federation.wire_format import HEADER_BYTES
+from federation.records.tree import flatten
 from gaitway.errors import closest
 
 

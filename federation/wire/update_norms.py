@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 
 from federation.records import Tree, UploadGroup
-from federation.tree import flatten
+from federation.records.tree import flatten
 
 _JUDGED = (UploadGroup.CHANGE, UploadGroup.VALUE, UploadGroup.SQUARED_VALUE)
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import torch
 
 from federation import wire
-from federation.arrays import BLOCK
+from federation.protocol.arrays import BLOCK
 from federation.protocol.messages import Compression, Precision
 from federation.records import Client, Tree
-from federation.tree import flatten, unflatten
+from federation.records.tree import flatten, unflatten
 from federation.wire.quantization import pack, packed_schema, unpack
 from federation.wire.schema import Schema, check_tree, size_limit, tensor_bytes
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from federation.methods import METHODS
 from sim.data.holdout import OTHERWISE, OTHERWISE_SHOTS, SHOTS
-from sim.results.records import SelectedRound, Spread
 from sim.results.run_directory import RunDirectory
+from sim.scores.records import SelectedRound, Spread
 
 LAST_ROUNDS = 10
 """Of these Qiao et al. 2023 report the mean."""

@@ -9,10 +9,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from federation import plan_file
 from federation.errors import FederationError
 from federation.methods import method_from_json, method_to_json
-from federation.plan import DataSpec, ModelSpec, Plan
+from federation.plan import DataSpec, ModelSpec, Plan, plan_file
 from federation.tasks import task_from_json, task_to_json
 from gaitway.errors import first_problem
 from gaitway.input_spec import InputSpec

@@ -24,8 +24,8 @@ from sim.data.partitions import PARTITIONS
 from sim.data.sources import source_names
 from sim.experiment import DEFAULTS, Experiment, field_of
 from sim.presets import with_defaults
+from sim.results.tracking import TRACKERS, RunCallback, trackers
 from sim.run_options import DATA, METHOD, OPTIONS, RUNNING, Option, RunOptions, option_words
-from sim.tracking import TRACKERS, RunCallback, trackers
 
 TITLES = {"engine": "Engine", "client_store": "Models", "attack": "Hostile"}
 """How what a run reports once is called where it is printed."""

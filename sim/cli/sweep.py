@@ -19,7 +19,7 @@ from gaitway.interrupts import resumable
 from gaitway.progress import ProgressDisplay
 from gaitway.terminal import Console
 from sim.errors import SettingsError, SimError
-from sim.results.records import Selection
+from sim.scores.records import Selection
 from sim.sweep.grid import Cell, SweepAxis, axis, cells, condition
 from sim.sweep.on_ray import run_anywhere
 from sim.sweep.processes import CellPhase, CellStatus, command, is_finished, log_path

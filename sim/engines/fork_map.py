@@ -23,9 +23,9 @@ import torch
 
 from federation.records import Tree
 from gaitway.errors import GaitwayError
+from sim.engines.memory.mmap_arena import MmapArena, Slot
+from sim.engines.memory.shared_memory import Layout, Packing, read
 from sim.errors import ClientStoreError, EngineError
-from sim.memory.mmap_arena import MmapArena, Slot
-from sim.memory.shared_memory import Layout, Packing, read
 
 ATTEMPTS = 3
 EXIT_TIMEOUT_S = 5.0

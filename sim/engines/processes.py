@@ -16,8 +16,8 @@ from sim.engines import serial, stacked
 from sim.engines.compiled import Compiler
 from sim.engines.fork_map import fork_map
 from sim.engines.job import ClientJob
+from sim.engines.memory.mmap_arena import MmapArena
 from sim.engines.operations import one_batch, operations_of_a_step
-from sim.memory.mmap_arena import MmapArena
 
 SMALL_STEP = 30_000_000
 """Floating-point operations of a training step below which the cost of calling torch is most of its time.

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from federation.records import Client
+from federation.records.tree import flatten, map_tree
 from federation.training.local_round import LocalRound
-from federation.tree import flatten, map_tree
 from gaitway.extras import install_command
 from sim.engines.job import ClientJob
 from sim.engines.processes import longest_first

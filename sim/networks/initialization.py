@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from federation.head import is_base
 from federation.plan import Strict
+from federation.records.head import is_base
 from gaitway.input_spec import InputSpec
 from har_pipeline import PipelineSettings
 from models import Model

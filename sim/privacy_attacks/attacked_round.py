@@ -17,12 +17,11 @@ from torch import Tensor
 from federation.plan import SecureSettings
 from federation.privacy.discrete_gaussian import noisy_clients
 from federation.records import Batch, Client, Examples, Output, SumKind, Tensors, Tree, Update
+from federation.records.tree import flatten
 from federation.secure_sums.summation import SumLayout, decoded, encoded, layout_of
 from federation.seeds import generator
 from federation.training.local_round import Setup
-from federation.tree import flatten
 from gaitway.tasks import TargetKind
-from sim import checkpoint
 from sim.data.federated_data import FederatedData
 from sim.engines.job import ClientJob, Engine
 from sim.errors import AnalysisError
@@ -30,6 +29,7 @@ from sim.experiment import Experiment
 from sim.networks.architectures import architectures
 from sim.privacy_attacks.observation import Disguise, Seen, Setting, Vector, observe
 from sim.results.writing import CHECKPOINT
+from sim.rounds import checkpoint
 from sim.run import build_simulation
 
 At = Literal["start", "end"]

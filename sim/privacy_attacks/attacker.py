@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from federation.head import is_head
 from federation.records import Examples, Tensors
+from federation.records.head import is_head
+from federation.records.tree import select
 from federation.seeds import generator
-from federation.tree import select
 from sim.data.federated_data import joined
 from sim.privacy_attacks.attacked_round import AttackedRound
 from sim.privacy_attacks.outcome import AttackOutcome

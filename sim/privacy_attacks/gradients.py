@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.func import grad
 
 from federation.records import Batch, Examples, Tensors
+from federation.records.tree import select
 from federation.seeds import generator
-from federation.tree import select
 from sim.errors import AnalysisError
 from sim.privacy_attacks.attacked_round import AttackedRound
 from sim.privacy_attacks.observation import Disguise, Setting, Vector, observe

@@ -14,8 +14,8 @@ from har_pipeline.combination import combination_of
 from sim.reports import run_tables
 from sim.reports.repeat import repeat_command
 from sim.results import tables
-from sim.results.records import RunConfig
 from sim.results.run_directory import RunDirectory
+from sim.scores.records import RunConfig
 
 ALL_TRAINED = "Every window is trained on and none is a test window (data.test_share=0), so there are no scores."
 LEAKS = {

@@ -10,8 +10,8 @@ import pandas as pd
 
 from sim.reports.report import render, write_report
 from sim.reports.run_tables import selected_table
-from sim.results.records import Plain, Spread
 from sim.results.run_directory import RunDirectory
+from sim.scores.records import Plain, Spread
 
 
 class RunResult(Mapping[str, Any]):

@@ -10,10 +10,10 @@ import torch
 from sim.data.holdout import OTHERWISE
 from sim.experiment import DEFAULTS
 from sim.reports.table import ReportTable, table_of
-from sim.results.records import Plain, RunConfig
 from sim.results.run_directory import RunDirectory
 from sim.results.tables import DEFINITIONS, SELECTED, byte_size, duration, selected_texts, spread_texts
 from sim.run_options import OPTIONS, Affects
+from sim.scores.records import Plain, RunConfig
 
 
 def _heads(config: RunConfig, *scores: str) -> Iterator[str]:

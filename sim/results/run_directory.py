@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from gaitway.errors import first_problem
 from sim.errors import RunDirectoryError
-from sim.results.records import ClientExamples, ClientScore, Confusions, RoundRecord, RunConfig, Selection, Summary
+from sim.scores.records import ClientExamples, ClientScore, Confusions, RoundRecord, RunConfig, Selection, Summary
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from sim.data.sources import get_source
 from sim.experiment import Experiment
 from sim.networks.architectures import Architecture
 from sim.results.run_directory import model_file, round_model_file
-from sim.simulation import Simulation
+from sim.rounds.simulation import Simulation
 
 SERVER = "global"
 

@@ -23,9 +23,9 @@ from gaitway.files import write_file
 from gaitway.tasks import TargetKind
 from har_pipeline import ChannelStatistics
 from sim.errors import RunDirectoryError
-from sim.evaluation import ClientModel
 from sim.results.entropy import feature_entropy, softmax_entropy
-from sim.simulation import Simulation
+from sim.rounds.simulation import Simulation
+from sim.scores.evaluation import ClientModel
 
 FILE = "images.safetensors"
 MAX_BYTES = 1 << 28

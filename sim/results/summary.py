@@ -12,11 +12,11 @@ import numpy as np
 from federation import wire
 from federation.tasks.task import Statistics, Task
 from gaitway.files import write_file
-from sim.best_round import Chosen
-from sim.evaluation import plain, spread, total
 from sim.experiment import Experiment
-from sim.results.records import Selection
-from sim.simulation import Simulation
+from sim.rounds.simulation import Simulation
+from sim.scores.best_round import Chosen
+from sim.scores.evaluation import plain, spread, total
+from sim.scores.records import Selection
 
 Generalization = dict[int, dict[str, Statistics]]
 """Statistics of each client's model on the union of test sets, by the round of the models."""

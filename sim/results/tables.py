@@ -10,8 +10,8 @@ from rich.text import Text
 
 from gaitway.tasks import Metric
 from gaitway.terminal import Console
-from sim.results.records import SELECTIONS, MeanStd, SelectedRound, Selection, Spread, Summary
 from sim.results.run_directory import RunDirectory
+from sim.scores.records import SELECTIONS, MeanStd, SelectedRound, Selection, Spread, Summary
 
 DEFINITIONS = {
     "personalization": "each client's own trained model on its own test set; mean ± standard deviation over clients",

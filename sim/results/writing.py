@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sim import checkpoint
 from sim.errors import RunDirectoryError
+from sim.rounds import checkpoint
 
 CHECKPOINT = "checkpoint.bin"
 """The file from which a run resumes."""

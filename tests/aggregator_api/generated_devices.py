@@ -26,7 +26,7 @@ from federation.protocol.messages import (
 )
 from federation.protocol.signing import unwrap
 from federation.records import Tree, Update
-from federation.tree import map_tree
+from federation.records.tree import map_tree
 from tests.manifests import manifest_of
 
 FEDERATION = "walk"

@@ -19,10 +19,10 @@ from federation.methods import method_from_json
 from federation.plan import Plan
 from federation.protocol.messages import Runtime
 from federation.records import Client, Examples, Tree
+from federation.records.tree import flatten
 from federation.training.client_round import train_one
 from federation.training.forward import initial_client, initial_model, network
 from federation.training.local_round import Setup
-from federation.tree import flatten
 from har_pipeline import ChannelStatistics, ClientWindows, dataset_settings, split_client
 from models import build
 from tests.edge_agent.factories import DEVICE, make_config, pointer

@@ -11,14 +11,14 @@ from typing import Any
 
 import psutil
 
-from edge_agent.conditions.policy import Conditions
 from edge_agent.config.settings import ConditionsSection, TrainingSection
-from edge_agent.drivers import Message, open_drivers
 from edge_agent.machine.events import Announced, Connected, Invited
-from edge_agent.status import describe_device
 from edge_agent.storage.files import write_file
 from edge_agent.storage.state_store import StateStore
-from edge_agent.supervisor import Supervisor
+from edge_agent.supervisor.conditions.policy import Conditions
+from edge_agent.supervisor.drivers import Message, open_drivers
+from edge_agent.supervisor.status import describe_device
+from edge_agent.supervisor.supervisor import Supervisor
 from federation import wire
 from federation.protocol.messages import BlobPointer
 from tests.edge_agent.factories import DEVICE, announcement, invitation, make_config, make_plan

@@ -27,12 +27,12 @@ from edge_agent.machine.events import (
     MessageRejected,
 )
 from edge_agent.machine.state import Contribution
-from edge_agent.persistence import begin_epoch, load_agent, save_round
 from edge_agent.serving.model_registry import ModelRegistry
-from edge_agent.status import describe_device
 from edge_agent.storage.files import sha256_of
 from edge_agent.storage.participation import CONTRIBUTION
 from edge_agent.storage.state_store import RELEASE_REPORT, StateStore
+from edge_agent.supervisor.persistence import begin_epoch, load_agent, save_round
+from edge_agent.supervisor.status import describe_device
 from federation.protocol.messages import ReleaseReport, write
 from tests.edge_agent.factories import DEVICE, INSTANCE, announcement, invitation, make_config, pointer
 from tests.edge_agent.state_machine import A, answer, ready, training, uploading

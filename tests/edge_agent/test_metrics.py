@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from edge_agent.errors import ConfigError
 from edge_agent.machine.state import Agent
-from edge_agent.metrics import exporter
+from edge_agent.supervisor.metrics import exporter
 
 
 def free_port() -> int:

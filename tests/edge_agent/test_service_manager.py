@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent import service_manager
 from edge_agent.config.settings import BrokerSection
-from edge_agent.drivers import Mailbox, open_drivers
-from edge_agent.service_manager import ServiceManager
-from edge_agent.supervisor import Supervisor
+from edge_agent.supervisor import service_manager
+from edge_agent.supervisor.drivers import Mailbox, open_drivers
+from edge_agent.supervisor.service_manager import ServiceManager
+from edge_agent.supervisor.supervisor import Supervisor
 from tests.edge_agent.factories import make_config
 
 UNIT = Path(__file__).resolve().parents[2] / "deploy" / "edge-agent.service"

@@ -21,15 +21,15 @@ from paho.mqtt.enums import CallbackAPIVersion
 from typer.testing import CliRunner
 
 from edge_agent.__main__ import app
-from edge_agent.drivers import Message, open_drivers
 from edge_agent.errors import ConfigError
 from edge_agent.machine.events import Announced, Connected, Invited
 from edge_agent.machine.state import identity
-from edge_agent.persistence import save_round
-from edge_agent.status import summary
 from edge_agent.storage.files import write_file
 from edge_agent.storage.state_store import StateStore
-from edge_agent.supervisor import Supervisor
+from edge_agent.supervisor.drivers import Message, open_drivers
+from edge_agent.supervisor.persistence import save_round
+from edge_agent.supervisor.status import summary
+from edge_agent.supervisor.supervisor import Supervisor
 from edge_agent.training.job import UPDATE
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, DeviceStatus, UpdateManifest, read, write
@@ -61,10 +61,11 @@ def config_file(folder: Path, port: int) -> Path:
 
 @pytest.mark.ci
 def test_the_supervisor_is_light() -> None:
-    program = "import sys, json, edge_agent.supervisor, edge_agent.__main__; print(json.dumps(sorted(sys.modules)))"
+    modules = "sys, json, edge_agent.supervisor.supervisor, edge_agent.__main__"
+    program = f"import {modules}; print(json.dumps(sorted(sys.modules)))"
     run = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     loaded = set(json.loads(run.stdout.splitlines()[-1]))
-    assert "edge_agent.supervisor" in loaded
+    assert "edge_agent.supervisor.supervisor" in loaded
     assert {"torch", "fastapi", "sqlalchemy", "aggregator_api", "sim", "export.onnx_export"} & loaded == set()
 
 

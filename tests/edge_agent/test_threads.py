@@ -11,17 +11,17 @@ from typing import Any, ClassVar
 
 import pytest
 
-from edge_agent.background_tasks import BackgroundTasks, Evaluated
-from edge_agent.conditions.watcher import ConditionWatcher
 from edge_agent.config.settings import ConditionsSection
 from edge_agent.config.training import BrokerSection
 from edge_agent.http_server import BoundedServer
 from edge_agent.machine.commands import Evaluate
 from edge_agent.machine.events import BlobFailed, CollectingPaused, CollectingResumed, DataReady, Disconnected
-from edge_agent.metrics import gauges
 from edge_agent.sensors.source import ThreadedSource
 from edge_agent.serving.classifier import Classifier
 from edge_agent.storage.credentials import Login
+from edge_agent.supervisor.background_tasks import BackgroundTasks, Evaluated
+from edge_agent.supervisor.conditions.watcher import ConditionWatcher
+from edge_agent.supervisor.metrics import gauges
 from edge_agent.training.job import JobEnded, TrainingProcess
 from edge_agent.transport.mqtt import Broker
 from edge_agent.transport.renewal import CredentialRenewal
@@ -59,7 +59,7 @@ def test_a_sensor_source_with_a_bug_is_told_of_and_begins_again(tmp_path: Path) 
 
 
 def test_the_conditions_are_read_again_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_agent.conditions.watcher.READ_EVERY_S", 0.001)
+    monkeypatch.setattr("edge_agent.supervisor.conditions.watcher.READ_EVERY_S", 0.001)
     posted = queue.SimpleQueue[Any]()
     machine = SimpleNamespace(close=lambda: None)
     watcher = ConditionWatcher(ConditionsSection(), machine, lambda: None, posted.put)
@@ -153,10 +153,12 @@ def test_downloads_and_judgements_that_fail_are_answered(tmp_path: Path, monkeyp
     config, posted = make_config(tmp_path), queue.SimpleQueue[Any]()
     tasks = BackgroundTasks(config, CredentialRenewal(config), posted.put)
     wrong = failing_once(lambda *_: None, IndexError("a bug"))
-    monkeypatch.setattr("edge_agent.background_tasks.BlobDownloader.fetch", wrong)
+    monkeypatch.setattr("edge_agent.supervisor.background_tasks.BlobDownloader.fetch", wrong)
     tasks.fetch(BlobPointer(sha256="0" * 64, size=1, url="/none"))
     assert posted.get(timeout=60) == BlobFailed("0" * 64, "IndexError: a bug")
-    monkeypatch.setattr("edge_agent.background_tasks.evaluate_job", failing_once(lambda *_: None, IndexError("a bug")))
+    monkeypatch.setattr(
+        "edge_agent.supervisor.background_tasks.evaluate_job", failing_once(lambda *_: None, IndexError("a bug"))
+    )
     tasks.evaluate(make_plan(), "memory", Evaluate(3, "train"))
     answer = posted.get(timeout=60)
     assert isinstance(answer, Evaluated)

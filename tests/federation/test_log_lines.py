@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from federation.logs import MESSAGE_CHARACTERS, JsonLines, TextLines, about
+from gaitway.logs import MESSAGE_CHARACTERS, JsonLines, TextLines, about
 
 
 def recorded(message: str, *arguments: object, **fields: Any) -> logging.LogRecord:

@@ -15,11 +15,11 @@ from torch import Tensor
 from federation.errors import SettingsError
 from federation.methods import method_from_json
 from federation.plan import TrainingConfig
+from federation.records.tree import flatten, unflatten
 from federation.seeds import generator, seed_for
 from federation.training.forward import initial_client, reseed
 from federation.training.optimizers import adam, optimizer_for, sgd
 from federation.training.schedule import in_order, schedule, stack_schedules
-from federation.tree import flatten, unflatten
 from gaitway.tasks.classification import confusion, macro_f1, scores_of
 
 

@@ -16,8 +16,8 @@ from federation.training.prediction import predict
 from gaitway.tasks.classification import confusion, scores_of
 from sim.data.federated_data import FederatedData
 from sim.engines import ClientJob
+from sim.rounds.simulation import Simulation
 from sim.run import build_simulation
-from sim.simulation import Simulation
 from tests.learning.federations import loaded, settings_of
 
 OPTIONS = {"data": "motionsense", "method": "fedavg", "model": "har_cnn", "rounds": 4, "batch": 32}

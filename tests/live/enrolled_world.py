@@ -23,10 +23,10 @@ from aggregator_api.runtime import Runtime
 from aggregator_api.settings import load
 from edge_agent.config.settings import Config, ServerSection
 from edge_agent.config.training import BrokerSection
-from edge_agent.drivers import Mailbox, open_drivers
-from edge_agent.status import describe_device
 from edge_agent.storage.state_store import StateStore
-from edge_agent.supervisor import Supervisor
+from edge_agent.supervisor.drivers import Mailbox, open_drivers
+from edge_agent.supervisor.status import describe_device
+from edge_agent.supervisor.supervisor import Supervisor
 from edge_agent.transport.enrolment import Applicant, enrol
 from tests.edge_agent.factories import DEVICE, make_config, make_plan
 from tests.live.real_parts import Mosquitto, free_port

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent import secure_sum
 from edge_agent.storage.credentials import device_key
+from edge_agent.supervisor import secure_sum
 from federation.protocol.messages import SumPart
 from federation.protocol.signing import unwrap, wrap
 from federation.secure_sums.events import ToServer

@@ -16,11 +16,11 @@ from sqlalchemy import select
 
 from aggregator_api.db.models import DeviceRow, FederationRow, RoundRow, SecureSumRow
 from aggregator_api.rounds.announcements import invitations
-from edge_agent import secure_sum
-from edge_agent.persistence import forget_update
 from edge_agent.storage.credentials import device_key, manifest_signer
 from edge_agent.storage.files import write_file
 from edge_agent.storage.state_store import StateStore
+from edge_agent.supervisor import secure_sum
+from edge_agent.supervisor.persistence import forget_update
 from federation.protocol.messages import Acknowledgement, Invitation
 from federation.secure_sums.summation import SumLayout, layout_from_json
 from tests.aggregator_api.bench import Bench, wait_for

@@ -23,9 +23,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.persistence import load_contribution
 from edge_agent.storage.participation import participation, take_part, withdraw
 from edge_agent.storage.state_store import StateStore
+from edge_agent.supervisor.persistence import load_contribution
 from tests.live.fleet import Fleet, embedded
 from tests.live.test_continuous import COSINES, SYNTHETIC, World, expect, serves, world_of
 from tests.live.walks import data_options, experiment_for, plan_of

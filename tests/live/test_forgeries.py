@@ -15,9 +15,9 @@ from paho.mqtt.enums import CallbackAPIVersion
 from edge_agent.config.training import BrokerPlace
 from edge_agent.errors import TrustError
 from edge_agent.machine.events import Acknowledged, Announced, Connected, Invited, MessageRejected
-from edge_agent.persistence import save_round
 from edge_agent.storage.credentials import manifest_signer
 from edge_agent.storage.state_store import StateStore
+from edge_agent.supervisor.persistence import save_round
 from edge_agent.transport.chunk_sender import UploadSender
 from edge_agent.transport.link import LinkEvent
 from edge_agent.transport.mqtt import Broker

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sqlalchemy import select
 
 from aggregator_api.db.models import DeviceRow, FederationRow, MaskedContributionRow, SecureSumRow
-from edge_agent.secure_sum import message_id
+from edge_agent.supervisor.secure_sum import message_id
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, Announcement, Invitation, SumPart
 from federation.protocol.messages import read as read_message

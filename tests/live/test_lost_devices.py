@@ -15,7 +15,7 @@ from aggregator_api.db.models import DeviceRow, FederationRow, MaskedContributio
 from aggregator_api.devices import withdrawals
 from aggregator_api.errors import ConflictError
 from aggregator_api.retention import rows
-from edge_agent import masked_parts
+from edge_agent.supervisor import masked_parts
 from federation.protocol import topics
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, status

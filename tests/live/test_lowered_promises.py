@@ -11,8 +11,8 @@ from sqlalchemy import select
 
 from aggregator_api.api import queries
 from aggregator_api.db.models import FederationRow, ParticipationRow
-from edge_agent.persistence import load_agent
 from edge_agent.storage.state_store import StateStore
+from edge_agent.supervisor.persistence import load_agent
 from federation.plan import Plan, SecureSettings
 from tests.live.enrolled_world import FEDERATION, Agent, World, agent, until
 

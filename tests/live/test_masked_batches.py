@@ -17,10 +17,10 @@ from aggregator_api.db import epochs
 from aggregator_api.db.models import FederationRow, RoundRow, SecureSumRow
 from aggregator_api.storage import continuous_sums
 from aggregator_api.storage.fsck_result import Severity
-from edge_agent import masked_parts, secure_sum
 from edge_agent.machine.commands import BeginEpoch, BeginMaskedWithdrawal
-from edge_agent.persistence import begin_epoch
 from edge_agent.storage.files import write_file
+from edge_agent.supervisor import masked_parts, secure_sum
+from edge_agent.supervisor.persistence import begin_epoch
 from federation import wire
 from federation.methods import method_from_json
 from federation.plan import Plan, SecureSettings

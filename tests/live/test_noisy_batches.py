@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from aggregator_api.db.models import RoundRow, SecureSumRow
-from edge_agent import masked_parts
+from edge_agent.supervisor import masked_parts
 from federation.errors import SettingsError
 from federation.methods import method_from_json
 from federation.plan import Plan, SecureSettings

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select
 
 from aggregator_api.db.models import RoundRow
-from edge_agent import secure_sum
+from edge_agent.supervisor import secure_sum
 from federation import wire
 from federation.errors import SettingsError
 from federation.methods import method_from_json

@@ -12,8 +12,8 @@ from aggregator_api.web.phone import RUNTIME, files, version
 from edge_agent.training.local_data import LocalData, local_data
 from export.program.host import DeviceExamples, ProgramRound, RoundIdentity, train
 from export.program.runtime import Arrays, TrainingProgram
-from federation import arrays
 from federation.plan import ModelSpec, Plan, RoundSettings, TrainingConfig
+from federation.protocol import arrays
 from har_pipeline import ClientWindows, PipelineSettings, dataset_labels
 from tests.browser import NEEDS_BROWSER, listen
 from tests.live.fleet import PATIENCE_S, embedded, fleet

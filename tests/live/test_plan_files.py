@@ -15,9 +15,9 @@ from aggregator_api.app import create_app
 from aggregator_api.settings import Settings
 from federation import wire
 from federation.plan import Plan
-from sim import checkpoint
 from sim.cli.app import app
 from sim.results.run_directory import RunDirectory
+from sim.rounds import checkpoint
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.http_client import OperatorClient, TestClient, problem

@@ -13,7 +13,7 @@ import pytest
 
 from aggregator_api.mqtt.mosquitto import folders
 from edge_agent.storage.state_store import StateStore
-from edge_agent.supervisor import Supervisor
+from edge_agent.supervisor.supervisor import Supervisor
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.generated_devices import tiny_plan
 from tests.edge_agent.conftest import device, supervised_device

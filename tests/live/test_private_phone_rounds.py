@@ -15,8 +15,8 @@ from aggregator_api.web.phone import RUNTIME, files, version
 from edge_agent.training.local_data import LocalData
 from export.program.host import DeviceExamples, ProgramRound, RoundIdentity, train
 from export.program.runtime import TrainingProgram
-from federation import arrays
 from federation.plan import ModelSpec, Plan, RoundSettings, SecureSettings, TrainingConfig
+from federation.protocol import arrays
 from har_pipeline import dataset_labels
 from tests.browser import NEEDS_BROWSER
 from tests.live.fleet import embedded, fleet

@@ -19,8 +19,8 @@ import pytest
 
 from aggregator_api.settings import load
 from aggregator_api.storage.backup import back_up
-from edge_agent.status import describe_device
 from edge_agent.storage.state_store import StateStore
+from edge_agent.supervisor.status import describe_device
 from tests.live.fleet import PATIENCE_S, Program, mosquitto_of
 from tests.live.real_parts import Postgres, bearer, free_port, mosquitto, postgres, wait_for_port
 from tests.live.walks import DEVICES, agent_toml, experiment_for, plan_of

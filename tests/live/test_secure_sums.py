@@ -16,9 +16,9 @@ from aggregator_api.db import epochs
 from aggregator_api.db.models import EventRow, MetricRow, ModelVersionRow, RoundRow, SecureSumDeviceRow, SecureSumRow
 from aggregator_api.errors import UnprocessableError
 from aggregator_api.federations.initial_state import build_initial_state
-from edge_agent import secure_sum
 from edge_agent.machine.commands import BeginEpoch
-from edge_agent.persistence import begin_epoch
+from edge_agent.supervisor import secure_sum
+from edge_agent.supervisor.persistence import begin_epoch
 from federation import wire
 from federation.methods import method_from_json
 from federation.plan import Plan, SecureSettings

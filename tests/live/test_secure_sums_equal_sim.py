@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from edge_agent.persistence import load_agent, save_round
+from edge_agent.supervisor.persistence import load_agent, save_round
 from federation import wire
 from federation.plan import SecureSettings
 from sim.experiment import Experiment
+from sim.rounds.simulation import Simulation
 from sim.run import build_simulation, load_data
-from sim.simulation import Simulation
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.live.in_memory import Device
 from tests.live.summing_devices import SummingDevice, invited_to

@@ -16,8 +16,8 @@ from aggregator_api.db.models import DeviceRow, FederationRow, RoundRow
 from aggregator_api.devices import vouching
 from aggregator_api.devices.vouching import VoucherFile, import_vouchers
 from aggregator_api.errors import UnprocessableError
-from edge_agent import secure_sum
 from edge_agent.storage.vouching import REVOKED, keep_revoked, keep_voucher, voucher_check
+from edge_agent.supervisor import secure_sum
 from federation.plan import Plan
 from federation.secure_sums.vouching import revoke, vouch
 from tests.aggregator_api.bench import Bench, wait_for

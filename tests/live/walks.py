@@ -12,12 +12,12 @@ import torch
 from federation.methods import METHODS
 from federation.plan import DataSpec, ModelSpec, Plan, RoundSettings, TrainingConfig
 from federation.protocol.messages import Precision
-from federation.tree import flatten
+from federation.records.tree import flatten
 from har_pipeline import dataset_labels
 from sim.data.federated_data import FederatedData
 from sim.experiment import Experiment
+from sim.rounds.simulation import Simulation
 from sim.run import build_simulation, load_data
-from sim.simulation import Simulation
 
 DEVICES = ("s00_phone100-waist", "s00_phone200-waist")
 ROUNDS = 2

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from federation.head import is_base, is_head
+from federation.records.head import is_base, is_head
 from gaitway.input_spec import HEAD, InputSpec
 from models import MODELS, UnknownModelError, build
 from models.errors import OptionError

@@ -21,7 +21,7 @@ from tests.repository.imports import REPOSITORY
             "torch numpy typer pydantic edge_agent aggregator_api sim har_pipeline",
         ),
         ("import edge_agent", "torch fastapi sqlalchemy aggregator_api sim"),
-        ("import edge_agent.supervisor", "torch fastapi sqlalchemy aggregator_api sim"),
+        ("import edge_agent.supervisor.supervisor", "torch fastapi sqlalchemy aggregator_api sim"),
         ("import edge_agent.__main__", "torch onnx scipy pandas PIL"),
         (
             "import edge_agent.training.program_runtime, edge_agent.training.sums_runtime, edge_agent.training.trainer",

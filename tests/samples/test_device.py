@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from edge_agent.config.sensors import WindowsSection
-from edge_agent.persistence import load_agent, load_candidates, load_plan
 from edge_agent.storage.labels import undo
 from edge_agent.storage.state_store import AdoptionRecord, StateStore
 from edge_agent.storage.window_store import WindowStore
+from edge_agent.supervisor.persistence import load_agent, load_candidates, load_plan
 from tests.edge_agent.window_factories import LABELS, SETTINGS, window
 from tests.samples.device import told
 from tests.samples.meaning import lost

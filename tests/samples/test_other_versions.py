@@ -26,10 +26,10 @@ from federation.protocol.messages import Announcement
 from federation.protocol.signing import unwrap
 from models.checkpoint import load_checkpoint
 from models.errors import CheckpointError
-from sim import checkpoint
 from sim.cli.options import read_plan
 from sim.errors import RunDirectoryError, SettingsError
 from sim.results.run_directory import RunDirectory
+from sim.rounds import checkpoint
 from tests.samples import FOLDER, VERSIONS
 
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from export.runtime import Session
-from federation.tree import flatten
+from federation.records.tree import flatten
 from models.checkpoint import load_checkpoint
-from sim import checkpoint
 from sim.description import REPLACED
 from sim.experiment import Experiment
 from sim.results.run_directory import RunDirectory
+from sim.rounds import checkpoint
 from sim.run import load_data, run
 from tests.samples.meaning import lost
 from tests.samples.models import METADATA, by_onnx, by_torch

@@ -15,7 +15,7 @@ from federation.methods import METHODS, method_from_json, method_to_json
 from federation.plan import Plan
 from federation.protocol import messages
 from federation.protocol.signing import Kind, fingerprint, pinned_key, to_sign, unwrap
-from federation.tree import flatten
+from federation.records.tree import flatten
 from federation.wire.schema import schema_of
 from har_pipeline import PipelineSettings
 from sim.cli.options import read_plan

@@ -13,7 +13,7 @@ from federation.methods import METHODS, method_to_json
 from federation.protocol import messages, signing
 from federation.protocol.signing import fingerprint
 from federation.records import Tree
-from federation.tree import flatten, unflatten
+from federation.records.tree import flatten, unflatten
 from federation.wire import uploads
 from sim.networks.architectures import architectures
 from tests.samples.messages import (

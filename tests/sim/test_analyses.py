@@ -15,13 +15,12 @@ from torch import Tensor, nn
 from federation.methods import METHODS
 from federation.plan import ModelSpec, RoundSettings, TrainingConfig
 from federation.records import Examples
+from federation.records.tree import flatten
 from federation.tasks.classification import Classification
 from federation.training.forward import functional, initial_client, network
 from federation.training.local_round import Setup
-from federation.tree import flatten
 from models.model import Model, ModelOutput
-from sim import checkpoint
-from sim.analyses import (
+from sim.analysis.analyses import (
     MANY_CLIENTS,
     SAMPLED_CLIENTS,
     BatchLosses,
@@ -34,12 +33,13 @@ from sim.analyses import (
 from sim.data.federated_data import ClientData, FederatedData
 from sim.engines import Serial
 from sim.errors import SettingsError
-from sim.evaluation import Evaluator
 from sim.networks.architectures import Architecture
 from sim.reports.figures.run_figures import MEASURES, analyses, measured_rounds
 from sim.results.run_directory import RunDirectory, round_model_file
+from sim.rounds import checkpoint
+from sim.rounds.simulation import Simulation
 from sim.run import build_simulation, load_data, run
-from sim.simulation import Simulation
+from sim.scores.evaluation import Evaluator
 from tests.federation.by_hand import EXAMPLES, OneWeight, sigmoid
 from tests.sim.reports.analysis.test_margin import by_definition
 from tests.sim.small_runs import first, settings_for

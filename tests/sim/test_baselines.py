@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sim.analysis.baselines import LAMBDA, Baseline
 from sim.arena.measures import MEASURES
-from sim.baselines import LAMBDA, Baseline
 from sim.errors import SettingsError
 from sim.experiment import Experiment
 from sim.results.run_directory import RunDirectory

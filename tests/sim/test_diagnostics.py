@@ -17,8 +17,8 @@ from federation.methods.fedpr import FedPr
 from federation.methods.fedproto import FedProto
 from federation.methods.fedproto_margin import FedProtoMargin
 from federation.records import Tree, Update
-from sim import diagnostics
-from sim.diagnostics import (
+from sim.scores import diagnostics
+from sim.scores.diagnostics import (
     Diagnostics,
     aggregate_margin,
     diagnose,

@@ -187,7 +187,7 @@ def test_windows_are_refused_before_a_round(tmp_path: Path) -> None:
 
 
 def test_a_simulation_normalizes_bytes_by_the_moments_of_its_data() -> None:
-    from sim.analyses import analyse_round
+    from sim.analysis.analyses import analyse_round
     from sim.data.federated_data import ClientData, FederatedData
     from sim.experiment import Experiment
 

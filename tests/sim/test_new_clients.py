@@ -12,12 +12,12 @@ from federation.methods import METHODS
 from federation.records import Examples
 from federation.tasks.classification import Classification
 from federation.training.client_round import train_one
+from sim.analysis.new_clients import score_new_clients
 from sim.data.federated_data import ClientData, FederatedData
 from sim.data.few_labels import few_shot
 from sim.data.holdout import CARRIED, OTHERWISE
-from sim.evaluation import ClientModel, spread
-from sim.new_clients import score_new_clients
 from sim.run import build_simulation, load_data, run
+from sim.scores.evaluation import ClientModel, spread
 from tests.sim.small_runs import first, settings_for
 
 PERSONAL = ("personalized", "personalized_any_orientation")

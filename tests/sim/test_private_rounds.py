@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from federation.privacy.accounting import epsilon, epsilon_of_epochs, spent
-from federation.tree import flatten
+from federation.records.tree import flatten
 from gaitway.errors import GaitwayError
-from sim import checkpoint
 from sim.errors import SettingsError
 from sim.experiment import Experiment
+from sim.rounds import checkpoint
 from sim.run import build_simulation, load_data
 from tests.sim.small_runs import needs_fork, settings_for
 

@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from federation.records import Update
-from federation.tree import map_tree
-from sim import checkpoint
-from sim.attacks import CLAIMED, Attack
+from federation.records.tree import map_tree
+from sim.attacks.clients import CLAIMED, Attack
 from sim.data.federated_data import FederatedData
 from sim.presets import PRESETS
 from sim.presets.preset import UNSCREENED
-from sim.results.records import RoundRecord
+from sim.rounds import checkpoint
+from sim.rounds.simulation import Simulation
 from sim.run import build_simulation, load_data
 from sim.run_options import AttackKind
-from sim.simulation import Simulation
+from sim.scores.records import RoundRecord
 from tests.sim.small_runs import first, settings_for
 
 ON = ["rounds.max_weight_ratio=2", "rounds.norm_factor=10"]

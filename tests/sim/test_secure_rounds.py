@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from federation.privacy.accounting import epsilon_of_discrete
-from federation.tree import flatten
+from federation.records.tree import flatten
 from gaitway.errors import GaitwayError
-from sim import checkpoint
-from sim.attacks import Attack
+from sim.attacks.clients import Attack
 from sim.data.federated_data import FederatedData
+from sim.rounds import checkpoint
+from sim.rounds.simulation import Simulation
 from sim.run import build_simulation, load_data
-from sim.simulation import Simulation
 from tests.sim.small_runs import settings_for
 
 FOUR = ["data.subjects=4", "data.phones=1", "data.places=1", "data.minutes=3"]

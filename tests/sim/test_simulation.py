@@ -15,22 +15,22 @@ from federation.errors import SettingsError as MethodError
 from federation.methods import METHODS
 from federation.plan import TrainingConfig
 from federation.records import Client, Examples
+from federation.records.tree import flatten
 from federation.tasks.classification import Classification
 from federation.tasks.task import Statistics
 from federation.training import client_round
 from federation.training.client_round import steps_of
 from federation.training.schedule import Schedule, schedule
-from federation.tree import flatten
 from gaitway.tasks.classification import confusion
-from sim import checkpoint
-from sim.cohort import steps_done, stragglers
 from sim.data.federated_data import FederatedData
 from sim.engines import Stacked
 from sim.errors import RunDirectoryError, SettingsError
-from sim.evaluation import ClientModel, spread, total
 from sim.presets.preset import UNSCREENED
+from sim.rounds import checkpoint
+from sim.rounds.cohort import steps_done, stragglers
+from sim.rounds.simulation import Simulation
 from sim.run import build_simulation, load_data, run
-from sim.simulation import Simulation
+from sim.scores.evaluation import ClientModel, spread, total
 from tests.sim.small_runs import first, in_double, settings_for
 
 MIXED = {"model": "har_cnn+hart", "set": ["model.blocks=1", "model.mlp=16", "model.head_width=8"]}
@@ -239,7 +239,7 @@ def test_clients_are_sampled_by_their_examples(data: FederatedData) -> None:
 
 
 def simulation_cohort(simulation: Simulation, number: int) -> tuple[str, ...]:
-    from sim.cohort import draw_cohort
+    from sim.rounds.cohort import draw_cohort
 
     return draw_cohort(simulation.setup, simulation.rounds, 0.0, simulation.data.train_sizes, number).clients
 

@@ -18,10 +18,11 @@ import torch
 
 from federation.methods import METHODS
 from federation.records import Examples
-from sim import checkpoint, simulate
+from sim import simulate
 from sim.code_digests import code_digests
 from sim.data.federated_data import ClientData, FederatedData
 from sim.errors import RunDirectoryError
+from sim.rounds import checkpoint
 from sim.run import load_data, run
 from tests.sim.small_runs import CNN, DATA, first, settings_for
 

@@ -11,14 +11,14 @@ from federation.aggregation import ridge
 from federation.aggregation.ridge_bounds import implausibility
 from federation.records import Update
 from federation.tasks.task import LabelledFeatures
-from sim import checkpoint
-from sim.attacks import Attack
-from sim.attacks_on_sums import REPEATED
+from sim.attacks.clients import Attack
+from sim.attacks.sums import REPEATED
 from sim.data.federated_data import FederatedData
 from sim.presets.preset import UNSCREENED
+from sim.rounds import checkpoint
+from sim.rounds.simulation import Simulation
 from sim.run import build_simulation, load_data
 from sim.run_options import AttackKind
-from sim.simulation import Simulation
 from tests.sim.small_runs import first, settings_for
 
 ON_SUMS: tuple[AttackKind, ...] = ("noise", "sign_flip", "scaling", "label_flip", "class_swap", "collusion")

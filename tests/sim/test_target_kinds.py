@@ -25,7 +25,7 @@ from sim.data.few_labels import drawn_rows, few_shot, with_few_labels
 from sim.data.partitions import partition_from_json
 from sim.data.repartition import repartition
 from sim.data.scaling import scaled
-from sim.evaluation import subsample
+from sim.scores.evaluation import subsample
 
 SIM = Path(__file__).resolve().parents[2] / "sim"
 COUNT, CLIENTS = 400, 3

@@ -22,14 +22,14 @@ from federation.tasks.task import Task
 from federation.training.forward import initial_client, initial_model, network
 from federation.training.local_round import Setup
 from models import build
-from sim.best_round import BestRound
 from sim.cli.app import app
-from sim.client_store import Clients
 from sim.data.federated_data import ClientData, FederatedData
 from sim.engines import Engine, Processes, Serial, Stacked
-from sim.evaluation import Evaluator
+from sim.engines.client_store import Clients
 from sim.networks.architectures import Architecture
-from sim.simulation import Simulation
+from sim.rounds.simulation import Simulation
+from sim.scores.best_round import BestRound
+from sim.scores.evaluation import Evaluator
 from tests.federation.tiny_networks import WIDTH, TinySegmenter
 from tests.sim.small_runs import DATA, needs_fork
 

@@ -17,14 +17,14 @@ from federation.methods.fedpr import FedPr
 from federation.methods.fedproto import FedProto
 from federation.methods.local import Local
 from federation.records import Examples
-from federation.tree import flatten
-from sim import checkpoint
-from sim.client_store import DiskStore
+from federation.records.tree import flatten
 from sim.data.federated_data import ClientData, FederatedData
+from sim.engines.client_store import DiskStore
 from sim.errors import RunDirectoryError, SettingsError
+from sim.rounds import checkpoint
+from sim.rounds.simulation import Simulation
+from sim.rounds.uplink import count_numbers
 from sim.run import build_simulation, load_data, run
-from sim.simulation import Simulation
-from sim.uplink import count_numbers
 from tests.sim.small_runs import first, settings_for
 
 LOSSY = ("float16", "int8", "int8_without_feedback")

@@ -27,12 +27,12 @@ from federation.methods.fedproto import FedProto
 from federation.methods.scaffold import Scaffold
 from federation.plan import SecureSettings
 from federation.records import Tree, Update
+from federation.records.tree import flatten
 from federation.secure_sums import server
 from federation.secure_sums.events import ServerMessage, ToDevice, ToServer, VectorReady
 from federation.secure_sums.neighbours import degree_for, neighbours_of
 from federation.secure_sums.server import ServerStage
 from federation.secure_sums.summation import Segment, SumLayout, encoded, gain_segments, scale
-from federation.tree import flatten
 from tests.federation.secure_sums.small_sums import LAYOUT, Network, identity, request
 
 PATH = Path(__file__).parent / "secure_sums.json"

@@ -19,9 +19,9 @@ from federation.aggregation.averaging import Accumulator, MeanSums
 from federation.method import Method
 from federation.plan import TrainingConfig
 from federation.records import Batch, Broadcast, Client, Tensors, TrainingStats, Tree, Update
+from federation.records.tree import map_tree, squared_distance
 from federation.tasks.task import Task
 from federation.training.forward import Network
-from federation.tree import map_tree, squared_distance
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,5 @@
 /**
- * What a phone has added to the sums of a private continuous federation, batch by batch: edge_agent/masked_parts.py. The
+ * What a phone has added to the sums of a private continuous federation, batch by batch: edge_agent/supervisor/masked_parts.py. The
  * server knows a sum alone, so the phone itself keeps what it has added: it adds its difference to the next batch, or the
  * negative of all to leave. Which batch has it, the server says.
  */

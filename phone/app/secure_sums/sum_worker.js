@@ -1,5 +1,5 @@
 /**
- * A phone's part in the batches of a private continuous federation: edge_agent/secure_sum.py. What follows from a message
+ * A phone's part in the batches of a private continuous federation: edge_agent/supervisor/secure_sum.py. What follows from a message
  * is in the store, with the state that it leaves, before anything is sent; so a page that is closed goes on, or has said
  * nothing. A phone begins one sum a batch: other numbers under a second set of masks never leave it.
  */

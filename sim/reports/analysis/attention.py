@@ -20,14 +20,14 @@ from matplotlib.ticker import MaxNLocator
 from federation.method import Method, Weights
 from federation.methods import method_from_json
 from federation.records import Update
-from sim.diagnostics import effective_clients
 from sim.errors import AnalysisError
 from sim.reports.analysis.finished import FinishedRun, diagnostics_of
 from sim.reports.figures.style import COLOURS, DASHES, clean, name_ticks, new_panels, plain_text
 from sim.reports.page import CaptionedFigure, ReportSection
 from sim.reports.table import table_of
-from sim.results.records import RoundRecord
 from sim.results.run_directory import RunDirectory
+from sim.scores.diagnostics import effective_clients
+from sim.scores.records import RoundRecord
 
 Shares = npt.NDArray[np.float64]
 Rounds = Mapping[int, Mapping[str, float]]

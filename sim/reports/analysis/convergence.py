@@ -12,12 +12,12 @@ from functools import partial
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sim.diagnostics import Movement
 from sim.errors import AnalysisError
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.figures.style import by_round, explain, line_style, new_panels
 from sim.reports.page import CaptionedFigure, ReportSection
 from sim.reports.table import table_of
+from sim.scores.diagnostics import Movement
 
 TEXT = """How far prototypes went in each round, ‖p(t+1) − p(t)‖: as it is, and relative to their mean length, so that
 blocks and runs compare. They are the server's, or where no server sets them the clients' own, averaged over clients.

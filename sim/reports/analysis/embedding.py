@@ -15,8 +15,8 @@ from torch import Tensor
 
 from federation.aggregation.class_statistics import class_prototypes
 from federation.records import ClassStats, Examples
+from federation.records.tree import total
 from federation.tasks.segmentation import Segmentation
-from federation.tree import total
 from models.model import Model
 from sim.reports.analysis.colours import NAMED_CLASSES, Groups, GroupStyle, edged, name_map
 from sim.reports.analysis.finished import FinishedRun

@@ -24,15 +24,15 @@ from gaitway.errors import first_problem
 from models.checkpoint import load_checkpoint
 from models.model import Model
 from models.registry import alp_models
-from sim.analyses import in_batches
+from sim.analysis.analyses import in_batches
 from sim.data.federated_data import FederatedData
-from sim.diagnostics import Diagnostics
 from sim.errors import AnalysisError, RunDirectoryError
 from sim.experiment import Experiment
 from sim.reports.analysis.tsne import subsample
-from sim.results.records import RoundRecord
 from sim.results.run_directory import RunDirectory, model_file, round_model_file
 from sim.run import load_data
+from sim.scores.diagnostics import Diagnostics
+from sim.scores.records import RoundRecord
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and of how much."""

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 
 from federation.aggregation.prototypes import uploaded
 from federation.records import ClassStats
-from federation.tree import total
-from sim.diagnostics import aggregate_margin
+from federation.records.tree import total
 from sim.errors import AnalysisError
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.figures.run_figures import measured_rounds
 from sim.reports.figures.style import rounds_figure
 from sim.reports.page import CaptionedFigure, ReportSection
 from sim.reports.table import table_of
+from sim.scores.diagnostics import aggregate_margin
 
 TEXT = """The mean distance d⁻ between aggregate prototypes of different classes. Prototypes are means of training
 features; each client's is scaled to [0, 1] over its channels, and their mean is weighted by n_k[c]. Where one model is

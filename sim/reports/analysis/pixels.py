@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from federation.records import Examples
+from federation.records.tree import total
 from federation.tasks.segmentation import Segmentation
-from federation.tree import total
 from models.model import Model
 from sim.errors import AnalysisError
 from sim.reports.analysis.finished import FinishedRun

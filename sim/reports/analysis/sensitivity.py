@@ -20,8 +20,8 @@ from sim.reports.comparison.comparability import settings_of
 from sim.reports.figures.style import clean, explain, heading, line_style, new_panels, plain_text
 from sim.reports.page import CaptionedFigure, ReportSection
 from sim.reports.table import ReportTable, table_of
-from sim.results.records import Summary
 from sim.results.run_directory import RunDirectory
+from sim.scores.records import Summary
 
 SCORES = ("personalization", "generalization", "global")
 TEXT = """{metric} of runs that differ in {key} and, along one line, in nothing else but the seed."""

@@ -16,9 +16,9 @@ from sim.reports.comparison.groups import compare_runs
 from sim.reports.comparison.overhead import overhead_table
 from sim.reports.comparison.records import Comparison, Group, OverDatasets
 from sim.reports.page import CaptionedFigure, ReportPage, ReportSection, html, markdown
-from sim.results.records import SELECTIONS, Selection
 from sim.results.run_directory import RunDirectory
 from sim.results.tables import CHOICES, DEFINITIONS, SELECTED, choice
+from sim.scores.records import SELECTIONS, Selection
 from sim.sweep.record import FILE as SWEEP_FILE
 from sim.sweep.record import run_directories
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from sim.reports.comparison.comparability import Runs, training_differences
 from sim.reports.comparison.records import PAIRED, Group, OverDatasets, Row, columns_of
 from sim.reports.comparison.scores import client_scores
-from sim.results.records import Selection
 from sim.results.statistics import PairedTest, holm, paired_test, rank_over_datasets
+from sim.scores.records import Selection
 
 DEFAULT_BASELINE = "fedavg"
 RANKED = ("personalization", "generalization", "global")

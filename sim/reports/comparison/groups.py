@@ -20,8 +20,8 @@ from sim.reports.comparison.critical import ranked_over_datasets, tested
 from sim.reports.comparison.overhead import mean_of_known, train_seconds
 from sim.reports.comparison.records import Comparison, Group, Row
 from sim.reports.comparison.scores import curves, ranks, selected
-from sim.results.records import Selection
 from sim.results.run_directory import RunDirectory
+from sim.scores.records import Selection
 
 Key = tuple[str, str, str]
 """Data, family of models, and the settings that say what was tested on."""

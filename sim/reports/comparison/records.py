@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from federation.tasks import TASKS
 from gaitway.tasks import Metric
-from sim.results.records import Selection
 from sim.results.statistics import PairedTest, Ranking
+from sim.scores.records import Selection
 
 SCORES = ("personalization", "worst", "generalization", "global")
 NEW_CLIENTS = "new_clients_"

@@ -10,8 +10,8 @@ from itertools import accumulate
 from gaitway.tasks import Metric
 from sim.reports.comparison.comparability import Runs
 from sim.reports.comparison.records import NEW_CLIENTS, ROUND_SCORES, ComparedScore, Curve, SelectionScores, columns_of
-from sim.results.records import SELECTIONS, MeanStd, Selection
 from sim.results.run_directory import RunDirectory
+from sim.scores.records import SELECTIONS, MeanStd, Selection
 
 
 def client_scores(runs: Runs, score: str, measure: str, selection: Selection) -> dict[tuple[int, str], float]:

@@ -8,9 +8,9 @@ from federation.tasks import TASKS
 from gaitway.tasks import Metric
 from sim.reports.comparison.records import NEW_CLIENTS, PAIRED, ComparedScore, Group, OverDatasets, Row, columns_of
 from sim.reports.table import Cell, ReportTable, table_of
-from sim.results.records import SELECTIONS
 from sim.results.statistics import PairedTest, min_sign_flip_p
 from sim.results.tables import SELECTED, byte_size, duration
+from sim.scores.records import SELECTIONS
 
 SIGNIFICANT = 0.05
 RANKS_NOTE = "Best in bold, second underlined; equal after rounding shares a place. Shares in %, MB = 10⁶ bytes."

@@ -34,8 +34,8 @@ from sim.reports.figures.style import (
     new_panels,
     rounds_figure,
 )
-from sim.results.records import MeanStd, RoundRecord
 from sim.results.run_directory import RunDirectory
+from sim.scores.records import MeanStd, RoundRecord
 
 
 def draw_run(run: RunDirectory) -> list[Path]:
@@ -108,7 +108,7 @@ MEASURES = {
     "gradient_dissimilarity": "(1/K) Σ‖∇L_k − ∇L‖²",
     "aggregate_margin": "aggregate margin (d⁻)",
 }
-"""What `sim.analyses` measures by round, as axes name it."""
+"""What `sim.analysis.analyses` measures by round, as axes name it."""
 
 
 def measured_rounds(run: RunDirectory, measure: str) -> dict[int, float]:

@@ -23,7 +23,7 @@ from aggregator_api.observability.expiry import file_expiry
 from aggregator_api.settings import Settings
 from aggregator_api.storage.backup import back_up
 from edge_agent.machine.state import Agent
-from edge_agent.metrics import gauges, render
+from edge_agent.supervisor.metrics import gauges, render
 from federation.protocol import topics
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, status, tiny_plan

@@ -24,7 +24,7 @@ from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.fsck_result import Severity
 from federation import wire
 from federation.records import Tree
-from federation.tree import flatten
+from federation.records.tree import flatten
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.continuous import (
     continuous_plan,

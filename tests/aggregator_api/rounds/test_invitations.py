@@ -19,7 +19,7 @@ from federation.methods import method_from_json
 from federation.protocol import topics
 from federation.protocol.messages import MESSAGE_BYTES
 from federation.records import Tree
-from federation.tree import map_tree
+from federation.records.tree import map_tree
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, Parcel, Wires, parcel, tiny_plan
 from tests.aggregator_api.http_client import OperatorClient

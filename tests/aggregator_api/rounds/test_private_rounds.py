@@ -16,7 +16,7 @@ from aggregator_api.federations.requests import NewFederation
 from federation import wire
 from federation.privacy.accounting import epsilon
 from federation.privacy.differential_privacy import Aggregated, aggregated
-from federation.tree import flatten, map_tree
+from federation.records.tree import flatten, map_tree
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, parcel, tiny_plan
 

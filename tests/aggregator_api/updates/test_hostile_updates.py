@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from federation.tree import flatten
+from federation.records.tree import flatten
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.generated_devices import Parcel, parcel
 

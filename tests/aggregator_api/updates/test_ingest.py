@@ -14,7 +14,7 @@ from federation.methods import method_from_json
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, DeviceStatus, read
 from federation.protocol.signing import unwrap
-from federation.tree import flatten, map_tree
+from federation.records.tree import flatten, map_tree
 from tests.aggregator_api.bench import Bench, HttpBench, wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, parcel
 

@@ -13,7 +13,7 @@ from aggregator_api.db import repositories
 from aggregator_api.db.models import UpdateRow
 from federation import wire
 from federation.methods import method_from_json
-from federation.tree import flatten, unflatten
+from federation.records.tree import flatten, unflatten
 from federation.wire import uploads
 from federation.wire.schema import schema_of
 from tests.aggregator_api.bench import Bench, wait_for

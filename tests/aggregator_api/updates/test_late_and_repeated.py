@@ -19,7 +19,7 @@ from aggregator_api.rounds.background_jobs import BackgroundJobs
 from federation import wire
 from federation.methods import method_from_json
 from federation.protocol import topics
-from federation.tree import map_tree
+from federation.records.tree import map_tree
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, Parcel, parcel, tiny_plan
 

@@ -16,7 +16,7 @@ from aggregator_api.db.models import EventRow, RoundRow, UpdateRow
 from federation import wire
 from federation.plan import RoundSettings
 from federation.records import Tensors
-from federation.tree import map_tree
+from federation.records.tree import map_tree
 from federation.wire import uploads
 from federation.wire.schema import schema_of
 from tests.aggregator_api.bench import Bench, wait_for

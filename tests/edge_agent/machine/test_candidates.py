@@ -25,9 +25,9 @@ from edge_agent.machine.events import (
     JobFailed,
     TrainingFinished,
 )
-from edge_agent.persistence import forget_candidate, load_agent, save_round
 from edge_agent.storage.files import write_file
 from edge_agent.storage.state_store import StateStore
+from edge_agent.supervisor.persistence import forget_candidate, load_agent, save_round
 from edge_agent.training.job import CHECKPOINT, candidate_path
 from federation.plan import RolloutSettings
 from tests.edge_agent.factories import announcement, make_config, make_plan

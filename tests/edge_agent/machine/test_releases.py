@@ -30,9 +30,9 @@ from edge_agent.machine.events import (
 )
 from edge_agent.machine.releases import offered_to
 from edge_agent.machine.state import Agent
-from edge_agent.persistence import begin_epoch, load_agent
-from edge_agent.status import describe_release
 from edge_agent.storage.state_store import StateStore
+from edge_agent.supervisor.persistence import begin_epoch, load_agent
+from edge_agent.supervisor.status import describe_release
 from federation.plan import RolloutSettings
 from federation.protocol.messages import AdoptionReport, Offer, Release, ReleaseOrder, ReleaseReport, VersionScore
 from federation.rounds.rollout import MILLION, is_within

@@ -22,8 +22,8 @@ from edge_agent.machine.events import DataReady, Event, SensorFailed
 from edge_agent.sensors import open_source
 from edge_agent.sensors.csv import CsvSource, FileGroup
 from edge_agent.sensors.replay import PacedSink
-from edge_agent.status import collected_windows
 from edge_agent.storage.window_store import SKIPPED, WindowStore
+from edge_agent.supervisor.status import collected_windows
 from federation.plan import Plan
 from har_pipeline import ClientWindows, dataset_labels
 from tests.edge_agent.factories import make_config, make_plan

@@ -22,8 +22,8 @@ from edge_agent.sensors import open_source
 from edge_agent.sensors.collector import Collector
 from edge_agent.sensors.health import SensorHealth
 from edge_agent.sensors.source import ThreadedSource
-from edge_agent.status import collected_windows
 from edge_agent.storage.window_store import WindowStore
+from edge_agent.supervisor.status import collected_windows
 from federation.plan import Plan
 from har_pipeline import Recording
 from tests.edge_agent.factories import make_config, make_plan

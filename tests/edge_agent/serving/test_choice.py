@@ -8,10 +8,10 @@ import numpy as np
 
 from edge_agent.config.training import ModelSection
 from edge_agent.machine.commands import Evaluate
-from edge_agent.persistence import KEPT_REPORTS, reported_gains_json
 from edge_agent.serving.choice import Rules
 from edge_agent.serving.model_registry import ModelRegistry
 from edge_agent.storage.state_store import REPORTED_GAINS, StateStore
+from edge_agent.supervisor.persistence import KEPT_REPORTS, reported_gains_json
 from edge_agent.training.local_data import SplitWindows
 from federation.serving.preference import MIN_DEVICES, STEPS, Evidence
 from har_pipeline import ClientWindows

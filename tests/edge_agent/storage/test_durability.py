@@ -24,11 +24,11 @@ from edge_agent.machine.events import CollectingPaused, CollectingResumed, Event
 from edge_agent.sensors import collector as collecting
 from edge_agent.sensors import window_writer
 from edge_agent.sensors.collector import Collector
-from edge_agent.status import collected_windows
 from edge_agent.storage.repair import DAMAGED_FILE, open_checked
 from edge_agent.storage.state_store import FILE_NAME as AGENT_FILE
 from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_store import FILE_NAME, SUSPECT, WindowStore
+from edge_agent.supervisor.status import collected_windows
 from har_pipeline import Recording
 from tests.edge_agent.factories import make_config, make_plan
 from tests.edge_agent.sensors.sensor_logger.phone import BEGAN_S, walk

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from edge_agent.__main__ import app
 from edge_agent.errors import StoreError
-from edge_agent.persistence import reset_agent
 from edge_agent.storage.participation import CONTINUOUS, CONTRIBUTION, participation, take_part, withdraw
 from edge_agent.storage.state_store import StateStore
+from edge_agent.supervisor.persistence import reset_agent
 
 
 def test_a_wish_outlives_its_connection_and_a_federation_that_is_re_created(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.persistence import SEQUENCE, next_sequence
 from edge_agent.storage.state_store import StateStore
+from edge_agent.supervisor.persistence import SEQUENCE, next_sequence
 from federation.protocol.messages import MAX_AHEAD_MS
 from phone import APP
 from tests.phone.test_javascript import by_node

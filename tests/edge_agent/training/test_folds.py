@@ -29,8 +29,8 @@ from edge_agent.training.job import CHECKPOINT, CROSS_VALIDATION, GLOBAL, MIDWAY
 from edge_agent.training.local_data import MIN_MEASURED, read_split, read_unlabelled_data
 from export.runtime import Session
 from federation.records import Client, Examples, Tree
+from federation.records.tree import map_tree
 from federation.training.local_round import Setup
-from federation.tree import map_tree
 from har_pipeline import ClientWindows, Window, dataset_labels, dataset_settings, session_folds
 from har_pipeline.splits import overlaps
 from models.checkpoint import load_checkpoint

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.persistence import manifest_of
+from edge_agent.supervisor.persistence import manifest_of
 from edge_agent.training import trainer
 from edge_agent.training.job import RESULT, UPDATE
 from federation.plan import Plan, SecureSettings

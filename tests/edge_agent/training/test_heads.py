@@ -16,13 +16,13 @@ import torch
 from aggregator_api.federations import exports
 from aggregator_api.federations.initial_state import build_initial_state
 from edge_agent.machine.commands import Evaluate, PrepareWithdrawal
-from edge_agent.persistence import load_agent, load_contribution, prepare_withdrawal, reset_agent, save_round
 from edge_agent.serving.acceptance import evaluate_job
 from edge_agent.serving.model_registry import ModelRegistry
-from edge_agent.status import describe_served, summary
 from edge_agent.storage.participation import participation, withdraw
 from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_store import WindowStore
+from edge_agent.supervisor.persistence import load_agent, load_contribution, prepare_withdrawal, reset_agent, save_round
+from edge_agent.supervisor.status import describe_served, summary
 from edge_agent.training import trainer
 from edge_agent.training.job import (
     CHECKPOINT,
@@ -45,7 +45,7 @@ from federation.aggregation.ridge_numpy import RidgeOptions
 from federation.methods import METHODS
 from federation.plan import Plan
 from federation.records import Tree, Update
-from federation.tree import flatten
+from federation.records.tree import flatten
 from har_pipeline import ClientWindows, prepare
 from models.checkpoint import load_checkpoint
 from tests.edge_agent.factories import DEVICE, INSTANCE, make_config, make_plan

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from edge_agent.persistence import save_round
 from edge_agent.storage.state_store import StateStore
+from edge_agent.supervisor.persistence import save_round
 from edge_agent.training import trainer
 from edge_agent.training.job import CLIENT_STATE, UPDATE, Job
 from federation import wire
 from federation.protocol.messages import Precision
-from federation.tree import flatten
+from federation.records.tree import flatten
 from federation.wire import uploads
 from har_pipeline import ClientWindows
 from tests.edge_agent.factories import INSTANCE, make_plan

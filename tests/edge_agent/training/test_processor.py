@@ -14,12 +14,12 @@ import torch
 
 from edge_agent.doctor import machine
 from edge_agent.doctor.check_result import Level
-from edge_agent.persistence import manifest_of
+from edge_agent.supervisor.persistence import manifest_of
 from edge_agent.training import entrypoint, processor, trainer
 from edge_agent.training.job import CLIENT_STATE, RESULT, UPDATE, Job
 from edge_agent.training.processor import ON_CPU, Placement, place
 from edge_agent.training.program_runtime import open_program
-from federation.tree import flatten
+from federation.records.tree import flatten
 from federation.wire.schema import schema_of
 from tests.edge_agent.factories import INSTANCE, PLANS, make_plan
 from tests.edge_agent.reference import a_job

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from edge_agent.errors import JobError, NonRetryableJobError
-from edge_agent.persistence import manifest_of
+from edge_agent.supervisor.persistence import manifest_of
 from edge_agent.training import trainer
 from edge_agent.training.job import CHECKPOINT, CLIENT_STATE, GLOBAL, MODEL, PARITY, RESULT, UPDATE, Job
 from export.runtime import Session
 from federation import wire
 from federation.plan import Augmentation, DataStatistics, Plan
 from federation.records import Client, Tree
+from federation.records.tree import map_tree
 from federation.training.client_round import steps_of
-from federation.tree import map_tree
 from federation.wire.schema import check_tree, upload_schema
 from har_pipeline import ClientWindows
 from models.checkpoint import load_checkpoint

@@ -15,10 +15,10 @@ from sklearn.metrics import f1_score
 
 from edge_agent.errors import JobError
 from edge_agent.machine.events import Event, SensorFailed
-from edge_agent.persistence import save_round
 from edge_agent.sensors import open_source
 from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_store import WindowStore
+from edge_agent.supervisor.persistence import save_round
 from edge_agent.training import trainer
 from edge_agent.training.job import CHECKPOINT, CLIENT_STATE, MODEL, PARITY, RESULT, UPDATE
 from export.runtime import Session

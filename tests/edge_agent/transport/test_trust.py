@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.errors import TrustError
-from edge_agent.persistence import reset_agent
 from edge_agent.storage.state_store import StateStore
+from edge_agent.supervisor.persistence import reset_agent
 from edge_agent.transport.trust import Trust, newest_of
 from federation.errors import WireError
 from federation.protocol.messages import Acknowledgement, Announcement, write

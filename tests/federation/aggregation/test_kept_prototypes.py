@@ -13,7 +13,7 @@ from federation.aggregation import kept_prototypes
 from federation.method import Method
 from federation.methods import method_from_json
 from federation.records import Tree, Update
-from federation.tree import flatten
+from federation.records.tree import flatten
 
 C, D = 3, 2
 ALL = {"name": "fedproto", "average_over": "clients"}

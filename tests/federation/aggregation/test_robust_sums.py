@@ -18,8 +18,8 @@ from federation.methods import method_from_json
 from federation.methods.analytic import Analytic
 from federation.plan import RoundSettings
 from federation.records import Tensors, Tree, Update
+from federation.records.tree import flatten
 from federation.tasks.task import LabelledFeatures
-from federation.tree import flatten
 
 CLASSES, D = 3, 5
 OFF = RoundSettings(max_weight_ratio=None, norm_factor=None)

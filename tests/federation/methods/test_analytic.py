@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from federation.aggregation import ridge
 from federation.aggregation.kept_contributions import KeptContributions
 from federation.errors import SettingsError
-from federation.linear_head import with_linear_head
 from federation.methods.analytic import Analytic
 from federation.plan import TrainingConfig
 from federation.records import Client, Examples, Tree, Update
+from federation.records.linear_head import with_linear_head
+from federation.records.tree import flatten
 from federation.seeds import generator
 from federation.tasks.classification import Classification
 from federation.tasks.task import LabelledFeatures
@@ -25,7 +26,6 @@ from federation.training.client_round import train_one, train_stacked
 from federation.training.forward import initial_client, network
 from federation.training.local_round import Setup
 from federation.training.window_changes import rotations
-from federation.tree import flatten
 from models import build
 
 CLASSES, COSINES, LAMBDA = 3, 24, 1e-2

@@ -14,11 +14,11 @@ from federation import wire
 from federation.errors import SettingsError
 from federation.methods import METHODS, method_from_json, method_to_json
 from federation.records import Client, Update, UploadGroup
+from federation.records.tree import flatten, leaves, map_tree
 from federation.training.client_round import train_stacked
 from federation.training.local_round import ClientWork, LocalRound, local_round
 from federation.training.optimizers import optimizer_for
 from federation.training.schedule import Schedule, in_order
-from federation.tree import flatten, leaves, map_tree
 from federation.wire.schema import check_tree, upload_schema
 from tests.federation.federated import SIZES, Federation, each_step, federation
 

@@ -7,13 +7,13 @@ import torch
 
 from federation.methods import METHODS
 from federation.records import Examples
+from federation.records.tree import map_tree
 from federation.tasks import TASKS, task_from_json, task_to_json
 from federation.training.client_round import train_stacked
 from federation.training.local_round import ClientWork, LocalRound, local_round
 from federation.training.optimizers import optimizer_for
 from federation.training.prediction import measure_each, measure_stacked, task_mismatch
 from federation.training.schedule import Schedule, in_order
-from federation.tree import map_tree
 from federation.wire.schema import check_tree, upload_schema
 from models.registry import learners
 from tests.federation.federated import SIZES, Federation, federation

@@ -9,11 +9,11 @@ import torch
 from federation.errors import SettingsError
 from federation.methods import METHODS, method_from_json
 from federation.records import Examples
+from federation.records.tree import map_tree
 from federation.training.client_round import train_stacked
-from federation.tree import map_tree
 from models.image.segmentation import SegmenterSmall
-from sim.adaptation import adapt_head
-from sim.evaluation import ClientModel
+from sim.scores.adaptation import adapt_head
+from sim.scores.evaluation import ClientModel
 from tests.federation.federated import SIZES, federation
 from tests.federation.methods.test_contract import as_tree, difference
 

@@ -10,12 +10,12 @@ from torch import Tensor
 import models
 from federation import wire
 from federation.errors import SettingsError
-from federation.linear_head import check_dense
 from federation.methods import method_from_json
 from federation.records import Client
+from federation.records.linear_head import check_dense
+from federation.records.tree import flatten
 from federation.training.client_round import steps_of, train_stacked
 from federation.training.forward import initial_client, network
-from federation.tree import flatten
 from federation.wire.schema import upload_schema
 from models.registry import learners
 from tests.federation.federated import SIZES, Federation, federation

@@ -13,6 +13,7 @@ from federation.method import Method
 from federation.methods import METHODS, method_from_json
 from federation.plan import RoundSettings, SecureSettings
 from federation.records import Tree, Update
+from federation.records.tree import flatten
 from federation.secure_sums.plausibility import OpenedSum, implausibility
 from federation.secure_sums.summation import (
     Segment,
@@ -25,7 +26,6 @@ from federation.secure_sums.summation import (
     summed_gains,
     vector_length,
 )
-from federation.tree import flatten
 from tests.federation.federated import Federation, federation
 
 SECURE = SecureSettings(mode="masked")

@@ -10,8 +10,8 @@ from sklearn.metrics import accuracy_score, confusion_matrix, f1_score
 from torch.func import vmap
 
 from federation.records import Batch, Output
+from federation.records.tree import total
 from federation.tasks.classification import Classification
-from federation.tree import total
 
 TASK = Classification()
 CLASSES = 5

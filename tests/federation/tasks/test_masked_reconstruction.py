@@ -10,8 +10,8 @@ import torch
 
 from federation.methods import METHODS
 from federation.records import Batch, Output
+from federation.records.tree import total
 from federation.tasks.masked_reconstruction import MaskedReconstruction
-from federation.tree import total
 
 TASK = MaskedReconstruction()
 

@@ -12,9 +12,9 @@ from scipy.special import log_softmax
 from federation.aggregation.class_statistics import class_stats
 from federation.errors import SettingsError
 from federation.records import Batch, Output
+from federation.records.tree import total
 from federation.tasks import task_from_json, task_to_json
 from federation.tasks.segmentation import Segmentation, nearest
-from federation.tree import total
 
 TASK = Segmentation()
 CLASSES = 4

@@ -12,10 +12,10 @@ from torch.func import grad, vmap
 from federation.methods import METHODS
 from federation.plan import TrainingConfig
 from federation.records import Tensors
+from federation.records.tree import flatten, stack
 from federation.training.client_round import train_stacked
 from federation.training.forward import initial_client, network
 from federation.training.local_round import LocalRound
-from federation.tree import flatten, stack
 from tests.federation.federated import SIZES, Federation, federation
 from tests.models.small_models import CASES, small
 

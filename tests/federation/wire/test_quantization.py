@@ -10,12 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from federation import arrays, wire
-from federation.arrays import BLOCK, dequantize, quantize
+from federation import wire
 from federation.errors import UpdateError, WireError
 from federation.methods import METHODS
+from federation.protocol import arrays
+from federation.protocol.arrays import BLOCK, dequantize, quantize
 from federation.records import Client, Tree
-from federation.tree import flatten, map_tree
+from federation.records.tree import flatten, map_tree
 from federation.wire import uploads
 from federation.wire.quantization import Packed, pack, packed_schema, unpack
 from federation.wire.schema import check_tree, schema_of, tensor_bytes

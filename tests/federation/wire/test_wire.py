@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from federation import wire
 from federation.errors import UpdateError, WireError
 from federation.methods import METHODS
-from federation.tree import flatten
+from federation.records.tree import flatten
 from federation.wire.schema import check_tree, schema_of, size_limit, upload_schema
 from tests.federation.federated import federation
 

@@ -19,7 +19,7 @@ from export.program.host import DeviceExamples, ProgramRound, RoundIdentity, glo
 from export.program.manifest import TensorType
 from export.program.parity import as_arrays, generated_examples
 from export.program.runtime import Arrays, TrainingProgram
-from federation import arrays
+from federation.protocol import arrays
 from federation.training.window_changes import ChannelScale
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.sockets import served

@@ -19,7 +19,7 @@ from federation.tasks.segmentation import Segmentation
 from gaitway.tasks import TargetKind
 from models import Model, ModelOutput
 from models.registry import MODELS
-from sim.attacks import Attack
+from sim.attacks.clients import Attack
 from sim.cli.app import app
 from sim.cli.options import build_experiment
 from sim.data.federated_data import FederatedData

@@ -15,11 +15,11 @@ from federation.method import Method
 from federation.methods import METHODS
 from federation.plan import TrainingConfig
 from federation.records import Client, Examples, Tensors, Tree, Update
+from federation.records.tree import flatten, map_tree
 from federation.tasks import TASKS
 from federation.training.forward import initial_client, initial_model, network
 from federation.training.local_round import LocalRound, Setup
 from federation.training.schedule import schedule
-from federation.tree import flatten, map_tree
 from models import Model, build
 from models.registry import model_options
 from sim.engines import ClientJob, Engine

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from federation.methods import METHODS
 from federation.plan import TrainingConfig
 from federation.records import Examples, Tensors
+from federation.records.tree import flatten
 from federation.training.forward import initial_client, initial_model, network
 from federation.training.local_round import LocalRound, Setup
-from federation.tree import flatten
 from models import build
 from sim.engines import ClientJob, Engine, Processes, Stacked
 from sim.engines.compiled import Compiler

@@ -14,17 +14,17 @@ import torch
 from federation.methods import METHODS
 from federation.protocol.messages import Precision
 from federation.records import Examples, Tree
-from federation.tree import flatten, map_tree
+from federation.records.tree import flatten, map_tree
 from federation.wire import uploads
 from sim.data.federated_data import FederatedData
 from sim.engines import Engine, Processes, Serial, Stacked, choose, ray_cluster
 from sim.engines.fork_map import ATTEMPTS, fork_map
+from sim.engines.memory.shared_memory import ALIGNMENT, Packing, read
 from sim.engines.operations import operations_of_a_step
 from sim.engines.processes import MAX_STACKED, SMALL_STEP, work_of
 from sim.errors import EngineError, SettingsError
-from sim.memory.shared_memory import ALIGNMENT, Packing, read
+from sim.rounds.simulation import Simulation
 from sim.run import build_simulation, load_data
-from sim.simulation import Simulation
 from tests.sim.engines.local_rounds import FAMILIES, ROUNDING_SWITCHES, all_rounds, first_round, some_rounds
 from tests.sim.small_runs import first, needs_fork, settings_for
 

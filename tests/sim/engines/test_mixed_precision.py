@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from federation.tree import flatten
+from federation.records.tree import flatten
 from sim.data.federated_data import FederatedData
 from sim.engines import Processes, Stacked, choose
 from sim.engines.fork_map import is_supported
@@ -17,8 +17,8 @@ from sim.reports.comparison.comparability import training_differences
 from sim.reports.repeat import repeat_command
 from sim.reports.run_tables import settings_tables
 from sim.results.run_directory import RunDirectory
+from sim.rounds.simulation import Simulation
 from sim.run import build_simulation, load_data, run
-from sim.simulation import Simulation
 from tests.sim.small_runs import first, settings_for
 
 pytestmark = pytest.mark.ci

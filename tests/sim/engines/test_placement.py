@@ -10,8 +10,8 @@ import torch
 from export.program.tracing import as_dicts
 from federation.methods import METHODS
 from federation.records import Examples
+from federation.records.tree import leaves, map_tree
 from federation.training.prediction import measure
-from federation.tree import leaves, map_tree
 from federation.wire.schema import schema_of
 from sim.engines import ClientJob, Serial, Stacked
 from tests.federation.federated import SIZES, Federation, federation

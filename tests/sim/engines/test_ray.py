@@ -16,15 +16,15 @@ import pytest
 import torch
 
 from federation.methods import METHODS
+from federation.records.tree import flatten
 from federation.training.forward import Network
-from federation.tree import flatten
 from models import MODELS
-from sim.client_store import DiskStore
 from sim.data.federated_data import FederatedData
 from sim.engines import Processes, RayCluster, Serial
+from sim.engines.client_store import DiskStore
 from sim.errors import EngineError
+from sim.rounds.simulation import Simulation
 from sim.run import build_simulation, load_data
-from sim.simulation import Simulation
 from tests.sim.engines.local_rounds import OPTIMIZERS, first_round, gaps, three_steps, too_far
 from tests.sim.local_ray import local_cluster
 from tests.sim.small_runs import first, settings_for

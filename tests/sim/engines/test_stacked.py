@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from federation.tree import flatten
+from federation.records.tree import flatten
 from sim.data.federated_data import FederatedData
 from sim.engines import ClientJob, stacked
 from sim.engines.device_memory import clients_that_fit, is_out_of_memory, meter_of

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import models
-from federation.head import is_head
+from federation.records.head import is_head
 from sim.presets import PRESETS
 from tests.sim.presets.test_presets import settings_of
 

@@ -12,8 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from federation.records import Examples
-from federation.tree import flatten
-from sim import checkpoint
+from federation.records.tree import flatten
 from sim.cli.app import app
 from sim.data.federated_data import ClientData, FederatedData
 from sim.errors import AnalysisError, SettingsError
@@ -24,6 +23,7 @@ from sim.privacy_attacks.observation import Disguise, Setting, observe, random_g
 from sim.privacy_attacks.outcome import AttackOutcome, auc, mean_of
 from sim.reports.analysis.finished import silent
 from sim.results.writing import CHECKPOINT
+from sim.rounds import checkpoint
 from sim.run import build_simulation
 from tests.sim.small_runs import settings_for
 

@@ -19,8 +19,8 @@ from sim.reports.comparison.groups import compare_runs
 from sim.reports.comparison.printed import print_comparison
 from sim.reports.comparison.records import Comparison, Row, columns_of
 from sim.reports.page import markdown
-from sim.results.records import Selection
 from sim.results.run_directory import RunDirectory
+from sim.scores.records import Selection
 from tests.sim.example_run import plain, spread, write_run
 
 pytestmark = pytest.mark.ci

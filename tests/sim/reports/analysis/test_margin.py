@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from federation.records import ClassStats
-from sim.diagnostics import aggregate_margin
 from sim.reports.analysis.margin import margin, margin_of
+from sim.scores.diagnostics import aggregate_margin
 from tests.sim.reports.analysis.conftest import Finished
 
 

@@ -12,7 +12,7 @@ import torch
 
 from federation.aggregation.class_statistics import class_stats
 from federation.records import Batch, Output
-from sim import analyses as analyses_module
+from sim.analysis import analyses as analyses_module
 from sim.errors import AnalysisError
 from sim.reports.analysis.analyse import analyse
 from sim.reports.analysis.discrepancy import discrepancy

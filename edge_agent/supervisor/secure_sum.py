@@ -1,0 +1,285 @@
+"""The device's part in the secure sum of a round, on disk: its numbers, its state, and what it says.
+
+The state machine is `federation.secure_sums.client`. Its state and the message that follows from it are written in one
+transaction, and a message leaves from the outbox like any update; so a device that was killed goes on, or has said
+nothing. A device begins one sum a round: other numbers under a second set of masks never leave it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import time
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_agent.machine.commands import BeginMaskedWithdrawal
+from edge_agent.storage.credentials import device_key, has_key
+from edge_agent.storage.data_folder import OUTBOX, SUMS
+from edge_agent.storage.files import move_file, write_file
+from edge_agent.storage.state_store import StateStore
+from edge_agent.storage.vouching import own_voucher, voucher_check
+from edge_agent.supervisor import masked_parts
+from edge_agent.supervisor.masked_parts import MaskedParts, Part
+from federation.errors import WireError
+from federation.plan import Plan, SecureSettings
+from federation.privacy import discrete_gaussian
+from federation.protocol.messages import Invitation, SumPart, UpdateManifest
+from federation.secure_sums import client
+from federation.secure_sums.client import ClientState
+from federation.secure_sums.events import FromServer, ServerMessage, SumDevice, ToServer, VectorReady
+from federation.secure_sums.messages import SumRequest, read
+from federation.secure_sums.uploads import PARTS, packed
+
+SUM = "sum"
+"""Name in the store of the sum that the device takes part in, or took part in last."""
+_PART_OF = {kind: part for part, kind in PARTS.items()}
+
+
+class SumAnswer(NamedTuple):
+    """What came of what the server said: the message that waits in the outbox, or why there is none."""
+
+    update_id: str = ""
+    reason: str = ""
+
+
+class NewPart(NamedTuple):
+    """What a device's whole sums are over, which go into a batch of a continuous federation."""
+
+    kind: Literal["sums", "withdrawn"]
+    keys: frozenset[int] = frozenset()
+
+
+class BegunSum(NamedTuple):
+    """The message with the keys, which is on disk, and the pairs to be kept with it in one transaction."""
+
+    manifest: UpdateManifest
+    path: Path
+    pairs: dict[str, str]
+
+
+def begin(
+    store: StateStore,
+    plan: Plan,
+    asked: str,
+    described: UpdateManifest,
+    numbers: Path | None,
+    told: Any,
+    part: NewPart | None = None,
+) -> BegunSum:
+    """Begin a round's sum with the numbers that training has left in a file, which is moved to where it lasts.
+
+    `asked` is the server's request, `described` the manifest of the update as such, `told` what the numbers mean.
+    `part`: of a continuous federation, where the numbers (None: all are 0) are the device's whole sums; what it has in
+    the sums of all is subtracted from them.
+
+    Raises:
+        ValueError: if the request is none, is for another round or federation, asks for less than the plan, or the
+            device has begun the sum of this round before, or has no key; or if it cannot tell what it has in the sums.
+    """
+    mine = (store.get("federation"), described.instance, store.epoch, described.round)
+    try:
+        request = read(SumRequest, asked.encode())
+        if (request.federation, request.instance, request.epoch, request.round) != mine:
+            raise WireError("the request is for the sum of another federation or round")
+        if request.layout.hex() != told["layout"]:
+            raise WireError("the server asks for a sum of other numbers than the plan has")
+        if (before := _kept(store)) and before["where"] == list(mine):
+            raise WireError(f"this device has begun the sum of round {described.round} before; it does so once")
+        parts = masked_parts.load(store)
+        if part is not None and (reason := _refusal_reason(parts, store.epoch, described.round, request)):
+            raise WireError(reason)
+        begun = client.begin(_device(store, plan.secure), asked.encode())
+    except WireError as error:
+        raise ValueError(f"the secure sum of round {described.round} cannot begin: {error}") from error
+    if begun.message is None:
+        raise ValueError(begun.reason)
+    where = "" if numbers is None else f"{SUMS}/r{described.round}-{request.attempt.hex()[:16]}.numbers"
+    if numbers is not None:
+        move_file(numbers, store.folder / where)
+    noise = _add_noise(store, plan.secure, request, where, part is not None) if plan.secure.noise_multiplier else ""
+    manifest = _manifest(described, begun.message)
+    write_file(path := store.folder / OUTBOX / manifest.update_id, packed(begun.message))
+    noted = {
+        "where": list(mine),
+        "bound": told["bound"],
+        "layout": told["layout"],
+        "numbers": where,
+        "noise": noise,
+        "length": request.length // request.groups,
+        "less": parts.base if part is not None and not request.replaces_all else "",
+        "described": described.model_dump(mode="json"),
+        "secure": plan.secure.model_dump(mode="json"),
+        "state": begun.state.model_dump_json(),
+    }
+    pairs = {SUM: json.dumps(noted)}
+    if part is not None:
+        keys = masked_parts.keys_text(part.keys)
+        added = Part(store.epoch, described.round, part.kind, keys, where, told["bound"], told["layout"])
+        pairs |= masked_parts.pairs_of(parts.begun(request.attempt.hex(), added))
+    return BegunSum(manifest, path, pairs)
+
+
+def _add_noise(store: StateStore, settings: SecureSettings, request: SumRequest, numbers: str, in_batch: bool) -> str:
+    """Clip the numbers in their file, and draw this sum's noise into another one, whose name is returned.
+
+    It is drawn once: the same numbers with other noise would show more of them. The last number, that the device is
+    there, stays as it is. What a device has in the sums of a continuous federation is at most half of `clip_norm` long,
+    so that the difference that it adds is at most `clip_norm`, also where it leaves.
+    """
+    norm = (settings.clip_norm or 0.0) / (2 if in_batch else 1)
+    if numbers:
+        path = store.folder / numbers
+        vector = np.frombuffer(path.read_bytes(), "<i8").astype(np.int64)
+        vector[:-1] = discrete_gaussian.clipped(vector[:-1], norm)
+        write_file(path, vector.astype("<i8").tobytes())
+    devices = discrete_gaussian.noisy_devices(settings)
+    share = discrete_gaussian.share_of(settings.noise_multiplier, settings.clip_norm or 0.0, devices)
+    noise = np.zeros(request.length // request.groups, "<i8")
+    noise[:-1] = discrete_gaussian.noise(len(noise) - 1, share, secrets.token_bytes)
+    name = f"{SUMS}/r{request.round}-{request.attempt.hex()[:16]}.noise"
+    write_file(store.folder / name, noise.tobytes())
+    return name
+
+
+def begin_withdrawal(store: StateStore, asked: BeginMaskedWithdrawal) -> str:
+    """Begin a batch's sum with the negative of all that the device has in the sums; returns the message's id.
+
+    Raises:
+        ValueError: as `begin`.
+    """
+    said, parts = asked.invitation, masked_parts.load(store)
+    if parts.included not in parts.parts:
+        raise ValueError(masked_parts.LOST if parts.included else "this device has nothing in the sums")
+    added = parts.parts[parts.included]
+    described = UpdateManifest(
+        update_id="withdrawal",
+        federation=store.get("federation"),
+        instance=said.instance,
+        client=store.get("device"),
+        round=said.round,
+        method=str(asked.plan.method.get("name", "")),
+        base_version=said.model.sha256,
+        sum="keys",
+        examples=0,
+        steps=0,
+        size=0,
+        sha256=hashlib.sha256().hexdigest(),
+        chunk_bytes=asked.chunk_bytes,
+        nonce=secrets.token_hex(8),
+        created=time.time(),
+    )
+    body, told = said.sum.body if said.sum is not None else "", {"bound": added.bound, "layout": added.layout}
+    begun = begin(store, asked.plan, body, described, None, told, NewPart("withdrawn"))
+    before = store.outbox()
+    store.replace_outbox(begun.manifest, begun.path, **begun.pairs)
+    for other in before.values():
+        other.unlink(missing_ok=True)
+    return begun.manifest.update_id
+
+
+def _refusal_reason(parts: MaskedParts, epoch: int, number: int, request: SumRequest) -> str:
+    """Say why the device cannot tell what it is to add to a batch; empty if it can."""
+    if parts.over < (epoch, number - 1):
+        return "the server has not said which batch has this device's sums"
+    if parts.over >= (epoch, number):
+        return "the batch is over"
+    if parts.pending:
+        return "it is not known yet whether the last batch has this device's sums"
+    return masked_parts.LOST if parts.is_lost and not request.replaces_all else ""
+
+
+def answer(store: StateStore, said: Invitation, shared: bytes = b"") -> SumAnswer:
+    """Take what the server says in the sum of a round; the state and the message are durable when this returns.
+
+    `shared` is the part of it that `said` points to.
+    """
+    kept = _kept(store)
+    where = [store.get("federation"), said.instance, said.epoch, said.round]
+    if said.sum is None or said.sum.kind in ("request", "settled") or not kept or kept["where"] != where:
+        return SumAnswer()  # a request is answered by the training of its round
+    try:
+        device = _device(store, SecureSettings.model_validate(kept["secure"]))
+        state = ClientState.model_validate_json(kept["state"])
+        if said.sum.shared is not None and hashlib.sha256(shared).hexdigest() != said.sum.shared.sha256:
+            raise WireError("what all members are told is damaged on this device")
+        heard = FromServer(ServerMessage(said.sum.kind), said.sum.body.encode(), shared)
+        result = client.step(device, state, heard)
+        if said.sum.kind == "shares" and not result.reason:
+            result = client.step(device, result.state, _numbers(store, kept))
+    except (WireError, FileNotFoundError) as error:
+        return SumAnswer(reason=str(error))
+    pairs = {SUM: json.dumps({**kept, "state": result.state.model_dump_json()})}
+    if result.message is None:
+        store.put(**pairs)
+        return SumAnswer(reason=result.reason)
+    manifest = _manifest(UpdateManifest.model_validate(kept["described"]), result.message)
+    if manifest.update_id in store.outbox():
+        return SumAnswer(manifest.update_id)  # it is the same, bit for bit, and on its way
+    path = store.folder / OUTBOX / manifest.update_id
+    write_file(path, packed(result.message))
+    store.add_message(manifest, path, **pairs)
+    return SumAnswer(manifest.update_id)
+
+
+def files_of(store: StateStore) -> set[str]:
+    """Return the names of the files with the present sum's numbers, and with what the device has added."""
+    kept = _kept(store)
+    named = ("numbers", "less", "noise")
+    names = {Path(kept.get(one, "")).name for one in named} - {""} if kept else set()
+    return names | masked_parts.files_of(store)
+
+
+def _kept(store: StateStore) -> dict[str, Any]:
+    noted: dict[str, Any] = json.loads(store.get(SUM) or "{}")
+    return noted
+
+
+def _numbers(store: StateStore, kept: dict[str, Any]) -> VectorReady:
+    def read_numbers(name: str) -> NDArray[np.int64]:
+        if not name:
+            return np.zeros(kept["length"], np.int64)
+        return np.frombuffer((store.folder / name).read_bytes(), "<i8").astype(np.int64)
+
+    vector = read_numbers(kept["numbers"]) - read_numbers(kept["less"]) + read_numbers(kept.get("noise", ""))
+    return VectorReady(vector, kept["bound"], bytes.fromhex(kept["layout"]))
+
+
+def _device(store: StateStore, settings: SecureSettings) -> SumDevice:
+    if not has_key(store.folder):
+        raise WireError("this device has no key to sign with: enrol it")
+    key = device_key(store.folder)
+    return SumDevice(
+        store.get("device"),
+        key.public_key().public_bytes_raw(),
+        key.sign,
+        colluding=round(1000 * settings.colluding_share),
+        min_members=settings.min_devices,
+        groups=settings.groups,
+        voucher=own_voucher(store) if settings.voucher else b"",
+        vouchers=voucher_check(store, settings),
+    )
+
+
+def _manifest(described: UpdateManifest, message: ToServer) -> UpdateManifest:
+    """Describe a message of the sum: nothing is told of the device's examples."""
+    part: SumPart = _PART_OF[message.kind]
+    data = packed(message)
+    sha256 = hashlib.sha256(data).hexdigest()
+    changed = {
+        "update_id": message_id(described.round, part, described.client, sha256),
+        "sum": part,
+        **{"examples": 0, "steps": 0, "class_counts": None, "metrics": {}, "gains": {}},
+        **{"precision": "lossless", "compression": "none"},
+        **{"size": len(data), "sha256": sha256, "nonce": secrets.token_hex(8), "created": time.time()},
+    }
+    return UpdateManifest.model_validate({**described.model_dump(), **changed})
+
+
+def message_id(number: int, part: SumPart, device: str, sha256: str) -> str:
+    """Name a message; the same bytes of the same round have the same name."""
+    return f"m{number}-{part}-{device[:24]}-{sha256[:16]}"

@@ -1,0 +1,1 @@
+"""What is asked of a finished federation: new clients, baselines, the papers' analyses."""

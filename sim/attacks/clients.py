@@ -1,0 +1,145 @@
+"""Hostile clients of a simulation: what they send instead of what they have trained, as the literature has it.
+
+noise: P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer: Machine Learning with Adversaries, NeurIPS 2017,
+arXiv 1703.02757, section 5 (Gaussian). sign_flip: L. Li, W. Xu, T. Chen, G. B. Giannakis, Q. Ling: RSA, AAAI 2019,
+arXiv 1811.03761, section 5. label_flip: V. Tolpegin, S. Truex, M. E. Gursoy, L. Liu: Data Poisoning Attacks Against
+Federated Learning Systems, ESORICS 2020, arXiv 2007.08432. scaling: E. Bagdasaryan, A. Veit, Y. Hua, D. Estrin,
+V. Shmatikov: How To Backdoor Federated Learning, AISTATS 2020, arXiv 1807.00459, section 4 (the change that was learnt
+from poisoned examples, so large that it survives the mean). little_is_enough: M. Baruch, G. Baruch, Y. Goldberg: A
+Little Is Enough, NeurIPS 2019, arXiv 1902.06156, algorithm 3. examples: sign_flip by a client that claims 10⁹ examples.
+
+Of methods that send parameters only these are attacked; what else they send is as it was trained. Of sums
+(`sim.attacks.sums`) there are class_swap and collusion as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import get_args
+
+import numpy as np
+import torch
+
+from federation.method import Method
+from federation.records import Examples, Tensors, Tree, Update
+from federation.records.tree import squared_distance
+from federation.seeds import generator
+from sim.attacks.sums import hostile_sums
+from sim.data.federated_data import ClientData, FederatedData
+from sim.errors import SettingsError
+from sim.run_options import AttackKind
+
+OF_NETWORKS_ALONE, OF_SUMS_ALONE = ("little_is_enough", "examples"), ("class_swap", "collusion")
+CLAIMED = 10**9
+STRENGTH: dict[AttackKind, float] = {"noise": 1000.0, "scaling": 10.0}
+"""What an honest change is multiplied by; noise has so many times its norm."""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Some clients of a federation are hostile, in every round that they take part in."""
+
+    kind: AttackKind
+    attackers: frozenset[str]
+
+    @classmethod
+    def drawn(cls, kind: AttackKind, share: float, names: Iterable[str], seed: int) -> Attack:
+        """Draw round(share · K) of K clients; each has its own chance, so that one that joins changes no other's."""
+        chances = {name: generator(seed, "attacker", name).random() for name in names}
+        return cls(kind, frozenset(sorted(chances, key=lambda name: chances[name])[: round(share * len(chances))]))
+
+    def on_data(self, data: FederatedData) -> FederatedData:
+        """Return what clients of networks train on: flipped classes, y ← C − 1 − y, where the attack is by them.
+
+        Of sums all is done to the updates: flipped classes are other columns of them.
+        """
+        if self.kind not in ("label_flip", "scaling"):
+            return data
+        classes = len(data.labels)
+        hostile = {name: _flipped(data.clients[name], classes) for name in sorted(self.attackers)}
+        return replace(data, clients={name: hostile.get(name, own) for name, own in data.clients.items()})
+
+    def on_updates(
+        self, updates: Sequence[Update], broadcasts: Mapping[str, Tree], seed: int, round_number: int
+    ) -> Sequence[Update]:
+        """Return a round's updates with the hostile ones in the place of what those clients trained."""
+        if updates and "gram" in updates[0].tensors:
+            return hostile_sums(self.kind, updates, self.attackers, seed, round_number)
+        if self.kind == "little_is_enough":
+            return self._little_is_enough(updates)
+        return [
+            self._hostile(update, broadcasts[update.client_id]["params"], seed, round_number)
+            if update.client_id in self.attackers
+            else update
+            for update in updates
+        ]
+
+    def _hostile(self, update: Update, start: Tensors, seed: int, round_number: int) -> Update:
+        params: Tensors = update.tensors["params"]
+        match self.kind:
+            case "noise":
+                chance = generator(seed, "attack", round_number, update.client_id)
+                return _with(update, self._noise(params, start, chance))
+            case "sign_flip":
+                return _with(update, _moved(params, start, -1.0))
+            case "scaling":
+                return _with(update, _moved(params, start, STRENGTH["scaling"]))
+            case "examples":
+                return _with(update, _moved(params, start, -1.0))._replace(examples=CLAIMED)
+            case _:
+                return update
+
+    def _noise(self, params: Tensors, start: Tensors, chance: np.random.Generator) -> Tensors:
+        norm = float(squared_distance(params, start)) ** 0.5
+        drawn = {name: torch.from_numpy(chance.normal(size=tuple(value.shape))) for name, value in params.items()}
+        length = sum(float(value.square().sum()) for value in drawn.values()) ** 0.5
+        scale = STRENGTH["noise"] * norm / length
+        return {name: (start[name] + value * scale).to(start[name].dtype) for name, value in drawn.items()}
+
+    def _little_is_enough(self, updates: Sequence[Update]) -> Sequence[Update]:
+        """Let all attackers send μ − z·σ of the honest parameters, z as large as hides among them."""
+        honest = [update.tensors["params"] for update in updates if update.client_id not in self.attackers]
+        hostile, n = len(updates) - len(honest), len(updates)
+        if not hostile or len(honest) < 2:
+            return updates
+        supporters = n // 2 + 1 - hostile
+        share = (n - hostile - supporters) / (n - hostile)
+        z = NormalDist().inv_cdf(min(max(share, 0.5), 0.99))
+        stacked = {name: torch.stack([one[name] for one in honest]) for name in honest[0]}
+        sent = {name: value.mean(0) - z * value.std(0) for name, value in stacked.items()}
+        return [_with(update, sent) if update.client_id in self.attackers else update for update in updates]
+
+
+def sends_sums(method: Method) -> bool:
+    """Whether a method's updates are sums of features, and no parameters."""
+    return "gram" in method.upload_groups
+
+
+def check_attack(kind: AttackKind, method: Method) -> None:
+    """Refuse an attack on what a method does not send.
+
+    Raises:
+        SettingsError: saying on what it is.
+    """
+    without = ("none", *(OF_NETWORKS_ALONE if sends_sums(method) else OF_SUMS_ALONE))
+    known = [each for each in get_args(AttackKind) if each not in without]
+    if kind not in known:
+        raise SettingsError(f"--attack {kind}: not on what {method.name} sends; of it there are {', '.join(known)}")
+    if method.pools_data or not (sends_sums(method) or method.has_global_model or kind == "label_flip"):
+        why = "sends nothing" if method.pools_data else "sends no model that all clients start a round from"
+        raise SettingsError(f"--attack {kind}: {method.name} {why}; take fedavg or analytic, for instance")
+
+
+def _moved(params: Tensors, start: Tensors, factor: float) -> Tensors:
+    return {name: start[name] + factor * (value - start[name]) for name, value in params.items()}
+
+
+def _with(update: Update, params: Tensors) -> Update:
+    return update._replace(tensors={**update.tensors, "params": params})
+
+
+def _flipped(client: ClientData, classes: int) -> ClientData:
+    x, y = client.train
+    return replace(client, train=Examples(x, torch.where(y < classes, classes - 1 - y, y)))  # a void pixel stays void

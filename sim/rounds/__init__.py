@@ -1,0 +1,1 @@
+"""The simulated round: cohort, training, collection, aggregation, and the checkpoint after it."""

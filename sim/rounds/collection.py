@@ -1,0 +1,188 @@
+"""A round's updates at the server: who was lost and what came, judged or summed up unseen, and the state made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from federation.aggregation.kept_contributions import KeptContributions
+from federation.aggregation.present_sums import combined, needs_all
+from federation.aggregation.screening import NormHistory, Screening, UpdateClaim, cap_examples, screen, shortfall
+from federation.errors import RoundError
+from federation.method import Method
+from federation.plan import RoundSettings
+from federation.privacy.differential_privacy import aggregated
+from federation.records import Tensors, Tree, Update
+from federation.rounds.in_memory_round import InMemoryRound
+from federation.rounds.server_round import (
+    Action,
+    Aggregated,
+    AggregationFailed,
+    DeadlinePassed,
+    DeviceLost,
+    Event,
+    Opened,
+    RoundPhase,
+    UpdateArrived,
+    discount,
+)
+from federation.seeds import generator
+from federation.training.local_round import Setup
+from federation.wire.update_norms import change_norms
+from sim.attacks.clients import Attack
+from sim.engines.client_store import Result
+from sim.engines.client_store.lazy import LazySequence
+from sim.rounds.cohort import RoundCohort
+from sim.rounds.secure_rounds import SecureRounds
+from sim.scores.diagnostics import diagnose
+
+
+@dataclass
+class CollectedRound:
+    """What the server has after a round; one that fails leaves its state as it was."""
+
+    call: InMemoryRound
+    state: Tree
+    norms: NormHistory
+    noise: Tensors = field(default_factory=dict)  # that the next round's leans on
+    screening: Screening = field(default_factory=Screening)
+    secure_facts: dict[str, Any] = field(default_factory=dict)  # of the sum
+    diagnostics: dict[str, Any] = field(default_factory=dict)  # what the aggregation did
+
+    def fail(self, reason: str) -> CollectedRound:
+        """End the round without a new state."""
+        self.call.feed(AggregationFailed(reason))
+        return self
+
+    def publish(self, state: Tree) -> CollectedRound:
+        """End the round with a new state."""
+        self.state = state
+        self.call.feed(Aggregated())
+        return self
+
+
+@dataclass(frozen=True)
+class RoundServer:
+    """How a federation's server deals with updates; `contributions`, of a continuous method, grow by each round."""
+
+    rounds: RoundSettings
+    setup: Setup
+    train_sizes: Mapping[str, int]
+    contributions: KeptContributions
+    secure: SecureRounds | None = None  # where the server sees sums alone
+    attack: Attack | None = None
+
+    def collect(
+        self,
+        number: int,
+        cohort: RoundCohort,
+        broadcasts: Mapping[str, Tree],
+        results: Mapping[str, Result],
+        state: Tree,
+        norms: NormHistory,
+        past_noise: Tensors,
+    ) -> CollectedRound:
+        """Tell the round machine who was lost and whose update came, and aggregate when it says so.
+
+        A round fails where too few updates came or were found fit.
+        """
+        found = CollectedRound(InMemoryRound.of(self.rounds, number, cohort.clients), state, norms, past_noise)
+        call = found.call
+        call.feed(Opened())
+        events: list[Event] = [
+            *map(DeviceLost, cohort.lost),
+            *(UpdateArrived(name, number) for name in results),
+            DeadlinePassed(),  # which ends a round without clients: all of them are suspended
+        ]
+        for event in events:
+            if Action.AGGREGATE in call.feed(event).actions:
+                break
+        if call.round.phase is not RoundPhase.AGGREGATING:
+            found.norms = norms.failed()
+            return found
+        came: Sequence[Update] = LazySequence(
+            sorted(call.received),
+            lambda name: self._update(name, results[name], cohort.steps[name], call.received[name]),
+        )
+        if self.attack is not None:
+            came = self.attack.on_updates(came, broadcasts, self.setup.training.seed, number)
+        if self.secure is not None:
+            return self._sum(self.secure, found, cohort, came, broadcasts)
+        if self.setup.method.is_continuous and needs_all(self.setup.method, self.rounds, state):
+            return self._combine(found, came)
+        return self._screen(found, came, broadcasts)
+
+    def _screen(self, found: CollectedRound, came: Sequence[Update], broadcasts: Mapping[str, Tree]) -> CollectedRound:
+        """Make the next state of those updates that are found fit."""
+        method, before = self.setup.method, found.state
+        claims = {update.client_id: self._claim(update, broadcasts) for update in came}
+        found.screening = screen(self.rounds, claims, found.norms)
+        if reason := shortfall(self.rounds, claims, found.screening):
+            found.norms = found.norms.failed()
+            return found.fail(reason)
+        found.norms = found.norms.published(found.screening.norms)
+        updates = _used(method, came, found.screening)
+        draw = generator(self.setup.training.seed, "noise", found.call.round.number)
+        state, found.noise = aggregated(self.rounds, method, before, updates, draw, found.noise)
+        if method.is_continuous:
+            self.contributions.note(updates)
+        found.diagnostics = diagnose(method, before, state, updates)
+        return found.publish(state)
+
+    def _sum(
+        self,
+        secure: SecureRounds,
+        found: CollectedRound,
+        cohort: RoundCohort,
+        came: Sequence[Update],
+        broadcasts: Mapping[str, Tree],
+    ) -> CollectedRound:
+        """Make the next state of the updates' sum; nobody judges a single one."""
+        number = found.call.round.number
+        try:
+            state, summed = secure.next_state(found.state, cohort.clients, came, broadcasts, number)
+        except RoundError as error:
+            return found.fail(str(error))
+        found.secure_facts = summed.facts
+        if self.setup.method.is_continuous:  # each client notes for itself what of it is in the sums
+            self.contributions.note(update for update in came if update.client_id in summed.clients)
+        return found.publish(state)
+
+    def _combine(self, found: CollectedRound, came: Sequence[Update]) -> CollectedRound:
+        """Make a continuous method's state of all that clients have in it, with what came in this round."""
+        method, seed = self.setup.method, self.setup.training.seed
+        trees = {**self.contributions.trees, **{update.client_id: update.tensors for update in came}}
+
+        def read(name: str) -> Update:
+            return Update(name, self.train_sizes[name], 0, trees[name])
+
+        try:
+            made = combined(method, self.rounds, seed, found.state, list(trees), read)
+        except RoundError as error:
+            return found.fail(str(error))
+        found.screening = made.screening
+        self.contributions.note(came)
+        found.diagnostics = diagnose(method, found.state, made.state, came)
+        return found.publish(made.state)
+
+    def _update(self, name: str, result: Result, steps: int, late: int) -> Update:
+        update = Update(name, self.train_sizes[name], steps, result.upload, discount(self.rounds, late))
+        return self.contributions.replacing(update) if self.setup.method.is_continuous else update
+
+    def _claim(self, update: Update, broadcasts: Mapping[str, Tree]) -> UpdateClaim:
+        """Return what the server knows of an update; norms cost a pass over it, and only one rule asks for them."""
+        judged = self.rounds.norm_factor is not None and self.rounds.clip_norm is None
+        if not judged:
+            return UpdateClaim(update.examples, {})
+        groups = self.setup.method.upload_groups
+        return UpdateClaim(update.examples, change_norms(update.tensors, broadcasts[update.client_id], groups))
+
+
+def _used(method: Method, came: Sequence[Update], screening: Screening) -> Sequence[Update]:
+    """Return the updates that are aggregated, each with the examples that it counts with."""
+    kept = [update.client_id not in screening.excluded for update in came]
+    return LazySequence(
+        [index for index, used in enumerate(kept) if used],
+        lambda index: cap_examples(came[index], screening.capped.get(came[index].client_id), method.upload_groups),
+    )

@@ -1,0 +1,1 @@
+"""What a run's models are worth: evaluation, diagnostics, and the round that counts."""
