@@ -92,20 +92,20 @@ class Children:
         Raises:
             KeyboardInterrupt: if that came while some of several were ended, after they have.
         """
-        asked: list[float] = []
+        interrupts: list[float] = []
         heard = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = [signal.signal(number, lambda *_: asked.append(time.monotonic())) for number in heard]
+        before = [signal.signal(number, lambda *_: interrupts.append(time.monotonic())) for number in heard]
         try:
-            _end(list(chosen) or self.started, grace_s, asked)
+            _end(list(chosen) or self.started, grace_s, interrupts)
             self.started = [child for child in self.started if child not in chosen]
         finally:
             for number, handler in zip(heard, before, strict=True):
                 signal.signal(number, handler)
-        if asked and chosen:
+        if interrupts and chosen:
             raise KeyboardInterrupt
 
 
-def _end(started: Sequence[Child], grace_s: float, asked: Sequence[float]) -> None:
+def _end(started: Sequence[Child], grace_s: float, interrupts: Sequence[float]) -> None:
     """`asked`: when somebody has asked for it once more, which may grow."""
     family = _families([child.process.pid for child in started])
     for child in reversed(started):
@@ -113,7 +113,7 @@ def _end(started: Sequence[Child], grace_s: float, asked: Sequence[float]) -> No
     deadline = time.monotonic() + grace_s
     for child in started:
         while child.process.poll() is None and time.monotonic() < min(
-            [deadline, *(at + INTERRUPT_GRACE_S for at in asked)]
+            [deadline, *(at + INTERRUPT_GRACE_S for at in interrupts)]
         ):
             time.sleep(POLL_S)
         if child.process.poll() is None:

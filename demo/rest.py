@@ -143,6 +143,6 @@ class Operator:
     def _checked(self, response: httpx.Response) -> httpx.Response:
         if response.is_success:
             return response
-        said = response.json() if "json" in response.headers.get("content-type", "") else {}
-        detail = said.get("detail", response.text[:500])
+        answer = response.json() if "json" in response.headers.get("content-type", "") else {}
+        detail = answer.get("detail", response.text[:500])
         raise DemoError(f"{response.request.method} {response.request.url}: {response.status_code} {detail}")

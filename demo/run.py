@@ -145,8 +145,8 @@ def main(
             show.results(console, operator.rounds(), summaries)
             outcomes = [outcome(f"{method}, {rounds} rounds", operator, FEDERATION, summaries, took_s), *first]
             show.beside(console, outcomes)
-            said = f"{time.monotonic() - began:.0f} s in all. Everything is in {folder}"
-            console.print(said, soft_wrap=True, highlight=False)
+            ending = f"{time.monotonic() - began:.0f} s in all. Everything is in {folder}"
+            console.print(ending, soft_wrap=True, highlight=False)
             works = _judge(console, summaries, min_f1, folder / "logs", _more_training(chosen, rounds, epochs), first)
             works &= not private or _is_private(console, operator, folder, chosen, plan, sums if first else None)
             if https is not None:
@@ -195,8 +195,8 @@ def _exchange(console: Console, run: tuple[Any, ...]) -> list[Outcome]:
     """Run the analytic federation before the rounds: what it came to; `run` is what `run_exchange` takes."""
     with working(console, "one exchange of exact sums: the analytic federation"):
         found = run_exchange(*run)
-    said = f"{found.title}: every device has a model after {found.seconds:.1f} s; now the rounds"
-    console.print(said, soft_wrap=True, highlight=False)
+    words = f"{found.title}: every device has a model after {found.seconds:.1f} s; now the rounds"
+    console.print(words, soft_wrap=True, highlight=False)
     return [found]
 
 

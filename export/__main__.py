@@ -278,8 +278,8 @@ def predict(
                 continue
             ranked = sorted(shares.items(), key=lambda each: -each[1])
             shown = ranked[:1] if answer.label is not None else [each for each in ranked if each[1] >= 0.005]
-            said = ", ".join(f"{label} {share:.0%}" for label, share in shown)
-            typer.echo(f"{path}: {said}" + (f"  → {target}" if target is not None else ""))
+            probabilities = ", ".join(f"{label} {share:.0%}" for label, share in shown)
+            typer.echo(f"{path}: {probabilities}" + (f"  → {target}" if target is not None else ""))
 
 
 def _lines(recordings: Iterable[Recording], recognizer: Recognizer, timeline: Timeline) -> Iterator[str]:
@@ -344,12 +344,12 @@ def _table(result: ExportReport) -> Table:
         table.add_row(result.metric, f"{result.score:.4f}")
     if result.alp is not None:
         scores = result.alp.score_row, result.alp.score_plan
-        said = "" if None in scores else f"; {result.metric} {scores[0]:.4f} against {scores[1]:.4f}"
-        table.add_row("ALP by row against by batch", f"same class on {result.alp.argmax_agreement:.2%}{said}")
+        scored = "" if None in scores else f"; {result.metric} {scores[0]:.4f} against {scores[1]:.4f}"
+        table.add_row("ALP by row against by batch", f"same class on {result.alp.argmax_agreement:.2%}{scored}")
     if result.int8_quality is not None:
         quality = result.int8_quality
-        said = "" if quality.score is None else f"; {result.metric} {quality.score:.4f}"
-        table.add_row("int8 against float32", f"same class on {quality.argmax_agreement:.2%}{said}")
+        scored = "" if quality.score is None else f"; {result.metric} {quality.score:.4f}"
+        table.add_row("int8 against float32", f"same class on {quality.argmax_agreement:.2%}{scored}")
     return table
 
 

@@ -36,6 +36,6 @@ class RolloutError(FederationError):
     """An event reached a rollout in a phase that cannot take it."""
 
 
-def unknown_name(kind: str, came: str, known: Iterable[str]) -> SettingsError:
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> SettingsError:
     """Name what came, what is known, and the nearest known name."""
-    return SettingsError(f"unknown {kind} {came!r}; {did_you_mean(came, sorted(known))}")
+    return SettingsError(f"unknown {kind} {name!r}; {did_you_mean(name, sorted(known))}")

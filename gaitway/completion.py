@@ -27,9 +27,9 @@ USAGE = "Usage: gaitway completion SHELL\n\nPrint what makes a shell complete `g
 def main(words: Sequence[str]) -> int:
     """Print the script of the shell that is named; returns the exit status."""
     if len(words) != 1 or words[0] not in SHELLS:
-        asked = list(words) == ["--help"]
-        print(USAGE, end="", file=sys.stdout if asked else sys.stderr)
-        return ExitCode.DONE if asked else ExitCode.REFUSED
+        is_help = list(words) == ["--help"]
+        print(USAGE, end="", file=sys.stdout if is_help else sys.stderr)
+        return ExitCode.DONE if is_help else ExitCode.REFUSED
     print(get_completion_script(prog_name="gaitway", complete_var=VARIABLE, shell=words[0]))
     return 0
 

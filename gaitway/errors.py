@@ -87,8 +87,8 @@ def first_problem(error: Invalid, *, input_shown: bool = False, model: object = 
         words = _plain_words(first, words, model)
     # a whole section is not repeated: it is long, and other keys of it may be secret, as may be what a misspelt one has
     shown = input_shown and first["type"] not in ("missing", "extra_forbidden") and isinstance(first["input"], _PLAIN)
-    came = f" (came: {repr(first['input'])[:MAX_SHOWN_INPUT]})" if shown else ""
-    return f"{where}: {words}{came}" if where else f"{words}{came}"
+    shown_input = f" (came: {repr(first['input'])[:MAX_SHOWN_INPUT]})" if shown else ""
+    return f"{where}: {words}{shown_input}" if where else f"{words}{shown_input}"
 
 
 _PLAINLY = {

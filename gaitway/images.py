@@ -159,7 +159,7 @@ def opened(
                     raise ImageError(f"{name} claims {image.width} × {image.height} pixels; the limit is {max_pixels}")
                 yield image
     except UnidentifiedImageError as error:  # Pillow's words name a buffer in memory
-        came = f"it begins with {content[:12]!r}" if content else "it is empty"
-        raise ImageError(f"{name} is no image that can be read: {came}; expected {expected}") from error
+        content_text = f"it begins with {content[:12]!r}" if content else "it is empty"
+        raise ImageError(f"{name} is no image that can be read: {content_text}; expected {expected}") from error
     except damaged as error:
         raise ImageError(f"{name} is no image that can be read: {error}; expected {expected}") from error

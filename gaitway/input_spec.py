@@ -198,10 +198,10 @@ class InputSpec:
             _require(isinstance(values[name], list), name, values[name])
         given: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
         if given["filter"] is not None:
-            said = given["filter"]
+            low_pass = given["filter"]
             parts = {field.name for field in fields(LowPass)}
-            _require(isinstance(said, Mapping) and set(said) | {"anti_alias"} == parts, "filter", said)
-            given["filter"] = LowPass(**said)
+            _require(isinstance(low_pass, Mapping) and set(low_pass) | {"anti_alias"} == parts, "filter", low_pass)
+            given["filter"] = LowPass(**low_pass)
         spec = cls(**given)
         spec.check()
         return spec

@@ -81,10 +81,10 @@ def working(console: Console, words: str) -> Iterator[Callable[[str], None]]:
 
     A terminal shows it with a spinner; elsewhere it is a line at once, and one now and then.
     """
-    said, began = [words], monotonic()
+    shown, began = [words], monotonic()
 
     def again(changed: str) -> None:
-        said[0] = changed
+        shown[0] = changed
 
     if console.is_terminal:
         with console.status(Text(words)) as status:
@@ -95,7 +95,7 @@ def working(console: Console, words: str) -> Iterator[Callable[[str], None]]:
         console.print(Text(line), soft_wrap=True, highlight=False)
 
     print_line(f"{words} …")
-    lines = PeriodicLines(print_line, lambda: [f"{said[0]}, {monotonic() - began:.0f} s"])
+    lines = PeriodicLines(print_line, lambda: [f"{shown[0]}, {monotonic() - began:.0f} s"])
     lines.start()
     try:
         yield again

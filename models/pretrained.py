@@ -74,8 +74,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             "tensors, which is never loaded; save the network's state_dict() alone"
         ) from None
     if not isinstance(content, dict) or not all(isinstance(tensor, Tensor) for tensor in content.values()):
-        came = f"a dictionary with {list(content)[:3]}" if isinstance(content, dict) else f"a {type(content).__name__}"
-        raise CheckpointError(f"{path}: it holds {came}; expected a dictionary of tensors, a state_dict, alone")
+        kind = f"a dictionary with {list(content)[:3]}" if isinstance(content, dict) else f"a {type(content).__name__}"
+        raise CheckpointError(f"{path}: it holds {kind}; expected a dictionary of tensors, a state_dict, alone")
     return {str(name): tensor for name, tensor in content.items()}
 
 

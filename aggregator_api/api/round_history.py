@@ -103,9 +103,9 @@ def costs(session: Session, rows: Sequence[RoundRow]) -> dict[int, Cost]:
     received = select(UpdateRow.round_id, func.sum(UpdateRow.size)).where(UpdateRow.round_id.in_(ids))
     sent = select(ParticipationRow.round_id, func.sum(ParticipationRow.broadcast_size))
     sent = sent.where(ParticipationRow.round_id.in_(ids))
-    came = {row: int(size or 0) for row, size in session.execute(received.group_by(UpdateRow.round_id))}
+    received_bytes = {row: int(size or 0) for row, size in session.execute(received.group_by(UpdateRow.round_id))}
     went = {row: int(size or 0) for row, size in session.execute(sent.group_by(ParticipationRow.round_id))}
-    return {number: Cost(came.get(row, 0), went.get(row, 0)) for row, number in ids.items()}
+    return {number: Cost(received_bytes.get(row, 0), went.get(row, 0)) for row, number in ids.items()}
 
 
 class RoundCosts:

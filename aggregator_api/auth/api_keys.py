@@ -192,8 +192,8 @@ def ensure_operator(database: Database, folder: Path) -> Path | None:
             return None
         row, key = make(session, "operator", ["operator"])
         path = folder / OPERATOR_FILE
-        said = f"key {row.prefix} of operator: operator; the server's first, in {path}"
-        audit.record(session, "keys.create", actor="server", detail=said)
+        detail = f"key {row.prefix} of operator: operator; the server's first, in {path}"
+        audit.record(session, "keys.create", actor="server", detail=detail)
         path.unlink(missing_ok=True)  # of a database that is gone, or of a start that ended before the commit
         write_secret(path, f"{key}\n".encode())
     return path

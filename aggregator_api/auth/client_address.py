@@ -41,10 +41,10 @@ class ClientAddress:
 
 def client_address(peer: str, forwarded: Iterable[str], trusted: Sequence[Network]) -> str:
     """Return the client's address: `peer`, unless it is a trusted proxy that names another in `X-Forwarded-For`."""
-    said = [entry.strip() for line in forwarded for entry in line.split(",")]
+    entries = [entry.strip() for line in forwarded for entry in line.split(",")]
     found = peer
-    while said and is_trusted(found, trusted):
-        entry = parse(said.pop())
+    while entries and is_trusted(found, trusted):
+        entry = parse(entries.pop())
         if entry is None:
             break  # "unknown", or nonsense: the last address that somebody vouches for is the proxy's
         found = str(entry)

@@ -70,8 +70,8 @@ def create_key(
         row = get_federation(session, federation) if federation else None
         expires_at = None if lifetime is None else time.time() + lifetime
         made, key = api_keys.make(session, new.name, new.scopes, federation=row, expires_at=expires_at)
-        said = f"key {made.prefix} of {new.name}: {' '.join(new.scopes)}"
-        note(session, "keys.create", federation=federation or "", detail=said)
+        detail = f"key {made.prefix} of {new.name}: {' '.join(new.scopes)}"
+        note(session, "keys.create", federation=federation or "", detail=detail)
     typer.echo(key)
 
 

@@ -60,8 +60,8 @@ def start(
         )
         detail += f", forced: {force}" if force else ""
         note(session, "rollouts.start", federation=federation, detail=detail)
-        told = begun.members
-    typer.echo(f"{detail}: {told} devices in its first wave")
+        members = begun.members
+    typer.echo(f"{detail}: {members} devices in its first wave")
 
 
 @app.command("list")

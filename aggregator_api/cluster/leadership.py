@@ -142,9 +142,9 @@ class LeaseLeadership:
             self._update(status.notifications)
 
     def _take(self) -> None:
-        asked = time.monotonic()
+        begun_at = time.monotonic()
         held = self._leases.take()
-        self._until, self._renew_at = asked + self._lease_s, asked + self._lease_s / RENEWALS
+        self._until, self._renew_at = begun_at + self._lease_s, begun_at + self._lease_s / RENEWALS
         self._update(held)
 
     def _update(self, held: dict[str, int]) -> None:

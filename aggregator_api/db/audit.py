@@ -47,8 +47,8 @@ def record(
     `action` is a noun and a verb (`devices.revoke`). `actor` is a key's id, `command line (user)`, `device` or
     `server`. `count` says how many equal things within a minute the entry stands for.
     """
-    said = {"actor": actor, "address": address, "action": action, "federation": federation, "device": device}
-    row = {name: _plain(value, _LENGTHS[name]) for name, value in {**said, "detail": detail}.items()}
+    fields = {"actor": actor, "address": address, "action": action, "federation": federation, "device": device}
+    row = {name: _plain(value, _LENGTHS[name]) for name, value in {**fields, "detail": detail}.items()}
     before = session.scalar(select(AuditRow.digest).order_by(AuditRow.id.desc()).limit(1)) or GENESIS
     entry = AuditRow(**row, at=time.time(), count=count)
     entry.digest = _digest(before, entry)
@@ -193,8 +193,8 @@ def verify(session: Session, expected: str | None = None) -> ChainCheck:
 
 
 def _digest(before: str, row: AuditRow) -> str:
-    said = json.dumps([getattr(row, name) for name in FIELDS], ensure_ascii=False)
-    return hashlib.sha256(f"{before}\n{said}".encode()).hexdigest()
+    text = json.dumps([getattr(row, name) for name in FIELDS], ensure_ascii=False)
+    return hashlib.sha256(f"{before}\n{text}".encode()).hexdigest()
 
 
 def _plain(text: str, length: int) -> str:

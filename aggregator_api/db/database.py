@@ -224,8 +224,8 @@ _ADVICE = (
 
 
 def _in_words(error: DBAPIError) -> str:
-    said = " ".join(str(error.orig).split())
-    return next((f"{said}; {advice}" for words, advice in _ADVICE if words in said), said)
+    text = " ".join(str(error.orig).split())
+    return next((f"{text}; {advice}" for words, advice in _ADVICE if words in text), text)
 
 
 def _sqlite(url: URL, wait_s: float) -> Engine:

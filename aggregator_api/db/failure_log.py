@@ -46,5 +46,5 @@ failures = FailureLog(logging.getLogger(__name__))
 
 
 def _words(error: BaseException) -> str:
-    said = str(getattr(error, "orig", None) or error)
-    return " ".join(said.split())[:MAX_TEXT_CHARS]
+    text = str(getattr(error, "orig", None) or error)
+    return " ".join(text.split())[:MAX_TEXT_CHARS]

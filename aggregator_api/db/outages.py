@@ -37,8 +37,8 @@ def outage_of(error: BaseException) -> Outage | None:
         return Outage.BUSY
     if not isinstance(error, DBAPIError):
         return None
-    state, said = getattr(error.orig, "sqlstate", None), str(error.orig)
-    if state in _POSTGRES_LOCKED or any(words in said for words in _LOCKED):
+    state, text = getattr(error.orig, "sqlstate", None), str(error.orig)
+    if state in _POSTGRES_LOCKED or any(words in text for words in _LOCKED):
         return Outage.LOCKED
     if state == _POSTGRES_BUSY:
         return Outage.BUSY
@@ -46,4 +46,4 @@ def outage_of(error: BaseException) -> Outage | None:
         return Outage.UNREACHABLE
     from_postgres = hasattr(error.orig, "sqlstate")
     nobody_there = isinstance(error, OperationalError) and from_postgres and state is None  # it could not even connect
-    return Outage.UNREACHABLE if nobody_there or any(words in said for words in _UNREACHABLE) else None
+    return Outage.UNREACHABLE if nobody_there or any(words in text for words in _UNREACHABLE) else None

@@ -143,7 +143,7 @@ class DeviceMessages:
         """Handle a message on the inbox's thread; in an outage of the database it is tried again."""
         parsed = topics.parse(topic)
         try:
-            with self._publisher.answering(topics.ack(parsed.federation, parsed.device)) as said:
+            with self._publisher.answering(topics.ack(parsed.federation, parsed.device)) as message:
                 self._require_lead(parsed.federation)
                 self._handle(topic, payload)
         except Exception as error:
@@ -154,7 +154,7 @@ class DeviceMessages:
             if not known:
                 raise
         else:
-            _settle(answer, said[-1] if said else None)
+            _settle(answer, message[-1] if message else None)
 
     def _retained(self, federation: str, device: str) -> list[tuple[Kind, bytes]] | None:
         try:
@@ -170,10 +170,10 @@ def _failed() -> UnavailableError:
     return UnavailableError("the message could not be handled; the server's log says why")
 
 
-def _settle(answer: Future[bytes | None], said: bytes | None, error: Exception | None = None) -> None:
+def _settle(answer: Future[bytes | None], message: bytes | None, error: Exception | None = None) -> None:
     if not answer.set_running_or_notify_cancel():
         return  # who asked did not wait for it
     if error is not None:
         answer.set_exception(error)
     else:
-        answer.set_result(said)
+        answer.set_result(message)

@@ -97,18 +97,18 @@ class DeviceStreams:
         if found is None:
             return
         federation, device, word = found.groups()
-        said = _QueuedMessage(next(self._numbers), Kind.ANNOUNCEMENT, payload)
+        queued = _QueuedMessage(next(self._numbers), Kind.ANNOUNCEMENT, payload)
         with self._lock:
             if device is None:
                 if payload:
-                    self._announced[federation] = said
+                    self._announced[federation] = queued
                 else:
                     self._announced.pop(federation, None)
                 waiting = [box for key, box in self._mailboxes.items() if key[0] == federation]
             else:
                 waiting = [box for box in [self._mailboxes.get((federation, device))] if box]
                 for box in waiting:
-                    _enqueue(box, word, said)
+                    _enqueue(box, word, queued)
         self._wake(waiting)
 
     def announces(self, federation: str) -> bool:
@@ -181,10 +181,10 @@ class DeviceStreams:
     ) -> AsyncIterator[bytes]:
         while not self._closing.is_set():
             box.changed.clear()
-            said, end = self._after(federation, box, mark, after)
-            if said:
-                after = max(each.number for each in said)
-                yield self._written(said, after)
+            messages, end = self._after(federation, box, mark, after)
+            if messages:
+                after = max(each.number for each in messages)
+                yield self._written(messages, after)
             if end or self._clock() >= until:
                 yield write_event(ServerEvent("", END, (end or "lifetime").encode()))
                 return
@@ -194,12 +194,12 @@ class DeviceStreams:
             except TimeoutError:
                 yield b": still here\n\n"
 
-    def _written(self, said: list[_QueuedMessage], number: int) -> bytes:
+    def _written(self, messages: list[_QueuedMessage], number: int) -> bytes:
         """Encode what goes together; the last one alone has an id, so that what breaks off is sent again whole."""
-        ids = [""] * (len(said) - 1) + [f"{self._boot}-{number}"]
+        ids = [""] * (len(messages) - 1) + [f"{self._boot}-{number}"]
         return b"".join(
             write_event(ServerEvent(event_id, each.kind, each.payload))
-            for event_id, each in zip(ids, said, strict=True)
+            for event_id, each in zip(ids, messages, strict=True)
         )
 
     def _after(self, federation: str, box: _Mailbox, mark: object, after: int) -> tuple[list[_QueuedMessage], str]:
@@ -306,12 +306,12 @@ def _notify_all(boxes: list[_Mailbox]) -> None:
         box.changed.set()
 
 
-def _enqueue(box: _Mailbox, word: str, said: _QueuedMessage) -> None:
+def _enqueue(box: _Mailbox, word: str, message: _QueuedMessage) -> None:
     if word in _RETAINED:
         kind = _RETAINED[word]
-        if said.payload:
-            box.retained[kind] = said._replace(kind=kind)
+        if message.payload:
+            box.retained[kind] = message._replace(kind=kind)
         else:
             box.retained.pop(kind, None)
-    elif said.payload:
-        box.answers.append(said._replace(kind=_ANSWERS[word]))
+    elif message.payload:
+        box.answers.append(message._replace(kind=_ANSWERS[word]))

@@ -59,7 +59,7 @@ class EnrolmentService:
         self._accounts = accounts
         self._identity = identity
 
-    def enrol(self, said: Enrol) -> Enrolment:
+    def enrol(self, request: Enrol) -> Enrolment:
         """Take a device's key for a token; sent again, it says how the enrolment stands.
 
         Raises:
@@ -68,21 +68,21 @@ class EnrolmentService:
             ForbiddenError: if the device was revoked and the token does not name it.
             UnavailableError: if the broker cannot make its account; the device then claims its credentials later.
         """
-        message = to_sign(Kind.ENROL, said.federation, said.device, said.token.encode())
-        if not _signed(said.public_key, said.signature, message):
+        message = to_sign(Kind.ENROL, request.federation, request.device, request.token.encode())
+        if not _signed(request.public_key, request.signature, message):
             raise UnauthorizedError(
                 "the signature was not made by this public key over the federation, device and token"
             )
         with self._database.read() as session:  # a wrong token must not make writers wait
-            _find_token(session, said, time.time())
+            _find_token(session, request, time.time())
         try:
             with self._database.write() as session:
-                status = _enrol_device(session, said, time.time())
+                status = _enrol_device(session, request, time.time())
         except IntegrityError as error:
-            raise ConflictError(f"a device {said.device!r} is being enrolled by another request") from error
-        return self._answer(said.federation, said.device, status)
+            raise ConflictError(f"a device {request.device!r} is being enrolled by another request") from error
+        return self._answer(request.federation, request.device, status)
 
-    def claim(self, said: Claim) -> Enrolment:
+    def claim(self, request: Claim) -> Enrolment:
         """Give an approved device new credentials; those before are void.
 
         Raises:
@@ -92,16 +92,16 @@ class EnrolmentService:
             ForbiddenError: if the device was revoked.
             UnavailableError: if the broker cannot make its account.
         """
-        message = to_sign(Kind.CLAIM, said.federation, said.device, str(said.issued_at).encode())
+        message = to_sign(Kind.CLAIM, request.federation, request.device, str(request.issued_at).encode())
         with self._database.read() as session:  # a wrong signature must not make writers wait
-            _find_signer(session, said, message)
+            _find_signer(session, request, message)
         with self._database.write() as session:
-            federation, row = _find_signer(session, said, message)
-            _check_time(session, row, said.issued_at)
+            federation, row = _find_signer(session, request, message)
+            _check_time(session, row, request.issued_at)
             if row.enrolment == "revoked":
                 raise ForbiddenError(f"the device {row.name!r} was revoked; it needs a token made for it to come back")
             status = _enrolment_status(session, federation, row)
-        return self._answer(said.federation, said.device, status)
+        return self._answer(request.federation, request.device, status)
 
     def _answer(self, federation: str, device: str, status: EnrolmentStatus) -> Enrolment:
         if status.api_key is None:
@@ -119,39 +119,39 @@ class EnrolmentService:
         return Enrolment(state="approved", device=device, credentials=given)
 
 
-def _find_token(session: Session, said: Enrol, now: float) -> tuple[FederationRow, EnrolmentTokenRow]:
-    federation = repositories.find_federation(session, said.federation)
+def _find_token(session: Session, request: Enrol, now: float) -> tuple[FederationRow, EnrolmentTokenRow]:
+    federation = repositories.find_federation(session, request.federation)
     if federation is None:
         raise UnauthorizedError(enrolment_tokens.UNKNOWN)
-    return federation, enrolment_tokens.find(session, federation, said.token, said.device, now)
+    return federation, enrolment_tokens.find(session, federation, request.token, request.device, now)
 
 
-def _find_signer(session: Session, said: Claim, message: bytes) -> tuple[FederationRow, DeviceRow]:
-    federation = repositories.find_federation(session, said.federation)
-    row = repositories.find_device(session, federation, said.device) if federation else None
-    if federation is None or row is None or not _signed(row.public_key or "", said.signature, message):
-        raise UnauthorizedError(f"the signature is not that of a device {said.device!r} of {said.federation!r}")
+def _find_signer(session: Session, request: Claim, message: bytes) -> tuple[FederationRow, DeviceRow]:
+    federation = repositories.find_federation(session, request.federation)
+    row = repositories.find_device(session, federation, request.device) if federation else None
+    if federation is None or row is None or not _signed(row.public_key or "", request.signature, message):
+        raise UnauthorizedError(f"the signature is not that of a device {request.device!r} of {request.federation!r}")
     return federation, row
 
 
-def _enrol_device(session: Session, said: Enrol, now: float) -> EnrolmentStatus:
-    federation, token = _find_token(session, said, now)
-    row = repositories.find_device(session, federation, said.device)
-    if token.used_at is not None or not enrolment_tokens.use(session, token, said.device, now):
-        if row is None or row.public_key != said.public_key or row.enrolment == "revoked":
+def _enrol_device(session: Session, request: Enrol, now: float) -> EnrolmentStatus:
+    federation, token = _find_token(session, request, now)
+    row = repositories.find_device(session, federation, request.device)
+    if token.used_at is not None or not enrolment_tokens.use(session, token, request.device, now):
+        if row is None or row.public_key != request.public_key or row.enrolment == "revoked":
             raise UnauthorizedError("this enrolment token has been used; ask the operator for another")
         return EnrolmentStatus(row.enrolment)  # the answer was lost: the device may claim its credentials
     if row is None:
-        row = _new_device(session, federation, said.device, now)
+        row = _new_device(session, federation, request.device, now)
     else:
-        _check_name_is_free(row, token, said.public_key)
+        _check_name_is_free(row, token, request.public_key)
         api_keys.revoke_of_device(session, row)
-    approved = token.auto_approve or (row.enrolment == "approved" and row.public_key == said.public_key)
+    approved = token.auto_approve or (row.enrolment == "approved" and row.public_key == request.public_key)
     if token.tags:
         tags.put(session, row, token.tags)
-    if row.public_key != said.public_key:
+    if row.public_key != request.public_key:
         forget_voucher(row)
-    row.public_key, row.enrolment = said.public_key, "approved" if approved else "pending"
+    row.public_key, row.enrolment = request.public_key, "approved" if approved else "pending"
     repositories.journal(session, federation, f"device.{row.enrolment}", device=row.name, detail=f"token {token.id}")
     audit.mention(f"token {token.id}: {row.enrolment}")
     return _enrolment_status(session, federation, row)

@@ -44,7 +44,7 @@ class PresenceCheck:
     def over(self) -> list[tuple[str, float]]:
         """Return each federation that was asked long enough ago, once, and when that was (Unix time)."""
         now = self._clock()
-        due = [(name, said[1]) for name, said in self._asked.items() if now - said[0] >= ANSWER_S]
+        due = [(name, question[1]) for name, question in self._asked.items() if now - question[0] >= ANSWER_S]
         for name, _ in due:
             del self._asked[name]
         return due

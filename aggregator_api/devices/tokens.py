@@ -44,7 +44,7 @@ class TokenService:
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
         self._database, self._clock = database, clock
 
-    def make(self, said: TokenRequest) -> DeviceToken:
+    def make(self, request: TokenRequest) -> DeviceToken:
         """Give a device a token for its signature.
 
         Raises:
@@ -55,13 +55,13 @@ class TokenService:
             TooManyError: if it has asked for too many.
         """
         now = self._clock()
-        message = to_sign(Kind.TOKEN, said.federation, said.device, str(said.issued_at_ms).encode())
+        message = to_sign(Kind.TOKEN, request.federation, request.device, str(request.issued_at_ms).encode())
         with self._database.read() as session:  # a wrong signature must not make writers wait
-            _find_signer(session, said, message)
+            _find_signer(session, request, message)
         try:
             with self._database.write() as session:
-                federation, row = _find_signer(session, said, message)
-                _check(session, row, said.issued_at_ms / 1000, now)
+                federation, row = _find_signer(session, request, message)
+                _check(session, row, request.issued_at_ms / 1000, now)
                 prefix = hashlib.sha256(message).hexdigest()[: api_keys.PREFIX_DIGITS]
                 ends = now + LIFETIME_S
                 _, token = api_keys.make(
@@ -72,11 +72,11 @@ class TokenService:
         return DeviceToken(token=token, expires_in_s=int(LIFETIME_S))
 
 
-def _find_signer(session: Session, said: TokenRequest, message: bytes) -> tuple[FederationRow, DeviceRow]:
-    federation = repositories.find_federation(session, said.federation)
-    row = repositories.find_device(session, federation, said.device) if federation else None
-    if federation is None or row is None or not _signed(row, said.signature, message):
-        raise UnauthorizedError(f"the signature is not that of a device {said.device!r} of {said.federation!r}")
+def _find_signer(session: Session, request: TokenRequest, message: bytes) -> tuple[FederationRow, DeviceRow]:
+    federation = repositories.find_federation(session, request.federation)
+    row = repositories.find_device(session, federation, request.device) if federation else None
+    if federation is None or row is None or not _signed(row, request.signature, message):
+        raise UnauthorizedError(f"the signature is not that of a device {request.device!r} of {request.federation!r}")
     return federation, row
 
 

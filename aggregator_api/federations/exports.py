@@ -126,8 +126,8 @@ def _export(folder: Path, made: bytes) -> bytes:
             f"the export took more than {ONNX_TIMEOUT_S:.0f} s; export the checkpoint elsewhere"
         ) from error
     if ran.returncode or not target.exists():
-        said = " ".join((ran.stderr or ran.stdout).split())[-300:]
-        raise UnprocessableError(f"the model could not be exported: {said}")
+        output = " ".join((ran.stderr or ran.stdout).split())[-300:]
+        raise UnprocessableError(f"the model could not be exported: {output}")
     return target.read_bytes()
 
 

@@ -132,15 +132,15 @@ def export_program(plan: Plan, is_over: Callable[[], bool]) -> tuple[bytes, str]
         source.write_text(plan.model_dump_json())
         polite = ["nice", "-n", str(max(0, NICE - os.nice(0)))] if shutil.which("nice") else []
         command = [*polite, sys.executable, "-m", "export", "program", "--plan", str(source), "--out", str(target)]
-        with (Path(folder) / "said.txt").open("wb+") as said:
-            process = subprocess.Popen(command, stdout=said, stderr=said)
+        with (Path(folder) / "said.txt").open("wb+") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output)
             try:
                 code = _waited(process, is_over)
             finally:
                 process.kill()
                 process.wait()
-            said.seek(0)
-            words = " ".join(said.read()[-4000:].decode(errors="replace").split())
+            output.seek(0)
+            words = " ".join(output.read()[-4000:].decode(errors="replace").split())
         if code is None:
             return b"", f"the export took more than {TIMEOUT_S:.0f} s"
         if code or not target.is_file():

@@ -200,5 +200,5 @@ def _secret(file: Path | None, setting: str, shortest: int) -> str | None:
 
 
 def _words(error: Exception) -> str:
-    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
-    return " ".join(str(said).split())[:MAX_REASON_CHARS]
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
+    return " ".join(str(text).split())[:MAX_REASON_CHARS]

@@ -47,8 +47,8 @@ class Notification(NamedTuple):
     def values(self) -> dict[str, str]:
         """Return what a template can name."""
         at = datetime.fromtimestamp(self.at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        told = self._replace(message=self.message[:MAX_MESSAGE_CHARS])._asdict()
-        return {**told, "at": at, "delivery": self.delivery}
+        shortened = self._replace(message=self.message[:MAX_MESSAGE_CHARS])._asdict()
+        return {**shortened, "at": at, "delivery": self.delivery}
 
 
 def read_template(file: Path | None, form: Literal["json", "text"]) -> Template | None:

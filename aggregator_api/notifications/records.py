@@ -43,8 +43,8 @@ class Told:
 
     def is_news(self, key: Key, state: str) -> bool:
         """Whether nothing as urgent was told of the thing since it began."""
-        told = self._states.get(key)
-        return told is None or RANKS[state] < RANKS.get(told, 0)
+        known_state = self._states.get(key)
+        return known_state is None or RANKS[state] < RANKS.get(known_state, 0)
 
     def keys(self) -> list[Key]:
         """Return the things that were told and are not over."""

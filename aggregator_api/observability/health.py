@@ -59,7 +59,7 @@ class Readiness:
     def problems(self) -> list[str]:
         """Ask each part; an empty list means that the server can work."""
         checks = (self._database_problem, self._blob_problem, self._disk_problem)
-        wrong = [said for check in checks if (said := check())]
+        wrong = [problem for check in checks if (problem := check())]
         if not self._broker.is_up:
             wrong.append(NO_BROKER)
         if not self._messages.alive:

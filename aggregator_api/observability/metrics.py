@@ -137,12 +137,12 @@ class ServerCollector:
         for thread, count in thread_failures.counts().items():
             failed.add_metric([thread], count)
         yield failed
-        told = CounterMetricFamily(
+        family = CounterMetricFamily(
             "gaitway_notifications", "notifications, by what became of them", labels=["channel", "outcome"]
         )
         for labels, count in deliveries.counts().items():
-            told.add_metric(labels, count)
-        yield told
+            family.add_metric(labels, count)
+        yield family
         disk = shutil.disk_usage(settings.data_dir)
         yield GaugeMetricFamily("gaitway_disk_free_bytes", "free where database and blobs lie", disk.free)
         yield GaugeMetricFamily("gaitway_disk_size_bytes", "size of where database and blobs lie", disk.total)
@@ -302,7 +302,7 @@ def _open_rounds(session: Session) -> Iterator[Metric]:
 def _released(session: Session) -> Iterator[Metric]:
     """Yield how far each federation's latest rollout has come."""
     wave = GaugeMetricFamily("gaitway_rollout_wave", "wave of the latest rollout, from 1", labels=["federation"])
-    told = GaugeMetricFamily(
+    family = GaugeMetricFamily(
         "gaitway_rollout_devices", "devices of the latest rollout by their answer", labels=["federation", "answer"]
     )
     latest = select(func.max(RolloutRow.id)).group_by(RolloutRow.federation_id)
@@ -313,9 +313,9 @@ def _released(session: Session) -> Iterator[Metric]:
         wave.add_metric([name], number + 1)
         answers = select(RolloutDeviceRow.answer, func.count()).where(RolloutDeviceRow.rollout_id == id_)
         for answer, count in session.execute(answers.group_by(RolloutDeviceRow.answer)):
-            told.add_metric([name, answer], count)
+            family.add_metric([name, answer], count)
     yield wave
-    yield told
+    yield family
 
 
 def _promoted(session: Session) -> Iterator[Metric]:

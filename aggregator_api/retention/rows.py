@@ -113,12 +113,12 @@ def require_no_update_in_use(session: Session, federation: FederationRow, row: D
 def _leave_rollout(session: Session, federation: FederationRow, row: DeviceRow) -> None:
     """Let the rollout under way not wait for the device; what it answered is counted no more."""
     release = transitions.under_way(session, federation)
-    told = session.get(RolloutDeviceRow, (release.id, row.id)) if release is not None else None
-    if release is None or told is None:
+    member = session.get(RolloutDeviceRow, (release.id, row.id)) if release is not None else None
+    if release is None or member is None:
         return
     release.members -= 1
-    release.successes -= AdoptionAnswer(told.answer).is_good
-    release.failures -= AdoptionAnswer(told.answer).is_bad
+    release.successes -= AdoptionAnswer(member.answer).is_good
+    release.failures -= AdoptionAnswer(member.answer).is_bad
 
 
 def require_no_open_part(session: Session, federation: FederationRow, row: DeviceRow) -> None:

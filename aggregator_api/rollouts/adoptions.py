@@ -35,15 +35,15 @@ def record_adoption(session: Session, federation: FederationRow, name: str, repo
             AdoptionRow.device_id == key[0], AdoptionRow.round_number == key[1], AdoptionRow.source == key[2]
         )
     )
-    said = report.model_dump(include={"answer", "score", "trivial", "reason"})
-    if row is not None and said == {name: getattr(row, name) for name in said}:
+    answer = report.model_dump(include={"answer", "score", "trivial", "reason"})
+    if row is not None and answer == {name: getattr(row, name) for name in answer}:
         return
     if row is None:
         row = AdoptionRow(
             federation_id=federation.id, device_id=device.id, round_number=report.round, source=report.source
         )
         session.add(row)
-    for column, value in {**said, "recorded_at": time.time()}.items():
+    for column, value in {**answer, "recorded_at": time.time()}.items():
         setattr(row, column, value)
     device.adoption, device.adoption_reason = report.answer, report.reason
     repositories.journal(
@@ -75,9 +75,9 @@ def scores_of(session: Session, federation: FederationRow, versions: Sequence[in
     """
     metric = metric_in(federation)
     names = {when: f"{metric}_{when}" for when in ("before", "after", TRIVIAL)}
-    asked = {"federation": federation.id, "versions": versions, "largest": metric_of(metric).largest, **names}
+    parameters = {"federation": federation.id, "versions": versions, "largest": metric_of(metric).largest, **names}
     found: dict[int, dict[str, VersionScore]] = {}
-    for version, group, *means in session.connection().execute(_SCORES, asked):
+    for version, group, *means in session.connection().execute(_SCORES, parameters):
         found.setdefault(version, {})[group] = _score(metric, means, "updates" if group == _TRAINED else "version")
     return {version: score for version, by_group in found.items() if (score := _chosen(by_group)) is not None}
 

@@ -52,11 +52,11 @@ def compare_by_device(
 ) -> list[DevicePair]:
     """Return what `compare` averages, device by device: those that lose most first, then those that measured one."""
     metric = metric_of(metric_in(federation))
-    asked = _asked(federation, "before", new, -1 if old is None else old)
-    asked |= {"sign": 1 if metric.higher_is_better else -1, "limit": limit}
+    parameters = _asked(federation, "before", new, -1 if old is None else old)
+    parameters |= {"sign": 1 if metric.higher_is_better else -1, "limit": limit}
     return [
         DevicePair(name, score, other, None if other is None else metric.gain(score, other))
-        for name, score, other in session.connection().execute(_BY_DEVICE, asked)
+        for name, score, other in session.connection().execute(_BY_DEVICE, parameters)
     ]
 
 

@@ -61,8 +61,8 @@ class RolloutService:
     def _transition(self, name: str, number: int, event: Event) -> None:
         with self._host.lock:
             with self._database.write() as session:
-                told = move(session, get_federation(session, name), number, event, self._clock())
-            if told:
+                devices = move(session, get_federation(session, name), number, event, self._clock())
+            if devices:
                 self._host.announce(name)
 
 

@@ -144,12 +144,12 @@ def is_due(session: Session, row: RolloutRow, now: float) -> bool:
 def advance(session: Session, federation: FederationRow, row: RolloutRow, now: float) -> bool:
     """Take new devices into the wave, and advance it if it is time; returns whether devices must be told."""
     new = _add_new_devices(session, federation, row, now)
-    told = bool(new and _tags(row))  # within the reach devices know it themselves
+    is_by_tag = bool(new and _tags(row))  # within the reach devices know it themselves
     if _is_short(session, row) and _extend(session, row):
         _add_new_devices(session, federation, row, now)
-        row.serial, told = _next_serial(session), True
+        row.serial, is_by_tag = _next_serial(session), True
         session.flush()
-    return apply(session, federation, row, _tick(session, row, now), now) or told
+    return apply(session, federation, row, _tick(session, row, now), now) or is_by_tag
 
 
 def known_worse(session: Session, federation: FederationRow, version: ModelVersionRow) -> str | None:
@@ -187,17 +187,17 @@ def record_answer(session: Session, federation: FederationRow, name: str, report
     here = (federation.instance, epochs.current(session).epoch)
     if row is None or device is None or (report.instance, report.epoch) != here:
         return False
-    told = session.get(RolloutDeviceRow, (row.id, device.id))
-    if told is None:
+    member = session.get(RolloutDeviceRow, (row.id, device.id))
+    if member is None:
         if not is_within(name, row.version.version, row.reach):
             return False  # it was not asked
-        told = RolloutDeviceRow(**_pending(row, device.id, now))
-        session.add(told)
+        member = RolloutDeviceRow(**_pending(row, device.id, now))
+        session.add(member)
         apply(session, federation, row, DevicesAdded(1), now)
-    before, told.answer = AdoptionAnswer(told.answer), report.answer
-    if told.answer == before:
+    before, member.answer = AdoptionAnswer(member.answer), report.answer
+    if member.answer == before:
         return False
-    told.score, told.reason, told.answered_at = report.score, report.reason, now
+    member.score, member.reason, member.answered_at = report.score, report.reason, now
     _note(session, federation, row, report.answer, device=name, detail=report.reason)
     return apply(session, federation, row, AnswerReceived(before, AdoptionAnswer(report.answer)), now)
 
@@ -257,7 +257,7 @@ def offers(session: Session, federation: FederationRow, device: str | None = Non
     waves = [wave for wave in range(row.wave + 1) if _settings(row).tags_of(wave)] if row else []
     if row is None or not waves:
         return
-    said = Offer(instance=federation.instance, epoch=epochs.current(session).epoch, rollout=row.number)
+    offer = Offer(instance=federation.instance, epoch=epochs.current(session).epoch, rollout=row.number)
     awaited = select(DeviceRow.name).join(RolloutDeviceRow, RolloutDeviceRow.device_id == DeviceRow.id)
     awaited = awaited.where(RolloutDeviceRow.rollout_id == row.id, RolloutDeviceRow.wave.in_(waves))
     if device is not None:
@@ -265,7 +265,7 @@ def offers(session: Session, federation: FederationRow, device: str | None = Non
     for name in session.scalars(
         awaited.where(RolloutDeviceRow.answer == AdoptionAnswer.PENDING).order_by(DeviceRow.id)
     ):
-        yield name, said
+        yield name, offer
 
 
 def newest_serial(session: Session, federation: FederationRow) -> int:
@@ -290,12 +290,12 @@ def _release(session: Session, federation: FederationRow, row: RolloutRow | None
 def _add_new_devices(session: Session, federation: FederationRow, row: RolloutRow, now: float) -> int:
     """Take into the wave who belongs to it and is new, to the wave or to the federation; returns how many."""
     version, all_asked, enlisted = row.version.version, bool(_tags(row)), 0
-    while asked := session.execute(_unasked(row).limit(BATCH)).all():
-        new = [_pending(row, one.id, now) for one in asked if all_asked or is_within(one.name, version, row.reach)]
+    while device_ids := session.execute(_unasked(row).limit(BATCH)).all():
+        new = [_pending(row, one.id, now) for one in device_ids if all_asked or is_within(one.name, version, row.reach)]
         enlisted += len(new)
         if new:
             repositories.put(session, _ADD_DEVICE, new)
-        row.last_checked_device_id = asked[-1].id
+        row.last_checked_device_id = device_ids[-1].id
         apply(session, federation, row, DevicesAdded(len(new)), now)
     return enlisted
 
@@ -334,22 +334,22 @@ def _unasked(row: RolloutRow) -> Select[int, str]:
     new: ColumnElement[bool] = DeviceRow.id > row.last_checked_device_id
     if tags := _tags(row):
         new = DeviceRow.id.in_(select(DeviceTagRow.device_id).where(DeviceTagRow.tag.in_(tags)))
-    told = select(RolloutDeviceRow.device_id).where(RolloutDeviceRow.rollout_id == row.id)
+    asked_before = select(RolloutDeviceRow.device_id).where(RolloutDeviceRow.rollout_id == row.id)
     return (
         select(DeviceRow.id, DeviceRow.name)
         .where(
             DeviceRow.federation_id == row.federation_id,
             new,
             DeviceRow.enrolment.in_(("open", "approved")),
-            DeviceRow.id.not_in(told),
+            DeviceRow.id.not_in(asked_before),
         )
         .order_by(DeviceRow.id)
     )
 
 
 def _pending(row: RolloutRow, device_id: int, now: float) -> dict[str, Any]:
-    said = {"answer": str(AdoptionAnswer.PENDING), "score": None, "reason": "", "answered_at": None}
-    return {"rollout_id": row.id, "device_id": device_id, "wave": row.wave, "notified_at": now, **said}
+    answer = {"answer": str(AdoptionAnswer.PENDING), "score": None, "reason": "", "answered_at": None}
+    return {"rollout_id": row.id, "device_id": device_id, "wave": row.wave, "notified_at": now, **answer}
 
 
 def _name_versions(session: Session, federation: FederationRow) -> None:

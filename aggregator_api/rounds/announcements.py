@@ -85,9 +85,9 @@ class Announcer:
     def retained_for(self, session: Session, federation: FederationRow, device: str) -> list[tuple[Kind, bytes]]:
         """Return, signed, what is retained for one device alone, as its rows have it: an invitation, an offer."""
         name = federation.name
-        invited = [(Kind.INVITATION, said) for _, said in invitations(session, federation, device)]
-        offered = [(Kind.OFFER, said) for _, said in transitions.offers(session, federation, device)]
-        return [(kind, self._signer.wrap(kind, name, device, said)) for kind, said in (*invited, *offered)]
+        invited = [(Kind.INVITATION, message) for _, message in invitations(session, federation, device)]
+        offered = [(Kind.OFFER, message) for _, message in transitions.offers(session, federation, device)]
+        return [(kind, self._signer.wrap(kind, name, device, message)) for kind, message in (*invited, *offered)]
 
     def acknowledge(self, federation: str, device: str, message: Acknowledgement) -> None:
         """Answer a device's upload."""
@@ -167,12 +167,12 @@ def invitations(
         awaited = part.outcome == "waiting" if row.phase == RoundPhase.COLLECTING else order is not None
         if awaited and part.broadcast_sha256 is not None and part.broadcast_size is not None:
             model = pointer(part.broadcast_sha256, part.broadcast_size, score, row.base_version.gains)
-            said = Invitation(instance=federation.instance, epoch=epoch, round=row.number, model=model, sum=order)
-            yield part.device.name, said.model_copy(update={"voucher": part.device.voucher})
+            invitation = Invitation(instance=federation.instance, epoch=epoch, round=row.number, model=model, sum=order)
+            yield part.device.name, invitation.model_copy(update={"voucher": part.device.voucher})
 
 
 def _settled(
-    session: Session, federation: FederationRow, batches: Mapping[str, str], asked: set[str], device: str | None
+    session: Session, federation: FederationRow, batches: Mapping[str, str], requested: set[str], device: str | None
 ) -> Iterator[tuple[str, Invitation]]:
     """Tell those whom the last batch that has ended had invited, or that one device, which batch has their numbers.
 
@@ -190,11 +190,11 @@ def _settled(
     names = names if device is None else {device}
     version = newest_version(session, federation)
     model = pointer(version.broadcast_sha256, version.broadcast_size, None)
-    for name in sorted(names - asked):
-        said = SumOrder(kind="settled", body="", settled=batches.get(name, ""))
+    for name in sorted(names - requested):
+        order = SumOrder(kind="settled", body="", settled=batches.get(name, ""))
         yield (
             name,
-            Invitation(instance=federation.instance, epoch=epoch.epoch, round=number, model=model, sum=said),
+            Invitation(instance=federation.instance, epoch=epoch.epoch, round=number, model=model, sum=order),
         )
 
 

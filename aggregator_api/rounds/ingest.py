@@ -176,11 +176,11 @@ class Ingest:
             verdict = self._clones.observe(*address[:2], status.session, status.number, time.monotonic())
             if verdict.cloned:
                 receipts.note_clone(session, federation, address.device)
-            told = report and transitions.record_answer(session, federation, address.device, report, time.time())
+            devices = report and transitions.record_answer(session, federation, address.device, report, time.time())
         if verdict.stop:
             notice = Notice(session=status.session, reason=CLONED)
             self._announcer.notify_device(*address[:2], notice)
-        if told:
+        if devices:
             self._coordinator.announce(address.federation)
         if missed:
             self._coordinator.devices_changed(address.federation)
@@ -438,8 +438,8 @@ class Ingest:
         return upload.manifest.nonce if upload else _nonce_of(payload)
 
     def _answer(self, key: Key, status: str, *, nonce: str, next_chunk: int = 0, reason: str = "") -> None:
-        said = {"status": status, "next_chunk": next_chunk, "reason": reason[:1000]}
-        message = Acknowledgement.model_validate({"update_id": key[2], "nonce": nonce, **said})
+        answer = {"status": status, "next_chunk": next_chunk, "reason": reason[:1000]}
+        message = Acknowledgement.model_validate({"update_id": key[2], "nonce": nonce, **answer})
         self._announcer.acknowledge(*key[:2], message)
 
 
@@ -464,10 +464,10 @@ def _with_fitting_gains(manifest: UpdateManifest, contract: Contract, key: Key) 
 def _nonce_of(payload: bytes) -> str:
     """Return the nonce of a manifest that cannot be taken, so that its device knows the answer for its own."""
     try:
-        said = json.loads(unwrap(payload[:MESSAGE_BYTES]).body)
+        message = json.loads(unwrap(payload[:MESSAGE_BYTES]).body)
     except (WireError, ValueError, RecursionError):
         return ""
-    nonce = said.get("nonce") if isinstance(said, dict) else None
+    nonce = message.get("nonce") if isinstance(message, dict) else None
     return nonce[:64] if isinstance(nonce, str) and nonce.isprintable() else ""
 
 

@@ -220,6 +220,6 @@ def _weights(plan: Plan, online: Mapping[str, DeviceRow]) -> dict[str, int] | No
     """Return what devices said about how many examples they have; one that has not said counts like their mean."""
     if plan.rounds.sampling != "examples":
         return None
-    said = [row.examples for row in online.values() if row.examples]
-    typical = round(sum(said) / len(said)) if said else 1
+    counts = [row.examples for row in online.values() if row.examples]
+    typical = round(sum(counts) / len(counts)) if counts else 1
     return {name: row.examples or typical for name, row in online.items()}

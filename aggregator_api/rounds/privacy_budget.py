@@ -24,8 +24,8 @@ def note_privacy(session: Session, federation: FederationRow, number: int, noise
     account, delta = epsilon_of_discrete if plan.secure.is_on else epsilon, plan.rounds.delta
     found = account(_most_spent(session, federation), delta)
     row.epsilon = found if math.isfinite(found) else None
-    said = f"ε ≤ {found:.4g} at δ = {delta:g}" if math.isfinite(found) else "no bound: a round had no noise"
-    detail = f"{said}; noise multiplier {noise_multiplier:g}, no amplification by sampling claimed"
+    bound = f"ε ≤ {found:.4g} at δ = {delta:g}" if math.isfinite(found) else "no bound: a round had no noise"
+    detail = f"{bound}; noise multiplier {noise_multiplier:g}, no amplification by sampling claimed"
     journal(session, federation, "round.privacy", round_number=number, detail=detail)
 
 

@@ -130,7 +130,7 @@ def load(session: Session, row: RoundRow) -> ServerState | None:
 
 def _state(found: SecureSumRow, devices: Mapping[str, SecureSumDeviceRow]) -> ServerState:
     """Return where a sum stands, as far as these devices go."""
-    said = {
+    sent = {
         field: {name: getattr(one, column) for name, one in devices.items() if getattr(one, column)}
         for field, column in SAID.items()
     }
@@ -145,7 +145,7 @@ def _state(found: SecureSumRow, devices: Mapping[str, SecureSumDeviceRow]) -> Se
         reason=found.reason,
         needs_all=bool(retry_of(found).groups),
         finding=finding_of(found),
-        **said,
+        **sent,
     )
 
 
@@ -188,9 +188,9 @@ def _write(found: SecureSumRow, devices: Mapping[str, SecureSumDeviceRow], old: 
     found.finding = "" if new.finding == SumFinding() else written(new.finding).decode()
     for name, one in devices.items():
         for field, column in SAID.items():
-            said = getattr(new, field).get(name, b"")
-            if said != getattr(old, field).get(name, b""):
-                setattr(one, column, said)
+            value = getattr(new, field).get(name, b"")
+            if value != getattr(old, field).get(name, b""):
+                setattr(one, column, value)
 
 
 def _devices(session: Session, round_id: int, names: Collection[str] | None = None) -> dict[str, SecureSumDeviceRow]:
@@ -295,9 +295,9 @@ def orders(
     if device is None:
         state = _state(found, _devices(session, row.id))
         awaited = set(server.missing(state))
-        said = [each for each in server.repeated(state) if each.device in awaited]
+        messages = [each for each in server.repeated(state) if each.device in awaited]
     else:
-        said = _said_to(session, found, device)
+        messages = _said_to(session, found, device)
     is_told = batches is not None and found.stage == ServerStage.KEYS
     return {
         each.device: SumOrder(
@@ -306,7 +306,7 @@ def orders(
             shared=_pointer(found) if each.shared else None,
             settled=batches.get(each.device, "") if batches is not None and is_told else None,
         )
-        for each in said
+        for each in messages
     }
 
 
@@ -322,8 +322,8 @@ def _said_to(session: Session, found: SecureSumRow, device: str) -> list[ToDevic
             places = listed.neighbours(listed.places[device]) if device in listed.places else ()
             names |= {listed.members[place].device for place in places}
         rows = _devices(session, found.round_id, names)
-    said = server.repeated_to(_state(found, rows), device, is_apart=is_apart)
-    return [] if said is None else [said]
+    message = server.repeated_to(_state(found, rows), device, is_apart=is_apart)
+    return [] if message is None else [message]
 
 
 def _pointer(found: SecureSumRow) -> BlobPointer | None:

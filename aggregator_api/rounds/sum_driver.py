@@ -148,7 +148,7 @@ class SumDriver:
     def _close(self, session: Session, federation: FederationRow, row: RoundRow, state: ServerState) -> None:
         """End a stage, and write what the next one begins with."""
         result = server.step(state, StageClosed())
-        new, shared = result.state, next((said.shared for said in result.messages if said.shared), b"")
+        new, shared = result.state, next((message.shared for message in result.messages if message.shared), b"")
         blob = self._store(shared) if shared else None
         secure_rounds.save(session, row, state, new, self._deadline(federation), blob)
         if new.stage in (ServerStage.FAILED, state.stage):
@@ -163,14 +163,14 @@ class SumDriver:
 
 def _came(state: ServerState) -> int:
     """Count who has answered in the stage that ends."""
-    said = {
+    received = {
         ServerStage.KEYS: state.keys,
         ServerStage.SHARES: state.shares,
         ServerStage.VECTORS: state.vectors,
         ServerStage.LISTS: state.signatures,
         ServerStage.OPENING: state.opened,
     }
-    return len(said[state.stage])
+    return len(received[state.stage])
 
 
 def _open(session: Session, name: str) -> tuple[FederationRow, RoundRow | None]:

@@ -222,8 +222,8 @@ class BlobStore:
         try:
             self.check()
         except Exception as error:  # each store of fsspec has its own
-            said = " ".join(str(error).split()) or type(error).__name__
-            raise ConfigError(f"the models' store {self.root} cannot be used: {said}; check blob_url") from error
+            text = " ".join(str(error).split()) or type(error).__name__
+            raise ConfigError(f"the models' store {self.root} cannot be used: {text}; check blob_url") from error
 
     def _open(self, sha256: str) -> Any:
         try:

@@ -35,7 +35,7 @@ def load(url: URL, source: Path) -> None:
 
 
 def _run(program: str, url: URL, *words: str) -> None:
-    asked = {
+    environment = {
         "PGHOST": url.host,
         "PGPORT": url.port,
         "PGUSER": url.username,
@@ -43,12 +43,12 @@ def _run(program: str, url: URL, *words: str) -> None:
         "PGDATABASE": url.database,
         **{_PARAMETERS[name]: value for name, value in url.query.items() if name in _PARAMETERS},
     }
-    given = {name: str(value) for name, value in asked.items() if value is not None}
+    given = {name: str(value) for name, value in environment.items() if value is not None}
     command = [_place_of(program), *words]
     done = subprocess.run(command, env={**os.environ, **given}, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        said = re.sub(r"\s+", " ", done.stderr).strip()
-        raise ConfigError(f"{program} of {url.render_as_string()} failed: {said[:1000]}")
+        text = re.sub(r"\s+", " ", done.stderr).strip()
+        raise ConfigError(f"{program} of {url.render_as_string()} failed: {text[:1000]}")
 
 
 def _place_of(program: str) -> str:

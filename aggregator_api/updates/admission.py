@@ -102,8 +102,8 @@ def forged(context: UpdateContext, key: tuple[str, str, str], envelope: Envelope
         return ""
     if envelope.signature is None:
         return f"the manifest is not signed, but device {device.name!r} has enrolled and must sign with its key"
-    said = to_sign(Kind.UPDATE, key[0], key[1], envelope.body)
-    if verify(base64.b64decode(device.public_key), envelope.signature, said):
+    signed = to_sign(Kind.UPDATE, key[0], key[1], envelope.body)
+    if verify(base64.b64decode(device.public_key), envelope.signature, signed):
         return ""
     return f"the manifest is not signed by the key that {device.name!r} has enrolled with; enrol the device anew"
 

@@ -81,8 +81,8 @@ class Contract:
 
     def partial_work(self, manifest: UpdateManifest) -> str:
         """Say how little of its work a straggler did; empty if it did all."""
-        asked = self.steps(manifest.examples)
-        return "" if manifest.steps >= asked else f"partial work: {manifest.steps} of {asked} steps"
+        due_steps = self.steps(manifest.examples)
+        return "" if manifest.steps >= due_steps else f"partial work: {manifest.steps} of {due_steps} steps"
 
     def check_manifest(self, manifest: UpdateManifest) -> None:
         """Check what an update's manifest says against the plan.
@@ -99,9 +99,9 @@ class Contract:
             return  # nothing more is told, and what the bytes hold is the sum's state machine's to judge
         if manifest.size > (limit := uploads.limit_bytes(self.schema, manifest.precision)):
             raise _bad(f"{manifest.size:,} bytes were announced, at most {limit:,} are plausible here")
-        if manifest.steps > (asked := self.steps(manifest.examples)):
-            raise _bad(f"{manifest.steps} steps on {manifest.examples} examples are claimed, the plan asks for {asked}")
-        if asked and not manifest.steps:
+        if manifest.steps > (due_steps := self.steps(manifest.examples)):
+            raise _bad(f"{manifest.steps} steps on {manifest.examples} examples are claimed, and {due_steps} are due")
+        if due_steps and not manifest.steps:
             raise UpdateRefusedError(
                 f"0 steps were done, and this federation's method ({self.method.name}) trains: nothing was learnt",
                 is_fault=True,

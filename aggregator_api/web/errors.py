@@ -57,13 +57,15 @@ def _is_problem(start: Message) -> bool:
 
 
 def _answer(request: Request, start: Message, body: bytes) -> Any:
-    said: dict[str, Any] = json.loads(body)
+    document: dict[str, Any] = json.loads(body)
     kept = {name: value for name, value in Headers(raw=start["headers"]).items() if name in ("retry-after", "allow")}
-    if said["status"] == 401 and request.url.path != "/login":
+    if document["status"] == 401 and request.url.path != "/login":
         return _to_login(request)
-    detail = said["detail"] if said["detail"] != said["title"] else MESSAGES.get(said["status"], said["detail"])
-    origin = _federation_of(request.url.path) if said["status"] not in (403, 404) else ""
-    answer = page(request, "error.html", status=said["status"], title=said["title"], detail=detail, origin=origin)
+    status, title, detail = document["status"], document["title"], document["detail"]
+    if detail == title:
+        detail = MESSAGES.get(status, detail)
+    origin = _federation_of(request.url.path) if document["status"] not in (403, 404) else ""
+    answer = page(request, "error.html", status=status, title=title, detail=detail, origin=origin)
     answer.headers.update(kept)
     return answer
 

@@ -19,7 +19,7 @@ _ELSEWHERE = (("192.0.2.1", socket.AF_INET), ("2001:db8::1", socket.AF_INET6))
 """Addresses of documentation (RFC 5737, RFC 3849): nothing is sent to them, only the way out is looked up."""
 
 
-def server_url(settings: Settings, asked: str, given: str, reached: str = "") -> str:
+def server_url(settings: Settings, requested: str, given: str, reached: str = "") -> str:
     """Return the base URL that devices are told; `given` by the operator, `asked` as a browser came.
 
     `reached` is the address of this machine that the browser's connection has come to.
@@ -34,11 +34,11 @@ def server_url(settings: Settings, asked: str, given: str, reached: str = "") ->
         return given
     if settings.public_url:
         return settings.public_url
-    host = urlsplit(asked).hostname or ""
+    host = urlsplit(requested).hostname or ""
     if is_loopback(host):
-        return own_url(settings) or asked.rstrip("/")
+        return own_url(settings) or requested.rstrip("/")
     if host in {reached, *_own_names(settings)}:
-        return asked.rstrip("/")
+        return requested.rstrip("/")
     raise UnprocessableError(
         f"server: this browser came by the name {host[:100]!r}, which this server does not know as its own; fill in "
         "the server's address as devices reach it, or set public_url in the server's settings"

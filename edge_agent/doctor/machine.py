@@ -153,5 +153,5 @@ def training_process(runtime: Runtime = "torch", device: TrainingDevice = "cpu")
             f"{install_command(EXTRAS[runtime])}; see docs/dependencies.md",
         )
     loaded, words, advice = json.loads(run.stdout.strip().splitlines()[-1])
-    said = f"Python {version}, {loaded}" + (f"; {words}" if words else "")
-    return warning("training", said, advice) if advice else ok("training", said)
+    summary = f"Python {version}, {loaded}" + (f"; {words}" if words else "")
+    return warning("training", summary, advice) if advice else ok("training", summary)

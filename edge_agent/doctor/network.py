@@ -86,7 +86,7 @@ def check_server(config: Config) -> Iterator[CheckResult]:
     try:
         address = config.server.url.rstrip("/") + "/healthz"
         with urllib.request.urlopen(address, timeout=WAIT_S, context=context) as answer:
-            said, date = answer.status, answer.headers.get("Date")
+            status, date = answer.status, answer.headers.get("Date")
     except urllib.error.HTTPError as error:
         with error:
             yield failure(
@@ -96,7 +96,7 @@ def check_server(config: Config) -> Iterator[CheckResult]:
     except (OSError, http.client.HTTPException) as error:
         yield failure("server", f"no answer: {error}", "check [server] url")
         return
-    yield ok("server", f"/healthz answers {said}")
+    yield ok("server", f"/healthz answers {status}")
     if date:
         yield _compared(date)
 
@@ -182,12 +182,12 @@ def _check_http_access(config: Config, place: BrokerPlace, context: ssl.SSLConte
         client.username_pw_set(who.username, who.password)
     if context is not None:
         client.tls_set_context(context)
-    said: queue.SimpleQueue[ReasonCode] = queue.SimpleQueue()
-    client.on_connect = lambda _client, _data, _flags, code, _more: said.put(code)
+    codes: queue.SimpleQueue[ReasonCode] = queue.SimpleQueue()
+    client.on_connect = lambda _client, _data, _flags, code, _more: codes.put(code)
     try:
         client.connect(place.host, place.port, 30)
         client.loop_start()
-        code = said.get(timeout=WAIT_S)
+        code = codes.get(timeout=WAIT_S)
     except OSError as error:
         return failure("broker", f"it closed the connection: {error}", "is this an MQTT broker's port?")
     except queue.Empty:

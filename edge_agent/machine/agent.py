@@ -176,7 +176,7 @@ def _announced(transition: Transition, a: Announcement) -> None:
         contributions.settle(transition)
     elif a.epoch > transition.agent.epoch:
         _restored(transition, a)
-    said = transition.agent.announcement
+    known = transition.agent.announcement
     in_clear = a.continuous and not a.plan.secure.is_on
     needed = a.feature_model if in_clear else a.program
     # a program sends an update, and of a sum's layout torch alone knows here: who was drawn would lose each round
@@ -185,7 +185,7 @@ def _announced(transition: Transition, a: Announcement) -> None:
     transition.set(announcement=a, untrusted="", unannounced=False, lacks_program=lacks_program)
     if a.release:
         releases.apply_order(transition, a.release)
-    if said and (said.state, said.round) == (a.state, a.round) and said.created != a.created:
+    if known and (known.state, known.round) == (a.state, a.round) and known.created != a.created:
         uploads.restart(transition)
     _reconsider(transition)
     if transition.agent.examples is None and not transition.agent.collecting:
@@ -213,9 +213,9 @@ def _answer_sum(transition: Transition, invitation: Invitation) -> None:
     """Have the secure sum's next message written; its first one, the keys, follows from the round's training."""
     if transition.agent.refusal is not None:
         return
-    said, sent = invitation.sum, transition.agent.contribution
+    order, sent = invitation.sum, transition.agent.contribution
     is_leaving = sent is not None and sent.kind == "withdrawn"  # by the very sum that is asked about
-    if said is not None and said.kind not in ("request", "settled") and (transition.agent.takes_part or is_leaving):
+    if order is not None and order.kind not in ("request", "settled") and (transition.agent.takes_part or is_leaving):
         transition.issue(AnswerSum(invitation))
 
 

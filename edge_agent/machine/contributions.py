@@ -77,9 +77,11 @@ def trained(transition: Transition, event: TrainingFinished) -> bool:
 
 def settle(transition: Transition) -> None:
     """Have kept which batch has this device's masked sums, where the server has just said it of this instance."""
-    said, instance = transition.agent.invitation, transition.agent.identity.partition("/")[0]
-    if said is not None and said.sum is not None and said.sum.settled is not None and said.instance == instance:
-        transition.issue(SettleSums(said))
+    invitation, instance = transition.agent.invitation, transition.agent.identity.partition("/")[0]
+    if invitation is None or invitation.sum is None or invitation.instance != instance:
+        return
+    if invitation.sum.settled is not None:
+        transition.issue(SettleSums(invitation))
 
 
 def settled(transition: Transition, contribution: Contribution | None, reason: str) -> None:

@@ -35,10 +35,10 @@ def pin(transition: Transition, promises: PrivacyPromises) -> None:
 
 def _refuse(transition: Transition, a: Announcement, reason: str) -> None:
     before = transition.agent.refusal
-    said = PlanRefusal(instance=a.instance, epoch=a.epoch, serial=a.serial, reason=reason[:500])
-    if before is None or before.model_copy(update={"serial": a.serial}) != said:
-        transition.set(refusal=said)
-        transition.issue(Log(f"the plan is refused: {reason}"), NoteRefusedPlan(said.reason, promises_of(a.plan)))
+    refusal = PlanRefusal(instance=a.instance, epoch=a.epoch, serial=a.serial, reason=reason[:500])
+    if before is None or before.model_copy(update={"serial": a.serial}) != refusal:
+        transition.set(refusal=refusal)
+        transition.issue(Log(f"the plan is refused: {reason}"), NoteRefusedPlan(refusal.reason, promises_of(a.plan)))
     rounds.drop(transition, f"the plan is refused: {reason}")
     uploads.stop(transition)
     transition.set(announcement=None, refused=a, unannounced=False, untrusted="")

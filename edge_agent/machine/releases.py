@@ -48,16 +48,17 @@ def model_in_use(transition: Transition, rollout: int, score: float | None, metr
     """Note which release the present model is of (0: of none), and say what that means."""
     left, order = transition.agent.using, transition.agent.order
     transition.set(using=rollout)
-    said = transition.agent.report
-    if order and left != rollout and left in order.withdrawn and said and said.answer in ("kept", "refused"):
-        said = None  # it was measured against a model that is gone: the release is taken up again
+    report = transition.agent.report
+    if order and left != rollout and left in order.withdrawn and report and report.answer in ("kept", "refused"):
+        report = None  # it was measured against a model that is gone: the release is taken up again
         transition.set(report=None)
-    if rollout and (said is None or rollout > said.rollout or (rollout == said.rollout and said.answer != "adopted")):
+    is_open = report is None or rollout > report.rollout
+    if rollout and (is_open or (report and rollout == report.rollout and report.answer != "adopted")):
         _report(transition, rollout, "adopted", score, metric=metric)
-    elif said and said.answer == "adopted" and said.rollout != rollout:
-        withdrawn = transition.agent.order and said.rollout in transition.agent.order.withdrawn
+    elif report and report.answer == "adopted" and report.rollout != rollout:
+        withdrawn = transition.agent.order and report.rollout in transition.agent.order.withdrawn
         reason = "withdrawn by the server" if withdrawn else "taken back on the device"
-        _report(transition, said.rollout, "rolled_back", said.score, reason, said.metric)
+        _report(transition, report.rollout, "rolled_back", report.score, reason, report.metric)
     _revoke(transition)
 
 

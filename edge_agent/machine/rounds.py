@@ -69,11 +69,11 @@ def _fetch(transition: Transition, work: PendingWork) -> None:
     if transition.agent.blockers:
         _block(transition, work)
         return
-    asked = next_work(transition.agent)
-    same = asked and (asked.kind, asked.round, asked.model.sha256) == (work.kind, work.round, work.model.sha256)
-    newer = asked and work.continuous and asked.continuous and asked.kind == work.kind
-    if asked and (same or newer):
-        work = replace(work, model=asked.model, round=asked.round)
+    due = next_work(transition.agent)
+    same = due and (due.kind, due.round, due.model.sha256) == (work.kind, work.round, work.model.sha256)
+    newer = due and work.continuous and due.continuous and due.kind == work.kind
+    if due and (same or newer):
+        work = replace(work, model=due.model, round=due.round)
     if work.kind == "export":  # its checkpoint is here
         transition.set(work=work)
         _start_job(transition, work)
@@ -144,8 +144,8 @@ def _start_job(transition: Transition, work: PendingWork) -> None:
 def _sum_request(transition: Transition, work: PendingWork) -> str:
     """Return what the secure sum of the round to be trained asks for; empty where its updates are sent as such."""
     mine = transition.agent.invitation
-    asked = mine.sum if mine and work.kind == "train" and mine.round == work.round else None
-    return asked.body if asked and asked.kind == "request" else ""
+    order = mine.sum if mine and work.kind == "train" and mine.round == work.round else None
+    return order.body if order and order.kind == "request" else ""
 
 
 def _network(transition: Transition, work: PendingWork) -> BlobPointer | None:

@@ -280,8 +280,9 @@ def is_in_batch(agent: Agent, a: Announcement) -> bool:
     """Whether a batch waits for this device's keys."""
     mine = agent.invitation
     here = (a.instance, a.epoch, a.round)
-    asked = mine is not None and mine.sum is not None and mine.sum.kind == "request"
-    return a.state == "collecting" and asked and mine is not None and (mine.instance, mine.epoch, mine.round) == here
+    is_request = mine is not None and mine.sum is not None and mine.sum.kind == "request"
+    is_here = mine is not None and (mine.instance, mine.epoch, mine.round) == here
+    return a.state == "collecting" and is_request and is_here
 
 
 def has_masked_changes(agent: Agent, a: Announcement) -> bool:

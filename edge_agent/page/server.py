@@ -158,8 +158,8 @@ class _Request(BoundedRequest):
                 self._answer(200, {})
             elif self.path.startswith("/api/") and name in ACTIONS:
                 kind, do = ACTIONS[name]
-                asked = kind.model_validate_json(body)
-                self._attempt(lambda: do(self.server.service, asked))
+                request = kind.model_validate_json(body)
+                self._attempt(lambda: do(self.server.service, request))
             else:
                 self._fail(404, "there is no such request")
         except ValidationError as error:
@@ -193,9 +193,9 @@ class _Request(BoundedRequest):
             elif not sessions.may(self._cookies()):
                 self._send_page(401, login_page("Log in first."))
             elif name == "label":
-                asked = SpanLabel.model_validate(given)
-                day = DayQuery(day=asked.day)
-                self._redirect(timeline.label(asked))
+                request = SpanLabel.model_validate(given)
+                day = DayQuery(day=request.day)
+                self._redirect(timeline.label(request))
             elif name == "undo":
                 day = DayQuery(day=_Undo.model_validate(given).day)
                 self._redirect(timeline.undo(day.day or date.today()))

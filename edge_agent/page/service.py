@@ -218,12 +218,12 @@ class PageService:
 
     # ---- what is done
 
-    def label(self, asked: LabelRequest) -> dict[str, Any]:
+    def label(self, request: LabelRequest) -> dict[str, Any]:
         """Give an activity to the windows of a span, as `label` does."""
-        to_s = time.time() if asked.to_s is None else asked.to_s  # this device's clock, not the browser's
-        from_s = to_s - asked.last_s if asked.last_s is not None else asked.from_s or 0.0
+        to_s = time.time() if request.to_s is None else request.to_s  # this device's clock, not the browser's
+        from_s = to_s - request.last_s if request.last_s is not None else request.from_s or 0.0
         with self._windows() as store:
-            done = label_span(store, from_s, to_s, known_activity(asked.activity, vocabulary(store)))
+            done = label_span(store, from_s, to_s, known_activity(request.activity, vocabulary(store)))
         return {"windows": done.windows, "activity": done.activity}
 
     def undo(self, _: EmptyRequest) -> dict[str, Any]:
@@ -232,19 +232,19 @@ class PageService:
             done = undo(store)
         return {"windows": done.windows, "activity": done.activity}
 
-    def delete(self, asked: DeleteRequest) -> dict[str, Any]:
+    def delete(self, request: DeleteRequest) -> dict[str, Any]:
         """Delete windows for good, as `windows --delete` does."""
         with self._windows() as store:
-            return {"windows": delete(store, asked.selection())}
+            return {"windows": delete(store, request.selection())}
 
     def roll_back(self, _: EmptyRequest) -> dict[str, Any]:
         """Use the good model before the present one, as `models --rollback` does."""
         with closing(StateStore(self._folder)) as store:
             return {"model": name_of(ModelRegistry(store).rollback())}
 
-    def teach(self, asked: ActivityRequest) -> dict[str, Any]:
+    def teach(self, request: ActivityRequest) -> dict[str, Any]:
         """Begin a lesson."""
-        self._teacher.start(asked.activity)
+        self._teacher.start(request.activity)
         return {}
 
     def pause_lesson(self, _: EmptyRequest) -> dict[str, Any]:
@@ -262,17 +262,17 @@ class PageService:
         self._teacher.cancel()
         return {}
 
-    def add_activity(self, asked: ActivityRequest) -> dict[str, Any]:
+    def add_activity(self, request: ActivityRequest) -> dict[str, Any]:
         """Add an activity of the person's own."""
-        return {"activity": self._teacher.add(asked.activity)}
+        return {"activity": self._teacher.add(request.activity)}
 
-    def remove_activity(self, asked: ActivityRequest) -> dict[str, Any]:
+    def remove_activity(self, request: ActivityRequest) -> dict[str, Any]:
         """Remove an activity of the person's own."""
-        return {"windows": self._teacher.remove(asked.activity)}
+        return {"windows": self._teacher.remove(request.activity)}
 
-    def count_as(self, asked: CountRequest) -> dict[str, Any]:
+    def count_as(self, request: CountRequest) -> dict[str, Any]:
         """Say whether, and as what, windows of a person's own activity are sent."""
-        self._teacher.count_as(asked.activity, asked.label)
+        self._teacher.count_as(request.activity, request.label)
         return {}
 
     def withdraw(self, _: EmptyRequest) -> dict[str, Any]:
@@ -280,7 +280,7 @@ class PageService:
         with closing(StateStore(self._folder)) as store:
             return {"words": withdraw(store).words}
 
-    def accept_plan(self, asked: AcceptRequest) -> dict[str, Any]:
+    def accept_plan(self, request: AcceptRequest) -> dict[str, Any]:
         """Require no more than the refused plan promises, as `privacy --accept` does.
 
         Raises:
@@ -292,7 +292,7 @@ class PageService:
                 "--accept` on the device, or give the page a password (`python -m edge_agent page-password`)"
             )
         with closing(StateStore(self._folder)) as store:
-            accept_refused_plan(store, self.config.privacy.require, asked.promises)
+            accept_refused_plan(store, self.config.privacy.require, request.promises)
         return {}
 
     def take_part(self, _: EmptyRequest) -> dict[str, Any]:

@@ -75,12 +75,12 @@ class TimelinePage:
             done = Done(query.day, query.done, query.activity)
         return day_page(self._config.agent.device, self._read(query.day), done, problem)
 
-    def label(self, asked: SpanLabel) -> str:
+    def label(self, request: SpanLabel) -> str:
         """Give an activity to a span, and return where the page says so; raises AgentError."""
         with closing(self._open()) as store:
-            activity = known_activity(asked.activity, vocabulary(store))
-            done = label_span(store, *asked.span(), activity)
-        return address_of(asked.day, done=str(done.windows), activity=activity)
+            activity = known_activity(request.activity, vocabulary(store))
+            done = label_span(store, *request.span(), activity)
+        return address_of(request.day, done=str(done.windows), activity=activity)
 
     def undo(self, day: date) -> str:
         """Take the last label back, and return where the page shows it; raises AgentError."""
@@ -101,9 +101,9 @@ class TimelinePage:
             day = wanted or (known[0] if known else date.today())
             begin_s, end_s = bounds(day)
             newest_s = bounds(known[0])[1] if known else end_s
-            asked = uncertain(read_minutes(store, newest_s - ASKED_DAYS * DAY_S, newest_s))
+            uncertain_stretches = uncertain(read_minutes(store, newest_s - ASKED_DAYS * DAY_S, newest_s))
             try:
                 labels, why_none = vocabulary(store), ""
             except LabelError as error:
                 labels, why_none = (), str(error)
-            return DayView(day, known, read_minutes(store, begin_s, end_s), asked, labels, why_none)
+            return DayView(day, known, read_minutes(store, begin_s, end_s), uncertain_stretches, labels, why_none)

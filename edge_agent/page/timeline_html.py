@@ -41,11 +41,11 @@ class Done(NamedTuple):
 
 def day_page(device: str, found: DayView | None, done: Done | None = None, problem: str = "") -> str:
     """Write the page of a day; without anything known it says so."""
-    said = _said(done, problem)
+    notice = _said(done, problem)
     if found is None:
         empty = '<p class="card">There are no windows yet. They come once a plan is known and a sensor delivers.</p>'
-        return _document(device, said + empty)
-    return _document(device, said + _day_choice(found) + _asked(found) + _chart(found) + _list(found))
+        return _document(device, notice + empty)
+    return _document(device, notice + _day_choice(found) + _asked(found) + _chart(found) + _list(found))
 
 
 def login_page(problem: str = "") -> str:
@@ -274,9 +274,9 @@ def _movement_words(movement: float) -> str:
 
 def _in_words(runs: Sequence[Stretch]) -> str:
     """Say what the chart shows to who does not see it; the list below it says all."""
-    told = [f"{_clock(each.from_s)} {label_text(each.recognized or each.label or 'unknown')}" for each in runs]
-    rest = f", and {len(told) - 8} more" if len(told) > 8 else ""
-    return f"Movement, what was recognized and labels: {', '.join(told[:8])}{rest}; all are listed below"
+    stretches = [f"{_clock(each.from_s)} {label_text(each.recognized or each.label or 'unknown')}" for each in runs]
+    rest = f", and {len(stretches) - 8} more" if len(stretches) > 8 else ""
+    return f"Movement, what was recognized and labels: {', '.join(stretches[:8])}{rest}; all are listed below"
 
 
 def _used(runs: Iterable[Stretch]) -> list[str]:

@@ -139,17 +139,17 @@ class Collector:
         if counted == self._counted:
             return
         outline = stored_examples(self.store, self.config.sensor_client, self.settings, self.plan, samples=False)
-        windows, told = training_windows(outline, self.plan.data, self.settings), self._reported_keys
+        windows, reported = training_windows(outline, self.plan.data, self.settings), self._reported_keys
         count = len(windows)
         keys, unlabelled = window_keys(windows), frozenset[int]() if count else self._unlabelled_keys()
         measurable = count > 0 or len(unlabelled) >= MIN_MEASURED
         # each is a message to the broker, or a line in the log: not for every window
-        before, now = (len(told), count) if count else (len(self._reported_unlabelled), len(unlabelled))
+        before, now = (len(reported), count) if count else (len(self._reported_unlabelled), len(unlabelled))
         much = not before or not now or abs(now - before) >= MIN_CHANGE_SHARE * before
         if not much and time.monotonic() - self._reported_at < MAX_REPORT_DELAY_S:
             return
         self._counted = counted
-        if self._is_reported and (keys, unlabelled) == (told, self._reported_unlabelled):
+        if self._is_reported and (keys, unlabelled) == (reported, self._reported_unlabelled):
             return
         self._is_reported = True
         self._reported_keys, self._reported_unlabelled, self._reported_at = keys, unlabelled, time.monotonic()
@@ -184,13 +184,13 @@ class Collector:
     def save_findings(self) -> list[tuple[str, str]]:
         """Save the findings about the samples for status and doctor, and log what is new of it; returns it in words."""
         findings = {(each.code, each.sensor): each for each in self.health.findings()}
-        told = {key: f"{SENSORS.get(each.sensor, 'sensors')}: {each.message}" for key, each in findings.items()}
-        noted: list[tuple[str, str]] = [(each.severity, told[key]) for key, each in findings.items()]
+        messages = {key: f"{SENSORS.get(each.sensor, 'sensors')}: {each.message}" for key, each in findings.items()}
+        noted: list[tuple[str, str]] = [(each.severity, messages[key]) for key, each in findings.items()]
         if findings.keys() == self._findings and self.store.get("findings"):
             return noted
         for key, each in findings.items():
             if each.severity != "note" and key not in self._findings:
-                log.warning("%s", told[key])
+                log.warning("%s", messages[key])
         self.store.put(findings=json.dumps(noted))
         self._findings = set(findings)
         return noted

@@ -63,10 +63,10 @@ class ImageSource(ThreadedSource):
         store, _ = open_checked(self.config.agent.data_dir)
         try:
             store.put(reads="images")
-            first, told = True, None
+            first, reported = True, None
             while not stop.is_set():
                 self._take_new(store, folder, plan, settings, stop, show=not first)
-                told = self._post_ready(store, settings, plan, told)
+                reported = self._post_ready(store, settings, plan, reported)
                 first = False
                 stop.wait(SCAN_INTERVAL_S)
         finally:
@@ -122,11 +122,11 @@ class ImageSource(ThreadedSource):
         return True
 
     def _post_ready(
-        self, store: WindowStore, settings: ImagePreparation, plan: Plan, told: frozenset[int] | None
+        self, store: WindowStore, settings: ImagePreparation, plan: Plan, reported: frozenset[int] | None
     ) -> frozenset[int]:
         outline = stored_examples(store, self.config.sensor_client, settings, plan, samples=False)
         keys = window_keys(training_windows(outline, plan.data, settings))
-        if keys != told:
+        if keys != reported:
             self.post(DataReady(len(keys), "images", len(keys) > 0, keys))
         return keys
 

@@ -71,42 +71,42 @@ class Checked(NamedTuple):
     """Whether nobody could check it, neither here nor on other devices."""
 
 
-def evaluate_job(config: Config, plan: Plan, asked: Evaluate) -> Verdict:
+def evaluate_job(config: Config, plan: Plan, command: Evaluate) -> Verdict:
     """Judge what a job left, on the device's own labelled windows; for a thread of its own."""
     settings, threads = preparation(config.sensors, plan), config.training.threads
-    folder = job_folder(config.agent.data_dir.resolve(), asked.round, asked.kind)
+    folder = job_folder(config.agent.data_dir.resolve(), command.round, command.kind)
     with closing(StateStore(config.agent.data_dir)) as store, closing(WindowStore(config.agent.data_dir)) as kept:
         registry = ModelRegistry(store)
         present, others = registry.present(), registry.others()
-        reported = registry.reported_gains(asked)
+        reported = registry.reported_gains(command)
         data = read_split(kept, config.sensor_client, settings, plan)
     holdout, judged = evenly(data.holdout, config.model.holdout_windows), ExampleKind.of(plan, noun(settings))
-    rules = Rules.of(config.model, plan, asked, reported, data)
+    rules = Rules.of(config.model, plan, command, reported, data)
     if has_heads(folder):
         split = data._replace(holdout=holdout)
         beside, missing = config.model.network_dir, ""
         if beside is not None:
             missing = add_network(folder / HEADS, beside, plan.labels, threads)
-        return evaluate_heads(folder, asked, split, judged, present, rules, threads=threads, missing=missing)
-    candidates = candidates_in(folder, asked)
+        return evaluate_heads(folder, command, split, judged, present, rules, threads=threads, missing=missing)
+    candidates = candidates_in(folder, command)
     files = [each.folder / MODEL for each in candidates]
     files += [Path(each["path"]) for each in (present, *others) if each]
     # all labelled windows are answered only where cross-validation has left something to compare with
     is_validated = len(data.labelled) <= MAX_WINDOWS and any(validation_of(path).is_file() for path in files)
     windows = Windows.of(holdout, data.labelled if is_validated else None, judged, plan.labels)
-    return evaluate(candidates, asked, windows, present, others, rules, threads=threads)
+    return evaluate(candidates, command, windows, present, others, rules, threads=threads)
 
 
-def candidates_in(folder: Path, asked: Evaluate) -> list[NewModel]:
+def candidates_in(folder: Path, command: Evaluate) -> list[NewModel]:
     """Name the models that a job left: the one that it is about, the shared one that it began from, and midway."""
-    own = NewModel(folder, SOURCES[asked.kind], asked.round)
-    beside = (NewModel(folder / GLOBAL, "global", asked.round - 1), NewModel(folder / MIDWAY, MIDWAY, asked.round))
+    own = NewModel(folder, SOURCES[command.kind], command.round)
+    beside = (NewModel(folder / GLOBAL, "global", command.round - 1), NewModel(folder / MIDWAY, MIDWAY, command.round))
     return [own, *(each for each in beside if (each.folder / MODEL).is_file())]
 
 
 def evaluate(
     candidates: Sequence[NewModel],
-    asked: Evaluate,
+    command: Evaluate,
     windows: Windows,
     present: Model | None,
     others: Sequence[Model] = (),
@@ -121,16 +121,16 @@ def evaluate(
     server knows of the candidate's version, of a personalized one of the version that it began from.
     """
     if not (candidates[0].folder / MODEL).is_file():
-        return _no_candidate(candidates[0].folder, asked)
-    checked = [check(each, asked.server_score, windows, threads) for each in candidates]
-    if asked.release:
-        return _released(checked[0], asked, windows, present, _shared_of(present, others), threads)
+        return _no_candidate(candidates[0].folder, command)
+    checked = [check(each, command.server_score, windows, threads) for each in candidates]
+    if command.release:
+        return _released(checked[0], command, windows, present, _shared_of(present, others), threads)
     now = run_again(present, windows, threads)
     held = [run for run in (now, *(run_again(each, windows, threads) for each in others)) if run]
     checked = _with_unknown(checked, held)
     choice = choose([each.run for each in checked if each.run and each.answer is None], held, windows, rules)
     compared = compared_models([each.run for each in checked if each.run] + held, choice, windows)
-    return _verdict(checked, choice, asked, present)._replace(compared=compared)
+    return _verdict(checked, choice, command, present)._replace(compared=compared)
 
 
 def check(candidate: NewModel, score: VersionScore | None, windows: Windows, threads: int) -> Checked:
@@ -172,7 +172,7 @@ def _shared_of(present: Model | None, others: Sequence[Model]) -> Model | None:
 
 
 def _released(
-    mine: Checked, asked: Evaluate, windows: Windows, present: Model | None, shared: Model | None, threads: int
+    mine: Checked, command: Evaluate, windows: Windows, present: Model | None, shared: Model | None, threads: int
 ) -> Verdict:
     answer, why, now = mine.answer or "failed", mine.why, run_again(shared, windows, threads)
     if mine.run is not None and mine.is_unknown and present is None:
@@ -181,11 +181,11 @@ def _released(
         answer, gate = judge_release(mine.run, now, windows, has_model=present is not None)
         why = "; ".join(filter(None, [why, gate]))
     runs = [run for run in (mine.run, now) if run]
-    found = _one(mine, asked, answer, why, present)
+    found = _one(mine, command, answer, why, present)
     return found._replace(against=_sha256(present), compared=compared_models(runs, None, windows))
 
 
-def _verdict(checked: Sequence[Checked], choice: Choice | None, asked: Evaluate, present: Model | None) -> Verdict:
+def _verdict(checked: Sequence[Checked], choice: Choice | None, command: Evaluate, present: Model | None) -> Verdict:
     in_use = choice.run.model if choice else present
     found = []
     for each in checked:
@@ -193,7 +193,7 @@ def _verdict(checked: Sequence[Checked], choice: Choice | None, asked: Evaluate,
         if answer is None and choice is not None:
             answer = "adopted" if each.run is choice.run else "kept"
             why = "; ".join(filter(None, [choice.words, why]))
-        found.append(_one(each, asked, answer or "failed", why, in_use))
+        found.append(_one(each, command, answer or "failed", why, in_use))
     # the device's own model, or the one midway if that is chosen
     mine = next((each for each in found if each.good and each.source == "personalized"), found[0])
     beside = tuple(each for each in found if each is not mine)
@@ -202,18 +202,18 @@ def _verdict(checked: Sequence[Checked], choice: Choice | None, asked: Evaluate,
     return mine._replace(beside=beside, instead=instead, against=_sha256(present))
 
 
-def _one(each: Checked, asked: Evaluate, answer: AdoptionOutcome, why: str, in_use: Model | None) -> Verdict:
+def _one(each: Checked, command: Evaluate, answer: AdoptionOutcome, why: str, in_use: Model | None) -> Verdict:
     candidate = each.candidate
     name = name_of({"source": candidate.source, "round": candidate.round})
     outcome = "adopted" if answer == "adopted" else "not adopted" + (f" (in use: {name_of(in_use)})" if in_use else "")
     return Verdict(
         candidate.round,
-        "adopt" if candidate.source == "global" else asked.kind,
+        "adopt" if candidate.source == "global" else command.kind,
         answer,
         f"{name}: {outcome}. {sentence_case(why)}",
         candidate.folder if each.run else None,
         {**each.run.model, **each.run.soundness.described()} if each.run else None,
-        release=asked.release,
+        release=command.release,
     )
 
 
@@ -221,11 +221,12 @@ def _sha256(model: Model | None) -> str:
     return str(model["sha256"]) if model else ""
 
 
-def _no_candidate(folder: Path, asked: Evaluate) -> Verdict:
-    name = f"{SOURCES[asked.kind]} model of round {asked.round}"
+def _no_candidate(folder: Path, command: Evaluate) -> Verdict:
+    name = f"{SOURCES[command.kind]} model of round {command.round}"
     try:
         why = str(json.loads((folder / RESULT).read_bytes())["no_model"])
     except (OSError, ValueError, KeyError):
         left = f"{name}: the training process left no model, the present model stays"
-        return Verdict(asked.round, asked.kind, "failed", left, release=asked.release)
-    return Verdict(asked.round, asked.kind, "none", f"{name}: {why}, the present model stays", release=asked.release)
+        return Verdict(command.round, command.kind, "failed", left, release=command.release)
+    reason = f"{name}: {why}, the present model stays"
+    return Verdict(command.round, command.kind, "none", reason, release=command.release)

@@ -62,11 +62,11 @@ class Rules:
 
     @classmethod
     def of(
-        cls, settings: ModelSection, plan: Plan, asked: Evaluate, reported: Mapping[str, GainSums], data: SplitWindows
+        cls, settings: ModelSection, plan: Plan, command: Evaluate, reported: Mapping[str, GainSums], data: SplitWindows
     ) -> Rules:
         """Lay the device's settings over what the server says of other devices, less the device's own report."""
         classes = len(plan.labels)
-        fitting = {name: sums for name, sums in asked.gains.items() if len(sums) == length(classes)}
+        fitting = {name: sums for name, sums in command.gains.items() if len(sums) == length(classes)}
         mine = {name: own for name, own in reported.items() if len(own) == length(classes)}
         found = {name: Prior.of(sums, mine.get(name)) for name, sums in fitting.items()}
         priors = {name: prior for name, prior in found.items() if prior}

@@ -58,7 +58,7 @@ def has_heads(folder: Path) -> bool:
 
 def evaluate_heads(
     folder: Path,
-    asked: Evaluate,
+    command: Evaluate,
     data: SplitWindows,
     judged: ExampleKind,
     present: Model | None,
@@ -73,14 +73,14 @@ def evaluate_heads(
     """
     against = present["sha256"] if present else ""
     windows = Windows.of(comparable(data), None, judged, rules.labels)
-    version = max(0, asked.round - 1) if asked.kind == "train" else asked.round
+    version = max(0, command.round - 1) if command.kind == "train" else command.round
     heads, failures = _run_heads(folder / HEADS, version, windows, threads)
     failures += [missing] if missing else []
     if not heads:
         reason = f"no head of version {version} works: {'; '.join(failures)}"
-        return Verdict(asked.round, asked.kind, "failed", reason, release=asked.release, against=against)
+        return Verdict(command.round, command.kind, "failed", reason, release=command.release, against=against)
     now = run_again(present, windows, threads) if len(windows.holdout.windows) else None
-    held = None if asked.release else now  # a released version's best head has a gate of its own
+    held = None if command.release else now  # a released version's best head has a gate of its own
     choice = choose_head(heads, held, windows, rules, _is_far(folder / HEADS / ORIENTATION))
     used = choice.run
     mine = next((head for head in heads if head.run is used), None)
@@ -89,19 +89,19 @@ def evaluate_heads(
     answer: AdoptionOutcome = "adopted" if mine else "kept"
     if mine and (reason := used.soundness.failure_reason):
         answer, why = "failed", f"{why}; it does not work: {reason}"
-    elif mine and asked.release and now:
+    elif mine and command.release and now:
         answer, gate = judge_release(used, now, windows, has_model=True)
         why = "; ".join([gate, *failures])
     in_use = f" (in use: {name_of(present)})" if present and answer != "adopted" else ""
     outcome = "adopted" if answer == "adopted" else f"not adopted{in_use}"
     return Verdict(
-        asked.round,
-        asked.kind,
+        command.round,
+        command.kind,
         answer,
         f"{name_of(shown.run.model)}: {outcome}. {why}",
         shown.folder,
         {**shown.run.model, **shown.run.soundness.described()},
-        release=asked.release,
+        release=command.release,
         against=against,
         compared=compared_models([*(head.run for head in heads), *([now] if now else [])], choice, windows),
     )

@@ -132,10 +132,10 @@ class ModelRegistry:
         found: dict[str, Any] | None = json.loads(text) if text else None
         return found and {**found, "models": [described_today(row) for row in found["models"]]}
 
-    def reported_gains(self, asked: Evaluate) -> Mapping[str, GainSums]:
+    def reported_gains(self, command: Evaluate) -> Mapping[str, GainSums]:
         """Return what this device has added to the gains that the server sent with a candidate's version."""
         noted: dict[str, Mapping[str, GainSums]] = json.loads(self.store.get(REPORTED_GAINS) or "{}")
-        return noted.get(str(asked.round if asked.kind == "adopt" else asked.round - 1), {})
+        return noted.get(str(command.round if command.kind == "adopt" else command.round - 1), {})
 
     def is_overtaken(self, verdict: Verdict) -> bool:
         """Whether a verdict would replace another model than the one that it was reached against."""

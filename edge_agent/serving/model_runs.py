@@ -112,8 +112,8 @@ class Windows(NamedTuple):
     ) -> Windows:
         """Look at the holdout; labelled windows are asked where cross-validation has answered them."""
         can_ask = labelled is not None and judged.noun == "windows" and judged.task.target is TargetKind.CLASS
-        asked = HeldOut(labelled, judged.task, labels) if can_ask and labelled is not None else None
-        return cls(HeldOut(holdout, judged.task, labels), asked, judged.noun)
+        held_out = HeldOut(labelled, judged.task, labels) if can_ask and labelled is not None else None
+        return cls(HeldOut(holdout, judged.task, labels), held_out, judged.noun)
 
     @property
     def groups(self) -> Groups:

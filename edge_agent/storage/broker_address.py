@@ -26,15 +26,15 @@ def broker_place(config: Config) -> BrokerPlace | None:
     if section.host is not None:
         return section.place
     known = read_credentials(config.agent.data_dir)
-    said = known.broker.address if known else None
-    if said is None or (is_loopback(said.host) and not _is_near(config.server.url)):
+    address = known.broker.address if known else None
+    if address is None or (is_loopback(address.host) and not _is_near(config.server.url)):
         return None
-    if problem := unsafe_address(config.server.url, said):
+    if problem := unsafe_address(config.server.url, address):
         raise ConfigError(problem)
-    if section.tls and not said.tls:
-        place = f"{said.host}:{said.port}"
+    if section.tls and not address.tls:
+        place = f"{address.host}:{address.port}"
         raise ConfigError(f"[broker] tls is set, but the server's broker at {place} is without TLS; ask its operator")
-    return BrokerPlace(said.host, said.port, said.tls, section.ca_file, section.keepalive_s)
+    return BrokerPlace(address.host, address.port, address.tls, section.ca_file, section.keepalive_s)
 
 
 def require_place(config: Config) -> BrokerPlace:

@@ -54,6 +54,6 @@ Preparation = PipelineSettings | ImagePreparation
 def preparation_from_json(record: dict[str, Any]) -> Preparation:
     """Read what either has written; raises har_pipeline's SettingsError."""
     if JSON_KEY in record:
-        said = record[JSON_KEY]
-        return ImagePreparation(tuple(said["shape"]), bool(said["masks"]), said.get("fit", "stretch"))
+        text = record[JSON_KEY]
+        return ImagePreparation(tuple(text["shape"]), bool(text["masks"]), text.get("fit", "stretch"))
     return PipelineSettings.from_json(record)

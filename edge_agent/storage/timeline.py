@@ -158,13 +158,13 @@ def stretches(minutes: dict[int, Minute], longest: int | None = None) -> list[St
 
 def uncertain(minutes: dict[int, Minute]) -> list[Stretch]:
     """List the stretches whose label would help most: without a label, the least certain first."""
-    asked = [
+    unlabelled = [
         each
         for each in stretches(minutes, MAX_ASKED_MINUTES)
         if each.unlabelled and not each.label and (each.certainty or 0.0) < UNCERTAIN
     ]
     # what was never classified says nothing about where the model is weak
-    return sorted(asked, key=lambda each: (each.certainty is None, each.certainty or 0.0, -each.unlabelled))
+    return sorted(unlabelled, key=lambda each: (each.certainty is None, each.certainty or 0.0, -each.unlabelled))
 
 
 def _stretch(run: Sequence[Minute], first: int, end: int) -> Stretch:

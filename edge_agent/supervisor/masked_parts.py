@@ -93,15 +93,15 @@ def load(store: StateStore) -> MaskedParts:
 
 def pairs_of(parts: MaskedParts) -> dict[str, str]:
     """Return what is written of the parts, in the caller's transaction."""
-    said = {"included": parts.included, "over": parts.over, "parts": parts.parts}
-    return {PARTS: json.dumps(said), CONTRIBUTION: contribution_json(parts.contribution())}
+    fields = {"included": parts.included, "over": parts.over, "parts": parts.parts}
+    return {PARTS: json.dumps(fields), CONTRIBUTION: contribution_json(parts.contribution())}
 
 
-def settle(store: StateStore, said: Invitation) -> None:
+def settle(store: StateStore, invitation: Invitation) -> None:
     """Keep which batch has this device, as the server says."""
-    order, parts = said.sum, load(store)
+    order, parts = invitation.sum, load(store)
     if order is not None and order.settled is not None:
-        over = (said.epoch, said.round - (order.kind != "settled"))
+        over = (invitation.epoch, invitation.round - (order.kind != "settled"))
         if over >= parts.over:
             store.put(**pairs_of(parts._replace(included=order.settled, over=over)))
 
@@ -147,8 +147,8 @@ def contribution_json(sent: Contribution | None) -> str:
     """Write a contribution as it is kept; empty: there is none."""
     if sent is None:
         return ""
-    said = {"kind": sent.kind, "update_id": sent.update_id, "keys": keys_text(sent.keys)}
-    return json.dumps(said if sent.is_settled else {**said, "is_settled": False})
+    fields = {"kind": sent.kind, "update_id": sent.update_id, "keys": keys_text(sent.keys)}
+    return json.dumps(fields if sent.is_settled else {**fields, "is_settled": False})
 
 
 def contribution_from_json(text: str) -> Contribution | None:

@@ -39,17 +39,17 @@ class Gauge(NamedTuple):
 
 def gauges(agent: Agent, data_dir: Path) -> Iterator[Gauge]:
     """Yield what a device's state machine and its machine say now."""
-    said = status_of(agent)
+    status = status_of(agent)
     yield Gauge(
         "gaitway_device_connected", "whether the broker, or the server over HTTP, is connected", agent.connected
     )
-    yield Gauge("gaitway_device_round", "the round that it knows of", said.round)
-    yield Gauge("gaitway_device_examples", "examples to train on", said.examples)
+    yield Gauge("gaitway_device_round", "the round that it knows of", status.round)
+    yield Gauge("gaitway_device_examples", "examples to train on", status.examples)
     yield Gauge("gaitway_device_outbox_updates", "updates that the server has not answered", len(agent.outbox))
     yield Gauge("gaitway_device_acknowledged_updates", "updates answered since the start", agent.answered)
     for state in STATES:
-        yield Gauge("gaitway_device_state", "1 for what it is doing", said.state == state, f'{{state="{state}"}}')
-    answered = said.adoption.answer if said.adoption else ""
+        yield Gauge("gaitway_device_state", "1 for what it is doing", status.state == state, f'{{state="{state}"}}')
+    answered = status.adoption.answer if status.adoption else ""
     for answer in ANSWERS:
         about = "1 for what became of the last model that it might have used"
         yield Gauge("gaitway_device_adoption", about, answered == answer, f'{{answer="{answer}"}}')

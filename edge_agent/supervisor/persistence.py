@@ -172,7 +172,7 @@ def next_sequence(store: StateStore) -> int:
     return max(0 if last > now_ms + MAX_AHEAD_MS else last + 1, now_ms)
 
 
-def prepare_withdrawal(store: StateStore, asked: PrepareWithdrawal) -> str:
+def prepare_withdrawal(store: StateStore, command: PrepareWithdrawal) -> str:
     """Put the message that takes this device's sums out into the outbox, in place of all there; returns its id.
 
     What the device has learnt for itself stays.
@@ -183,14 +183,14 @@ def prepare_withdrawal(store: StateStore, asked: PrepareWithdrawal) -> str:
         federation=store.get("federation"),
         instance=store.get("identity").partition("/")[0],
         client=device,
-        round=asked.round,
-        method=asked.method,
-        base_version=asked.base,
+        round=command.round,
+        method=command.method,
+        base_version=command.base,
         examples=0,
         steps=0,
         size=0,
         sha256=nothing,
-        chunk_bytes=asked.chunk_bytes,
+        chunk_bytes=command.chunk_bytes,
         nonce=secrets.token_hex(8),
         created=time.time(),
         sequence=sequence,

@@ -146,35 +146,36 @@ def _add_noise(store: StateStore, settings: SecureSettings, request: SumRequest,
     return name
 
 
-def begin_withdrawal(store: StateStore, asked: BeginMaskedWithdrawal) -> str:
+def begin_withdrawal(store: StateStore, command: BeginMaskedWithdrawal) -> str:
     """Begin a batch's sum with the negative of all that the device has in the sums; returns the message's id.
 
     Raises:
         ValueError: as `begin`.
     """
-    said, parts = asked.invitation, masked_parts.load(store)
+    invitation, parts = command.invitation, masked_parts.load(store)
     if parts.included not in parts.parts:
         raise ValueError(masked_parts.LOST if parts.included else "this device has nothing in the sums")
     added = parts.parts[parts.included]
     described = UpdateManifest(
         update_id="withdrawal",
         federation=store.get("federation"),
-        instance=said.instance,
+        instance=invitation.instance,
         client=store.get("device"),
-        round=said.round,
-        method=str(asked.plan.method.get("name", "")),
-        base_version=said.model.sha256,
+        round=invitation.round,
+        method=str(command.plan.method.get("name", "")),
+        base_version=invitation.model.sha256,
         sum="keys",
         examples=0,
         steps=0,
         size=0,
         sha256=hashlib.sha256().hexdigest(),
-        chunk_bytes=asked.chunk_bytes,
+        chunk_bytes=command.chunk_bytes,
         nonce=secrets.token_hex(8),
         created=time.time(),
     )
-    body, told = said.sum.body if said.sum is not None else "", {"bound": added.bound, "layout": added.layout}
-    begun = begin(store, asked.plan, body, described, None, told, NewPart("withdrawn"))
+    body = invitation.sum.body if invitation.sum is not None else ""
+    about = {"bound": added.bound, "layout": added.layout}
+    begun = begin(store, command.plan, body, described, None, about, NewPart("withdrawn"))
     before = store.outbox()
     store.replace_outbox(begun.manifest, begun.path, **begun.pairs)
     for other in before.values():
@@ -193,23 +194,23 @@ def _refusal_reason(parts: MaskedParts, epoch: int, number: int, request: SumReq
     return masked_parts.LOST if parts.is_lost and not request.replaces_all else ""
 
 
-def answer(store: StateStore, said: Invitation, shared: bytes = b"") -> SumAnswer:
+def answer(store: StateStore, invitation: Invitation, shared: bytes = b"") -> SumAnswer:
     """Take what the server says in the sum of a round; the state and the message are durable when this returns.
 
     `shared` is the part of it that `said` points to.
     """
     kept = _kept(store)
-    where = [store.get("federation"), said.instance, said.epoch, said.round]
-    if said.sum is None or said.sum.kind in ("request", "settled") or not kept or kept["where"] != where:
+    where = [store.get("federation"), invitation.instance, invitation.epoch, invitation.round]
+    if invitation.sum is None or invitation.sum.kind in ("request", "settled") or not kept or kept["where"] != where:
         return SumAnswer()  # a request is answered by the training of its round
     try:
         device = _device(store, SecureSettings.model_validate(kept["secure"]))
         state = ClientState.model_validate_json(kept["state"])
-        if said.sum.shared is not None and hashlib.sha256(shared).hexdigest() != said.sum.shared.sha256:
+        if invitation.sum.shared is not None and hashlib.sha256(shared).hexdigest() != invitation.sum.shared.sha256:
             raise WireError("what all members are told is damaged on this device")
-        heard = FromServer(ServerMessage(said.sum.kind), said.sum.body.encode(), shared)
+        heard = FromServer(ServerMessage(invitation.sum.kind), invitation.sum.body.encode(), shared)
         result = client.step(device, state, heard)
-        if said.sum.kind == "shares" and not result.reason:
+        if invitation.sum.kind == "shares" and not result.reason:
             result = client.step(device, result.state, _numbers(store, kept))
     except (WireError, FileNotFoundError) as error:
         return SumAnswer(reason=str(error))

@@ -205,7 +205,7 @@ def collected_windows(folder: Path, limits: WindowsSection) -> CollectedWindows:
     what, label = ("images", "a class") if reads == "images" else ("windows", "an activity")
     rest = f", and {unlabelled:,} without {label}" if unlabelled else ""
     words.append(f"It keeps {labelled:,} labelled {what}{rest}.")
-    words += [f"Its samples look wrong: {said}." for severity, said in noted if severity != "note"]
+    words += [f"Its samples look wrong: {message}." for severity, message in noted if severity != "note"]
     return CollectedWindows(labelled, unlabelled, words + left_out + _obstacles(folder, limits))
 
 

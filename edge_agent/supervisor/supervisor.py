@@ -321,11 +321,11 @@ class Supervisor:
             log.info(what, job.round, kept.seconds, metrics, extra=about(round=job.round))
             self._step(TrainingFinished(job.round, kept.update_id, kept.metrics, kept.keys))
 
-    def _evaluated(self, asked: do.Evaluate, verdict: Verdict) -> None:
+    def _evaluated(self, command: do.Evaluate, verdict: Verdict) -> None:
         registry = ModelRegistry(self.store)
         if registry.is_overtaken(verdict):
             log.info("re-evaluating candidate round=%d: current model changed", verdict.round)
-            self._evaluate(asked)
+            self._evaluate(command)
             return
         with tolerate_full_disk(f"the judgement of round {verdict.round}"):
             registry.commit(verdict)
@@ -334,8 +334,8 @@ class Supervisor:
         with_global = heads or (verdict.shared is not None and verdict.shared.answer != "undecided")
         if verdict.shared:
             log.info("%s", verdict.shared.reason)
-        said = (verdict.answer, verdict.reason, verdict.score, verdict.trivial, verdict.metric, with_global)
-        self._step(CandidateEvaluated(verdict.round, verdict.kind, *said, verdict.source))
+        finding = (verdict.answer, verdict.reason, verdict.score, verdict.trivial, verdict.metric, with_global)
+        self._step(CandidateEvaluated(verdict.round, verdict.kind, *finding, verdict.source))
 
     # ---- the state machine's commands
 
@@ -345,12 +345,12 @@ class Supervisor:
         for command in result.commands:
             with tolerate_full_disk(f"the outcome of {type(command).__name__}"):
                 self._do(command)
-        told = (before.connection_error, before.connected, before.blockers) == (
+        is_known = (before.connection_error, before.connected, before.blockers) == (
             self.agent.connection_error,
             self.agent.connected,
             self.agent.blockers,
         )
-        if status_of(before) != status_of(self.agent) or not told:
+        if status_of(before) != status_of(self.agent) or not is_known:
             save_activity(self.store, self.agent)
 
     def _do(self, command: do.Command) -> None:
@@ -439,18 +439,18 @@ class Supervisor:
         if shared is not None and not path.is_file():
             self._background.fetch_sum_message(invitation)
             return
-        came = secure_sum.answer(self.store, invitation, path.read_bytes() if shared is not None else b"")
-        if came.update_id:
-            self._mailbox.put(SumMessageReady(came.update_id))
-        elif came.reason:
-            log.warning("secure sum round=%d: %s", invitation.round, came.reason, extra=about(round=invitation.round))
+        reply = secure_sum.answer(self.store, invitation, path.read_bytes() if shared is not None else b"")
+        if reply.update_id:
+            self._mailbox.put(SumMessageReady(reply.update_id))
+        elif reply.reason:
+            log.warning("secure sum round=%d: %s", invitation.round, reply.reason, extra=about(round=invitation.round))
 
-    def _begin_withdrawal(self, asked: do.BeginMaskedWithdrawal) -> None:
+    def _begin_withdrawal(self, command: do.BeginMaskedWithdrawal) -> None:
         try:
-            self._mailbox.put(WithdrawalReady(secure_sum.begin_withdrawal(self.store, asked)))
+            self._mailbox.put(WithdrawalReady(secure_sum.begin_withdrawal(self.store, command)))
         except ValueError as error:  # the next batch asks again
             log.warning(
-                "withdrawal round=%d: %s", asked.invitation.round, error, extra=about(round=asked.invitation.round)
+                "withdrawal round=%d: %s", command.invitation.round, error, extra=about(round=command.invitation.round)
             )
 
     def _start_job(self, command: do.StartJob) -> None:

@@ -264,13 +264,13 @@ class TrainingProcess:
     def _ended(self, code: int, reason: str, final: bool) -> JobEnded:
         if code == 0 or reason:
             return JobEnded(self.job, reason if code else "", final)
-        said = (self.job.out / "errors.txt").read_bytes()[-LOG_BYTES:].decode(errors="replace").strip()
+        errors = (self.job.out / "errors.txt").read_bytes()[-LOG_BYTES:].decode(errors="replace").strip()
         # C++ code that gets no memory ends the process before Python could say so; the last line may be another's
-        if self.job.memory_mb > 0 and any(sign in said for sign in OUT_OF_MEMORY):
+        if self.job.memory_mb > 0 and any(sign in errors for sign in OUT_OF_MEMORY):
             return JobEnded(self.job, memory_cap_error(self.job.memory_mb), True)
         if code < 0:
             return JobEnded(self.job, f"the training process was killed by signal {-code}", False)
-        last = said.splitlines()[-1] if said else "it said nothing"
+        last = errors.splitlines()[-1] if errors else "it said nothing"
         return JobEnded(self.job, f"the training process ended with code {code}: {last}", False)
 
 

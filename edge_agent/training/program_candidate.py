@@ -107,12 +107,12 @@ def export_candidate(
     if path != folder / CHECKPOINT:
         write_file(folder / CHECKPOINT, raw)
     write_file(folder / MODEL, model)
-    said = f"{len(examples)} {noun(preparation_from_json(job.pipeline))} of this device, against the program"
+    source = f"{len(examples)} {noun(preparation_from_json(job.pipeline))} of this device, against the program"
     parity = {
         "max_abs_diff": difference,
         "argmax_agreement": agreement,
         "windows": len(examples),
-        "windows_from": said,
+        "windows_from": source,
         "batch_agreement": None,
     }
     write_file(folder / PARITY, json.dumps(parity).encode())

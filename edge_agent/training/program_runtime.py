@@ -78,9 +78,9 @@ class ProgramRuntime(NamedTuple):
             reason = "ONNX Runtime's CUDA provider does not load: its libraries of CUDA or cuDNN are missing or others"
             placement = fallback(reason, job.memory_mb)
             program = open_program(job)
-        takes, came = program.manifest.x.shape[1:], data.train.x.shape[1:]
-        if takes != came:
-            raise NonRetryableJobError(f"the program takes {noun(settings)} of shape {takes}, and these are {came}")
+        takes, shape = program.manifest.x.shape[1:], data.train.x.shape[1:]
+        if takes != shape:
+            raise NonRetryableJobError(f"the program takes {noun(settings)} of shape {takes}, and these are {shape}")
         return cls(job, settings, data, program, _broadcast(job, program.manifest), task, placement)
 
     @property
@@ -148,7 +148,7 @@ class ProgramRuntime(NamedTuple):
                 raise
             budget.resumed(0, 0.0)  # of another network: as good as none
             begun = self._begin(client, self.data)
-        asked, epoch = begun.steps_asked, begun.epoch
+        steps_due, epoch = begun.steps_asked, begun.epoch
 
         def should_stop(now: ProgramRound) -> bool:
             nonlocal epoch
@@ -165,7 +165,7 @@ class ProgramRuntime(NamedTuple):
             if "NaN" in str(error):
                 raise UpdateError(str(error)) from error
             raise
-        return TrainedRound(found.client, found.upload, found.loss, asked)
+        return TrainedRound(found.client, found.upload, found.loss, steps_due)
 
     def class_counts(self) -> list[int] | None:
         """Count the training examples of each class."""

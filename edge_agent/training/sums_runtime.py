@@ -201,9 +201,9 @@ class SumsRuntime:
         features = self._features("train")
         lies = self._orientation(features)
         if not self.data.is_labelled:
-            told = self.options, self.columns
+            described = self.options, self.columns
             adapted = pseudo_labelled_head(
-                self._shared.sums, self._shared.clients, features, *told, is_far=bool(lies["is_far"])
+                self._shared.sums, self._shared.clients, features, *described, is_far=bool(lies["is_far"])
             )
             heads |= {ADAPTED: adapted} if adapted else {}
         version = max(0, job.round - 1) if job.kind == "train" else job.round

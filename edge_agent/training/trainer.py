@@ -272,12 +272,12 @@ def validate(context: TrainingRuntime, trained: Client, deadline: float) -> None
         write_file(folder / CROSS_VALIDATION, found.to_json().encode())
 
 
-def _work_done(context: TrainingRuntime, budget: RoundBudget, asked: int) -> tuple[int, dict[str, float]]:
+def _work_done(context: TrainingRuntime, budget: RoundBudget, steps_due: int) -> tuple[int, dict[str, float]]:
     """Return the steps that were done and, where the time was over before the last, the whole epochs among them."""
     if budget.stopped_at is None:
-        return asked, {}
+        return steps_due, {}
     if not context.keeps_partial_work:
-        done = f"{budget.stopped_at} of {asked} steps"
+        done = f"{budget.stopped_at} of {steps_due} steps"
         raise NonRetryableJobError(
             f"the {budget.budget_s:g} s for a round were over after {done}, and this federation drops partial work; "
             f"raise [training] max_round_s, or leave the round to faster devices"

@@ -62,10 +62,10 @@ class BlobDownloader:
             self._download_or_renew(url, pointer, part)
         except (OSError, ConfigError, http.client.HTTPException) as error:
             raise DownloadError(f"cannot download {url}: {_reason(error)}") from error
-        came = sha256_of(part)
-        if came != pointer.sha256:
+        digest = sha256_of(part)
+        if digest != pointer.sha256:
             part.unlink()
-            raise DownloadError(f"{url} has sha256 {came[:16]}…, announced was {pointer.sha256[:16]}…")
+            raise DownloadError(f"{url} has sha256 {digest[:16]}…, announced was {pointer.sha256[:16]}…")
         move_file(part, target)
         self._prune()
         return target

@@ -87,14 +87,14 @@ def enrol(who: Applicant, token: str) -> EnrolmentAnswer:
     key = device_key(who.folder)
     public = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
     message = to_sign(Kind.ENROL, who.federation, who.device, token.encode())
-    said = {
+    request = {
         "token": token,
         "federation": who.federation,
         "device": who.device,
         "public_key": _text(public),
         "signature": _text(key.sign(message)),
     }
-    answer = _ask(who, "/v1/enrol", said, expected)
+    answer = _ask(who, "/v1/enrol", request, expected)
     if answer.state == "approved" and answer.credentials is None:
         return claim(who)  # an earlier answer to the same token was lost
     return answer
@@ -113,8 +113,8 @@ def claim(who: Applicant, clock: Callable[[], float] = time.time) -> EnrolmentAn
     issued_at = int(clock())
     message = to_sign(Kind.CLAIM, who.federation, who.device, str(issued_at).encode())
     signature = _text(device_key(who.folder).sign(message))
-    said = {"federation": who.federation, "device": who.device, "issued_at": issued_at, "signature": signature}
-    return _ask(who, "/v1/enrol/claim", said, pinned_server(who.folder) or _known_server(who.folder))
+    request = {"federation": who.federation, "device": who.device, "issued_at": issued_at, "signature": signature}
+    return _ask(who, "/v1/enrol/claim", request, pinned_server(who.folder) or _known_server(who.folder))
 
 
 def wait_for_approval(who: Applicant, wait_s: float, pause: Callable[[float], None] = time.sleep) -> EnrolmentAnswer:
@@ -205,10 +205,10 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         """Follow nobody elsewhere with a token."""
 
 
-def _ask(who: Applicant, path: str, said: dict[str, Any], expected: str) -> EnrolmentAnswer:
+def _ask(who: Applicant, path: str, fields: dict[str, Any], expected: str) -> EnrolmentAnswer:
     """Post to the server; credentials are kept if they are of the server whose key has that fingerprint."""
     url = who.server.rstrip("/") + path
-    request = urllib.request.Request(url, json.dumps(said).encode(), {"Content-Type": "application/json"})
+    request = urllib.request.Request(url, json.dumps(fields).encode(), {"Content-Type": "application/json"})
     try:
         body = asked_again(lambda: _answer_to(request, who))
     except urllib.error.HTTPError as error:
@@ -250,10 +250,10 @@ def _known_server(folder: Path) -> str:
 
 def _check_server(who: Applicant, given: Credentials, expected: str) -> None:
     """Take credentials from nobody but the server that the token has named, or that gave some before."""
-    came = fingerprint(given.server_key_bytes)
-    if came != expected:
+    shown = fingerprint(given.server_key_bytes)
+    if shown != expected:
         raise EnrolError(
-            f"{who.server} answers with the key {came}, but the operator's token names {expected or 'none'}: this is "
+            f"{who.server} answers with the key {shown}, but the operator's token names {expected or 'none'}: this is "
             "not the server that the token is from, or somebody between it and this device answers in its place; "
             "nothing was kept. If the server has a new key, ask its operator for a new token"
         )

@@ -45,10 +45,10 @@ class ServerAnswer(NamedTuple):
     def reason(self) -> str:
         """What the server says is wrong, in its own words."""
         try:
-            said = str(json.loads(self.body)["detail"])[:500]
+            detail = str(json.loads(self.body)["detail"])[:500]
         except (ValueError, KeyError, TypeError):
-            said = "it does not say why; is [server] url the server's base URL?"
-        return f"{self.status}: {said}"
+            detail = "it does not say why; is [server] url the server's base URL?"
+        return f"{self.status}: {detail}"
 
 
 def tls_context(ca_file: Path | None, section: str = "server") -> ssl.SSLContext:
@@ -172,9 +172,9 @@ def asked_again(request: Callable[[], Result]) -> Result:
     return request()
 
 
-def _seconds(said: str | None) -> float:
+def _seconds(header: str | None) -> float:
     try:
-        seconds = float(said or "")
+        seconds = float(header or "")
     except ValueError:
         return _RETRY_S
     return min(MAX_PAUSE_S, max(0.1, seconds)) if math.isfinite(seconds) else _RETRY_S

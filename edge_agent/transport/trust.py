@@ -71,23 +71,23 @@ class Trust:
         Raises:
             TrustError: saying what is wrong with it.
         """
-        said, newest = AnnouncementOrder(announcement.epoch, announcement.serial), newest_of(store)
+        order, newest = AnnouncementOrder(announcement.epoch, announcement.serial), newest_of(store)
         enrolled = self._key is not None
-        if said.epoch < newest.epoch and (enrolled or store.get("identity").startswith(announcement.instance)):
+        if order.epoch < newest.epoch and (enrolled or store.get("identity").startswith(announcement.instance)):
             raise TrustError(
-                f"the announcement is of the server's epoch {said.epoch}, and this device has seen {newest.epoch}: "
+                f"the announcement is of the server's epoch {order.epoch}, and this device has seen {newest.epoch}: "
                 f"it goes back to no older one; if the server was restored by a wrong clock, its operator begins an "
                 f"epoch above {newest.epoch}"
             )
         if enrolled:
             self._check_time(announcement)
-        if enrolled and said < newest:
+        if enrolled and order < newest:
             raise TrustError(
-                f"the announcement is number {said.serial}, and this device has seen {newest.serial}: somebody repeats "
-                f"an old one"
+                f"the announcement is number {order.serial}, and this device has seen {newest.serial}: somebody "
+                f"repeats an old one"
             )
-        if said != newest and (enrolled or said.epoch != newest.epoch):
-            store.put(**{NEWEST_ANNOUNCEMENT: f"{said.epoch} {said.serial}"})
+        if order != newest and (enrolled or order.epoch != newest.epoch):
+            store.put(**{NEWEST_ANNOUNCEMENT: f"{order.epoch} {order.serial}"})
 
     def _check_time(self, announcement: Announcement) -> None:
         if announcement.expires is None:

@@ -75,9 +75,9 @@ class GraphWriter:
             return self.constant(argument, dtype)
         return self.converted(self.value(argument), argument.dtype, dtype)
 
-    def converted(self, name: str, came: torch.dtype, wanted: torch.dtype) -> str:
+    def converted(self, name: str, dtype: torch.dtype, wanted: torch.dtype) -> str:
         """Convert a value of the type that came to another."""
-        return name if came == wanted else self.add("Cast", [name], to=TYPES[wanted])
+        return name if dtype == wanted else self.add("Cast", [name], to=TYPES[wanted])
 
     def constant(self, value: Any, dtype: torch.dtype = torch.int64) -> str:
         """Return the name of a constant: numbers of torch's type, or a tensor as it is."""

@@ -226,11 +226,11 @@ def finish(state: Tree, sums: ClassSums | None) -> Tree:
     old, known = state["prototypes"], state["known"]
     if sums is None:
         return {"prototypes": old, "known": known}
-    came = sums.weight > 0
-    mean = sums.total / torch.where(came, sums.weight, 1.0)[:, None]
+    is_known = sums.weight > 0
+    mean = sums.total / torch.where(is_known, sums.weight, 1.0)[:, None]
     return {
-        "prototypes": torch.where(came[:, None], mean.to(old.dtype), old),
-        "known": torch.where(came, torch.ones_like(known), known),
+        "prototypes": torch.where(is_known[:, None], mean.to(old.dtype), old),
+        "known": torch.where(is_known, torch.ones_like(known), known),
     }
 
 

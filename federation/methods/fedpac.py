@@ -162,13 +162,13 @@ class FedPac(Method):
     def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
         """Average base and prototypes, and combine a head for each client of the round."""
         sums = FedPacSums.of(accumulator)
-        came = sums.heads
+        client_heads = sums.heads
         weights = combination_weights(
-            torch.stack([one.weighted_means for one in came.values()]),
-            torch.stack([one.variance for one in came.values()]),
+            torch.stack([one.weighted_means for one in client_heads.values()]),
+            torch.stack([one.variance for one in client_heads.values()]),
         )
-        heads = [one.head for one in came.values()]
-        combined = {name: _combine(heads, row) for name, row in zip(came, weights, strict=True)}
+        heads = [one.head for one in client_heads.values()]
+        combined = {name: _combine(heads, row) for name, row in zip(client_heads, weights, strict=True)}
         return {
             "params": self.combined(sums, state["params"]),
             **prototypes.finish(state, sums.prototypes),

@@ -101,8 +101,8 @@ class FedTgp(FedProto):
         """Train F on the round's prototypes; P are what it then gives for the classes that any client has had."""
         sums = TrainableSums.of(accumulator)
         means = prototypes.finish(state, sums.prototypes)
-        came = sums.prototypes is not None and sums.prototypes.weight > 0
-        margin = adaptive_margin(means["prototypes"], means["known"] * came, self.max_margin)
+        has_prototypes = sums.prototypes is not None and sums.prototypes.weight > 0
+        margin = adaptive_margin(means["prototypes"], means["known"] * has_prototypes, self.max_margin)
         rows, classes, weights = (torch.cat(parts) for parts in zip(*sums.rows, strict=True))
         generator = self._trained(state, rows.to(means["prototypes"]), classes, weights.to(means["prototypes"]), margin)
         known = means["known"]

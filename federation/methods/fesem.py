@@ -149,15 +149,15 @@ class FeSem(Method):
         """
         if self.clustering == "one_step":
             return super().aggregate(state, updates)
-        came = list(updates)
-        if not came:
+        received = list(updates)
+        if not received:
             raise RoundError("a round needs at least one update with examples to aggregate; none came")
         centres = list(state["centres"].values())
         assigned = dict(state.get("assigned", {}))  # the wire leaves out an empty group
         if not assigned:
-            centres = _spread([update.tensors["params"] for update in came], centres)
+            centres = _spread([update.tensors["params"] for update in received], centres)
         sums = [MeanSums() for _ in centres]
-        for update in came:
+        for update in received:
             nearest = _nearest(update.tensors["params"], centres)
             assigned[update.client_id] = torch.tensor(nearest)
             sums[nearest] = self.fold_params(sums[nearest], update)

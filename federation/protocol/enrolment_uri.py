@@ -58,15 +58,15 @@ def read_enrolment_uri(text: str) -> EnrolmentUri:
         raise WireError(
             f"expected {SCHEME}:?server=…&federation=…&device=…&token=…, at most {MAX_URI_CHARS} characters"
         )
-    said = dict(parse_qsl(text.strip().partition("?")[2]))
-    if missing := [name for name in EnrolmentUri._fields if not said.get(name)]:
+    fields = dict(parse_qsl(text.strip().partition("?")[2]))
+    if missing := [name for name in EnrolmentUri._fields if not fields.get(name)]:
         raise WireError(f"the enrolment URI lacks {', '.join(missing)}; scan the code again, or ask for another")
-    server = urlsplit(said["server"])
+    server = urlsplit(fields["server"])
     if server.scheme not in ("http", "https") or not server.hostname:
-        raise WireError(f"the enrolment URI's server {said['server'][:200]!r} is no http or https address")
+        raise WireError(f"the enrolment URI's server {fields['server'][:200]!r} is no http or https address")
     for name in ("federation", "device"):
         try:
-            _NAME.validate_python(said[name])
+            _NAME.validate_python(fields[name])
         except ValidationError as error:
             raise WireError(f"the enrolment URI's {name}: {first_problem(error, input_shown=True)}") from error
-    return EnrolmentUri(*(said[name] for name in EnrolmentUri._fields))
+    return EnrolmentUri(*(fields[name] for name in EnrolmentUri._fields))

@@ -476,9 +476,9 @@ class UpdateManifest(Strict):
     @model_validator(mode="after")
     def _empty_where_it_must_be(self) -> UpdateManifest:
         if self.sum is not None:
-            told = (self.examples, self.steps, self.class_counts, self.metrics, self.sequence, self.withdraw)
+            fields = (self.examples, self.steps, self.class_counts, self.metrics, self.sequence, self.withdraw)
             form = (self.precision, self.compression)
-            if self.gains or told != (0, 0, None, {}, None, False) or form != ("lossless", "none"):
+            if self.gains or fields != (0, 0, None, {}, None, False) or form != ("lossless", "none"):
                 raise ValueError(
                     "sum: examples, steps, class_counts, metrics, gains, a sequence or a lossy or compressed form came "
                     "with a message of a secure sum; it tells none of them, for the server is to learn the sum alone"

@@ -81,8 +81,8 @@ def judge(
     return PromotionVerdict(Decision.BETTER, words)
 
 
-def _too_few(came: int, needed: int, devices: int, what: str) -> str:
-    words = f"{came} of the {needed} devices that are needed {'has' if came == 1 else 'have'} {what}"
+def _too_few(count: int, needed: int, devices: int, what: str) -> str:
+    words = f"{count} of the {needed} devices that are needed {'has' if count == 1 else 'have'} {what}"
     if needed > devices:
         words += f"; the federation has only {_devices(devices)}: lower promotion.min_devices, or wait for more"
     return words

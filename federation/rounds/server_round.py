@@ -254,8 +254,8 @@ def _close_if_done(settings: RoundSettings, current: Round) -> Step:
     if not (enough or current.deadline_passed or not current.pending):
         return Step(current)
     if current.received < settings.minimum_clients:
-        came, needed = current.received, settings.minimum_clients
-        return _fail(current, f"quorum not reached: {came} updates came, {needed} are needed")
+        received, needed = current.received, settings.minimum_clients
+        return _fail(current, f"quorum not reached: {received} updates came, {needed} are needed")
     return Step(replace(current, phase=RoundPhase.AGGREGATING), (Action.AGGREGATE,))
 
 

@@ -97,19 +97,20 @@ def begin(device: SumDevice, request: bytes) -> ClientStep:
     Raises:
         WireError: if it is not a request, or asks for less than the device insists on.
     """
-    asked = read(SumRequest, request)
-    if asked.min_members < device.min_members or asked.colluding < device.colluding:
+    sum_request = read(SumRequest, request)
+    if sum_request.min_members < device.min_members or sum_request.colluding < device.colluding:
         raise WireError(
-            f"the sum would be of {asked.min_members} devices or more, of which {asked.colluding} per mille may work "
-            f"for the server; this device insists on {device.min_members} and {device.colluding}"
+            f"the sum would be of {sum_request.min_members} devices or more, of which "
+            f"{sum_request.colluding} per mille may work for the server; this device insists on {device.min_members} and "
+            f"{device.colluding}"
         )
-    if asked.groups != device.groups or asked.length % asked.groups:
+    if sum_request.groups != device.groups or sum_request.length % sum_request.groups:
         raise WireError(
-            f"the sum would be of {asked.groups} groups of devices and {asked.length} numbers; this device insists on "
-            f"{device.groups}, as the plan has them"
+            f"the sum would be of {sum_request.groups} groups of devices and {sum_request.length} numbers; this device "
+            f"insists on {device.groups}, as the plan has them"
         )
     if device.vouchers is not None:
-        own = device.vouchers.reason(asked.federation, device.name, device.identity, device.voucher)
+        own = device.vouchers.reason(sum_request.federation, device.name, device.identity, device.voucher)
         if own:
             raise WireError(own)
     mask, channel, seed = (device.entropy(shamir.SECRET_BYTES) for _ in range(3))
@@ -121,7 +122,7 @@ def begin(device: SumDevice, request: bytes) -> ClientStep:
         seed_commitment=seed_commitment(seed),
         voucher=device.voucher,
     )
-    sent = wrap(Kind.SUM_KEYS, asked.federation, device.name, written(keys), device.sign)
+    sent = wrap(Kind.SUM_KEYS, sum_request.federation, device.name, written(keys), device.sign)
     state = ClientState(
         stage=ClientStage.KEYS,
         device=device.name,
@@ -166,13 +167,13 @@ def _early(state: ClientState, kind: str) -> ClientStep:
     return ClientStep(state, None, f"{kind} came before its time: the device has got as far as {state.stage}")
 
 
-def _request(device: SumDevice, state: ClientState, said: FromServer) -> ClientStep:
-    return _again(state, state.request, said.body, ToServer(Kind.SUM_KEYS, state.keys_sent), "requests")
+def _request(device: SumDevice, state: ClientState, message: FromServer) -> ClientStep:
+    return _again(state, state.request, message.body, ToServer(Kind.SUM_KEYS, state.keys_sent), "requests")
 
 
-def _members(device: SumDevice, state: ClientState, said: FromServer) -> ClientStep:
+def _members(device: SumDevice, state: ClientState, message: FromServer) -> ClientStep:
     """Check the list, and deal shares of both secrets to the neighbours."""
-    body = said.shared or said.body
+    body = message.shared or message.body
     if state.members:
         return _again(state, state.members, body, ToServer(Kind.SUM_SHARES, state.shares_sent), "lists of members")
     listed = membership(state.request, body)
@@ -212,9 +213,9 @@ def _check_vouchers(device: SumDevice, listed: Membership) -> None:
             raise AbortError(reason)
 
 
-def _shares(device: SumDevice, state: ClientState, said: FromServer) -> ClientStep:
+def _shares(device: SumDevice, state: ClientState, message: FromServer) -> ClientStep:
     """Open what the neighbours have dealt; a text that cannot be opened is one share less."""
-    body = said.body
+    body = message.body
     if state.delivered:
         return _again(state, state.delivered, body, None, "deliveries of shares")
     if state.stage is not ClientStage.SHARES:
@@ -282,9 +283,9 @@ def masked_vector(listed: Membership, state: ClientState, vector: NDArray[np.int
     return total
 
 
-def _included(device: SumDevice, state: ClientState, said: FromServer) -> ClientStep:
+def _included(device: SumDevice, state: ClientState, message: FromServer) -> ClientStep:
     """Sign the list of those included, once."""
-    body = said.shared or said.body
+    body = message.shared or message.body
     if state.included:
         return _again(state, state.included, body, ToServer(Kind.SUM_LIST, state.list_sent), "lists of those included")
     if state.stage is not ClientStage.VECTOR:
@@ -306,14 +307,14 @@ def _included(device: SumDevice, state: ClientState, said: FromServer) -> Client
     return ClientStep(new, ToServer(Kind.SUM_LIST, sent))
 
 
-def _confirmed(device: SumDevice, state: ClientState, said: FromServer) -> ClientStep:
+def _confirmed(device: SumDevice, state: ClientState, message: FromServer) -> ClientStep:
     """Open shares, once enough members have signed the same list; then forget all secrets."""
     if state.stage is ClientStage.OPENED:
         return ClientStep(state, ToServer(Kind.SUM_OPENED, state.opened_sent))
     if state.stage is not ClientStage.LIST:
         return _early(state, "the signatures of the list")
-    listed, found = membership(state.request, state.members), read(ConfirmedList, said.body)
-    signed_by = read(SignatureList, said.shared) if said.shared else found
+    listed, found = membership(state.request, state.members), read(ConfirmedList, message.body)
+    signed_by = read(SignatureList, message.shared) if message.shared else found
     included = read(IncludedList, state.included)
     if {found.included, signed_by.included} != {digest(state.included)}:
         raise AbortError("the server shows two different lists of those included in one sum")
@@ -345,13 +346,13 @@ def _confirmed(device: SumDevice, state: ClientState, said: FromServer) -> Clien
 
 def _check_heads(listed: Membership, own: int, included: IncludedList, heads: tuple[SignedHead, ...]) -> None:
     """See that every neighbour in the sum has masked its numbers with all dealers of the list."""
-    came, present = {one.member: one.head for one in heads}, set(included.included)
+    by_member, present = {one.member: one.head for one in heads}, set(included.included)
     for member in listed.neighbours(own):
         if member in present:
             name, identity = listed.members[member].device, listed.members[member].identity
-            if member not in came:
+            if member not in by_member:
                 raise AbortError(f"the server does not show what {name} has signed of its vector")
-            body = verified(Kind.SUM_VECTOR, listed.request.federation, name, identity, came[member])
+            body = verified(Kind.SUM_VECTOR, listed.request.federation, name, identity, by_member[member])
             head = read(MaskedVector, body)
             if head.members != listed.digest or head.dealers != dealers_digest(included.dealers):
                 raise AbortError(f"the server has told {name} of other dealers than the list has: it lacks masks")

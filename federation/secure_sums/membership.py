@@ -124,15 +124,15 @@ def membership(request: bytes, members: bytes) -> Membership:
         WireError: if it is not one: of another request, not by rising name, with a device or an identity twice, or of
             too few.
     """
-    asked, found = read(SumRequest, request), read(MemberList, members)
+    sum_request, found = read(SumRequest, request), read(MemberList, members)
     if found.request != digest(request):
         raise WireError("the list of members is of another sum")
     names, identities = [one.device for one in found.members], {one.identity for one in found.members}
     if any(one >= other for one, other in pairwise(names)) or len(identities) < len(names):
         raise WireError("the list of members is not by rising name, or has a device twice")
-    if len(names) < (needed := asked.min_members * asked.groups):
+    if len(names) < (needed := sum_request.min_members * sum_request.groups):
         raise WireError(f"the list has {len(names)} members, {needed} are needed")
-    return Membership(asked, digest(request), digest(members), found.members)
+    return Membership(sum_request, digest(request), digest(members), found.members)
 
 
 def verified(kind: Kind, federation: str, device: str, identity: bytes, payload: bytes) -> bytes:

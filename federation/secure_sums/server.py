@@ -155,8 +155,8 @@ def repeated_to(state: ServerState, device: str, *, is_apart: bool) -> ToDevice 
         signatures = () if is_apart else _signatures(state, listed)
         heads = {listed.places[name]: payload for name, payload in state.vectors.items()}
         shared = APART if is_apart else b""
-        said = ToDevice(device, ServerMessage.CONFIRMED, _confirmed(state, listed, own, signatures, heads), shared)
-        return said if own in heads else None
+        message = ToDevice(device, ServerMessage.CONFIRMED, _confirmed(state, listed, own, signatures, heads), shared)
+        return message if own in heads else None
     body, kind = (
         (state.members, ServerMessage.MEMBERS)
         if state.stage is ServerStage.SHARES
@@ -329,18 +329,18 @@ def _failed(state: ServerState, reason: str, finding: SumFinding | None = None) 
 
 def _incomplete(state: ServerState, count: int) -> str:
     """Say that somebody lacks in a sum that must be of all who are asked; empty if nobody does, or it need not be."""
-    asked = len(state.identities)
-    if not state.needs_all or count == asked:
+    invited = len(state.identities)
+    if not state.needs_all or count == invited:
         return ""
-    return f"{count} of {asked} devices are left, and the sum must be of all of them, for their sum was seen before"
+    return f"{count} of {invited} devices are left, and the sum must be of all of them, for their sum was seen before"
 
 
 def _close_keys(state: ServerState) -> ServerStep:
     request = read(SumRequest, state.request)
     if reason := _incomplete(state, len(state.keys)):
         return _failed(state, reason)
-    if (came := len(state.keys)) < (needed := request.min_members * request.groups):
-        return _failed(state, f"the keys of {came} devices came, {needed} are needed")
+    if (count := len(state.keys)) < (needed := request.min_members * request.groups):
+        return _failed(state, f"the keys of {count} devices came, {needed} are needed")
     members = tuple(
         ListedMember(device=name, identity=state.identities[name], keys=state.keys[name]) for name in sorted(state.keys)
     )
@@ -399,17 +399,17 @@ def _too_few(listed: Membership, count: int, what: str) -> str:
 
 def _close_lists(state: ServerState) -> ServerStep:
     listed = membership(state.request, state.members)
-    if (came := len(state.signatures)) < listed.degree.quorum:
-        return _failed(state, f"{came} members have signed the list, {listed.degree.quorum} are needed")
+    if (count := len(state.signatures)) < listed.degree.quorum:
+        return _failed(state, f"{count} members have signed the list, {listed.degree.quorum} are needed")
     signatures = _signatures(state, listed)
     heads = {listed.places[name]: payload for name, payload in state.vectors.items()}
     apart = written(SignatureList(included=digest(state.included), signatures=signatures))
     if len(apart) <= MAX_INLINE_BYTES:
         apart = b""
-    told = () if apart else signatures
+    common = () if apart else signatures
     messages = []
     for name in sorted(state.vectors):
-        body = _confirmed(state, listed, listed.places[name], told, heads)
+        body = _confirmed(state, listed, listed.places[name], common, heads)
         messages.append(ToDevice(name, ServerMessage.CONFIRMED, body, apart))
     return ServerStep(state.model_copy(update={"stage": ServerStage.OPENING}), tuple(messages))
 

@@ -265,8 +265,8 @@ def privatized(
     if settings.clip_norm is None or not settings.noise_multiplier:
         return vector
     counts = {name for name, kind in method.sum_groups.items() if kind is SumKind.COUNT}
-    told = [segment.name.split("/")[0] in counts for segment in layout.segments]
-    hidden = ~np.repeat(told, [math.prod(segment.shape) for segment in layout.segments])
+    is_count = [segment.name.split("/")[0] in counts for segment in layout.segments]
+    hidden = ~np.repeat(is_count, [math.prod(segment.shape) for segment in layout.segments])
     numbers = discrete_gaussian.clipped(vector[hidden], settings.clip_norm)
     share = discrete_gaussian.share_of(settings.noise_multiplier, settings.clip_norm, clients)
     result = vector.copy()

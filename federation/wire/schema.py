@@ -77,8 +77,9 @@ def check_tree(tree: Tree, schema: Schema) -> None:
     for name, spec in schema.items():
         if name not in flat:
             raise UpdateError(f"tensor {name!r} of shape {spec.shape} is missing")
-        came = spec_of(flat[name])
-        if came != spec:
-            raise UpdateError(f"tensor {name!r} came as {came.dtype} {came.shape}, not {spec.dtype} {spec.shape}")
-        if came.dtype.is_floating_point and not _finite(flat[name]):
+        found_spec = spec_of(flat[name])
+        if found_spec != spec:
+            found = f"{found_spec.dtype} {found_spec.shape}"
+            raise UpdateError(f"tensor {name!r} came as {found}, not {spec.dtype} {spec.shape}")
+        if found_spec.dtype.is_floating_point and not _finite(flat[name]):
             raise UpdateError(f"tensor {name!r} holds NaN or infinity")

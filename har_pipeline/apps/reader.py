@@ -129,10 +129,10 @@ class AppReader(RecordingReader):
         here = printable(root.resolve().name)
         exports = [replace(each, name=here) if each.name == "." else each for each in self.find(heads, options)]
         problems = [f"{each.name}: {each.problem}" for each in exports if each.problem]
-        told = (*problems, *(f"{each.name}: {words}" for each in exports for words in each.remarks))
+        remarks = (*problems, *(f"{each.name}: {words}" for each in exports for words in each.remarks))
         inputs = tuple(sorted({path for each in exports for path in each.paths}))
         layout = Layout(NOTHING, NOTHING, self.expects)
-        return AppSource(root, "", layout, len(exports), inputs, tuple(exports), told, tuple(damaged))
+        return AppSource(root, "", layout, len(exports), inputs, tuple(exports), remarks, tuple(damaged))
 
     def clients_of(self, export: AppExport, vocabulary: ActivityWords) -> dict[str, str]:
         """Name the client of each device in an export."""

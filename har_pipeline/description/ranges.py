@@ -78,9 +78,9 @@ def read_ranges(description: Description, ranges: LabelRanges, files: Iterable[D
     if unit == DATE:
         raise SettingsError('ranges.unit: ranges of dates are not read; give the seconds of 1, or "rows"')
     found: Found = defaultdict(list)
-    said: set[str] = set()
+    names: set[str] = set()
     for file in files:
-        said |= {*ranges.sources, *file.matched.captured}
+        names |= {*ranges.sources, *file.matched.captured}
         for block in read_blocks(file, ranges):
             _add(description, ranges, file, block, found)
         if sum(map(len, found.values())) > MAX_RANGES:
@@ -89,7 +89,7 @@ def read_ranges(description: Description, ranges: LabelRanges, files: Iterable[D
         raise SourceError(f"no range of labels was found; expected files that match ranges.files = '{ranges.files}'")
     unit_s = None if unit == ROWS else TIME_UNITS[unit] if isinstance(unit, str) else unit
     by_recording = {whose: _in_order(each, unit_s or 1.0) for whose, each in found.items()}
-    return KnownRanges(tuple(sorted(said)), unit_s, by_recording)
+    return KnownRanges(tuple(sorted(names)), unit_s, by_recording)
 
 
 def _add(description: Description, ranges: LabelRanges, file: DescribedFile, block: RowBlock, found: Found) -> None:
@@ -99,8 +99,8 @@ def _add(description: Description, ranges: LabelRanges, file: DescribedFile, blo
     for row, (begin, end) in enumerate(numbers.tolist()):
         if not begin <= end:
             raise SourceError(f"{block.place(row)}: {begin:g} to {end:g} is no range; expected numbers, the end last")
-        said = {**file.matched.captured, **{name: each[row] for name, each in words.items()}}
-        whose = tuple((name, _plain(word)) for name, word in sorted(said.items()))
+        captured = {**file.matched.captured, **{name: each[row] for name, each in words.items()}}
+        whose = tuple((name, _plain(word)) for name, word in sorted(captured.items()))
         found[whose].append(
             _Range(begin, end, required_label(description, labels[row], block.place(row)), block.place(row))
         )

@@ -387,8 +387,8 @@ def _carried(words: Categorical | str) -> Categorical | str:
     if isinstance(words, str) or "" not in words.names:
         return words
     rows = np.arange(len(words))
-    told = words.names[words.codes] != ""
-    before = np.maximum.accumulate(np.where(told, rows, 0 if not told.any() else int(np.argmax(told))))
+    written = words.names[words.codes] != ""
+    before = np.maximum.accumulate(np.where(written, rows, 0 if not written.any() else int(np.argmax(written))))
     return Categorical(words.names, words.codes[before])
 
 

@@ -242,8 +242,8 @@ def _number(record: Mapping[str, Any], column: str, name: str, sensor: str) -> f
     try:
         return float(record[column])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        came = str(record.get(column))[:50]
-        raise SourceError(f"{name}: {came!r} in column {column} of {sensor} is no number") from error
+        text = str(record.get(column))[:50]
+        raise SourceError(f"{name}: {text!r} in column {column} of {sensor} is no number") from error
 
 
 def _axes(numbers: np.ndarray, name: str, *, sensor: str, platform: str, part: Part) -> Iterator[PartSamples]:

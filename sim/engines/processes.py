@@ -136,8 +136,8 @@ class Processes:
 
     def _is_worthwhile(self, chunk: Sequence[ClientJob]) -> bool:
         """Whether clients finish sooner together than one by one; as asked, where their number or compiling was."""
-        asked = self.chunk is not None or self.compiler is not None
-        return asked or sum(map(work_of, chunk)) >= WORTHWHILE * work_of(chunk[0])
+        is_asked_for = self.chunk is not None or self.compiler is not None
+        return is_asked_for or sum(map(work_of, chunk)) >= WORTHWHILE * work_of(chunk[0])
 
     def _warm_up(
         self, groups: Sequence[Sequence[ClientJob]], shortest: dict[Setup, ClientJob], round_number: int

@@ -67,10 +67,10 @@ def check_windows(init: Initialization | None, own: InputSpec, normalization: st
     theirs, ours = _window_options(info.input, info.normalization or normalization), _window_options(own, normalization)
     differing = [name for name, value in ours.items() if _alike(theirs[name]) != _alike(value)]
     if differing:
-        came, expected = (", ".join(f"{name}={part[name]}" for name in differing) for part in (theirs, ours))
+        given, expected = (", ".join(f"{name}={part[name]}" for name in differing) for part in (theirs, ours))
         words = " ".join(_assignment(name, theirs[name]) for name in differing)
         raise SettingsError(
-            f"--init {init.path} was trained on windows with {came}; expected this run's, {expected}, because a "
+            f"--init {init.path} was trained on windows with {given}; expected this run's, {expected}, because a "
             "network misreads windows that were made differently. Pretrain for this run (python -m sim pretrain --for "
             f"{preset or 'PRESET'} --data-root FOLDER --out FILE), or give the run the file's windows: {words}"
         )

@@ -165,8 +165,8 @@ class AttackedRound:
     def hidden(self) -> NDArray[np.bool_]:
         """Return which numbers get noise: all but how many examples or devices there are."""
         counts = {name for name, kind in self.setup.method.sum_groups.items() if kind is SumKind.COUNT}
-        told = [not segment.shape and segment.name.split("/")[0] in counts for segment in self.layout.segments]
-        return ~np.repeat(told, [math.prod(segment.shape) for segment in self.layout.segments])
+        is_count = [not segment.shape and segment.name.split("/")[0] in counts for segment in self.layout.segments]
+        return ~np.repeat(is_count, [math.prod(segment.shape) for segment in self.layout.segments])
 
 
 def not_finite(tree: Tree) -> str:

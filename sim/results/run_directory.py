@@ -32,8 +32,8 @@ class RunDirectory:
         """Fail early on a directory that is not a run's."""
         object.__setattr__(self, "path", Path(self.path))
         if not (self.path / "config.json").is_file():
-            came = "has no config.json" if self.path.is_dir() else "is not a directory"
-            raise RunDirectoryError(f"{self.path} {came}; expected the --out of `python -m sim run`")
+            problem = "has no config.json" if self.path.is_dir() else "is not a directory"
+            raise RunDirectoryError(f"{self.path} {problem}; expected the --out of `python -m sim run`")
         _ = self.config
 
     @cached_property

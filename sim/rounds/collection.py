@@ -101,28 +101,30 @@ class RoundServer:
         if call.round.phase is not RoundPhase.AGGREGATING:
             found.norms = norms.failed()
             return found
-        came: Sequence[Update] = LazySequence(
+        updates: Sequence[Update] = LazySequence(
             sorted(call.received),
             lambda name: self._update(name, results[name], cohort.steps[name], call.received[name]),
         )
         if self.attack is not None:
-            came = self.attack.on_updates(came, broadcasts, self.setup.training.seed, number)
+            updates = self.attack.on_updates(updates, broadcasts, self.setup.training.seed, number)
         if self.secure is not None:
-            return self._sum(self.secure, found, cohort, came, broadcasts)
+            return self._sum(self.secure, found, cohort, updates, broadcasts)
         if self.setup.method.is_continuous and needs_all(self.setup.method, self.rounds, state):
-            return self._combine(found, came)
-        return self._screen(found, came, broadcasts)
+            return self._combine(found, updates)
+        return self._screen(found, updates, broadcasts)
 
-    def _screen(self, found: CollectedRound, came: Sequence[Update], broadcasts: Mapping[str, Tree]) -> CollectedRound:
+    def _screen(
+        self, found: CollectedRound, received: Sequence[Update], broadcasts: Mapping[str, Tree]
+    ) -> CollectedRound:
         """Make the next state of those updates that are found fit."""
         method, before = self.setup.method, found.state
-        claims = {update.client_id: self._claim(update, broadcasts) for update in came}
+        claims = {update.client_id: self._claim(update, broadcasts) for update in received}
         found.screening = screen(self.rounds, claims, found.norms)
         if reason := shortfall(self.rounds, claims, found.screening):
             found.norms = found.norms.failed()
             return found.fail(reason)
         found.norms = found.norms.published(found.screening.norms)
-        updates = _used(method, came, found.screening)
+        updates = _used(method, received, found.screening)
         draw = generator(self.setup.training.seed, "noise", found.call.round.number)
         state, found.noise = aggregated(self.rounds, method, before, updates, draw, found.noise)
         if method.is_continuous:
@@ -135,24 +137,24 @@ class RoundServer:
         secure: SecureRounds,
         found: CollectedRound,
         cohort: RoundCohort,
-        came: Sequence[Update],
+        updates: Sequence[Update],
         broadcasts: Mapping[str, Tree],
     ) -> CollectedRound:
         """Make the next state of the updates' sum; nobody judges a single one."""
         number = found.call.round.number
         try:
-            state, summed = secure.next_state(found.state, cohort.clients, came, broadcasts, number)
+            state, summed = secure.next_state(found.state, cohort.clients, updates, broadcasts, number)
         except RoundError as error:
             return found.fail(str(error))
         found.secure_facts = summed.facts
         if self.setup.method.is_continuous:  # each client notes for itself what of it is in the sums
-            self.contributions.note(update for update in came if update.client_id in summed.clients)
+            self.contributions.note(update for update in updates if update.client_id in summed.clients)
         return found.publish(state)
 
-    def _combine(self, found: CollectedRound, came: Sequence[Update]) -> CollectedRound:
+    def _combine(self, found: CollectedRound, updates: Sequence[Update]) -> CollectedRound:
         """Make a continuous method's state of all that clients have in it, with what came in this round."""
         method, seed = self.setup.method, self.setup.training.seed
-        trees = {**self.contributions.trees, **{update.client_id: update.tensors for update in came}}
+        trees = {**self.contributions.trees, **{update.client_id: update.tensors for update in updates}}
 
         def read(name: str) -> Update:
             return Update(name, self.train_sizes[name], 0, trees[name])
@@ -162,8 +164,8 @@ class RoundServer:
         except RoundError as error:
             return found.fail(str(error))
         found.screening = made.screening
-        self.contributions.note(came)
-        found.diagnostics = diagnose(method, found.state, made.state, came)
+        self.contributions.note(updates)
+        found.diagnostics = diagnose(method, found.state, made.state, updates)
         return found.publish(made.state)
 
     def _update(self, name: str, result: Result, steps: int, late: int) -> Update:
@@ -179,10 +181,12 @@ class RoundServer:
         return UpdateClaim(update.examples, change_norms(update.tensors, broadcasts[update.client_id], groups))
 
 
-def _used(method: Method, came: Sequence[Update], screening: Screening) -> Sequence[Update]:
+def _used(method: Method, updates: Sequence[Update], screening: Screening) -> Sequence[Update]:
     """Return the updates that are aggregated, each with the examples that it counts with."""
-    kept = [update.client_id not in screening.excluded for update in came]
-    return LazySequence(
-        [index for index, used in enumerate(kept) if used],
-        lambda index: cap_examples(came[index], screening.capped.get(came[index].client_id), method.upload_groups),
-    )
+    kept = [update.client_id not in screening.excluded for update in updates]
+
+    def capped(index: int) -> Update:
+        update = updates[index]
+        return cap_examples(update, screening.capped.get(update.client_id), method.upload_groups)
+
+    return LazySequence([index for index, used in enumerate(kept) if used], capped)

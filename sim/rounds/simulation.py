@@ -398,5 +398,5 @@ def _mean_bytes(trees: Iterable[Tree]) -> int:
 
 def _screened(found: Screening) -> dict[str, Any]:
     """What a round's record says of whose weight was capped, and whose update was left out."""
-    said = {"capped": dict(found.capped), "excluded": dict(found.excluded)}
-    return {name: by_client for name, by_client in said.items() if by_client}
+    tables = {"capped": dict(found.capped), "excluded": dict(found.excluded)}
+    return {name: by_client for name, by_client in tables.items() if by_client}

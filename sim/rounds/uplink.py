@@ -56,10 +56,10 @@ class Uplink:
             _moved(job.setup.method.delta_reference(job.broadcast), "cpu"),
         )
         sent = uploads.encode(upload, delta_reference, _moved(residual, "cpu"), precision=self._wire)
-        came = uploads.decode(sent.data, schema_of(upload), lambda: delta_reference, precision=self._wire)
+        received = uploads.decode(sent.data, schema_of(upload), lambda: delta_reference, precision=self._wire)
         home = next((str(value.device) for value in leaves(result.upload)), "cpu")
         kept = _moved(sent.residual, home) if self.precision == "int8" else {}
-        return result._replace(client=uploads.with_residual(result.client, kept), upload=_moved(came, home))
+        return result._replace(client=uploads.with_residual(result.client, kept), upload=_moved(received, home))
 
     @property
     def _wire(self) -> Precision:

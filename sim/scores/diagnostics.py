@@ -145,9 +145,9 @@ def aggregate_margin(uploads: Iterable[Tree]) -> float | None:
     Michieli and Ozay 2021, eq. 15, repaired. Differs from the paper: as printed it takes the margin of a set against
     itself, whose d⁺ is 0, so that it is 1 for every model.
     """
-    came = list(uploads)
-    counts = torch.stack([each["counts"].double() for each in came])
-    scaled = torch.stack([min_max_normalized(each["prototypes"].double()) for each in came])  # p̂_k, (K, C, D)
+    received = list(uploads)
+    counts = torch.stack([each["counts"].double() for each in received])
+    scaled = torch.stack([min_max_normalized(each["prototypes"].double()) for each in received])  # p̂_k, (K, C, D)
     examples = counts.sum(0)
     aggregate = (counts[..., None] * scaled).sum(0) / examples.clamp(min=1)[:, None]
     vectors = aggregate[examples > 0]

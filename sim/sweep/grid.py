@@ -93,11 +93,11 @@ def _grown(options: Options, each: SweepAxis) -> Iterator[Options]:
 
 def _where(condition: Condition, combined: Sequence[Options]) -> Iterator[Options]:
     key, values = condition.when
-    came = {options[key] for options in combined if key in options}
-    if strange := sorted(set(values) - came):
+    places = {options[key] for options in combined if key in options}
+    if strange := sorted(set(values) - places):
         raise SettingsError(
             f"--when {key}={','.join(values)}: no cell has {key}={strange[0]}; "
-            + (f"the sweep goes over {', '.join(sorted(came))}" if came else f"sweep over it: --over {key}=…")
+            + (f"the sweep goes over {', '.join(sorted(places))}" if places else f"sweep over it: --over {key}=…")
         )
     for options in combined:
         yield from _grown(options, condition.axis) if options.get(key) in values else [options]

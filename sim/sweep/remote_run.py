@@ -68,10 +68,10 @@ def run_elsewhere(name: str, arguments: Sequence[str], places: Sequence[int], *f
         cell = Cell(name, {}, tuple(given))
         words = [sys.executable, *command(cell, folder / "runs"), *share_of(cell, usable_cores())]
         environment = {**os.environ, **ONE_THREAD, **PLAIN_OUTPUT}
-        said = subprocess.run(
+        ended = subprocess.run(
             words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
         )
-        return RemoteResult(said.returncode, said.stdout, _packed(folder / "runs" / name))
+        return RemoteResult(ended.returncode, ended.stdout, _packed(folder / "runs" / name))
 
 
 def _packed(directory: Path) -> bytes:

@@ -175,13 +175,13 @@ def _intent(scope: Scope, body: bytes) -> Intent:
     is_form = _is_page(scope["path"]) or scope["path"] in _PAGE_ACTIONS
     if _is_file(scope):  # not read as text, which takes as much memory again, nor shown
         is_form, body = False, f"{len(body):,} bytes".encode()
-    said = _fields(body) if is_form else _object(body)
-    federation = found.federation or _text(said, "federation")
+    fields = _fields(body) if is_form else _object(body)
+    federation = found.federation or _text(fields, "federation")
     if found.action == "federations.create":
-        federation = _text(said, "name")
-    device = found.device or _text(said, "device")
+        federation = _text(fields, "name")
+    device = found.device or _text(fields, "device")
     # what a device sends to enrol holds a secret
-    text = json.dumps(said, ensure_ascii=False) if is_form else body[:_BODY_CHARS].decode(errors="replace")
+    text = json.dumps(fields, ensure_ascii=False) if is_form else body[:_BODY_CHARS].decode(errors="replace")
     shown = "" if scope["path"] in (ENROL, CLAIM, TOKEN) else text[:_BODY_CHARS]
     detail = shown if found.action != UNKNOWN else f"{scope['method']} {scope['path'][:200]}"
     unnamed = "unknown" if is_form else "device"
@@ -195,10 +195,10 @@ def _is_file(scope: Scope) -> bool:
 
 def _object(body: bytes) -> dict[str, Any]:
     try:
-        said = json.loads(body)
+        value = json.loads(body)
     except (ValueError, RecursionError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _fields(body: bytes) -> dict[str, Any]:
@@ -210,8 +210,8 @@ def _fields(body: bytes) -> dict[str, Any]:
     return {name: value for name, value in fields if name not in _SECRET}
 
 
-def _text(said: dict[str, Any], name: str) -> str:
-    return value if isinstance(value := said.get(name), str) else ""
+def _text(fields: dict[str, Any], name: str) -> str:
+    return value if isinstance(value := fields.get(name), str) else ""
 
 
 def _reason(body: bytes) -> str:

@@ -52,5 +52,5 @@ class FailedRequests:
 def _answer(outage: Outage | None) -> RequestError:
     if outage is Outage.FULL:
         return StorageFullError(f"{outage.value}: nothing was changed; free some space on it, then ask again")
-    said = outage.value if outage else "the store cannot be used"
-    return UnavailableError(f"{said}; the same request may work in a few seconds")
+    detail = outage.value if outage else "the store cannot be used"
+    return UnavailableError(f"{detail}; the same request may work in a few seconds")

@@ -49,9 +49,9 @@ class SubPath:
 
     def _root_of(self, scope: Scope) -> str:
         if is_trusted(peer_of(scope), self._trusted):
-            said = Headers(scope=scope).get("x-forwarded-prefix", "").rstrip("/")
-            if is_root_path(said):
-                return said
+            prefix = Headers(scope=scope).get("x-forwarded-prefix", "").rstrip("/")
+            if is_root_path(prefix):
+                return prefix
         return self._root_path
 
 

@@ -42,10 +42,10 @@ TokenId = Annotated[int, Path(ge=1, le=MAX_ID)]
 
 @router.post("/enrol", status_code=201, summary="Enrol a device", responses=responses(401, 403, 409, 413, 422, 503))
 @anybody()
-def enrol(enrolment: EnrolmentServiceDep, said: Enrol, response: Response) -> Enrolment:
+def enrol(enrolment: EnrolmentServiceDep, request: Enrol, response: Response) -> Enrolment:
     """Show a token and a public key; with `auto_approve` the answer holds the credentials."""
     _shown_once(response)
-    return enrolment.enrol(said)
+    return enrolment.enrol(request)
 
 
 @router.post(
@@ -54,10 +54,10 @@ def enrol(enrolment: EnrolmentServiceDep, said: Enrol, response: Response) -> En
     responses={202: {"model": Enrolment, "description": "not approved yet"}, **responses(401, 403, 409, 413, 422, 503)},
 )
 @anybody()
-def claim(enrolment: EnrolmentServiceDep, said: Claim, response: Response) -> Enrolment:
+def claim(enrolment: EnrolmentServiceDep, request: Claim, response: Response) -> Enrolment:
     """Get new credentials with the key that the device enrolled with; the ones before are void."""
     _shown_once(response)
-    answer = enrolment.claim(said)
+    answer = enrolment.claim(request)
     if answer.credentials is None:
         response.status_code = 202
     return answer
@@ -70,10 +70,10 @@ def claim(enrolment: EnrolmentServiceDep, said: Claim, response: Response) -> En
     responses=responses(401, 403, 409, 413, 422),
 )
 @anybody()
-def device_token(tokens: TokenServiceDep, said: TokenRequest, response: Response) -> DeviceToken:
+def device_token(tokens: TokenServiceDep, request: TokenRequest, response: Response) -> DeviceToken:
     """Get a key that ends by itself; those before go on, and a request that was sent before gets none."""
     _shown_once(response)
-    return tokens.make(said)
+    return tokens.make(request)
 
 
 @router.get(TOKENS, summary="List the enrolment tokens", responses=responses(404, 422))

@@ -25,8 +25,8 @@ def device_role(federation: str, device: str) -> list[dict[str, Any]]:
         WireError: for names outside the protocol, wildcards among them.
     """
     speaks = [topics.status(federation, device), topics.update(federation, device, "any").removesuffix("any") + "#"]
-    said = (topics.invitation, topics.offer, topics.ack, topics.notice)
-    hears = [topics.announce(federation), *(topic(federation, device) for topic in said)]
+    heard = (topics.invitation, topics.offer, topics.ack, topics.notice)
+    hears = [topics.announce(federation), *(topic(federation, device) for topic in heard)]
     return _rules(speaks, hears, "subscribeLiteral")
 
 

@@ -75,8 +75,8 @@ def move(names: AliasServiceDep, database: DatabaseDep, name: FederationName, fo
     """Let a name stand for a version; a new one is made. What was compared must still be what the name stands for."""
     alias = _alias(form.get("alias", "").strip())
     try:
-        said = {"force": bool(form.get("force")), "reason": form.get("reason", "")}
-        target = AliasTarget.model_validate({"version": int(form.get("version", "")), **said})
+        fields = {"force": bool(form.get("force")), "reason": form.get("reason", "")}
+        target = AliasTarget.model_validate({"version": int(form.get("version", "")), **fields})
     except ValidationError as error:
         raise UnprocessableError(first_problem(error, input_shown=True, model=AliasTarget)) from error
     except ValueError as error:

@@ -117,8 +117,8 @@ def start(rollouts: RolloutServiceDep, database: DatabaseDep, name: FederationNa
         refuse_changed(form, "what devices use", present_version(session, service.get_federation(session, name)))
     try:
         version = int(form["version"]) if form.get("version", "").strip() else None
-        said = {"force": bool(form.get("force")), "reason": form.get("reason", "")}
-        wanted = NewRollout.model_validate({"version": version, **said, **waves})
+        fields = {"force": bool(form.get("force")), "reason": form.get("reason", "")}
+        wanted = NewRollout.model_validate({"version": version, **fields, **waves})
     except ValidationError as error:
         raise UnprocessableError(first_problem(error, input_shown=True, model=NewRollout)) from error
     except ValueError as error:
@@ -213,5 +213,5 @@ def _now(database: Database, name: str, number: int) -> dict[str, Any]:
 def _waves(database: Database, name: str, number: int, cursor: PageParams, answer: AnswerName | None) -> dict[str, Any]:
     with database.read() as session:
         metric = metric_of(Plan.model_validate(service.get_federation(session, name).plan))[1]
-    told = rest.devices(database, name, number, cursor, answer)
-    return {"told": told, "answer": answer, "cursor": cursor.cursor, "metric": metric, "score_text": views.score_text}
+    page = rest.devices(database, name, number, cursor, answer)
+    return {"told": page, "answer": answer, "cursor": cursor.cursor, "metric": metric, "score_text": views.score_text}

@@ -58,14 +58,14 @@ def with_phone(found: Conditions, phone: PhoneConditions | None, age_s: float) -
     """Lay what a phone said of itself over the reading of the machine that its samples come to."""
     if phone is None or age_s > PHONE_READING_TTL_S:
         return found
-    said: dict[str, Any] = {
+    readings: dict[str, Any] = {
         "charging": phone.charging,
         "battery_percent": None if phone.battery is None else 100 * phone.battery,
         "saving_power": phone.low_power_mode,
         "metered": None if phone.unmetered is None else not phone.unmetered,
         "temperature_c": phone.temperature_c,
     }
-    known = {name: value for name, value in said.items() if value is not None}
+    known = {name: value for name, value in readings.items() if value is not None}
     return replace(found, has_battery=found.has_battery or phone.battery is not None, **known)
 
 

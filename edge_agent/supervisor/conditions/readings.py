@@ -44,12 +44,12 @@ def read_power(sys: Path = SYS) -> Power:
             mains.append(_text(supply / "online") == "1")
     if not batteries:
         return Power(False, True, None)
-    said = [_text(battery / "status") for battery in batteries]
+    states = [_text(battery / "status") for battery in batteries]
     known = [percent for battery in batteries if (percent := _number(battery / "capacity")) is not None]
     charging: bool | None = None
-    if "Charging" in said or "Full" in said or any(mains):
+    if "Charging" in states or "Full" in states or any(mains):
         charging = True
-    elif "Discharging" in said or "Not charging" in said or mains:
+    elif "Discharging" in states or "Not charging" in states or mains:
         charging = False
     return Power(True, charging, min(known, default=None))
 
@@ -72,11 +72,11 @@ def read_metered() -> bool | None:
     try:
         # not activated by asking: --auto-start=no
         command = [busctl, "--system", "--auto-start=no", "get-property", name, path, name, "Metered"]
-        said = subprocess.run(command, capture_output=True, text=True, timeout=2.0, check=True).stdout.split()
+        words = subprocess.run(command, capture_output=True, text=True, timeout=2.0, check=True).stdout.split()
     except (OSError, subprocess.SubprocessError):
         return None
     # NMMetered: 0 unknown, 1 yes, 2 no, 3 guess yes, 4 guess no
-    return {"1": True, "3": True, "2": False, "4": False}.get(said[-1] if said else "")
+    return {"1": True, "3": True, "2": False, "4": False}.get(words[-1] if words else "")
 
 
 class CpuLoad:

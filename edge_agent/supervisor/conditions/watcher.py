@@ -69,8 +69,8 @@ class ConditionWatcher:
         which = tuple(objection.condition for objection in (*start, *to_continue)), len(start)
         event, now = TrainingConditions(_texts(start), _texts(to_continue)), time.monotonic()
         if self._said is not None:
-            said_which, said, at = self._said
-            if said_which == which and (said == event or now - at < REPEAT_S):
+            said_which, event_before, at = self._said
+            if said_which == which and (event_before == event or now - at < REPEAT_S):
                 return
         self._said = (which, event, now)
         self._post(event)

@@ -53,10 +53,10 @@ class Node(NamedTuple):
 
 def node_of(device: str, federation: str, prefix: str) -> Node:
     """Name a device in topics of discovery, which take letters, digits, _ and - alone."""
-    told = f"gaitway_{federation}_{device}"
-    plain = re.sub(r"[^A-Za-z0-9_-]", "_", told)
-    if plain != told:  # another name may become the same one
-        plain += "_" + hashlib.sha256(told.encode()).hexdigest()[:8]
+    name = f"gaitway_{federation}_{device}"
+    plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)
+    if plain != name:  # another name may become the same one
+        plain += "_" + hashlib.sha256(name.encode()).hexdigest()[:8]
     return Node(plain, device, prefix)
 
 
@@ -128,14 +128,14 @@ def text_of(label: str) -> str:
 
 def state_payload(state: HomeState) -> bytes:
     """Write the states of all entities; Home Assistant reads null as unknown."""
-    told: Mapping[str, Any] = {
+    payload: Mapping[str, Any] = {
         "activity": None if state.activity is None else text_of(state.activity),
         "probability": None if state.probability is None else round(100 * state.probability),
         "model": (state.model or "none")[:MAX_STATE_CHARS],
         "doing": state.doing,
         "problems": [each[:MAX_STATE_CHARS] for each in state.problems[:5]],
     }
-    return json.dumps(told, ensure_ascii=False).encode()
+    return json.dumps(payload, ensure_ascii=False).encode()
 
 
 def topics(node: Node, labels: Sequence[str]) -> list[str]:

@@ -166,8 +166,8 @@ class HomeAssistant:
 
     def _is_news(self, state: HomeState) -> bool:
         """Whether more than the probability is another one, or it is time for that too."""
-        told = self._told
-        if told is None or state._replace(probability=told.probability) != told:
+        before = self._told
+        if before is None or state._replace(probability=before.probability) != before:
             return True
         return time.monotonic() - self._told_at >= PROBABILITY_EVERY_S
 

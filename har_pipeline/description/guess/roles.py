@@ -218,9 +218,9 @@ def _stem(name: str) -> str:
 
 def _score(level: WordLevel, role: str, explained: float) -> float:
     """Return what says that a level holds a role: its name, what its words look like, its place, and the movement."""
-    told = len(level.distinct) > 1 or level.role == role or level.shares[role] == 1
+    is_clear = len(level.distinct) > 1 or level.role == role or level.shares[role] == 1
     too_many = len(level.distinct) > MAX_WORDS if role == "activity" else max(map(len, level.distinct)) > MAX_CHARS
-    if level.distinct == {""} or not told or too_many or (role == "activity" and level.counts_visits):
+    if level.distinct == {""} or not is_clear or too_many or (role == "activity" and level.counts_visits):
         return HOPELESS
     named = 5.0 if level.role == role else -6.0 if level.role else -0.5 if level.name else 0.0
     signs = {**level.shares, "movement": explained}

@@ -42,8 +42,8 @@ def single_class_images(path: Path) -> npt.NDArray[np.int64]:
     rows = csv.DictReader(io.StringIO(text))
     missing = [name for name in COLUMNS if name not in (rows.fieldnames or ())]
     if missing:
-        came = ",".join(map(str, rows.fieldnames or ())) or "nothing"
-        raise SourceError(f"{path}: the first line is {came[:80]!r}; expected columns {', '.join(COLUMNS)}")
+        columns = ",".join(map(str, rows.fieldnames or ())) or "nothing"
+        raise SourceError(f"{path}: the first line is {columns[:80]!r}; expected columns {', '.join(COLUMNS)}")
     found = [_classes(path, rows.line_num, dict(row)) for row in rows if row["in_train_aug"] == "1"]
     return np.array([classes[0] - 1 for classes in found if len(classes) == 1], dtype=np.int64)
 

@@ -44,11 +44,11 @@ def analyse(run: FinishedRun, *, centralized: FinishedRun | None = None, against
         AnalysisError: if what was asked for by name (`centralized`, `against`) cannot be had.
     """
     # first, so that what fails fails before the long t-SNE
-    asked = [] if centralized is None else [discrepancy(run, centralized, against)]
+    comparisons = [] if centralized is None else [discrepancy(run, centralized, against)]
     sections, missing = _possible(run)
     config = run.directory.config
     title = f"Analysis of {config.method_name} on {config.dataset} with {config.model_name}"
-    return write_page(run.directory.path / "analysis", title, [*sections, *asked], missing)
+    return write_page(run.directory.path / "analysis", title, [*sections, *comparisons], missing)
 
 
 def analyse_together(

@@ -138,8 +138,8 @@ def _table(lines: Mapping[str, Line], metric: Metric) -> ReportTable:
     rows = []
     for rest, line in lines.items():
         for text, scores in line.items():
-            told = " / ".join(metric.text(scores[score].mean) if score in scores else "–" for score in SCORES)
-            rows.append((f"{text} ({rest})" if rest else text, told))
+            scores_text = " / ".join(metric.text(scores[score].mean) if score in scores else "–" for score in SCORES)
+            rows.append((f"{text} ({rest})" if rest else text, scores_text))
     return table_of(("value", " / ".join(SCORES) + f", {heading(metric)}"), rows)
 
 

@@ -89,8 +89,8 @@ def labels_of(runs: Runs) -> list[str]:
         twins = [settings_of(other) for other in runs if other.config.method_name == run.config.method_name]
         keys = {key: None for twin in [own, *twins] for key in twin}
         apart = [key for key in keys if key != "model" and len({repr(twin.get(key)) for twin in twins}) > 1]
-        told = written(own, apart)
-        labels.append(f"{run.config.method_name} ({told})" if told else run.config.method_name)
+        distinct = written(own, apart)
+        labels.append(f"{run.config.method_name} ({distinct})" if distinct else run.config.method_name)
     return labels
 
 
@@ -116,7 +116,7 @@ def warnings_of(labels: Sequence[str], members: Sequence[Runs]) -> tuple[str, ..
     notes = [_differs(key, pairs) for key in _training_keys(run for _, run in pairs)]
     seeds = {label: tuple(run.config.seed for run in runs) for label, runs in zip(labels, members, strict=True)}
     if len(set(seeds.values())) > 1:
-        notes.append("seeds differ: " + "; ".join(f"{label}: {_listed(came)}" for label, came in seeds.items()))
+        notes.append("seeds differ: " + "; ".join(f"{label}: {_listed(seed)}" for label, seed in seeds.items()))
     if len({(run.config.hardware, run.config.engine) for runs in members for run in runs}) > 1:
         notes.append("seconds come from different hardware or engines and must not be compared")
     for split in sorted({run.config.data.split for runs in members for run in runs if run.config.split_leaks}):
@@ -131,7 +131,7 @@ def _differs(key: str, pairs: Iterable[tuple[str, RunDirectory]]) -> str:
         rows[str(settings_of(run).get(key))].append(label)
     if len(rows) < 2:
         return ""
-    return f"{key} differs: " + "; ".join(f"{came} ({_listed(dict.fromkeys(who))})" for came, who in rows.items())
+    return f"{key} differs: " + "; ".join(f"{value} ({_listed(dict.fromkeys(who))})" for value, who in rows.items())
 
 
 def _listed(values: Iterable[object]) -> str:

@@ -52,8 +52,8 @@ def compare(
     unique = {path.resolve(): RunDirectory(path) for path in _runs_of(paths)}
     comparison = compare_runs(list(unique.values()), baseline, select)
     if not comparison.groups:
-        came = "; ".join(comparison.warnings) or "no directory was given"
-        raise RunDirectoryError(f"nothing to compare: {came}; expected at least one finished run")
+        problems = "; ".join(comparison.warnings) or "no directory was given"
+        raise RunDirectoryError(f"nothing to compare: {problems}; expected at least one finished run")
     out.mkdir(parents=True, exist_ok=True)
     (out / "comparison.json").write_text(json.dumps(asdict(comparison), indent=1) + "\n", "utf-8")
     page = page_of(comparison)

@@ -17,15 +17,15 @@ RANKED = ("personalization", "generalization", "global")
 
 
 def tested(
-    rows: Sequence[Row], members: Sequence[Runs], asked: str | None, selection: Selection
+    rows: Sequence[Row], members: Sequence[Runs], requested: str | None, selection: Selection
 ) -> tuple[list[Row], list[str]]:
     """Give each row its tests against the baseline, adjusted over the rows; also return what stands in the way.
 
     Holm's correction is of the t test's p: with fewer than six seeds the permutation's cannot be small.
     """
-    chosen, notes = _baselines(rows, members, asked or DEFAULT_BASELINE)
-    if not (chosen or notes) and asked:
-        notes = [f"no row is {asked!r}, so none is tested; the rows are {', '.join(row.label for row in rows)}"]
+    chosen, notes = _baselines(rows, members, requested or DEFAULT_BASELINE)
+    if not (chosen or notes) and requested:
+        notes = [f"no row is {requested!r}, so none is tested; the rows are {', '.join(row.label for row in rows)}"]
     by_row: dict[int, dict[str, PairedTest]] = defaultdict(dict)
     for column in columns_of(members[0][0].config.metrics, PAIRED):
         found = dict(_tests(chosen, members, column, selection))

@@ -64,14 +64,14 @@ def _check_baseline(name: str, groups: Sequence[Group]) -> None:
         )
 
 
-def _selection(runs: Runs, asked: Selection | None) -> Selection:
+def _selection(runs: Runs, requested: Selection | None) -> Selection:
     without = [run.path for run in runs if run.final.validation is None]
-    if asked == "validation" and without:
+    if requested == "validation" and without:
         raise RunDirectoryError(
             f"{without[0]} has no validation scores ({len(without)} of {len(runs)} runs have none); run it with "
             "--validation-share 0.1, or compare by --select last or --select best"
         )
-    return asked or ("last" if without else "validation")
+    return requested or ("last" if without else "validation")
 
 
 def _told_apart(runs: Runs) -> tuple[list[RunDirectory], list[str]]:

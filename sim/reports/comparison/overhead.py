@@ -29,9 +29,9 @@ def train_seconds(run: RunDirectory) -> float | None:
 
 def mean_of_known(values: Iterable[float | None]) -> float | None:
     """Return mean over seeds; None where one is missing."""
-    came = list(values)
-    known = [value for value in came if value is not None]
-    return statistics.fmean(known) if known and len(known) == len(came) else None
+    numbers = list(values)
+    known = [value for value in numbers if value is not None]
+    return statistics.fmean(known) if known and len(known) == len(numbers) else None
 
 
 def overhead_table(group: Group) -> ReportTable | None:

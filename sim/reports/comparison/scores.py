@@ -87,8 +87,8 @@ def ranks(
         ]
         places = sorted({value for value in printed if value is not None}, reverse=metric.higher_is_better)
         for rank, value in enumerate(places[:2] if len(places) > 1 else [], 1):
-            for row_ranks, came in zip(found, printed, strict=True):
-                if came == value:
+            for row_ranks, values in zip(found, printed, strict=True):
+                if values == value:
                     row_ranks[column] = rank
     return found
 

@@ -121,11 +121,11 @@ def paired_cell(test: PairedTest | None, metric: Metric) -> Cell:
     """Return a difference over seeds with its interval and p, then the spread over clients."""
     if test is None:
         return Cell("–")
-    told = metric.difference_text
-    bounds = "" if test.low is None or test.high is None else f" [{told(test.low)}, {told(test.high)}]"
+    text_of = metric.difference_text
+    bounds = "" if test.low is None or test.high is None else f" [{text_of(test.low)}, {text_of(test.high)}]"
     std, better, equal, worse = test.spread
     note = f"{chance(test)}; clients ± {metric.text(std)}, {better} ↑ {equal} = {worse} ↓"
-    return Cell(told(test.difference) + bounds, int(significant(test)), note)
+    return Cell(text_of(test.difference) + bounds, int(significant(test)), note)
 
 
 def significant(test: PairedTest) -> bool:
