@@ -23,14 +23,9 @@ from pydantic.json_schema import models_json_schema
 
 import federation.plan
 from export.program import archive, graph_check, manifest
-from federation.method import Method
-from federation.methods import METHODS
-from federation.methods.fedali import FedAli
-from federation.methods.fedpr import FedPr
-from federation.methods.fedproto import FedProto
-from federation.methods.scaffold import Scaffold
 from federation.protocol import messages
 from federation.secure_sums import messages as sums
+from federation.secure_sums.phones import phone_sum_groups
 from federation.serving import gains
 from gaitway.label_text import SPELLED_OUT
 from phone import APP
@@ -188,7 +183,7 @@ def _constants() -> Iterator[str]:
     for name in CONSTANTS:
         yield f"export const {name} = {_number(getattr(messages, name))};\n"
     words = "What a client adds to a round's secure sum, of methods whose summands secure_sums/summand.js has."
-    rows = "".join(f"  {name}: {json.dumps(groups)},\n" for name, groups in _sum_groups().items())
+    rows = "".join(f"  {name}: {json.dumps(groups)},\n" for name, groups in phone_sum_groups().items())
     kind = "@type {Record<string, readonly string[]>}"
     yield f"/** {words}\n * {kind} */\nexport const SUM_GROUPS = {{\n{rows}}};\n"
     yield "/** The segments of a sum behind those of the method (federation/serving/gains.py). */\n"
@@ -198,19 +193,6 @@ def _constants() -> Iterator[str]:
     for name, text in PATTERNS.items():
         yield f"export const {name} = /{_pattern_of(text)}/;\n"
     yield "\n"
-
-
-def _sum_groups() -> dict[str, list[str]]:
-    """Return the groups of what a client adds, in their order; the phone has the summands of these classes."""
-    known = {kind.summand for kind in (Method, Scaffold, FedProto, FedPr, FedAli)}
-    adding_up: dict[str, Method] = {"fedali": FedAli(clustering="one_step"), "fedproto": FedProto(average_over="round")}
-    return {
-        name: list(method.sum_groups)
-        for name, method in METHODS.items()
-        if method.summand in known
-        and ("weight" not in method.sum_groups or method.weight is Method.weight)
-        and not adding_up.get(name, method()).sum_incompatibility
-    }
 
 
 def _pattern_of(annotated: Any) -> str:

@@ -79,8 +79,8 @@ PRESETS: dict[str, FormPreset] = {
         },
     ),
     "private": FormPreset(
-        "Secure sums: the server learns the sum of a round's updates, and no single one; three enrolled devices or "
-        "more, none of them a phone.",
+        "Secure sums: the server learns the sum of a round's updates, and no single one. Needs three enrolled devices, "
+        "phones or boards.",
         {
             "labels": ACTIVITIES,
             "model": "har_cnn",

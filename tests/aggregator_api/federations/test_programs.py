@@ -97,6 +97,24 @@ def test_what_an_earlier_run_had_begun_is_made_at_the_next_start(bench: Bench, m
     bench.stop()
 
 
+@pytest.mark.parametrize(
+    ("method", "secure", "takes"),
+    [
+        ({"name": "fedavg"}, "off", True),
+        ({"name": "fesem"}, "off", True),
+        ({"name": "fedavg"}, "masked", True),
+        ({"name": "fedali", "clustering": "one_step"}, "masked", True),
+        ({"name": "fesem", "clustering": "one_step"}, "masked", False),
+        ({"name": "feddyn"}, "masked", False),  # of a package: the phone has no summand of it
+    ],
+)
+def test_phones_are_let_in_where_they_can_add_their_part(method: dict[str, str], secure: str, takes: bool) -> None:
+    """As `ineligibleReason` of the phone answers: tests/live/test_private_phone_rounds.py has one in such a sum."""
+    plan = tiny_plan().model_dump(mode="json") | {"method": method, "secure": {"mode": secure}}
+    assert programs.takes_phones(FederationRow(plan=plan, program_state=programs.READY)) == takes
+    assert not programs.takes_phones(FederationRow(plan=plan, program_state=programs.NONE))
+
+
 @pytest.mark.ci
 def test_a_plan_that_no_program_can_be_made_of_is_refused_in_words() -> None:
     plan = tiny_plan()
