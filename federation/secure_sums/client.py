@@ -100,9 +100,8 @@ def begin(device: SumDevice, request: bytes) -> ClientStep:
     sum_request = read(SumRequest, request)
     if sum_request.min_members < device.min_members or sum_request.colluding < device.colluding:
         raise WireError(
-            f"the sum would be of {sum_request.min_members} devices or more, of which "
-            f"{sum_request.colluding} per mille may work for the server; this device insists on {device.min_members} and "
-            f"{device.colluding}"
+            f"the sum would be of {sum_request.min_members} devices or more, of which {sum_request.colluding} per mille"
+            f" may work for the server; this device insists on {device.min_members} and {device.colluding}"
         )
     if sum_request.groups != device.groups or sum_request.length % sum_request.groups:
         raise WireError(
