@@ -85,7 +85,9 @@ class Settings(NotificationSettings):
 
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=1, le=65_535)
-    data_dir: Path = Field(default=Path("runs/server"), description="the database, blobs and half-received updates")
+    data_dir: Path = Field(
+        default=Path("runs/server"), description="the database, blobs and half-received updates; no other program's"
+    )
     ledger_dir: Path | None = Field(
         default=None,
         description="where the ends of accesses are written down, which a restore must not undo; none: a folder beside "
@@ -175,7 +177,7 @@ class Settings(NotificationSettings):
     lease_s: float = Field(
         default=10.0,
         ge=0,
-        description="on PostgreSQL: how long a dead process blocks its rounds; 0: there is one only",
+        description="on PostgreSQL: how long a dead process blocks its rounds, the same for all processes; 0: only one",
     )
     chunk_bytes: int = Field(default=128 * 1024, ge=1024, le=1 << 20, description="asked of the devices")
     inbox_messages: int = Field(default=256, ge=1, description="MQTT messages held before the network is made to wait")

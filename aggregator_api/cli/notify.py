@@ -20,7 +20,11 @@ def notify() -> None:
 
 @app.command("test")
 def send_test(data_dir: DataOption = None, config: ConfigOption = None) -> None:
-    """Send a test to each destination once, and say what came of it.
+    """Send a test to each destination once, and print the result.
+
+    With notify_webhook_secret_file, a POST has the header X-Gaitway-Signature: t=TIME,v1=HEX, an HMAC-SHA256 of the
+    time in Unix seconds, a dot and the body. Receivers should refuse old times. X-Gaitway-Delivery is the same in each
+    attempt. The server follows no redirects, and waits 15 minutes after notify_attempts failures.
 
     Example: `python -m aggregator_api notify test --config server.toml`
     """

@@ -328,6 +328,21 @@ def test_every_name_of_the_code_in_a_document_exists() -> None:
     assert stale == set()
 
 
+def messages_in(page: str) -> list[str]:
+    """Return what the first cells of a page's tables quote: words that a program prints."""
+    cells = re.findall(r"^\| (?!---)(.+?) \|", page, re.M)
+    return [quoted for cell in cells for quoted in re.findall(r"`([^`]+)`", cell)]
+
+
+def test_every_message_in_troubleshooting_is_one_that_a_program_prints() -> None:
+    files = (path for name, path in modules().items() if not name.startswith("tests"))
+    sources = "".join(file.read_text() for file in files)
+    page = (REPOSITORY / "docs" / "troubleshooting.md").read_text()
+    assert len(messages_in(page)) > 20
+    assert [message for message in messages_in(page) if message not in sources] == []
+    assert messages_in("| 503 `no such words` | why |\n| --- | --- |") == ["no such words"]
+
+
 METHOD_ROW = re.compile(r"^\| `(\w+)` \|(?:[^|]*\|){3}([^|]*)\|$", re.M)
 OPTION = re.compile(r"`(\w+)` \(`?([\w.-]+)`?\)")
 
