@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -145,7 +144,12 @@ def _read_file(path: Path) -> dict[str, CellSummary]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from writing summaries: each write replaces a whole file."""
+    """Keep other processes from writing summaries: each write replaces a whole file. Windows has no such lock."""
+    try:
+        import fcntl  # of Unix
+    except ModuleNotFoundError:
+        yield
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
