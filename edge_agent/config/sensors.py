@@ -120,5 +120,7 @@ class WindowsSection(Section):
     max_unlabelled: int = Field(default=20_000, ge=0, description="about seven hours of wear; 0 keeps none")
     max_age_days: float = Field(default=365.0, gt=0, description="labelled windows are kept no longer")
     max_unlabelled_age_days: float = Field(default=14.0, gt=0)
-    max_mb: float = Field(default=256.0, gt=0, description="both kinds together; the unlabelled go first")
+    max_mb: float = Field(
+        default=256.0, gt=0, description="both kinds together, about 4.2 kB a window; the unlabelled go first"
+    )
     min_free_mb: float = Field(default=64.0, ge=0, description="collecting pauses while the disk has less room")

@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.main import get_command
 
 from deploy.document_blocks import Block, shell_blocks
@@ -196,6 +197,38 @@ def test_a_long_paragraph_is_seen() -> None:
 def test_a_page_begins_with_what_its_reader_can_do_after_it() -> None:
     firsts = {file.name: " ".join(next(paragraphs(file.read_text()))[1]) for file in DOCUMENTS[2:]}
     assert [name for name, first in firsts.items() if not first.startswith("After this page you can ")] == []
+
+
+MAX_WORDS = {"install-devices.md": 1_200, "phones.md": 1_200, "edge_agent.md": 2_500, "protocol.md": 3_500}
+MAX_SENTENCE_WORDS = 35
+MAX_ROW_CHARACTERS = 200
+SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z*`\[(])")
+
+
+def words_of(text: str) -> list[str]:
+    return [word for word in text.split() if re.search(r"\w", word)]
+
+
+def too_long_in(page: str, max_words: int) -> list[str]:
+    """Return what is over the limits: the page, its sentences, its rows as they are rendered."""
+    prose = [" ".join(line.strip() for line in lines) for _, lines in paragraphs(page)]
+    sentences = [sentence for part in prose for sentence in SENTENCE_END.split(part)]
+    rows = [re.sub(r"\]\([^)]*\)", "]", line) for line in page.splitlines() if line.startswith("|")]
+    return [
+        *([f"{len(words_of(page))} words"] if len(words_of(page)) > max_words else []),
+        *(sentence for sentence in sentences if len(words_of(sentence)) > MAX_SENTENCE_WORDS),
+        *(row for row in rows if len(row) > MAX_ROW_CHARACTERS),
+    ]
+
+
+@pytest.mark.parametrize(("name", "max_words"), MAX_WORDS.items())
+def test_a_page_keeps_to_the_limits_of_its_kind(name: str, max_words: int) -> None:
+    assert too_long_in((REPOSITORY / "docs" / name).read_text(), max_words) == []
+
+
+def test_a_long_page_sentence_or_row_is_seen() -> None:
+    sentence, row = "word " * (MAX_SENTENCE_WORDS + 1), f"| {'x' * MAX_ROW_CHARACTERS} |"
+    assert too_long_in(f"# Title\n\n{sentence}\n\n{row}\n", 10) == ["38 words", sentence.strip(), row]
 
 
 ANCHOR = re.compile(r"(?<=\]\()(?![a-z]+:)([^)#\s]*)#([^)\s]+)")
