@@ -199,7 +199,15 @@ def test_a_page_begins_with_what_its_reader_can_do_after_it() -> None:
     assert [name for name, first in firsts.items() if not first.startswith("After this page you can ")] == []
 
 
-MAX_WORDS = {"install-devices.md": 1_200, "phones.md": 1_200, "edge_agent.md": 2_500, "protocol.md": 3_500}
+MAX_WORDS = {
+    **dict.fromkeys(("README.md", "containers.md", "dependencies.md", "glossary.md"), 1_000),
+    **dict.fromkeys(("CONTRIBUTING.md", "choosing.md", "install-devices.md", "pages.md", "phones.md"), 1_200),
+    **dict.fromkeys(("privacy.md", "releases.md", "troubleshooting.md"), 1_200),
+    **dict.fromkeys(("architecture.md", "benchmarks.md", "data.md", "edge_agent.md", "operations.md"), 2_500),
+    **dict.fromkeys(("rest.md", "robustness.md", "secure-sums.md", "security.md"), 2_500),
+    "protocol.md": 3_500,
+}
+"""Of the pages that were rewritten; the others are to follow."""
 MAX_SENTENCE_WORDS = 35
 MAX_ROW_CHARACTERS = 200
 SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z*`\[(])")
@@ -223,7 +231,8 @@ def too_long_in(page: str, max_words: int) -> list[str]:
 
 @pytest.mark.parametrize(("name", "max_words"), MAX_WORDS.items())
 def test_a_page_keeps_to_the_limits_of_its_kind(name: str, max_words: int) -> None:
-    assert too_long_in((REPOSITORY / "docs" / name).read_text(), max_words) == []
+    (file,) = (file for file in DOCUMENTS if file.name == name)
+    assert too_long_in(re.sub(r"<!--.*?-->", "", file.read_text(), flags=re.DOTALL), max_words) == []
 
 
 def test_a_long_page_sentence_or_row_is_seen() -> None:
