@@ -105,15 +105,14 @@ def _asked(
         DeviceRow.enrolment.in_(("open", "approved")),
         DeviceRow.suspended_at.is_(None),
     )
-    signs = and_(DeviceRow.enrolment == "approved", DeviceRow.public_key.is_not(None))
     cohort = select(ParticipationRow.device_id).join(RoundRow, RoundRow.id == ParticipationRow.round_id)
     cohort = cohort.where(RoundRow.base_version_id == version.id, ParticipationRow.invited)
     if session.scalar(cohort.limit(1)) is None:
-        return and_(*may), and_(signs, DeviceRow.refused_model == version.broadcast_sha256)
+        return and_(*may), DeviceRow.refused_model == version.broadcast_sha256
     # a method may give each device a broadcast of its own
     given = cohort.where(ParticipationRow.device_id == DeviceRow.id)
     refused = given.where(ParticipationRow.broadcast_sha256 == DeviceRow.refused_model)
-    return and_(*may, DeviceRow.id.in_(cohort)), and_(signs, refused.exists())
+    return and_(*may, DeviceRow.id.in_(cohort)), refused.exists()
 
 
 def _count(session: Session, *which: ColumnElement[bool]) -> int:

@@ -95,7 +95,8 @@ def federation_in(session: Any) -> FederationRow:
 
 
 def rounds_plan(**settings: Any) -> Plan:
-    return tiny_plan(clients=None, deadline_s=3600, **{"rounds": 9, **settings})
+    found = tiny_plan(rounds=9, clients=None, deadline_s=3600)
+    return found.model_copy(update={"rounds": found.rounds.model_copy(update=settings)})
 
 
 @pytest.fixture
@@ -157,6 +158,19 @@ def test_a_refusal_that_is_not_an_able_devices_word_about_this_version_counts_no
     fleet.refuse("cyd", "0" * 64 if forged == "model" else bad, signer, **about)
     assert fleet.versions() == [(0, False), (1, False)]
     assert fleet.base() == bad
+
+
+def test_two_of_three_are_too_few(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, rounds_plan(clients_per_round=3))
+    fleet.play(1)
+    wait_for(lambda: fleet.collects(2))
+    bad, cohort = fleet.base(), fleet.invited()
+    for name in cohort[:2]:
+        fleet.refuse(name, bad)
+    assert (len(cohort), fleet.base()) == (3, bad)
+    fleet.refuse(cohort[2], bad)
+    assert fleet.versions() == [(0, False), (1, True)]
+    fleet.stop()
 
 
 def test_a_device_without_a_key_is_no_witness(fleet: Fleet) -> None:
