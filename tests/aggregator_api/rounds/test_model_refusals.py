@@ -153,7 +153,7 @@ def test_a_refusal_that_is_not_an_able_devices_word_about_this_version_counts_no
         fleet.refuse(name, bad)
     if forged in ("suspended", "revoked"):
         with fleet.runtime.database.write() as session:
-            row = session.scalars(select(DeviceRow).where(DeviceRow.name == "cyd")).one()
+            row = session.scalars(select(DeviceRow).where(DeviceRow.name == "ada")).one()
             row.suspended_at, row.enrolment = (1.0, "approved") if forged == "suspended" else (None, "revoked")
     fleet.refuse("cyd", "0" * 64 if forged == "model" else bad, signer, **about)
     assert fleet.versions() == [(0, False), (1, False)]
