@@ -15,6 +15,7 @@ AgentError
 │   └── RevokedError  it took it once, and does not any more
 └── JobError     the training process could not do its work
     └── NonRetryableJobError  and would fail again in the same way
+        └── UnusableModelError  because of the server's model
 """
 
 from __future__ import annotations
@@ -80,3 +81,7 @@ class JobError(AgentError):
 
 class NonRetryableJobError(JobError):
     """The training process could not do its work, and would fail again in the same way."""
+
+
+class UnusableModelError(NonRetryableJobError):
+    """The server's model came as announced, and can't be used: the device says so to the server, signed."""

@@ -95,6 +95,7 @@ def of_federation(session: Session, row: FederationRow, now: float | None = None
     """Tell what of a federation waits for its operator, the worst first."""
     now = time.time() if now is None else now
     found = [
+        *_withdrawn(session, row),
         *_measures(row),
         *_rollout(session, row),
         *_round(session, row),
@@ -109,6 +110,15 @@ def worst_first(found: list[AttentionItem]) -> list[AttentionItem]:
     """Sort by level; what is as bad stays in its order."""
     order: dict[Level, int] = {"error": 0, "warning": 1, "note": 2}
     return sorted(found, key=lambda one: order[one.level])
+
+
+def _withdrawn(session: Session, row: FederationRow) -> list[AttentionItem]:
+    """Tell that the newest version was withdrawn, until there is another one."""
+    newest = repositories.newest_version(session, row)
+    if not newest.withdrawn:
+        return []
+    words = f"{newest.withdrawn}. It was withdrawn; look at what went into round {newest.round_number}."
+    return [AttentionItem("error", words, row.name, "models", "withdrawn version")]
 
 
 def _measures(row: FederationRow) -> list[AttentionItem]:

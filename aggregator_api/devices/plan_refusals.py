@@ -47,15 +47,30 @@ def _reason(session: Session, federation: FederationRow, row: DeviceRow, signed:
     Raises:
         WireError: if these aren't the device's words about this federation.
     """
-    envelope = unwrap(signed.encode())
-    if row.enrolment == "approved" and row.public_key is not None:
-        text = to_sign(Kind.REFUSAL, federation.name, row.name, envelope.body)
-        if envelope.signature is None or not verify(base64.b64decode(row.public_key), envelope.signature, text):
-            raise WireError("it isn't signed by the key that the device has enrolled with")
-    refusal = read(PlanRefusal, envelope.body)
+    refusal = read(PlanRefusal, verified_body(federation, row, Kind.REFUSAL, signed))
     if (refusal.instance, refusal.epoch) != (federation.instance, epochs.current(session).epoch):
         raise WireError("it is about the plan of an earlier federation, or from before the server was restored")
     return refusal.reason or "no reason was given"
+
+
+def verified_body(federation: FederationRow, row: DeviceRow, kind: Kind, signed: str) -> bytes:
+    """Return what a device has signed; one without a key signs nothing.
+
+    Raises:
+        WireError: if it isn't signed by the device's key.
+    """
+    envelope = unwrap(signed.encode())
+    if has_key(row):
+        text = to_sign(kind, federation.name, row.name, envelope.body)
+        key = base64.b64decode(row.public_key or "")
+        if envelope.signature is None or not verify(key, envelope.signature, text):
+            raise WireError("it isn't signed by the key that the device has enrolled with")
+    return envelope.body
+
+
+def has_key(row: DeviceRow) -> bool:
+    """Whether a device has enrolled with a key, so that what it says of a plan or a model is signed."""
+    return row.enrolment == "approved" and row.public_key is not None
 
 
 def counts(session: Session, federation: FederationRow) -> list[RefusalCount]:

@@ -131,7 +131,7 @@ def _candidates(
     if present is None or name is None:
         return None, []
     row = ModelVersionRow
-    newer = select(row).where(row.federation_id == federation.id, row.deleted_at.is_(None))
+    newer = select(row).where(row.federation_id == federation.id, row.deleted_at.is_(None), row.withdrawn == "")
     newer = newer.where(row.version > max(present.version, name.held_at)).order_by(row.version.desc())
     halted = select(RolloutRow.version_id).where(
         RolloutRow.federation_id == federation.id, RolloutRow.phase == "halted"

@@ -22,7 +22,7 @@ from aggregator_api.devices.presence import PresenceCheck, mark_unresponsive
 from aggregator_api.devices.suspension import judge_round
 from aggregator_api.errors import BlobError
 from aggregator_api.rollouts import transitions
-from aggregator_api.rounds import deadlines, opening, publications, secure_rounds, sum_retries
+from aggregator_api.rounds import deadlines, model_refusals, opening, publications, secure_rounds, sum_retries
 from aggregator_api.rounds.aggregation import Aggregate
 from aggregator_api.rounds.announcements import Announcer
 from aggregator_api.rounds.background_jobs import BackgroundJobs
@@ -421,6 +421,19 @@ class Coordinator:
                 result = self.transition(session, federation, Stopped(f"its model is damaged: {reason}"))
             log.error("federation paused, its model is damaged: %s", reason, extra=about(federation=name))
             self.execute(name, result.actions if result is not None else (Action.ANNOUNCE,))
+
+    def withdraw_refused(self, name: str) -> None:
+        """Withdraw the newest version if most devices refuse it, and end the round that began from it."""
+        with self.lock:
+            with self._database.write() as session:
+                federation = _row(session, name)
+                refused = model_refusals.refused_version(session, federation)
+                if refused is None or not model_refusals.withdraw(session, federation, refused, self._clock()):
+                    return
+                words = refused.words
+                result = self.transition(session, federation, Stopped(words))
+            log.error("model refused: %s", words, extra=about(federation=name))
+            self.execute(name, result.actions if result is not None else (Action.FAIL,))
 
     def blob_damaged(self, sha256: str, reason: str) -> None:
         """End the open rounds that begin from a blob which cannot be read."""

@@ -23,7 +23,7 @@ from aggregator_api.devices import contributions, masked_contributions, suspensi
 from aggregator_api.devices.clones import CloneDetector
 from aggregator_api.errors import BlobError, UpdateRefusedError
 from aggregator_api.rollouts import adoptions, transitions
-from aggregator_api.rounds import opening, secure_rounds
+from aggregator_api.rounds import model_refusals, opening, secure_rounds
 from aggregator_api.rounds.announcements import Announcer
 from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.storage.blobs import BlobStore
@@ -176,12 +176,15 @@ class Ingest:
             verdict = self._clones.observe(*address[:2], status.session, status.number, time.monotonic())
             if verdict.cloned:
                 receipts.note_clone(session, federation, address.device)
+            refuses = model_refusals.note_refusal(session, federation, row, status.unusable)
             devices = report and transitions.record_answer(session, federation, address.device, report, time.time())
         if verdict.stop:
             notice = Notice(session=status.session, reason=CLONED)
             self._announcer.notify_device(*address[:2], notice)
         if devices:
             self._coordinator.announce(address.federation)
+        if refuses:
+            self._coordinator.withdraw_refused(address.federation)
         if missed:
             self._coordinator.devices_changed(address.federation)
 

@@ -227,7 +227,7 @@ def _restored(transition: Transition, a: Announcement) -> None:
     """
     rounds.drop(transition, "the server was restored from a backup")
     uploads.stop(transition)
-    transition.set(epoch=a.epoch, done=frozenset(), outbox=(), undecided="")
+    transition.set(epoch=a.epoch, done=frozenset(), outbox=(), undecided="", unusable=None)
     contributions.restored(transition, a)
     transition.set(order=None, offered=None, using=0, report=None)
     transition.issue(BeginEpoch(a.epoch, a.round, a.restored_at))

@@ -209,6 +209,8 @@ class JobFailed:
     reason: str
     final: bool = False
     """Whether another try would end in the same way."""
+    is_unusable: bool = False
+    """Whether the server's model is to blame."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from edge_agent.machine.events import (
 )
 from edge_agent.machine.state import Candidate, PendingWork, Stage, leaves_model, next_work
 from edge_agent.machine.transition import Transition
-from federation.protocol.messages import DEFAULT_METRIC, AdoptionReport, BlobPointer
+from federation.protocol.messages import DEFAULT_METRIC, AdoptionReport, BlobPointer, ModelRefusal
 from federation.seeds import seed_for
 
 MAX_BACKOFF_S = 60.0
@@ -115,6 +115,8 @@ def worked(transition: Transition, event: Event) -> None:
         case CandidateReady(number, kind) if transition.at(Stage.EXPORTING) and transition.about(number, kind) and work:
             _candidate(transition, work)
         case JobFailed(number, kind, reason, final) if transition.about(number, kind) and work:
+            if event.is_unusable:
+                _refuse_model(transition, work, reason)
             _job_failed(transition, work, reason, final)
         case CandidateEvaluated(number, kind) if (
             transition.at(Stage.EVALUATING) and transition.about(number, kind) and work
@@ -163,6 +165,7 @@ def _candidate(transition: Transition, work: PendingWork) -> None:
     if work.kind == "train" and a and not leaves_model(a.plan):
         transition.set(work=None, detail="")
         return
+    transition.set(unusable=None)
     transition.stage(Stage.EVALUATING)
     transition.issue(Evaluate(work.round, work.kind, work.release, work.model.score, work.model.gains))
 
@@ -186,6 +189,7 @@ def _evaluated(transition: Transition, work: PendingWork, event: CandidateEvalua
 
 def _trained(transition: Transition, event: TrainingFinished) -> None:
     work, outbox = transition.agent.work, transition.agent.outbox
+    transition.set(unusable=None)
     if work and work.continuous and not contributions.trained(transition, event):
         return
     if event.update_id not in outbox:
@@ -227,6 +231,12 @@ def _job_failed(transition: Transition, work: PendingWork, reason: str, final: b
         _back_off(transition, replace(work, attempt=work.attempt + 1), work.attempt, reason)
     else:
         _skip(transition, work, f"{work.attempt} tries failed, the last one: {reason}")
+
+
+def _refuse_model(transition: Transition, work: PendingWork, reason: str) -> None:
+    """Say of the server's model that it can't be used: what a majority says so of is withdrawn."""
+    instance, epoch = transition.agent.identity.partition("/")[0], transition.agent.epoch
+    transition.set(unusable=ModelRefusal(instance=instance, epoch=epoch, model=work.model.sha256, reason=reason[:500]))
 
 
 def _skip(transition: Transition, work: PendingWork, reason: str) -> None:

@@ -21,6 +21,7 @@ from federation.protocol.messages import (
     BlobPointer,
     DeviceStatus,
     Invitation,
+    ModelRefusal,
     Offer,
     PlanRefusal,
     Release,
@@ -177,6 +178,7 @@ class Agent:
     report: ReleaseReport | None = None  # the device's last word about a release
     undecided: str = ""  # sha256 of a global model that nobody could check: it waits for the server's score
     adoption: AdoptionReport | None = None  # the device's last word about a model that it might have used
+    unusable: ModelRefusal | None = None  # the device's last word about a model that it can't use at all
     answered: int = 0  # updates that the server has answered since the start
     detail: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -457,6 +459,7 @@ def status_of(agent: Agent) -> DeviceStatus:
         release=agent.report if not agent.refusal else None,
         adoption=agent.adoption if mine and not agent.refusal else None,
         refusal=agent.refusal.model_dump_json() if agent.refusal else "",
+        unusable=agent.unusable.model_dump_json() if agent.unusable and not agent.refusal else "",
     )
 
 

@@ -179,7 +179,7 @@ def manifest_signer(folder: Path, federation: str, device: str) -> Callable[[Upd
 
 
 def status_signer(folder: Path, federation: str, device: str) -> Callable[[DeviceStatus], DeviceStatus]:
-    """Return what signs the refusal of a plan in a status, if the device has a key; the rest of it isn't signed.
+    """Return what signs refusals of a plan or a model in a status, if the device has a key; the rest isn't signed.
 
     Raises:
         ConfigError: if the key's file is no such key.
@@ -188,11 +188,13 @@ def status_signer(folder: Path, federation: str, device: str) -> Callable[[Devic
         return lambda status: status
     key = device_key(folder)
 
+    def envelope(kind: Kind, body: str) -> str:
+        return wrap(kind, federation, device, body.encode(), key.sign).decode() if body else ""
+
     def signed(status: DeviceStatus) -> DeviceStatus:
-        if not status.refusal:
-            return status
-        refusal = wrap(Kind.REFUSAL, federation, device, status.refusal.encode(), key.sign).decode()
-        return status.model_copy(update={"refusal": refusal})
+        refusal = envelope(Kind.REFUSAL, status.refusal)
+        unusable = envelope(Kind.MODEL_REFUSAL, status.unusable)
+        return status.model_copy(update={"refusal": refusal, "unusable": unusable})
 
     return signed
 

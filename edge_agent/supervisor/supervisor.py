@@ -301,7 +301,7 @@ class Supervisor:
         job = posted.job
         if isinstance(posted, JobEnded):
             self._jobs.ended()
-            failed = JobFailed(job.round, job.kind, posted.reason, posted.final)
+            failed = JobFailed(job.round, job.kind, posted.reason, posted.final, posted.is_unusable)
             self._step(failed if posted.reason else CandidateReady(job.round, job.kind))
         elif posted.record.get("event") == "epoch":
             done = posted.record.get("epoch")

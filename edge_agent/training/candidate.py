@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from edge_agent.errors import NonRetryableJobError
+from edge_agent.errors import UnusableModelError
 from edge_agent.storage.files import write_file
 from edge_agent.storage.images import Preparation, preparation_from_json
 from edge_agent.training.job import CHECKPOINT, HEADS, MODEL, PARITY, Job
@@ -58,11 +58,11 @@ def save_heads(
     """Write a checkpoint for each head that the device can serve with; version: of the federation's sums in them.
 
     Raises:
-        NonRetryableJobError: if one has NaN or infinity in its weights.
+        UnusableModelError: if one has NaN or infinity in its weights.
     """
     for name, client in clients.items():
         if not all(torch.isfinite(value).all() for value in client.params.values() if value.is_floating_point()):
-            raise NonRetryableJobError(f"the {name} head has NaN or infinity in it: the broadcast's sums are not sound")
+            raise UnusableModelError(f"the {name} head has NaN or infinity in it: the broadcast's sums are not sound")
         (job.out / HEADS).mkdir(exist_ok=True)
         save_candidate(job, settings, data, module, client, job.out / HEADS / name, version)
 

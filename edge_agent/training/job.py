@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +185,8 @@ class JobEnded:
     reason: str
     final: bool = False
     """Whether another run would end in the same way."""
+    is_unusable: bool = False
+    """Whether the server's model is to blame."""
 
 
 class TrainingProcess:
@@ -246,14 +248,15 @@ class TrainingProcess:
 
     def _follow(self) -> JobEnded:
         """Post what the process says until it has ended."""
-        reason, final = "", False
+        reason, final, is_unusable = "", False, False
         for line in self._process.stdout or ():
             record = _record(line)
             if record.get("event") == "error":
                 reason, final = str(record.get("reason", "it failed")), record.get("final") is True
+                is_unusable = record.get("unusable") is True
             elif record and not self._stopped:
                 self.post(JobLine(self.job, record))
-        return self._ended(self._process.wait(), reason, final)
+        return replace(self._ended(self._process.wait(), reason, final), is_unusable=is_unusable)
 
     def _watching_failed(self, failure: ThreadFailure) -> None:
         self._process.kill()

@@ -19,7 +19,7 @@ from edge_agent.training.local_data import LocalData, noun
 from edge_agent.training.processor import ON_CPU, Placement, fallback
 from edge_agent.training.program_candidate import export_candidate, save_candidate, served_logits
 from edge_agent.training.round_budget import RoundBudget
-from edge_agent.training.runtime import Measurement, SentUpload, TrainedRound, require_whole_broadcast
+from edge_agent.training.runtime import Measurement, SentUpload, TrainedRound, blaming_model, require_whole_broadcast
 from export.program.errors import ProgramError
 from export.program.host import (
     DeviceExamples,
@@ -69,7 +69,7 @@ class ProgramRuntime(NamedTuple):
             JobError: if there is no program, or one of the files is not the announced one.
             NonRetryableJobError: if the program is not of this plan, or needs more memory than the process may have.
             ProgramError: if it is not a program that may be run.
-            WireError: if the broadcast is none.
+            UnusableModelError: if the broadcast is none.
         """
         if job.plan.secure.is_on:
             raise NonRetryableJobError(SECURE_SUMS)
@@ -289,10 +289,11 @@ def open_program(job: Job, placement: Placement = ON_CPU) -> TrainingProgram:
 def _broadcast(job: Job, manifest: Manifest) -> Arrays:
     require_whole_broadcast(job)
     limit = HEADER_BYTES + sum(kind.nbytes for kind in manifest.broadcast.values())
-    found = arrays.decode(job.broadcast.read_bytes(), limit_bytes=limit)
-    for name, value in found.items():
-        if value.dtype.kind == "f" and not np.isfinite(value).all():
-            raise UpdateError(f"tensor {name!r} holds NaN or infinity")
+    with blaming_model():
+        found = arrays.decode(job.broadcast.read_bytes(), limit_bytes=limit)
+        for name, value in found.items():
+            if value.dtype.kind == "f" and not np.isfinite(value).all():
+                raise UpdateError(f"tensor {name!r} holds NaN or infinity")
     return {BROADCAST + name: value for name, value in found.items()}
 
 

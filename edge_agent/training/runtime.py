@@ -6,19 +6,21 @@ the runtime knows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from edge_agent.errors import JobError
+from edge_agent.errors import JobError, StoreError, UnusableModelError
 from edge_agent.storage.files import sha256_of
 from edge_agent.storage.images import Preparation
 from edge_agent.training.job import Job
 from edge_agent.training.local_data import LocalData
 from edge_agent.training.processor import Placement
 from edge_agent.training.round_budget import RoundBudget
+from federation.errors import UpdateError, WireError
 from federation.serving.gains import Gains
 from gaitway.tasks import Soundness
 
@@ -137,6 +139,19 @@ class TrainingRuntime(Protocol):
 
     def update_heads(self, client: Client | None) -> None:
         """Make a continuous federation's heads, of the client that was trained, or of the one that is kept."""
+
+
+@contextmanager
+def blaming_model(what: str = "the server's model can't be used") -> Iterator[None]:
+    """Blame the server's model for what goes wrong with it: its bytes are the announced ones. `what` goes wrong.
+
+    Raises:
+        UnusableModelError: in place of what says that the model can't be used.
+    """
+    try:
+        yield
+    except (UpdateError, WireError, StoreError) as error:
+        raise UnusableModelError(f"{what}: {error}") from error
 
 
 def require_whole_broadcast(job: Job) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_agent.errors import JobError, NonRetryableJobError
+from edge_agent.errors import JobError, NonRetryableJobError, UnusableModelError
 from edge_agent.machine.state import leaves_model
 from edge_agent.storage.files import write_file
 from edge_agent.storage.images import Preparation
@@ -25,7 +25,7 @@ from edge_agent.training.local_data import LocalData, noun
 from edge_agent.training.processor import ON_CPU
 from edge_agent.training.program_candidate import write_checkpoint
 from edge_agent.training.round_budget import RoundBudget
-from edge_agent.training.runtime import Measurement, SentUpload, TrainedRound, require_whole_broadcast
+from edge_agent.training.runtime import Measurement, SentUpload, TrainedRound, blaming_model, require_whole_broadcast
 from export.program.standalone import constants_of, with_constants
 from export.runtime import Session
 from federation.aggregation.pseudo_labels import pseudo_labelled_head
@@ -75,7 +75,8 @@ class SumsRuntime:
         self.job, self.settings, self.data = job, settings, data
         self.task, self.options = task_of(job.plan.task), RidgeOptions.of(job.plan.method)
         self._network, self._session = network, Session.load(network, threads=job.threads)
-        self._shared = read_shared_sums(job.broadcast, len(job.plan.labels))
+        with blaming_model():
+            self._shared = read_shared_sums(job.broadcast, len(job.plan.labels))
         self.columns = self._session.metadata.orientation_free_columns
 
     @classmethod
@@ -84,7 +85,8 @@ class SumsRuntime:
 
         Raises:
             JobError: if one of the files is missing, or not the announced one.
-            NonRetryableJobError: for a plan whose sums need torch, or sums that devices cannot have sent.
+            NonRetryableJobError: for a plan whose sums need torch.
+            UnusableModelError: for a broadcast without sums, or with sums that devices cannot have sent.
         """
         require_whole_broadcast(job)
         if job.onnx_network is None or not job.onnx_network.is_file():
@@ -99,7 +101,7 @@ class SumsRuntime:
                 f"{metadata.input.shape}; the plan has {tuple(job.plan.labels)}, and these are {shape}"
             )
         if reason := check_believable(opened._shared.sums, opened._shared.clients):
-            raise NonRetryableJobError(reason)
+            raise UnusableModelError(reason)
         return opened
 
     @property
@@ -245,7 +247,7 @@ class SumsRuntime:
     def _save_head(self, folder: Path, head: RidgeHead, version: int) -> None:
         weight, bias = head.weight.astype(np.float32), head.bias.astype(np.float32)
         if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
-            raise NonRetryableJobError("a head has NaN or infinity in it: the broadcast's sums are not sound")
+            raise UnusableModelError("a head has NaN or infinity in it: the broadcast's sums are not sound")
         spec = self.settings.input_spec(self.data.mean, self.data.std)
         metadata = replace(
             self._session.metadata, round=version, parent_sha256=self.job.model.sha256, input=spec, method=METHOD

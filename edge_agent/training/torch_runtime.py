@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from edge_agent.errors import JobError, NonRetryableJobError
+from edge_agent.errors import JobError, NonRetryableJobError, UnusableModelError
 from edge_agent.machine.state import leaves_model
 from edge_agent.storage.files import write_file
 from edge_agent.storage.images import Preparation
@@ -23,7 +23,7 @@ from edge_agent.training.local_data import LocalData, noun
 from edge_agent.training.orientation import orientation_of
 from edge_agent.training.processor import ON_CPU, Placement, is_of_gpu
 from edge_agent.training.round_budget import RoundBudget
-from edge_agent.training.runtime import Measurement, SentUpload, TrainedRound, require_whole_broadcast
+from edge_agent.training.runtime import Measurement, SentUpload, TrainedRound, blaming_model, require_whole_broadcast
 from edge_agent.training.summand import write_numbers
 from federation import wire
 from federation.aggregation.ridge_numpy import FixedSums, check_believable
@@ -301,11 +301,12 @@ def _broadcast(job: Job, setup: Setup, initial: Client) -> Tree:
     method = setup.method
     reference = method.broadcast(method.server_init(initial.params, initial.buffers, setup.training), job.device)
     schema = schema_of(reference)
-    tree = wire.decode(job.broadcast.read_bytes(), limit_bytes=size_limit(schema))
-    check_tree(tree, schema)
+    with blaming_model():
+        tree = wire.decode(job.broadcast.read_bytes(), limit_bytes=size_limit(schema))
+        check_tree(tree, schema)
     if job.continuous:
         sums = tree["sums"]
         fixed = FixedSums.of(sums)
         if reason := check_believable(fixed, int(sums["clients"])):
-            raise NonRetryableJobError(reason)
+            raise UnusableModelError(reason)
     return tree

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_agent.errors import AgentError, JobError, NonRetryableJobError
+from edge_agent.errors import AgentError, JobError, NonRetryableJobError, UnusableModelError
 from edge_agent.machine.state import leaves_model
 from edge_agent.storage.files import write_file
 from edge_agent.storage.images import Preparation, preparation_from_json
@@ -48,7 +48,7 @@ from edge_agent.training.local_data import (
 )
 from edge_agent.training.processor import ON_CPU, Placement, fallback, first_line, is_of_gpu, place
 from edge_agent.training.round_budget import RoundBudget, checkpoint_path
-from edge_agent.training.runtime import Client, Measurement, TrainingRuntime
+from edge_agent.training.runtime import Client, Measurement, TrainingRuntime, blaming_model
 from federation.protocol.messages import class_score_names
 from federation.serving.gains import MAX_CLASSES
 from federation.serving.preference import PERSONAL
@@ -73,12 +73,13 @@ def main(arguments: list[str]) -> int:
         if job.runtime == "onnx" and is_out_of_memory(error):  # ONNX Runtime says it in words of its own
             emit(event="error", reason=memory_cap_error(job.memory_mb), final=True)
             return 1
-        emit(event="error", reason=str(error) or type(error).__name__, final=isinstance(error, NonRetryableJobError))
+        final, unusable = isinstance(error, NonRetryableJobError), isinstance(error, UnusableModelError)
+        emit(event="error", reason=str(error) or type(error).__name__, final=final, unusable=unusable)
         return 1
     except (MemoryError, RuntimeError) as error:
         if str(error).startswith(UNSOLVABLE):
             reason = f"the broadcast's sums are not those of any examples, no head can be solved of them: {error}"
-            emit(event="error", reason=reason, final=True)
+            emit(event="error", reason=reason, final=True, unusable=True)
             return 1
         if not is_out_of_memory(error):
             raise
@@ -177,7 +178,7 @@ def train(context: TrainingRuntime) -> Client:
     stopped now. Where devices use what is released, or have no use for what is learnt, there is none.
 
     Raises:
-        UpdateError: if training left NaN or infinity.
+        UnusableModelError: if training left NaN or infinity.
         NonRetryableJobError: if the time was over before the work was done, and the federation drops partial work.
     """
     job, data = context.job, context.data
@@ -186,7 +187,8 @@ def train(context: TrainingRuntime) -> Client:
     before = context.measured_as_received(client)
     path = checkpoint_path(job.checkpoints, job, data.train, context.placement.processor)
     budget = RoundBudget(path, job.round_s, lambda epoch: emit(event="epoch", epoch=epoch))
-    trained = context.train(client, budget)
+    with blaming_model("training from the server's model diverges"):
+        trained = context.train(client, budget)
     steps, work = _work_done(context, budget, trained.asked_steps)
     metrics = {**holdout_metrics(before, context.measured(trained.client)), **work}
     if context.trains:

@@ -368,6 +368,19 @@ class PlanRefusal(Strict):
     reason: Text = Field(max_length=500)
 
 
+class ModelRefusal(Strict):
+    """Signed by a device: it can't use a model of the server at all, though it has the announced bytes.
+
+    They can't be read, don't fit the plan, hold NaN or infinity, or leave it in training. A model that works, but is
+    worse than another one, isn't refused so. The device repeats it with every status until another model works.
+    """
+
+    instance: Instance
+    epoch: Epoch = 1
+    model: Sha256 = Field(description="of the broadcast that can't be used")
+    reason: Text = Field(min_length=1, max_length=500)
+
+
 MAX_SIGNED_REFUSAL = 4096
 
 
@@ -400,6 +413,12 @@ class DeviceStatus(Strict):
         max_length=MAX_SIGNED_REFUSAL,
         exclude_if=operator.not_,
         description="a `PlanRefusal`, signed by the device where it has a key; empty: it refuses no plan",
+    )
+    unusable: str = Field(
+        default="",
+        max_length=MAX_SIGNED_REFUSAL,
+        exclude_if=operator.not_,
+        description="a `ModelRefusal`, signed by the device where it has a key; empty: it refuses no model",
     )
     session: Text = Field(default="", max_length=64, description="random, drawn anew by each run of the program")
     number: int = Field(default=0, ge=0, lt=1 << 53, description="rises with each status of a session")

@@ -43,6 +43,7 @@ class Kind(StrEnum):
     CLAIM = "claim"  # over REST; the body is the time
     TOKEN = "token"  # over REST; the body is the time in milliseconds
     REFUSAL = "refusal"  # of a plan, in a device's status
+    MODEL_REFUSAL = "model-refusal"  # in a device's status too
     VOUCHER = "voucher"  # by the key that vouches for devices, not by the server's
     REVOKED = "revoked"  # by that key as well
     SUM_KEYS = "sum-keys"  # of a secure sum (`federation.secure_sums`), and so on

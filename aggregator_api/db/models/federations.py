@@ -78,6 +78,9 @@ class DeviceRow(Base):
     adoption_reason: Mapped[str] = mapped_column(Text, default="", server_default="")
     # why it refuses the plan, see devices.plan_refusals; '': it doesn't
     plan_refusal: Mapped[str] = mapped_column(Text, default="", server_default="")
+    # sha256 of the model that it can't use, and why, see rounds.model_refusals; '': it can use all
+    refused_model: Mapped[str] = mapped_column(SHA256, default="", server_default="")
+    model_refusal: Mapped[str] = mapped_column(Text, default="", server_default="")
     # signed by the key that vouches for devices, see devices.vouching; '': nobody vouches for it
     voucher: Mapped[str] = mapped_column(Text, default="", server_default="")
     voucher_expires_at: Mapped[int | None] = mapped_column(BigInteger)
@@ -116,6 +119,7 @@ class ModelVersionRow(Base):
     deleted_at: Mapped[float | None]  # its bytes are gone or will be; the row stays, as rounds refer to it
     # sums of what its devices reported of their models' gains (federation.serving.gains); null: an earlier version's
     gains: Mapped[dict[str, list[int]] | None] = mapped_column(JSON)
+    withdrawn: Mapped[str] = mapped_column(Text, default="", server_default="")  # why; '': it was not
 
 
 class ModelAliasRow(Base):

@@ -592,6 +592,7 @@ export const offer = object({
  * @property {ReleaseReport | null} [release]
  * @property {AdoptionReport | null} [adoption]
  * @property {string} [refusal]
+ * @property {string} [unusable]
  * @property {string} [session]
  * @property {number} [number]
  */

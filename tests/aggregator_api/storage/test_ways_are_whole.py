@@ -116,7 +116,7 @@ OTHER_COLUMNS = {
         # a silent device keeps its credentials; restored without its rest, it is left out again
         *("missed_rounds", "left_out_until"),
         # what a device says of the plan; and its voucher, whose end devices hold against a list of their own
-        *("plan_refusal", "voucher", "voucher_expires_at"),
+        *("plan_refusal", "refused_model", "model_refusal", "voucher", "voucher_expires_at"),
     },
 }
 

@@ -12,7 +12,8 @@ from edge_agent.machine.events import (
     TrainingConditions,
     TrainingFinished,
 )
-from edge_agent.machine.state import Stage
+from edge_agent.machine.state import Stage, status_of
+from federation.protocol.messages import ModelRefusal
 from tests.edge_agent.factories import announcement, pointer
 from tests.edge_agent.state_machine import A, B, Device, ready, training, uploading
 
@@ -103,3 +104,16 @@ def test_a_failure_that_would_come_again_is_not_tried_again() -> None:
     device = training(attempts=3).on(JobFailed(1, "train", "the memory cap of 256 MB", final=True))
     assert [command.reason for command in device.asked(SkipRound)] == ["the memory cap of 256 MB"]
     assert device.agent.work is None
+
+
+def test_a_model_that_cannot_be_used_is_refused_until_another_one_works() -> None:
+    device = training(attempts=3).on(JobFailed(1, "train", "it holds NaN", final=True, is_unusable=True))
+    about = ModelRefusal(instance=announcement().instance, model=A, reason="it holds NaN")
+    assert status_of(device.agent).unusable == about.model_dump_json()
+    device.announced(2, "b").on(BlobFetched(B), TrainingFinished(2, "u2", {}))
+    assert status_of(device.agent).unusable == ""
+
+
+def test_a_failure_of_its_own_is_no_refusal_of_the_model() -> None:
+    device = training(attempts=1).on(JobFailed(1, "train", "no memory", final=True))
+    assert status_of(device.agent).unusable == ""

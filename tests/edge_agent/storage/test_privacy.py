@@ -75,6 +75,8 @@ def test_a_refusal_is_signed_by_the_devices_key_and_nothing_else_of_a_status_is(
     envelope = unwrap(sign(refusing).refusal.encode())
     assert envelope.body.decode() == refusing.refusal
     key.public_key().verify(envelope.signature or b"", to_sign(Kind.REFUSAL, "demo", "d1", envelope.body))
+    envelope = unwrap(sign(DeviceStatus(state="ready", unusable="{}")).unusable.encode())
+    key.public_key().verify(envelope.signature or b"", to_sign(Kind.MODEL_REFUSAL, "demo", "d1", b"{}"))
 
 
 def person(folder: Path, *command: str, settings: str = "") -> str:

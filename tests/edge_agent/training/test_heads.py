@@ -319,4 +319,5 @@ def test_a_hostile_broadcast_is_refused_in_words(
         said = run(job, capsys)
         assert said["event"] == "error", kind
         assert re.search(words, said["reason"])
+        assert said["unusable"] is True
         assert not list(job.out.glob(f"**/{MODEL}"))

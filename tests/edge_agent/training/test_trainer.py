@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import queue
 import shutil
@@ -13,7 +14,7 @@ import torch
 from sklearn.dummy import DummyClassifier
 from sklearn.metrics import f1_score
 
-from edge_agent.errors import JobError
+from edge_agent.errors import JobError, UnusableModelError
 from edge_agent.machine.events import Event, SensorFailed
 from edge_agent.sensors import open_source
 from edge_agent.storage.state_store import StateStore
@@ -23,8 +24,8 @@ from edge_agent.training import trainer
 from edge_agent.training.job import CHECKPOINT, CLIENT_STATE, MODEL, PARITY, RESULT, UPDATE
 from export.runtime import Session
 from federation import wire
-from federation.errors import UpdateError
 from federation.plan import ModelSpec
+from federation.protocol.messages import Runtime
 from federation.records import Tree
 from federation.training.client_round import steps_of
 from federation.wire.schema import check_tree, upload_schema
@@ -147,8 +148,31 @@ def test_a_damaged_or_foreign_broadcast_is_refused(device: Path) -> None:
     damaged.write_bytes(job.broadcast.read_bytes()[:-1] + b"\x01")
     with pytest.raises(JobError, match="damaged"):
         trainer.build_context(job.model_copy(update={"broadcast": damaged}))
-    with pytest.raises(UpdateError):
+    with pytest.raises(UnusableModelError, match="came as"):
         trainer.build_context(job.model_copy(update={"network": make_plan(hidden=24).model}))
+
+
+@pytest.mark.parametrize("runtime", ["torch", "onnx"])
+@pytest.mark.parametrize("kind", ["NaN", "cut off"])
+def test_a_model_that_nobody_can_use_is_told_from_one_that_is_damaged_here(
+    runtime: Runtime, kind: str, device: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = PLANS["fedavg"]
+    job = a_job(device, plan, runtime=runtime)
+    tree = wire.decode(job.broadcast.read_bytes(), limit_bytes=1 << 24)
+    name = next(iter(tree["params"]))
+    tree["params"] = {**tree["params"], name: torch.full_like(tree["params"][name], float("nan"))}
+    content = wire.encode(tree) if kind == "NaN" else wire.encode(tree)[:64]
+    sha256, described = hashlib.sha256(content).hexdigest(), device / "job.json"
+    path = device / sha256
+    path.write_bytes(content)
+    announced = job.model.model_copy(update={"sha256": sha256, "size": len(content)})
+    bad = job.model_copy(update={"broadcast": path, "model": announced})
+    for job_in_file, is_unusable in ((bad, True), (bad.model_copy(update={"model": job.model}), False)):
+        described.write_text(job_in_file.model_dump_json())
+        assert trainer.main([str(described)]) == 1
+        said = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert (said["event"], said["unusable"], said["final"]) == ("error", is_unusable, is_unusable), said
 
 
 def test_a_client_state_of_another_model_is_refused(device: Path) -> None:
@@ -180,7 +204,7 @@ def test_a_round_that_diverges_leaves_no_update(device: Path) -> None:
     training = PLANS["fedavg"].training.model_copy(update={"optimizer": "sgd", "lr": 100.0, "epochs": 20})
     job = a_job(device, PLANS["fedavg"].model_copy(update={"training": training}))
     (job.out / UPDATE).unlink(missing_ok=True)
-    with pytest.raises(UpdateError, match="NaN"):
+    with pytest.raises(UnusableModelError, match=r"training from the server's model diverges: .* NaN"):
         trainer.train(trainer.build_context(job))
     assert not (job.out / UPDATE).exists()
 
