@@ -100,7 +100,8 @@ class Contract:
         if manifest.size > (limit := uploads.limit_bytes(self.schema, manifest.precision)):
             raise _bad(f"{manifest.size:,} bytes were announced, at most {limit:,} are plausible here")
         if manifest.steps > (due_steps := self.steps(manifest.examples)):
-            raise _bad(f"{manifest.steps} steps on {manifest.examples} examples are claimed, and {due_steps} are due")
+            claim = f"{manifest.steps} steps on {manifest.examples} examples are claimed"
+            raise _bad(f"{claim}, the plan asks for {due_steps}")
         if due_steps and not manifest.steps:
             raise UpdateRefusedError(
                 f"0 steps were done, and this federation's method ({self.method.name}) trains: nothing was learnt",

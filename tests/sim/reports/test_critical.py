@@ -16,7 +16,7 @@ import pytest
 from scipy import stats
 
 from gaitway.terminal import Console
-from sim.errors import RunDirectoryError
+from sim.errors import RunDirectoryError, SettingsError
 from sim.reports.comparison import plots
 from sim.reports.comparison.compare import compare, page_of
 from sim.reports.comparison.groups import compare_runs
@@ -143,9 +143,8 @@ def test_the_baseline_can_be_chosen(six_seeds: tuple[list[Path], dict[str, Array
 
 def test_an_unknown_baseline_is_said(tmp_path: Path) -> None:
     paths = [write_run(tmp_path / name, method=name) for name in ("fedavg", "fedprox")]
-    group = only_group(paths, "fedalli")
-    assert any("no row is 'fedalli', so none is tested; the rows are fedavg, fedprox" in w for w in group.warnings)
-    assert not any(row.tests for row in group.rows)
+    with pytest.raises(SettingsError, match=r"--baseline 'fedalli' is neither a method nor a row .*fedavg, fedprox"):
+        only_group(paths, "fedalli")
 
 
 TASK = {"classes": 6, "epochs": 5, "batch_size": 64, "optimizer": "adam", "seed": 0}
