@@ -220,18 +220,18 @@ def test_the_second_withdrawal_in_a_row_pauses(fleet: Fleet) -> None:
         bad = fleet.base()
         for name in NAMES[:3]:
             fleet.refuse(name, bad)
-        assert fleet.versions()[-1] == (version, True)
+        wait_for(lambda version=version: fleet.versions()[-1] == (version, True))  # type: ignore[misc]
         if version == 1:
             fleet.play(3)
-    assert (fleet.now().state, fleet.latest()) == ("paused", 0)
+    wait_for(lambda: (fleet.now().state, fleet.latest()) == ("paused", 0))
     assert "the second one in a row" in fleet.events("federation.paused")[-1]
     fleet.runtime.federations.resume(FEDERATION)
     fleet.play(5)
-    assert (fleet.versions()[-1], fleet.now().state) == ((3, False), "collecting")
+    wait_for(lambda: (fleet.versions()[-1], fleet.now().state) == ((3, False), "collecting"))
     wait_for(lambda: fleet.collects(6))
     for name in NAMES[:3]:
         fleet.refuse(name, fleet.base())
-    assert fleet.now().state == "paused", "nothing sound was made since"
+    wait_for(lambda: fleet.now().state == "paused")  # nothing sound was made since
 
 
 def test_a_sound_version_in_between_ends_the_row(fleet: Fleet) -> None:
