@@ -1,8 +1,8 @@
 """Devices that are left out of rounds for a while, because they were invited and did not answer by the deadline.
 
 After MAX_MISSED rounds in a row no round draws a device for FIRST_REST_S, after each further one for twice as long, up
-to MAX_REST_S. Then it is drawn again by itself, and an update that counts begins the count anew. Nothing else of it
-changes: it keeps its keys, its model and its releases.
+to MAX_REST_S. Then it is drawn again by itself, and an update that counts resets the count. The device keeps its
+keys, its model and its releases.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Versions that most devices can't use at all, each in its own signed words, are withdrawn: `latest` goes back.
+"""Withdraws a version that most devices can't use: `latest` goes back to the version before it.
 
-Devices refuse so what can't be read, doesn't fit the plan, or is or leaves NaN. What works badly isn't among it: an
-early version works on few devices, and to go back from it would be no help; promotion and rollouts see to that.
+A device signs a refusal of a model that it can't read, that doesn't fit the plan, or that is or becomes NaN. Models
+that merely work badly don't count: early versions do, and promotion and rollouts handle them.
 
-Asked are the devices that were invited to train from the version, whom the server has drawn at random: others who are
-quick to refuse, or to enrol, count for nothing. Before the first such round all devices are asked.
+The server counts the devices that it invited to train from the version, because it drew them at random. Devices that
+are quick to refuse, or to enroll, don't matter. Before the first such round, every device counts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the rounds after a failed secure sum are of, inside the caller's transaction (`federation.secure_sums.retries`).
+"""Decides which devices the rounds after a failed secure sum have (`federation.secure_sums.retries`).
 
-It is written with the round that has ended: the next one is drawn by it, and a server that was killed goes on.
+It writes this in the transaction that ends the round, so a server that is killed goes on with it.
 """
 
 from __future__ import annotations

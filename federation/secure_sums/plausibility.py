@@ -1,11 +1,11 @@
-"""Whether a sum that was opened can be that of so many clients, each within the bounds of the plan.
+"""Checks whether an opened sum can come from so many clients, each within the plan's bounds.
 
-Nobody sees a client's numbers, so nobody can hold them against bounds. What all add up to can be: a number is at most
-so many times a client's, counts aren't negative, and changes of parameters fit the weight that they count with. What a
-method knows of its own sums, it says itself (`Method.sum_implausibility`).
+The server never sees one client's numbers, so it checks the sum: no number exceeds the clients times one client's
+bound, counts aren't negative, and changes of parameters fit the weight that they count with. A method checks its own
+sums (`Method.sum_implausibility`).
 
-A client that stays within what the sum of all allows isn't seen. That is more than one client could add by rights, and
-it is all that can be seen under masks.
+A client that stays within the bounds of the whole sum isn't detected. That is more than one client may add, and masks
+let the server see no more.
 """
 
 from __future__ import annotations
