@@ -11,7 +11,6 @@ import pytest
 from gaitway.own_packages import OWN_PACKAGES, hidden_packages
 from tests.repository.imports import PACKAGES
 
-
 newer_python = pytest.mark.skipif(sys.version_info < (3, 11), reason="server and simulation need Python 3.11")
 
 
