@@ -89,6 +89,11 @@ def carried_out(server: Bench, devices: Mapping[str, SummingDevice], number: int
     return ended(server, number)
 
 
+def has_opened(server: Bench, number: int) -> bool:
+    with server.runtime.database.read() as session:
+        return session.scalars(select(RoundRow).where(RoundRow.number == number)).first() is not None
+
+
 def invited(server: Bench, number: int) -> list[str]:
     with server.runtime.database.read() as session:
         row = session.scalars(select(RoundRow).where(RoundRow.number == number)).one()
@@ -205,7 +210,8 @@ def test_a_batch_that_is_impossible_is_divided_and_what_is_published_is_of_the_h
     server.as_inbox(lambda: server.runtime.federations.resume(FEDERATION))
     groups, ends = [], []
     for number in (1, 2, 3):
-        wait_for(lambda number=number: server.collects(number))
+        # a continuous federation announces the number of its next round before that round is opened
+        wait_for(lambda number=number: has_opened(server, number))
         groups.append(invited(server, number))
         for name in groups[-1]:
             wait_for(lambda name=name, number=number: devices[name].invitation(server).round == number)
