@@ -17,7 +17,7 @@ from gaitway.own_packages import refuse_hidden
 
 refuse_hidden("har_pipeline", "models", "federation", "export")
 
-from sim.run_options import OPTIONS, RunOptions  # noqa: E402 (after the check)
+from sim.experiment.options import OPTIONS, RunOptions  # noqa: E402 (after the check)
 
 if TYPE_CHECKING:
     from sim.reports.run_result import RunResult
@@ -54,7 +54,7 @@ def simulate(
     from sim.reports.run_result import RunResult
     from sim.results.run_directory import delete_run
     from sim.results.tracking import trackers
-    from sim.run import load_data, run
+    from sim.run import Places, run
 
     unknown = sorted(options.keys() - OPTIONS.keys() - {"set"})
     if unknown:
@@ -62,7 +62,7 @@ def simulate(
     out = Path(out)
     followers = [*trackers(log, out, lambda words: warnings.warn(words, stacklevel=2)), *callbacks]
     experiment = describe(with_defaults(preset, options), preset, None)
-    data = load_data(experiment, Path(data_root) if data_root else None, None, None)
     if not resume:
         delete_run(out)
-    return RunResult(run(experiment, data, out, callbacks=followers), out)
+    places = Places(Path(data_root) if data_root else None)
+    return RunResult(run(experiment, out, followers, places=places), out)

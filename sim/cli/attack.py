@@ -15,7 +15,7 @@ from sim.errors import SettingsError
 
 if TYPE_CHECKING:
     from sim.data.federated_data import FederatedData
-    from sim.experiment import Experiment
+    from sim.experiment.settings import Experiment
 
 _ATTACKS = "labels, batch_labels, inversion, membership, features"
 
@@ -109,10 +109,12 @@ def _opened(
         return opened.settings, opened.data
     from sim.cli.options import describe, options_of, read_plan
     from sim.presets import with_defaults
-    from sim.run import load_data
+    from sim.run import load_data, resolve
 
     if data is None:
         raise SettingsError(f"{run} is a plan: say by --data whose examples its devices have")
     plan = read_plan(run)
     settings = describe(with_defaults(None, {"data": data, "set": []}, options_of(plan)), None, plan)
-    return settings, load_data(settings, root, cache, lambda done, name: progress(f"windows of {name}", done, 0))
+    return settings, load_data(
+        resolve(settings), root, cache, lambda done, name: progress(f"windows of {name}", done, 0)
+    )

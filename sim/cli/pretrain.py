@@ -17,11 +17,11 @@ import typer
 from gaitway.tasks.masked_reconstruction import MaskedReconstructionTask
 from gaitway.window_cache import default_cache_dir
 from sim.cli.options import describe
-from sim.cli.run import Paths, simulate
+from sim.cli.run import simulate
 from sim.cli.terminal import CacheOption, cli_errors, console
+from sim.experiment.options import RunOptions
 from sim.presets import preset_named, with_defaults
 from sim.presets.preset import UNSCREENED
-from sim.run_options import RunOptions
 
 _WITHOUT_ALP: RunOptions = {"method": "centralized"}
 _WITH_ALP: RunOptions = {"method": "fedali", "partition": "equal"}
@@ -87,7 +87,8 @@ def pretrain(
     """
     from gaitway.files import write_file
     from models.registry import alp_models
-    from sim.networks.initialization import global_model_of
+    from sim.experiment.initialization import global_model_of
+    from sim.run import Places
 
     has_alp = model in alp_models()
     folder = out.with_suffix("") if out.suffix else out.with_name(out.name + ".run")
@@ -100,8 +101,8 @@ def pretrain(
             "threads": threads, "validation_share": 0.0,
             "set": [*UNSCREENED, *_ALL_WINDOWS, *(_ONE_CLIENT if has_alp else ()), *plan["set"], *(set_ or [])],
         }  # fmt: skip
-        paths = Paths(folder, data_root, cache or default_cache_dir(), None)
-        simulate(describe(with_defaults(None, given), None, None), paths, 60.0)
+        places = Places(data_root, cache or default_cache_dir())
+        simulate(describe(with_defaults(None, given), None, None), folder, places)
         out.parent.mkdir(parents=True, exist_ok=True)
         write_file(out, global_model_of(folder).read_bytes())
         console.print(f"Weights: [bold]{out}[/bold]; start a federation from them with --init")

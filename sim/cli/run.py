@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import inspect
 import json
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Unpack, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Unpack, get_args, get_type_hints
 
 import typer
+from rich.progress import TaskID
 from rich.text import Text
 
-from federation.tasks import TASKS
+from federation.tasks import TASKS, task_from_json
 from federation.tasks.task import Task
 from gaitway.interrupts import resumable
+from gaitway.progress import ProgressDisplay
 from gaitway.window_cache import default_cache_dir
 from models.registry import starting_from_published
 from sim.cli.options import describe, described_by, options_of, read_plan
@@ -22,10 +23,14 @@ from sim.cli.terminal import CACHE_HELP, bar, cli_errors, console, round_line
 from sim.data.federated_data import FederatedData
 from sim.data.partitions import PARTITIONS
 from sim.data.sources import source_names
-from sim.experiment import DEFAULTS, Experiment, field_of
+from sim.experiment.options import DATA, METHOD, OPTIONS, RUNNING, Option, RunOptions, option_words
+from sim.experiment.settings import DEFAULTS, Experiment, field_of
 from sim.presets import with_defaults
 from sim.results.tracking import TRACKERS, RunCallback, trackers
-from sim.run_options import DATA, METHOD, OPTIONS, RUNNING, Option, RunOptions, option_words
+from sim.scores.records import RoundRecord
+
+if TYPE_CHECKING:
+    from sim.run import Places
 
 TITLES = {"engine": "Engine", "client_store": "Models", "attack": "Hostile"}
 """How what a run reports once is called where it is printed."""
@@ -37,15 +42,6 @@ _LISTED = {
     "init": [f"With torchvision's: {', '.join(starting_from_published())}."],
 }
 """What is added to an option's help from the tables."""
-
-
-class Paths(NamedTuple):
-    """Where a run reads and writes, which its numbers do not depend on."""
-
-    out: Path
-    root: Path | None
-    cache: Path
-    client_store_dir: Path | None
 
 
 def with_run_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -149,7 +145,9 @@ def run(
     For example: python -m sim run --data motionsense --data-root ../shared/data --model hart_alp --method fedali
     --rounds 20 --out runs/motionsense-fedali
     """
-    paths = Paths(out, data_root, cache or default_cache_dir(), client_store_dir)
+    from sim.run import Places
+
+    places = Places(data_root, cache or default_cache_dir(), client_store_dir, checkpoint_every)
     console.stderr = as_json
     with cli_errors(), resumable("The same command goes on where it was."):
         federation = read_plan(plan) if plan else None
@@ -159,21 +157,20 @@ def run(
         chosen = with_defaults(preset, options, options_of(federation) if federation else None)
         experiment = describe(chosen, preset, federation)
         followers = trackers(log or [], out, lambda words: console.print(Text(words, style="yellow"), soft_wrap=True))
-        summary = simulate(experiment, paths, checkpoint_every, followers, figures=figures)
+        summary = simulate(experiment, out, places, followers, figures=figures)
     if as_json:
         print(json.dumps(summary, indent=1))
 
 
 def simulate(
     experiment: Experiment,
-    paths: Paths,
-    checkpoint_s: float,
+    out: Path,
+    places: Places,
     callbacks: Sequence[RunCallback] = (),
     *,
     figures: bool = True,
 ) -> dict[str, Any]:
-    """Read the data, run the rounds under a progress bar, write the report, and return the summary."""
-    from federation.tasks import task_from_json
+    """Run the experiment under a progress bar, write the report, and return the summary."""
     from sim.reports.report import write_report
     from sim.reports.run_tables import new_clients_table
     from sim.reports.table import printed_table
@@ -183,34 +180,11 @@ def simulate(
     from sim.run import run as run_experiment
 
     _tell_own_optimizer(experiment)
-    learnt = task_from_json(experiment.task)
-    start = time.perf_counter()
-    data = _read(experiment, paths)
-    seconds = time.perf_counter() - start
-    for words in data.findings:
-        console.print(Text(words, style="yellow"), soft_wrap=True, highlight=False)
-    if not (paths.out / "config.json").exists():  # a resumed run has its image, and another's image stays its own
-        _show_clients(data, learnt, paths.out, figures=figures)
-    with bar(f"{experiment.method['name']} · {experiment.model.name}", experiment.rounds.rounds) as (shown, task):
-
-        def progress(kind: str, what: dict[str, Any]) -> None:
-            if title := TITLES.get(kind):
-                console.print(f"{title}: {what['name']} ({what['reason']})")
-            if kind == "round":
-                if "paused" in what:
-                    words = f"The run ends after round {what['round']}: {what['paused']}, the last one because: "
-                    console.print(Text(words + what["failed"], style="yellow"), soft_wrap=True, highlight=False)
-                shown.update(
-                    task, completed=min(what["round"], experiment.rounds.rounds), description=round_line(what, learnt)
-                )
-
-        summary = run_experiment(
-            experiment, data, paths.out,
-            data_seconds=seconds, checkpoint_every_s=checkpoint_s, client_store_dir=paths.client_store_dir,
-            report=progress, callbacks=callbacks,
-        )  # fmt: skip
-    directory = RunDirectory(paths.out)
-    with writing("the figures and the report (report.html)", paths.out):
+    with bar(f"reading {experiment.dataset}") as (shown, line):
+        screen = _Screen(experiment, out, shown, line, figures=figures)
+        summary = run_experiment(experiment, out, [screen, *callbacks], places=places)
+    directory = RunDirectory(out)
+    with writing("the figures and the report (report.html)", out):
         if figures:
             from sim.reports.figures.run_figures import draw_run
 
@@ -223,15 +197,36 @@ def simulate(
     return summary
 
 
-def _read(experiment: Experiment, paths: Paths) -> FederatedData:
-    from sim.run import load_data
+class _Screen(RunCallback):
+    """Prints what a run has chosen and found odd, and how far it is."""
 
-    with bar(f"reading {experiment.dataset}") as (shown, task):
+    def __init__(
+        self, experiment: Experiment, out: Path, shown: ProgressDisplay, line: TaskID, *, figures: bool
+    ) -> None:
+        self._experiment, self._out, self._figures = experiment, out, figures
+        self._shown, self._line, self._task = shown, line, task_from_json(experiment.task)
 
-        def read(done: int, client: str) -> None:
-            shown.update(task, completed=done, description=f"reading {experiment.dataset}, {client}")
+    def on_reading(self, done: int, client: str) -> None:
+        self._shown.update(self._line, completed=done, description=f"reading {self._experiment.dataset}, {client}")
 
-        return load_data(experiment, paths.root, paths.cache, read)
+    def on_data(self, data: FederatedData) -> None:
+        for words in data.findings:
+            console.print(Text(words, style="yellow"), soft_wrap=True, highlight=False)
+        if not (self._out / "config.json").exists():  # a resumed run has its image; another's image stays its own
+            _show_clients(data, self._task, self._out, figures=self._figures)
+        self._shown.remove_task(self._line)
+        title = f"{self._experiment.method['name']} · {self._experiment.model.name}"
+        self._line = self._shown.add_task(title, total=self._experiment.rounds.rounds)
+
+    def on_choice(self, what: str, name: str, reason: str) -> None:
+        console.print(f"{TITLES[what]}: {name} ({reason})")
+
+    def on_round(self, record: RoundRecord) -> None:
+        if record.paused:
+            words = f"The run ends after round {record.round}: {record.paused}, the last one because: {record.failed}"
+            console.print(Text(words, style="yellow"), soft_wrap=True, highlight=False)
+        done = min(record.round, self._experiment.rounds.rounds)
+        self._shown.update(self._line, completed=done, description=round_line(record, self._task))
 
 
 def _show_clients(data: FederatedData, task: Task, out: Path, *, figures: bool) -> None:

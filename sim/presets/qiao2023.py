@@ -1,7 +1,7 @@
 """Y. Qiao, H. Q. Le, C. S. Hong: Boosting Federated Learning Convergence with Prototype Regularization, 2023.
 
 arXiv 2307.10575: 10 clients, 2000 training examples, Dirichlet 0.05, SGD 0.01 with momentum 0.5, batches of 8. The
-paper's scores are mean accuracies over the last ten rounds (`server_accuracy_last_ten` in `sim.arena.measures`).
+paper's scores are mean accuracies over the last ten rounds (`server_accuracy_last_ten` in `sim.sweep.arena.measures`).
 Section III-B cites Yurochkin et al. 2019 for Dir(α), who deal each class's examples among the clients. Where each
 client's classes are drawn instead (`--set partition.axis=client`), clients have hardly more than one class.
 """

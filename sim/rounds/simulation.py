@@ -33,7 +33,7 @@ from sim.engines.client_store import Clients, ClientStore, MemoryStore, Result, 
 from sim.engines.client_store.lazy import LazyMapping, LazySequence
 from sim.engines.fork_map import batched
 from sim.errors import RunDirectoryError
-from sim.networks.architectures import Architecture, assign_networks
+from sim.experiment.architectures import Architecture, assign_networks
 from sim.rounds.checkpoint import Checkpoint
 from sim.rounds.cohort import RoundCohort, draw_cohort
 from sim.rounds.collection import RoundServer

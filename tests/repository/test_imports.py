@@ -356,7 +356,7 @@ ALSO_OUTSIDE = {
     "aggregator_api.rounds.aggregation_worker": {"torch": "threads of the aggregation"},
     "sim": {"numpy": ARRAYS, "pydantic": VALIDATES},
     "sim.rounds.secure_rounds": {"cryptography": "identities of the simulated devices"},
-    "sim.analysis.baselines": {"sklearn": "random forests and ridge regression"},
+    "sim.rounds.baselines": {"sklearn": "random forests and ridge regression"},
     "sim.reports.analysis.tsne": {"sklearn": "t-SNE of features and prototypes"},
     "sim.data.images.image_files": {"PIL": "JPEG and PNG files of CelebA and of folders of images"},
     "sim.reports.run_result": {"pandas": "rounds and clients as a data frame"},

@@ -14,9 +14,9 @@ from sim.cli.app import app
 from sim.cli.options import build_experiment, options_of, read_plan
 from sim.data.sources import get_source
 from sim.errors import SettingsError
-from sim.experiment import DEFAULTS, Experiment, field_of
+from sim.experiment.options import OPTIONS, PLAN_OPTIONS, RunOptions
+from sim.experiment.settings import DEFAULTS, Experiment, field_of
 from sim.presets import with_defaults
-from sim.run_options import OPTIONS, PLAN_OPTIONS, RunOptions
 
 PLAIN = {str, int, float, bool, type(None)}
 LABELS = get_source("synthetic").labels({})

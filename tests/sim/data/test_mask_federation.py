@@ -35,7 +35,7 @@ from sim.data.sources.images import image_federation
 from sim.errors import RunDirectoryError
 from sim.presets import with_defaults
 from sim.results.run_directory import RunDirectory
-from sim.run import load_data, run
+from sim.run import load_data, resolve, run
 from tests.sim.data.images.layouts import grey_png, image_bytes
 from tests.sim.small_runs import needs_fork
 
@@ -136,7 +136,7 @@ def played(folder: Path, out: Path, **given: Any) -> list[float]:
         **{"rounds": 2, "epochs": 1, "batch": 8, "lr": 0.02, **given, "set": [*sets, *given.get("set", [])]},
     }
     settings = build_experiment(with_defaults(None, options), LABELS, None)
-    run(settings, load_data(settings, folder, None, None), out)
+    run(settings, out, data=load_data(resolve(settings), folder, None, None))
     rows = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     return [(row["global"] or {"mean_iou": row["personalization"]["mean_iou"]["mean"]})["mean_iou"] for row in rows]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,16 @@ from pydantic import ValidationError
 
 from federation.methods import method_from_json, method_to_json
 from federation.methods.fedali import GLOBAL, LOCAL
+from federation.plan import DataStatistics, Plan, image_input, with_packages
 from gaitway.own_packages import is_own_module
 from models import MODELS
-from sim.code_digests import code_digests
 from sim.data.federated_data import FederatedData
 from sim.errors import RunDirectoryError, SettingsError
-from sim.experiment import Experiment
+from sim.experiment.architectures import Architecture
+from sim.experiment.options import ENVIRONMENT
+from sim.experiment.settings import Experiment
+from sim.results.code_digests import code_digests
 from sim.results.summary import write_json
-from sim.rounds.simulation import Simulation
-from sim.run_options import ENVIRONMENT
 
 VOLATILE = ENVIRONMENT | {
     *("versions", "hardware", "parameters", "split_leaks", "findings", "partition_class_names"),
@@ -35,14 +36,14 @@ REPLACED = frozenset({"gradient_dissimilarity"})
 """Keys of earlier versions that no number of a model depends on."""
 
 
-def write_description(out: Path, settings: Experiment, data: FederatedData, simulation: Simulation) -> None:
+def write_description(out: Path, settings: Experiment, data: FederatedData, networks: Sequence[Architecture]) -> None:
     """Write config.json, plan.json and clients.json.
 
     Raises:
         RunDirectoryError: if the directory belongs to another configuration, or to other data or code.
     """
-    config = {**settings.model_dump(mode="json", by_alias=True), **_facts(data, simulation, settings.device)}
-    clients = data.per_class(simulation.task)
+    config = {**settings.model_dump(mode="json", by_alias=True), **_facts(data, networks, settings.device)}
+    clients = data.per_class(networks[0].setup.task)
     path = out / "config.json"
     if path.exists():
         old = json.loads(path.read_text())
@@ -50,8 +51,19 @@ def write_description(out: Path, settings: Experiment, data: FederatedData, simu
         _check_data(old, config, clients, out)
         _check_code(old, config, out)
     write_json(path, config)
-    write_json(out / "plan.json", settings.plan_for(data).model_dump(mode="json"))
+    write_json(out / "plan.json", plan_for(settings, data).model_dump(mode="json"))
     write_json(out / "clients.json", clients)
+
+
+def plan_for(settings: Experiment, data: FederatedData) -> Plan:
+    """Return the plan that a server and its devices carry out: with images' shape, and federated statistics."""
+    plan = with_packages(Plan(**{name: getattr(settings, name) for name in Plan.model_fields}))
+    found: dict[str, Any] = {}
+    if plan.data.normalization == "federated" and plan.data.statistics is None:
+        found["statistics"] = DataStatistics.model_validate(next(iter(data.statistics.values())).to_json())
+    if plan.data.input is None and data.image_shape is not None:
+        found["input"] = image_input(data.image_shape, data.fit)
+    return plan.model_copy(update={"data": plan.data.model_copy(update=found)}) if found else plan
 
 
 def _with_new_defaults(old: dict[str, Any]) -> dict[str, Any]:
@@ -118,15 +130,15 @@ def _minor(version_number: str) -> list[str]:
     return version_number.split(".")[:2]
 
 
-def _facts(data: FederatedData, simulation: Simulation, device: str) -> dict[str, Any]:
-    initial = simulation.initial
+def _facts(data: FederatedData, networks: Sequence[Architecture], device: str) -> dict[str, Any]:
+    initial = networks[0].initial
     prototypes = sum(v.numel() for n, v in initial.buffers.items() if n.endswith((LOCAL, GLOBAL)))
     return {
         "split_leaks": data.split_leaks,
         "findings": data.findings,
         "partition_class_names": data.partition_class_names,
         "data_sha256": data.sha256(),
-        "code": code_digests(_classes(simulation)),
+        "code": code_digests(_classes(networks)),
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -138,11 +150,11 @@ def _facts(data: FederatedData, simulation: Simulation, device: str) -> dict[str
     }
 
 
-def _classes(simulation: Simulation) -> set[type]:
+def _classes(networks: Sequence[Architecture]) -> set[type]:
     """Return the classes that the run's numbers follow from: method, task and networks."""
-    setups = [network.setup for network in simulation.networks]
-    networks = {MODELS[network.model.name] for network in simulation.networks if network.model.name in MODELS}
-    return {*networks, *(type(setup.method) for setup in setups), *(type(setup.task) for setup in setups)}
+    setups = [network.setup for network in networks]
+    modules = {MODELS[network.model.name] for network in networks if network.model.name in MODELS}
+    return {*modules, *(type(setup.method) for setup in setups), *(type(setup.task) for setup in setups)}
 
 
 def _hardware(device: str) -> str:

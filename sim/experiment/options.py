@@ -2,7 +2,7 @@
 
 `sim.simulate(**options)` and `python -m sim run` take them; the resume check, comparisons, the report and the command
 that repeats a run go by what they affect. Bounds and defaults are those of the fields that they set, in
-`sim.experiment`.
+`sim.experiment.settings`.
 """
 
 from __future__ import annotations

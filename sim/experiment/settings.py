@@ -1,6 +1,6 @@
 """What one simulated run is: the plan of its federation, and what only a simulation has.
 
-`config.json` holds it. `sim.run_options` has the options that set its fields.
+`config.json` holds it. `sim.experiment.options` has the options that set its fields.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from typing import Any, Literal
 from pydantic import Field
 from pydantic.fields import FieldInfo
 
-from federation.plan import DataStatistics, ModelSpec, Plan, image_input, with_packages
+from federation.plan import ModelSpec, Plan
 from gaitway.tasks import DEFAULT_TASK
-from sim.data.federated_data import FederatedData
-from sim.data.holdout import Holdout
-from sim.networks.initialization import Initialization
-from sim.run_options import (
+from sim.experiment.holdout import Holdout
+from sim.experiment.initialization import Initialization
+from sim.experiment.options import (
     OPTIONS,
     AnalysesKind,
     AttackKind,
@@ -68,16 +67,6 @@ class Experiment(Plan):
     def models(self) -> tuple[ModelSpec, ...]:
         """Every network of the federation."""
         return (self.model, *self.alternatives)
-
-    def plan_for(self, data: FederatedData) -> Plan:
-        """Return the plan that a server and its devices carry out: with images' shape, and federated statistics."""
-        plan = with_packages(Plan(**{name: getattr(self, name) for name in Plan.model_fields}))
-        found: dict[str, Any] = {}
-        if self.data.normalization == "federated" and self.data.statistics is None:
-            found["statistics"] = DataStatistics.model_validate(next(iter(data.statistics.values())).to_json())
-        if self.data.input is None and data.image_shape is not None:
-            found["input"] = image_input(data.image_shape, data.fit)
-        return plan.model_copy(update={"data": self.data.model_copy(update=found)}) if found else plan
 
     def by_section(self) -> dict[str, Any]:
         """Return all settings, the plan's `data` apart: pipeline, split, normalization, …."""
