@@ -11,13 +11,11 @@ if sys.version_info < (3, 11):
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any
 
 from gaitway.own_packages import refuse_hidden
 
 refuse_hidden("har_pipeline", "models", "federation", "export")
-
-from sim.experiment.options import OPTIONS, RunOptions  # noqa: E402 (after the check)
 
 if TYPE_CHECKING:
     from sim.reports.run_result import RunResult
@@ -32,7 +30,7 @@ def simulate(
     log: Sequence[str] = (),
     callbacks: Sequence[RunCallback] = (),
     resume: bool = True,
-    **options: Unpack[RunOptions],
+    **options: Any,
 ) -> RunResult:
     """Do what `python -m sim run` does, without its output, and return the run's result: what `summary.json` says.
 
@@ -50,6 +48,7 @@ def simulate(
 
     from sim.cli.options import describe  # `import sim` stays light
     from sim.errors import SettingsError
+    from sim.experiment.settings import OPTIONS
     from sim.presets import with_defaults
     from sim.reports.run_result import RunResult
     from sim.results.run_directory import delete_run

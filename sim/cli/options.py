@@ -24,8 +24,8 @@ from sim.errors import SettingsError
 from sim.experiment.holdout import holdout
 from sim.experiment.initialization import Initialization, check_windows, initialization
 from sim.experiment.networks import chosen_networks, common_feature_dim
-from sim.experiment.options import OPTIONS, PLAN_OPTIONS, RunOptions
-from sim.experiment.settings import DEFAULTS, Experiment
+from sim.experiment.options import PLAN_OPTIONS
+from sim.experiment.settings import DEFAULTS, OPTIONS, Experiment
 
 SECTIONS = (
     *("task", "method", "model", "data", "pipeline", "partition", "holdout", "training", "rounds", "secure"),
@@ -170,7 +170,7 @@ def options_of(plan: Plan) -> dict[str, Any]:
     return {**found, "model": "+".join(spec.name for spec in (plan.model, *plan.alternatives))}
 
 
-def described_by(path: Path, options: RunOptions) -> RunOptions:
+def described_by(path: Path, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options with a description of recordings in them, as `--set data.KEY`, over which those given win.
 
     Raises:

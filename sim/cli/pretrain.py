@@ -10,7 +10,7 @@ every run Adam begins each round afresh.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any
 
 import typer
 
@@ -19,12 +19,11 @@ from gaitway.window_cache import default_cache_dir
 from sim.cli.options import describe
 from sim.cli.run import simulate
 from sim.cli.terminal import CacheOption, cli_errors, console
-from sim.experiment.options import RunOptions
 from sim.presets import preset_named, with_defaults
 from sim.presets.preset import UNSCREENED
 
-_WITHOUT_ALP: RunOptions = {"method": "centralized"}
-_WITH_ALP: RunOptions = {"method": "fedali", "partition": "equal"}
+_WITHOUT_ALP = {"method": "centralized"}
+_WITH_ALP = {"method": "fedali", "partition": "equal"}
 _ONE_CLIENT = ("partition.clients=1", "partition.test=split", "partition.test_share=0", "beta_warmup_rounds=0")
 _ALL_WINDOWS = ("data.test_share=0",)
 """And `validation_share` 0: nothing is held out of what has no labels."""
@@ -94,7 +93,7 @@ def pretrain(
     folder = out.with_suffix("") if out.suffix else out.with_name(out.name + ".run")
     with cli_errors():
         plan, recordings = _of_preset(for_, model) if for_ else ({"set": []}, _DEFAULT_DATA)
-        given: RunOptions = {
+        given: dict[str, Any] = {
             **plan, **(_WITH_ALP if has_alp else _WITHOUT_ALP),
             "task": MaskedReconstructionTask.name, "data": data or recordings, "model": model, "optimizer": "adam",
             "lr": lr, "rounds": epochs, "epochs": 1, "batch": batch, "seed": seed, "device": device,
@@ -108,11 +107,11 @@ def pretrain(
         console.print(f"Weights: [bold]{out}[/bold]; start a federation from them with --init")
 
 
-def _of_preset(name: str, model: str) -> tuple[RunOptions, str]:
+def _of_preset(name: str, model: str) -> tuple[dict[str, Any], str]:
     """Return what a pretraining takes from the preset that it's for, and the recordings that this preset names.
 
     Raises:
         SettingsError: for an unknown preset.
     """
     preset = preset_named(name)
-    return cast(RunOptions, preset.pretraining_options(model)), preset.pretraining or _DEFAULT_DATA
+    return preset.pretraining_options(model), preset.pretraining or _DEFAULT_DATA

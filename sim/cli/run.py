@@ -6,7 +6,7 @@ import inspect
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Unpack, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 from rich.progress import TaskID
@@ -23,8 +23,8 @@ from sim.cli.terminal import CACHE_HELP, bar, cli_errors, console, round_line
 from sim.data.federated_data import FederatedData
 from sim.data.partitions import PARTITIONS
 from sim.data.sources import source_names
-from sim.experiment.options import DATA, METHOD, OPTIONS, RUNNING, Option, RunOptions, option_words
-from sim.experiment.settings import DEFAULTS, Experiment, field_of
+from sim.experiment.options import DATA, METHOD, RUNNING, Option, option_words
+from sim.experiment.settings import DEFAULTS, OPTIONS, Experiment, field_of
 from sim.presets import with_defaults
 from sim.results.tracking import TRACKERS, RunCallback, trackers
 from sim.scores.records import RoundRecord
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 TITLES = {"engine": "Engine", "client_store": "Models", "attack": "Hostile"}
 """How what a run reports once is called where it is printed."""
-_TYPES = get_type_hints(RunOptions)
 _LISTED = {
     "data": [f"One of {', '.join(source_names())}."],
     "partition": [f"One of {', '.join(PARTITIONS)}."],
@@ -45,7 +44,7 @@ _LISTED = {
 
 
 def with_run_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Show typer what `**options: Unpack[RunOptions]` stands for: it reads signatures, but not this part of them."""
+    """Show typer what `**options` stand for: it reads signatures."""
     written = inspect.signature(command, eval_str=True).parameters.values()
     fixed = [each.replace(kind=each.KEYWORD_ONLY) for each in written if each.kind is not each.VAR_KEYWORD]
     own = [
@@ -58,12 +57,13 @@ def with_run_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _annotation(name: str, option: Option) -> Any:
-    typed = _TYPES[name]
+    field = field_of(option)
+    typed = option.given_as or field.annotation
     kind = next((each for each in (bool, int, float, Path) if each in (typed, *get_args(typed))), str)
     flags = [option_words(name, True)[0] + "/" + option_words(name, False)[0]] if kind is bool else []
     default = ("on" if DEFAULTS[name] else "off") if kind is bool else DEFAULTS[name]
     words = [option.help, *_LISTED.get(name, ()), *([] if default is None else [f"Default: {default}."])]
-    least = next((each.ge for each in field_of(option).metadata if hasattr(each, "ge")), None)
+    least = next((each.ge for each in field.metadata if hasattr(each, "ge")), None)
     minimum = least if kind in (int, float) else None
     described = typer.Option(*flags, help=" ".join(words), rich_help_panel=option.panel, min=minimum)
     return Annotated[kind | None, described]
@@ -138,7 +138,7 @@ def run(
             "--json", help="Print the summary as JSON at the end, and all else to stderr.", rich_help_panel=RUNNING
         ),
     ] = False,
-    **options: Unpack[RunOptions],
+    **options: Any,
 ) -> None:
     """Simulate a federation, and leave its scores, checkpoints, plots, models and report in a directory.
 

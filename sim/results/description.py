@@ -21,8 +21,7 @@ from models import MODELS
 from sim.data.federated_data import FederatedData
 from sim.errors import RunDirectoryError, SettingsError
 from sim.experiment.architectures import Architecture
-from sim.experiment.options import ENVIRONMENT
-from sim.experiment.settings import Experiment
+from sim.experiment.settings import ENVIRONMENT, Experiment
 from sim.results.code_digests import code_digests
 from sim.results.summary import write_json
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sim.experiment.options import OPTIONS
+from sim.experiment.settings import OPTIONS
 from sim.results.run_directory import RunDirectory
 
 _DERIVED = frozenset(
