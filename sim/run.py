@@ -200,6 +200,7 @@ def build_simulation(
         attack=attack,
         client_store=client_store.MemoryStore() if store is None else store,
         on_client=watched.on_client,
+        analyse=None if settings.analyses == "none" else analyse_round,
     )
     if isinstance(store, client_store.NullStore):
         broadcast = method.broadcast(simulation.state, min(simulation.network_of))
@@ -226,13 +227,9 @@ def play_rounds(simulation: Simulation, settings: Experiment, files: RunFiles, w
     """
     with HeldSignals(SAVING) as signals:
         for record in simulation.run_rounds():
-            if settings.analyses != "none" and record["evaluated"]:
-                record["analyses"] = analyse_round(simulation, record)
-                if (
-                    simulation.task.target is TargetKind.CLASS
-                ):  # segmentation's networks are large, and take many rounds
-                    with files.writing("the server's model of a round (models/rounds)"):
-                        save_round_model(simulation, settings, files.out)
+            if "analyses" in record and simulation.task.target is TargetKind.CLASS:  # segmentation's networks are large
+                with files.writing("the server's model of a round (models/rounds)"):
+                    save_round_model(simulation, settings, files.out)
             files.append(record)
             is_last, is_due = False, True  # due, too, when a callback fails or is interrupted
             try:

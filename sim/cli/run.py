@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -18,6 +18,7 @@ from gaitway.interrupts import resumable
 from gaitway.progress import ProgressDisplay
 from gaitway.window_cache import default_cache_dir
 from models.registry import starting_from_published
+from sim.cli.command import taking
 from sim.cli.options import describe, described_by, options_of, read_plan
 from sim.cli.terminal import CACHE_HELP, bar, cli_errors, console, round_line
 from sim.data.federated_data import FederatedData
@@ -43,19 +44,6 @@ _LISTED = {
 """What is added to an option's help from the tables."""
 
 
-def with_run_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Show typer what `**options` stand for: it reads signatures."""
-    written = inspect.signature(command, eval_str=True).parameters.values()
-    fixed = [each.replace(kind=each.KEYWORD_ONLY) for each in written if each.kind is not each.VAR_KEYWORD]
-    own = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(name, option))
-        for name, option in OPTIONS.items()
-    ]
-    vars(command)["__signature__"] = inspect.Signature([*fixed, *own])
-    command.__annotations__ = {each.name: each.annotation for each in (*fixed, *own)}
-    return command
-
-
 def _annotation(name: str, option: Option) -> Any:
     field = field_of(option)
     typed = option.given_as or field.annotation
@@ -69,9 +57,11 @@ def _annotation(name: str, option: Option) -> Any:
     return Annotated[kind | None, described]
 
 
-@with_run_options
-def run(
-    out: Annotated[Path, typer.Option(help="Directory of the run; the same command resumes it after a crash.")],
+@dataclass(frozen=True)
+class RunArguments:
+    """The options of `run`."""
+
+    out: Annotated[Path, typer.Option(help="Directory of the run; the same command resumes it after a crash.")]
     plan: Annotated[
         Path | None,
         typer.Option(
@@ -79,11 +69,11 @@ def run(
             "directory holds it (plan.json); without it the defaults below; options and --set win over it.",
             rich_help_panel=METHOD,
         ),
-    ] = None,
+    ] = None
     preset: Annotated[
         str | None,
         typer.Option(help="Start from a preset; see `presets`. Without it the defaults below.", rich_help_panel=METHOD),
-    ] = None,
+    ] = None
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -94,11 +84,11 @@ def run(
             "and rounds.norm_factor=null switch it off, as every preset does.",
             rich_help_panel=METHOD,
         ),
-    ] = None,
+    ] = None
     data_root: Annotated[
         Path | None,
         typer.Option(help="Folder or archive of the data; only generated data need none.", rich_help_panel=DATA),
-    ] = None,
+    ] = None
     describe_: Annotated[
         Path | None,
         typer.Option(
@@ -108,15 +98,15 @@ def run(
             "and --set data.KEY for each of its keys.",
             rich_help_panel=DATA,
         ),
-    ] = None,
-    cache: Annotated[Path | None, typer.Option(help=CACHE_HELP, rich_help_panel=DATA)] = None,
+    ] = None
+    cache: Annotated[Path | None, typer.Option(help=CACHE_HELP, rich_help_panel=DATA)] = None
     client_store_dir: Annotated[
         Path | None,
         typer.Option(help="Folder for --client-store disk; by default the run's.", rich_help_panel=RUNNING),
-    ] = None,
-    checkpoint_every: Annotated[
-        float, typer.Option(help="Seconds between checkpoints.", rich_help_panel=RUNNING)
-    ] = 60.0,
+    ] = None
+    checkpoint_every: Annotated[float, typer.Option(help="Seconds between checkpoints.", rich_help_panel=RUNNING)] = (
+        60.0
+    )
     log: Annotated[
         list[str] | None,
         typer.Option(
@@ -124,22 +114,24 @@ def run(
             "is that of MLFLOW_TRACKING_URI; TensorBoard's files are in the run's directory.",
             rich_help_panel=RUNNING,
         ),
-    ] = None,
+    ] = None
     figures: Annotated[
         bool,
         typer.Option(
             help="Draw the figures, which takes some seconds; `python -m sim report DIR` draws them later.",
             rich_help_panel=RUNNING,
         ),
-    ] = True,
+    ] = True
     as_json: Annotated[
         bool,
         typer.Option(
             "--json", help="Print the summary as JSON at the end, and all else to stderr.", rich_help_panel=RUNNING
         ),
-    ] = False,
-    **options: Any,
-) -> None:
+    ] = False
+
+
+@taking(RunArguments, {name: _annotation(name, option) for name, option in OPTIONS.items()})
+def run(args: RunArguments, options: dict[str, Any]) -> None:
     """Simulate a federation, and leave its scores, checkpoints, plots, models and report in a directory.
 
     For example: python -m sim run --data motionsense --data-root ../shared/data --model hart_alp --method fedali
@@ -147,18 +139,20 @@ def run(
     """
     from sim.run import Places
 
-    places = Places(data_root, cache or default_cache_dir(), client_store_dir, checkpoint_every)
-    console.stderr = as_json
+    places = Places(args.data_root, args.cache or default_cache_dir(), args.client_store_dir, args.checkpoint_every)
+    console.stderr = args.as_json
     with cli_errors(), resumable("The same command goes on where it was."):
-        federation = read_plan(plan) if plan else None
-        options["set"] = set_ or []
-        if describe_:
-            options = described_by(describe_, options)
-        chosen = with_defaults(preset, options, options_of(federation) if federation else None)
-        experiment = describe(chosen, preset, federation)
-        followers = trackers(log or [], out, lambda words: console.print(Text(words, style="yellow"), soft_wrap=True))
-        summary = simulate(experiment, out, places, followers, figures=figures)
-    if as_json:
+        federation = read_plan(args.plan) if args.plan else None
+        options["set"] = args.set_ or []
+        if args.describe_:
+            options = described_by(args.describe_, options)
+        chosen = with_defaults(args.preset, options, options_of(federation) if federation else None)
+        experiment = describe(chosen, args.preset, federation)
+        followers = trackers(
+            args.log or [], args.out, lambda words: console.print(Text(words, style="yellow"), soft_wrap=True)
+        )
+        summary = simulate(experiment, args.out, places, followers, figures=args.figures)
+    if args.as_json:
         print(json.dumps(summary, indent=1))
 
 
