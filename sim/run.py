@@ -25,7 +25,7 @@ from sim.attacks.clients import check_attack, drawn_attack, sends_sums
 from sim.data.federated_data import FederatedData
 from sim.data.few_labels import with_few_labels
 from sim.data.holdout import keep_known_classes, leave_clients_out
-from sim.data.pooling import pooled
+from sim.data.repartition import pooled
 from sim.data.scaling import scaled
 from sim.data.sources import Progress, get_source
 from sim.engines import choose, client_store

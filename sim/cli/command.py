@@ -29,11 +29,11 @@ def taking(
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def called(**given: Any) -> None:
-            args = kind(**{each.name: given.pop(each.name) for each in own})
+            args = kind(**{option.name: given.pop(option.name) for option in own})
             command(args, given) if others else command(args)
 
         vars(called)["__signature__"] = Signature([*own, *others])
-        called.__annotations__ = {each.name: each.annotation for each in (*own, *others)}
+        called.__annotations__ = {option.name: option.annotation for option in (*own, *others)}
         return called
 
     return decorated

@@ -249,8 +249,9 @@ class Experiment(Plan):
 def _own_options() -> Mapping[str, Option]:
     found = {}
     for field, info in Experiment.model_fields.items():
-        for option in (each for each in info.metadata if isinstance(each, Option)):
-            found[option.name or field] = replace(option, path=(field,))
+        for option in info.metadata:
+            if isinstance(option, Option):
+                found[option.name or field] = replace(option, path=(field,))
     return found
 
 

@@ -16,8 +16,7 @@ from har_pipeline import SourceError
 from har_pipeline.readers.archive import Source
 from sim.data.images.image_files import read_image_and_size, read_mask
 from sim.data.images.labelled import LabelledImages, PartitionTargets
-from sim.data.images.moments import IMAGENET
-from sim.data.images.reader import ImageReader, Options, chosen, positive
+from sim.data.images.reader import IMAGENET, ImageReader, Options, chosen, positive
 
 MAX_SIDE = 2048
 MAX_BYTES = 32 << 30

@@ -26,10 +26,9 @@ from sim.data.federated_data import FederatedData
 from sim.data.few_labels import few_shot
 from sim.data.images import IMAGE_SETS, LabelledImages
 from sim.data.images.labelled import PartitionTargets
-from sim.data.images.moments import IMAGENET
+from sim.data.images.reader import IMAGENET
 from sim.data.partitions import Dirichlet, Natural
-from sim.data.pooling import EVERYONE, pooled
-from sim.data.repartition import current_partition
+from sim.data.repartition import EVERYONE, current_partition, pooled
 from sim.data.scaling import scaled
 from sim.data.sources.images import image_federation
 from sim.errors import RunDirectoryError

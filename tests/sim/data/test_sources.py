@@ -22,8 +22,7 @@ from sim.cli.options import assignments, build_experiment
 from sim.data.federated_data import ClientData, FederatedData
 from sim.data.holdout import keep_known_classes, one_fold
 from sim.data.partitions import class_counts
-from sim.data.pooling import pooled
-from sim.data.repartition import current_partition
+from sim.data.repartition import current_partition, pooled
 from sim.data.scaling import scaled
 from sim.data.sources import get_source, source_names
 from sim.errors import SettingsError
