@@ -325,7 +325,9 @@ def _describe_time(table: _Table, reading: sensors.TableReading, found: Draft) -
         why = f"the lines above the rows state {rates} Hz{'; describe these files apart' if len(stated) > 1 else ''}"
         found.guesses["rate_hz"] = Guess(stated[0], False, why)
         return
-    found.guesses["rate_hz"] = Guess(time.rate_hz, False, time.why)
+    clock = next(filter(is_time, table.header), None)
+    odd = f" {clock!r} gives none from {sensors.MIN_HZ:g} to {sensors.MAX_HZ:g} Hz in any unit" if clock else ""
+    found.guesses["rate_hz"] = Guess(time.rate_hz, False, time.why + odd)
 
 
 def _stated_rate(kind: FileKind) -> tuple[int, float | None]:

@@ -26,7 +26,7 @@ from har_pipeline.units import ACC_UNITS, GYRO_UNITS, TIME_UNITS
 MIN_HZ, MAX_HZ = 5.0, 1000.0
 """No rate outside is proposed while a column may be read in another way: nothing else measures how people move."""
 MIN_SLOW_HZ, TOO_SLOW = 0.5, 0.75
-"""The slowest rate of a column that is called a time, and what speaks for it against none."""
+"""The slowest rate of a column whose name states the unit of time, and what speaks for it against none."""
 USUAL_HZ = (12.0, 260.0)
 USUAL_RATE_HZ = 50.0
 COUNTER = 0.5
@@ -225,7 +225,7 @@ def _units_of_time(name: str, column: int, values: list[np.ndarray], *, in_order
     for unit in (*TIME_UNITS, *((stated,) if isinstance(stated, float) else ())):
         factor = TIME_UNITS[unit] if isinstance(unit, str) else unit
         rate_hz = 1 / (step * factor) if step > 0 else np.inf
-        if MIN_SLOW_HZ <= rate_hz < MIN_HZ and named and in_order and stated in (None, unit):
+        if MIN_SLOW_HZ <= rate_hz < MIN_HZ and named and in_order and stated == unit:
             yield Time(column, unit, rate_hz, TOO_SLOW, f"only {rate_hz:.3g} rows a second: too slow for movements")
         if not MIN_HZ <= rate_hz <= MAX_HZ:
             continue
