@@ -153,6 +153,7 @@ class Broker(Link):
         place = f"{self.settings.host}:{self.settings.port}"
         if isinstance(error, ssl.SSLCertVerificationError):
             todo = "is [broker] host the name in its certificate, and ca_file the authority that signed it?"
+            todo = server_connection.certificate_todo(error, todo)
             return f"the broker at {place} is not believed: {error.verify_message}; {todo}"
         return f"no broker at {place}: {error.strerror or error}"
 
