@@ -101,7 +101,7 @@ class Settings(NotificationSettings):
     trusted_proxies: Annotated[tuple[IPvAnyNetwork, ...], NoDecode] = Field(
         default=(),
         description="addresses or networks of the reverse proxies whose X-Forwarded-For and X-Forwarded-Proto are "
-        "believed; in the environment with commas between them",
+        "trusted; in the environment with commas between them",
     )
     tls_cert_file: Path | None = Field(
         default=None, description="HTTPS without a proxy: the server's certificate as PEM; none: plain HTTP"

@@ -55,8 +55,8 @@ def shake_hands(what: str, host: str, port: int, context: ssl.SSLContext) -> Che
         ):
             version, certificate = s.version(), s.getpeercert() or {}
     except ssl.SSLCertVerificationError as error:
-        todo = "set ca_file to the authority's certificate, and use the name that stands in the server's"
-        return failure(f"{what}: TLS", f"the certificate is not believed: {error.verify_message}", todo)
+        todo = "set ca_file to the authority that signed it, and use a name that is in it"
+        return failure(f"{what}: TLS", f"the certificate can't be verified: {error.verify_message}", todo)
     except OSError as error:
         return failure(f"{what}: TLS", f"no TLS: {error.strerror or error}", "is this the port with TLS?")
     days = (ssl.cert_time_to_seconds(str(certificate["notAfter"])) - time.time()) / 86_400
