@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 from federation.methods import METHODS, method_from_json
 from federation.secure_sums.summation import check_secure
 from federation.tasks import task_from_json
 from federation.training.cuda import compute_reproducibly, reserve_workspace
+from gaitway.errors import first_problem
 from gaitway.files import write_file
 from gaitway.interrupts import HeldSignals
 from gaitway.tasks import TargetKind
@@ -30,10 +32,10 @@ from sim.data.holdout import keep_known_classes, leave_clients_out
 from sim.data.pooling import pooled
 from sim.data.scaling import scaled
 from sim.data.sources import Progress, get_source
-from sim.description import write_description
+from sim.description import AFRESH, check_unchanged, settings_in, write_description
 from sim.engines import EngineChoice, choose, client_store
 from sim.engines.stacked import CHUNK
-from sim.errors import SettingsError
+from sim.errors import RunDirectoryError, SettingsError
 from sim.experiment import Experiment
 from sim.networks.architectures import Architecture, architectures, for_data
 from sim.results.run_directory import RunDirectory
@@ -162,6 +164,23 @@ def load_data(settings: Experiment, root: Path | None, cache: Path | None, progr
     data = keep_known_classes(leave_clients_out(data, settings.holdout, seed), settings.holdout, task)
     data = scaled(data, settings.scale, seed, task)
     return with_few_labels(data, task, settings.labelled_per_class, settings.labelled_clients, seed)
+
+
+def check_finished(out: Path, root: Path | None, cache: Path | None) -> None:
+    """Refuse the results of a finished run whose data or code have changed since.
+
+    Raises:
+        RunDirectoryError: if they have changed, or the run is of another version of Gaitway.
+        SettingsError: if the data can't be read.
+    """
+    old = json.loads((out / "config.json").read_text())
+    try:
+        settings = settings_in(old).model_copy(update={"device": "cpu"})  # nothing is computed
+    except ValidationError as error:
+        raise RunDirectoryError(
+            f"{out} holds a run of another version: {first_problem(error)}; {AFRESH}"
+        ) from error
+    check_unchanged(old, settings, load_data(settings, root, cache, None), out)
 
 
 def build_simulation(
