@@ -55,8 +55,8 @@ def shake_hands(what: str, host: str, port: int, context: ssl.SSLContext) -> Che
         ):
             version, certificate = s.version(), s.getpeercert() or {}
     except ssl.SSLCertVerificationError as error:
-        todo = "set ca_file to the authority's certificate, and use the name that stands in the server's"
-        message = f"the certificate is not believed: {error.verify_message}"
+        todo = "set ca_file to the authority that signed it, and use a name that is in it"
+        message = f"the certificate can't be verified: {error.verify_message}"
         return failure(f"{what}: TLS", message, certificate_todo(error, todo))
     except OSError as error:
         return failure(f"{what}: TLS", f"no TLS: {error.strerror or error}", "is this the port with TLS?")

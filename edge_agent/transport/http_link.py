@@ -217,10 +217,10 @@ class HttpLink(Link):
 
     def _why_not(self, error: OSError) -> str:
         if isinstance(error, ssl.SSLCertVerificationError):
-            known = f"is {self.settings.ca_file}" if self.settings.ca_file else "does this system know"
-            todo = f"is [server] url the name in its certificate, and {known} the authority that signed it?"
+            todo = "set [server] url to a name in it, and ca_file to the authority that signed it"
+            server = f"the server at {self.settings.url}"
             todo = certificate_todo(error, todo)
-            return f"the server at {self.settings.url} is not believed: {error.verify_message}; {todo}"
+            return f"the certificate of {server} can't be verified: {error.verify_message}; {todo}"
         return f"no server at {self.settings.url}: {error.strerror or error}"
 
     # ---- what the sender asks for
