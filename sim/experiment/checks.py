@@ -3,44 +3,47 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Iterable, Sequence
 
-from federation.methods import method_from_json
-from federation.plan import window_change_incompatibility
+from federation.method import Method
+from federation.plan import RoundSettings, SecureSettings, window_change_incompatibility
 from federation.privacy.accounting import epsilon_of_epochs, epsilon_of_rounds
 from federation.privacy.differential_privacy import check_private
 from federation.privacy.example_level import check_example_noise
 from federation.records import Examples
+from federation.secure_sums.summation import check_secure
 from federation.training.augmentation import check_images
 from federation.training.prediction import task_mismatch
 from federation.training.window_changes import check_windows
-from sim.attacks.clients import check_attack
-from sim.data.federated_data import FederatedData
-from sim.engines import client_store
 from sim.errors import SettingsError
-from sim.experiment import DEFAULTS, Experiment
-from sim.networks.architectures import Architecture
-from sim.rounds.simulation import Simulation
+from sim.experiment.architectures import Architecture
+from sim.experiment.settings import DEFAULTS, Experiment
 
 
-def check_settings(settings: Experiment) -> None:
-    """Refuse settings that do not go together, whatever the data are.
+def check_settings(settings: Experiment, method: Method) -> None:
+    """Refuse settings that do not go together, whatever the data are; `method` is the one that they name.
 
     Raises:
         SettingsError: naming the option.
     """
-    method = method_from_json(settings.method)
+    if settings.alternatives and not method.mixes_architectures:
+        names = " + ".join(spec.name for spec in settings.models)
+        raise SettingsError(f"{method.name} needs one model for all clients, {names} came; mix them with fedproto")
     if settings.analyses != "none" and settings.baseline != "none":
         raise SettingsError(f"--analyses {settings.analyses}: --baseline {settings.baseline} has no network to analyse")
     if reason := window_change_incompatibility(settings):
         raise SettingsError(reason)
-    if settings.attack != "none":
-        check_attack(settings.attack, method)
-    elif settings.attackers not in (0.0, DEFAULTS["attackers"]):
+    if settings.attack == "none" and settings.attackers not in (0.0, DEFAULTS["attackers"]):
         raise SettingsError(f"--attackers {settings.attackers:g}: say with --attack what they do, or leave it out")
     if settings.baseline != "none":
         _check_baseline(settings)
+    if settings.secure.is_on:
+        check_secure(method, settings.rounds, settings.secure)
+        if settings.precision != "lossless":
+            raise SettingsError(
+                f"secure.mode={settings.secure.mode}: whole numbers with masks travel as they are; set --precision "
+                "lossless"
+            )
     check_private(method, settings.rounds)
     check_example_noise(method, settings.training)
     _check_account(settings)
@@ -65,9 +68,15 @@ def _check_account(settings: Experiment) -> None:
         epsilon_of_epochs(noise, 1, rounds.delta)
 
 
-def check_rest(settings: Experiment, clients: int) -> None:
-    """Refuse rounds that would wait for clients for ever: whose update is used rests (`rounds.noise_bands`)."""
-    rounds = settings.rounds
+def check_clients(rounds: RoundSettings, secure: SecureSettings, clients: int) -> None:
+    """Refuse rounds of too few clients: for a sum, or where those rest whose update is used (`rounds.noise_bands`)."""
+    least, present = secure.min_devices * secure.groups, min(clients, rounds.clients_per_round or clients)
+    if secure.is_on and present < least:
+        groups = f" in each of {secure.groups} groups (secure.groups), {least} in all" if secure.groups > 1 else ""
+        raise SettingsError(
+            f"secure.mode={secure.mode}: a round has {present} clients, a sum {secure.min_devices} at least "
+            f"(secure.min_devices){groups}"
+        )
     cohort = math.ceil((rounds.clients_per_round or clients) * rounds.over_selection)
     if rounds.noise_bands > 1 and rounds.noise_bands * cohort > clients:
         raise SettingsError(
@@ -76,31 +85,15 @@ def check_rest(settings: Experiment, clients: int) -> None:
         )
 
 
-def check_task(networks: Sequence[Architecture], data: FederatedData) -> None:
+def check_task(networks: Sequence[Architecture], clients: Iterable[Examples]) -> None:
     """Refuse networks whose output does not fit the targets, by one example: what comes later would be a traceback."""
-    found = (own.train for own in data.clients.values() if len(own.train.y))
-    for one in (Examples(part.x[:1], part.y[:1]) for part in islice(found, 1)):
-        for network in networks:
-            check_images(network.setup.training.augmentation, one.x)
-            if network.setup.training.augmentation.is_of_windows:
-                check_windows(one.x)
-            if mismatch := task_mismatch(network.setup, network.initial, one):
-                raise SettingsError(f"--task with --model {network.model.name}: {mismatch}")
-
-
-def check_forgetting(settings: Experiment, simulation: Simulation) -> None:
-    """Refuse to forget clients that the next round would miss."""
-    if not simulation.setup.method.has_global_model:
-        raise SettingsError(
-            f"--client-store none: {settings.method['name']} has no server model, so nothing would be left to score; "
-            "use --client-store auto, memory or disk"
-        )
-    needed = "its residual" if settings.precision == "int8" else None
-    broadcast = simulation.setup.method.broadcast(simulation.state, min(simulation.network_of))
-    for network in simulation.networks:
-        needed = needed or client_store.remembered(network.setup, network.initial, broadcast)
-        if needed:
-            raise SettingsError(
-                f"--client-store none: with {settings.method['name']} and {settings.precision} uploads a client begins "
-                f"a round with what it had before ({needed}); use --client-store auto, memory or disk"
-            )
+    part = next((part for part in clients if len(part.y)), None)
+    if part is None:
+        return
+    example = Examples(part.x[:1], part.y[:1])
+    for network in networks:
+        check_images(network.setup.training.augmentation, example.x)
+        if network.setup.training.augmentation.is_of_windows:
+            check_windows(example.x)
+        if mismatch := task_mismatch(network.setup, network.initial, example):
+            raise SettingsError(f"--task with --model {network.model.name}: {mismatch}")

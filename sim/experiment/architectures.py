@@ -11,19 +11,16 @@ from torch import nn
 
 import models
 from federation.method import Method
-from federation.methods import method_from_json
 from federation.plan import ModelSpec
 from federation.records import Client
-from federation.tasks import task_from_json
 from federation.tasks.task import Task
 from federation.training.forward import initial_client, initial_model, network
 from federation.training.local_round import Setup
 from federation.training.pixels import Moments
 from federation.training.window_changes import ChannelScale
 from models.mae import with_decoder
-from sim.errors import SettingsError
-from sim.experiment import Experiment
-from sim.networks.initialization import initialize
+from sim.experiment.initialization import initialize
+from sim.experiment.settings import Experiment
 
 
 class Architecture(NamedTuple):
@@ -34,21 +31,13 @@ class Architecture(NamedTuple):
     initial: Client
 
 
-def architectures(settings: Experiment) -> tuple[Architecture, ...]:
-    """Build every network with its initial weights, which depend on the plan's seed, and a file if one was given.
-
-    Raises:
-        SettingsError: for several networks, if the method needs all clients to have one.
-    """
-    method = method_from_json(settings.method)
-    if settings.alternatives and not method.mixes_architectures:
-        names = " + ".join(spec.name for spec in settings.models)
-        raise SettingsError(f"{method.name} needs one model for all clients, {names} came; mix them with fedproto")
-    return tuple(_architecture(spec, method, settings) for spec in settings.models)
+def architectures(settings: Experiment, method: Method, task: Task) -> tuple[Architecture, ...]:
+    """Build every network with its initial weights, which depend on the plan's seed, and a file if one was given."""
+    return tuple(_architecture(spec, method, task, settings) for spec in settings.models)
 
 
-def _architecture(spec: ModelSpec, method: Method, settings: Experiment) -> Architecture:
-    training, task = settings.training, task_from_json(settings.task)
+def _architecture(spec: ModelSpec, method: Method, task: Task, settings: Experiment) -> Architecture:
+    training = settings.training
     module = initial_model(lambda: _built(spec, settings, task), training.seed).to(settings.device)
     cast = torch.bfloat16 if settings.autocast == "bfloat16" else None
     setup = Setup(method, training, network(module, autocast=cast), task, rounds=settings.rounds.rounds)

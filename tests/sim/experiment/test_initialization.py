@@ -12,8 +12,8 @@ from gaitway.input_spec import InputSpec
 from models import CheckpointError, build
 from models.checkpoint import CheckpointInfo, save_checkpoint
 from sim.errors import SettingsError
-from sim.networks.architectures import architectures
-from sim.networks.initialization import Initialization, initialization, initialize
+from sim.experiment.initialization import Initialization, initialization, initialize
+from sim.run import resolve
 from tests.sim.small_runs import settings_for
 
 HART = {"feature_dim": 16, "blocks": 1, "mlp": 16, "head_width": 8, "prototypes": [4]}
@@ -24,7 +24,7 @@ def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "mae.safetensors", build("hart_alp", classes=2, **HART), INFO)
     given = {"model": "hart_alp", "init": tmp_path / "mae.safetensors"}
     with pytest.raises(SettingsError, match=r"holds a hart_alp whose .* start from a checkpoint of the same model"):
-        architectures(settings_for("fedali", **given, set=["model.feature_dim=32", "model.blocks=1"]))
+        _ = resolve(settings_for("fedali", **given, set=["model.feature_dim=32", "model.blocks=1"])).networks
 
 
 def test_weights_of_the_earlier_placement_are_refused(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_weights_of_the_earlier_placement_are_refused(tmp_path: Path) -> None:
     save_file(state, old, metadata={"gaitway": INFO.to_json()})
     sets = [f"model.{key}={value}" for key, value in HART.items()]
     with pytest.raises(CheckpointError, match=r"old\.safetensors: a hart_alp of an earlier version"):
-        architectures(settings_for("fedali", model="hart_alp", init=old, set=sets))
+        _ = resolve(settings_for("fedali", model="hart_alp", init=old, set=sets)).networks
 
 
 def test_a_published_file_of_before_zips_is_taken_and_others_are_refused_in_words(tmp_path: Path) -> None:

@@ -20,14 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from gaitway.tasks import Metric, metric_of
-from sim.arena.cells import ArenaCell, table_cells, tuned_options
-from sim.arena.declaration import Declaration, read_declaration
-from sim.arena.measures import MEASURES
-from sim.arena.rank_figure import rank_figure
-from sim.arena.summary import CellSummary, Summaries
 from sim.errors import SettingsError
 from sim.presets.exhibits import all_papers, markdown
 from sim.results.statistics import Ranking, holm, interval, rank_over_datasets
+from sim.sweep.arena.cells import ArenaCell, table_cells, tuned_options
+from sim.sweep.arena.declaration import Declaration, read_declaration
+from sim.sweep.arena.measures import MEASURES
+from sim.sweep.arena.rank_figure import rank_figure
+from sim.sweep.arena.summary import CellSummary, Summaries
 
 NOTHING = "–"
 MAX_LINE = 120

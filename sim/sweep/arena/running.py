@@ -8,11 +8,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from sim.arena.cells import ArenaCell, open_cells, with_pretrained
-from sim.arena.declaration import Declaration
-from sim.arena.summary import read_summaries, summarize, write_summary
-from sim.networks.initialization import global_model_of
+from sim.experiment.initialization import global_model_of
 from sim.results.run_directory import RunDirectory
+from sim.sweep.arena.cells import ArenaCell, open_cells, with_pretrained
+from sim.sweep.arena.declaration import Declaration
+from sim.sweep.arena.summary import read_summaries, summarize, write_summary
 from sim.sweep.grid import Cell
 from sim.sweep.on_ray import run_anywhere
 from sim.sweep.processes import CellPhase, CellStatus

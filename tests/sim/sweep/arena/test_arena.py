@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sim.arena.summary import read_summaries
 from sim.cli.app import app
+from sim.sweep.arena.summary import read_summaries
 from tests.repository.imports import REPOSITORY
 
 TABLE = """

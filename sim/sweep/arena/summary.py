@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from federation import wire
 from gaitway.errors import first_problem
 from gaitway.files import write_file
-from sim.arena.measures import MEASURES
 from sim.errors import RunDirectoryError
 from sim.results.run_directory import RunDirectory
+from sim.sweep.arena.measures import MEASURES
 
 FOLDER = Path("docs/results")
 """Where summaries lie, from the root of a checkout."""

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from sim.arena.declaration import PRETRAINED, Arm, Declaration, Value
-from sim.arena.summary import CellSummary, Summaries
-from sim.experiment import DEFAULTS
-from sim.run_options import option_words
+from sim.experiment.options import option_words
+from sim.experiment.settings import DEFAULTS
+from sim.sweep.arena.declaration import PRETRAINED, Arm, Declaration, Value
+from sim.sweep.arena.summary import CellSummary, Summaries
 
 Options = Mapping[str, Value]
 

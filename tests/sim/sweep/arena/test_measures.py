@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sim.arena.declaration import read_declaration
-from sim.arena.measures import MEASURES
 from sim.results.run_directory import RunDirectory
+from sim.sweep.arena.declaration import read_declaration
+from sim.sweep.arena.measures import MEASURES
 from tests.repository.imports import REPOSITORY
 from tests.sim.example_run import spread, write_run
 

@@ -6,10 +6,10 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from sim.arena.cells import pretrained_key
-from sim.arena.measures import MEASURES
-from sim.arena.summary import CellSummary, Summaries
 from sim.errors import SettingsError
+from sim.sweep.arena.cells import pretrained_key
+from sim.sweep.arena.measures import MEASURES
+from sim.sweep.arena.summary import CellSummary, Summaries
 
 SAME = 1e-6
 """Scores of the same machine and versions differ by no more; those of a network's training also by the same commit."""

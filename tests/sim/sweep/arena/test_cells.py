@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from sim.arena.cells import flat_round, open_cells, pretrained_key, table_cells, tuned_options, with_pretrained
-from sim.arena.declaration import Declaration, read_declaration
-from sim.arena.running import Places, as_run
-from sim.arena.summary import CellSummary
 from sim.errors import SettingsError
+from sim.sweep.arena.cells import flat_round, open_cells, pretrained_key, table_cells, tuned_options, with_pretrained
+from sim.sweep.arena.declaration import Declaration, read_declaration
+from sim.sweep.arena.running import Places, as_run
+from sim.sweep.arena.summary import CellSummary
 
 BASE: dict[str, Any] = {
     "title": "T",

@@ -47,8 +47,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from gaitway.errors import closest, first_problem
 from gaitway.strict_numbers import TypedNumbers
-from sim.arena.measures import MEASURES
 from sim.errors import SettingsError
+from sim.sweep.arena.measures import MEASURES
 
 FOLDER = Path("experiments")
 """Where declarations lie, from the root of a checkout."""
