@@ -156,7 +156,10 @@ class Settings(NotificationSettings):
         description="the broker as devices reach it, such as mqtts://gaitway.example:8883 (mqtts: with TLS); they are "
         "told at their enrolment. none: devices on this machine are told of a broker on loopback, others of none",
     )
-    embedded_broker: bool = Field(default=False, description="run a broker inside the server, on loopback")
+    embedded_broker: bool = Field(
+        default=False,
+        description="run a broker inside the server, on loopback; with accounts where admission is enrolled",
+    )
     mqtt_client_id: str = Field(default="gaitway-server", min_length=1, max_length=64)
     mqtt_username: str | None = None
     mqtt_password: SecretStr | None = Field(default=None, description="better in a file, or as GAITWAY_MQTT_PASSWORD")

@@ -153,6 +153,7 @@ class Broker(Link):
         place = f"{self.settings.host}:{self.settings.port}"
         if isinstance(error, ssl.SSLCertVerificationError):
             todo = "set [broker] host to a name in it, and ca_file to the authority that signed it"
+            todo = server_connection.certificate_todo(error, todo)
             return f"the certificate of the broker at {place} can't be verified: {error.verify_message}; {todo}"
         return f"no broker at {place}: {error.strerror or error}"
 

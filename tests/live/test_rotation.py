@@ -164,7 +164,9 @@ def test_claims_of_two_that_void_each_other_become_rare(tmp_path: Path, monkeypa
 
     def ask(_: Applicant) -> Any:
         claims.append(now[0])
-        return EnrolmentAnswer.model_validate({"state": "approved", "device": "d", "credentials": given})
+        return EnrolmentAnswer.model_validate(
+            {"state": "approved", "device": "d", "promises": {}, "credentials": given}
+        )
 
     write_credentials(tmp_path, Credentials.model_validate(given))
     mine = CredentialRenewal(make_config(tmp_path), ask, lambda: now[0])

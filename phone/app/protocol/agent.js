@@ -132,10 +132,11 @@ export class Agent {
     /** @type {Promise<void>[]} */
     let loops = [];
     try {
-      const { federation, device, keys, serverKey, server: url } = await this.approval();
+      const { federation, device, keys, serverKey, promises, server: url } = await this.approval();
       const who = { url, federation, device };
       const server = new Server(who, new Tokens({ ...who, key: keys.privateKey }, this), this);
       await this.stateStore.load([FORM, serverKey, federation, device].join(" "));
+      await this.stateStore.change(({ memory }) => (memory.pinned ? null : { memory: { ...memory, pinned: promises } }));
       [this.approved, this.work.detail] = [true, ""];
       this.changed();
       const named = { serverKey: await publicKeyOf(serverKey), federation, device, session: this.statusSender.session };

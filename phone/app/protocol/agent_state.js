@@ -146,14 +146,14 @@ export class StateStore {
 }
 
 /**
- * What is known once an announcement has come. The first plan's promises are pinned; of a plan that promises less than is
+ * What is known once an announcement has come. Of a plan that promises less than is
  * required, only the refusal is kept.
  * @param {StoredState} known @param {import("./messages.js").Announcement} a @param {import("./messages.js").Newest} newest
  * @returns {StateChange}
  */
 export function announced(known, a, newest) {
   const promises = promisesOf(a.plan);
-  const memory = { ...known.memory, newest, pinned: known.memory.pinned ?? promises };
+  const memory = { ...known.memory, newest };
   const reason = shortfall(promises, requiredBy(memory));
   if (!reason) return followed({ ...memory, refused: null }, a, newest);
   const { instance, epoch, serial } = a;

@@ -6,7 +6,7 @@ import { describePromises, promisesOf, requiredBy, shortfall } from "../../../ph
 import { encode } from "../../../phone/app/protocol/safetensors.js";
 import { utf8 } from "../../../phone/app/protocol/signing.js";
 import { agentOf, stopAll, until } from "./parts.mjs";
-import { INSTANCE, PLAN, SmallServer } from "./small_server.mjs";
+import { INSTANCE, NOTHING, PLAN, SmallServer } from "./small_server.mjs";
 
 const CASES = JSON.parse(readFileSync(new URL("../../vectors/promises.json", import.meta.url), "utf8"));
 const NAMES = {
@@ -37,13 +37,15 @@ after(async () => {
   await Promise.all(servers.map((server) => server.stop()));
 });
 
-async function started() {
+async function started(promises = NOTHING) {
   const server = await SmallServer.start();
+  server.promises = promises;
   servers.push(server);
   return server;
 }
 
 const MASKED = { ...PLAN, secure: { mode: "masked", min_devices: 5, colluding_share: 0.3, clip_norm: 10, noise_multiplier: 1.1 } };
+const PROMISED = { ...NOTHING, mode: "masked", min_devices: 5, min_colluding_share: 0.3, min_noise: 1.1 };
 const LOOSER = {
   off: { ...MASKED, secure: { ...MASKED.secure, mode: "off" } },
   "fewer devices": { ...MASKED, secure: { ...MASKED.secure, min_devices: 3 } },
@@ -69,7 +71,7 @@ async function wait(server, plan) {
 
 for (const [what, plan] of Object.entries(LOOSER)) {
   test(`a plan with ${what} is refused, signed, and nothing is sent, by a federation made anew as well`, async () => {
-    const server = await started();
+    const server = await started(PROMISED);
     const { agent, stop } = await agentOf(server);
     await wait(server, MASKED);
     await until(() => server.statuses.at(-1)?.state === "ready");
@@ -89,8 +91,18 @@ for (const [what, plan] of Object.entries(LOOSER)) {
   });
 }
 
+test("what the enrolment promised is pinned, not what is announced first", async () => {
+  const server = await started(PROMISED);
+  const { agent, stop } = await agentOf(server);
+  await collect(server, LOOSER.off);
+  await until(() => server.statuses.findLast(({ refusal }) => refusal));
+  assert.equal(server.begun.length, 0);
+  assert.ok(agent.state().required.includes("at least 5 devices"));
+  await stop();
+});
+
 test("a pin outlives the page, and the person alone loosens it, having seen what is promised", async () => {
-  const server = await started();
+  const server = await started(PROMISED);
   const first = await agentOf(server);
   await wait(server, MASKED);
   await until(() => first.agent.memory.pinned);

@@ -18,6 +18,9 @@ export const PLAN = {
   data: { pipeline: {}, normalization: "none" },
 };
 
+/** What a plan without masks and noise promises of privacy. */
+export const NOTHING = { mode: "off", min_devices: 0, min_colluding_share: 0, min_noise: 0, min_example_noise: 0, voucher: "" };
+
 export class SmallServer {
   static async start() {
     const server = new SmallServer();
@@ -32,6 +35,7 @@ export class SmallServer {
 
   constructor() {
     this.approved = true;
+    this.promises = NOTHING;
     this.tokens = 0;
     this.serial = 1;
     this.said = {};
@@ -125,7 +129,7 @@ export class SmallServer {
 
   async handle(path, body, response) {
     const credentials = { api_key: "gw_x", broker: { username: "u", password: "p" }, server_key: this.publicKey };
-    const approval = { state: this.approved ? "approved" : "pending", device: DEVICE };
+    const approval = { state: this.approved ? "approved" : "pending", device: DEVICE, promises: this.promises };
     if (path === "/v1/enrol") {
       const said = JSON.parse(new TextDecoder().decode(body));
       const again = this.owner === said.public_key;
