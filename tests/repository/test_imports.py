@@ -373,6 +373,7 @@ ALSO_OURS = {
         "har_pipeline.description": "what says how their files are laid out",
         "har_pipeline.units": "the units in its help",
     },
+    "sim.sweep.processes": {"sim.run": "whether a finished run's data and code are those of today"},
     "sim.reports.figures.partition": {"sim.reports.figures.style": "a figure of the partition in the report's colours"},
     "edge_agent.training.candidate": {"export.onnx_export": "the exporter, only in the training process"},
     **{
