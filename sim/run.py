@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 from federation.method import Method
 from federation.methods import method_from_json
 from federation.tasks import task_from_json
 from federation.tasks.task import Task
 from federation.training.cuda import compute_reproducibly, reserve_workspace
+from gaitway.errors import first_problem
 from gaitway.interrupts import HeldSignals
 from gaitway.tasks import TargetKind
 from sim.attacks.clients import check_attack, drawn_attack, sends_sums
@@ -30,11 +33,11 @@ from sim.data.scaling import scaled
 from sim.data.sources import Progress, get_source
 from sim.engines import choose, client_store
 from sim.engines.stacked import CHUNK
-from sim.errors import SettingsError
+from sim.errors import RunDirectoryError, SettingsError
 from sim.experiment.architectures import Architecture, architectures, for_data
 from sim.experiment.checks import check_clients, check_settings, check_task
 from sim.experiment.settings import Experiment
-from sim.results.description import write_description
+from sim.results.description import AFRESH, check_unchanged, settings_in, write_description
 from sim.results.run_files import RunFiles
 from sim.results.saved_models import save_models, save_round_model
 from sim.results.segmented_images import FILE, images_of, write_images
@@ -155,6 +158,21 @@ def load_data(
     data = keep_known_classes(leave_clients_out(data, settings.holdout, seed), settings.holdout, task)
     data = scaled(data, settings.scale, seed, task)
     return with_few_labels(data, task, settings.labelled_per_class, settings.labelled_clients, seed)
+
+
+def check_finished(out: Path, root: Path | None, cache: Path | None) -> None:
+    """Refuse the results of a finished run whose data or code have changed since.
+
+    Raises:
+        RunDirectoryError: if they have changed, or the run is of another version of Gaitway.
+        SettingsError: if the data can't be read.
+    """
+    old = json.loads((out / "config.json").read_text())
+    try:
+        settings = settings_in(old).model_copy(update={"device": "cpu"})  # nothing is computed
+    except ValidationError as error:
+        raise RunDirectoryError(f"{out} holds a run of another version: {first_problem(error)}; {AFRESH}") from error
+    check_unchanged(old, settings, load_data(settings, root, cache, None), out)
 
 
 def build_simulation(

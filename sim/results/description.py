@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from federation.methods import method_from_json, method_to_json
 from federation.methods.fedali import GLOBAL, LOCAL
 from federation.plan import DataStatistics, Plan, image_input, with_packages
+from federation.tasks import task_from_json
 from gaitway.own_packages import is_own_module
 from models import MODELS
 from sim.data.federated_data import FederatedData
@@ -27,7 +28,7 @@ from sim.results.summary import write_json
 
 VOLATILE = ENVIRONMENT | {
     *("versions", "hardware", "parameters", "split_leaks", "findings", "partition_class_names"),
-    *("data_sha256", "code"),  # `_check_data` and `_check_code` compare these
+    *("data_sha256", "code"),  # `check_unchanged` compares these
 }
 """Keys of config.json that may differ when a run is resumed."""
 AFRESH = "choose another directory, or delete that one to begin again (resume=False in Python)"
@@ -41,17 +42,37 @@ def write_description(out: Path, settings: Experiment, data: FederatedData, netw
     Raises:
         RunDirectoryError: if the directory belongs to another configuration, or to other data or code.
     """
-    config = {**settings.model_dump(mode="json", by_alias=True), **_facts(data, networks, settings.device)}
-    clients = data.per_class(networks[0].setup.task)
+    config = {**settings.model_dump(mode="json", by_alias=True), **_facts(settings, data, networks)}
     path = out / "config.json"
     if path.exists():
         old = json.loads(path.read_text())
         _compare(_with_new_defaults(old), config, out)
-        _check_data(old, config, clients, out)
-        _check_code(old, config, out)
+        check_unchanged(old, settings, data, out)
     write_json(path, config)
     write_json(out / "plan.json", plan_for(settings, data).model_dump(mode="json"))
-    write_json(out / "clients.json", clients)
+    write_json(out / "clients.json", data.per_class(networks[0].setup.task))
+
+
+def check_unchanged(old: dict[str, Any], settings: Experiment, data: FederatedData, out: Path) -> None:
+    """Compare a run's data and code, as its config.json has them, with those of today.
+
+    Raises:
+        RunDirectoryError: if they have changed since the run began.
+    """
+    now = _origin(settings, data)
+    _check_data(old, now, data.per_class(task_from_json(settings.task)), out)
+    _check_code(old, now, out)
+
+
+def settings_in(config: dict[str, Any]) -> Experiment:
+    """Return the settings of a run's config.json.
+
+    Raises:
+        ValidationError: if this version does not have them.
+        SettingsError: likewise.
+    """
+    names = {field.alias or name for name, field in Experiment.model_fields.items()}
+    return Experiment.model_validate({name: value for name, value in config.items() if name in names})
 
 
 def plan_for(settings: Experiment, data: FederatedData) -> Plan:
@@ -67,9 +88,8 @@ def plan_for(settings: Experiment, data: FederatedData) -> Plan:
 
 def _with_new_defaults(old: dict[str, Any]) -> dict[str, Any]:
     """Give a run of an earlier version the keys that settings have had since, whose defaults keep its meaning."""
-    names = {field.alias or name for name, field in Experiment.model_fields.items()}
     try:
-        settings = Experiment.model_validate({name: value for name, value in old.items() if name in names})
+        settings = settings_in(old)
     except (ValidationError, SettingsError):
         return old  # of settings that this version does not have: the comparison says which
     method = method_to_json(method_from_json(settings.method))
@@ -129,31 +149,37 @@ def _minor(version_number: str) -> list[str]:
     return version_number.split(".")[:2]
 
 
-def _facts(data: FederatedData, networks: Sequence[Architecture], device: str) -> dict[str, Any]:
+def _facts(settings: Experiment, data: FederatedData, networks: Sequence[Architecture]) -> dict[str, Any]:
     initial = networks[0].initial
     prototypes = sum(v.numel() for n, v in initial.buffers.items() if n.endswith((LOCAL, GLOBAL)))
     return {
         "split_leaks": data.split_leaks,
         "findings": data.findings,
         "partition_class_names": data.partition_class_names,
+        "parameters": {"trained": sum(v.numel() for v in initial.params.values()), "prototypes": prototypes},
+        **_origin(settings, data),
+    }
+
+
+def _origin(settings: Experiment, data: FederatedData) -> dict[str, Any]:
+    """Return what a run's numbers follow from besides its settings."""
+    return {
         "data_sha256": data.sha256(),
-        "code": code_digests(_classes(networks)),
+        "code": code_digests(_classes(settings)),
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
             "numpy": np.__version__,
             "gaitway": _own_version(),
         },
-        "hardware": _hardware(device),
-        "parameters": {"trained": sum(v.numel() for v in initial.params.values()), "prototypes": prototypes},
+        "hardware": _hardware(settings.device),
     }
 
 
-def _classes(networks: Sequence[Architecture]) -> set[type]:
+def _classes(settings: Experiment) -> set[type]:
     """Return the classes that the run's numbers follow from: method, task and networks."""
-    setups = [network.setup for network in networks]
-    modules = {MODELS[network.model.name] for network in networks if network.model.name in MODELS}
-    return {*modules, *(type(setup.method) for setup in setups), *(type(setup.task) for setup in setups)}
+    networks = {MODELS[spec.name] for spec in settings.models if spec.name in MODELS}
+    return {*networks, type(method_from_json(settings.method)), type(task_from_json(settings.task))}
 
 
 def _hardware(device: str) -> str:
