@@ -172,7 +172,7 @@ def check_finished(out: Path, root: Path | None, cache: Path | None) -> None:
         settings = settings_in(old).model_copy(update={"device": "cpu"})  # nothing is computed
     except ValidationError as error:
         raise RunDirectoryError(f"{out} holds a run of another version: {first_problem(error)}; {AFRESH}") from error
-    check_unchanged(old, settings, load_data(settings, root, cache, None), out)
+    check_unchanged(old, settings, load_data(resolve(settings), root, cache), out)
 
 
 def build_simulation(
