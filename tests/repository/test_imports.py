@@ -264,7 +264,7 @@ INSIDE = {
         "scores": ("data", "engines", "errors", "experiment"),
         "rounds": ("attacks", "data", "engines", "errors", "experiment", "scores"),
         "results": ("data", "errors", "experiment", "rounds", "scores"),
-        "sweep": ("data", "engines", "errors", "experiment", "presets.exhibits", "results", "scores"),
+        "sweep": ("data", "engines", "errors", "experiment", "presets.exhibits", "results", "run", "scores"),
         "privacy_attacks": (
             *("data", "engines", "errors", "experiment", "results.writing", "rounds.checkpoint", "run"),
         ),
