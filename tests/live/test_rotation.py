@@ -151,7 +151,7 @@ def test_a_new_authority_and_a_new_password_file_are_read_at_the_next_connection
         ):
             path.write_bytes(data)
         broker.start()
-        until(lambda: "is not believed" in device.supervisor.agent.connection_error)
+        until(lambda: "can't be verified" in device.supervisor.agent.connection_error)
         ca.write_bytes(authority.certificate)
         until(lambda: device.connected)
 

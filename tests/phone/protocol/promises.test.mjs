@@ -4,9 +4,9 @@ import { readFileSync } from "node:fs";
 import { after, test } from "node:test";
 import { describePromises, promisesOf, requiredBy, shortfall } from "../../../phone/app/protocol/promises.js";
 import { encode } from "../../../phone/app/protocol/safetensors.js";
-import { fromBase64, textOf, toSign, unwrap, utf8 } from "../../../phone/app/protocol/signing.js";
+import { utf8 } from "../../../phone/app/protocol/signing.js";
 import { agentOf, stopAll, until } from "./parts.mjs";
-import { DEVICE, FEDERATION, INSTANCE, NOTHING, PLAN, SmallServer } from "./small_server.mjs";
+import { INSTANCE, NOTHING, PLAN, SmallServer } from "./small_server.mjs";
 
 const CASES = JSON.parse(readFileSync(new URL("../../vectors/promises.json", import.meta.url), "utf8"));
 const NAMES = {
@@ -69,13 +69,6 @@ async function wait(server, plan) {
   await server.announce({ plan, feature_model: await server.blob(utf8("a network")) });
 }
 
-async function bodyOf(server, refusal, owner) {
-  const { body, signature } = unwrap(utf8(refusal));
-  const key = await crypto.subtle.importKey("raw", fromBase64(owner, 32), "Ed25519", true, ["verify"]);
-  assert.ok(await crypto.subtle.verify("Ed25519", key, signature, toSign("refusal", FEDERATION, DEVICE, body)));
-  return JSON.parse(textOf(body));
-}
-
 for (const [what, plan] of Object.entries(LOOSER)) {
   test(`a plan with ${what} is refused, signed, and nothing is sent, by a federation made anew as well`, async () => {
     const server = await started(PROMISED);
@@ -85,7 +78,7 @@ for (const [what, plan] of Object.entries(LOOSER)) {
     for (const instance of [INSTANCE, "f".repeat(32)]) {
       await collect(server, plan, { instance });
       const said = await until(() => server.statuses.findLast(({ refusal }) => refusal?.includes(instance)));
-      const { reason, ...about } = await bodyOf(server, said.refusal, server.owner);
+      const { reason, ...about } = await server.openRefusal("refusal", said.refusal);
       assert.deepEqual([about.instance, said.state, said.examples], [instance, "collecting", 0]);
       assert.ok(reason && said.detail.includes(reason), said.detail);
       assert.equal(agent.state().name, "not_taking_part");

@@ -1,6 +1,7 @@
 // A server of one phone over real HTTP, which does what a test tells it to. The real one is in the pytest beside it.
+import assert from "node:assert/strict";
 import { createServer } from "node:http";
-import { fingerprint, sha256, toBase64, unwrap, utf8, wrap } from "../../../phone/app/protocol/signing.js";
+import { fingerprint, fromBase64, fromEd25519, sha256, textOf, toBase64, toSign, unwrap, utf8, wrap } from "../../../phone/app/protocol/signing.js";
 
 export const FEDERATION = "walk";
 export const DEVICE = "phone1";
@@ -101,6 +102,14 @@ export class SmallServer {
 
   async announce(changes) {
     await this.retain(["announcement", await this.signed("announcement", this.announcement(changes))]);
+  }
+
+  /** What the phone has signed in a status. */
+  async openRefusal(kind, text) {
+    const { body, signature } = unwrap(utf8(text));
+    const key = await fromEd25519(fromBase64(this.owner, 32));
+    assert.ok(await crypto.subtle.verify("Ed25519", key, signature, toSign(kind, FEDERATION, DEVICE, body)));
+    return JSON.parse(textOf(body));
   }
 
   async answer(request, response) {
