@@ -34,7 +34,7 @@ from aggregator_api.rollouts import adoptions
 from aggregator_api.updates.screening import EXCLUDED
 from federation.methods import is_continuous
 from federation.plan import Plan
-from federation.protocol.messages import DEFAULT_METRIC, UpdateManifest, VersionScore
+from federation.protocol.messages import UpdateManifest, VersionScore
 from federation.rounds import publication
 from federation.rounds.server_round import ClientStatus
 
@@ -362,13 +362,10 @@ def _versions(
 def _score(found: VersionScore | None) -> dict[str, Any] | None:
     if found is None:
         return None
-    value, trivial, default = found.value / 1e6, found.trivial / 1e6, found.metric == DEFAULT_METRIC
     return {
         "metric": found.metric,
-        "value": value,
-        "trivial": trivial,
-        "macro_f1": value if default else None,
-        "most_frequent": trivial if default else None,
+        "value": found.value / 1e6,
+        "trivial": found.trivial / 1e6,
         "devices": found.devices,
         "working": found.working,
         "measured": found.measured,

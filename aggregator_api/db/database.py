@@ -16,6 +16,7 @@ from typing import Any
 
 from alembic import command
 from alembic.config import Config
+from alembic.migration import MigrationContext
 from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
@@ -31,6 +32,13 @@ from gaitway.extras import install_command
 from gaitway.private_files import private_file
 
 MIGRATIONS = Path(__file__).parent / "migrations"
+
+FIRST_REVISION = "0020"
+"""Of 0.4.0; databases with an earlier number can't be upgraded."""
+MADE_BEFORE_0_4_0 = (
+    "was made by a version before 0.4.0, which can't be upgraded; export what you need with that version, then start "
+    "with an empty data directory (--data-dir NEW) or an empty PostgreSQL database"
+)
 
 WRITER_LOCK = 0x6761_6974_7761_79
 """Number of the advisory lock: the letters of the program's name."""
@@ -149,18 +157,21 @@ class Database:
                 raw.execute(f"PRAGMA busy_timeout={usual_ms}")
                 raw.close()
 
-    def migrate(self, revision: str = "head") -> None:
-        """Bring the schema to this program's version, or to an earlier one; a second process waits for the first.
+    def migrate(self) -> None:
+        """Bring the schema to this program's version; a second process waits for the first.
 
         Raises:
-            ConfigError: if the database cannot be reached, is no database, or is of a newer program.
+            ConfigError: if the database cannot be reached, is no database, or is of an older or a newer program.
         """
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS))
         try:
             with self._writer.connect() as connection:
+                if is_too_old(MigrationContext.configure(connection).get_current_revision()):
+                    raise ConfigError(f"the database {self.name} {MADE_BEFORE_0_4_0}")
+                connection.rollback()  # Alembic commits only a transaction of its own
                 config.attributes["connection"] = connection
-                command.upgrade(config, revision)
+                command.upgrade(config, "head")
         except DBAPIError as error:
             raise ConfigError(f"the database {self.name} cannot be used: {_in_words(error)}") from error
         except CommandError as error:
@@ -192,6 +203,11 @@ def _note_ends(connection: Connection, _cursor: Any, statement: str, *_: Any) ->
         statement.startswith(_TABLES) and any(column in statement for column in _COLUMNS)
     ):
         connection.info[_ENDS] = True
+
+
+def is_too_old(revision: str | None) -> bool:
+    """Whether a version before 0.4.0 made a database of this revision; None: it has no tables yet."""
+    return revision is not None and revision < FIRST_REVISION
 
 
 def opened(settings: Settings) -> Database:

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from aggregator_api.auth.server_identity import Identity
 from aggregator_api.db import epochs, repositories
 from aggregator_api.db import ledger as ledgers
-from aggregator_api.db.database import MIGRATIONS, Database
+from aggregator_api.db.database import MADE_BEFORE_0_4_0, MIGRATIONS, Database, is_too_old
 from aggregator_api.db.ledger import Ledger
 from aggregator_api.db.models import (
     ContributionRow,
@@ -106,7 +106,9 @@ def _database(database: Database) -> Iterator[FsckResult]:
         except SQLAlchemyError:
             yield FsckResult(Severity.PROBLEM, "the database holds no server's tables", "is this the right database?")
             return
-    if present != head:
+    if is_too_old(present):
+        yield FsckResult(Severity.PROBLEM, f"the database {MADE_BEFORE_0_4_0}")
+    elif present != head:
         todo = "run `migrate`, or the program that the database is of, if that is newer"
         yield FsckResult(Severity.PROBLEM, f"the database's schema is {present}, this program's is {head}", todo)
     else:

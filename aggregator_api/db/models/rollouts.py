@@ -74,7 +74,6 @@ class AdoptionRow(Base):
     source: Mapped[str] = mapped_column(String(16))  # personalized, global
     answer: Mapped[str] = mapped_column(String(16))  # adopted, kept, refused, failed, undecided
     score: Mapped[float | None]  # the primary metric of the plan's task, on the device's holdout
-    # that of the task's trivial answer, called as in 0.2.0, which knew no other; null: the holdout cannot tell
-    trivial: Mapped[float | None] = mapped_column("most_frequent")
+    trivial: Mapped[float | None]  # that of the task's trivial answer; null: the holdout cannot tell
     reason: Mapped[str] = mapped_column(Text)
     recorded_at: Mapped[float]
