@@ -91,7 +91,6 @@ class Database:
             self.engine = _sqlite(parsed, wait_s)
             self._reader = self.engine
         self._writer = self.engine.execution_options(writes=True)
-        event.listen(self.engine, "after_cursor_execute", _note_ends)
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -114,7 +113,9 @@ class Database:
                 with session.begin():
                     yield session
                     intent = audit.write_intended(session)
-                    self._write_ends(session)
+                    if self._ledger is not None and session.in_transaction():  # else its user has rolled it back
+                        session.flush()
+                        ledger.flush(session, self._ledger)
                 if intent is not None:
                     intent.is_written = True
         except DBAPIError as error:
@@ -122,13 +123,6 @@ class Database:
                 self._full_until = time.monotonic() + FULL_S
             raise
         self._full_until = 0.0
-
-    def _write_ends(self, session: Session) -> None:
-        if not session.in_transaction():
-            return  # its user has rolled it back
-        session.flush()
-        if session.connection().info.pop(_ENDS, False) and self._ledger is not None:
-            ledger.flush(session, self._ledger)
 
     @property
     def is_full(self) -> bool:
@@ -188,21 +182,6 @@ class Database:
     def close(self) -> None:
         """Close every pooled connection."""
         self.engine.dispose()
-
-
-_ENDS = "may have ended an access"
-_TABLES = ("UPDATE credentials SET ", "UPDATE enrolment_tokens SET ", "UPDATE devices SET ")
-_NOTES = ("INSERT INTO ended_access",)
-_DELETES = ("DELETE FROM credentials", "DELETE FROM enrolment_tokens", "DELETE FROM devices")
-_COLUMNS = ("revoked_at=", "used_at=", "enrolment=", "public_key=")
-
-
-def _note_ends(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
-    """Notice what is for the ledger, or may fire a trigger of it, so that other transactions need not ask for it."""
-    if statement.startswith(_DELETES + _NOTES) or (
-        statement.startswith(_TABLES) and any(column in statement for column in _COLUMNS)
-    ):
-        connection.info[_ENDS] = True
 
 
 def is_too_old(revision: str | None) -> bool:

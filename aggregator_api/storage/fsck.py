@@ -129,7 +129,8 @@ def _epoch(session: Session) -> Iterator[FsckResult]:
 
 def _ledger(session: Session, ledger: Ledger) -> Iterator[FsckResult]:
     try:
-        contents = revocations.contents(session, ledger)
+        revocations.contents(session, ledger)
+        entries = ledger.read().entries
     except LedgerError as error:
         if ledgers.position(session).ledger is None:
             yield FsckResult(Severity.OK, "no ledger yet: the first start of the server begins it")
@@ -137,7 +138,7 @@ def _ledger(session: Session, ledger: Ledger) -> Iterator[FsckResult]:
         todo = "set ledger_dir to where it lies; if it is lost: `new-ledger`, if this database is the newest"
         yield FsckResult(Severity.PROBLEM, str(error), todo)
         return
-    yield FsckResult(Severity.OK, f"the ledger {ledger.path} is whole, with {len(contents.entries)} ends of accesses")
+    yield FsckResult(Severity.OK, f"the ledger {ledger.path} is whole, with {len(entries)} ends of accesses")
 
 
 def _rounds(session: Session) -> Iterator[FsckResult]:

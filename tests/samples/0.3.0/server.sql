@@ -212,7 +212,7 @@ INSERT INTO "leases" VALUES(2,'2holder',2.5,20);
 CREATE TABLE ledger (
 	id INTEGER NOT NULL, 
 	ledger VARCHAR(32), 
-	number INTEGER NOT NULL, 
+	size INTEGER NOT NULL, 
 	CONSTRAINT pk_ledger PRIMARY KEY (id)
 );
 INSERT INTO "ledger" VALUES(1,NULL,0);

@@ -116,7 +116,7 @@ def upgrade() -> None:
         "ledger",
         sa.Column("id", WHOLE, nullable=False),
         sa.Column("ledger", sa.String(length=32), nullable=True),
-        sa.Column("number", WHOLE, nullable=False),
+        sa.Column("size", WHOLE, nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_ledger")),
     )
     server_epoch = op.create_table(
@@ -495,7 +495,7 @@ def upgrade() -> None:
     op.create_index(op.f("ix_web_sessions_credential_id"), "web_sessions", ["credential_id"])
     op.create_index(op.f("ix_web_sessions_expires_at"), "web_sessions", ["expires_at"])
     op.bulk_insert(server_epoch, [{"id": 1, "epoch": 1, "restored_at": None}])
-    op.bulk_insert(ledger, [{"id": 1, "ledger": None, "number": 0}])
+    op.bulk_insert(ledger, [{"id": 1, "ledger": None, "size": 0}])
     _forbid_changes_of_the_audit()
     for name, event, condition, noted in TRIGGERS:
         _note_ends(name, event, condition, noted)
