@@ -107,7 +107,7 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
         version=VERSION,
         description="Federations, their rounds and their models. Errors are application/problem+json (RFC 9457).",
         lifespan=lifespan,
-        docs_url=None,  # web/docs.py has it without another server's files
+        docs_url=None,  # web/files.py has it without another server's files
         redoc_url=None,
     )
     _add_middleware(app, settings)

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from aggregator_api.db.event_kinds import meanings
-from aggregator_api.fields import Override, Tags
+from aggregator_api.devices.requests import Tags
+from aggregator_api.rollouts.requests import Override
 from federation.plan import Plan, Strict, Words
 
 Item = TypeVar("Item")

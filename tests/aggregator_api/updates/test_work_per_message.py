@@ -17,9 +17,8 @@ from aggregator_api.db import repositories
 from aggregator_api.db.models import DeviceRow
 from aggregator_api.errors import BlobError
 from aggregator_api.runtime import use_one_torch_thread
-from aggregator_api.storage import blob_cache
-from aggregator_api.storage.blob_cache import BlobCache
 from aggregator_api.storage.blobs import BlobStore
+from aggregator_api.storage.downloads import CHUNK_BYTES, BlobCache, in_pieces
 from federation.errors import UpdateError
 from federation.methods import METHODS
 from federation.wire.schema import check_tree, schema_of
@@ -181,7 +180,7 @@ def test_a_damaged_blob_does_not_become_hot(tmp_path: Path) -> None:
 
 
 async def _all(data: bytes) -> list[bytes]:
-    return [piece async for piece in blob_cache.in_pieces(data)]
+    return [piece async for piece in in_pieces(data)]
 
 
 def test_a_hot_blob_goes_out_in_small_pieces() -> None:
@@ -190,7 +189,7 @@ def test_a_hot_blob_goes_out_in_small_pieces() -> None:
     data = bytes(range(256)) * 1000
     pieces = asyncio.run(_all(data))
     assert b"".join(pieces) == data
-    assert max(map(len, pieces)) <= blob_cache.CHUNK_BYTES
+    assert max(map(len, pieces)) <= CHUNK_BYTES
     assert asyncio.run(_all(b"")) == []
 
 
