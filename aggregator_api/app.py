@@ -39,7 +39,6 @@ from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
 from aggregator_api.web import routes as web
 from aggregator_api.web.errors import ErrorPages
-from aggregator_api.web.history_cache import HistoryCache, HistoryPrefetcher
 
 log = logging.getLogger(__name__)
 
@@ -86,20 +85,16 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
         app.state.database = runtime.database  # middleware has no dependencies
         app.state.refusals = runtime.refusals
         app.state.metrics = runtime.metrics
-        app.state.histories = HistoryCache()
-        preparation = HistoryPrefetcher(runtime.database, app.state.histories, runtime.closing)
         app.state.event_feed = EventFeed(runtime.database, runtime.closing)
         notifiers = Notifiers(settings, channels, runtime.database, runtime.readiness, runtime.leadership)
         to_thread.current_default_thread_limiter().total_tokens = THREADS
         try:
             await run_in_threadpool(runtime.start)
             await run_in_threadpool(_log_access, runtime)
-            preparation.start()
             notifiers.start()
             yield
         finally:
             await run_in_threadpool(notifiers.stop)
-            await run_in_threadpool(preparation.stop)
             await run_in_threadpool(runtime.stop)
 
     app = _Application(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, ForeignKey, String, Text, UniqueConstraint
+from sqlalchemy import JSON, ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from aggregator_api.db.models.base import NAME, SHA256, SIZE, Base
@@ -91,7 +91,10 @@ class MetricRow(Base):
     """One figure that a client reported about one round."""
 
     __tablename__ = "metrics"
-    __table_args__ = (UniqueConstraint("federation_id", "round_number", "device_id", "name"),)
+    __table_args__ = (
+        UniqueConstraint("federation_id", "round_number", "device_id", "name"),
+        Index("ix_metrics_federation_id_round_number_name_value", "federation_id", "round_number", "name", "value"),
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True)
     federation_id: Mapped[int] = mapped_column(ForeignKey("federations.id"))

@@ -23,7 +23,6 @@ from aggregator_api.db.models import FederationRow
 from aggregator_api.federations import service
 from aggregator_api.web import views
 from aggregator_api.web.forms import FormDep
-from aggregator_api.web.history_cache import history_reader
 from aggregator_api.web.pages import page, part
 from federation.plan import Plan
 
@@ -102,7 +101,7 @@ def live(
     with database.read() as session:
         row = service.get_federation(session, name)
         if shown == "scores":
-            return JSONResponse(views.chart(session, row, history_reader(request)))
+            return JSONResponse(views.chart(session, row))
         found = (gather or _now)(session, row, request, PagePosition(cursor.cursor, before))
     return part(request, f"parts/{shown if gather else NOW}.html", federation=name, **found)
 
@@ -189,19 +188,17 @@ def _back(name: str) -> Response:
 
 
 def _now(session: Session, row: FederationRow, request: Request, _place: PagePosition) -> dict[str, Any]:
-    history = history_reader(request)
-    shown: dict[str, Any] = {"summary": views.summary(session, row, history), "unfinished": history.is_unfinished}
+    shown: dict[str, Any] = {"summary": views.summary(session, row)}
     return {**shown, "open_to_all": not request.app.state.runtime.settings.enrolled_only}
 
 
 def _rounds(session: Session, row: FederationRow, request: Request, place: PagePosition) -> dict[str, Any]:
-    history = history_reader(request)
-    found, older = views.timeline(session, row, history, place.before)
+    found, older = views.timeline(session, row, place.before)
     begin, end = views.timeline_bounds(found)
     metric = metric_of(Plan.model_validate(row.plan))[1]
     shown: dict[str, Any] = {"rounds": found, "line_begin": begin, "line_end": end, "metric": metric}
     shown |= {"before": place.before, "older": older, "cursor": place.cursor}
-    return {**shown, "score_text": views.score_text, "unfinished": history.is_unfinished}
+    return {**shown, "score_text": views.score_text}
 
 
 def _grid(session: Session, row: FederationRow, _request: Request, place: PagePosition) -> dict[str, Any]:

@@ -13,6 +13,7 @@ depends_on = None
 
 WHOLE = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 NAME, SHA256 = sa.String(length=64), sa.String(length=64)
+BEGINS_A_PHASE = sa.text("kind IN ('round.announced', 'round.collecting', 'round.aggregating')")
 APPEND_ONLY = "the audit is append-only"
 KEY, TOKEN, DEVICE, DELETED = (
     "'key', OLD.prefix, '', OLD.expires_at",
@@ -190,6 +191,13 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("ix_events_federation_id_id", "events", ["federation_id", "id"])
+    op.create_index(
+        "ix_events_federation_id_round_number",
+        "events",
+        ["federation_id", "round_number"],
+        sqlite_where=BEGINS_A_PHASE,
+        postgresql_where=BEGINS_A_PHASE,
+    )
     op.create_table(
         "leases",
         sa.Column("federation_id", WHOLE, nullable=False),
@@ -217,6 +225,21 @@ def upgrade() -> None:
         sa.UniqueConstraint("federation_id", "version", name=op.f("uq_model_versions_federation_id_version")),
     )
     op.create_index(op.f("ix_model_versions_broadcast_sha256"), "model_versions", ["broadcast_sha256"])
+    op.create_table(
+        "scores",
+        sa.Column("federation_id", WHOLE, nullable=False),
+        sa.Column("round_number", WHOLE, autoincrement=False, nullable=False),
+        sa.Column("name", NAME, nullable=False),
+        sa.Column("devices", WHOLE, nullable=False),
+        sa.Column("total", sa.Double(), nullable=False),
+        sa.Column("squares", sa.Double(), nullable=False),
+        sa.Column("measured", WHOLE, nullable=False),
+        sa.Column("measured_total", sa.Double(), nullable=False),
+        sa.Column("trivial", sa.Double(), nullable=False),
+        sa.Column("working", WHOLE, nullable=False),
+        sa.ForeignKeyConstraint(["federation_id"], ["federations.id"], name=op.f("fk_scores_federation_id")),
+        sa.PrimaryKeyConstraint("federation_id", "round_number", "name", name=op.f("pk_scores")),
+    )
     op.create_table(
         "adoptions",
         sa.Column("id", WHOLE, nullable=False),
@@ -301,6 +324,11 @@ def upgrade() -> None:
             "name",
             name=op.f("uq_metrics_federation_id_round_number_device_id_name"),
         ),
+    )
+    op.create_index(
+        "ix_metrics_federation_id_round_number_name_value",
+        "metrics",
+        ["federation_id", "round_number", "name", "value"],
     )
     op.create_table(
         "model_aliases",
