@@ -45,6 +45,7 @@ class ParticipationRow(Base):
     """A device's part in a round: invited, what it got to start from, and what became of it."""
 
     __tablename__ = "participations"
+    __table_args__ = (Index("ix_participations_round_id_broadcast_size", "round_id", "broadcast_size"),)
 
     round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True)
     device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), primary_key=True)
@@ -66,6 +67,7 @@ class UpdateRow(Base):
     __table_args__ = (
         UniqueConstraint("device_id", "update_id"),
         UniqueConstraint("round_id", "device_id"),  # one accepted update per client and round
+        Index("ix_updates_round_id_size", "round_id", "size"),  # what a round cost is read from the index alone
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)

@@ -434,6 +434,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("round_id", "device_id", name=op.f("pk_participations")),
     )
     op.create_index(op.f("ix_participations_broadcast_sha256"), "participations", ["broadcast_sha256"])
+    op.create_index("ix_participations_round_id_broadcast_size", "participations", ["round_id", "broadcast_size"])
     op.create_table(
         "rollout_devices",
         sa.Column("rollout_id", WHOLE, nullable=False),
@@ -509,6 +510,7 @@ def upgrade() -> None:
         sa.UniqueConstraint("round_id", "device_id", name=op.f("uq_updates_round_id_device_id")),
     )
     op.create_index(op.f("ix_updates_federation_id"), "updates", ["federation_id"])
+    op.create_index("ix_updates_round_id_size", "updates", ["round_id", "size"])
     op.create_table(
         "web_sessions",
         sa.Column("token_sha256", SHA256, nullable=False),
