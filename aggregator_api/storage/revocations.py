@@ -64,7 +64,8 @@ def catch_up(database: Database, ledger: Ledger) -> None:
                 f"{error}. Set ledger_dir to where the ledger lies. If the database is an older copy: `new-epoch`. If "
                 "the ledger is lost and the database is the newest: `new-ledger`"
             ) from error
-        if found.size > state.size:
+        state.size = found.size
+        if found.entries:
             result = _apply(session, found)
             log.warning("ledger ahead of the database, by a restore or a crash: %s", result)
         ledgers.flush(session, ledger)

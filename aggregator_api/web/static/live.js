@@ -117,7 +117,6 @@ document.addEventListener("DOMContentLoaded", () => {
   /** @type {NodeListOf<HTMLElement>} */
   const elements = document.querySelectorAll("[data-live]");
   const parts = [...elements].map((element) => new Part(element));
-  for (const part of parts) if (part.isUnfinished()) part.subjectsChanged(["*"]);
   updateTimes();
   setInterval(() => updateTimes(), 10_000);
   document.addEventListener("htmx:after:swap", () => updateTimes());

@@ -355,6 +355,22 @@ CREATE TABLE rounds (
 );
 INSERT INTO "rounds" VALUES(1,1,10,'1phase',1,1,'1reason',10,10,1.5,1.5,10,10,'{"k": 1}',1,1.5,1.5,1.5);
 INSERT INTO "rounds" VALUES(2,2,20,'2phase',0,0,'2reason',20,20,NULL,NULL,20,20,'null',2,NULL,2.5,NULL);
+CREATE TABLE scores (
+	federation_id INTEGER NOT NULL, 
+	round_number INTEGER NOT NULL, 
+	name VARCHAR(64) NOT NULL, 
+	devices INTEGER NOT NULL, 
+	total DOUBLE NOT NULL, 
+	squares DOUBLE NOT NULL, 
+	measured INTEGER NOT NULL, 
+	measured_total DOUBLE NOT NULL, 
+	trivial DOUBLE NOT NULL, 
+	working INTEGER NOT NULL, 
+	CONSTRAINT pk_scores PRIMARY KEY (federation_id, round_number, name), 
+	CONSTRAINT fk_scores_federation_id FOREIGN KEY(federation_id) REFERENCES federations (id)
+);
+INSERT INTO "scores" VALUES(1,1,'1name',10,1.5,1.5,10,1.5,1.5,10);
+INSERT INTO "scores" VALUES(2,2,'2name',20,2.5,2.5,20,2.5,2.5,20);
 CREATE TABLE secure_sum_devices (
 	round_id INTEGER NOT NULL, 
 	device_id INTEGER NOT NULL, 
@@ -441,17 +457,21 @@ CREATE INDEX ix_idempotent_requests_created_at ON idempotent_requests (created_a
 CREATE INDEX ix_devices_federation_id_state ON devices (federation_id, state);
 CREATE INDEX ix_enrolment_tokens_federation_id ON enrolment_tokens (federation_id);
 CREATE INDEX ix_events_federation_id_id ON events (federation_id, id);
+CREATE INDEX ix_events_federation_id_round_number ON events (federation_id, round_number) WHERE kind IN ('round.announced', 'round.collecting', 'round.aggregating');
 CREATE INDEX ix_model_versions_broadcast_sha256 ON model_versions (broadcast_sha256);
 CREATE INDEX ix_adoptions_federation_id_round_number ON adoptions (federation_id, round_number);
 CREATE INDEX ix_credentials_device_id ON credentials (device_id);
 CREATE INDEX ix_device_tags_tag ON device_tags (tag);
 CREATE INDEX ix_masked_contributions_federation_id_changed_at ON masked_contributions (federation_id, changed_at);
+CREATE INDEX ix_metrics_federation_id_round_number_name_value ON metrics (federation_id, round_number, name, value);
 CREATE INDEX ix_rollouts_phase ON rollouts (phase);
 CREATE INDEX ix_rollouts_serial ON rollouts (serial);
 CREATE INDEX ix_contributions_federation_id_changed_at ON contributions (federation_id, changed_at);
 CREATE INDEX ix_contributions_sha256 ON contributions (sha256);
 CREATE INDEX ix_participations_broadcast_sha256 ON participations (broadcast_sha256);
+CREATE INDEX ix_participations_round_id_broadcast_size ON participations (round_id, broadcast_size);
 CREATE INDEX ix_updates_federation_id ON updates (federation_id);
+CREATE INDEX ix_updates_round_id_size ON updates (round_id, size);
 CREATE INDEX ix_web_sessions_credential_id ON web_sessions (credential_id);
 CREATE INDEX ix_web_sessions_expires_at ON web_sessions (expires_at);
 CREATE TRIGGER audit_entries_no_update BEFORE UPDATE ON audit_entries BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END;
