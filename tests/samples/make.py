@@ -71,7 +71,7 @@ def make(out: Path, scratch: Path, version: str) -> None:
         still.enter_context(patch("time.time", lambda: NOW))
         still.enter_context(patch("time.perf_counter", lambda: 0.0))
         # what is installed may be of another checkout
-        still.enter_context(patch("sim.description.version", lambda _: version))
+        still.enter_context(patch("sim.results.description.version", lambda _: version))
         write_plan(out)
         wire.write(out)
         models.write(out, scratch)
