@@ -356,10 +356,9 @@ class Simulation:
         _check_whole("the server's state", saved.state, self._initial_state())
         self.round_number, self.seconds = saved.round_number, saved.progress["seconds"]
         self.norms = NormHistory.from_json(saved.progress["norms"])
-        # of 0.2.0, where every round counted, neither is known
-        self.progress = Progress(*saved.progress.get("progress", (saved.round_number, 0)))
-        self.refused, self.resting = saved.progress.get("refused", {}), saved.progress.get("resting", [])
-        self.taken, self.sent = saved.progress.get("taken", {}), saved.progress.get("sent", {})
+        self.progress = Progress(*saved.progress["progress"])
+        self.refused, self.resting = saved.progress["refused"], saved.progress["resting"]
+        self.taken, self.sent = saved.progress["taken"], saved.progress["sent"]
         self.state, self.noise = taken_apart(saved.state)
         self.contributions = KeptContributions(dict(saved.contributions))
         client_sets: dict[str, Clients] = {}
