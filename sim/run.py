@@ -185,7 +185,7 @@ def build_simulation(
     check_rest(settings, len(data.clients))
     networks = for_data(architectures(settings) if networks is None else networks, data.moments, data.channels)
     check_task(networks, data)
-    data = pooled(data) if method.pools_data else data
+    data = pooled(data) if method.traits.pools_data else data
     attack = _attack(settings, data)
     data = data if attack is None or sends_sums(method) else attack.on_data(data)
     choice = _engine(settings, data)
@@ -258,7 +258,7 @@ def _choose_client_store(
     settings: Experiment, networks: Sequence[Architecture], data: FederatedData, folder: Path
 ) -> client_store.StoreChoice:
     rounds = settings.rounds
-    clients = 1 if METHODS[settings.method["name"]].pools_data else len(data.train_sizes)
+    clients = 1 if METHODS[settings.method["name"]].traits.pools_data else len(data.train_sizes)
     cohort = min(clients, rounds.clients_per_round or clients)
     each = max(client_store.client_bytes(network.initial) for network in networks)
     each *= 2 if settings.precision == "int8" else 1  # a residual is at the most as large as the model
