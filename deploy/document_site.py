@@ -126,7 +126,7 @@ def _linked_sources(page: str, text: str) -> Iterator[str]:
 
 def _reference(name: str) -> str:
     lead, members = REFERENCE[name]
-    return "\n\n".join([f"# {name.replace('-', ' ').capitalize()}", lead, *(f"::: {one}" for one in members), ""])
+    return "\n\n".join([f"# {name.replace('-', ' ').capitalize()}", lead, *(f"::: {member}" for member in members), ""])
 
 
 def _notebook(path: Path) -> str:

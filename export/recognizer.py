@@ -181,8 +181,8 @@ class Recognizer:
             both.append(recording._replace(sensor="gyro", values=masked))
         answers: list[Answer] = []
         try:
-            for each in both:
-                answers += self._answers(self._pipeline.push(each))
+            for sensor in both:
+                answers += self._answers(self._pipeline.push(sensor))
         except SignalError as error:
             if not self.live:
                 raise

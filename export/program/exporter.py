@@ -101,7 +101,7 @@ def export_program(federation: Federation) -> bytes:
         ) from error
     phases = [_phase_entry(setup, phase, received) for phase in method.phases(setup.training)]
     client = _types({"client": federation.initial})
-    models = {name: one.model.SerializeToString() for name, one in traced.items() if one.model is not None}
+    models = {name: phase.model.SerializeToString() for name, phase in traced.items() if phase.model is not None}
     _, upload = method.upload(received, state, empty_training_stats(method, setup.training, examples.x))
     serves = _serves(federation)
     manifest = Manifest(
@@ -126,7 +126,7 @@ def export_program(federation: Federation) -> bytes:
         has_global_model=method.has_global_model,
         untrained_sha256=untrained_digest(method, federation.initial, federation.broadcast) if serves else None,
         answers_alike=serves and answers_alike(method, module_of(federation)),
-        graphs={name: _graph_entry(name, one, models.get(name)) for name, one in traced.items()},
+        graphs={name: _graph_entry(name, phase, models.get(name)) for name, phase in traced.items()},
     )
     return write_program(manifest, models)
 
@@ -243,8 +243,8 @@ def _distinct_phases(setup: Setup, client: Client) -> dict[str, Phase]:
 
 
 def _step_name(setup: Setup, phase: Phase, client: Client) -> str:
-    def trains(each: Phase) -> tuple[bool, frozenset[str]]:
-        return each.plain_sgd, frozenset(select(client.params, each.trainable))
+    def trains(phase: Phase) -> tuple[bool, frozenset[str]]:
+        return phase.plain_sgd, frozenset(select(client.params, phase.trainable))
 
     sets = list(dict.fromkeys(map(trains, setup.method.phases(setup.training))))
     place = sets.index(trains(phase))

@@ -195,8 +195,8 @@ def solve_mean(
     if not columns or not share:
         return whole
     part, federated = solve(shared, own, clients, damping, columns), shared.moment.shape[1]
-    for one, other in zip(whole, part, strict=True):
-        one[:federated] = (1 - share) * one[:federated] + share * other[:federated]
+    for pair, other in zip(whole, part, strict=True):
+        pair[:federated] = (1 - share) * pair[:federated] + share * other[:federated]
     return whole
 
 
