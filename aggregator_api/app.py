@@ -29,6 +29,7 @@ from aggregator_api.api.routes import ROUTERS
 from aggregator_api.auth import api_keys
 from aggregator_api.auth.client_address import ClientAddress
 from aggregator_api.auth.scopes import anybody
+from aggregator_api.devices.accounts import BrokerAccounts
 from aggregator_api.federations.checkpoints import MAX_HEADER_BYTES
 from aggregator_api.mqtt.client import MqttDriver
 from aggregator_api.mqtt.transport import Connect
@@ -71,7 +72,7 @@ class _Application(FastAPI):
         return openapi.describe(self)
 
 
-def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
+def create_app(settings: Settings, connect: Connect = MqttDriver, *, accounts: BrokerAccounts | None = None) -> FastAPI:
     """Make the application; its lifespan starts and stops the runtime, which is then in `app.state.runtime`.
 
     Raises:
@@ -81,7 +82,7 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        runtime = Runtime(settings, connect)
+        runtime = Runtime(settings, connect, accounts=accounts)
         app.state.runtime = runtime
         app.state.database = runtime.database  # middleware has no dependencies
         app.state.refusals = runtime.refusals

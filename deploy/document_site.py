@@ -33,7 +33,7 @@ REFERENCE: dict[str, tuple[str, tuple[str, ...]]] = {
         "first_simulation.ipynb) shows them at work.",
         (
             "sim.simulate",
-            "sim.run_options.RunOptions",
+            "sim.experiment.settings.Experiment",
             "sim.reports.run_result.RunResult",
             "sim.results.tracking.callback",
         ),

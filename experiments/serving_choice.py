@@ -41,7 +41,7 @@ from sim.data.federated_data import ClientData, FederatedData
 from sim.engines import ClientJob
 from sim.presets import with_defaults
 from sim.rounds.simulation import Simulation
-from sim.run import build_simulation
+from sim.run import build_simulation, resolve
 
 SETS = ("motionsense", "ucihar", "spsw")
 METHODS = {
@@ -109,7 +109,7 @@ def collect(cell: Cell, root: Path, cache: Path) -> dict[str, np.ndarray]:
         for name, each in normalized.items()
     }
     data = FederatedData(dataset.labels, clients, {name: statistics[name] for name in clients}, split_leaks=False)
-    simulation = build_simulation(experiment.model_copy(update={"eval_every": 10**6}), data)
+    simulation = build_simulation(resolve(experiment.model_copy(update={"eval_every": 10**6})), data)
     for _ in simulation.run_rounds():
         pass
     found: dict[str, np.ndarray] = {"labels": np.array(dataset.labels)}

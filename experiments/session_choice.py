@@ -25,7 +25,7 @@ from har_pipeline.splits import Split, overlaps, split_client
 from sim.cli.options import describe
 from sim.data.federated_data import ClientData, FederatedData
 from sim.presets import with_defaults
-from sim.run import build_simulation
+from sim.run import build_simulation, resolve
 
 SETS = ("motionsense", "spsw")
 DEVICES = 4
@@ -74,7 +74,8 @@ def collect(data: str, group: int | None, root: Path) -> dict[str, np.ndarray]:
         for name, split in splits.items()
     }
     federated = FederatedData(dataset.labels, clients, {name: statistics[name] for name in clients}, split_leaks=False)
-    simulation = build_simulation(experiment.model_copy(update={"eval_every": 10**6}), federated)
+    plan = resolve(experiment.model_copy(update={"eval_every": 10**6}))
+    simulation = build_simulation(plan, federated)
     for _ in simulation.run_rounds():
         pass
     found: dict[str, np.ndarray] = {"labels": np.array(dataset.labels)}

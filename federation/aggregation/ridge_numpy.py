@@ -207,8 +207,8 @@ def check_believable(sums: FixedSums, clients: int) -> str:
         largest = max(int(values.max(initial=0)), -int(values.min(initial=0)))
         if largest > clients * int(LIMIT):
             return (
-                f"the broadcast's sums {name} of {clients} devices reach {largest}; no device can add more than "
-                f"{int(LIMIT)}, so they are not believed, and the present model stays"
+                f"the broadcast's sums {name} of {clients} devices reach {largest}; a device can add at most "
+                f"{int(LIMIT)}, so the present model stays"
             )
     return ""
 

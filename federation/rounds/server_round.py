@@ -20,6 +20,9 @@ from federation.plan import Plan, RoundSettings
 from federation.seeds import generator
 from gaitway.python310 import StrEnum
 
+MIN_SILENCE_S = 3600.0
+"""A round without a deadline waits at least for so long for a device that is online and silent."""
+
 
 class RoundPhase(StrEnum):
     """Where a round stands."""
@@ -167,6 +170,14 @@ def step(settings: RoundSettings, current: Round, event: Event, status: ClientSt
         case Stopped(reason):
             ended = current.phase in (RoundPhase.PUBLISHED, RoundPhase.FAILED)
             return Step(current) if ended else _fail(current, reason)
+
+
+def silence_limit_s(last_update_s: float) -> float:
+    """Return after how long a round without a deadline gives up those who are online and silent.
+
+    Twice as long as its latest update took, and at least an hour. Until a first update came, they hold nobody up.
+    """
+    return max(MIN_SILENCE_S, 2.0 * last_update_s)
 
 
 def needed_devices(plan: Plan) -> int:

@@ -14,7 +14,8 @@ Of methods that send parameters only these are attacked; what else they send is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import get_args
@@ -29,7 +30,7 @@ from federation.seeds import generator
 from sim.attacks.sums import hostile_sums
 from sim.data.federated_data import ClientData, FederatedData
 from sim.errors import SettingsError
-from sim.run_options import AttackKind
+from sim.experiment.options import AttackKind
 
 OF_NETWORKS_ALONE, OF_SUMS_ALONE = ("little_is_enough", "examples"), ("class_swap", "collusion")
 CLAIMED = 10**9
@@ -110,6 +111,19 @@ class Attack:
         stacked = {name: torch.stack([one[name] for one in honest]) for name in honest[0]}
         sent = {name: value.mean(0) - z * value.std(0) for name, value in stacked.items()}
         return [_with(update, sent) if update.client_id in self.attackers else update for update in updates]
+
+
+def drawn_attack(kind: AttackKind, share: float, names: Collection[str], seed: int) -> Attack:
+    """Draw who is hostile, of all that train.
+
+    Raises:
+        SettingsError: if the share is of nobody.
+    """
+    attack = Attack.drawn(kind, share, names, seed)
+    if not attack.attackers:
+        least = math.ceil(100 * 0.5 / len(names)) / 100
+        raise SettingsError(f"--attackers {share:g} of {len(names)} clients is nobody; take {least:g} or more")
+    return attack
 
 
 def sends_sums(method: Method) -> bool:

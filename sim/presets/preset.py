@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from federation.methods import METHODS
 from federation.plan import DataSpec
 from sim.data.scaling import scaled_rounds
-from sim.experiment import DEFAULTS
+from sim.experiment.settings import DEFAULTS
 
 Options = Mapping[str, Any]
 

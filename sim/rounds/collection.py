@@ -76,20 +76,16 @@ class RoundServer:
 
     def collect(
         self,
-        number: int,
+        found: CollectedRound,
         cohort: RoundCohort,
         broadcasts: Mapping[str, Tree],
         results: Mapping[str, Result],
-        state: Tree,
-        norms: NormHistory,
-        past_noise: Tensors,
     ) -> CollectedRound:
         """Tell the round machine who was lost and whose update came, and aggregate when it says so.
 
-        A round fails where too few updates came or were found fit.
+        `found` is what the server has as the round begins. A round fails where too few updates came or were found fit.
         """
-        found = CollectedRound(InMemoryRound.of(self.rounds, number, cohort.clients), state, norms, past_noise)
-        call = found.call
+        call, number = found.call, found.call.round.number
         call.feed(Opened())
         events: list[Event] = [
             *map(DeviceLost, cohort.lost),
@@ -100,7 +96,7 @@ class RoundServer:
             if Action.AGGREGATE in call.feed(event).actions:
                 break
         if call.round.phase is not RoundPhase.AGGREGATING:
-            found.norms = norms.failed()
+            found.norms = found.norms.failed()
             return found
         updates: Sequence[Update] = LazySequence(
             sorted(call.received),

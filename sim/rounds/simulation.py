@@ -22,6 +22,7 @@ from federation.privacy.correlated_noise import put_together, taken_apart
 from federation.privacy.example_level import epochs_of
 from federation.records import Client, Examples, Tensors, Tree
 from federation.records.tree import flatten
+from federation.rounds.in_memory_round import InMemoryRound
 from federation.rounds.progress import Progress, is_to_suspend, refused_updates
 from federation.rounds.server_round import Round, RoundPhase, resting_rounds
 from federation.tasks.task import Statistics, Task
@@ -33,7 +34,7 @@ from sim.engines.client_store import Clients, ClientStore, MemoryStore, Result, 
 from sim.engines.client_store.lazy import LazyMapping, LazySequence
 from sim.engines.fork_map import batched
 from sim.errors import RunDirectoryError
-from sim.networks.architectures import Architecture, assign_networks
+from sim.experiment.architectures import Architecture, assign_networks
 from sim.rounds.checkpoint import Checkpoint
 from sim.rounds.cohort import RoundCohort, draw_cohort
 from sim.rounds.collection import CollectedRound, RoundServer
@@ -78,6 +79,7 @@ class Simulation:
     diagnostics: dict[str, Any] = field(default_factory=dict)  # what the last round's aggregation did
     local_moves: list[dict[str, Movement]] = field(default_factory=list)  # of each client's prototypes in that round
     on_client: Callable[[str], None] = lambda _client_id: None
+    analyse: Callable[[Simulation, Mapping[str, Any]], dict[str, Any]] | None = None  # what else a round measures
 
     def __post_init__(self) -> None:
         """Start the server's state from the initial model."""
@@ -104,7 +106,10 @@ class Simulation:
         """Run the remaining rounds, and yield the line of `rounds.jsonl` after each; failed ones do not count."""
         while not self.is_over:
             self.round_number += 1
-            yield self._round()
+            record = self._round()
+            if self.analyse is not None and record["evaluated"]:
+                record["analyses"] = self.analyse(self, record)
+            yield record
 
     @property
     def is_over(self) -> bool:
@@ -194,7 +199,9 @@ class Simulation:
         """Have the server make its next state of what came."""
         sizes, contributions = self.data.train_sizes, self.contributions
         server = RoundServer(self.rounds, self.setup, sizes, contributions, self.secure, self.attack)
-        found = server.collect(self.round_number, cohort, broadcasts, results, self.state, self.norms, self.noise)
+        call = InMemoryRound.of(self.rounds, self.round_number, cohort.clients)
+        begun = CollectedRound(call, self.state, self.norms, self.noise)
+        found = server.collect(begun, cohort, broadcasts, results)
         self.state, self.norms, self.screening = found.state, found.norms, found.screening
         self.noise = found.noise
         self.secure_facts, self.diagnostics = found.secure_facts, found.diagnostics

@@ -18,7 +18,14 @@ from tests.aggregator_api.bench import Bench, HttpBench
 from tests.aggregator_api.generated_devices import tiny_plan
 from tests.live.real_parts import Postgres, postgres
 
-ON_BOTH = ("test_continuous", "test_restart", "test_rounds", "test_late_and_repeated", "test_sessions")
+ON_BOTH = (
+    "test_continuous",
+    "test_restart",
+    "test_rounds",
+    "test_late_and_repeated",
+    "test_model_refusals",
+    "test_sessions",
+)
 """Modules whose tests run on PostgreSQL too in CI."""
 ON_BOTH_SLOWLY = (
     "test_enrolment",
@@ -35,6 +42,7 @@ ON_BOTH_SLOWLY = (
     "test_rollouts",
     "test_rollouts_over_rest",
     "test_service",
+    "test_silence",
     "test_stragglers",
 )
 """Those that run on PostgreSQL too, but only where slow tests do."""

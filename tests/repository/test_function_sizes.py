@@ -24,10 +24,6 @@ OPTIONS = frozenset(
         "edge_agent/cli/windows.py:windows",
         "export/__main__.py:recognize",
         "har_pipeline/cli.py:prepare_command",
-        "sim/cli/attack.py:attack",
-        "sim/cli/pretrain.py:pretrain",
-        "sim/cli/run.py:run",
-        "sim/cli/sweep.py:sweep",
     }
 )
 """Commands of typer, whose parameters are their options: only the lines below the signature are counted."""

@@ -16,7 +16,7 @@ from federation.protocol.signing import fingerprint
 from federation.records import Tree
 from federation.records.tree import flatten, unflatten
 from federation.wire import uploads
-from sim.networks.architectures import architectures
+from sim.run import resolve
 from tests.samples.messages import (
     DEVICE_KEY,
     FEDERATION,
@@ -74,7 +74,7 @@ def _write_tensors(folder: Path) -> None:
 def trees() -> tuple[Tree, Tree]:
     """Return what FedAli sends to a tiny network and what comes back; made up but for names and shapes."""
     settings = settings_for("fedali")
-    (network,) = architectures(settings)
+    (network,) = resolve(settings).networks
     method, training, client = network.setup.method, network.setup.training, network.initial
     state = method.server_init(client.params, client.buffers, training)
     broadcast = method.broadcast(state, "")

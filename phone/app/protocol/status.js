@@ -18,12 +18,12 @@ const WITHDRAWN = "withdrawn by its person: it sends nothing that its windows sa
  * @property {number} examples @property {"" | "learning" | "adopting"} stage @property {number} waiting updates
  * @property {boolean} changed whether the next batch of a private federation is to have it
  * @property {string} detail
- * @property {string} refusal of the plan, signed; empty: it isn't refused
  */
 
-/** @param {PhoneState} now @returns {import("./messages.generated.js").DeviceStatus} without session and number */
+/** @param {PhoneState} now @returns {import("./messages.generated.js").DeviceStatus} without session, number and signatures */
 export function deviceStatus(now) {
   const { announcement: a, memory } = now;
+  const { refused, unusable } = memory;
   const able = !now.ineligibleReason && !memory.refused && now.examples > 0;
   // of one phone nothing is told where the server learns sums, or is to learn nothing else
   const isAlone = (a !== null && isPrivate(a)) || requiredBy(memory).mode === "masked";
@@ -37,7 +37,8 @@ export function deviceStatus(now) {
     metrics: {},
     ...(now.changed && { changed: true }),
     ...(isAlone && a?.continuous && !mine && isLost(memory.masked ?? NO_PARTS) && { leaving: true }),
-    ...(now.refusal && { refusal: now.refusal }),
+    ...(refused && { refusal: JSON.stringify({ ...refused.of, reason: refused.reason }) }),
+    ...(unusable && !refused && { unusable: JSON.stringify(unusable) }),
     ...(memory.release && !memory.refused && { release: memory.release }),
     ...(mine && memory.adoption && { adoption: memory.adoption }),
   };
