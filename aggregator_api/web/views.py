@@ -87,7 +87,7 @@ def summary(session: Session, row: FederationRow) -> FederationOverview:
     scores = {k: score for k, score in round_scores(session, row, latest).items() if score.devices >= enough}
     number = max(scores, default=0)
     current = repositories.open_round(session, row)
-    rests = current is not None or row.status != "running"
+    waits = row.status == "running" and current is None and detail.continuous is None
     return FederationOverview(
         detail,
         current,
@@ -95,7 +95,7 @@ def summary(session: Session, row: FederationRow) -> FederationOverview:
         scores.get(number),
         number,
         attention.of_federation(session, row),
-        "" if rests else device_status.waiting_for(session, row),
+        device_status.waiting_for(session, row) if waits else "",
     )
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from aggregator_api.api import attention, queries
-from aggregator_api.api.device_status import activity
+from aggregator_api.api.device_status import TRAINS, activity
 from aggregator_api.api.queries import PageParams
 from aggregator_api.api.round_history import costs, grid, latest_rounds, spans
 from aggregator_api.api.scores import round_scores
@@ -213,13 +213,13 @@ def test_why_a_device_does_not_train(seeded: Bench, device: str, changes: dict[s
         for name, value in changes.items():
             setattr(row, name, value)
         found = activity(session, federation, row)
-    assert not found.trains
+    assert found.heading != TRAINS
     assert words in found.reason
 
 
 def test_a_device_that_trains_is_said_to(seeded: Bench) -> None:
     with seeded.runtime.database.read() as session:
-        assert activity(session, *find(session, WALKS, "phone-01")).trains
+        assert activity(session, *find(session, WALKS, "phone-01")).heading == TRAINS
 
 
 def test_before_the_first_round_the_missing_devices_are_counted(waiting: Bench) -> None:
