@@ -96,6 +96,17 @@ class Method:
     trim: float = 0.1
     byzantine: int = 1
 
+    def __init_subclass__(cls) -> None:
+        """Refuse a trait that is set on the class, where nothing would read it.
+
+        Raises:
+            TypeError: naming it, and where it belongs.
+        """
+        for name in ("requires_alp", "personal_broadcast", "uses_partial_work", "pools_data"):
+            if name in vars(cls):
+                write = f"traits = Traits({name}={vars(cls)[name]!r})"
+                raise TypeError(f"{cls.__name__} sets {name}: write {write} instead")
+
     def __post_init__(self) -> None:
         """Refuse a robust rule where there is no mean to replace.
 

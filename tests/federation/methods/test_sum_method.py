@@ -13,6 +13,7 @@ from federation.aggregation.averaging import Accumulator, SumChanges
 from federation.aggregation.kept_contributions import KeptContributions
 from federation.errors import SettingsError
 from federation.method import SumMethod, trains
+from federation.methods.fedavg import FedAvg
 from federation.plan import SecureSettings, TrainingConfig
 from federation.records import Client, SumKind, Tensors, TrainingStats, Tree, UploadGroup
 from federation.secure_sums.summation import encoded, layout_of, next_state
@@ -83,3 +84,8 @@ def test_a_secure_sum_makes_the_same_state(fed: Federation) -> None:
 def test_it_refuses_a_rule_that_sums_cannot_follow() -> None:
     with pytest.raises(SettingsError, match="aggregation=krum: expected mean, median, trimmed_mean"):
         ClassCounts(aggregation="krum")
+
+
+def test_a_trait_that_is_set_on_the_class_is_refused_with_what_to_write() -> None:
+    with pytest.raises(TypeError, match=r"Pooled sets pools_data: write traits = Traits\(pools_data=True\) instead"):
+        type("Pooled", (FedAvg,), {"pools_data": True})
