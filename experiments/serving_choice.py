@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from federation.method import SumMethod
 from federation.methods.fedavg import FedAvg
 from federation.records import Client, Examples
 from federation.serving.midway import midway
@@ -153,9 +154,12 @@ def validated(
 
 def candidates(simulation: Simulation, shared: Client, client: Client) -> dict[str, Client]:
     """Return the networks among which a device chooses, by name."""
-    heads = simulation.setup.method.serving_models(client)
-    own = heads["personalized"]
-    shared = heads.get("shared", simulation.setup.method.serving_model(shared))
+    method = simulation.setup.method
+    if isinstance(method, SumMethod):
+        heads = method.serving_models(client)
+        shared, own = heads["shared"], heads["personalized"]
+    else:
+        shared, own = method.serving_model(shared), method.serving_model(client)
     return {"shared": shared, "personal": own, "midway": midway(shared, own)}
 
 

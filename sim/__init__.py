@@ -53,7 +53,7 @@ def simulate(
     from sim.reports.run_result import RunResult
     from sim.results.run_directory import delete_run
     from sim.results.tracking import trackers
-    from sim.run import Places, run
+    from sim.run import Places, load_data, resolve, run
 
     unknown = sorted(options.keys() - OPTIONS.keys() - {"set"})
     if unknown:
@@ -61,7 +61,9 @@ def simulate(
     out = Path(out)
     followers = [*trackers(log, out, lambda words: warnings.warn(words, stacklevel=2)), *callbacks]
     experiment = describe(with_defaults(preset, options), preset, None)
-    if not resume:
-        delete_run(out)
-    places = Places(Path(data_root) if data_root else None)
-    return RunResult(run(experiment, out, followers, places=places), out)
+    if resume:
+        places = Places(Path(data_root) if data_root else None)
+        return RunResult(run(experiment, out, followers, places=places), out)
+    data = load_data(resolve(experiment), Path(data_root) if data_root else None)
+    delete_run(out)  # not before the settings are checked and the data are there
+    return RunResult(run(experiment, out, followers, data=data), out)

@@ -119,10 +119,7 @@ def file_parts(
         headers += block.headers
         if not rows_before and (clock := other_clock(description, block)):
             report(clock)
-        if description.strict and rows_damaged:
-            raise SourceError(why)
-        if rows_read >= MIN_ROWS_TO_JUDGE:
-            refuse_damaged(rows_damaged, rows_read, why)
+        _judge_rows(description, rows_damaged, rows_read, why)
         usable |= {part for part, own in samples.items() if np.isfinite(own.values).all(axis=1).any()}
         if not rows_before and description.time and _is_shuffled(samples, client, session):
             shuffled = []
@@ -248,6 +245,14 @@ def _sorted(stored: list[_Rows], file: DescribedFile) -> Iterator[tuple[Part, Re
 
 def _texts(words: Categorical | str, rows: np.ndarray) -> np.ndarray:
     return np.full(len(rows), words) if isinstance(words, str) else words.names[words.codes[rows]]
+
+
+def _judge_rows(description: Description, damaged: int, read: int, why: str) -> None:
+    """Refuse a file where too many of the rows that were read so far are damaged: half, or any of a strict set."""
+    if description.strict and damaged:
+        raise SourceError(why)
+    if read >= MIN_ROWS_TO_JUDGE:
+        refuse_damaged(damaged, read, why)
 
 
 def refuse_damaged(damaged: int, read: int, why: str) -> None:

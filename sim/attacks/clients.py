@@ -141,8 +141,8 @@ def check_attack(kind: AttackKind, method: Method) -> None:
     known = [candidate for candidate in get_args(AttackKind) if candidate not in without]
     if kind not in known:
         raise SettingsError(f"--attack {kind}: not on what {method.name} sends; of it there are {', '.join(known)}")
-    if method.pools_data or not (sends_sums(method) or method.has_global_model or kind == "label_flip"):
-        why = "sends nothing" if method.pools_data else "sends no model that all clients start a round from"
+    if method.traits.pools_data or not (sends_sums(method) or method.has_global_model or kind == "label_flip"):
+        why = "sends nothing" if method.traits.pools_data else "sends no model that all clients start a round from"
         raise SettingsError(f"--attack {kind}: {method.name} {why}; take fedavg or analytic, for instance")
 
 

@@ -245,6 +245,7 @@ def _tell_own_optimizer(experiment: Experiment) -> None:
     from federation.methods import METHODS
 
     method, training = METHODS[experiment.method["name"]], experiment.training
-    if method.default_optimizer and (training.optimizer, training.lr) == (method.default_optimizer, method.default_lr):
+    own_optimizer, own_lr = method.traits.optimizer, method.traits.lr
+    if own_optimizer and (training.optimizer, training.lr) == (own_optimizer, own_lr):
         own = f"{method.name}'s own; --optimizer and --lr say otherwise"
         console.print(f"Optimizer: {training.optimizer}, learning rate {training.lr:g} ({own})")

@@ -194,7 +194,7 @@ def attacked_round(
     """
     plan = resolve(settings)
     networks, setup = plan.networks, plan.networks[0].setup
-    if setup.task.target is not TargetKind.CLASS or setup.method.pools_data or len(networks) > 1:
+    if setup.task.target is not TargetKind.CLASS or setup.method.traits.pools_data or len(networks) > 1:
         raise AnalysisError(
             f"attacks are on devices of one network that each learn one class an example; this is {setup.method.name} "
             f"for {setup.task.name} with {len(networks)} networks"

@@ -75,7 +75,7 @@ def _server_model(simulation: Simulation) -> dict[str, Any]:
     losses = (
         BatchLosses(simulation.task, evaluate, model, data.clients[name].train, batch, data.moments) for name in names
     )
-    if setup.method.pools_data:
+    if setup.method.traits.pools_data:
         return {"clients": 1, "server_loss": next(losses).mean()}
     found = dissimilarity((len(loss.examples.y), loss.gradient()) for loss in losses)
     return {

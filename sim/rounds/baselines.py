@@ -55,7 +55,7 @@ class Baseline(Simulation):
     @property
     def is_pooled(self) -> bool:
         """Whether one model is fitted on everybody's examples."""
-        return self.setup.method.pools_data
+        return self.setup.method.traits.pools_data
 
     @cached_property
     def module(self) -> HarFeatures:

@@ -13,6 +13,7 @@ from torch import nn
 
 import models
 from federation.aggregation.ridge_numpy import FAR, FeatureMoments, FixedSums, feature_moments
+from federation.method import SumMethod
 from federation.methods.fedavg import FedAvg
 from federation.records import Broadcast, Client
 from federation.serving.heads import SHARED, head_without_labels
@@ -121,9 +122,10 @@ class _Scorer:
 
     def _client(self, way: str, name: str, client: ClientData, served: Client, shots: int) -> Scores:
         setup, broadcast = self._networks[name].setup, self._broadcast(name)
-        heads = setup.method.serving_models(served if shots else setup.method.refresh(served, broadcast))
-        if SHARED not in heads:
+        method = setup.method
+        if not isinstance(method, SumMethod):
             return {SERVED: self._measured(ClientModel(setup, served), client)}
+        heads = method.serving_models(served if shots else method.refresh(served, broadcast))
         plain = replace(setup, method=FedAvg())  # each head is a network that predicts by itself
         names = heads if shots else [head for head in heads if head.startswith(SHARED)]
         scores = {head: self._measured(ClientModel(plain, heads[head]), client) for head in names}
@@ -132,15 +134,15 @@ class _Scorer:
         is_far = self._is_far(name, client)
         self.far.setdefault(way, []).append(is_far)
         joined = scores[head_without_labels(names, is_far)]
-        adapted = self._adapted(name, heads[SHARED], client, is_far)
+        adapted = self._adapted(method, name, heads[SHARED], client, is_far)
         self.adapted.setdefault(way, []).append(adapted is not None)
         collected = joined if adapted is None else self._measured(ClientModel(plain, adapted), client)
         return {SERVED: joined, COLLECTED: collected, **scores}
 
-    def _adapted(self, name: str, served: Client, client: ClientData, is_far: bool) -> Client | None:
+    def _adapted(self, method: SumMethod, name: str, served: Client, client: ClientData, is_far: bool) -> Client | None:
         setup, x = self._networks[name].setup, client.train.x
         parts = [answer(setup, served, part).features for part in torch.split(x, self.simulation.evaluator.batch)]
-        return setup.method.adapted_model(served, self._broadcast(name), torch.cat(parts), is_far=is_far)
+        return method.adapted_model(served, self._broadcast(name), torch.cat(parts), is_far=is_far)
 
     def unlabelled(self) -> dict[str, Any] | None:
         """Score models that have adapted to the new clients' training windows without a label of them."""

@@ -214,7 +214,7 @@ FLOORS = {
     "notifications": ("api", "db", "observability"),
     "web": ("api", "auth", "db", "devices", "federations", "observability", "rollouts", "storage"),
 }
-GROUND = ("disk", "errors", "fields", "notification_settings", "ports", "settings")
+GROUND = ("disk", "errors", "notification_settings", "ports", "settings")
 for _floor, _below_it in FLOORS.items():
     TABLE[f"aggregator_api.{_floor}"] = replace(
         TABLE["aggregator_api"],
@@ -264,7 +264,7 @@ INSIDE = {
         "scores": ("data", "engines", "errors", "experiment"),
         "rounds": ("attacks", "data", "engines", "errors", "experiment", "scores"),
         "results": ("data", "errors", "experiment", "rounds", "scores"),
-        "sweep": ("data", "engines", "errors", "experiment", "presets.exhibits", "results", "scores"),
+        "sweep": ("data", "engines", "errors", "experiment", "presets.exhibits", "results", "run", "scores"),
         "privacy_attacks": (
             *("data", "engines", "errors", "experiment", "results.writing", "rounds.checkpoint", "run"),
         ),
@@ -373,6 +373,7 @@ ALSO_OURS = {
         "har_pipeline.description": "what says how their files are laid out",
         "har_pipeline.units": "the units in its help",
     },
+    "sim.sweep.processes": {"sim.run": "whether a finished run's data and code are those of today"},
     "sim.reports.figures.partition": {"sim.reports.figures.style": "a figure of the partition in the report's colours"},
     "edge_agent.training.candidate": {"export.onnx_export": "the exporter, only in the training process"},
     **{

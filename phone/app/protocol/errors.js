@@ -12,13 +12,13 @@ export class UnusableModelError extends Error {}
 /**
  * Do what depends on the server's model alone, and blame the model for what goes wrong; throws an UnusableModelError.
  * @template T @param {() => T | Promise<T>} work @param {string} [what] goes wrong
- * @param {typeof WireError} [fault] of the model @returns {Promise<T>}
+ * @param {typeof WireError} [kind] of error that is the model's fault @returns {Promise<T>}
  */
-export async function blamingModel(work, what = "the server's model can't be used", fault = WireError) {
+export async function blamingModel(work, what = "the server's model can't be used", kind = WireError) {
   try {
     return await work();
   } catch (error) {
-    throw error instanceof fault ? new UnusableModelError(`${what}: ${error.message}`) : error;
+    throw error instanceof kind ? new UnusableModelError(`${what}: ${error.message}`) : error;
   }
 }
 

@@ -68,13 +68,13 @@ class FinishedRun:
     @property
     def pools_data(self) -> bool:
         """Whether one model was trained on everybody's examples, so that no client has its own."""
-        return METHODS[self.method].pools_data
+        return METHODS[self.method].traits.pools_data
 
     @property
     def keeps_prototypes(self) -> bool:
         """Whether the server's state has prototypes, of ALP layers or of classes."""
         method = METHODS[self.method]
-        return method.requires_alp or bool(method.sums_at)
+        return method.traits.requires_alp or bool(method.sums_at)
 
     @property
     def has_alp(self) -> bool:

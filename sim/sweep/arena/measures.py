@@ -103,7 +103,7 @@ def _prototype_distance(run: RunDirectory) -> float | None:
 
 def _numbers_k(run: RunDirectory) -> float | None:
     """Return the thousands of numbers that all clients sent in a round."""
-    if METHODS[run.config.method_name].pools_data:
+    if METHODS[run.config.method_name].traits.pools_data:
         return None
     sent = [row.numbers_up * (len(row.cohort) - len(row.lost)) for row in run.rounds if row.numbers_up is not None]
     return statistics.fmean(sent) / 1e3 if sent else None
@@ -111,7 +111,7 @@ def _numbers_k(run: RunDirectory) -> float | None:
 
 def _upload_mb(run: RunDirectory) -> float | None:
     """Return what clients sent; nothing that compares with it where their data were pooled."""
-    if METHODS[run.config.method_name].pools_data:
+    if METHODS[run.config.method_name].traits.pools_data:
         return None
     return run.final.bytes_up * len(run.rounds) / 1e6
 
