@@ -224,7 +224,7 @@ class Analytic(SumMethod):
         if head is None:
             return None
         like = client.memory["solved"]
-        weight, bias = (torch.from_numpy(each).to(like) for each in head)
+        weight, bias = (torch.from_numpy(array).to(like) for array in head)
         return client._replace(params=with_linear_head(client.params, weight, bias))
 
     def _with_head(self, client: Client, name: str) -> Client:

@@ -125,18 +125,18 @@ class FedAli(Method):
 
     def fold(self, state: Tree, accumulator: Accumulator | None, update: Update) -> FedAliSums:
         """Sum parameters; pool the prototypes, or let each draw its centre at once."""
-        mine, before = update.tensors["prototypes"], FedAliSums.of(accumulator)
+        sent, before = update.tensors["prototypes"], FedAliSums.of(accumulator)
         folded = self.fold_params(before, update)
         if self.clustering == "streaming":
             streams = before.streams or {block: kmeans_streaming.begin(v) for block, v in state["prototypes"].items()}
             return replace(
-                folded, streams={block: kmeans_streaming.take(streams[block], v) for block, v in mine.items()}
+                folded, streams={block: kmeans_streaming.take(streams[block], v) for block, v in sent.items()}
             )
         if self.clustering == "one_step":
-            own = _centre_sums(mine, state["prototypes"])
+            own = _centre_sums(sent, state["prototypes"])
             return replace(folded, step=own if before.step is None else map_tree(torch.add, before.step, own))
-        pool = {block: (*before.pool.get(block, ()), value) for block, value in mine.items()}
-        total = add_weighted(before.prototype_sum, mine, self.weight(update))
+        pool = {block: (*before.pool.get(block, ()), value) for block, value in sent.items()}
+        total = add_weighted(before.prototype_sum, sent, self.weight(update))
         return replace(folded, pool=pool, prototype_sum=total)
 
     @property

@@ -84,7 +84,7 @@ class FedProtoMargin(Method):
     def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
         """Average the parameters by each attention, then those means (eq. 13, 14), and the prototypes (eq. 10)."""
         sums = MarginSums.of(accumulator)
-        means = [mean_of(one.params, one.weight, one.params or {}) for one in sums.means.values()]
+        means = [mean_of(summed.params, summed.weight, summed.params or {}) for summed in sums.means.values()]
         params = {
             name: torch.stack([mean[name] for mean in means]).mean(0).to(value.dtype)
             for name, value in state["params"].items()
@@ -104,8 +104,8 @@ class FedProtoMargin(Method):
         kinds = next(iter(weights.values()), {})
         shares: Weights = {}
         for kind in kinds:
-            total = sum(each[kind] for each in weights.values())
-            shares[kind] = {name: each[kind] / total for name, each in weights.items()}
+            total = sum(by_kind[kind] for by_kind in weights.values())
+            shares[kind] = {name: by_kind[kind] / total for name, by_kind in weights.items()}
         if len(kinds) > 1:
             shares["combined"] = {name: sum(shares[kind][name] for kind in kinds) / len(kinds) for name in weights}
         return shares

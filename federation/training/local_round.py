@@ -256,11 +256,11 @@ def _batches(
     index, mask = order.rows[..., epoch, :, :], order.mask[..., epoch, :, :]
     rows = torch.arange(len(examples.x), device=examples.x.device)[:, None] if stacked else None
     for step in range(index.shape[-2]):
-        here, real = index[..., step, :], mask[..., step, :]
-        size = here.shape[-1] if stacked else int(real.sum())
+        indices, real = index[..., step, :], mask[..., step, :]
+        size = indices.shape[-1] if stacked else int(real.sum())
         if not size:
             return
-        where_ = torch.as_tensor(here[..., :size], device=examples.x.device)
+        where_ = torch.as_tensor(indices[..., :size], device=examples.x.device)
         key = where_ if rows is None else (rows, where_)
         x, y = setup.inputs(examples.x[key]), examples.y[key]
         if order.draws is not None:

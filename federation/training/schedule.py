@@ -116,15 +116,17 @@ def with_copies(order: Schedule, copies: WindowCopies, seed: int, client_id: str
 
 def stack_schedules(schedules: list[Schedule]) -> Schedule:
     """Pad K clients' schedules to the same number of steps and stack them: (K, E, S, B)."""
-    steps = max(one.rows.shape[1] for one in schedules)
+    steps = max(order.rows.shape[1] for order in schedules)
 
     def padded(arrays: Iterable[np.ndarray]) -> np.ndarray:
         missing = ((array, steps - array.shape[1]) for array in arrays)
         return np.stack([np.pad(array, ((0, 0), (0, more), *[(0, 0)] * (array.ndim - 2))) for array, more in missing])
 
-    draws = [one.draws for one in schedules if one.draws is not None]
+    draws = [order.draws for order in schedules if order.draws is not None]
     return Schedule(
-        padded(one.rows for one in schedules), padded(one.mask for one in schedules), padded(draws) if draws else None
+        padded(order.rows for order in schedules),
+        padded(order.mask for order in schedules),
+        padded(draws) if draws else None,
     )
 
 

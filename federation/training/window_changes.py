@@ -139,8 +139,8 @@ def rotations(draws: Draws, degrees: float = ANY) -> npt.NDArray[np.float32]:
 
 def _any_rotation(first: Numbers, second: Numbers, third: Numbers) -> tuple[Numbers, ...]:
     inner, outer = np.sqrt(1 - first), np.sqrt(first)
-    one, other = 2 * np.pi * second, 2 * np.pi * third
-    return inner * np.sin(one), inner * np.cos(one), outer * np.sin(other), outer * np.cos(other)
+    alpha, beta = 2 * np.pi * second, 2 * np.pi * third
+    return inner * np.sin(alpha), inner * np.cos(alpha), outer * np.sin(beta), outer * np.cos(beta)
 
 
 def _small(first: Numbers, second: Numbers, third: Numbers, degrees: float) -> tuple[Numbers, ...]:

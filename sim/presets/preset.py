@@ -84,7 +84,7 @@ class Preset:
         An option of the network counts that the plan sets for methods with such a model.
         """
         own = self.own_options
-        by_method = next((each for each in self.by_method.values() if each.get("model", own["model"]) == model), {})
+        by_method = next((entry for entry in self.by_method.values() if entry.get("model", own["model"]) == model), {})
         texts = [*own["set"], *by_method.get("set", ())]
         return {
             "normalization": own["normalization"],

@@ -95,7 +95,7 @@ def _with_new_defaults(old: dict[str, Any]) -> dict[str, Any]:
 
 
 def _compare(old: dict[str, Any], config: dict[str, Any], out: Path) -> None:
-    before, now = ({k: v for k, v in each.items() if k not in VOLATILE} for each in (old, config))
+    before, now = ({k: v for k, v in settings.items() if k not in VOLATILE} for settings in (old, config))
     if difference := next(_differences(before, now), None):
         key, was, wanted = difference
         raise RunDirectoryError(

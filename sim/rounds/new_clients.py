@@ -72,7 +72,7 @@ def score_new_clients(simulation: Simulation, holdout: Holdout, by_own_statistic
     collected = {way: by_shots["0"][COLLECTED] for way, by_shots in found.items() if COLLECTED in by_shots["0"]}
     heads = {
         way: {
-            k: {name: each for name, each in heads.items() if name not in (SERVED, COLLECTED)}
+            k: {name: head for name, head in heads.items() if name not in (SERVED, COLLECTED)}
             for k, heads in by_shots.items()
         }
         for way, by_shots in found.items()
@@ -85,7 +85,7 @@ def score_new_clients(simulation: Simulation, holdout: Holdout, by_own_statistic
         "unlabelled": scorer.unlabelled(),
         "client_models": None if simulation.setup.method.has_global_model else _by_clients(simulation),
         "turned": taken,
-        "heads": heads if any(each for by_shots in heads.values() for each in by_shots.values()) else {},
+        "heads": heads if any(by_head for by_shots in heads.values() for by_head in by_shots.values()) else {},
         "far": {way: float(np.mean(flags)) for way, flags in scorer.far.items()},
         "own_windows": collected,
         "adapted": {way: float(np.mean(flags)) for way, flags in scorer.adapted.items()},
@@ -115,7 +115,7 @@ class _Scorer:
                 for name, client in clients.items():
                     for head, statistics in self._client(way, name, client, served[name], shots).items():
                         by_head.setdefault(head, {})[f"{name} {number}"] = statistics
-            result[str(shots)] = {head: spread(self.simulation.task, each) for head, each in by_head.items()}
+            result[str(shots)] = {head: spread(self.simulation.task, by_client) for head, by_client in by_head.items()}
             if way == AS_RECORDED and SERVED in by_head:
                 self.together[str(shots)] = plain(self.simulation.task, total(by_head[SERVED]))
         return result
@@ -127,8 +127,8 @@ class _Scorer:
             return {SERVED: self._measured(ClientModel(setup, served), client)}
         heads = method.serving_models(served if shots else method.refresh(served, broadcast))
         plain = replace(setup, method=FedAvg())  # each head is a network that predicts by itself
-        names = heads if shots else [each for each in heads if each.startswith(SHARED)]
-        scores = {each: self._measured(ClientModel(plain, heads[each]), client) for each in names}
+        names = heads if shots else [head for head in heads if head.startswith(SHARED)]
+        scores = {head: self._measured(ClientModel(plain, heads[head]), client) for head in names}
         if shots:
             return {SERVED: self._measured(ClientModel(setup, served), client), **scores}
         is_far = self._is_far(name, client)
@@ -242,5 +242,5 @@ def _by_clients(simulation: Simulation) -> dict[str, Any] | None:
 
 
 def _mean_scores(task: Task, clients: Mapping[str, Statistics]) -> dict[str, float]:
-    scores = [task.metrics(each) for each in clients.values()]
+    scores = [task.metrics(statistics) for statistics in clients.values()]
     return {name: float(np.mean([score[name] for score in scores])) for name in task.metric_kinds}

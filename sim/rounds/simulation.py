@@ -234,8 +234,8 @@ class Simulation:
         most, delta, training = max(self.taken.values(), default=0), self.rounds.delta, self.setup.training
         found = {}
         if noise.noise_multiplier:
-            each = epsilon_of_rounds(noise.noise_multiplier, most, delta, on_sums=self.secure is not None)
-            found["epsilon"] = round(each, 4)
+            epsilon = epsilon_of_rounds(noise.noise_multiplier, most, delta, on_sums=self.secure is not None)
+            found["epsilon"] = round(epsilon, 4)
         if training.example_noise_multiplier:
             # the server has each update as it came, also of a round that fails
             epochs = max(self.sent.values(), default=0) * epochs_of(self.setup.method, training)

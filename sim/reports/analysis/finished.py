@@ -238,7 +238,7 @@ def diagnostics_of(run: RunDirectory) -> dict[int, Diagnostics]:
         RunDirectoryError: if it is not this version's.
     """
     try:
-        return {each.round: Diagnostics.model_validate(each.diagnostics) for each in run.rounds if each.diagnostics}
+        return {entry.round: Diagnostics.model_validate(entry.diagnostics) for entry in run.rounds if entry.diagnostics}
     except ValidationError as error:
         raise RunDirectoryError(f"{run.path / 'rounds.jsonl'}: diagnostics: {first_problem(error)}") from error
 

@@ -118,7 +118,7 @@ def _group(data: str, model: str, where: str, runs: Runs, baseline: str | None, 
     notes: list[str] = []
     if not refused:
         ranked = ranks([row.scores for row in rows], [not row.reference for row in rows], task.metric_kinds)
-        rows = [replace(row, ranks=mine) for row, mine in zip(rows, ranked, strict=True)]
+        rows = [replace(row, ranks=row_ranks) for row, row_ranks in zip(rows, ranked, strict=True)]
         rows, notes = tested(rows, members, baseline, selection)
     return Group(task.name, data, model, where, tuple(rows), refused, (*warnings_of(labels, members), *notes))
 
