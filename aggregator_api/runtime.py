@@ -54,9 +54,8 @@ from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.rounds.ingest import Ingest
 from aggregator_api.settings import Settings
 from aggregator_api.storage import garbage_collection, revocations
-from aggregator_api.storage.blob_cache import BlobCache
 from aggregator_api.storage.blobs import BlobStore
-from aggregator_api.storage.downloads import Downloads
+from aggregator_api.storage.downloads import BlobCache, Downloads
 from aggregator_api.updates import admission
 from aggregator_api.updates.partial_uploads import PartialUploads
 from federation.errors import WireError

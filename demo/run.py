@@ -159,7 +159,7 @@ def show_addresses(site: Site) -> None:
     """Print a new link to the operator's page, and the devices' pages."""
     where = ("--data-dir", str(site.folder / "server"), "--port", str(site.http_port))
     command = [sys.executable, "-m", "aggregator_api", "login-link", *where, "--minutes", "720"]
-    link = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    link = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     show.line(site.console, "The operator's page, by a link that logs one browser in, once:")
     show.line(site.console, f"  {link.strip()}")
     for device, address in site.pages.items():

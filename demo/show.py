@@ -73,7 +73,8 @@ def stored(console: Console, database: Path, federation: str) -> list[str]:
             connection.execute(f"SELECT count(*) {query}", (federation,)).fetchone()[0] for query in QUERIES.values()
         )
         found = dict(zip(QUERIES, counted, strict=True))
-    line(console, f"{federation}: the server has {', '.join(f'{count} {kind}' for kind, count in found.items())}.")
+    rows = ", ".join(f"{kind} {count}" for kind, count in found.items())
+    line(console, f"{federation}, rows in the server's database: {rows}.")
     return [f"{federation}: the server has {kind} of single devices" for kind in list(QUERIES)[1:] if found[kind]]
 
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from federation.method import SumMethod
 from federation.methods.fedavg import FedAvg
 from federation.records import Client, Examples
 from federation.serving.midway import midway
@@ -100,12 +101,12 @@ def collect(cell: Cell, root: Path, cache: Path) -> dict[str, np.ndarray]:
     dataset = prepare(cell.data, root, pipeline, cache_dir=cache)
     splits = {name: later_split(windows, pipeline, cell.days) for name, windows in dataset.clients.items()}
     usable = {
-        name: each for name, each in dataset.clients.items() if len(splits[name].train) and len(splits[name].test)
+        name: client for name, client in dataset.clients.items() if len(splits[name].train) and len(splits[name].test)
     }
     normalized, statistics = _normalized(usable, splits, experiment.data.normalization)
     clients = {
-        name: ClientData(_examples(each, splits[name].train), _examples(each, splits[name].test))
-        for name, each in normalized.items()
+        name: ClientData(_examples(client, splits[name].train), _examples(client, splits[name].test))
+        for name, client in normalized.items()
     }
     data = FederatedData(dataset.labels, clients, {name: statistics[name] for name in clients}, split_leaks=False)
     simulation = build_simulation(resolve(experiment.model_copy(update={"eval_every": 10**6})), data)
@@ -135,27 +136,30 @@ def validated(
     """Answer each client's training windows by models that were trained without the windows' session."""
     found: dict[str, np.ndarray] = {}
     for name in windows:
-        mine = windows[name].select(splits[name].train)
+        train = windows[name].select(splits[name].train)
         broadcast = simulation.setup.method.broadcast(simulation.state, name)
-        out = {candidate: np.full(len(mine), -1) for candidate in CANDIDATES}
-        for fold in session_folds(mine, FOLDS, window_s):
+        out = {candidate: np.full(len(train), -1) for candidate in CANDIDATES}
+        for fold in session_folds(train, FOLDS, window_s):
             network = simulation.network_of[name]
-            job = ClientJob(name, network.setup, network.initial, broadcast, _examples(mine, fold.train))
+            job = ClientJob(name, network.setup, network.initial, broadcast, _examples(train, fold.train))
             ((_, result),) = simulation.engine.run([job], simulation.round_number + 1)
-            x = torch.from_numpy(mine.x[fold.test])
+            x = torch.from_numpy(train.x[fold.test])
             for candidate, model in candidates(simulation, shared, result.client).items():
                 out[candidate][fold.test] = answers(simulation, model, x)
-        for candidate, each in out.items():
-            found[f"{name}/validated_{candidate}"] = each
-        found[f"{name}/train_y"], found[f"{name}/train_session"] = mine.y, mine.session
+        for candidate, predicted in out.items():
+            found[f"{name}/validated_{candidate}"] = predicted
+        found[f"{name}/train_y"], found[f"{name}/train_session"] = train.y, train.session
     return found
 
 
 def candidates(simulation: Simulation, shared: Client, client: Client) -> dict[str, Client]:
     """Return the networks among which a device chooses, by name."""
-    heads = simulation.setup.method.serving_models(client)
-    own = heads["personalized"]
-    shared = heads.get("shared", simulation.setup.method.serving_model(shared))
+    method = simulation.setup.method
+    if isinstance(method, SumMethod):
+        heads = method.serving_models(client)
+        shared, own = heads["shared"], heads["personalized"]
+    else:
+        shared, own = method.serving_model(shared), method.serving_model(client)
     return {"shared": shared, "personal": own, "midway": midway(shared, own)}
 
 
@@ -205,7 +209,7 @@ def scored(path: Path, held_out: int, by_session: bool) -> list[Scored]:
     clients = [{key[len(name) + 1 :]: arrays[key] for key in arrays if key.startswith(f"{name}/")} for name in names]
     forgets = "analytic" not in path.stem
     found = (_scored(client, classes, held_out, by_session) for client in clients)
-    return [each if forgets else each.of_sums() for each in found if each]
+    return [result if forgets else result.of_sums() for result in found if result]
 
 
 def _scored(client: Mapping[str, np.ndarray], classes: int, held_out: int, by_session: bool) -> Scored | None:

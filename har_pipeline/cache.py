@@ -37,14 +37,14 @@ def save(path: Path, dataset: WindowedDataset) -> None:
         "name": dataset.name,
         "labels": dataset.labels,
         "settings": dataset.settings.to_json(),
-        "clients": [[each.client, len(each), *dataset.origin(each.client)] for each in clients],
+        "clients": [[windows.client, len(windows), *dataset.origin(windows.client)] for windows in clients],
         "rates_hz": dataset.rates_hz,
         "findings": dataset.findings,
         "number": dataset.number,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     with written_whole(path) as stream:
-        arrays = {name: np.concatenate([getattr(each, name) for each in clients]) for name in FIELDS}
+        arrays = {name: np.concatenate([getattr(windows, name) for windows in clients]) for name in FIELDS}
         np.savez(stream, allow_pickle=False, meta=np.array(json.dumps(meta)), **arrays)
 
 
@@ -61,7 +61,7 @@ def load(path: Path) -> WindowedDataset | None:
             clients[client] = ClientWindows(client, *(arrays[name][start : start + count] for name in FIELDS))
             origins[client] = Origin(*origin)
             start += count
-        findings = tuple(Finding(*each) for each in meta["findings"])
+        findings = tuple(Finding(*entry) for entry in meta["findings"])
         return WindowedDataset(
             meta["name"], tuple(meta["labels"]), clients, settings, origins, meta["rates_hz"], findings, meta["number"]
         )

@@ -169,7 +169,7 @@ def prepare_command(
             chosen["strict"] = True  # published sets are as published, or refused
         changes: dict[str, Any] = {"stride": stride, "label_share": label_share}
         settings = replace(
-            dataset_settings(dataset), **{key: each for key, each in changes.items() if each is not None}
+            dataset_settings(dataset), **{key: value for key, value in changes.items() if value is not None}
         )
         began = time.perf_counter()
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
@@ -277,10 +277,10 @@ def _count(dataset: WindowedDataset, seconds: float) -> None:
     console.print(clients)
     classes = Table("activity", "windows", "test windows", "clients")
     for index, label in enumerate(dataset.labels):
-        mine = [windows.y == index for windows in dataset.clients.values()]
-        tested = [chosen[splits[name].test] for name, chosen in zip(dataset.clients, mine, strict=True)]
-        total, test = (sum(int(each.sum()) for each in masks) for masks in (mine, tested))
-        classes.add_row(escape(label), str(total), str(test), str(sum(bool(each.any()) for each in mine)))
+        labelled = [windows.y == index for windows in dataset.clients.values()]
+        tested = [chosen[splits[name].test] for name, chosen in zip(dataset.clients, labelled, strict=True)]
+        total, test = (sum(int(mask.sum()) for mask in masks) for masks in (labelled, tested))
+        classes.add_row(escape(label), str(total), str(test), str(sum(bool(mask.any()) for mask in labelled)))
     console.print(classes)
     total = sum(len(windows) for windows in dataset.clients.values())
     _show_findings(dataset)
@@ -291,7 +291,7 @@ def _show_findings(dataset: WindowedDataset) -> None:
     """Print what is odd about the recordings; what several clients have in common is one row."""
     if not dataset.findings:
         return
-    alarming = any(each.severity != "note" for each in dataset.findings)
+    alarming = any(finding.severity != "note" for finding in dataset.findings)
     title = "The recordings may not be what they are said to be" if alarming else "Of the recordings"
     table = Table("", "whose", "what is odd" if alarming else "what is to be known", title=title)
     colours = {"error": "red", "warning": "yellow", "note": "dim"}

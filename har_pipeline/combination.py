@@ -97,14 +97,14 @@ def member_options(name: str, members: Sequence[str], options: Mapping[str, Any]
 
     Raises SettingsError for what is no member or no mapping of options.
     """
-    for member, mine in (options or {}).items():
+    for member, given in (options or {}).items():
         if member not in members:
             raise SettingsError(
                 f"{name} takes options by member, as in {{{members[0]!r}: {{…}}}}, but came with {member!r}; "
                 f"{did_you_mean(member, members)}"
             )
-        if not isinstance(mine, Mapping):
-            raise SettingsError(f"{name}: the options of its member {member} are {mine!r}; expected a mapping")
+        if not isinstance(given, Mapping):
+            raise SettingsError(f"{name}: the options of its member {member} are {given!r}; expected a mapping")
     return {member: dict((options or {}).get(member, {})) for member in members}
 
 
@@ -125,7 +125,7 @@ def error_context(name: str, member: str) -> Iterator[None]:
 
 def united_labels(combination: Combination, labels: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """Return the union of the members' labels under their common names, sorted."""
-    return tuple(sorted({combination.common(label) for each in labels for label in each}))
+    return tuple(sorted({combination.common(label) for member_labels in labels for label in member_labels}))
 
 
 def adopt(combination: Combination, name: str, labels: tuple[str, ...], member: WindowedDataset) -> WindowedDataset:
@@ -138,8 +138,8 @@ def adopt(combination: Combination, name: str, labels: tuple[str, ...], member: 
         clients[united] = replace(windows, client=united, y=to_united[windows.y])
         origin = member.origin(client)
         origins[united] = origin._replace(user=f"{member.name}-{origin.user}")
-    rates = {f"{member.name}-{client}": each for client, each in member.rates_hz.items()}
-    findings = tuple(each._replace(client=f"{member.name}-{each.client}") for each in member.findings)
+    rates = {f"{member.name}-{client}": rate for client, rate in member.rates_hz.items()}
+    findings = tuple(finding._replace(client=f"{member.name}-{finding.client}") for finding in member.findings)
     return WindowedDataset(name, labels, clients, member.settings, origins, rates, findings)
 
 
@@ -156,8 +156,8 @@ def unite(name: str, members: Sequence[WindowedDataset], settings: PipelineSetti
             )
     clients = {client: windows for member in members for client, windows in member.clients.items()}
     origins = {client: origin for member in members for client, origin in member.origins.items()}
-    rates = {client: each for member in members for client, each in member.rates_hz.items()}
-    findings = tuple(each for member in members for each in member.findings)
+    rates = {client: rate for member in members for client, rate in member.rates_hz.items()}
+    findings = tuple(finding for member in members for finding in member.findings)
     ordered = dict(sorted(clients.items()))
     return WindowedDataset(name, members[0].labels, ordered, settings, origins, rates, findings)
 
@@ -170,7 +170,7 @@ def rename(combination: Combination, member: str, recording: Recording) -> Recor
         activity = combination.common(given)
     else:
         words = given if isinstance(given, Categorical) else Categorical.of(given)
-        renamed = Categorical(np.array([combination.common(each) for each in words.names.tolist()]), words.codes)
+        renamed = Categorical(np.array([combination.common(name) for name in words.names.tolist()]), words.codes)
         activity = renamed if given is words else np.asarray(renamed)
     return recording._replace(client=f"{member}-{recording.client}", activity=activity)
 

@@ -137,7 +137,9 @@ class WindowCutter:
         return windows
 
     def _explained(self, error: SignalError, client: str) -> SignalError:
-        reasons = [each for each in self._checks.findings() if (each.severity, each.client) == ("error", client)]
+        reasons = [
+            finding for finding in self._checks.findings() if (finding.severity, finding.client) == ("error", client)
+        ]
         return SignalError(f"{error}. {reasons[0].where}: {reasons[0].message}") if reasons else error
 
     def _leave_out(self, client: _Client, recording: Recording, error: SignalError) -> None:

@@ -105,7 +105,7 @@ def channel_statistics(
     if kind == "federated":
         shared = reduce(add, (ChannelStatistics.of(clients[name].x[splits[name].train]) for name in chosen))
         return dict.fromkeys(clients, shared)
-    return {name: ChannelStatistics.of(each.x[splits[name].train]) for name, each in clients.items()}
+    return {name: ChannelStatistics.of(data.x[splits[name].train]) for name, data in clients.items()}
 
 
 def normalize_clients(
@@ -117,4 +117,4 @@ def normalize_clients(
 ) -> tuple[dict[str, ClientWindows], dict[str, ChannelStatistics]]:
     """Normalize every window of every client; returns the clients and the statistics used for each."""
     statistics = channel_statistics(clients, splits, kind, training_clients=training_clients)
-    return {name: replace(each, x=statistics[name].normalize(each.x)) for name, each in clients.items()}, statistics
+    return {name: replace(data, x=statistics[name].normalize(data.x)) for name, data in clients.items()}, statistics

@@ -61,9 +61,9 @@ def dataset_labels(dataset: str, options: dict[str, Any] | None = None) -> tuple
     """Return the label names of a data set, in the order of their indices; a combination takes options by member."""
     if combination := combination_of(dataset):
         labels = []
-        for member, mine in member_options(dataset, combination.members, options).items():
+        for member, own_options in member_options(dataset, combination.members, options).items():
             with error_context(dataset, member):
-                labels.append(dataset_labels(member, mine))
+                labels.append(dataset_labels(member, own_options))
         return united_labels(combination, labels)
     reader = reader_of(dataset)
     return reader.labels(reader.options(options))
@@ -99,11 +99,11 @@ def recordings(
     Raises SourceError where the files are not as published.
     """
     if combination := combination_of(dataset):
-        mine = member_options(dataset, combination.members, options)
+        by_member = member_options(dataset, combination.members, options)
         chosen = member_clients(dataset, combination.members, None if clients is None else list(clients))
         for member, wanted in chosen.items():
             with error_context(dataset, member):
-                for recording in recordings(member, root, clients=wanted, options=mine[member]):
+                for recording in recordings(member, root, clients=wanted, options=by_member[member]):
                     yield rename(combination, member, recording)
         return
     reader = reader_of(dataset)
@@ -177,13 +177,13 @@ def prepare_members(
     if combination is None:
         raise SettingsError(f"{dataset} is one data set; use prepare(), or a combination: {', '.join(COMBINATIONS)}")
     labels = dataset_labels(dataset, options)
-    mine = member_options(dataset, combination.members, options)
+    by_member = member_options(dataset, combination.members, options)
     chosen = member_clients(dataset, combination.members, None if clients is None else sorted(set(clients)))
     for member, wanted in chosen.items():
         with error_context(dataset, member):
             own = member_settings(dataset_settings(member), settings or PipelineSettings())
             prepared = prepare(
-                member, root, own, cache_dir=cache_dir, progress=progress, clients=wanted, options=mine[member]
+                member, root, own, cache_dir=cache_dir, progress=progress, clients=wanted, options=by_member[member]
             )
         yield adopt(combination, dataset, labels, prepared)
 
@@ -239,8 +239,8 @@ def _as_recordings(windows: ClientWindows, settings: PipelineSettings) -> Iterat
     """Yield published windows as recordings again, without what each shares with the next."""
     offsets = np.arange(settings.stride) / settings.rate_hz
     for session in np.unique(windows.session):
-        mine = windows.session == session
-        times = (windows.start_s[mine][:, None] + offsets).ravel()
-        values = windows.x[mine, : settings.stride].reshape(len(times), -1)
+        in_session = windows.session == session
+        times = (windows.start_s[in_session][:, None] + offsets).ravel()
+        values = windows.x[in_session, : settings.stride].reshape(len(times), -1)
         yield Recording(windows.client, str(session), "", "acc", times, values[:, :3])
         yield Recording(windows.client, str(session), "", "gyro", times, values[:, 3:])

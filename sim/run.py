@@ -191,7 +191,7 @@ def build_simulation(
     check_clients(settings.rounds, settings.secure, len(data.clients))
     networks = for_data(plan.networks, data.moments, data.channels)
     check_task(networks, (client.train for client in data.clients.values()))
-    data = pooled(data) if method.pools_data else data
+    data = pooled(data) if method.traits.pools_data else data
     attack = None
     if settings.attack != "none":
         attack = drawn_attack(settings.attack, settings.attackers, data.train_sizes, settings.training.seed)
@@ -229,7 +229,7 @@ def build_simulation(
 def choose_client_store(plan: RunPlan, data: FederatedData, folder: Path) -> client_store.StoreChoice:
     """Choose where the clients' models are stored between rounds."""
     settings, rounds = plan.settings, plan.settings.rounds
-    clients = 1 if plan.method.pools_data else len(data.train_sizes)
+    clients = 1 if plan.method.traits.pools_data else len(data.train_sizes)
     cohort = min(clients, rounds.clients_per_round or clients)
     size = max(client_store.client_bytes(network.initial) for network in plan.networks)
     size *= 2 if settings.precision == "int8" else 1  # a residual is at the most as large as the model

@@ -500,7 +500,7 @@ class Coordinator:
     def _open(self, name: str) -> None:
         with self._database.read() as session:
             federation = _row(session, name)
-            personal = self.contract(federation).method.personal_broadcast
+            personal = self.contract(federation).method.traits.personal_broadcast
             row = repositories.open_round(session, federation)
             base = row.base_version if row else repositories.current_version(session, federation)
             needed = {base.state_sha256, base.broadcast_sha256}

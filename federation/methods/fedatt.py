@@ -55,7 +55,7 @@ class FedAtt(Method):
 
     def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
         """Take the attentive step (eq. 7)."""
-        means = {name: one.total / one.weight for name, one in LayerSums.of(accumulator).layers.items()}
+        means = {name: sums.total / sums.weight for name, sums in LayerSums.of(accumulator).layers.items()}
         params = state["params"]
         moved = {name: value.double() - self.epsilon * means[name] for name, value in params.items()}
         return {**state, "params": {name: moved[name].to(value.dtype) for name, value in params.items()}}
@@ -67,8 +67,8 @@ class FedAtt(Method):
             for name, step in _steps(state, update).items():
                 scores.setdefault(name, {})[update.client_id] = _score(step, update)
         return {
-            name: dict(zip(each, torch.softmax(torch.stack(list(each.values())), 0).tolist(), strict=True))
-            for name, each in scores.items()
+            name: dict(zip(by_client, torch.softmax(torch.stack(list(by_client.values())), 0).tolist(), strict=True))
+            for name, by_client in scores.items()
         }
 
 

@@ -23,7 +23,7 @@ from federation.aggregation.averaging import Accumulator, add_weighted, mean_of
 from federation.aggregation.class_statistics import class_prototypes
 from federation.aggregation.prototypes import Distance, ModelAndPrototypeSums, PredictBy, PredictClasses
 from federation.aggregation.simplex_qp import minimize_on_simplex
-from federation.method import Method
+from federation.method import Method, Traits
 from federation.plan import TrainingConfig
 from federation.records import (
     Batch,
@@ -67,7 +67,7 @@ class FedPac(Method):
     """Base by FedAvg; head_i = Σ_j α_j head_j, α minimizing αᵀ(diag(v) + D_i)α over the simplex."""
 
     name: ClassVar[str] = "fedpac"
-    personal_broadcast: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(personal_broadcast=True)
     needs_single_updates: ClassVar[str] = "combines a head for each client from the single heads of all"
     sums_at: ClassVar[frozenset[str]] = frozenset({"before", "after"})
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = {
@@ -154,9 +154,9 @@ class FedPac(Method):
     def fold(self, state: Tree, accumulator: Accumulator | None, update: Update) -> FedPacSums:
         """Add to the means, and keep what the combination of heads needs of this client."""
         before, tensors = FedPacSums.of(accumulator), update.tensors
-        mine = ClientHead(select(tensors["params"], is_head), tensors["weighted_means"], tensors["variance"])
+        client_head = ClientHead(select(tensors["params"], is_head), tensors["weighted_means"], tensors["variance"])
         sums = prototypes.fold(before.prototypes, update, by_examples=True)
-        heads = {**before.heads, update.client_id: mine}
+        heads = {**before.heads, update.client_id: client_head}
         return replace(self.fold_params(before, update), prototypes=sums, heads=heads)
 
     def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
@@ -164,10 +164,10 @@ class FedPac(Method):
         sums = FedPacSums.of(accumulator)
         client_heads = sums.heads
         weights = combination_weights(
-            torch.stack([one.weighted_means for one in client_heads.values()]),
-            torch.stack([one.variance for one in client_heads.values()]),
+            torch.stack([client_head.weighted_means for client_head in client_heads.values()]),
+            torch.stack([client_head.variance for client_head in client_heads.values()]),
         )
-        heads = [one.head for one in client_heads.values()]
+        heads = [client_head.head for client_head in client_heads.values()]
         combined = {name: _combine(heads, row) for name, row in zip(client_heads, weights, strict=True)}
         return {
             "params": self.combined(sums, state["params"]),

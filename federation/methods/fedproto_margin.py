@@ -21,7 +21,7 @@ from federation.aggregation import prototypes
 from federation.aggregation.averaging import Accumulator, MeanSums, add_weighted, mean_of
 from federation.aggregation.class_statistics import class_prototypes
 from federation.aggregation.prototypes import PrototypeSums, min_max_normalized
-from federation.method import Method, Weights
+from federation.method import Method, Traits, Weights
 from federation.plan import TrainingConfig
 from federation.records import Client, Tensors, TrainingStats, Tree, Update, UploadGroup
 
@@ -39,7 +39,7 @@ class FedProtoMargin(Method):
 
     name: ClassVar[str] = "fedproto_margin"
     averages_parameters: ClassVar[bool] = False
-    uses_partial_work: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(uses_partial_work=True)
     needs_single_updates: ClassVar[str] = "weighs each client by the margins of its own prototypes"
     sums_at: ClassVar[frozenset[str]] = frozenset({"before", "after"})
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = {
@@ -84,7 +84,7 @@ class FedProtoMargin(Method):
     def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
         """Average the parameters by each attention, then those means (eq. 13, 14), and the prototypes (eq. 10)."""
         sums = MarginSums.of(accumulator)
-        means = [mean_of(one.params, one.weight, one.params or {}) for one in sums.means.values()]
+        means = [mean_of(summed.params, summed.weight, summed.params or {}) for summed in sums.means.values()]
         params = {
             name: torch.stack([mean[name] for mean in means]).mean(0).to(value.dtype)
             for name, value in state["params"].items()
@@ -104,8 +104,8 @@ class FedProtoMargin(Method):
         kinds = next(iter(weights.values()), {})
         shares: Weights = {}
         for kind in kinds:
-            total = sum(each[kind] for each in weights.values())
-            shares[kind] = {name: each[kind] / total for name, each in weights.items()}
+            total = sum(by_kind[kind] for by_kind in weights.values())
+            shares[kind] = {name: by_kind[kind] / total for name, by_kind in weights.items()}
         if len(kinds) > 1:
             shares["combined"] = {name: sum(shares[kind][name] for kind in kinds) / len(kinds) for name in weights}
         return shares

@@ -94,8 +94,8 @@ class FedTgp(FedProto):
         sums = prototypes.fold(before.prototypes, update, by_examples=False)
         classes = torch.nonzero(update.tensors["counts"] > 0)[:, 0]
         rows = update.tensors["prototypes"][classes]
-        mine = (rows, classes, torch.full((len(classes),), update.discount, dtype=rows.dtype, device=rows.device))
-        return replace(before, weight=before.weight + update.discount, prototypes=sums, rows=(*before.rows, mine))
+        entry = (rows, classes, torch.full((len(classes),), update.discount, dtype=rows.dtype, device=rows.device))
+        return replace(before, weight=before.weight + update.discount, prototypes=sums, rows=(*before.rows, entry))
 
     def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
         """Train F on the round's prototypes; P are what it then gives for the classes that any client has had."""

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from federation.aggregation.averaging import Accumulator, MeanSums, mean_of
 from federation.errors import RoundError
-from federation.method import Method
+from federation.method import Method, Traits
 from federation.plan import SecureSettings, TrainingConfig
 from federation.records import Batch, Broadcast, Client, SumKind, Tensors, Tree, Update
 from federation.records.tree import merge, squared_distance
@@ -46,7 +46,7 @@ class FeSem(Method):
 
     name: ClassVar[str] = "fesem"
     averages_parameters: ClassVar[bool] = False
-    personal_broadcast: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(personal_broadcast=True)
     needs_single_updates: ClassVar[str] = (
         "gives each client the centre that its own parameters are nearest to; set clustering=one_step, for which sums "
         "by centre are enough"
@@ -79,8 +79,8 @@ class FeSem(Method):
             return client, {"anchor": broadcast["params"]}
         centres = list(broadcast["centres"].values())
         chosen = torch.stack([squared_distance(client.params, centre) for centre in centres]).argmin()
-        mine = {name: torch.stack([centre[name] for centre in centres])[chosen] for name in centres[0]}
-        return client._replace(params=merge(client.params, mine)), {"anchor": mine}
+        nearest = {name: torch.stack([centre[name] for centre in centres])[chosen] for name in centres[0]}
+        return client._replace(params=merge(client.params, nearest)), {"anchor": nearest}
 
     def loss(
         self, task: Task, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
@@ -105,12 +105,12 @@ class FeSem(Method):
     def summand(self, update: Update, broadcast: Broadcast, limits: SecureSettings) -> Tree:
         """Add n · (w − centre) to the centre nearest to w, and n to its weight; nothing to the others."""
         weight, limit = min(round(self.weight(update)), limits.max_weight), limits.max_change
-        centres, mine = broadcast["centres"], update.tensors["params"]
+        centres, params = broadcast["centres"], update.tensors["params"]
         chosen = _dealt_or_nearest(update, list(centres.values()))
         changes = {
             key: {
                 name: (value.double() - centre[name].double()).clamp(-limit, limit) * (weight if at == chosen else 0)
-                for name, value in mine.items()
+                for name, value in params.items()
             }
             for at, (key, centre) in enumerate(centres.items())
         }
@@ -120,10 +120,10 @@ class FeSem(Method):
 
     def accumulated(self, state: Tree, total: Tree, clients: Sequence[str]) -> CentreSums:
         """Return by centre W · centre + Σ n · (w − centre)."""
-        weights = [float(each) for each in total["weights"]]
+        weights = [float(count) for count in total["weights"]]
         sums = tuple(
-            MeanSums(weight=each, params={n: v.double() * each + total["centres"][key][n] for n, v in centre.items()})
-            for each, (key, centre) in zip(weights, state["centres"].items(), strict=True)
+            MeanSums(weight=count, params={n: v.double() * count + total["centres"][key][n] for n, v in centre.items()})
+            for count, (key, centre) in zip(weights, state["centres"].items(), strict=True)
         )
         return CentreSums(weight=sum(weights), centres=sums)
 
@@ -139,7 +139,7 @@ class FeSem(Method):
         """Set each centre to the mean of its clients; one that has none stays."""
         sums = CentreSums.of(accumulator).centres
         moved = zip(state["centres"].items(), sums, strict=True)
-        return {"centres": {key: _mean(centre, mine) for (key, centre), mine in moved}}
+        return {"centres": {key: _mean(centre, own_sums) for (key, centre), own_sums in moved}}
 
     def aggregate(self, state: Tree, updates: Iterable[Update]) -> Tree:
         """Assign (eq. 7), then average (eq. 8).

@@ -41,7 +41,7 @@ class Moon(Method):
     def receive(self, client: Client, broadcast: Broadcast) -> tuple[Client, Tree]:
         """Keep what the client ended its previous round with, and what came; a new client has only the latter."""
         received, _ = super().receive(client, broadcast)
-        sent, own = ({"params": one.params, "buffers": one.buffers} for one in (received, client))
+        sent, own = ({"params": version.params, "buffers": version.buffers} for version in (received, client))
         return received, {"previous": where(client.memory["trained"] > 0, own, sent), "global": sent}
 
     def loss(

@@ -218,8 +218,8 @@ class PFedFda(Method):
 
     def fold(self, state: Tree, accumulator: Accumulator | None, update: Update) -> GaussianSums:
         """Add a client's base, and its estimates."""
-        before, mine = GaussianSums.of(accumulator), {name: update.tensors[name] for name in GAUSSIANS}
-        sums = add_weighted(before.gaussians, mine, self.weight(update))
+        before, gaussians = GaussianSums.of(accumulator), {name: update.tensors[name] for name in GAUSSIANS}
+        sums = add_weighted(before.gaussians, gaussians, self.weight(update))
         return replace(self.fold_params(before, update), gaussians=sums)
 
     def finish(self, state: Tree, accumulator: Accumulator) -> Tree:

@@ -62,7 +62,7 @@ class RolloutSettings(Strict):
 
     def share_of(self, wave: int) -> float:
         """Return the share of the devices that a wave has reached; a wave of groups leaves it as it was before."""
-        return max((one for one in self.waves[: wave + 1] if not isinstance(one, GroupWave)), default=0.0)
+        return max((share for share in self.waves[: wave + 1] if not isinstance(share, GroupWave)), default=0.0)
 
     def tags_of(self, wave: int) -> tuple[str, ...]:
         """Return the groups that a wave goes to; none: it goes to a share of all devices."""

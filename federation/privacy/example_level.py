@@ -88,8 +88,8 @@ def per_example(objective: Objective, params: Tensors, batch: Batch) -> tuple[Te
     """Return each example's gradients (B, ...) and losses (B,)."""
 
     def alone(x: Tensor, y: Tensor) -> tuple[Tensors, Tensor]:
-        one = Batch(x[None], y[None], batch.mask.new_ones(1))
-        gradients, (loss, _) = grad_and_value(objective, has_aux=True)(params, one)
+        example = Batch(x[None], y[None], batch.mask.new_ones(1))
+        gradients, (loss, _) = grad_and_value(objective, has_aux=True)(params, example)
         return gradients, loss
 
     # dropout that is seeded by buffers drops the same units of every example of a batch

@@ -58,9 +58,9 @@ def join(
     header |= dict.fromkeys(tensors)
     end = 0
     for name in order:
-        one = tensors[name]
-        begin, end = end, end + memoryview(one.data).nbytes
-        header[name] = {"dtype": one.code, "shape": list(one.shape), "data_offsets": [begin, end]}
+        tensor = tensors[name]
+        begin, end = end, end + memoryview(tensor.data).nbytes
+        header[name] = {"dtype": tensor.code, "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     data = b"".join((struct.pack("<Q", len(text)), text, *(tensors[name].data for name in order)))

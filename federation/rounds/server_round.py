@@ -231,7 +231,7 @@ def discount(settings: RoundSettings, rounds_late: int) -> float:
 
 def keeps_partial_work(settings: RoundSettings, method: Method) -> bool:
     """Whether an update of a client that did not do all of its steps is aggregated."""
-    return settings.keeps_partial_work(method.uses_partial_work)
+    return settings.keeps_partial_work(method.traits.uses_partial_work)
 
 
 def _arrive(settings: RoundSettings, current: Round, event: UpdateArrived, status: ClientStatus) -> Step:

@@ -88,5 +88,5 @@ def added(reports: Iterable[Gains]) -> dict[str, list[int]]:
     for report in reports:
         for name, sums in report.items():
             before = found.get(name, [0] * len(sums))
-            found[name] = [one + other for one, other in zip(before, sums, strict=True)]
+            found[name] = [earlier + other for earlier, other in zip(before, sums, strict=True)]
     return {name: sums for name, sums in found.items() if sums[0]}

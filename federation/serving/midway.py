@@ -9,10 +9,10 @@ from __future__ import annotations
 from federation.records import Client, Tensors
 
 
-def midway(one: Client, other: Client) -> Client:
+def midway(first: Client, second: Client) -> Client:
     """Return the network between two; counters and other whole numbers are the second's."""
-    return Client(_between(one.params, other.params), _between(one.buffers, other.buffers), {})
+    return Client(_between(first.params, second.params), _between(first.buffers, second.buffers), {})
 
 
-def _between(one: Tensors, other: Tensors) -> Tensors:
-    return {name: (one[name] + end) / 2 if end.is_floating_point() else end for name, end in other.items()}
+def _between(first: Tensors, second: Tensors) -> Tensors:
+    return {name: (first[name] + end) / 2 if end.is_floating_point() else end for name, end in second.items()}

@@ -61,10 +61,10 @@ class Evidence(NamedTuple):
         difference = quality.astype(np.float64) - shared
         gain, groups = np.full(classes, np.nan), np.full(classes, np.nan)
         for label in np.unique(y):
-            mine = y == label
-            gain[label] = difference[mine].mean()
-            sizes = np.unique(session[mine], return_counts=True)[1]
-            groups[label] = _effective(sizes) if len(sizes) > 1 else max(1.0, mine.sum() / WINDOWS_PER_GROUP)
+            of_class = y == label
+            gain[label] = difference[of_class].mean()
+            sizes = np.unique(session[of_class], return_counts=True)[1]
+            groups[label] = _effective(sizes) if len(sizes) > 1 else max(1.0, of_class.sum() / WINDOWS_PER_GROUP)
         squares = float(((difference - gain[y]) ** 2).sum()) + TYPICAL_WEIGHT * TYPICAL_VARIANCE
         freedom = len(y) - np.count_nonzero(~np.isnan(gain)) + TYPICAL_WEIGHT
         return cls(gain, squares / freedom / groups, len(y))
@@ -129,7 +129,9 @@ def expected_gains(candidates: Mapping[str, Rival], trained: npt.NDArray[np.bool
     """
     weight = _evidence_weight(candidates)
     return {
-        name: _expected(one, weight, trained, recall) for name, one in candidates.items() if one[:2] != (None, None)
+        name: _expected(rival, weight, trained, recall)
+        for name, rival in candidates.items()
+        if rival[:2] != (None, None)
     }
 
 
@@ -150,7 +152,7 @@ def _effective(sizes: npt.NDArray[np.int64]) -> float:
 
 
 def _evidence_weight(candidates: Mapping[str, Rival]) -> float:
-    known = [(one.evidence, one.prior) for one in candidates.values() if one.evidence and one.prior]
+    known = [(rival.evidence, rival.prior) for rival in candidates.values() if rival.evidence and rival.prior]
     if not known:
         return 1.0
     between = sum(prior.variance for _, prior in known)
@@ -159,13 +161,17 @@ def _evidence_weight(candidates: Mapping[str, Rival]) -> float:
     return max(between / (between + sampling), windows / (windows + MAX_PRIOR_WINDOWS))
 
 
-def _expected(one: Rival, weight: float, trained: npt.NDArray[np.bool_], recall: float) -> float:
-    gain = np.zeros(len(trained)) if one.prior is None else one.prior.by_class.copy()
+def _expected(rival: Rival, weight: float, trained: npt.NDArray[np.bool_], recall: float) -> float:
+    gain = np.zeros(len(trained)) if rival.prior is None else rival.prior.by_class.copy()
     seen = np.zeros(len(trained), bool)
-    if one.evidence is not None:
-        seen = ~np.isnan(one.evidence.gain)
-        mean = one.evidence.mean if one.prior is None else weight * one.evidence.mean + (1 - weight) * one.prior.mean
+    if rival.evidence is not None:
+        seen = ~np.isnan(rival.evidence.gain)
+        mean = (
+            rival.evidence.mean
+            if rival.prior is None
+            else weight * rival.evidence.mean + (1 - weight) * rival.prior.mean
+        )
         gain[seen] = mean
-    if one.forgets:
+    if rival.forgets:
         gain[~trained & ~seen] = -recall
     return float(gain.mean())

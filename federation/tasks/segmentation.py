@@ -59,7 +59,7 @@ class Segmentation(SegmentationTask, Task):
         """Return the class of most pixels of each image, the lowest of equals; the background if it has no other."""
         found = (self.class_of_mask(mask) for mask in targets.cpu().numpy())
         otherwise = self.background or 0
-        return torch.tensor([otherwise if one is None else one for one in found], dtype=torch.int64)
+        return torch.tensor([otherwise if label is None else label for label in found], dtype=torch.int64)
 
     def mismatch(self, output: Output, batch: Batch) -> str | None:
         """Want logits (n, C, H, W) and features (n, D, h, w) for classes (n, H, W)."""

@@ -79,10 +79,10 @@ def train_stacked(
         raise SettingsError("training.example_clip_norm: gradients by example are of one client at a time")
     limits = max_steps or [None] * len(clients)
     orders = [
-        _order(setup, len(mine.y), name, round_number, limit)
-        for mine, name, limit in zip(examples, client_ids, limits, strict=True)
+        _order(setup, len(own.y), name, round_number, limit)
+        for own, name, limit in zip(examples, client_ids, limits, strict=True)
     ]
-    stats_orders = [_stats_order(setup, mine, name) for mine, name in zip(examples, client_ids, strict=True)]
+    stats_orders = [_stats_order(setup, own, name) for own, name in zip(examples, client_ids, strict=True)]
     rate = rate_of_round(setup.training, round_number, setup.rounds)
     work = ClientWork(pad_examples(examples), stack_schedules(orders), stack_schedules(stats_orders), rate)
     seeded = [
@@ -100,7 +100,7 @@ def train_stacked(
         stacked=True,
         compiled=compiled,
     )
-    return [LocalRound(*one) for one in unstack(tuple(result), len(clients))]
+    return [LocalRound(*parts) for parts in unstack(tuple(result), len(clients))]
 
 
 def steps_of(setup: Setup, examples: int, max_steps: int | None = None) -> int:
@@ -114,18 +114,18 @@ def pad_examples(examples: Sequence[Examples]) -> Examples:
     def pad(value: Tensor, length: int) -> Tensor:
         return torch.cat([value, value.new_zeros((length - len(value), *value.shape[1:]))])
 
-    longest = max(len(mine.y) for mine in examples)
+    longest = max(len(own.y) for own in examples)
     return Examples(
-        torch.stack([pad(mine.x, longest) for mine in examples]),
-        torch.stack([pad(mine.y, longest) for mine in examples]),
+        torch.stack([pad(own.x, longest) for own in examples]),
+        torch.stack([pad(own.y, longest) for own in examples]),
     )
 
 
 def _stats_order(setup: Setup, examples: Examples, client_id: str) -> Schedule:
     together = STATS_NUMBERS // max(1, math.prod(examples.x.shape[1:]))
-    size, method = max(min(STATS_BATCH_SIZE, together), setup.training.batch_size), setup.method
+    size = max(min(STATS_BATCH_SIZE, together), setup.training.batch_size)
     order, seed = in_order(len(examples.y), size), setup.training.seed
-    return with_copies(order, method.rotated_copies, seed, client_id, sensor_loss=method.copies_with_sensor_loss)
+    return with_copies(order, setup.copies, seed, client_id)
 
 
 def _order(setup: Setup, count: int, client_id: str, round_number: int, max_steps: int | None) -> Schedule:

@@ -26,8 +26,8 @@ class Moments(NamedTuple):
         mean, std = np.array(self.mean), np.array(self.std)
         # one multiplication and one subtraction in float32: (x/255 − m)/s = x·a − b
         scale, shift = (
-            torch.from_numpy(each.astype(np.float32)).to(x.device).view(-1, 1, 1)
-            for each in (1 / (255 * std), mean / std)
+            torch.from_numpy(array.astype(np.float32)).to(x.device).view(-1, 1, 1)
+            for array in (1 / (255 * std), mean / std)
         )
         return (x * scale).sub_(shift)
 

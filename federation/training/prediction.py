@@ -47,11 +47,11 @@ def measure_each(
     found: dict[str, list[Statistics]] = {name: [] for name in examples}
     for pieces in in_batches(examples, batch_size):
         # nothing is copied where a batch is one client's
-        x = setup.inputs(torch.cat([mine.x for _, mine in pieces]) if len(pieces) > 1 else pieces[0][1].x)
+        x = setup.inputs(torch.cat([piece.x for _, piece in pieces]) if len(pieces) > 1 else pieces[0][1].x)
         output, start = _output(setup, client, x), 0
-        for name, mine in pieces:
-            rows = slice(start, start + len(mine.x))
-            batch = _batch(setup, Examples(x[rows], mine.y))
+        for name, piece in pieces:
+            rows = slice(start, start + len(piece.x))
+            batch = _batch(setup, Examples(x[rows], piece.y))
             found[name].append(setup.task.statistics(_rows(output, rows), batch))
             start = rows.stop
     none = setup.task.no_statistics(setup.training.classes)
@@ -63,10 +63,10 @@ def measure_stacked(setup: Setup, clients: Sequence[Client], examples: Examples,
     """Compare K clients' models with the targets of the same examples (n, ...), of which there are some."""
     together = stack(list(clients))
 
-    def one(client: Client, batch: Batch) -> Statistics:
+    def measured(client: Client, batch: Batch) -> Statistics:
         return setup.task.statistics(_output(setup, client, batch.x), batch)
 
-    many = vmap(one, in_dims=(0, None))
+    many = vmap(measured, in_dims=(0, None))
     parts = (
         many(together, _batch(setup, part)) for pieces in in_batches({"": examples}, batch_size) for _, part in pieces
     )
@@ -87,11 +87,11 @@ def in_batches(examples: Mapping[str, Examples], rows: int) -> Iterator[list[tup
     """Lay clients' examples together as batches of `rows`, the last one shorter: the pieces of each, and whose."""
     waiting: list[tuple[str, Examples]] = []
     room = rows
-    for name, mine in examples.items():
+    for name, own in examples.items():
         start = 0
-        while start < len(mine.y):
-            stop = min(start + room, len(mine.y))
-            waiting.append((name, Examples(mine.x[start:stop], mine.y[start:stop])))
+        while start < len(own.y):
+            stop = min(start + room, len(own.y))
+            waiting.append((name, Examples(own.x[start:stop], own.y[start:stop])))
             room -= stop - start
             start = stop
             if not room:

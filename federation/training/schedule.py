@@ -82,22 +82,33 @@ def in_order(examples: int, batch_size: int) -> Schedule:
     return Schedule(index.reshape(1, steps, batch_size), mask.reshape(1, steps, batch_size))
 
 
-def with_copies(order: Schedule, rotations: int, seed: int, client_id: str, *, sensor_loss: bool = False) -> Schedule:
-    """Let epochs follow the one of a schedule: so many with each example turned at random, then one with a sensor lost.
+class WindowCopies(NamedTuple):
+    """Which changed copies of each window are summed over, besides the window."""
+
+    rotations: int = 0
+    """How many, turned at random."""
+    degrees: float = 180.0
+    """By no more than these; 180: by any rotation."""
+    sensor_loss: bool = False
+    """Whether there is one more, whose second sensor reads nothing."""
+
+
+def with_copies(order: Schedule, copies: WindowCopies, seed: int, client_id: str) -> Schedule:
+    """Let epochs follow the one of a schedule: each with every example turned at random, then one with a sensor lost.
 
     A client draws the same in every round, for an example by its place: sums that it sends again are the same bits.
     """
-    epochs = 1 + rotations + sensor_loss
+    epochs = 1 + copies.rotations + copies.sensor_loss
     if epochs == 1:
         return order
     _, steps, size = order.rows.shape
     draws = np.ones((epochs, steps * size, WINDOW_DRAWS), np.float32)  # above every share: as it was measured
-    for copy in range(1, 1 + rotations):
+    for copy in range(1, 1 + copies.rotations):
         draws[copy, :, 0] = 0
         draws[copy, :, 1:ROTATION_DRAWS] = generator(seed, "rotations", client_id, copy).random(
             (steps * size, ROTATION_DRAWS - 1), np.float32
         )
-    if sensor_loss:
+    if copies.sensor_loss:
         draws[-1, :, -1] = 0
     rows, mask = np.repeat(order.rows, epochs, axis=0), np.repeat(order.mask, epochs, axis=0)
     return Schedule(rows, mask, draws.reshape(epochs, steps, size, WINDOW_DRAWS))
@@ -105,15 +116,17 @@ def with_copies(order: Schedule, rotations: int, seed: int, client_id: str, *, s
 
 def stack_schedules(schedules: list[Schedule]) -> Schedule:
     """Pad K clients' schedules to the same number of steps and stack them: (K, E, S, B)."""
-    steps = max(one.rows.shape[1] for one in schedules)
+    steps = max(order.rows.shape[1] for order in schedules)
 
     def padded(arrays: Iterable[np.ndarray]) -> np.ndarray:
         missing = ((array, steps - array.shape[1]) for array in arrays)
         return np.stack([np.pad(array, ((0, 0), (0, more), *[(0, 0)] * (array.ndim - 2))) for array, more in missing])
 
-    draws = [one.draws for one in schedules if one.draws is not None]
+    draws = [order.draws for order in schedules if order.draws is not None]
     return Schedule(
-        padded(one.rows for one in schedules), padded(one.mask for one in schedules), padded(draws) if draws else None
+        padded(order.rows for order in schedules),
+        padded(order.mask for order in schedules),
+        padded(draws) if draws else None,
     )
 
 

@@ -55,11 +55,11 @@ def pack(upload: Tree, delta_reference: Tree, residual: Tree) -> Packed:
     Raises:
         UpdateError: if a tensor that is to be quantized, or its change, is not finite.
     """
-    mine = flatten(upload)
-    names = [name for name, value in mine.items() if value.dtype == torch.float32]
+    flat = flatten(upload)
+    names = [name for name, value in flat.items() if value.dtype == torch.float32]
     packed = arrays.pack(*(_as_arrays(tree, names) for tree in (upload, delta_reference, residual)))
     levels = {name: packed.values[name] for name in packed.scales}
-    tree = {"values": unflatten({**mine, **_as_tensors(levels)}), "scales": unflatten(_as_tensors(packed.scales))}
+    tree = {"values": unflatten({**flat, **_as_tensors(levels)}), "scales": unflatten(_as_tensors(packed.scales))}
     return Packed(tree, unflatten(_as_tensors(packed.residual)))
 
 

@@ -32,9 +32,9 @@ def _judged(sent: Tree | torch.Tensor, began: Tree | torch.Tensor, kind: UploadG
 
 
 def _norm(sent: Tree | torch.Tensor, began: Tree | torch.Tensor) -> float:
-    mine, start = flatten({"": sent}), flatten({"": began})
+    end, start = flatten({"": sent}), flatten({"": began})
     squares = 0.0
-    for name, value in mine.items():
+    for name, value in end.items():
         like = start.get(name)
         moved = value.to(torch.float64, copy=True)
         if like is not None and like.shape == value.shape:

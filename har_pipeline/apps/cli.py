@@ -51,7 +51,7 @@ def show_found(reader: AppReader, source: AppSource, console: Console) -> None:
     for export in source.usable[:MAX_SHOWN]:
         notes = Counter(note.text.strip() for note in export.annotations)
         clients = ", ".join(reader.clients_of(export, vocabulary).values())
-        table.add_row(*(escape(each) for each in (export.name, clients, ", ".join(list(notes)[:5]), export.about)))
+        table.add_row(*(escape(cell) for cell in (export.name, clients, ", ".join(list(notes)[:5]), export.about)))
     if source.usable:
         console.print(table)
     console.print(f"{len(source.usable)} of {len(source.exports)} recordings can be read", markup=False)

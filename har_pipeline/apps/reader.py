@@ -55,7 +55,7 @@ class AppSource(Source):
     @property
     def usable(self) -> tuple[AppExport, ...]:
         """Those that can be read."""
-        return tuple(each for each in self.exports if not each.problem)
+        return tuple(export for export in self.exports if not export.problem)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +89,12 @@ class AppReader(RecordingReader):
         """Lay the given options over the defaults; raises SettingsError for one that is unknown or of another type."""
         options = super().options(given)
         for key in ("labels", "stop_annotations"):
-            if not isinstance(options[key], list | tuple) or not all(isinstance(each, str) for each in options[key]):
+            if not isinstance(options[key], list | tuple) or not all(isinstance(entry, str) for entry in options[key]):
                 raise SettingsError(f'{self.name}: {key} is {options[key]!r}; expected a list, as in ["walking"]')
         if not isinstance(options["strict"], bool):
             raise SettingsError(f"{self.name}: strict is {options['strict']!r}; expected true or false")
         annotations = options["annotations"]
-        if not isinstance(annotations, dict) or not all(isinstance(each, str) for each in annotations.values()):
+        if not isinstance(annotations, dict) or not all(isinstance(activity, str) for activity in annotations.values()):
             raise SettingsError(f'{self.name}: annotations is {annotations!r}; expected as in {{"up": "stairs_up"}}')
         if len(set(options["labels"])) < len(options["labels"]):
             raise SettingsError(f"{self.name}: labels names an activity twice; name each once")
@@ -115,7 +115,7 @@ class AppReader(RecordingReader):
         if not Path(root).exists():
             raise SourceError(f"{root} does not exist; expected {self.expects}")
         source = self.look(Path(root), options)
-        problems = [f"{each.name}: {each.problem}" for each in source.exports if each.problem]
+        problems = [f"{export.name}: {export.problem}" for export in source.exports if export.problem]
         if len(problems) == len(source.exports):
             first = problems[0] if problems else f"no export of {self.app} under {root}; expected {self.expects}"
             more = f" (and {len(problems) - 1} recordings more cannot be read)" if len(problems) > 1 else ""
@@ -126,11 +126,13 @@ class AppReader(RecordingReader):
         """Find the app's exports under root, also where there is none, or none that can be read."""
         damaged = list[str]()
         heads = [head for head in read_heads(root, damaged.append, self.inspect) if self.looks_like(head)]
-        here = printable(root.resolve().name)
-        exports = [replace(each, name=here) if each.name == "." else each for each in self.find(heads, options)]
-        problems = [f"{each.name}: {each.problem}" for each in exports if each.problem]
-        remarks = (*problems, *(f"{each.name}: {words}" for each in exports for words in each.remarks))
-        inputs = tuple(sorted({path for each in exports for path in each.paths}))
+        folder = printable(root.resolve().name)
+        exports = [
+            replace(export, name=folder) if export.name == "." else export for export in self.find(heads, options)
+        ]
+        problems = [f"{export.name}: {export.problem}" for export in exports if export.problem]
+        remarks = (*problems, *(f"{export.name}: {words}" for export in exports for words in export.remarks))
+        inputs = tuple(sorted({path for export in exports for path in export.paths}))
         layout = Layout(NOTHING, NOTHING, self.expects)
         return AppSource(root, "", layout, len(exports), inputs, tuple(exports), remarks, tuple(damaged))
 
@@ -221,7 +223,9 @@ def _tell_words(source: AppSource, vocabulary: ActivityWords, report: Report) ->
             "name them in annotations or stop_annotations"
         )
     unnamed = [
-        each.name for each in source.usable if not each.annotations and not vocabulary.activity_in_name(each.name)
+        export.name
+        for export in source.usable
+        if not export.annotations and not vocabulary.activity_in_name(export.name)
     ]
     if unnamed:
         more = f" and {len(unnamed) - 3} more" if len(unnamed) > 3 else ""

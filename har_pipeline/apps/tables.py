@@ -44,7 +44,7 @@ def table_head(head: FileHead, *, wants: Callable[[str], bool]) -> TableHead | N
     if at is None:
         return None
     line = lines[at]
-    separator = max(SEPARATORS, key=lambda each: line.count(each))
+    separator = max(SEPARATORS, key=lambda candidate: line.count(candidate))
     columns = _cells(line, separator)
     first = _cells(lines[at + 1], separator) if len(lines) > at + 1 else ()
     decimal = "," if separator != "," and any(DECIMAL_COMMA.match(cell) for cell in first) else "."
@@ -64,10 +64,10 @@ def rows_of_words(head: FileHead) -> list[dict[str, str]]:
     lines = head.lines
     if not lines:
         return []
-    separator = max(SEPARATORS, key=lambda each: lines[0].count(each))
+    separator = max(SEPARATORS, key=lambda candidate: lines[0].count(candidate))
     try:
         return [
-            {(key or "").strip(): (each or "").strip() for key, each in row.items() if isinstance(each, str | None)}
+            {(key or "").strip(): (cell or "").strip() for key, cell in row.items() if isinstance(cell, str | None)}
             for row in csv.DictReader(lines, delimiter=separator)
         ]
     except csv.Error:

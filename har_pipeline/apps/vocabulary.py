@@ -54,9 +54,9 @@ class ActivityWords:
 
         After one that means nothing there is none: what was done then is not known.
         """
-        ordered = sorted(annotations, key=lambda each: each.time_s)
-        names = np.array(["", *((self.activity_of(each.text) or "") for each in ordered)])
-        found: np.ndarray = names[np.searchsorted([each.time_s for each in ordered], times_s, side="right")]
+        ordered = sorted(annotations, key=lambda annotation: annotation.time_s)
+        names = np.array(["", *((self.activity_of(annotation.text) or "") for annotation in ordered)])
+        found: np.ndarray = names[np.searchsorted([annotation.time_s for annotation in ordered], times_s, side="right")]
         return found
 
 

@@ -140,10 +140,10 @@ def _show_labels(description: Description, reports: list[FileReport], console: C
 
 
 def _show_directions(found: list[Difference], console: Console) -> None:
-    for each in found[:SHOWN_PROBLEMS]:
-        console.print(f"direction client {each.client}: {each.words}", markup=False, soft_wrap=True)
+    for difference in found[:SHOWN_PROBLEMS]:
+        console.print(f"direction client {difference.client}: {difference.words}", markup=False, soft_wrap=True)
     if len(found) > SHOWN_PROBLEMS:
-        others = _few([each.client for each in found[SHOWN_PROBLEMS:]])
+        others = _few([difference.client for difference in found[SHOWN_PROBLEMS:]])
         console.print(f"direction … and {len(found) - SHOWN_PROBLEMS} clients more: {others}", markup=False)
 
 

@@ -111,9 +111,9 @@ def find_files(description: Description, root: Path | str | None) -> DescribedFi
     matches = _matches(description.files, names, paths)
     ranges = description.ranges
     of_ranges = {} if ranges is None else _matches(ranges.files, names, paths)
-    matches = {name: each for name, each in matches.items() if name not in of_ranges}
+    matches = {name: matched for name, matched in matches.items() if name not in of_ranges}
     if alone:
-        matches = {name: each._replace(visit=PurePosixPath(each.visit).name) for name, each in matches.items()}
+        matches = {name: matched._replace(visit=PurePosixPath(matched.visit).name) for name, matched in matches.items()}
     others = tuple(name for name in names if name not in matches)
     if not matches:
         there = f"it holds {len(others)} others, such as {others[0]!r}" if others else "it holds no file"
@@ -157,8 +157,8 @@ def match_names(files: str, names: Sequence[str]) -> list[Matched | None]:
         ) from error
     except (OSError, subprocess.CalledProcessError) as error:
         raise SettingsError(f"files: {files!r} cannot be matched: {error}") from error
-    found = (Matched(joined(each[0]), each[1]) if each is not None else None for each in json.loads(done.stdout))
-    return [each if name else None for each, name in zip(found, short, strict=True)]
+    found = (Matched(joined(match[0]), match[1]) if match is not None else None for match in json.loads(done.stdout))
+    return [match if name else None for match, name in zip(found, short, strict=True)]
 
 
 def joined(captured: Mapping[str, str | None]) -> dict[str, str]:
@@ -166,7 +166,7 @@ def joined(captured: Mapping[str, str | None]) -> dict[str, str]:
     words: dict[str, list[str]] = {}
     for name, word in sorted(captured.items(), key=lambda item: (len(item[0]), item[0])):
         words.setdefault(role_of_group(name), []).extend([word] if word else [])
-    return {role: "_".join(each) for role, each in words.items()}
+    return {role: "_".join(parts) for role, parts in words.items()}
 
 
 def _everything(_archive: str) -> bool:

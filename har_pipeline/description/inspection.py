@@ -96,9 +96,10 @@ def _inspected(description: Description, file: DescribedFile) -> FileReport:
                 levels.setdefault(recording.sensor, []).append(float(np.nanmedian(sizes)))
     except PipelineError as error:
         report.problem = str(error)
-    known = {part: each for part, each in tallies.items() if np.isfinite(each.rate_hz)}
-    report.seconds = {part: each.covered_s for part, each in known.items()}  # a pause between recordings counts nothing
-    report.rate_hz = next((each.rate_hz for each in known.values()), None)
+    known = {part: tally for part, tally in tallies.items() if np.isfinite(tally.rate_hz)}
+    # a pause between recordings counts nothing
+    report.seconds = {part: tally.covered_s for part, tally in known.items()}
+    report.rate_hz = next((tally.rate_hz for tally in known.values()), None)
     report.levels = {sensor: float(np.median(sizes)) for sensor, sizes in levels.items()}
     if not report.problem and not report.samples:
         why = "its sensor is neither acc nor gyro" if description.sensor_by_row else "it has no rows"

@@ -46,7 +46,7 @@ def _three_numbers(given: object) -> tuple[float, ...]:
         return (_number(given),) * 3
     if len(given) != 3:
         raise ValueError("expected a number, or three, one for each axis")
-    return tuple(_number(each) for each in given)
+    return tuple(_number(value) for value in given)
 
 
 def _three(given: object) -> object:
@@ -58,7 +58,7 @@ def _three(given: object) -> object:
 def _matrix(given: object) -> object:
     if not isinstance(given, list | tuple) or [_length(row) for row in given] != [3, 3, 3]:
         raise ValueError("expected three rows of three numbers, as in [[0, 1, 0], [-1, 0, 0], [0, 0, 1]]")
-    return tuple(tuple(_number(each) for each in row) for row in given)
+    return tuple(tuple(_number(value) for value in row) for row in given)
 
 
 def _length(row: object) -> int:
@@ -121,7 +121,7 @@ def words_by_column(given: object) -> object:
         raise ValueError(
             'expected columns and their words, as in { device = "phone" } or { device = ["left", "right"] }'
         )
-    return {str(column): each if isinstance(each, list | tuple) else [each] for column, each in given.items()}
+    return {str(column): words if isinstance(words, list | tuple) else [words] for column, words in given.items()}
 
 
 def names_alone(given: object) -> object:
@@ -136,7 +136,7 @@ def names_alone(given: object) -> object:
 def _words(given: object) -> tuple[str, ...]:
     if not isinstance(given, list | tuple) or len(given) > 1000:
         raise ValueError('expected a list of names, as in ["walking", "sitting"]')
-    return tuple(_word(each) for each in given)
+    return tuple(_word(word) for word in given)
 
 
 def _word(given: object) -> str:

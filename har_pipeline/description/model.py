@@ -96,7 +96,7 @@ class Labels(DescriptionPart):
         label = self.map.get(word, word)
         if not self.names or label in self.names:
             return label
-        alike = {same_word(each): self.map.get(each, each) for each in (*self.names, *self.map)}
+        alike = {same_word(name): self.map.get(name, name) for name in (*self.names, *self.map)}
         return alike.get(same_word(label), "" if same_word(label) in map(same_word, self.ignore) else None)
 
 
@@ -301,7 +301,7 @@ class Description(DescriptionPart):
     def _consistent(self) -> Description:
         if self.time is None and self.rate_hz is None:
             raise ValueError("time: name the column of the times, or give rate_hz where the rows have none")
-        named_sensor = next((name for name, each in self.sensors.items() if each.sensor), None)
+        named_sensor = next((name for name, sensor in self.sensors.items() if sensor.sensor), None)
         if named_sensor and not self.sensor_by_row:
             raise ValueError(
                 f"{named_sensor}.sensor: nothing says the sensor of a row; name its column, as in sensor = "
@@ -322,7 +322,7 @@ class Description(DescriptionPart):
             source = getattr(self, name)
             if source is not None and (name not in JOINED or source.column is None):
                 raise ValueError(f"{name}: it is a named group of files already; leave one of the two out")
-        timed = next((name for name, each in self.sensors.items() if each.time is not None), None)
+        timed = next((name for name, sensor in self.sensors.items() if sensor.time is not None), None)
         if timed is not None and self.time is None:
             raise ValueError(f"{timed}.time: nothing says its unit; set time, as in {EXAMPLES['time']}")
         by_ranges = self.ranges is not None and self.ranges.label is not None
@@ -367,7 +367,7 @@ class Description(DescriptionPart):
     def columns_of_words(self) -> tuple[str | int, ...]:
         """The columns of words: as numbers, subject 01 would be 1."""
         sources: list[WordSource | None] = [getattr(self, name) for name in GROUPS]
-        found = (each.column for each in sources if each is not None and each.column is not None)
+        found = (source.column for source in sources if source is not None and source.column is not None)
         return (*found, *map(self.named_column, self.only))
 
     def named_column(self, name: str) -> str | int:

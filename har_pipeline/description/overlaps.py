@@ -37,18 +37,18 @@ def overlaps(spans: Iterable[TimeSpan]) -> Iterator[str]:
         before = latest.setdefault(key, span)
         if before is not span and span.begin_s < before.end_s - RESTART_S:
             pairs.setdefault(key, []).append((before, span))
-        latest[key] = max(before, span, key=lambda each: each.end_s)
-    for client, mine in {client: mine for (client, _), mine in pairs.items()}.items():
-        yield _words(client, *mine[0], others=len(mine) - 1)
+        latest[key] = max(before, span, key=lambda candidate: candidate.end_s)
+    for client, overlapping in {client: overlapping for (client, _), overlapping in pairs.items()}.items():
+        yield _words(client, *overlapping[0], others=len(overlapping) - 1)
 
 
-def _words(client: str, one: TimeSpan, other: TimeSpan, *, others: int) -> str:
-    if one.file == other.file:
-        where = f"in {one.file} two stretches were"
+def _words(client: str, earlier: TimeSpan, other: TimeSpan, *, others: int) -> str:
+    if earlier.file == other.file:
+        where = f"in {earlier.file} two stretches were"
     else:
-        first, second = sorted((one.file, other.file))
+        first, second = sorted((earlier.file, other.file))
         where = f"{first} and {second} were"
     more = f", and so were {others} more" if others else ""
-    when = f"{other.begin_s:.0f} to {min(one.end_s, other.end_s):.0f} s"
+    when = f"{other.begin_s:.0f} to {min(earlier.end_s, other.end_s):.0f} s"
     what = f"client {client}: {where} recorded at the same time ({when}){more}"
     return f"{what}; are they two persons, or two phones? Tell them apart by client: a group of files, or a column"

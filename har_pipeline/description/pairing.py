@@ -170,7 +170,8 @@ def _is_plain(group: list[Piece], extents: Extents) -> bool:
     """Whether no sensor has two pieces at one time."""
     ordered = sorted(group, key=lambda piece: (piece.part, extents[piece].begin_s, extents[piece].end_s))
     return not any(
-        one.part == other.part and extents[other].begin_s <= extents[one].end_s for one, other in pairwise(ordered)
+        earlier.part == other.part and extents[other].begin_s <= extents[earlier].end_s
+        for earlier, other in pairwise(ordered)
     )
 
 
@@ -207,12 +208,12 @@ def _of_one_clock(group: list[Piece], extents: Extents) -> list[Piece]:
     return []
 
 
-def _begins_with(one: Piece, other: Piece, extents: Extents) -> bool:
-    return abs(extents[one].begin_s - extents[other].begin_s) <= RESTART_S
+def _begins_with(piece: Piece, other: Piece, extents: Extents) -> bool:
+    return abs(extents[piece].begin_s - extents[other].begin_s) <= RESTART_S
 
 
-def _ends_with(one: Piece, other: Piece, extents: Extents) -> bool:
-    return abs(extents[one].end_s - extents[other].end_s) <= RESTART_S
+def _ends_with(piece: Piece, other: Piece, extents: Extents) -> bool:
+    return abs(extents[piece].end_s - extents[other].end_s) <= RESTART_S
 
 
 def _begin_s(unit: list[Piece], extents: Extents) -> float:

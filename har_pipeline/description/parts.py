@@ -40,7 +40,7 @@ class DescriptionPart(TypedNumbers, BaseModel):
                 if key not in cls.model_fields:
                     raise ValueError(f"unknown key {str(key)[:100]!r}; {did_you_mean(str(key), cls.model_fields)}")
             missing = next(
-                (key for key, each in cls.model_fields.items() if each.is_required() and key not in given), ""
+                (key for key, field in cls.model_fields.items() if field.is_required() and key not in given), ""
             )
             if missing:
                 raise ValueError(f"{missing} is missing; write it as in {EXAMPLES[missing]}")

@@ -87,7 +87,7 @@ def read_ranges(description: Description, ranges: LabelRanges, files: Iterable[D
             raise SourceError(f"{file.name}: more than {MAX_RANGES:,} ranges; does ranges.files match the recordings?")
     if not found:
         raise SourceError(f"no range of labels was found; expected files that match ranges.files = '{ranges.files}'")
-    by_recording = {whose: _in_order(each, 1.0 if unit == ROWS else unit) for whose, each in found.items()}
+    by_recording = {whose: _in_order(own_ranges, 1.0 if unit == ROWS else unit) for whose, own_ranges in found.items()}
     return KnownRanges(tuple(sorted(names)), unit == ROWS, by_recording)
 
 
@@ -98,7 +98,7 @@ def _add(description: Description, ranges: LabelRanges, file: DescribedFile, blo
     for row, (begin, end) in enumerate(numbers.tolist()):
         if not begin <= end:
             raise SourceError(f"{block.place(row)}: {begin:g} to {end:g} is no range; expected numbers, the end last")
-        captured = {**file.matched.captured, **{name: each[row] for name, each in words.items()}}
+        captured = {**file.matched.captured, **{name: column[row] for name, column in words.items()}}
         whose = tuple((name, _plain(word)) for name, word in sorted(captured.items()))
         found[whose].append(
             _Range(begin, end, required_label(description, labels[row], block.place(row)), block.place(row))
@@ -120,8 +120,8 @@ def _in_order(ranges: list[_Range], unit: str | float) -> RangesOfOne:
                 f"{after.place}: {after.begin:g} to {after.end:g} overlaps {before.begin:g} to {before.end:g} of "
                 f"{before.place}, with another label; whose are they? Name the client and the session of each"
             )
-    begins, ends = (in_seconds(np.array([getattr(each, name) for each in ordered]), unit) for name in ("begin", "end"))
-    return RangesOfOne(begins, np.maximum.accumulate(ends), tuple(each.label for each in ordered))
+    begins, ends = (in_seconds(np.array([getattr(span, name) for span in ordered]), unit) for name in ("begin", "end"))
+    return RangesOfOne(begins, np.maximum.accumulate(ends), tuple(span.label for span in ordered))
 
 
 def _plain(word: str) -> str:

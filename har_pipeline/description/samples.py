@@ -112,7 +112,7 @@ def file_parts(
         session = _carried(_words(description, "session", block, file, file.matched.visit))
         activity = _labelled(description, _words(description, "activity", block, file, ""), block, report)
         samples = _samples(description, block, file, counted)
-        activities = {part: _activity(file, each, client, session, activity, report) for part, each in samples.items()}
+        activities = {part: _activity(file, own, client, session, activity, report) for part, own in samples.items()}
         rows_before = rows_read
         rows_read, rows_damaged = rows_read + len(block), rows_damaged + int(block.damaged.sum())
         why = why or next(iter(block.why), "")
@@ -120,12 +120,12 @@ def file_parts(
         if not rows_before and (clock := other_clock(description, block)):
             report(clock)
         _judge_rows(description, rows_damaged, rows_read, why)
-        usable |= {part for part, each in samples.items() if np.isfinite(each.values).all(axis=1).any()}
+        usable |= {part for part, own in samples.items() if np.isfinite(own.values).all(axis=1).any()}
         if not rows_before and description.time and _is_shuffled(samples, client, session):
             shuffled = []
         if shuffled is not None:
             _refuse_too_long(rows_read, file)
-            shuffled += [_Rows(part, each, client, session, activities[part]) for part, each in samples.items()]
+            shuffled += [_Rows(part, own, client, session, activities[part]) for part, own in samples.items()]
             continue
         yield from _chunks(block, samples, client, session, activities)
     refuse_damaged(rows_damaged, rows_read, why)
@@ -149,11 +149,11 @@ def _chunks(
     for low, high in pairwise(_edges(len(block), client, session)):
         who = _at(client, low), _at(session, low)
         for part, (rows, times_s, values, number, _) in samples.items():
-            for here in _of_one_clock(times_s, *np.searchsorted(rows, [low, high]).tolist()):
-                line = int(block.lines[rows[here.start]])
-                labels, known = _of_rows(activities[part], here), known_numbers(number[here])
-                sensor, times = _sensor(part), times_s[here]
-                yield part, Recording(*who, labels, sensor, times, values[here], block.name, line, known)
+            for chunk in _of_one_clock(times_s, *np.searchsorted(rows, [low, high]).tolist()):
+                line = int(block.lines[rows[chunk.start]])
+                labels, known = _of_rows(activities[part], chunk), known_numbers(number[chunk])
+                sensor, times = _sensor(part), times_s[chunk]
+                yield part, Recording(*who, labels, sensor, times, values[chunk], block.name, line, known)
 
 
 def _blocks(description: Description, file: DescribedFile) -> Iterator[RowBlock]:
@@ -211,16 +211,16 @@ def _sorted(stored: list[_Rows], file: DescribedFile) -> Iterator[tuple[Part, Re
     for block in stored:
         by_part.setdefault(block.part, []).append(block)
     found: dict[tuple[str, str], list[tuple[Part, Recording]]] = {}
-    for part, mine in by_part.items():
+    for part, kept in by_part.items():
         times_s, values, number = (
-            np.concatenate([getattr(block.samples, name) for block in mine]) for name in ("times_s", "values", "number")
+            np.concatenate([getattr(block.samples, name) for block in kept]) for name in ("times_s", "values", "number")
         )
         client, session = (
-            Categorical.of(np.concatenate([_texts(getattr(block, name), block.samples.rows) for block in mine]))
+            Categorical.of(np.concatenate([_texts(getattr(block, name), block.samples.rows) for block in kept]))
             for name in ("client", "session")
         )
         activity = Categorical.of(
-            np.concatenate([_texts(block.activity, np.arange(len(block.samples.rows))) for block in mine])
+            np.concatenate([_texts(block.activity, np.arange(len(block.samples.rows))) for block in kept])
         )
         order = np.lexsort((times_s, session.codes, client.codes))
         edges = np.flatnonzero(np.diff(client.codes[order]) | np.diff(session.codes[order])) + 1
@@ -240,7 +240,7 @@ def _sorted(stored: list[_Rows], file: DescribedFile) -> Iterator[tuple[Part, Re
                 )
                 found.setdefault(who, []).append((part, recording))
     for every in found.values():
-        yield from sorted(every, key=lambda each: float(each[1].times_s[0]))
+        yield from sorted(every, key=lambda pair: float(pair[1].times_s[0]))
 
 
 def _texts(words: Categorical | str, rows: np.ndarray) -> np.ndarray:
@@ -264,7 +264,7 @@ def refuse_damaged(damaged: int, read: int, why: str) -> None:
 
 def sensor_of(description: Description, word: str) -> Sensor | None:
     """Return the sensor that a word means: the description's own, else what begins with acc or gyr; None for others."""
-    own: dict[str, Sensor] = {each.sensor: name for name, each in description.sensors.items() if each.sensor}
+    own: dict[str, Sensor] = {sensor.sensor: name for name, sensor in description.sensors.items() if sensor.sensor}
     if word in own or len(own) == len(description.sensors):
         return own.get(word)
     known: dict[str, Sensor] = {"acc": "acc", "gyr": "gyro"}
@@ -371,7 +371,7 @@ def _values(description: Description, part: Part, block: RowBlock, rows: np.ndar
         at = int(np.argmax(wild))
         block.damage(
             rows[wild],
-            f"{block.place(int(rows[at]))}: {', '.join(f'{each:.6g}' for each in raw[at])} in the columns of {sensor} "
+            f"{block.place(int(rows[at]))}: {', '.join(f'{cell:.6g}' for cell in raw[at])} in the columns of {sensor} "
             f"is beyond {MAX_VALUE:,.0f} in m/s² or rad/s; are unit and scale right?",
         )
         values[wild] = np.nan
@@ -463,9 +463,9 @@ def required_label(description: Description, word: str, place: str) -> str:
 def _edges(count: int, *words: Categorical | str) -> list[int]:
     """Return where a chunk of `count` rows begins: where a word changes, and after ROWS rows; and `count`."""
     edges = set(range(0, count, ROWS)) | {count}
-    for each in words:
-        if isinstance(each, Categorical):
-            edges.update((np.flatnonzero(each.codes[1:] != each.codes[:-1]) + 1).tolist())
+    for text in words:
+        if isinstance(text, Categorical):
+            edges.update((np.flatnonzero(text.codes[1:] != text.codes[:-1]) + 1).tolist())
     return sorted(edges)
 
 

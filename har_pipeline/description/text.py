@@ -182,7 +182,7 @@ class RowBlock:
     def words(self, column: str | int) -> Categorical:
         """Return a column's texts, without blanks around them."""
         texts = self.frame[self.index(column)].astype(str).astype("category").cat
-        return Categorical(np.array([str(each).strip() for each in texts.categories]), texts.codes.to_numpy())
+        return Categorical(np.array([str(category).strip() for category in texts.categories]), texts.codes.to_numpy())
 
 
 def read_blocks(file: DescribedFile, description: TextFormat) -> Iterator[RowBlock]:
@@ -254,8 +254,8 @@ def _too_long(line: bytes, number: int, width: int, name: str, description: Text
 
 def _word_columns(header: tuple[str, ...], width: int, description: TextFormat) -> list[int]:
     """Return where words stand: as numbers, subject 01 would be 1, or 01 again beside an empty cell."""
-    known = [each for each in description.columns_of_words if isinstance(each, int) or each in header]
-    return [at for each in known if (at := each - 1 if isinstance(each, int) else header.index(each)) < width]
+    known = [column for column in description.columns_of_words if isinstance(column, int) or column in header]
+    return [at for column in known if (at := column - 1 if isinstance(column, int) else header.index(column)) < width]
 
 
 def _parsed(lines: list[bytes], width: int, texts: list[int], description: TextFormat) -> pd.DataFrame | None:

@@ -99,7 +99,7 @@ def _begin_s(head: TableHead) -> float:
     """Return when the clock of the rows was zero, in s since 1970 as if local time were UTC; 0 if no date says so."""
     row = dict(zip(head.columns, head.first, strict=False))
     date = DATE_FORM.match(row.get(DATE, ""))
-    since_ms = next((each for name, each in row.items() if TIME.match(name)), "")
+    since_ms = next((value for name, value in row.items() if TIME.match(name)), "")
     if date is None or not re.fullmatch(r"\d+", since_ms):
         return 0.0
     try:

@@ -153,7 +153,7 @@ def max_unpacked_bytes(path: Path) -> int:
 
 def printable(name: str) -> str:
     """Put `?` for bytes that are no text and for what would steer a terminal: names come from outside."""
-    return name if name.isprintable() else "".join(each if each.isprintable() else "?" for each in name)
+    return name if name.isprintable() else "".join(character if character.isprintable() else "?" for character in name)
 
 
 def _open_file(path: Path) -> IO[bytes]:

@@ -85,7 +85,7 @@ def _with_times(columns: tuple[str, ...], rows: Sequence[Sequence[str]], name: s
     spans, named = _spans(columns, rows), (ARRIVAL, CREATION)
     fitting = [pair for pair in permutations(spans, 2) if _is_million(spans[pair[1]] / spans[pair[0]])]
     if not fitting or named in fitting:
-        missing = [each for each in named if each not in columns]
+        missing = [column for column in named if column not in columns]
         if missing and set(columns) >= {"x", "y", "z", *WORDS}:
             raise SourceError(
                 f"{name}, line 1: no column {missing}, and no two others run a million to one, as milliseconds and "
@@ -95,19 +95,19 @@ def _with_times(columns: tuple[str, ...], rows: Sequence[Sequence[str]], name: s
     arrival, creation = min(fitting, key=lambda pair: abs(np.log(spans[pair[1]] / spans[pair[0]] / RATIO)))
     log.warning("%s: column %s runs as Arrival_Time does, and column %s as Creation_Time", name, arrival, creation)
     meant = {arrival: ARRIVAL, creation: CREATION}
-    return tuple(meant.get(each, f"{each} (another)" if each in named else each) for each in columns)
+    return tuple(meant.get(column, f"{column} (another)" if column in named else column) for column in columns)
 
 
 def _spans(columns: tuple[str, ...], rows: Sequence[Sequence[str]]) -> dict[str, float]:
     """Return by how much each column of numbers advances over the first rows, those of one handset."""
-    mine = [row for row in rows if len(row) == len(columns)]
-    if "Device" in columns and mine:
+    kept = [row for row in rows if len(row) == len(columns)]
+    if "Device" in columns and kept:
         device = columns.index("Device")
-        mine = mine[: next((at for at, row in enumerate(mine) if row[device] != mine[0][device]), len(mine))]
+        kept = kept[: next((at for at, row in enumerate(kept) if row[device] != kept[0][device]), len(kept))]
     spans = {}
     for at, column in enumerate(columns):
-        if column not in ("x", "y", "z", *WORDS) and mine and _is_number(mine[0][at]) and _is_number(mine[-1][at]):
-            spans[column] = float(mine[-1][at]) - float(mine[0][at])
+        if column not in ("x", "y", "z", *WORDS) and kept and _is_number(kept[0][at]) and _is_number(kept[-1][at]):
+            spans[column] = float(kept[-1][at]) - float(kept[0][at])
     return {column: span for column, span in spans.items() if span > 0}
 
 

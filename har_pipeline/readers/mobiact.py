@@ -115,12 +115,12 @@ def _on_one_clock(keys: list[Key], stored: SampleColumns[Key]) -> Iterator[Recor
     clock_s = 0.0
     for trial, pair in groupby(keys, key=lambda key: key[1]):
         rows = {sensor: stored.samples((client, trial, sensor)) for client, _, sensor in pair}
-        begin_s = min(float(np.fmin.reduce(each.times_s)) for each in rows.values())
-        end_s = max(float(np.fmax.reduce(each.times_s)) for each in rows.values())
+        begin_s = min(float(np.fmin.reduce(samples.times_s)) for samples in rows.values())
+        end_s = max(float(np.fmax.reduce(samples.times_s)) for samples in rows.values())
         session = f"{(*LABELS, *SCENARIOS)[trial[0]]}_{trial[1]}"
-        for sensor, each in rows.items():
-            times, activity = clock_s + each.times_s - begin_s, NAMES[each.codes]
-            yield Recording(keys[0][0], session, activity, sensor, times, each.values, each.source, each.line)
+        for sensor, samples in rows.items():
+            times, activity = clock_s + samples.times_s - begin_s, NAMES[samples.codes]
+            yield Recording(keys[0][0], session, activity, sensor, times, samples.values, samples.source, samples.line)
         clock_s = float(np.ceil(clock_s + end_s - begin_s)) + PAUSE_S
 
 

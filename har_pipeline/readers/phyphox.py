@@ -70,7 +70,7 @@ def _axes(head: TableHead) -> dict[tuple[str, str], dict[str, str]]:
         if match := COLUMN.match(column):
             what = (match["what"] or "").lower()
             axes.setdefault((what, match["unit"]), {})[match["axis"].lower()] = column
-    return {key: each for key, each in axes.items() if set(each) == set("xyz")}
+    return {key: columns for key, columns in axes.items() if set(columns) == set("xyz")}
 
 
 def _tables(file: FileHead, remarks: list[str]) -> Iterator[_Table]:
@@ -91,7 +91,7 @@ def _find(files: Sequence[FileHead], options: Options) -> list[AppExport]:
     for file in files:
         folder = PurePosixPath(file.name).parent
         folders.setdefault(str(folder.parent if META.search(file.name) else folder), []).append(file)
-    return [_export(name, mine) for name, mine in folders.items() if not all(META.search(file.name) for file in mine)]
+    return [_export(name, held) for name, held in folders.items() if not all(META.search(file.name) for file in held)]
 
 
 def _export(folder: str, files: list[FileHead]) -> AppExport:
@@ -115,7 +115,7 @@ def _export(folder: str, files: list[FileHead]) -> AppExport:
         folder,
         tuple({file.path for file in files}),
         about=device.get("deviceModel", ""),
-        tables=tuple(AppTable(tables[part].file.name, "phone", each) for part, each in read.items()),
+        tables=tuple(AppTable(tables[part].file.name, "phone", reader) for part, reader in read.items()),
         problem=_problem(set(tables)),
         remarks=tuple(remarks),
     )

@@ -49,7 +49,7 @@ def published_reader(name: str) -> RecordingReader:
 
     def read(source: Source | None, clients: Clients, options: Options) -> Iterator[Recording]:
         found = require_source(source, name)
-        known = {each.name: getattr(found, each.name) for each in fields(Source)}
+        known = {attribute.name: getattr(found, attribute.name) for attribute in fields(Source)}
         chosen_files = _ChosenFiles(**known, matched=lambda match: matched(match, options), clients=clients)
         return recordings(as_written, chosen_files, clients)
 

@@ -105,9 +105,9 @@ def _inspect(member: Member, data: bytes) -> dict[str, Any] | None:
         for record in json_records(stream, member.name):
             sensor = str(record.get("sensor", ""))
             if sensor == "Metadata":
-                found["metadata"] = {key: str(each) for key, each in record.items()}
+                found["metadata"] = {key: str(value) for key, value in record.items()}
             elif sensor == "Annotation" and len(found["annotations"]) < MAX_ANNOTATIONS:
-                found["annotations"].append({key: str(each) for key, each in record.items()})
+                found["annotations"].append({key: str(value) for key, value in record.items()})
             elif sensor in TABLES:
                 found["sensors"].add(sensor)
     return found if found["sensors"] or found["annotations"] else None
@@ -124,8 +124,8 @@ def _find(files: Sequence[FileHead], options: Options) -> list[AppExport]:
             exports.append(_export(file.name, _of_json(file), platform))
         else:
             folders.setdefault(str(PurePosixPath(file.name).parent), []).append(file)
-    exports += [_export(folder, _of_folder(mine), platform) for folder, mine in folders.items()]
-    return [each for each in exports if each.tables or each.problem]
+    exports += [_export(folder, _of_folder(contents), platform) for folder, contents in folders.items()]
+    return [export for export in exports if export.tables or export.problem]
 
 
 def _of_json(file: FileHead) -> _Content:
@@ -202,7 +202,7 @@ def _export(name: str, content: _Content, fallback: str) -> AppExport:
 
 
 def _first(choices: tuple[tuple[str, ...], ...], has: set[str]) -> tuple[str, ...]:
-    return next((each for each in choices if set(each) <= has), ())
+    return next((choice for choice in choices if set(choice) <= has), ())
 
 
 def _problem(has: set[str]) -> str:

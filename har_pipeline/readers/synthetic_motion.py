@@ -82,7 +82,7 @@ def move(subject: np.random.Generator, random: np.random.Generator, place: str, 
     )
     force, rate = segment_readings(shaking, angles)
     mounting = rotation(np.array(PLACE_TABLE[place].mounting) + random.normal(0, 0.15, 3))
-    steps = np.array([each.impact > 0 for each in ACTIVITY_TABLE.values()])[activity]
+    steps = np.array([row.impact > 0 for row in ACTIVITY_TABLE.values()])[activity]
     minute = np.where(steps, 60 * cadence * cadence_trait, 0.0)
     return Motion(np.arange(count) / RATE_HZ, force @ mounting.T, rate @ mounting.T, activity, minute)
 

@@ -151,7 +151,7 @@ def _table(frame: pd.DataFrame, source: str, line: int, numeric: Sequence[str], 
     words = {}
     for name in text:
         column_text = frame[name].cat
-        names = np.array([str(each) for each in column_text.categories] + [""])
+        names = np.array([str(category) for category in column_text.categories] + [""])
         words[name] = Categorical(names, column_text.codes.to_numpy())
     return Table(numbers, words, source, line)
 

@@ -45,9 +45,9 @@ def windows(source: Source | None, clients: Clients, options: Options) -> dict[s
     for number in np.unique(subject):
         client = f"s{number:02d}"
         if chosen(client, clients):
-            mine = np.flatnonzero(subject == number)
-            session, start_s = _clock(chain[mine])
-            result[client] = ClientWindows(client, x[mine], y[mine], start_s, session)
+            rows = np.flatnonzero(subject == number)
+            session, start_s = _clock(chain[rows])
+            result[client] = ClientWindows(client, x[rows], y[rows], start_s, session)
     return result
 
 

@@ -159,11 +159,11 @@ class SignalChecks:
 def grouped(findings: Iterable[Finding], clients: int) -> list[tuple[Severity, str, str]]:
     """Lay findings of one code and sensor together: severity, who has it, and the first one's words."""
     groups: dict[tuple[str, str], list[Finding]] = {}
-    for each in findings:
-        groups.setdefault((each.code, each.sensor), []).append(each)
+    for finding in findings:
+        groups.setdefault((finding.code, finding.sensor), []).append(finding)
     rows = []
     for same in groups.values():
-        first, names = same[0], [each.client for each in same]
+        first, names = same[0], [finding.client for finding in same]
         who = first.client
         if len(names) > 1:
             every = "both clients" if clients == 2 else f"all {clients} clients"
@@ -273,8 +273,8 @@ def _channels(tally: Tally) -> Iterator[Judgement]:
     if tally.frozen_share > FROZEN and len(constant) < len(AXES):
         words = f"for {tally.frozen_share:.0%} of the time it repeats the same three numbers"
         yield "warning", "frozen", f"{words}; did it stop, or was it switched off?"
-    for one, other in tally.identical_axes():
-        yield "warning", "identical_channels", f"{one} and {other} are the same numbers; is a column named twice?"
+    for first, second in tally.identical_axes():
+        yield "warning", "identical_channels", f"{first} and {second} are the same numbers; is a column named twice?"
 
 
 def _gravity(tally: Tally) -> Iterator[Judgement]:

@@ -71,8 +71,8 @@ class GravityDirections:
             return
         values = np.asarray(recording.values, dtype=np.float64)
         usable = np.isfinite(values).all(axis=1)
-        for activity, mine in _by_activity(recording):
-            rows = values[mine & usable]
+        for activity, mask in _by_activity(recording):
+            rows = values[mask & usable]
             if activity not in UNLABELLED and len(rows):
                 sizes = float(np.linalg.norm(rows, axis=1).sum())
                 self._at(recording.client, activity).add(Direction(rows.sum(axis=0), sizes, len(rows)))
@@ -134,7 +134,7 @@ def _majority(units: Iterable[np.ndarray]) -> np.ndarray | None:
 
 def _words(found: list[tuple[str, np.ndarray, np.ndarray]]) -> str:
     """Say how a client differs, by the activity in which it differs most."""
-    activity, unit, majority = min(found, key=lambda each: float(each[1] @ each[2]))
+    activity, unit, majority = min(found, key=lambda entry: float(entry[1] @ entry[2]))
     own, others = _main_axis(unit), _main_axis(majority)
     more = f" (and in {len(found) - 1} activities more)" if len(found) > 1 else ""
     what = f"upwards is {own} in {activity} where most others have {others}{more}"

@@ -139,7 +139,7 @@ class Tally:
         self.directions.add(direction[power > 0] / np.sqrt(power[power > 0]))
         moving = spread > MOVING * mean
         one_on, two_on = blocks[:, :, 1:-1] - blocks[:, :, :-2], blocks[:, :, 2:] - blocks[:, :, :-2]
-        changed, changed_by_two = (np.einsum("cbn,cbn->b", each, each) for each in (one_on, two_on))
+        changed, changed_by_two = (np.einsum("cbn,cbn->b", change, change) for change in (one_on, two_on))
         self._mixed += int((changed_by_two < MIXED * changed).sum())
         same = (blocks[:, :, 1:] == blocks[:, :, :-1]).all(axis=0).sum(axis=1)
         self._frozen += int((same == BLOCK - 1).sum())

@@ -60,7 +60,7 @@ def trapezoid_widths(times_s: np.ndarray) -> np.ndarray:
 def taper_coefficients() -> tuple[float, ...]:
     """Fit coefficients, lowest first, of cos(π/4 · √v), v in [0, 1], to 1e-13; numpy's own cosine is 5 ns a number."""
     fit = Chebyshev.interpolate(lambda v: np.cos(np.pi / 4 * np.sqrt(np.clip(v, 0, 1))), TAPER_DEGREE, domain=[0, 1])
-    return tuple(float(each) for each in fit.convert(kind=Polynomial, domain=[-1, 1], window=[-1, 1]).coef)
+    return tuple(float(number) for number in fit.convert(kind=Polynomial, domain=[-1, 1], window=[-1, 1]).coef)
 
 
 def positions(times_s: np.ndarray, at_s: np.ndarray, side: Literal["left", "right"] = "left") -> np.ndarray:
@@ -116,8 +116,8 @@ def _weights(
     """
     most, least = int(count.max()), int(count.min())
     shape = (most, len(grid_s))
-    u, width, sinc, taper, spare, *whole = (each[: most * len(grid_s)].reshape(shape) for each in room)
-    index, steps = (each.view(np.intp) for each in whole)
+    u, width, sinc, taper, spare, *whole = (buffer[: most * len(grid_s)].reshape(shape) for buffer in room)
+    index, steps = (buffer.view(np.intp) for buffer in whole)
     np.add(low, np.arange(most)[:, None], out=index)
     # Rows that all grid points have need no check; the rest is a few rows where times are nearly regular.
     beyond = slice(least, most)
@@ -164,7 +164,7 @@ def _add_fit(sinc: np.ndarray, taper: tuple[np.ndarray, np.ndarray], u: np.ndarr
     zeroth, first = taper
     s0, s1, s2 = 1 - sinc.sum(axis=0), -_dot(sinc, u), -_dot(sinc, square)
     second = np.multiply(first, u, out=u)
-    m0, m1, m2 = (each.sum(axis=0) for each in (zeroth, first, second))
+    m0, m1, m2 = (term.sum(axis=0) for term in (zeroth, first, second))
     m3, m4 = _dot(first, square), _dot(second, square)
     r1, r2 = m2 + RIDGE * m0, m4 + RIDGE * m0
     c00, c01, c02 = r1 * r2 - m3 * m3, m2 * m3 - m1 * r2, m1 * m3 - r1 * m2
@@ -173,8 +173,8 @@ def _add_fit(sinc: np.ndarray, taper: tuple[np.ndarray, np.ndarray], u: np.ndarr
     zeroth *= (c00 * s0 + c01 * s1 + c02 * s2) / determinant
     first *= (c01 * s0 + c11 * s1 + c12 * s2) / determinant
     second *= (c02 * s0 + c12 * s1 + c22 * s2) / determinant
-    for each in (zeroth, first, second):
-        sinc += each
+    for term in (zeroth, first, second):
+        sinc += term
     return sinc
 
 

@@ -140,7 +140,7 @@ class SensorBuffer:
     def drop(self, count: int) -> None:
         """Forget the first `count` settled samples."""
         self.times, self.values, self.marks = self.times[count:], self.values[count:], self.marks[count:]
-        self._breaks = [each - count for each in self._breaks if each > count]
+        self._breaks = [position - count for position in self._breaks if position > count]
         self._rates = self._rates[len(self._rates) - len(self._breaks) :]
         self._start -= count
         self._looked -= count

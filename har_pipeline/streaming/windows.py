@@ -100,11 +100,11 @@ class WindowedDataset:
 
     def numbered(self) -> WindowedDataset:
         """Return the same without windows that have no number."""
-        return replace(self, clients={name: each.select(~np.isnan(each.number)) for name, each in self.clients.items()})
+        return replace(self, clients={name: data.select(~np.isnan(data.number)) for name, data in self.clients.items()})
 
     def learning_numbers(self) -> WindowedDataset:
         """Return the same with windows' numbers as targets, and without those that have none."""
-        return replace(self, clients={name: each.learning_numbers() for name, each in self.clients.items()})
+        return replace(self, clients={name: data.learning_numbers() for name, data in self.clients.items()})
 
     def bandwidth_hz(self, client: str) -> float | None:
         """Say up to which frequency a client's windows hold what both its sensors measured; None if not known."""
@@ -142,5 +142,5 @@ class WindowedDataset:
     def class_counts(self) -> dict[str, np.ndarray]:
         """Return windows per class (len(labels),) of each client."""
         return {
-            name: np.bincount(each.y[each.y >= 0], minlength=len(self.labels)) for name, each in self.clients.items()
+            name: np.bincount(data.y[data.y >= 0], minlength=len(self.labels)) for name, data in self.clients.items()
         }

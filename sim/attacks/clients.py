@@ -108,7 +108,7 @@ class Attack:
         supporters = n // 2 + 1 - hostile
         share = (n - hostile - supporters) / (n - hostile)
         z = NormalDist().inv_cdf(min(max(share, 0.5), 0.99))
-        stacked = {name: torch.stack([one[name] for one in honest]) for name in honest[0]}
+        stacked = {name: torch.stack([tree[name] for tree in honest]) for name in honest[0]}
         sent = {name: value.mean(0) - z * value.std(0) for name, value in stacked.items()}
         return [_with(update, sent) if update.client_id in self.attackers else update for update in updates]
 
@@ -138,11 +138,11 @@ def check_attack(kind: AttackKind, method: Method) -> None:
         SettingsError: saying on what it is.
     """
     without = ("none", *(OF_NETWORKS_ALONE if sends_sums(method) else OF_SUMS_ALONE))
-    known = [each for each in get_args(AttackKind) if each not in without]
+    known = [candidate for candidate in get_args(AttackKind) if candidate not in without]
     if kind not in known:
         raise SettingsError(f"--attack {kind}: not on what {method.name} sends; of it there are {', '.join(known)}")
-    if method.pools_data or not (sends_sums(method) or method.has_global_model or kind == "label_flip"):
-        why = "sends nothing" if method.pools_data else "sends no model that all clients start a round from"
+    if method.traits.pools_data or not (sends_sums(method) or method.has_global_model or kind == "label_flip"):
+        why = "sends nothing" if method.traits.pools_data else "sends no model that all clients start a round from"
         raise SettingsError(f"--attack {kind}: {method.name} {why}; take fedavg or analytic, for instance")
 
 

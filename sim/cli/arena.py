@@ -161,8 +161,8 @@ def replay_command(
         before = _summary(chosen)
         now = _made_again(chosen, before, Path(folder), data_root, cache or default_cache_dir())
     found = differences(before, now)
-    for each in found:
-        console.print(f"[red]{each.measure}: the summary has {each.before}, this run {each.now}[/red]")
+    for score in found:
+        console.print(f"[red]{score.measure}: the summary has {score.before}, this run {score.now}[/red]")
     if before.data_sha256 != now.data_sha256:
         console.print("The data is not that of the summary: another version of the files, or of the pipeline.")
     if found:

@@ -55,7 +55,7 @@ def presets(
         papers = [name for name in names or () if name in PAPERS]
         chosen = {name: preset_named(name) for name in names or () if name not in PAPERS}
         if as_json:
-            print(json.dumps({name: asdict(each) for name, each in (chosen or PRESETS).items()}, indent=1, default=str))
+            print(json.dumps({name: asdict(item) for name, item in (chosen or PRESETS).items()}, indent=1, default=str))
         elif classes is not None:
             _deal(chosen, classes, seed, out)
         elif names:
@@ -83,11 +83,11 @@ def _list_exhibits(name: str) -> None:
     """Print a paper's tables and figures: what each shows, what both have, and the commands that make ours."""
     paper = paper_named(name)
     console.print(f"\n{paper.title}", style="bold", highlight=False)
-    for one in paper.exhibit:
-        console.print(f"{one.number}: {one.shows}", markup=False, highlight=False, soft_wrap=True)
-        if one.ours != NONE:
-            console.print(f"  ours: {one.ours}; theirs: {one.theirs}", markup=False, highlight=False, soft_wrap=True)
-        for line in (*one.commands, *([one.reason] if one.reason else [])):
+    for item in paper.exhibit:
+        console.print(f"{item.number}: {item.shows}", markup=False, highlight=False, soft_wrap=True)
+        if item.ours != NONE:
+            console.print(f"  ours: {item.ours}; theirs: {item.theirs}", markup=False, highlight=False, soft_wrap=True)
+        for line in (*item.commands, *([item.reason] if item.reason else [])):
             console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -123,14 +123,14 @@ def _deal(chosen: dict[str, Preset], facts: Path, seed: int, out: Path | None) -
     from sim.data.partitions.table import partition_table
     from sim.reports.figures.partition import draw_classes, draw_partition
 
-    chosen = chosen or {name: each for name, each in PRESETS.items() if deals_voc(each)}
+    chosen = chosen or {name: preset for name, preset in PRESETS.items() if deals_voc(preset)}
     y = single_class_images(facts)
     console.print(f"{len(y):,} images of train_aug show one class of objects.")
     table = Table(box=box.SIMPLE, padding=0, show_edge=False)  # whose rows fit into 80 columns unbroken
     table.add_column("preset", no_wrap=True)
     for head in ("images", "a client", "least", "most", "classes", "with one"):
         table.add_column(head, justify="right", no_wrap=True)
-    for reported in dict.fromkeys(each.reported for each in chosen.values() if each.reported):
+    for reported in dict.fromkeys(preset.reported for preset in chosen.values() if preset.reported):
         table.add_row("the paper", f"{reported.examples:,}", f"{reported.mean} ± {reported.std}", *["–"] * 4)
     for name, preset in chosen.items():
         dealt = partition_preset(name, preset, y, seed)

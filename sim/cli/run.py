@@ -47,11 +47,11 @@ _LISTED = {
 def _annotation(name: str, option: Option) -> Any:
     field = field_of(option)
     typed = option.given_as or field.annotation
-    kind = next((each for each in (bool, int, float, Path) if each in (typed, *get_args(typed))), str)
+    kind = next((candidate for candidate in (bool, int, float, Path) if candidate in (typed, *get_args(typed))), str)
     flags = [option_words(name, True)[0] + "/" + option_words(name, False)[0]] if kind is bool else []
     default = ("on" if DEFAULTS[name] else "off") if kind is bool else DEFAULTS[name]
     words = [option.help, *_LISTED.get(name, ()), *([] if default is None else [f"Default: {default}."])]
-    least = next((each.ge for each in field.metadata if hasattr(each, "ge")), None)
+    least = next((constraint.ge for constraint in field.metadata if hasattr(constraint, "ge")), None)
     minimum = least if kind in (int, float) else None
     described = typer.Option(*flags, help=" ".join(words), rich_help_panel=option.panel, min=minimum)
     return Annotated[kind | None, described]
@@ -245,6 +245,7 @@ def _tell_own_optimizer(experiment: Experiment) -> None:
     from federation.methods import METHODS
 
     method, training = METHODS[experiment.method["name"]], experiment.training
-    if method.default_optimizer and (training.optimizer, training.lr) == (method.default_optimizer, method.default_lr):
+    own_optimizer, own_lr = method.traits.optimizer, method.traits.lr
+    if own_optimizer and (training.optimizer, training.lr) == (own_optimizer, own_lr):
         own = f"{method.name}'s own; --optimizer and --lr say otherwise"
         console.print(f"Optimizer: {training.optimizer}, learning rate {training.lr:g} ({own})")

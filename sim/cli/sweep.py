@@ -105,7 +105,7 @@ class _RunOptions:
     def __init__(self, context: typer.Context) -> None:
         group: Any = context.find_root().command
         self._command = group.commands["run"]
-        long = {name: flag for each in self._command.params for name, flag in _long_flags(each.opts)}
+        long = {name: flag for parameter in self._command.params for name, flag in _long_flags(parameter.opts)}
         self.flags = {name: flag for name, flag in long.items() if name not in ("out", "set")}
 
     def parse(self, arguments: Sequence[str]) -> Mapping[str, Any]:

@@ -99,8 +99,8 @@ class FederatedData:
     @property
     def channels(self) -> ChannelScale | None:
         """What all clients' windows were normalized by; None where each client has its own, or nothing was."""
-        found = {id(each): each for each in self.statistics.values()}
-        return ChannelScale.of(one.mean, one.std) if len(found) == 1 and (one := found.popitem()[1]).count else None
+        found = {id(statistics): statistics for statistics in self.statistics.values()}
+        return ChannelScale.of(only.mean, only.std) if len(found) == 1 and (only := found.popitem()[1]).count else None
 
     @cached_property
     def train_sizes(self) -> dict[str, int]:
@@ -144,7 +144,7 @@ class FederatedData:
 
     def _counts(self, client: ClientData, task: Task) -> dict[str, Any]:
         classes = (client.classes(part, task) for part in ("train", "test"))
-        train, test = (torch.bincount(each, minlength=len(self.partition_labels)).tolist() for each in classes)
+        train, test = (torch.bincount(labels, minlength=len(self.partition_labels)).tolist() for labels in classes)
         validation = 0 if client.validation is None else len(client.validation.y)
         sizes = {"train": sum(train), "validation": validation, "test": sum(test)}
         return {**sizes, "train_per_class": train, "test_per_class": test}

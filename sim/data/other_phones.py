@@ -58,7 +58,7 @@ def ways_to_carry(clients: Mapping[str, ClientData], seed: int) -> dict[str, lis
     }
     return {
         "upside_down": [dict.fromkeys(clients, _turned_by(UPSIDE_DOWN))],
-        "rotated": [{name: _turned_by(each[k]) for name, each in drawn.items()} for k in range(RANDOM_DRAWS)],
+        "rotated": [{name: _turned_by(turns[k]) for name, turns in drawn.items()} for k in range(RANDOM_DRAWS)],
     }
 
 

@@ -26,8 +26,8 @@ def grouped(data: FederatedData, groups: Mapping[str, Sequence[str]]) -> Federat
 
 
 def _together(members: Sequence[ClientData]) -> ClientData:
-    train, test = joined([each.train for each in members]), joined([each.test for each in members])
-    return ClientData(train, test, joined_or_none(each.validation for each in members))
+    train, test = joined([member.train for member in members]), joined([member.test for member in members])
+    return ClientData(train, test, joined_or_none(member.validation for member in members))
 
 
 def repartition(data: FederatedData, partition: Partition, seed: int, validation_share: float = 0.0) -> FederatedData:

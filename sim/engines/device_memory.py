@@ -35,9 +35,9 @@ class CudaMeter:
 
     def room_for(self, count: int) -> int:
         """Say how many clients fit, after `count` of them were trained."""
-        each = (torch.cuda.max_memory_allocated(self.device) - self.before) / count
+        per_client = (torch.cuda.max_memory_allocated(self.device) - self.before) / count
         cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        return clients_that_fit(torch.cuda.mem_get_info(self.device)[0] + cached, each)
+        return clients_that_fit(torch.cuda.mem_get_info(self.device)[0] + cached, per_client)
 
 
 def meter_of(device: str) -> Meter | None:

@@ -66,7 +66,7 @@ def fork_map(
             engage(waiting.popleft())
         while team:
             for connection in wait([worker.connection for worker in team]):
-                worker = next(one for one in team if one.connection is connection)
+                worker = next(member for member in team if member.connection is connection)
                 number = worker.number
                 try:
                     result = worker.answered(name, arena)

@@ -55,7 +55,7 @@ def for_data(
     choices: Sequence[Architecture], moments: Moments | None, channels: ChannelScale | None
 ) -> tuple[Architecture, ...]:
     """Have the networks normalize images that are kept as bytes, and know by what all windows were normalized."""
-    return tuple(each._replace(setup=replace(each.setup, moments=moments, channels=channels)) for each in choices)
+    return tuple(choice._replace(setup=replace(choice.setup, moments=moments, channels=channels)) for choice in choices)
 
 
 def assign_networks(names: Collection[str], choices: Sequence[Architecture]) -> dict[str, Architecture]:

@@ -35,7 +35,7 @@ def chosen_networks(
             own[_index(number, len(chosen))][name] = value
     for name in chosen:
         _check_task(name, spec, task)
-    return [_fitted(name, mine, spec, classes, task) for name, mine in zip(chosen, own, strict=True)]
+    return [_fitted(name, own_options, spec, classes, task) for name, own_options in zip(chosen, own, strict=True)]
 
 
 def _shared(name: str, options: Mapping[str, Any], chosen: Sequence[str]) -> dict[str, Any]:
@@ -71,11 +71,11 @@ def _check_task(name: str, spec: InputSpec, task: str) -> None:
     if name not in models.MODELS or models.MODELS[name].learns(task):
         return
     own = models.MODELS[name].learnt_tasks()
-    here, all_of_it = models_for(spec, task), learners(task)
-    if here or not all_of_it:
-        fitting = f"models of these {spec.kind}s that do: {', '.join(here) or 'none'}"
+    candidates, all_of_it = models_for(spec, task), learners(task)
+    if candidates or not all_of_it:
+        fitting = f"models of these {spec.kind}s that do: {', '.join(candidates) or 'none'}"
     else:
-        kinds = " or ".join(sorted({f"{kind}s" for each in all_of_it for kind in models.MODELS[each].input_kinds}))
+        kinds = " or ".join(sorted({f"{kind}s" for model in all_of_it for kind in models.MODELS[model].input_kinds}))
         fitting = f"none of these {spec.kind}s does; on {kinds} {', '.join(all_of_it)} do"
     raise SettingsError(f"--task {task} with --model {name}: {name} learns {' or '.join(own)}, not {task}; {fitting}")
 

@@ -69,9 +69,9 @@ def _laid_over(upper: Entry, lower: Entry) -> Entry:
 def _filled(value: Any, values: Entry) -> Any:
     """Put the values of a family's cells where they are named."""
     if isinstance(value, dict):
-        return {_filled(key, values): _filled(each, values) for key, each in value.items()}
+        return {_filled(key, values): _filled(item, values) for key, item in value.items()}
     if isinstance(value, list):
-        return [_filled(each, values) for each in value]
+        return [_filled(item, values) for item in value]
     if not isinstance(value, str):
         return value
     whole = PLACE.fullmatch(value)

@@ -84,7 +84,7 @@ class Preset:
         An option of the network counts that the plan sets for methods with such a model.
         """
         own = self.own_options
-        by_method = next((each for each in self.by_method.values() if each.get("model", own["model"]) == model), {})
+        by_method = next((entry for entry in self.by_method.values() if entry.get("model", own["model"]) == model), {})
         texts = [*own["set"], *by_method.get("set", ())]
         return {
             "normalization": own["normalization"],
@@ -137,6 +137,6 @@ def _for_data(own: Options, data: str | None) -> Options:
 def optimizer_of(method: str, otherwise: str) -> Options:
     """Return the optimizer and learning rate that a method starts with; {} where it would start with any, or that."""
     known = METHODS.get(method)
-    if known is None or known.default_optimizer in (None, otherwise):
+    if known is None or known.traits.optimizer in (None, otherwise):
         return {}
-    return {"optimizer": known.default_optimizer, "lr": known.default_lr}
+    return {"optimizer": known.traits.optimizer, "lr": known.traits.lr}

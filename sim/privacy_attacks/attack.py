@@ -77,7 +77,7 @@ class AttackResults:
             "schema": 1,
             **self.facts,
             "secure_sums_refused": self.refusal,
-            "settings": {each.key: each.label for each in self.settings},
+            "settings": {setting.key: setting.label for setting in self.settings},
             "attacks": {key: result.to_json() for key, result in self.attacks.items()},
             "missing": dict(self.missing),
         }

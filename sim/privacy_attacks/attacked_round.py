@@ -130,9 +130,7 @@ class AttackedRound:
 
     def train(self, examples: Mapping[str, Examples], progress: Progress) -> dict[str, Vector]:
         """Return what devices with these examples send of this round, whether there are such devices or not."""
-        jobs = [
-            ClientJob(name, self.setup, self.initial, self.broadcast, mine, None) for name, mine in examples.items()
-        ]
+        jobs = [ClientJob(name, self.setup, self.initial, self.broadcast, own, None) for name, own in examples.items()]
         found: dict[str, Vector] = {}
         for done, (name, result) in enumerate(self.engine.run(jobs, self.number)):
             progress(f"device {name} trains as in round {self.number}", done, len(jobs))
@@ -149,10 +147,10 @@ class AttackedRound:
     def output(self, client: Client, x: Tensor) -> Output:
         """Return features (n, D) and logits (n, C) of examples as the data have them."""
         parts = [
-            self.setup.network.evaluate(client.params, client.buffers, each, torch.ones(len(each)))
-            for each in torch.split(self.setup.inputs(x), EVALUATED_TOGETHER)
+            self.setup.network.evaluate(client.params, client.buffers, batch, torch.ones(len(batch)))
+            for batch in torch.split(self.setup.inputs(x), EVALUATED_TOGETHER)
         ]
-        return Output(torch.cat([each.features for each in parts]), torch.cat([each.logits for each in parts]), {})
+        return Output(torch.cat([part.features for part in parts]), torch.cat([part.logits for part in parts]), {})
 
     def losses(self, client: Client, examples: Examples) -> NDArray[np.float64]:
         """Return the loss of each example (n,)."""
@@ -196,7 +194,7 @@ def attacked_round(
     """
     plan = resolve(settings)
     networks, setup = plan.networks, plan.networks[0].setup
-    if setup.task.target is not TargetKind.CLASS or setup.method.pools_data or len(networks) > 1:
+    if setup.task.target is not TargetKind.CLASS or setup.method.traits.pools_data or len(networks) > 1:
         raise AnalysisError(
             f"attacks are on devices of one network that each learn one class an example; this is {setup.method.name} "
             f"for {setup.task.name} with {len(networks)} networks"

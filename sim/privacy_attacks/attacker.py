@@ -57,8 +57,8 @@ def as_shares(counts: Shares, average: Shares) -> Shares:
 def judged(guessed: Mapping[str, Shares], true: Mapping[str, Shares]) -> AttackOutcome:
     """Hold guessed shares of devices against the true ones."""
     average: Shares = np.mean(list(true.values()), axis=0)
-    scores = {name: overlap(guessed[name], mine) for name, mine in true.items()}
-    return AttackOutcome(scores, {name: overlap(average, mine) for name, mine in true.items()})
+    scores = {name: overlap(guessed[name], shares) for name, shares in true.items()}
+    return AttackOutcome(scores, {name: overlap(average, shares) for name, shares in true.items()})
 
 
 def last_layer(params: Tensors) -> Tensors:

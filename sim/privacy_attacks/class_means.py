@@ -45,10 +45,10 @@ def read_means(attacked: AttackedRound, settings: Sequence[Setting]) -> AttackRe
     outcomes: dict[str, AttackOutcome] = {}
     for setting in settings:
         guessed = {
-            name: _believed(attacked, attacked.sent(each), setting, len(each.members), average)
-            for name, each in attacked.seen(setting).items()
+            name: _believed(attacked, attacked.sent(view), setting, len(view.members), average)
+            for name, view in attacked.seen(setting).items()
         }
-        scores = {name: known(guessed[name], mine, average) for name, mine in true.items()}
+        scores = {name: known(guessed[name], truth, average) for name, truth in true.items()}
         outcomes[setting.key] = AttackOutcome(scores, dict.fromkeys(scores, 0.0), facts)
     text = (
         "The mean of the features of each activity, as a person does it. They are what the method sends: prototypes as "

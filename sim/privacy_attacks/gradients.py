@@ -22,9 +22,9 @@ STEPS = float(1 << 24)
 
 def batch_of(attacked: AttackedRound, name: str, size: int) -> Examples:
     """Return some of a device's training windows as the network takes them, drawn at random."""
-    mine = attacked.data.clients[name].train
-    rows = generator(attacked.seed, "batch of an attack", name).permutation(len(mine.y))[:size]
-    return Examples(attacked.setup.inputs(mine.x[rows]), mine.y[rows])
+    examples = attacked.data.clients[name].train
+    rows = generator(attacked.seed, "batch of an attack", name).permutation(len(examples.y))[:size]
+    return Examples(attacked.setup.inputs(examples.x[rows]), examples.y[rows])
 
 
 def travelling(attacked: AttackedRound) -> Tensors:
@@ -74,8 +74,8 @@ def mean_seen(attacked: AttackedRound, gradients: Mapping[str, Vector], setting:
     everything = np.ones(len(next(iter(gradients.values()))), bool)
     disguise = Disguise.of(setting, gradients, everything, attacked.noisy)
     seen = observe(gradients, setting, disguise, attacked.seed)
-    means = {each.members: torch.from_numpy(each.total / len(each.members) / STEPS).float() for each in seen.values()}
-    return {name: means[each.members] for name, each in seen.items()}
+    means = {view.members: torch.from_numpy(view.total / len(view.members) / STEPS).float() for view in seen.values()}
+    return {name: means[view.members] for name, view in seen.items()}
 
 
 def deviation_seen(attacked: AttackedRound, gradients: Mapping[str, Vector], setting: Setting) -> float:
@@ -88,4 +88,4 @@ def deviation_seen(attacked: AttackedRound, gradients: Mapping[str, Vector], set
 def members_seen(attacked: AttackedRound, setting: Setting) -> dict[str, tuple[str, ...]]:
     """Return in whose sum each device is."""
     nothing = {name: np.zeros(1) for name in attacked.devices}
-    return {name: each.members for name, each in observe(nothing, setting, None, attacked.seed).items()}
+    return {name: view.members for name, view in observe(nothing, setting, None, attacked.seed).items()}

@@ -107,9 +107,9 @@ def _learnt(attacked: AttackedRound, settings: Sequence[Setting], progress: Prog
         readers: dict[float, Reader] = {}
         for setting in settings:
             seen = attacked.seen(setting)
-            sums = {each.members: each for each in seen.values()}  # devices of one sum are read once
-            rows = {members: signs.read(attacked.sent(each)) for members, each in sums.items()}
-            middle = np.mean([rows[each.members] for each in seen.values()], axis=0)
+            sums = {view.members: view for view in seen.values()}  # devices of one sum are read once
+            rows = {members: signs.read(attacked.sent(view)) for members, view in sums.items()}
+            middle = np.mean([rows[view.members] for view in seen.values()], axis=0)
             if setting.noise not in readers:
                 readers[setting.noise] = fitted(_noisy_signs(attacked, vectors, setting, signs), truth)
             read = readers[setting.noise]
@@ -172,8 +172,8 @@ def _made_up(attacked: AttackedRound, helpers: Sequence[str]) -> dict[str, Examp
 def _drawn(pool: Examples, share: Shares, count: int, draw: np.random.Generator) -> Examples:
     """Draw windows in these shares; those of a class that the pool has none of are left out."""
     labels = pool.y.numpy()
-    here = np.isin(np.arange(len(share)), labels)
-    weights = np.where(here, share, 0.0) + 1e-9 * here
+    present = np.isin(np.arange(len(share)), labels)
+    weights = np.where(present, share, 0.0) + 1e-9 * present
     counts = draw.multinomial(min(MAX_MADE_UP_WINDOWS, count), weights / weights.sum())
     parts = [draw.choice(np.flatnonzero(labels == c), n) for c, n in enumerate(counts) if n]
     rows = torch.from_numpy(np.concatenate(parts))
@@ -210,9 +210,9 @@ class Signs(NamedTuple):
         change = logits.log_softmax(1) - self.before
         by_class = [self.own.y == c for c in range(self.attacked.classes) if bool((self.own.y == c).any())]
         rows = [change.mean(0)]
-        for mine in by_class:
-            rows += [change[mine].mean(0), (logits - logits.mean(1, keepdim=True))[mine].mean(0)]
-            rows += [logits.softmax(1)[mine].mean(0)]
+        for mask in by_class:
+            rows += [change[mask].mean(0), (logits - logits.mean(1, keepdim=True))[mask].mean(0)]
+            rows += [logits.softmax(1)[mask].mean(0)]
         found: NDArray[np.float64] = torch.cat(rows).numpy()
         return found
 

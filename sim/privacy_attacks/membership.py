@@ -77,9 +77,9 @@ def _judge(attacked: AttackedRound) -> tuple[Judge, str]:
 
 
 def _windows(attacked: AttackedRound, name: str) -> tuple[Examples, Examples]:
-    mine = attacked.data.clients[name]
+    client = attacked.data.clients[name]
     parts = []
-    for part, examples in (("train", mine.train), ("test", mine.test)):
+    for part, examples in (("train", client.train), ("test", client.test)):
         draw = generator(attacked.seed, "membership", name, part)
         rows = draw.permutation(len(examples.y))[:WINDOWS]
         parts.append(Examples(examples.x[rows], examples.y[rows]))
@@ -90,7 +90,7 @@ def _references(attacked: AttackedRound, seen: Mapping[str, Seen], name: str) ->
     """Return what the server has of others, of sums that the device is not in; models are held against these alone."""
     if "params" not in attacked.setup.method.sum_groups:
         return []
-    others = {each.members: each for each in seen.values() if name not in each.members}
+    others = {view.members: view for view in seen.values() if name not in view.members}
     chosen = sorted(others)
     order = generator(attacked.seed, "references", name).permutation(len(chosen))[:REFERENCES]
     return [attacked.sent(others[chosen[place]]) for place in order]
@@ -103,7 +103,7 @@ def _auc(judge: Judge, own: Sent, others: Sequence[Sent], windows: tuple[Example
 
 def _by_loss(attacked: AttackedRound) -> Judge:
     def judge(own: Sent, others: Sequence[Sent], windows: Examples) -> NDArray[np.float64]:
-        models = [attacked.model(each) for each in others] or [attacked.start]
+        models = [attacked.model(other) for other in others] or [attacked.start]
         reference = np.stack([attacked.losses(model, windows) for model in models])
         spread = reference.std(0) if len(models) > 2 else np.zeros(len(windows.y))
         difference: NDArray[np.float64] = reference.mean(0) - attacked.losses(attacked.model(own), windows)

@@ -65,7 +65,7 @@ class AttackOutcome:
         """Return means with their intervals, and each device's score."""
         estimates = {"score": self.score, "chance": self.guessed, "advantage": self.advantage}
         return {
-            **{name: each.to_json() for name, each in estimates.items()},
+            **{name: estimate.to_json() for name, estimate in estimates.items()},
             "is_chance": self.is_chance,
             "devices": {name: [round(score, 4), round(self.chance[name], 4)] for name, score in self.scores.items()},
             **self.facts,

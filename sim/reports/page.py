@@ -39,7 +39,7 @@ class ReportSection:
     @property
     def files(self) -> dict[str, CaptionedFigure]:
         """The figures by the names of their PNG files."""
-        return {f"{self.name}_{key}" if self.name else key: each for key, each in self.figures.items()}
+        return {f"{self.name}_{key}" if self.name else key: figure for key, figure in self.figures.items()}
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class ReportPage:
 
 def html(page: ReportPage, folder: Path) -> str:
     """Draw the figures as PNG files into a folder, and return the page with all of them inside."""
-    figures = {name: each.figure for section in page.sections for name, each in section.files.items()}
+    figures = {name: captioned.figure for section in page.sections for name, captioned in section.files.items()}
     uris = {path.stem: data_uri(path) for path in draw(figures, folder)}
     return render("page.html", page=page, uris=uris)
 
@@ -75,4 +75,4 @@ def markdown(page: ReportPage) -> str:
 
 def _quoted(warnings: Sequence[str]) -> Iterator[str]:
     if warnings:
-        yield "\n".join(f"> - {escaped(each)}" for each in warnings)
+        yield "\n".join(f"> - {escaped(warning)}" for warning in warnings)

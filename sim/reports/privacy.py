@@ -45,7 +45,7 @@ def page_of(results: AttackResults) -> ReportPage:
     """Lay out what the attacks found: a summary, then a section for each."""
     facts = results.facts
     title = f"What the server could learn: {facts['method']} with {facts['model']} on {facts['data']}"
-    sections = [_summary(results), *(_section(results, each) for each in results.attacks.values())]
+    sections = [_summary(results), *(_section(results, attack) for attack in results.attacks.values())]
     warnings = [] if results.refusal is None else [f"No secure sums: {results.refusal}."]
     missing = [f"Not tried, {name}: {reason}." for name, reason in results.missing.items()]
     return ReportPage(title, sections, "Words", TERMS, warnings, missing)
@@ -54,8 +54,8 @@ def page_of(results: AttackResults) -> ReportPage:
 def summary_table(results: AttackResults) -> ReportTable:
     """Return a table with an attack in each row and a setting in each column."""
     rows = [
-        [each.title, *(_cell(each.outcomes.get(setting.key)) for setting in results.settings)]
-        for each in results.attacks.values()
+        [attack.title, *(_cell(attack.outcomes.get(setting.key)) for setting in results.settings)]
+        for attack in results.attacks.values()
     ]
     return table_of(["attack", *(setting.label for setting in results.settings)], rows, note=NOTE)
 
@@ -63,7 +63,7 @@ def summary_table(results: AttackResults) -> ReportTable:
 def brief_table(results: AttackResults) -> ReportTable:
     """Return a narrow table with a setting in each row and an attack in each column."""
     rows = [
-        [setting.label, *(_brief(each.outcomes.get(setting.key)) for each in results.attacks.values())]
+        [setting.label, *(_brief(attack.outcomes.get(setting.key)) for attack in results.attacks.values())]
         for setting in results.settings
     ]
     return table_of(["score / by guessing, %", *results.attacks], rows)
@@ -156,7 +156,7 @@ def _windows(examples: Sequence[Example]) -> Figure:
     grid = figure.subplots(len(examples), len(settings), sharex=True, sharey="row", squeeze=False)
     for row, (line, example) in enumerate(zip(grid, examples, strict=True)):
         for axes, setting in zip(line, settings, strict=True):
-            true, made = (_first_channel(each) for each in (example.true, example.made[setting]))
+            true, made = (_first_channel(window) for window in (example.true, example.made[setting]))
             axes.plot(true, color="#000000", linewidth=1)
             axes.plot(made, color=VERMILLION, linewidth=1)
             clean(axes, "")

@@ -96,7 +96,7 @@ class RunResult(Mapping[str, Any]):
 
 
 def _means(score: str, spread: Spread | None) -> dict[str, float]:
-    return {f"{score}_{metric}": each.mean for metric, each in (spread or {}).items()}
+    return {f"{score}_{metric}": statistic.mean for metric, statistic in (spread or {}).items()}
 
 
 def _plain(score: str, scores: Plain | None) -> dict[str, float | None]:

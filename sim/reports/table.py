@@ -33,7 +33,7 @@ class ReportTable(NamedTuple):
 
 def table_of(head: Sequence[str], rows: Iterable[Iterable[object]], title: str = "", note: str = "") -> ReportTable:
     """Make a table of cells, or of plain values."""
-    cells = [[each if isinstance(each, Cell) else Cell(str(each)) for each in row] for row in rows]
+    cells = [[value if isinstance(value, Cell) else Cell(str(value)) for value in row] for row in rows]
     return ReportTable(head, cells, title, note)
 
 
@@ -67,5 +67,5 @@ def printed_table(table: ReportTable) -> rich.table.Table:
 
 
 def _printed(cell: Cell) -> Text:
-    notes = [Text(each, style="dim") for each in _THOUGHT.split(cell.note) if each]
+    notes = [Text(part, style="dim") for part in _THOUGHT.split(cell.note) if part]
     return Text("\n").join([Text(cell.text, style=_STYLES[cell.rank]), *notes])

@@ -32,8 +32,6 @@ VOLATILE = ENVIRONMENT | {
 }
 """Keys of config.json that may differ when a run is resumed."""
 AFRESH = "choose another directory, or delete that one to begin again (resume=False in Python)"
-REPLACED = frozenset({"gradient_dissimilarity"})
-"""Keys of earlier versions that no number of a model depends on."""
 
 
 def write_description(out: Path, settings: Experiment, data: FederatedData, networks: Sequence[Architecture]) -> None:
@@ -97,7 +95,7 @@ def _with_new_defaults(old: dict[str, Any]) -> dict[str, Any]:
 
 
 def _compare(old: dict[str, Any], config: dict[str, Any], out: Path) -> None:
-    before, now = ({k: v for k, v in each.items() if k not in VOLATILE | REPLACED} for each in (old, config))
+    before, now = ({k: v for k, v in settings.items() if k not in VOLATILE} for settings in (old, config))
     if difference := next(_differences(before, now), None):
         key, was, wanted = difference
         raise RunDirectoryError(
@@ -118,7 +116,7 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[
 
 def _check_data(old: dict[str, Any], config: dict[str, Any], clients: dict[str, Any], out: Path) -> None:
     """Refuse other examples; where another machine or library may have rounded otherwise, other counts of them."""
-    if old.get("data_sha256") in (None, config["data_sha256"]):  # None: of an earlier version
+    if old.get("data_sha256") == config["data_sha256"]:
         return
     path = out / "clients.json"
     if _environment(old) != _environment(config) and path.exists() and json.loads(path.read_text()) == clients:

@@ -87,8 +87,8 @@ class RunDirectory:
 
     def worst_tenth(self, metric: str, selection: Selection = "best") -> float | None:
         """Return mean personalization of the worst tenth of the clients by that metric, one client at least."""
-        rounds = [each for s in self.client_scores.values() if (each := s.selected(selection))]
-        scores = [each.mean("personalization", metric) for each in rounds]
+        rounds = [chosen for s in self.client_scores.values() if (chosen := s.selected(selection))]
+        scores = [record.mean("personalization", metric) for record in rounds]
         sign = 1 if self.config.metrics[metric].higher_is_better else -1
         known = [sign * score for score in scores if score is not None]
         return sign * lowest_tenth(known) if known else None

@@ -73,7 +73,7 @@ def shown(x: Tensor, statistics: ChannelStatistics | None) -> Tensor:
     if x.dtype != torch.uint8:
         numbers = x.float()
         if statistics is not None:
-            mean, std = (torch.as_tensor(each, dtype=torch.float32) for each in (statistics.mean, statistics.std))
+            mean, std = (torch.as_tensor(moment, dtype=torch.float32) for moment in (statistics.mean, statistics.std))
             numbers = numbers * std.view(-1, 1, 1) + mean.view(-1, 1, 1)
         else:
             low, high = numbers.amin((1, 2, 3), keepdim=True), numbers.amax((1, 2, 3), keepdim=True)
@@ -123,13 +123,13 @@ def images_of(simulation: Simulation) -> SegmentedImages | None:
     tests = {name: test for name, test in data.test.items() if len(test.y) and (served or name in best)}
     models: Mapping[str, ClientModel] = dict.fromkeys(tests, served) if served else simulation.models(tests, best)
 
-    def one(name: str, row: int) -> SegmentedImages:
+    def segmented(name: str, row: int) -> SegmentedImages:
         x, y = tests[name].x[row : row + 1], tests[name].y[row : row + 1]
         output = answer(*models[name], x)
         return image_of(task, f"{name}, test image {row + 1}", x, y, output, data.statistics.get(name))
 
     places = choose_images(tests, task, simulation.setup.training.seed)
-    return together(one(name, row) for name, row in places)
+    return together(segmented(name, row) for name, row in places)
 
 
 def write_images(path: Path, images: SegmentedImages) -> None:

@@ -30,16 +30,16 @@ def write_results(simulation: Simulation, settings: Experiment, out: Path, extra
     """
     chosen = simulation.best_round.selections(simulation.scored_clients())
     general: Generalization = {}
-    for each in filter(None, chosen.values()):
-        if each.round not in general:  # two that chose the same round have the same models
-            general[each.round] = simulation.generalization(each)
+    for choice in filter(None, chosen.values()):
+        if choice.round not in general:  # two that chose the same round have the same models
+            general[choice.round] = simulation.generalization(choice)
     write_json(out / "client_scores.json", _client_scores(simulation, chosen, general))
     write_json(out / "confusion.json", _confusion(simulation.task, simulation.best_round.best, general))
     seconds = {**simulation.seconds, **extra.pop("seconds", {})}
     summary = {
         **_summary(simulation, settings),
         "best_round": simulation.best_round.best.round,
-        **_by_selection({name: _selected(simulation.task, each, general) for name, each in chosen.items()}),
+        **_by_selection({name: _selected(simulation.task, choice, general) for name, choice in chosen.items()}),
         **_bytes(out),
         "client_bytes": client_bytes(simulation),
         **extra,
@@ -104,7 +104,7 @@ def _client_scores(
     counts = simulation.data.per_class(task)
     return {
         name: {
-            **_by_selection({which: _client(task, name, each, general) for which, each in chosen.items()}),
+            **_by_selection({which: _client(task, name, choice, general) for which, choice in chosen.items()}),
             "test": counts[name]["test"],
             "train": counts[name]["train"],
         }
@@ -130,7 +130,7 @@ def _confusion(task: Task, best: Chosen, general: Generalization) -> dict[str, A
     """Confusion matrices summed over clients; none where nobody has examples, or the task no classes."""
     parts = {"personalization": best.statistics, "generalization": general[best.round], "global": best.served}
     sums = {name: total(part) if spread(task, part) else {} for name, part in parts.items()}
-    return {name: each["confusion"].tolist() if "confusion" in each else None for name, each in sums.items()}
+    return {name: counts["confusion"].tolist() if "confusion" in counts else None for name, counts in sums.items()}
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -51,7 +51,7 @@ def reason(error: OSError, folder: Path) -> str:
     if known is None:
         return error.strerror or str(error)
     if error.errno == errno.ENOSPC:
-        there = next((each for each in (folder, *folder.absolute().parents) if each.exists()), Path("/"))
+        there = next((ancestor for ancestor in (folder, *folder.absolute().parents) if ancestor.exists()), Path("/"))
         return f"{known}, {shutil.disk_usage(there).free:,} bytes are left"
     return known
 

@@ -75,9 +75,9 @@ def _server_model(simulation: Simulation) -> dict[str, Any]:
     losses = (
         BatchLosses(simulation.task, evaluate, model, data.clients[name].train, batch, data.moments) for name in names
     )
-    if setup.method.pools_data:
+    if setup.method.traits.pools_data:
         return {"clients": 1, "server_loss": next(losses).mean()}
-    found = dissimilarity((len(each.examples.y), each.gradient()) for each in losses)
+    found = dissimilarity((len(loss.examples.y), loss.gradient()) for loss in losses)
     return {
         "clients": len(names),
         "server_loss": found.loss,
@@ -119,7 +119,7 @@ class BatchLosses(NamedTuple):
             found = torch.autograd.grad(part, list(leaves.values()), materialize_grads=True)
             loss, gradient = (
                 loss + float(part.detach()),
-                gradient + torch.cat([one.double().flatten() for one in found]),
+                gradient + torch.cat([tensor.double().flatten() for tensor in found]),
             )
         return LossGradient(loss, gradient)
 
@@ -174,7 +174,7 @@ def _margin(simulation: Simulation, names: Iterable[str]) -> float | None:
     kept = [name for name in names if name in simulation.clients]
     models, batch = simulation.models(kept, simulation.clients), simulation.evaluator.batch
     stats = [class_sums(models[name], simulation.data.clients[name].train, batch) for name in kept]
-    return aggregate_margin([uploaded(each) for each in stats]) if stats else None
+    return aggregate_margin([uploaded(sums) for sums in stats]) if stats else None
 
 
 def class_sums(model: ClientModel, examples: Examples, batch: int) -> ClassStats:

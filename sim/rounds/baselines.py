@@ -55,7 +55,7 @@ class Baseline(Simulation):
     @property
     def is_pooled(self) -> bool:
         """Whether one model is fitted on everybody's examples."""
-        return self.setup.method.pools_data
+        return self.setup.method.traits.pools_data
 
     @cached_property
     def module(self) -> HarFeatures:
@@ -118,7 +118,7 @@ class Baseline(Simulation):
             fitted = self.fitted
         with self.timed("evaluate"):
             pooled = next(iter(fitted.values())) if self.is_pooled else None
-            served: Scores = {name: self.measure(pooled, each) for name, each in self.tests.items()} if pooled else {}
+            served: Scores = {name: self.measure(pooled, test) for name, test in self.tests.items()} if pooled else {}
             own = {} if pooled else {n: self.measure(fitted[n], self.tests[n]) for n in fitted if n in self.tests}
             held = self.data.validation
             checked = {n: self.measure(pooled or fitted[n], self.features(part)) for n, part in held.items()}

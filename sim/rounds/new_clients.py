@@ -13,6 +13,7 @@ from torch import nn
 
 import models
 from federation.aggregation.ridge_numpy import FAR, FeatureMoments, FixedSums, feature_moments
+from federation.method import SumMethod
 from federation.methods.fedavg import FedAvg
 from federation.records import Broadcast, Client
 from federation.serving.heads import SHARED, head_without_labels
@@ -71,7 +72,7 @@ def score_new_clients(simulation: Simulation, holdout: Holdout, by_own_statistic
     collected = {way: by_shots["0"][COLLECTED] for way, by_shots in found.items() if COLLECTED in by_shots["0"]}
     heads = {
         way: {
-            k: {name: each for name, each in heads.items() if name not in (SERVED, COLLECTED)}
+            k: {name: head for name, head in heads.items() if name not in (SERVED, COLLECTED)}
             for k, heads in by_shots.items()
         }
         for way, by_shots in found.items()
@@ -84,7 +85,7 @@ def score_new_clients(simulation: Simulation, holdout: Holdout, by_own_statistic
         "unlabelled": scorer.unlabelled(),
         "client_models": None if simulation.setup.method.has_global_model else _by_clients(simulation),
         "turned": taken,
-        "heads": heads if any(each for by_shots in heads.values() for each in by_shots.values()) else {},
+        "heads": heads if any(by_head for by_shots in heads.values() for by_head in by_shots.values()) else {},
         "far": {way: float(np.mean(flags)) for way, flags in scorer.far.items()},
         "own_windows": collected,
         "adapted": {way: float(np.mean(flags)) for way, flags in scorer.adapted.items()},
@@ -114,33 +115,34 @@ class _Scorer:
                 for name, client in clients.items():
                     for head, statistics in self._client(way, name, client, served[name], shots).items():
                         by_head.setdefault(head, {})[f"{name} {number}"] = statistics
-            result[str(shots)] = {head: spread(self.simulation.task, each) for head, each in by_head.items()}
+            result[str(shots)] = {head: spread(self.simulation.task, by_client) for head, by_client in by_head.items()}
             if way == AS_RECORDED and SERVED in by_head:
                 self.together[str(shots)] = plain(self.simulation.task, total(by_head[SERVED]))
         return result
 
     def _client(self, way: str, name: str, client: ClientData, served: Client, shots: int) -> Scores:
         setup, broadcast = self._networks[name].setup, self._broadcast(name)
-        heads = setup.method.serving_models(served if shots else setup.method.refresh(served, broadcast))
-        if SHARED not in heads:
+        method = setup.method
+        if not isinstance(method, SumMethod):
             return {SERVED: self._measured(ClientModel(setup, served), client)}
+        heads = method.serving_models(served if shots else method.refresh(served, broadcast))
         plain = replace(setup, method=FedAvg())  # each head is a network that predicts by itself
-        names = heads if shots else [each for each in heads if each.startswith(SHARED)]
-        scores = {each: self._measured(ClientModel(plain, heads[each]), client) for each in names}
+        names = heads if shots else [head for head in heads if head.startswith(SHARED)]
+        scores = {head: self._measured(ClientModel(plain, heads[head]), client) for head in names}
         if shots:
             return {SERVED: self._measured(ClientModel(setup, served), client), **scores}
         is_far = self._is_far(name, client)
         self.far.setdefault(way, []).append(is_far)
         joined = scores[head_without_labels(names, is_far)]
-        adapted = self._adapted(name, heads[SHARED], client, is_far)
+        adapted = self._adapted(method, name, heads[SHARED], client, is_far)
         self.adapted.setdefault(way, []).append(adapted is not None)
         collected = joined if adapted is None else self._measured(ClientModel(plain, adapted), client)
         return {SERVED: joined, COLLECTED: collected, **scores}
 
-    def _adapted(self, name: str, served: Client, client: ClientData, is_far: bool) -> Client | None:
+    def _adapted(self, method: SumMethod, name: str, served: Client, client: ClientData, is_far: bool) -> Client | None:
         setup, x = self._networks[name].setup, client.train.x
         parts = [answer(setup, served, part).features for part in torch.split(x, self.simulation.evaluator.batch)]
-        return setup.method.adapted_model(served, self._broadcast(name), torch.cat(parts), is_far=is_far)
+        return method.adapted_model(served, self._broadcast(name), torch.cat(parts), is_far=is_far)
 
     def unlabelled(self) -> dict[str, Any] | None:
         """Score models that have adapted to the new clients' training windows without a label of them."""
@@ -240,5 +242,5 @@ def _by_clients(simulation: Simulation) -> dict[str, Any] | None:
 
 
 def _mean_scores(task: Task, clients: Mapping[str, Statistics]) -> dict[str, float]:
-    scores = [task.metrics(each) for each in clients.values()]
+    scores = [task.metrics(statistics) for statistics in clients.values()]
     return {name: float(np.mean([score[name] for score in scores])) for name in task.metric_kinds}

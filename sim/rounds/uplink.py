@@ -84,7 +84,7 @@ def count_numbers(upload: Tree, groups: Mapping[str, UploadGroup]) -> int:
 
 def _own_rows(value: Tensor, counts: Sequence[Tensor]) -> Tensor:
     """Leave out the rows of classes without examples, where there is a row for each class."""
-    by_class = [each for each in counts if value.shape[:1] == each.shape]
+    by_class = [per_class for per_class in counts if value.shape[:1] == per_class.shape]
     return value[by_class[0] > 0] if by_class else value
 
 

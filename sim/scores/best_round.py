@@ -120,11 +120,11 @@ class BestRound:
 
 
 def _listed(clients: Mapping[str, Statistics]) -> dict[str, Any]:
-    return {name: {key: value.tolist() for key, value in each.items()} for name, each in clients.items()}
+    return {name: {key: value.tolist() for key, value in statistics.items()} for name, statistics in clients.items()}
 
 
 def _tensors(saved: Mapping[str, Any]) -> dict[str, Statistics]:
     # by numpy, whose numbers with a point are float64
     return {
-        name: {key: torch.from_numpy(np.array(value)) for key, value in each.items()} for name, each in saved.items()
+        name: {key: torch.from_numpy(np.array(value)) for key, value in lists.items()} for name, lists in saved.items()
     }

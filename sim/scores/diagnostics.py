@@ -82,7 +82,7 @@ def _attention(method: Method, before: Tree, updates: Sequence[Update]) -> dict[
     if layers := method.layer_weights(before, updates):
         few = len(layers) * len(updates) <= MAX_WEIGHTS
         found["attention"] = {**found["attention"], "layers": _mean_over(layers)}
-        found["effective_clients"] = {layer: effective_clients(each) for layer, each in layers.items()}
+        found["effective_clients"] = {layer: effective_clients(weights) for layer, weights in layers.items()}
         found["layer_attention"] = layers if few else {}
     return found
 
@@ -108,16 +108,16 @@ def local_movement(before: Tensors, after: Tensors) -> dict[str, Movement]:
 def with_local_movement(found: dict[str, Any], clients: Sequence[Mapping[str, Movement]]) -> dict[str, Any]:
     """Add to a round's diagnostics the movement of local prototypes, the mean over clients."""
     blocks: dict[str, list[Movement]] = {}
-    for each in clients:
-        for name, moved in each.items():
+    for by_block in clients:
+        for name, moved in by_block.items():
             blocks.setdefault(name, []).append(moved)
     means = {name: _mean_movement(moves).model_dump(mode="json") for name, moves in blocks.items()}
     return {**found, "movement": {**rounded(means), **found.get("movement", {})}} if means else found
 
 
 def _mean_movement(moves: Sequence[Movement]) -> Movement:
-    mean, length = (sum(getattr(each, name) for each in moves) / len(moves) for name in ("mean", "length"))
-    return Movement(mean=mean, largest=max(each.largest for each in moves), length=length)
+    mean, length = (sum(getattr(move, name) for move in moves) / len(moves) for name in ("mean", "length"))
+    return Movement(mean=mean, largest=max(move.largest for move in moves), length=length)
 
 
 def _movement(before: Tensor, after: Tensor) -> Movement:
@@ -146,8 +146,8 @@ def aggregate_margin(uploads: Iterable[Tree]) -> float | None:
     itself, whose d⁺ is 0, so that it is 1 for every model.
     """
     received = list(uploads)
-    counts = torch.stack([each["counts"].double() for each in received])
-    scaled = torch.stack([min_max_normalized(each["prototypes"].double()) for each in received])  # p̂_k, (K, C, D)
+    counts = torch.stack([upload["counts"].double() for upload in received])
+    scaled = torch.stack([min_max_normalized(upload["prototypes"].double()) for upload in received])  # p̂_k, (K, C, D)
     examples = counts.sum(0)
     aggregate = (counts[..., None] * scaled).sum(0) / examples.clamp(min=1)[:, None]
     vectors = aggregate[examples > 0]
@@ -160,8 +160,8 @@ def prototype_distance(uploads: Sequence[Tree]) -> float:
     Tan et al. 2022: the second sum of eq. 5, which λ multiplies there and figure 4 draws, with the squared error's mean
     over features as the distance, as their code has it. Takes what clients upload, as `aggregate_margin` does.
     """
-    counts = torch.stack([each["counts"].double() for each in uploads])  # (K, C)
-    vectors = torch.stack([each["prototypes"].double() for each in uploads])  # (K, C, D)
+    counts = torch.stack([upload["counts"].double() for upload in uploads])  # (K, C)
+    vectors = torch.stack([upload["prototypes"].double() for upload in uploads])  # (K, C, D)
     shares = counts / counts.sum(0).clamp(min=1)
     apart = vectors - (shares[..., None] * vectors).sum(0)
     return float((shares * (apart**2).mean(-1)).sum())
@@ -174,7 +174,7 @@ def effective_clients(weights: Mapping[str, float]) -> float:
 
 def _mean_over(layers: Weights) -> dict[str, float]:
     names = next(iter(layers.values()), {})
-    return {name: sum(each[name] for each in layers.values()) / len(layers) for name in names}
+    return {name: sum(layer[name] for layer in layers.values()) / len(layers) for name in names}
 
 
 def rounded(value: Any) -> Any:

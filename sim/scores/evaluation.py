@@ -68,8 +68,8 @@ class Evaluator(NamedTuple):
         found: dict[str, Statistics] = {}
         for names in self._chunks(models):
             clients = [models[name].client for name in names]
-            each = measure_stacked(models[names[0]].setup, clients, union, self.batch)
-            found |= dict(zip(names, each, strict=True))
+            measured = measure_stacked(models[names[0]].setup, clients, union, self.batch)
+            found |= dict(zip(names, measured, strict=True))
         return dict(sorted(found.items()))
 
     def _chunks(self, models: Mapping[str, ClientModel]) -> Iterator[Sequence[str]]:
@@ -96,7 +96,7 @@ def spread(task: Task, clients: Mapping[str, Statistics]) -> dict[str, Any] | No
 
     None where no client has examples.
     """
-    scores = [scores for each in clients.values() if is_scored(task, scores := task.metrics(each))]
+    scores = [scores for statistics in clients.values() if is_scored(task, scores := task.metrics(statistics))]
     if not scores:
         return None
     columns = {name: np.array([score[name] for score in scores]) for name in task.metric_kinds}

@@ -172,7 +172,7 @@ class NewClients(Record):
     the share of clients that take the one without axes as they join. `unlabelled` is after adaptation to windows
     without labels (`sim.scores.adaptation`), where the network's head allows it; `own_windows`, by the way, is what a
     device serves with once it has collected the training windows of a client, without labels, in a method that
-    adapts by itself (`Method.adapted_model`), and `adapted` the share of clients that do.
+    adapts by itself (`SumMethod.adapted_model`), and `adapted` the share of clients that do.
     """
 
     clients: tuple[str, ...]

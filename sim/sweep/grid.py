@@ -75,8 +75,8 @@ def cells(axes: Sequence[SweepAxis], conditions: Sequence[Condition], base: Sequ
         SettingsError: for a key that is unknown or set twice, a condition that never holds, or too many cells.
     """
     combined: list[Options] = [{}]
-    for each in axes:
-        combined = [grown for options in combined for grown in _grown(options, each)]
+    for sweep_axis in axes:
+        combined = [grown for options in combined for grown in _grown(options, sweep_axis)]
         if len(combined) > MAX_CELLS:
             raise SettingsError(f"these axes make more than {MAX_CELLS} cells; sweep over fewer values")
     for condition in conditions:
@@ -85,10 +85,10 @@ def cells(axes: Sequence[SweepAxis], conditions: Sequence[Condition], base: Sequ
     return _named_apart(made)
 
 
-def _grown(options: Options, each: SweepAxis) -> Iterator[Options]:
-    if each.key in options:
-        raise SettingsError(f"{each.key} is set twice in the cell {_name(options)}; give it in one place")
-    return ({**options, each.key: value} for value in each.values)
+def _grown(options: Options, sweep_axis: SweepAxis) -> Iterator[Options]:
+    if sweep_axis.key in options:
+        raise SettingsError(f"{sweep_axis.key} is set twice in the cell {_name(options)}; give it in one place")
+    return ({**options, sweep_axis.key: value} for value in sweep_axis.values)
 
 
 def _where(condition: Condition, combined: Sequence[Options]) -> Iterator[Options]:

@@ -63,7 +63,7 @@ def run_on_ray(cells: Sequence[Cell], folder: Path) -> Generator[tuple[Cell, Cel
                 for file in files.values():
                     if file not in stored:  # many runs start from the same weights: once in the cluster's memory
                         stored[file] = ray.put(file)
-                waiting[task.remote(cell.name, words, tuple(files), *(stored[each] for each in files.values()))] = cell
+                waiting[task.remote(cell.name, words, tuple(files), *(stored[path] for path in files.values()))] = cell
         while waiting:
             done, _ = ray.wait(list(waiting))
             cell = waiting.pop(done[0])

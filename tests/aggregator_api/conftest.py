@@ -72,15 +72,15 @@ def migrated_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     database.migrate()
     database.close()
 
-    def copied(database: Database, revision: str = "head") -> None:
+    def copied(database: Database) -> None:
         database.engine.update_execution_options()  # what `compiled_once` waits for
         file = Path(database.engine.url.database or "")
-        if not database.shared and revision == "head" and not file.exists():
+        if not database.shared and not file.exists():
             shutil.copyfile(template, file)
             file.chmod(0o600)
             if migrations == database_module.MIGRATIONS:
                 return
-        migrate(database, revision)
+        migrate(database)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Database, "migrate", copied)

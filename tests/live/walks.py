@@ -40,7 +40,7 @@ def experiment_for(
     **options: str,
 ) -> Experiment:
     """Describe the simulation of a method with its options: a CNN, with ALP layers where it sends their prototypes."""
-    needs_alp = METHODS[method].requires_alp
+    needs_alp = METHODS[method].traits.requires_alp
     labels = dataset_labels("synthetic", data_options(minutes))
     return Experiment(
         labels=labels,

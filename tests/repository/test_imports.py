@@ -214,7 +214,7 @@ FLOORS = {
     "notifications": ("api", "db", "observability"),
     "web": ("api", "auth", "db", "devices", "federations", "observability", "rollouts", "storage"),
 }
-GROUND = ("disk", "errors", "fields", "notification_settings", "ports", "settings")
+GROUND = ("disk", "errors", "notification_settings", "ports", "settings")
 for _floor, _below_it in FLOORS.items():
     TABLE[f"aggregator_api.{_floor}"] = replace(
         TABLE["aggregator_api"],

@@ -1,4 +1,4 @@
-"""Made-up rows for every table of a database, whatever its version."""
+"""Made-up rows for every table of a database."""
 
 from __future__ import annotations
 
@@ -8,19 +8,6 @@ from sqlalchemy import JSON, Boolean, Column, Float, Integer, LargeBinary, MetaD
 
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import Base
-
-RENAMED = {
-    ("rounds", "awaited"): "pending",
-    ("rollouts", "wave_at"): "wave_started_at",
-    ("rollouts", "good"): "successes",
-    ("rollouts", "bad"): "failures",
-    ("rollouts", "enlisted_to"): "last_checked_device_id",
-    ("rollout_devices", "told_at"): "notified_at",
-    ("rounds", "left_out"): "excluded",
-    ("federations", "light_model_sha256"): "feature_model_sha256",
-    ("federations", "light_model_size"): "feature_model_size",
-}
-"""Table and column of an earlier version, and the column's name today (migrations 0008, 0009 and 0010)."""
 
 HAVE_THEIR_ROW = frozenset({"server_epoch", "ledger"})
 """Tables of one row, which the migrations write."""

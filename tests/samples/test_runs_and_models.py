@@ -14,7 +14,6 @@ from export.runtime import Session
 from federation.records.tree import flatten
 from models.checkpoint import load_checkpoint
 from sim.experiment.settings import Experiment
-from sim.results.description import REPLACED
 from sim.results.run_directory import RunDirectory
 from sim.rounds import checkpoint
 from sim.run import load_data, resolve, run
@@ -45,12 +44,10 @@ def test_a_model_says_the_same_of_itself(sample: Path) -> None:
 
 def test_an_interrupted_run_ends_as_an_undisturbed_one(sample: Path, tmp_path: Path) -> None:
     config = json.loads((sample / "run" / "config.json").read_text())
-    settings = Experiment.model_validate(
-        {name: value for name, value in config.items() if name not in RECORDED | REPLACED}
-    )
+    settings = Experiment.model_validate({name: value for name, value in config.items() if name not in RECORDED})
     assert (
         lost(
-            {k: v for k, v in config.items() if k not in RECORDED | REPLACED},
+            {k: v for k, v in config.items() if k not in RECORDED},
             settings.model_dump(mode="json", by_alias=True),
         )
         == []

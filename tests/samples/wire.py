@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from federation import wire
+from federation.method import empty_training_stats
 from federation.methods import METHODS, method_to_json
 from federation.protocol import messages, signing
 from federation.protocol.signing import fingerprint
@@ -78,7 +79,7 @@ def trees() -> tuple[Tree, Tree]:
     state = method.server_init(client.params, client.buffers, training)
     broadcast = method.broadcast(state, "")
     received, round_state = method.receive(client, broadcast)
-    stats = method.empty_training_stats(training, next(iter(client.params.values())))
+    stats = empty_training_stats(method, training, next(iter(client.params.values())))
     _, upload = method.upload(received, round_state, stats)
     return _filled(broadcast, 1), _filled(upload, 2)
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from federation.errors import SettingsError as MethodError
+from federation.method import trains
 from federation.methods import METHODS
 from federation.plan import TrainingConfig
 from federation.records import Client, Examples
@@ -34,7 +35,7 @@ from sim.scores.evaluation import ClientModel, spread, total
 from tests.sim.small_runs import first, in_double, settings_for
 
 MIXED = {"model": "har_cnn+hart", "set": ["model.blocks=1", "model.mlp=16", "model.head_width=8"]}
-FEDERATED = [name for name, method in METHODS.items() if not method.pools_data]
+FEDERATED = [name for name, method in METHODS.items() if not method.traits.pools_data]
 
 
 @pytest.fixture(scope="module")
@@ -211,11 +212,11 @@ def test_cohorts_and_orders_are_the_same_for_every_method(few: FederatedData, mo
         settings = settings_for(method, clients_per_round=1, sampling="examples", stragglers=1.0, batch=8)
         cohorts = [record["cohort"] for record in played(build_simulation(resolve(settings), few))]
         seen[method] = cohorts, {key: rows.tolist() for key, rows in drawn.items() if key[1]}
-    lost = {name for name in FEDERATED if not METHODS[name].uses_partial_work}
+    lost = {name for name in FEDERATED if not METHODS[name].traits.uses_partial_work}
     for method, (cohorts, orders) in seen.items():
         # where partial work is dropped every round fails, and so does not count
         assert cohorts == seen["fedavg"][0][: len(cohorts)], method
-        if METHODS[method]().trains(TrainingConfig(classes=2)):  # else there is no order, and no straggler
+        if trains(METHODS[method](), TrainingConfig(classes=2)):  # else there is no order, and no straggler
             assert orders == ({} if method in lost else seen["fedprox"][1]), method
 
 

@@ -92,9 +92,9 @@ def draft(root: Path | str, progress: Callable[[int, str], None] | None = None) 
         )
         expected = f"expected recordings such as *.csv{_unread(looked)}"
         raise SourceError(wrong or f"no file under {root} is a text table of numbers; {expected}")
-    kind, gyro_kind = _described_kinds([_of_two_sensors(each) for each in looked.kinds])
+    kind, gyro_kind = _described_kinds([_of_two_sensors(file_kind) for file_kind in looked.kinds])
     count = len(kind.names) + (len(gyro_kind.names) if gyro_kind else 0)
-    seen = f"{count} files of this layout, {sum(len(each.names) for each in looked.kinds) - count} of others"
+    seen = f"{count} files of this layout, {sum(len(file_kind.names) for file_kind in looked.kinds) - count} of others"
     found = Draft(remarks=[f"written by looking at {root.name}: {seen}"])
     if looked.utf_16:
         found.remarks.append(f"{len(looked.utf_16)} files are UTF-16 and cannot be read, such as {looked.utf_16[0]!r}")
@@ -147,7 +147,7 @@ def _of_two_sensors(kind: FileKind) -> FileKind:
     named = [name for name in kind.names if words[name]]
     for kept in ([name for name in named if not DERIVED.search(name.rpartition("/")[2])], named):
         if {words[name] for name in kept} == {"acc", "gyr"}:
-            return replace(kind, names=kept, stretches=[each for each in kind.stretches if each.name in kept])
+            return replace(kind, names=kept, stretches=[stretch for stretch in kind.stretches if stretch.name in kept])
     return kind
 
 
@@ -182,19 +182,19 @@ class _Table:
 
     def segments(self, columns: Sequence[int], acc: Sequence[int]) -> Iterator[roles.RowSegment]:
         """Yield stretches cut where the words of some columns change; only the accelerometer's move."""
-        for each in self.kind.stretches:
-            for segment in roles.segments_of(each, columns, acc):
+        for stretch in self.kind.stretches:
+            for segment in roles.segments_of(stretch, columns, acc):
                 still = self.by_file and _sensor_word(segment.name) != "acc"
                 yield replace(segment, movement=np.nan) if still else segment
         own = [self.gyro_header.index(self.header[at]) for at in columns] if self.gyro else []
-        for each in self.gyro.stretches if self.gyro else ():
-            for segment in roles.segments_of(each, own, (0,)):
+        for stretch in self.gyro.stretches if self.gyro else ():
+            for segment in roles.segments_of(stretch, own, (0,)):
                 words = dict(zip(columns, segment.words.values(), strict=True))
                 yield replace(segment, movement=np.nan, words=words)
 
     def _codes(self) -> dict[Sensor, str]:
         """Return the word of each sensor where none begins with acc or gyr, such as Android's 1 and 4."""
-        words = Counter(row[self.sensor or 0].strip() for each in self.kind.stretches for row in each.rows)
+        words = Counter(row[self.sensor or 0].strip() for stretch in self.kind.stretches for row in stretch.rows)
         if any(word.lower().startswith(("acc", "gyr")) for word in words):
             return {}
         usable = [word for word, _ in words.most_common(MAX_SENSORS) if kind_of(" ".join(tokens(word))) != "other"]
@@ -204,9 +204,9 @@ class _Table:
     def _rows_of(self, pattern: str) -> list[np.ndarray]:
         """Return the numbers of the rows whose sensor's word matches, stretch by stretch."""
         found, wanted = [], re.compile(pattern, re.IGNORECASE)
-        for each in self.kind.stretches:
-            own = [bool(wanted.fullmatch(row[self.sensor or 0].strip())) for row in each.rows]
-            found += [each.numbers[own]] if any(own) else []
+        for stretch in self.kind.stretches:
+            own = [bool(wanted.fullmatch(row[self.sensor or 0].strip())) for row in stretch.rows]
+            found += [stretch.numbers[own]] if any(own) else []
         return found
 
     def _has_words(self, at: int) -> bool:
@@ -214,12 +214,13 @@ class _Table:
         no_word = bool(self.header) and (not self.header[at] or is_time(self.header[at]))
         if no_word or (self.gyro and self.header[at] not in self.gyro_header):
             return False
-        texts = [[row[at].strip() for row in each.rows] for each in self.kind.stretches]
-        changes = sum(a != b for each in texts for a, b in pairwise(each))
-        rows, distinct = sum(map(len, texts)), len({text for each in texts for text in each if text})
-        number = np.mean([np.isfinite(each.numbers[:, at]).mean() for each in self.kind.stretches if each.rows]) > 0.5
+        texts = [[row[at].strip() for row in stretch.rows] for stretch in self.kind.stretches]
+        changes = sum(a != b for column in texts for a, b in pairwise(column))
+        rows, distinct = sum(map(len, texts)), len({text for column in texts for text in column if text})
+        finite = [np.isfinite(stretch.numbers[:, at]).mean() for stretch in self.kind.stretches if stretch.rows]
+        number = np.mean(finite) > 0.5
         if number and not self.roles.get(at):
-            whole = all(WHOLE.fullmatch(text) for each in texts for text in each)
+            whole = all(WHOLE.fullmatch(text) for column in texts for text in column)
             most = 0 if self.header and NO_CODE.search(self.header[at]) else MAX_CODES if self.header else MAX_LABELS
             return whole and 1 < distinct <= most and changes <= rows / 50
         return 0 < distinct <= max(MAX_LABELS, rows / 50) and bool(self.roles.get(at) or changes <= rows / 4)
@@ -228,22 +229,22 @@ class _Table:
         """Return the numbers of the longest stretch and of others from everywhere."""
         stretches = self.kind.stretches
         few = [stretches[at * len(stretches) // sensors.MAX_JUDGED] for at in range(sensors.MAX_JUDGED)]
-        longest = max(stretches, key=lambda each: len(each.rows))
-        numbers = [each.numbers for each in dict.fromkeys([longest, *few])]
+        longest = max(stretches, key=lambda stretch: len(stretch.rows))
+        numbers = [stretch.numbers for stretch in dict.fromkeys([longest, *few])]
         return {"acc": numbers, "gyro": numbers}
 
     def _apart(self) -> dict[Sensor, list[np.ndarray]]:
         """Return the numbers of each sensor where its files' names or a column tell them apart; else nothing."""
         parts: dict[Sensor, list[np.ndarray]] = {"acc": [], "gyro": []}
-        for sensor, mine in parts.items():
+        for sensor, numbers in parts.items():
             code = self.codes.get(sensor)
             if self.by_file:
                 every = [*self.kind.stretches, *(self.gyro.stretches if self.gyro else ())]
-                mine += [each.numbers for each in every if _sensor_word(each.name) == sensor[:3]]
+                numbers += [stretch.numbers for stretch in every if _sensor_word(stretch.name) == sensor[:3]]
             elif code is not None:
-                mine += self._rows_of(re.escape(code))
+                numbers += self._rows_of(re.escape(code))
             elif self.sensor is not None:
-                mine += self._rows_of(rf"{sensor[:3]}.*")
+                numbers += self._rows_of(rf"{sensor[:3]}.*")
         return parts if all(parts.values()) else {}
 
 
@@ -252,7 +253,7 @@ def _describe_words(table: _Table, reading: sensors.TableReading, found: Draft) 
     columns = [at for at in table.columns if at != table.sensor and at not in reading.used]
     depth = roles.commonest_depth(table.names)
     every = table.segments(columns, reading.acc.columns)
-    segments = list(itertools.islice((each for each in every if each.name.count("/") == depth), MAX_SEGMENTS))
+    segments = list(itertools.islice((segment for segment in every if segment.name.count("/") == depth), MAX_SEGMENTS))
     chosen = roles.assign(segments, table.header, columns)
     levels = {"client": chosen.client, "session": chosen.session, "activity": chosen.activity}
     words = {} if table.sensor is None else {"sensor": Guess(table.name(table.sensor), True, "by its name")}
@@ -275,8 +276,8 @@ def _describe_words(table: _Table, reading: sensors.TableReading, found: Draft) 
     why = f"{', '.join(groups)} by their names" if groups else "names say nothing of the rows"
     found.guesses["files"] = Guess(pattern, False, f"{why}; who says the {missing}?" if missing else why)
     if chosen.client is None and "activity" in paths:
-        one = "nothing says who: all files count as one person's"
-        words["client"] = Guess({"fixed": "one person"}, False, one)
+        reason = "nothing says who: all files count as one person's"
+        words["client"] = Guess({"fixed": "one person"}, False, reason)
     return words
 
 
@@ -305,9 +306,9 @@ def _describe_time(table: _Table, reading: sensors.TableReading, found: Draft) -
         found.guesses["time"] = Guess(keys, "time" in reading.sure, time.why)
         return
     for at in range(len(table.kind.layout.rows[0])):
-        if any(np.isfinite(each.numbers[:, at]).any() for each in table.kind.stretches):
+        if any(np.isfinite(stretch.numbers[:, at]).any() for stretch in table.kind.stretches):
             continue
-        texts = [row[at].strip() for each in table.kind.stretches for row in (each.rows[0], each.rows[-1])]
+        texts = [row[at].strip() for stretch in table.kind.stretches for row in (stretch.rows[0], stretch.rows[-1])]
         form = _date_format(texts)
         if is_time(table.header[at]) if table.header else form or _are_dates(texts, None):
             date = {"column": table.name(at), "unit": DATE, **({"format": form} if form else {})}
@@ -335,7 +336,7 @@ def _stated_rate(kind: FileKind) -> tuple[int, float | None]:
 
     The first line holds the time since 1970 in each column, the second one the rate.
     """
-    starts = {each.name: each.numbers[:2] for each in reversed(kind.stretches) if len(each.rows) > 2}
+    starts = {stretch.name: stretch.numbers[:2] for stretch in reversed(kind.stretches) if len(stretch.rows) > 2}
     heads = np.array(list(starts.values()))
     if kind.layout.header or not len(heads) or not (heads == heads[:, :, :1]).all():
         return 0, None
@@ -382,9 +383,9 @@ def _describe_sensors(table: _Table, reading: sensors.TableReading, found: Draft
         found.guesses["gyro"] = Guess(keys, "gyro" in reading.sure, where + gyro.why)
     else:
         found.remarks.append("no gyroscope was found: its channels will be zero")
-    spare = [each for each, _ in columns.candidates if not {*acc.used, *gyro.used} & {*each}]
+    spare = [candidate for candidate, _ in columns.candidates if not {*acc.used, *gyro.used} & {*candidate}]
     if spare := spare[:: 1 if table.header else 3]:
-        listed = "; ".join(" ".join(str(table.name(at)) for at in each) for each in spare)
+        listed = "; ".join(" ".join(str(table.name(at)) for at in candidate) for candidate in spare)
         found.remarks.append(f"columns that are not used, perhaps further sensors: {listed}")
 
 
@@ -404,9 +405,9 @@ def _own_time(table: _Table, reading: sensors.TableReading) -> dict[str, Any]:
 
 def _convention(names: Sequence[str], reading: sensors.TableReading) -> Guess:
     """Guess which way accelerations point: names and whether there is gravity tell it, its sign no number does."""
-    if any("useracceleration" in "".join(tokens(each)) for each in names):  # CoreMotion's word
+    if any("useracceleration" in "".join(tokens(name)) for name in names):  # CoreMotion's word
         return Guess("gravity points down", True, "Apple's names of the columns")
-    if reading.acc.add and any("rotationrate" in "".join(tokens(each)) for each in names):
+    if reading.acc.add and any("rotationrate" in "".join(tokens(name)) for name in names):
         return Guess("gravity points down", False, "CoreMotion of Apple calls its columns so")
     if not reading.acc.has_gravity:
         why = "|acceleration| keeps near no value, and is near 0 at rest"
@@ -442,7 +443,7 @@ def _write_labels(reports: Sequence[FileReport], found: Draft) -> None:
     spellings: dict[str, list[str]] = defaultdict(list)
     for word in sorted(counted, key=lambda word: (-counted[word], not word.islower(), word)):
         spellings[same_word(word)].append(word)
-    labels = sorted(each[0] for each in spellings.values())
+    labels = sorted(words[0] for words in spellings.values())
     for first, *others in spellings.values():
         if others:
             found.remarks.append(

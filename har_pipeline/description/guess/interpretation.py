@@ -11,6 +11,6 @@ MARGIN = 2.5
 
 def choose(scored: Sequence[tuple[float, Mapping[str, Any]]]) -> tuple[Mapping[str, Any], set[str]]:
     """Return the best of some interpretations, and those of its keys to which no rival gives another value."""
-    total, best = max(scored, key=lambda each: each[0])
+    total, best = max(scored, key=lambda pair: pair[0])
     rivals = [parts for score, parts in scored if score > total - MARGIN]
     return best, {key for key, value in best.items() if all(parts[key] == value for parts in rivals)}

@@ -251,8 +251,8 @@ def _pair(activity: WordLevel | None, client: WordLevel | None) -> float:
     for what, who in zip(activity.words, client.words, strict=True):
         within[who].add(what)
         across[what].add(who)
-    varying = float(np.mean([len(each) > 1 for each in within.values()]))
-    shared = float(np.mean([len(each) > 1 for each in across.values()])) if len(within) > 1 else 0.0
+    varying = float(np.mean([len(activities) > 1 for activities in within.values()]))
+    shared = float(np.mean([len(clients) > 1 for clients in across.values()])) if len(within) > 1 else 0.0
     if not varying and len(within) > 1:
         return -4.0
     return 3.0 * varying + 1.0 * shared
@@ -274,7 +274,7 @@ def write_pattern(names: Sequence[str], chosen: dict[str, WordLevel], *, by_sens
     """Write a regular expression that matches the names, all of one depth, with the chosen levels as its groups."""
     parts = []
     for depth, level in enumerate(pieces(names)):
-        own = {role: each for role, each in chosen.items() if each.column is None and each.depth == depth}
+        own = {role: place for role, place in chosen.items() if place.column is None and place.depth == depth}
         parts.append(_component(level, own, by_sensor=by_sensor))
     endings = {name[len(_stem(name)) :] for name in (PurePosixPath(name).name for name in names)}
     ending = re.escape(endings.pop()) if len(endings) == 1 else r"\.[^/]+"
@@ -295,13 +295,13 @@ def _numbered(pattern: str) -> str:
 def _component(level: list[list[str]], own: dict[str, WordLevel], *, by_sensor: bool) -> str:
     """Write one folder or the file's name: groups, and between them what no group takes."""
     text, done = "", [0] * len(level)
-    for role, each in sorted(own.items(), key=lambda item: item[1].spans[0]):
-        begins, ends = zip(*each.spans, strict=True)
+    for role, word_level in sorted(own.items(), key=lambda item: item[1].spans[0]):
+        begins, ends = zip(*word_level.spans, strict=True)
         before = [part[max(0, 2 * at - 1) : 2 * to] for part, at, to in zip(level, done, begins, strict=True)]
         text += _gap(before, by_sensor=by_sensor, ends_with_mark=True)
         edges = zip(level, begins, ends, strict=True)
         tight = any("" in (*part[max(2 * at - 1, 0) : 2 * at], *part[2 * to - 1 : 2 * to]) for part, at, to in edges)
-        text += _group(role, each, tight=tight)
+        text += _group(role, word_level, tight=tight)
         done = list(ends)
     rest = [part[max(0, 2 * at - 1) :] for part, at in zip(level, done, strict=True)]
     return text + _gap(rest, by_sensor=by_sensor)
@@ -347,11 +347,11 @@ def units(names: Sequence[str], taken: Sequence[WordLevel]) -> WordLevel | None:
     rows = [tuple(name.split("/")) for name in names]
     for depth in range(len(rows[0]) - 1):
         words = [row[depth] for row in rows]
-        if any(each.column is None and each.depth == depth for each in taken):
+        if any(level.column is None and level.depth == depth for level in taken):
             continue
         others = {word: {row[:depth] + row[depth + 1 :] for row in rows if row[depth] == word} for word in {*words}}
         first = next(iter(others.values()))
-        alike = all(map(UNIT_WORD.fullmatch, others)) and all(each == first for each in others.values())
+        alike = all(map(UNIT_WORD.fullmatch, others)) and all(other == first for other in others.values())
         if 1 < len(others) <= MAX_UNITS and alike:
             spans = tuple((0, len(part[::2])) for part in pieces(names)[depth])
             return WordLevel(tuple(words), depth=depth, spans=spans)

@@ -134,7 +134,7 @@ class Table:
         """Return what columns measure in blocks of `size` rows, computed once."""
         key = sensor, columns, add, size
         if key not in self._known:
-            values = [each[:, columns] + (each[:, add] if add else 0.0) for each in self.numbers[sensor]]
+            values = [stretch[:, columns] + (stretch[:, add] if add else 0.0) for stretch in self.numbers[sensor]]
             self._known[key] = _motion(values, size)
         return self._known[key]
 
@@ -202,11 +202,11 @@ def _times(table: Table) -> Iterator[Time]:
     yield Time()
     stretches = table.numbers["acc"]
     for column in range(stretches[0].shape[1]) if stretches else ():
-        values = [each[np.isfinite(each[:, column]), column] for each in stretches]
-        values = [each[~unset_times(each)] for each in values if len(each) > 2]
+        values = [stretch[np.isfinite(stretch[:, column]), column] for stretch in stretches]
+        values = [series[~unset_times(series)] for series in values if len(series) > 2]
         if column in table.taken or len(values) < 0.5 * len(stretches):
             continue
-        steps = np.concatenate([np.diff(each) for each in values])
+        steps = np.concatenate([np.diff(series) for series in values])
         in_order, moves = (steps >= 0).mean() > 0.98, (steps > 0).mean() > 0.3
         counts_rows = np.ptp(steps) == 0 == steps[0] - 1
         if not (steps > 0).any() or not ((in_order and moves) or is_time(table.name(column))):
@@ -220,8 +220,8 @@ def _times(table: Table) -> Iterator[Time]:
 
 def _units_of_time(name: str, column: int, values: list[np.ndarray], *, in_order: bool) -> Iterator[Time]:
     stated, named = time_unit(name), is_time(name)
-    first = float(np.median([each[0] for each in values]))
-    step = float(np.median([_usual_step(each) if in_order else _smallest_step(each) for each in values]))
+    first = float(np.median([series[0] for series in values]))
+    step = float(np.median([_usual_step(series) if in_order else _smallest_step(series) for series in values]))
     for unit in (*TIME_UNITS, *((stated,) if isinstance(stated, float) else ())):
         factor = TIME_UNITS[unit] if isinstance(unit, str) else unit
         rate_hz = 1 / (step * factor) if step > 0 else np.inf
@@ -253,17 +253,17 @@ def _smallest_step(times: np.ndarray) -> float:
 
 def _varies(columns: Sequence[np.ndarray]) -> bool:
     """Whether a column could be an axis: neither few numbers, nor a time or count."""
-    steps = np.concatenate([np.diff(each) for each in columns])
+    steps = np.concatenate([np.diff(column) for column in columns])
     return len(np.unique(np.concatenate(columns))) > 3 and not (steps[np.isfinite(steps)] >= 0).all()
 
 
 def _motion(values: Sequence[np.ndarray], size: int) -> Motion | None:
     """Measure vectors (n, 3) in blocks of `size` rows, or of as many as there are; None of fewer than three rows."""
-    usable = [each[np.isfinite(each).all(axis=1)] for each in values]
-    size = min(size, max((len(each) for each in usable), default=0))
+    usable = [vectors[np.isfinite(vectors).all(axis=1)] for vectors in values]
+    size = min(size, max((len(vectors) for vectors in usable), default=0))
     if size < 3:
         return None
-    blocks = np.concatenate([each[: len(each) // size * size].reshape(-1, size, 3) for each in usable])
+    blocks = np.concatenate([vectors[: len(vectors) // size * size].reshape(-1, size, 3) for vectors in usable])
     lengths, rows = np.linalg.norm(blocks, axis=2), np.concatenate(usable)
     means = np.linalg.norm(blocks.mean(1), axis=1)
     low, level, high = np.percentile(means[means > 0] if means.any() else means, [25, 50, 75])  # 0: it was off
@@ -293,7 +293,7 @@ def _accs_of(table: Table, size: int, columns: Columns, kind: str, add: Columns,
     """Yield the readings of three columns, to which those of gravity may be added."""
     motion, pull = table.motion("acc", columns, add, size), None
     if add and motion:
-        alone, pull = (table.motion("acc", each, (), size) for each in (columns, add))
+        alone, pull = (table.motion("acc", triple, (), size) for triple in (columns, add))
         if not alone or not pull or not pull.loud or (kind != "user" and alone.level > 0.5 * pull.loud):
             return  # gravity is in them
     stated = sensor_unit("acc", table.name(columns[0]))
@@ -379,7 +379,9 @@ def sensors_of_codes(
 
     Of several that measure gravity the one that shakes is chosen; of several that turn Android's 4, or the first.
     """
-    motions = {code: _of_axes(Table(header, {"acc": each, "gyro": each}, taken=taken)) for code, each in rows.items()}
+    motions = {
+        code: _of_axes(Table(header, {"acc": numbers, "gyro": numbers}, taken=taken)) for code, numbers in rows.items()
+    }
     pulled = {
         code: motion.shaking / motion.level
         for code, motion in motions.items()

@@ -68,8 +68,8 @@ def _pairs(source: Source) -> list[ImageMaskPair]:
     pairs = []
     for (part, name), files in sorted(found.items()):
         if len(files) < 2:
-            here, lacks = next((file, "an image" if mask else "a mask") for mask, file in files.items())
-            raise SourceError(f"{source.root}: {here} lacks {lacks}; expected {LAYOUT.expected}")
+            present, lacks = next((file, "an image" if mask else "a mask") for mask, file in files.items())
+            raise SourceError(f"{source.root}: {present} lacks {lacks}; expected {LAYOUT.expected}")
         pairs.append(ImageMaskPair(files[False], files[True], part, name.partition("_")[0]))
     return pairs
 

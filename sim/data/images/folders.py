@@ -39,7 +39,7 @@ def read(source: Source, options: Options) -> LabelledImages:
         with member.open() as stream:
             image = read_image(stream, member.name, side)
         found.append((member.name, names.index(label), match["part"].lower() == "train", image))
-    found.sort(key=lambda each: (not each[2], each[1], each[0]))
+    found.sort(key=lambda entry: (not entry[2], entry[1], entry[0]))
     _, y, train, images = zip(*found, strict=True)
     return LabelledImages(np.stack(images), np.array(y, dtype=np.int64), names, np.array(train))
 

@@ -35,8 +35,8 @@ Written = tuple[np.ndarray, np.ndarray, str, bool]
 
 def read(source: Source, options: Options) -> LabelledImages:
     """Read every writer's images; the client is the writer."""
-    written = [each for match, member in source.members() for each in _file(member, match["part"] == "train")]
-    written.sort(key=lambda each: (each[2], not each[3]))
+    written = [entry for match, member in source.members() for entry in _file(member, match["part"] == "train")]
+    written.sort(key=lambda entry: (entry[2], not entry[3]))
     counts = [len(y) for _, y, _, _ in written]
     return LabelledImages(
         np.concatenate([x for x, *_ in written]),

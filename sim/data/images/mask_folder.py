@@ -77,7 +77,7 @@ def _table(options: Options, names: Sequence[str]) -> Bytes:
 def _numbers(options: Options, key: str) -> list[int]:
     given = options[key]
     if not isinstance(given, list | tuple) or any(
-        not isinstance(each, int) or isinstance(each, bool) or not 0 <= each <= 255 for each in given
+        not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= 255 for number in given
     ):
         raise SettingsError(f"option {key} is {given!r}; expected numbers from 0 to 255, such as data.{key}=[0,255]")
     return list(given)

@@ -49,7 +49,7 @@ MACRO = {
     "household": ("bottle", "chair", "diningtable", "pottedplant", "sofa", "tvmonitor"),
     "animals": ("bird", "cat", "cow", "dog", "horse", "sheep"),
 }
-MACRO_OF = np.array([0, *(1 + next(n for n, each in enumerate(MACRO.values()) if name in each) for name in OBJECTS)])
+MACRO_OF = np.array([0, *(1 + next(n for n, group in enumerate(MACRO.values()) if name in group) for name in OBJECTS)])
 """The macro class (21,) of each class; the background is 0 of both."""
 LABELS = {"objects": (BACKGROUND, *OBJECTS), "macro": (BACKGROUND, *MACRO)}
 MASKS = {"published": ("SegmentationClass", "train"), "augmented": ("SegmentationClassAug", "train_aug")}

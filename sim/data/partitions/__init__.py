@@ -40,7 +40,7 @@ __all__ = [
 
 PARTITIONS: EntryTable[type[Partition]] = EntryTable(
     "partitions",
-    {each.kind: each for each in (Natural, Dirichlet, NWay, Shards, PowerLaw, Equal)},
+    {partition.kind: partition for partition in (Natural, Dirichlet, NWay, Shards, PowerLaw, Equal)},
     check=named_subclass(Partition, "kind"),
 )
 

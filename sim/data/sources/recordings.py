@@ -62,8 +62,8 @@ class Recordings:
     def input_spec(self, options: Mapping[str, Any], pipeline: Mapping[str, Any]) -> InputSpec:
         """Describe a window of the data set's own pipeline with these changes."""
         cut = PipelineSettings.from_json({**dataset_settings(self._name).to_json(), **pipeline})
-        none, one = (0.0,) * len(SENSOR_CHANNELS), (1.0,) * len(SENSOR_CHANNELS)
-        return cut.input_spec(none, one)
+        zeros, ones = (0.0,) * len(SENSOR_CHANNELS), (1.0,) * len(SENSOR_CHANNELS)
+        return cut.input_spec(zeros, ones)
 
     def default_partition(self, options: Mapping[str, Any]) -> str | None:
         """Return nothing: recordings come by person."""
@@ -151,7 +151,7 @@ def _normalized(
         return clients, dict.fromkeys(clients, nothing)
     if data.normalization == "federated" and data.statistics is not None:
         given = ChannelStatistics.from_json(data.statistics.model_dump())
-        normalized = {name: replace(each, x=given.normalize(each.x)) for name, each in clients.items()}
+        normalized = {name: replace(windows, x=given.normalize(windows.x)) for name, windows in clients.items()}
         return normalized, dict.fromkeys(clients, given)
     return normalize_clients(clients, splits, data.normalization, training_clients=staying)
 

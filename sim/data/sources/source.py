@@ -74,6 +74,6 @@ def check_target(name: str, source: ExampleSource, task: Task, options: Mapping[
         )
     if any(task.takes(kind) for kind in there):
         return
-    fitting = " or ".join(each.name for each in TASKS.values() if any(each.takes(kind) for kind in there))
+    fitting = " or ".join(other.name for other in TASKS.values() if any(other.takes(kind) for kind in there))
     has = " and ".join(_HAVING[kind] for kind in there)
     raise SettingsError(f"{name} has {has}, {task.name} learns another target; give --task {fitting}")

@@ -54,8 +54,8 @@ def all_papers() -> Iterator[tuple[str, Paper]]:
 def markdown(paper: Paper) -> list[str]:
     """Return the lines of a paper's section in a document."""
     lines = [f"## {paper.title}", "", "| | shows | theirs | ours | made by |", "| --- | --- | --- | --- | --- |"]
-    for one in paper.exhibit:
-        made = "<br>".join(f"`{command}`" for command in one.commands)
-        last = ". ".join(filter(None, [made, one.reason]))
-        lines.append(f"| {one.number} | {one.shows} | {one.theirs} | {one.ours} | {last} |")
+    for exhibit in paper.exhibit:
+        made = "<br>".join(f"`{command}`" for command in exhibit.commands)
+        last = ". ".join(filter(None, [made, exhibit.reason]))
+        lines.append(f"| {exhibit.number} | {exhibit.shows} | {exhibit.theirs} | {exhibit.ours} | {last} |")
     return lines

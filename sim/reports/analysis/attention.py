@@ -64,26 +64,28 @@ def attention(run: FinishedRun) -> ReportSection:
         ),
         "weights": CaptionedFigure(weights_figure({run.method: final_weights(kinds)}), WEIGHTS_CAPTION),
     }
-    effective = {kind: [effective_clients(each) for each in rounds.values()] for kind, rounds in kinds.items()}
+    effective = {kind: [effective_clients(shares) for shares in rounds.values()] for kind, rounds in kinds.items()}
     values: dict[str, Any] = {"effective_clients": effective}
-    if any(each.effective_clients for each in run.diagnostics.values()):
-        spread = {n: each.effective_clients for n, each in run.diagnostics.items() if each.effective_clients}
+    if any(record.effective_clients for record in run.diagnostics.values()):
+        spread = {n: record.effective_clients for n, record in run.diagnostics.items() if record.effective_clients}
         caption = "Effective number of clients of each parameter tensor by round."
         figures["layers"] = CaptionedFigure(layers_figure(spread), caption)
-        values["effective_clients_by_layer"] = {str(number): each for number, each in spread.items()}
-    by_layer = {number: each.layer_attention for number, each in run.diagnostics.items()}
+        values["effective_clients_by_layer"] = {str(number): counts for number, counts in spread.items()}
+    by_layer = {number: record.layer_attention for number, record in run.diagnostics.items()}
     if by_layer and (weights := by_layer[last := max(by_layer)]):
         caption = f"Weight of each client in each parameter tensor, round {last}."
         figures["last_round"] = CaptionedFigure(last_round_figure(weights), caption)
-    facts = [(f"{TITLES[kind]}: effective clients, last round", f"{each[-1]:.3g}") for kind, each in effective.items()]
+    facts = [
+        (f"{TITLES[kind]}: effective clients, last round", f"{counts[-1]:.3g}") for kind, counts in effective.items()
+    ]
     return ReportSection("attention", "Attention", TEXT, values, figures, [table_of((), facts)])
 
 
 def client_weights(run: RunDirectory) -> dict[str, Rounds]:
     """Return clients' weights by kind and round: as recorded, or of a method that takes a mean those in the mean."""
-    recorded = _by_kind({number: each.attention for number, each in diagnostics_of(run).items()})
+    recorded = _by_kind({number: record.attention for number, record in diagnostics_of(run).items()})
     method = method_from_json(run.config.method)
-    if recorded or method.pools_data or not method.averages_parameters:
+    if recorded or method.traits.pools_data or not method.averages_parameters:
         return recorded
     sizes = {name: client.train for name, client in run.clients.items()}
     found = {record.round: _weights_in_mean(method, record, sizes) for record in run.rounds if not record.failed}
@@ -106,13 +108,13 @@ def final_weights(kinds: Mapping[str, Rounds]) -> list[Mapping[str, float]]:
 def weights_figure(methods: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
     """Draw for each method how often a client has which weight in a round, as figure S2 of Michieli and Ozay."""
     figure, (axes,) = new_panels(3.2)
-    shares = {name: [weight for each in rounds for weight in each.values()] for name, rounds in methods.items()}
-    edges = np.linspace(0, max(max(each) for each in shares.values()), BINS + 1)
+    shares = {name: [weight for weights in rounds for weight in weights.values()] for name, rounds in methods.items()}
+    edges = np.linspace(0, max(max(weights) for weights in shares.values()), BINS + 1)
     for index, (name, values) in enumerate(shares.items()):
         percent = 100 * np.histogram(values, edges)[0] / len(values)
         colour, dash = COLOURS[index % len(COLOURS)], DASHES[index % len(DASHES)]
         axes.stairs(percent, edges, label=plain_text(name), linewidth=1.5, color=colour, linestyle=dash)
-    equal = {round(1 / len(each), 6) for rounds in methods.values() for each in rounds}
+    equal = {round(1 / len(weights), 6) for rounds in methods.values() for weights in rounds}
     if len(equal) == 1:
         axes.axvline(equal.pop(), color="#777777", linewidth=1, linestyle=":", label="equal share")
     clean(axes, "of clients and rounds (%)", "weight of a client in a round")
@@ -121,14 +123,14 @@ def weights_figure(methods: Mapping[str, Sequence[Mapping[str, float]]]) -> Figu
 
 
 def _by_kind(rounds: Mapping[int, Mapping[str, Mapping[str, float]]]) -> dict[str, Rounds]:
-    kinds = dict.fromkeys(kind for each in rounds.values() for kind in each)
-    return {kind: {number: each[kind] for number, each in rounds.items() if kind in each} for kind in kinds}
+    kinds = dict.fromkeys(kind for by_kind in rounds.values() for kind in by_kind)
+    return {kind: {number: by_kind[kind] for number, by_kind in rounds.items() if kind in by_kind} for kind in kinds}
 
 
 def clients_figure(kinds: Mapping[str, Rounds], clients: Sequence[str]) -> Figure:
     """Draw one map a kind: clients from top to bottom, rounds from left to right."""
     shown = {kind: rounds for kind, rounds in kinds.items() if len(kinds) == 1 or kind != "examples"}
-    seen = {name for rounds in shown.values() for each in rounds.values() for name in each}
+    seen = {name for rounds in shown.values() for weights in rounds.values() for name in weights}
     names = [name for name in clients if name in seen]
     shares = [_shares(rounds, names) for rounds in shown.values()]
     figure, panels = new_panels(_height(len(names)), len(shown), sharey=True)
@@ -144,8 +146,8 @@ def clients_figure(kinds: Mapping[str, Rounds], clients: Sequence[str]) -> Figur
 def _shares(rounds: Rounds, names: Sequence[str]) -> Shares:
     """Return weights (clients, rounds), each times the round's clients; NaN where a client was not in a round."""
     first, last = min(rounds), max(rounds)
-    each = [rounds.get(number, {}) for number in range(first, last + 1)]
-    return np.array([[len(weights) * weights.get(name, np.nan) for weights in each] for name in names])
+    all_rounds = [rounds.get(number, {}) for number in range(first, last + 1)]
+    return np.array([[len(weights) * weights.get(name, np.nan) for weights in all_rounds] for name in names])
 
 
 def layers_figure(spread: Rounds) -> Figure:
@@ -164,7 +166,7 @@ def layers_figure(spread: Rounds) -> Figure:
 def last_round_figure(weights: Weights) -> Figure:
     """Draw one round's weights (parameter tensors, clients), each times the clients."""
     names = list(next(iter(weights.values())))
-    values = np.array([[len(names) * each[name] for name in names] for each in weights.values()])
+    values = np.array([[len(names) * by_client[name] for name in names] for by_client in weights.values()])
     figure, (axes,) = new_panels(_height(len(weights)) + 0.8)
     image = _around_one(axes, values, _span([values]), (0, len(names) - 1))
     _name_rows(axes, list(weights), "parameter tensor")

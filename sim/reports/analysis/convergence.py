@@ -34,15 +34,15 @@ def convergence(run: FinishedRun) -> ReportSection:
         AnalysisError: if the run recorded no movement.
     """
     curves: Curves = {}
-    for number, each in run.diagnostics.items():
-        for block, moved in each.movement.items():
+    for number, record in run.diagnostics.items():
+        for block, moved in record.movement.items():
             curves.setdefault(block, []).append((number, moved))
     if not curves:
         raise AnalysisError(_missing(run))
-    last = {block: _relative(each[-1][1], "mean") for block, each in curves.items()}
+    last = {block: _relative(curve[-1][1], "mean") for block, curve in curves.items()}
     facts = [(f"{block}, last round", f"{100 * value:.3g} % of the mean length") for block, value in last.items()]
     figures = {"rounds": CaptionedFigure(_figure(curves), CAPTION)}
-    means = {block: [[number, moved.mean] for number, moved in each] for block, each in curves.items()}
+    means = {block: [[number, moved.mean] for number, moved in curve] for block, curve in curves.items()}
     values, title = {"last_relative": last, "mean": means}, "Convergence of prototypes"
     return ReportSection("convergence", title, TEXT, values, figures, [table_of((), facts)])
 
@@ -75,8 +75,8 @@ def _percent(which: str, moved: Movement) -> float:
 
 
 def _lines(axes: Axes, curves: Curves, label: str, value: Callable[[Movement], float]) -> None:
-    for index, (block, each) in enumerate(curves.items()):
-        rounds = [number for number, _ in each]
-        axes.plot(rounds, [value(moved) for _, moved in each], label=block, **line_style(index, len(rounds)))
-    by_round(axes, label, max(number for each in curves.values() for number, _ in each))
+    for index, (block, curve) in enumerate(curves.items()):
+        rounds = [number for number, _ in curve]
+        axes.plot(rounds, [value(moved) for _, moved in curve], label=block, **line_style(index, len(rounds)))
+    by_round(axes, label, max(number for curve in curves.values() for number, _ in curve))
     axes.set_ylim(bottom=0)

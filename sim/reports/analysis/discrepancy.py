@@ -67,18 +67,18 @@ def discrepancy(run: FinishedRun, centralized: FinishedRun, against: FinishedRun
     """
     _check_comparable(run, centralized)  # which says more than that a run is not centralized
     reference = reference_of(centralized)
-    found = {label: discrepancies(each, centralized, reference) for label, each in _runs(run, against).items()}
-    means = {label: mean_by_round(each) for label, each in found.items()}
-    last = {label: each[max(each)] for label, each in means.items()}
-    clients = {label: each[max(each)] for label, each in found.items()}
+    found = {label: discrepancies(checked, centralized, reference) for label, checked in _runs(run, against).items()}
+    means = {label: mean_by_round(rounds) for label, rounds in found.items()}
+    last = {label: rounds[max(rounds)] for label, rounds in means.items()}
+    clients = {label: rounds[max(rounds)] for label, rounds in found.items()}
     facts = [(f"MMD, last round, {label}", f"{value:.4g}") for label, value in last.items()]
     values: dict[str, Any] = {"bandwidth": reference.width, "mmd": means, "clients": clients}
-    networks = sorted({each.directory.config.model_name for each in (run, centralized, against or run)})
+    networks = sorted({checked.directory.config.model_name for checked in (run, centralized, against or run)})
     facts.append(("models", ", ".join(networks) + _caution(networks)))
     if against:
         values["ffd"] = ffd(*last.values())
         facts.append(("FFD(A, B)", f"{values['ffd']:.1f} %"))
-    drawn = rounds_figure(means, "MMD", max(max(each) for each in means.values()))
+    drawn = rounds_figure(means, "MMD", max(max(rounds) for rounds in means.values()))
     figures = {
         "rounds": CaptionedFigure(drawn, "Mean MMD over each round's clients."),
         "clients": CaptionedFigure(_figure(clients), "MMD of each client of the last round, in ascending order."),
@@ -105,7 +105,7 @@ def discrepancies(run: FinishedRun, centralized: FinishedRun, reference: Referen
         found[record.round] = {
             n: _of_client(run, model, n, test, reference) for n, test in tests.items() if len(test.y)
         }
-    return {number: each for number, each in found.items() if each}
+    return {number: clients for number, clients in found.items() if clients}
 
 
 def _of_client(run: FinishedRun, model: Model, name: str, test: Examples, reference: Reference) -> float:
@@ -116,7 +116,7 @@ def _of_client(run: FinishedRun, model: Model, name: str, test: Examples, refere
 
 def mean_by_round(found: ByRound) -> dict[int, float]:
     """Return MMD^t (eq. 16): the mean over the round's clients."""
-    return {number: float(np.mean(list(each.values()))) for number, each in found.items()}
+    return {number: float(np.mean(list(clients.values()))) for number, clients in found.items()}
 
 
 def _caution(models: Sequence[str]) -> str:
@@ -130,19 +130,19 @@ def _runs(run: FinishedRun, against: FinishedRun | None) -> dict[str, FinishedRu
 
 
 def _check_comparable(run: FinishedRun, other: FinishedRun) -> None:
-    mine, theirs = ({"data": each.settings.dataset, **tested_on(each.directory)} for each in (run, other))
-    for key in sorted(mine.keys() | theirs.keys()):
-        if mine.get(key) != theirs.get(key):
+    own, theirs = ({"data": checked.settings.dataset, **tested_on(checked.directory)} for checked in (run, other))
+    for key in sorted(own.keys() | theirs.keys()):
+        if own.get(key) != theirs.get(key):
             raise AnalysisError(
                 f"{other.directory.path} was tested on other examples than {run.directory.path}: "
-                f"{key} = {theirs.get(key)!r}, not {mine.get(key)!r}"
+                f"{key} = {theirs.get(key)!r}, not {own.get(key)!r}"
             )
     if not torch.equal(run.data.union_test().y, other.data.union_test().y):
         raise AnalysisError(f"{other.directory.path} has other test examples than {run.directory.path}; use one seed")
-    sizes = [each.settings.training.feature_dim for each in (run, other)]
+    sizes = [checked.settings.training.feature_dim for checked in (run, other)]
     if sizes[0] != sizes[1]:
         raise AnalysisError(f"features have {sizes[0]} and {sizes[1]} dimensions; MMD needs models with the same")
-    places = [{spec.options.get("features_at", "head") for spec in each.settings.models} for each in (run, other)]
+    places = [{spec.options.get("features_at", "head") for spec in checked.settings.models} for checked in (run, other)]
     if places[0] != places[1]:
         named = " and ".join(", ".join(sorted(place)) for place in places)
         raise AnalysisError(f"features are taken at {named} (the model's option features_at); MMD needs the same place")
@@ -180,19 +180,19 @@ def median_distance(features: Tensor) -> float:
     return width
 
 
-def ffd(mine: float, theirs: float) -> float:
+def ffd(own: float, theirs: float) -> float:
     """Return FFD(A, B) = 100·(MMD_B − MMD_A)/MMD_B in percent."""
     if not theirs > 0:
         raise AnalysisError(f"FFD(A, B) divides by MMD_B, which is {theirs}")
-    return 100 * (theirs - mine) / theirs
+    return 100 * (theirs - own) / theirs
 
 
 def _figure(found: Mapping[str, Mapping[str, float]]) -> Figure:
     first = next(iter(found.values()))
     names = sorted(first, key=lambda name: first[name])
     figure, (axes,) = new_panels(3.6)
-    for (label, each), (colour, marker) in zip(found.items(), ((BLUE, "o"), (ORANGE, "s")), strict=False):
-        client_dots(axes, [each.get(name, np.nan) for name in names], label, colour, marker)
+    for (label, by_client), (colour, marker) in zip(found.items(), ((BLUE, "o"), (ORANGE, "s")), strict=False):
+        client_dots(axes, [by_client.get(name, np.nan) for name in names], label, colour, marker)
     clean(axes, "MMD")
     axes.set_ylim(bottom=0)
     name_clients(axes, names, "client; dotted: the means")

@@ -105,8 +105,8 @@ def _known(run: FinishedRun, stats: ClassStats) -> Tensor:
 
 def _local(run: FinishedRun, stats: Mapping[str, ClassStats]) -> tuple[Tensor, Groups]:
     """Stack the clients' prototypes (m, D) and their classes (m,); too many to draw are subsampled."""
-    known = {name: _known(run, each) for name, each in stats.items()}
-    vectors = torch.cat([class_prototypes(each)[known[name]] for name, each in stats.items()])
+    known = {name: _known(run, class_stats) for name, class_stats in stats.items()}
+    vectors = torch.cat([class_prototypes(class_stats)[known[name]] for name, class_stats in stats.items()])
     classes = torch.cat([mask.nonzero()[:, 0] for mask in known.values()])
     rows = subsample(len(vectors), MAX_DIAMONDS, run.settings.training.seed, "prototypes")
     return vectors[rows], classes[rows].numpy()

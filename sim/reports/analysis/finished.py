@@ -68,13 +68,13 @@ class FinishedRun:
     @property
     def pools_data(self) -> bool:
         """Whether one model was trained on everybody's examples, so that no client has its own."""
-        return METHODS[self.method].pools_data
+        return METHODS[self.method].traits.pools_data
 
     @property
     def keeps_prototypes(self) -> bool:
         """Whether the server's state has prototypes, of ALP layers or of classes."""
         method = METHODS[self.method]
-        return method.requires_alp or bool(method.sums_at)
+        return method.traits.requires_alp or bool(method.sums_at)
 
     @property
     def has_alp(self) -> bool:
@@ -238,7 +238,7 @@ def diagnostics_of(run: RunDirectory) -> dict[int, Diagnostics]:
         RunDirectoryError: if it is not this version's.
     """
     try:
-        return {each.round: Diagnostics.model_validate(each.diagnostics) for each in run.rounds if each.diagnostics}
+        return {entry.round: Diagnostics.model_validate(entry.diagnostics) for entry in run.rounds if entry.diagnostics}
     except ValidationError as error:
         raise RunDirectoryError(f"{run.path / 'rounds.jsonl'}: diagnostics: {first_problem(error)}") from error
 

@@ -38,7 +38,7 @@ def margin(run: FinishedRun) -> ReportSection:
         values["server"] = margin_of({"": total(run.server_stats.values())} if run.pools_data else run.server_stats)
     if None in values.values():
         raise AnalysisError("aggregate_margin needs training examples of at least two classes")
-    sent = {n: each.aggregate_margin for n, each in run.diagnostics.items() if each.aggregate_margin is not None}
+    sent = {n: record.aggregate_margin for n, record in run.diagnostics.items() if record.aggregate_margin is not None}
     rounds = measured_rounds(run.directory, "aggregate_margin") or sent
     figures = {}
     if rounds:
@@ -54,4 +54,4 @@ MODEL_NAMES = {"clients": "the clients' own models (best round)", "server": "the
 
 def margin_of(stats: Mapping[str, ClassStats]) -> float | None:
     """Return d⁻ of measured prototypes; None with fewer than two classes."""
-    return aggregate_margin(uploaded(each) for each in stats.values())
+    return aggregate_margin(uploaded(class_stats) for class_stats in stats.values())

@@ -65,10 +65,10 @@ def _figure(run: FinishedRun, task: Segmentation, model: Callable[[str], Model])
     tests = {name: run.data.clients[name].test for name in run.own_features}
     found = []
     for name, row in choose_images(tests, task, run.settings.training.seed):
-        one = Examples(tests[name].x[row : row + 1], tests[name].y[row : row + 1])
-        ((_, output),) = run.outputs(model(name), one)
+        example = Examples(tests[name].x[row : row + 1], tests[name].y[row : row + 1])
+        ((_, output),) = run.outputs(model(name), example)
         title = f"{name}, test image {row + 1}"
-        found.append(image_of(task, title, one.x, one.y, output, run.data.statistics.get(name)))
+        found.append(image_of(task, title, example.x, example.y, output, run.data.statistics.get(name)))
     images = together(found)
     assert images is not None  # own_features has refused a run without a test image
     return segmentation_figure(images, run.data.labels, task)
@@ -87,7 +87,7 @@ def _measured(run: FinishedRun, task: Segmentation, model: Callable[[str], Model
 def _means(sums: Tensor) -> dict[str, Any]:
     """Return how many pixels there are, and their mean entropies, of the sums (3,); None of no pixels."""
     pixels, *entropies = sums.tolist()
-    means = (each / pixels if pixels else None for each in entropies)
+    means = (entropy / pixels if pixels else None for entropy in entropies)
     return {"pixels": int(pixels), **dict(zip(("softmax_entropy", "feature_entropy"), means, strict=True))}
 
 
@@ -99,7 +99,7 @@ def _sums(run: FinishedRun, task: Segmentation, model: Model, test: Examples) ->
         size = (int(batch.y.shape[1]), int(batch.y.shape[2]))
         labelled = batch.y != task.ignore_index
         maps = (torch.ones(batch.y.shape), softmax_entropy(output.logits), feature_entropy(output.features, size))
-        by_class = [_by_class(each[labelled], batch.y[labelled], classes) for each in maps]
+        by_class = [_by_class(pixel_map[labelled], batch.y[labelled], classes) for pixel_map in maps]
         found.append({"statistics": task.statistics(output, batch), "entropies": torch.stack(by_class)})
     sums: dict[str, Any] = total(found)
     return sums
@@ -117,8 +117,8 @@ def _rows(measured: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """Yield of all classes, then of each: its pixels, and what each model makes of them."""
     first = next(iter(measured.values()))
     for label in (ALL, *first["classes"]):
-        found = [each if label == ALL else each["classes"][label] for each in measured.values()]
-        cells = [cell for each in found for cell in _cells(each)]
+        found = [measures if label == ALL else measures["classes"][label] for measures in measured.values()]
+        cells = [cell for measures in found for cell in _cells(measures)]
         yield label, f"{found[0]['pixels']:,}", *cells
 
 

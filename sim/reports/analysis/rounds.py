@@ -31,11 +31,11 @@ def rounds(run: FinishedRun) -> ReportSection:
     if drawn is None:
         raise AnalysisError("the rounds were not analysed; run it with --analyses michieli")
     found = {name: measured_rounds(run.directory, name) for name in (*MEASURES, "gradient_square", "clients")}
-    last = {name: each[max(each)] for name, each in found.items() if each}
+    last = {name: curve[max(curve)] for name, curve in found.items() if curve}
     facts = [(f"{label}, last round", f"{last[name]:.4g}") for name, label in MEASURES.items() if name in last]
     facts.append(("clients that loss and gradients are of", f"{last['clients']}"))
     figures = {"rounds": CaptionedFigure(drawn, CAPTIONS["analyses"])}
-    values = {name: {str(number): value for number, value in each.items()} for name, each in found.items() if each}
+    values = {name: {str(number): value for number, value in curve.items()} for name, curve in found.items() if curve}
     return ReportSection("analyses", "Measures by round", TEXT, values, figures, [table_of((), facts)])
 
 
@@ -46,7 +46,7 @@ def classes(run: FinishedRun) -> ReportSection:
         AnalysisError: if examples have no classes.
     """
     config, clients = run.directory.config, run.directory.clients.values()
-    counts = np.array([np.add(each.train_per_class, each.test_per_class) for each in clients])
+    counts = np.array([np.add(client.train_per_class, client.test_per_class) for client in clients])
     if not counts.sum():
         raise AnalysisError(f"the task {run.task.name} has no classes that clients could differ in")
     drawn = class_figure(counts[counts.sum(1) > 0], config.partition_labels)

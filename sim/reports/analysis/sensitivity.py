@@ -51,7 +51,7 @@ def sensitivity(paths: Sequence[Path]) -> list[ReportSection]:
     runs = [RunDirectory(path) for path in paths]
     check_alike(runs)
     settings = [settings_of(run) for run in runs]
-    keys = sorted({key for each in settings for key in each if len({repr(other.get(key)) for other in settings}) > 1})
+    keys = sorted({key for given in settings for key in given if len({repr(other.get(key)) for other in settings}) > 1})
     found = {key: _lines(key, keys, runs, settings) for key in keys}
     sections = [_section(key, lines, runs[0].config.primary[1]) for key, lines in found.items() if lines]
     if not sections:
@@ -95,25 +95,25 @@ def _lines(
 def shown(value: Any) -> str:
     """Write an option's value shortly: a list of six prototype counts as its first and last."""
     if isinstance(value, (list, tuple)):
-        texts = [shown(each) for each in value]
+        texts = [shown(item) for item in value]
         return f"[{texts[0]}…{texts[-1]}]" if len(texts) > 2 else f"[{', '.join(texts)}]"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _order(value: Any) -> tuple[int, Any]:
-    if isinstance(value, (list, tuple)) and all(isinstance(each, (int, float)) for each in value):
+    if isinstance(value, (list, tuple)) and all(isinstance(item, (int, float)) for item in value):
         return 1, tuple(value)
     return (0, value) if isinstance(value, (int, float)) else (2, str(value))
 
 
 def _points(summaries: Sequence[Summary], metric: str) -> dict[str, Point]:
     values = {
-        score: [value for each in summaries if (value := each.mean(score, metric)) is not None] for score in SCORES
+        score: [value for result in summaries if (value := result.mean(score, metric)) is not None] for score in SCORES
     }
     return {
-        score: Point(statistics.fmean(each), statistics.pstdev(each), len(each))
-        for score, each in values.items()
-        if each
+        score: Point(statistics.fmean(numbers), statistics.pstdev(numbers), len(numbers))
+        for score, numbers in values.items()
+        if numbers
     }
 
 
@@ -124,7 +124,7 @@ def _section(key: str, lines: Mapping[str, Line], metric: Metric) -> ReportSecti
         )
     values = {
         rest or "all runs": {
-            text: {score: point._asdict() for score, point in each.items()} for text, each in line.items()
+            text: {score: point._asdict() for score, point in entry.items()} for text, entry in line.items()
         }
         for rest, line in lines.items()
     }
@@ -144,12 +144,12 @@ def _table(lines: Mapping[str, Line], metric: Metric) -> ReportTable:
 
 
 def _figure(key: str, lines: Mapping[str, Line], metric: Metric) -> Figure:
-    followed = [score for score in SCORES if any(score in each for line in lines.values() for each in line.values())]
+    followed = [score for score in SCORES if any(score in entry for line in lines.values() for entry in line.values())]
     ticks = list(dict.fromkeys(text for line in lines.values() for text in line))
     figure, panels = new_panels(3.6 + 0.2 * len(lines), len(followed))
     for axes, score in zip(panels, followed, strict=True):
         for index, (rest, line) in enumerate(lines.items()):
-            points = {ticks.index(text): each[score] for text, each in line.items() if score in each}
+            points = {ticks.index(text): entry[score] for text, entry in line.items() if score in entry}
             _line(axes, index, rest, points, metric.factor)
         clean(axes, heading(metric), plain_text(key))
         axes.set_title(score, fontsize=11)

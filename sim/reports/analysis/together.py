@@ -53,17 +53,17 @@ def together(runs: Sequence[RunDirectory], mmd: Mapping[str, Rounds]) -> ReportS
     measures = measures_of(methods, mmd)
     last = max(run.rounds[-1].round for run in runs)
     figures = {
-        name: CaptionedFigure(_figure(each, last), f"{each.label}: mean and standard deviation over runs.")
-        for name, each in measures.items()
+        name: CaptionedFigure(_figure(measure, last), f"{measure.label}: mean and standard deviation over runs.")
+        for name, measure in measures.items()
     }
     weights = {
-        name: [each for run in own for each in final_weights(client_weights(run))] for name, own in methods.items()
+        name: [share for run in own for share in final_weights(client_weights(run))] for name, own in methods.items()
     }
-    if weights := {name: each for name, each in weights.items() if each}:
+    if weights := {name: own_weights for name, own_weights in weights.items() if own_weights}:
         figures["weights"] = CaptionedFigure(weights_figure(weights), WEIGHTS_CAPTION)
     values = {
-        name: {method: [rounds[max(rounds)] for rounds in own] for method, own in each.methods.items()}
-        for name, each in measures.items()
+        name: {method: [rounds[max(rounds)] for rounds in own] for method, own in measure.methods.items()}
+        for name, measure in measures.items()
     }
     return ReportSection("together", "Runs by method", TEXT, values, figures, [_table(methods, measures, values)])
 
@@ -91,12 +91,12 @@ def measures_of(methods: Methods, mmd: Mapping[str, Rounds]) -> dict[str, Measur
     for key, label in MEASURES.items():
         found[key] = Measure(label, _each(methods, partial(measured_rounds, measure=key)))
     found["mmd"] = Measure("MMD", _each(methods, lambda run: mmd.get(str(run.path), {})))
-    return {key: each for key, each in found.items() if each.methods}
+    return {key: measure for key, measure in found.items() if measure.methods}
 
 
 def _each(methods: Methods, measured: Callable[[RunDirectory], Rounds]) -> dict[str, list[Rounds]]:
     found = {method: [rounds for run in runs if (rounds := measured(run))] for method, runs in methods.items()}
-    return {method: each for method, each in found.items() if each}
+    return {method: all_rounds for method, all_rounds in found.items() if all_rounds}
 
 
 def _scores(run: RunDirectory, metric: str) -> Rounds:
@@ -130,13 +130,13 @@ def smoothed(rounds: Rounds, window: float) -> list[float]:
 def _table(
     methods: Methods, measures: Mapping[str, Measure], values: Mapping[str, Mapping[str, list[float]]]
 ) -> ReportTable:
-    means = {method: statistics.fmean(each) for method, each in values.get("mmd", {}).items()}
+    means = {method: statistics.fmean(numbers) for method, numbers in values.get("mmd", {}).items()}
     rows = []
     for method, runs in methods.items():
         cells = [_mean_std(values[name].get(method, [])) for name in measures]
         closer = f"{ffd(means[method], means[BASELINE]):.1f} %" if method in means and BASELINE in means else "–"
         rows.append((method, len(runs), *cells, *([closer] if means else [])))
-    head = ("", "runs", *(each.label for each in measures.values()), *([f"FFD from {BASELINE}"] if means else []))
+    head = ("", "runs", *(measure.label for measure in measures.values()), *([f"FFD from {BASELINE}"] if means else []))
     return table_of(head, rows)
 
 

@@ -130,10 +130,10 @@ def _local_prototypes(run: FinishedRun, shown: list[str]) -> dict[str, tuple[Ten
             )
     return {
         name: (
-            torch.cat([vectors for vectors, _ in each]),
-            np.concatenate([np.full(len(vectors), number) for vectors, number in each]),
+            torch.cat([vectors for vectors, _ in pairs]),
+            np.concatenate([np.full(len(vectors), number) for vectors, number in pairs]),
         )
-        for name, each in found.items()
+        for name, pairs in found.items()
     }
 
 

@@ -118,7 +118,7 @@ def _group(data: str, model: str, where: str, runs: Runs, baseline: str | None, 
     notes: list[str] = []
     if not refused:
         ranked = ranks([row.scores for row in rows], [not row.reference for row in rows], task.metric_kinds)
-        rows = [replace(row, ranks=mine) for row, mine in zip(rows, ranked, strict=True)]
+        rows = [replace(row, ranks=row_ranks) for row, row_ranks in zip(rows, ranked, strict=True)]
         rows, notes = tested(rows, members, baseline, selection)
     return Group(task.name, data, model, where, tuple(rows), refused, (*warnings_of(labels, members), *notes))
 
@@ -130,7 +130,7 @@ def _row(label: str, runs: Runs, selection: Selection) -> Row:
         label=label,
         method=config.method_name,
         model=config.model_name,
-        reference=config.method_name in METHODS and METHODS[config.method_name].pools_data,
+        reference=config.method_name in METHODS and METHODS[config.method_name].traits.pools_data,
         seeds=tuple(run.config.seed for run in runs),
         directories=tuple(str(run.path) for run in runs),
         clients=summaries[0].clients,

@@ -54,7 +54,7 @@ def _costs(row: Row) -> tuple[float | None, float | None, float | None]:
 def _absolute(row: Row) -> list[str]:
     seconds, held, moved = _costs(row)
     time = "–" if seconds is None else f"{1000 * seconds:.0f} ms" if seconds < 1 else duration(seconds)
-    return [time, *("–" if each is None else byte_size(each) for each in (held, moved))]
+    return [time, *("–" if count is None else byte_size(count) for count in (held, moved))]
 
 
 def _relative(row: Row, baseline: Row) -> list[str]:

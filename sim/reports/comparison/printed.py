@@ -41,7 +41,7 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
 def _narrow_tables(group: Group, selection: str) -> Iterator[ReportTable]:
     """Yield a group's tables with what 80 columns have room for: the files have the rest."""
     metric = group.metrics[group.primary]
-    shown = " over ".join(each.label for each in group.metrics.values()) + metric.unit
+    shown = " over ".join(scored_metric.label for scored_metric in group.metrics.values()) + metric.unit
     head = ["method", "pers.", "worst 10 %", "gen.", "global"]
     scored = (cells for row in group.rows for cells in _score_rows(group, row))
     yield table_of(head, scored, f"{group.title}: {shown}, {selection}")
@@ -53,7 +53,7 @@ def _narrow_tables(group: Group, selection: str) -> Iterator[ReportTable]:
     yield table_of(head, costs, "per client and round; time of the run")
     columns = columns_of([group.primary], SERVED_BY_CLIENTS)
     tests = [
-        [Cell(row_name(row), 0, f"− {row.baseline}"), *(paired_cell(row.tests.get(each), metric) for each in columns)]
+        [Cell(row_name(row), 0, f"− {row.baseline}"), *(paired_cell(row.tests.get(score), metric) for score in columns)]
         for row in group.rows
         if row.tests
     ]

@@ -45,7 +45,7 @@ SHORT = {
 def scores_table(group: Group) -> ReportTable:
     """Return scores and cost of a group's rows; the model has a column where rows differ in it."""
     mixed = len({row.model for row in group.rows}) > 1
-    columns = list(dict.fromkeys([*columns_of(group.metrics), *(each for row in group.rows for each in row.scores)]))
+    columns = list(dict.fromkeys([*columns_of(group.metrics), *(score for row in group.rows for score in row.scores)]))
     named = [column_name(column, group.metric_of(column)) for column in columns]
     head = ["method", *(["model"] if mixed else []), *named, "up", "down", "time", "rounds", "round", "seeds"]
     rows = [

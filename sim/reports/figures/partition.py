@@ -62,8 +62,8 @@ def class_figure(counts: Counts, labels: Sequence[str]) -> Figure:
     holding.bar(range(len(labels)), (counts > 0).sum(0), 0.85, color=BLUE)
     name_ticks(holding.xaxis, labels, 12, 7)
     clean(holding, "clients that have it", "class")
-    each = (counts > 0).sum(1)
-    number.hist(each, np.arange(0.5, len(labels) + 1), color=BLUE, rwidth=0.85)
+    classes_held = (counts > 0).sum(1)
+    number.hist(classes_held, np.arange(0.5, len(labels) + 1), color=BLUE, rwidth=0.85)
     number.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     clean(number, "clients", "classes of a client")
     totals = np.sort(counts.sum(1))[::-1]

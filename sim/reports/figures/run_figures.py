@@ -139,7 +139,7 @@ def score_over_bytes(run: RunDirectory) -> Figure | None:
 
     def draw_scores(axes: Axes, name: str, metric: Metric) -> None:
         for score, (colour, marker) in SCORE_STYLES.items():
-            values = [(x, each.mean(score, name)) for x, each in zip(moved, run.rounds, strict=True)]
+            values = [(x, record.mean(score, name)) for x, record in zip(moved, run.rounds, strict=True)]
             points = [(x, metric.factor * value) for x, value in values if value is not None]
             if points:
                 axes.plot(*zip(*points, strict=True), "-", marker=marker, markersize=3, color=colour, label=score)

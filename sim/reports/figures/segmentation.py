@@ -74,7 +74,7 @@ def segmentation_figure(images: SegmentedImages, labels: Sequence[str], task: Se
     figure = new_figure(_height_in(k, height / width, labels, len(present)))
     rows = figure.subplots(k + 1, len(COLUMNS), squeeze=False, height_ratios=[*[1.0] * k, 0.05])
     colours = class_colours(len(labels), task.background)
-    maps = [each.float().numpy() for each in (images.softmax_entropy, images.feature_entropy)]
+    maps = [entropy.float().numpy() for entropy in (images.softmax_entropy, images.feature_entropy)]
     limits = [(0.0, float(np.log(len(labels)))), (float(maps[1].min()), float(maps[1].max()))]
     for row, panels in enumerate(rows[:k]):
         panels[0].imshow(images.x[row].permute(1, 2, 0).numpy())
@@ -82,8 +82,8 @@ def segmentation_figure(images: SegmentedImages, labels: Sequence[str], task: Se
         for axes, mask in zip(panels[1:3], (images.truth[row], images.predicted[row]), strict=True):
             _draw_mask(axes, mask.numpy().astype(np.int64), colours, task.background)
         panels[2].set_xlabel(_score(images, row, len(labels), task), fontsize=8, labelpad=2)
-        for axes, each, (low, high) in zip(panels[3:], maps, limits, strict=True):
-            axes.imshow(each[row], cmap="cividis", vmin=low, vmax=high, interpolation="nearest")
+        for axes, entropy, (low, high) in zip(panels[3:], maps, limits, strict=True):
+            axes.imshow(entropy[row], cmap="cividis", vmin=low, vmax=high, interpolation="nearest")
         for axes in panels:
             bare(axes)
     for axes, title in zip(rows[0], COLUMNS, strict=True):

@@ -97,7 +97,7 @@ def round_scores(record: RoundRecord) -> Iterator[tuple[str, float]]:
         "validation": record.validation,
     }
     for score, spread in spreads.items():
-        yield from ((f"{score}/{metric}", each.mean) for metric, each in (spread or {}).items())
+        yield from ((f"{score}/{metric}", statistic.mean) for metric, statistic in (spread or {}).items())
     yield from _known("global", record.global_ or {})
     yield from _known("train", {"loss": record.train_loss})
     yield from (
@@ -112,11 +112,11 @@ def final_scores(summary: Summary) -> Iterator[tuple[str, float]]:
     chosen = summary.selected(summary.trusted)
     if chosen is not None:
         for score, spread in (("personalization", chosen.personalization), ("generalization", chosen.generalization)):
-            yield from ((f"final/{score}/{metric}", each.mean) for metric, each in (spread or {}).items())
+            yield from ((f"final/{score}/{metric}", statistic.mean) for metric, statistic in (spread or {}).items())
         yield from _known("final/global", chosen.global_ or {})
     if summary.new_clients:
         for shots, spread in summary.new_clients.shots.items():
-            yield from ((f"final/new_{shots}/{metric}", each.mean) for metric, each in (spread or {}).items())
+            yield from ((f"final/new_{shots}/{metric}", statistic.mean) for metric, statistic in (spread or {}).items())
 
 
 def _known(prefix: str, scores: Mapping[str, float | None]) -> Iterator[tuple[str, float]]:

@@ -126,7 +126,7 @@ def flat_round(declaration: Declaration, curve: CellSummary) -> int:
     best = 0.0
     for number, score in curve.validation_curve:
         best = max(best, score)
-        later = [one for when, one in curve.validation_curve if number < when <= number + stop.window]
+        later = [value for when, value in curve.validation_curve if number < when <= number + stop.window]
         if number + stop.window <= curve.rounds and max(later, default=best) - best < stop.gain:
             return number
     return curve.rounds

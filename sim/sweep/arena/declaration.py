@@ -177,7 +177,7 @@ def read_declaration(path: Path) -> Declaration:
     try:
         return Declaration.model_validate(tomllib.loads(path.read_text("utf-8")))
     except OSError as error:
-        known = ", ".join(sorted(each.stem for each in path.parent.glob("*.toml"))) or "none"
+        known = ", ".join(sorted(file.stem for file in path.parent.glob("*.toml"))) or "none"
         raise SettingsError(f"{path}: {error.strerror}; tables that are declared: {known}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} is not TOML: {error}") from error

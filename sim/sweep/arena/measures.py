@@ -84,13 +84,13 @@ def _worst_tenth(run: RunDirectory) -> float | None:
 def _last_ten(run: RunDirectory) -> float | None:
     """Return the mean accuracy of the server's model over the last ten rounds; None unless each was evaluated."""
     last = run.rounds[-LAST_ROUNDS:]
-    scores = [score for each in last if (score := each.mean("global", "accuracy")) is not None]
+    scores = [score for record in last if (score := record.mean("global", "accuracy")) is not None]
     return statistics.fmean(scores) if len(scores) == LAST_ROUNDS else None
 
 
 def _convergence(run: RunDirectory) -> float | None:
     """Return the first evaluated round whose mean accuracy over clients is near the best of the run."""
-    own = [(each.round, each.mean("personalization", "accuracy")) for each in run.rounds]
+    own = [(record.round, record.mean("personalization", "accuracy")) for record in run.rounds]
     scores = [(number, score) for number, score in own if score is not None]
     best = max((score for _, score in scores), default=None)
     return None if best is None else float(next(number for number, score in scores if score >= best - NEAR))
@@ -103,15 +103,15 @@ def _prototype_distance(run: RunDirectory) -> float | None:
 
 def _numbers_k(run: RunDirectory) -> float | None:
     """Return the thousands of numbers that all clients sent in a round."""
-    if METHODS[run.config.method_name].pools_data:
+    if METHODS[run.config.method_name].traits.pools_data:
         return None
-    sent = [each.numbers_up * (len(each.cohort) - len(each.lost)) for each in run.rounds if each.numbers_up is not None]
+    sent = [row.numbers_up * (len(row.cohort) - len(row.lost)) for row in run.rounds if row.numbers_up is not None]
     return statistics.fmean(sent) / 1e3 if sent else None
 
 
 def _upload_mb(run: RunDirectory) -> float | None:
     """Return what clients sent; nothing that compares with it where their data were pooled."""
-    if METHODS[run.config.method_name].pools_data:
+    if METHODS[run.config.method_name].traits.pools_data:
         return None
     return run.final.bytes_up * len(run.rounds) / 1e6
 

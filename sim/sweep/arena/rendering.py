@@ -91,7 +91,7 @@ class Row(NamedTuple):
 
     def values(self, measure: str) -> dict[int, float]:
         """Return a measure by seed, where the run has it."""
-        known = {seed: each.measures.get(measure) for seed, each in self.found.items()}
+        known = {seed: cell.measures.get(measure) for seed, cell in self.found.items()}
         return {seed: value for seed, value in known.items() if value is not None}
 
     def mean(self, measure: str) -> str:
@@ -121,8 +121,8 @@ def _tuned(declaration: Declaration, cells: Sequence[ArenaCell]) -> str:
 
 def render(folder: Path, known: Summaries, page: str = "results") -> str:
     """Return the text of docs/PAGE.md, of all tables in `folder` that it shows."""
-    shown = [(name, one) for name, one in _tables(folder) if one.page == page]
-    return HEADS[page] + "".join(f"\n{part}" for name, one in shown for part in _section(name, one, known))
+    shown = [(name, table) for name, table in _tables(folder) if table.page == page]
+    return HEADS[page] + "".join(f"\n{part}" for name, table in shown for part in _section(name, table, known))
 
 
 def render_papers() -> str:
@@ -132,7 +132,7 @@ def render_papers() -> str:
 
 def render_figures(folder: Path, known: Summaries) -> dict[str, str]:
     """Return by file name the figures of ranks, of tables that have all their runs of three data sets or more."""
-    ranked = {name: _ranking(one, rows(one, known)) for name, one in _tables(folder)}
+    ranked = {name: _ranking(table, rows(table, known)) for name, table in _tables(folder)}
     return {
         f"{name}-ranks.svg": rank_figure(found.ranks, found.critical_difference, found.datasets)
         for name, found in ranked.items()
@@ -188,9 +188,9 @@ def _overview(declaration: Declaration, found: Sequence[Row]) -> Iterator[str]:
     yield _line([compared, *shown])
     yield _line(["---"] * (1 + len(shown)))
     for name, arm in declaration.arms.items():
-        mine = [next(row for row in by_set[data] if row.arm == name) for data in shown]
-        if any(row.found for row in mine):
-            cells = [_compared(declaration, row, shown[row.data][name]) for row in mine]
+        arm_rows = [next(row for row in by_set[data] if row.arm == name) for data in shown]
+        if any(row.found for row in arm_rows):
+            cells = [_compared(declaration, row, shown[row.data][name]) for row in arm_rows]
             yield _line([arm.label or name, *cells])
 
 
@@ -246,15 +246,15 @@ def _made(name: str, declaration: Declaration, found: Sequence[Row]) -> str:
     planned = len(declaration.seeds) * len(found)
     if not runs:
         return f"*No run of this table is there yet: `python -m sim arena run {name}`.*"
-    dates, commits = sorted({one.date for one in runs}), sorted({one.commit for one in runs})
+    dates, commits = sorted({run.date for run in runs}), sorted({run.commit for run in runs})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    hardware = ", ".join(sorted({one.hardware for one in runs}))
+    hardware = ", ".join(sorted({run.hardware for run in runs}))
     empty = sum(not row.found for row in found)
     missing = "" if len(runs) == planned else f" of {planned}; means are over the seeds that are there"
     missing += f", and {empty} of {len(found)} rows have none" if empty else ""
     seeds = len(declaration.seeds)
     metric = MEASURES[declaration.compared].metric
-    scored = ", ".join(sorted({metric_of(metric or one.metric).label for one in runs}))
+    scored = ", ".join(sorted({metric_of(metric or run.metric).label for run in runs}))
     return (
         f"`{name}`: {scored}; {len(runs)} runs{missing}; {seeds} seed{'s' * (seeds > 1)}, {when}, {hardware}, commits "
         f"{', '.join(commits)}."
@@ -275,8 +275,8 @@ def _ranking(declaration: Declaration, found: Sequence[Row]) -> Ranking | None:
         ]
         for name, arm in declaration.arms.items()
     }
-    scored = {label: each for label, each in scores.items() if each}
-    if not scored or any(len(each) < len(declaration.sets) for each in scored.values()):
+    scored = {label: by_set for label, by_set in scores.items() if by_set}
+    if not scored or any(len(by_set) < len(declaration.sets) for by_set in scored.values()):
         return None
     return rank_over_datasets(scored)
 
@@ -331,6 +331,6 @@ def _difference(row: Row, other: Row, measure: str) -> str:
 
 def _paired(row: Row, other: Row, measure: str) -> npt.NDArray[np.float64]:
     """Return an arm's differences to another of the seeds that both have, in points."""
-    mine, theirs = row.values(measure), other.values(measure)
-    common = [mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())]
+    own, theirs = row.values(measure), other.values(measure)
+    common = [own[seed] - theirs[seed] for seed in sorted(own.keys() & theirs.keys())]
     return np.array(common) * (_metric(row).factor if common else 1)

@@ -33,10 +33,10 @@ def draw_cell(known: Summaries, max_seconds: float, seed: int) -> str:
     """
     cheap = sorted(
         key
-        for key, each in known.items()
-        if each.device == "cpu"
-        and pretrained_key(each.arguments) is None
-        and (each.measures.get("seconds") or max_seconds) < max_seconds
+        for key, summary in known.items()
+        if summary.device == "cpu"
+        and pretrained_key(summary.arguments) is None
+        and (summary.measures.get("seconds") or max_seconds) < max_seconds
     )
     if not cheap:
         raise SettingsError(f"no summary is of a run of less than {max_seconds:g} s on a CPU; raise --max-seconds")
@@ -56,7 +56,7 @@ def differences(before: CellSummary, now: CellSummary) -> list[ScoreDifference]:
     tolerance = SAME if is_same else ELSEWHERE
     pairs = _scores(before), _scores(now)
     found = (ScoreDifference(name, pairs[0].get(name), pairs[1].get(name)) for name in pairs[0])
-    return [each for each in found if not _close(each.before, each.now, tolerance)]
+    return [difference for difference in found if not _close(difference.before, difference.now, tolerance)]
 
 
 def _scores(summary: CellSummary) -> Mapping[str, float | None]:

@@ -97,5 +97,5 @@ def commit_name() -> str:
 
 
 def _git(*words: str) -> str:
-    here = Path(__file__).resolve().parent
-    return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+    folder = Path(__file__).resolve().parent
+    return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()

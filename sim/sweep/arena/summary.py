@@ -61,7 +61,7 @@ def summarize(run: RunDirectory, arguments: Sequence[str], commit: str) -> CellS
         raise RunDirectoryError(f"{run.path} is not finished; the same command resumes it")
     name, metric = run.config.primary
     curve = tuple(
-        (each.round, round(each.validation[name].mean, DIGITS)) for each in run.rounds if each.validation is not None
+        (row.round, round(row.validation[name].mean, DIGITS)) for row in run.rounds if row.validation is not None
     )
     best = max if metric.higher_is_better else min
     return CellSummary(
@@ -89,7 +89,7 @@ def _own_scores(run: RunDirectory, metric: str) -> dict[str, float | None]:
     if summary is None:
         return {}
     selected = {name: score.selected(summary.trusted) for name, score in run.client_scores.items()}
-    own = {name: each.personalization for name, each in selected.items() if each is not None}
+    own = {name: chosen.personalization for name, chosen in selected.items() if chosen is not None}
     return {name: _rounded(scores.get(metric)) for name, scores in own.items() if scores}
 
 

@@ -70,9 +70,9 @@ def test_the_bandwidth_is_the_median_distance() -> None:
 
 
 def test_ffd_by_hand() -> None:
-    assert ffd(mine=0.3, theirs=0.4) == pytest.approx(25.0)
+    assert ffd(own=0.3, theirs=0.4) == pytest.approx(25.0)
     with pytest.raises(AnalysisError, match=r"divides by MMD_B, which is 0"):
-        ffd(mine=0.3, theirs=0.0)
+        ffd(own=0.3, theirs=0.0)
 
 
 def test_a_run_against_another(finished: Finished) -> None:
