@@ -97,6 +97,8 @@ def checked(options: Options) -> Options:
     """Return the options with a new folder, this machine's address, and free ports, or raise a GaitwayError."""
     if options.phone and options.private:
         raise DemoError("--phone and --private: a secure sum of the demo is of its own devices alone; choose one")
+    if options.private and options.devices < 3:
+        raise DemoError(f"--private: a sum needs at least three devices; --devices {options.devices} are too few")
     out = (options.out or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")).resolve()
     if out.exists() and any(out.iterdir()):
         raise DemoError(f"{out} is not empty; choose a new folder with --out")
