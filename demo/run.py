@@ -86,7 +86,7 @@ def main(options: Options) -> None:
         show.line(console, f"{options.method} with {options.model}: {chosen}")
         failed = ExitCode.FAILED
         failures = run(options, chosen, plans, console)
-    except GaitwayError as error:
+    except (GaitwayError, subprocess.CalledProcessError) as error:
         show.line(Console(stderr=True), f"The demo can't continue. {error}")
         raise typer.Exit(failed) from None
     if failures:
@@ -161,7 +161,7 @@ def show_addresses(site: Site) -> None:
     """Print a new link to the operator's page, and the devices' pages."""
     where = ("--data-dir", str(site.folder / "server"), "--port", str(site.http_port))
     command = [sys.executable, "-m", "aggregator_api", "login-link", *where, "--minutes", "720"]
-    link = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    link = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     show.line(site.console, "The operator's page, by a link that logs one browser in, once:")
     show.line(site.console, f"  {link.strip()}")
     for device, address in site.pages.items():
