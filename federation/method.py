@@ -251,10 +251,10 @@ class Method:
         """Say why no client with so many examples can have made an upload that fits the schema; empty if one can."""
         return ""
 
-    def sum_implausibility(self, state: Tree, total: Tree, clients: int, deviation: float) -> str:
-        """Say why no so many clients can have added this to a state; empty if they can.
+    def sum_implausibility(self, total: Tree, clients: int, deviation: float) -> str:
+        """Say why no so many clients can have added up to this; empty if they can.
 
-        deviation: of the noise that each number of the state's sums has after it, in whole numbers.
+        deviation: of the noise that each number has, in whole numbers.
         """
         return ""
 

@@ -211,13 +211,12 @@ class Analytic(Method):
         """Hold sums against the bounds that the clip and the number of examples set."""
         return ridge_bounds.implausibility(upload, examples * (1 + self.rotations + self.sensor_loss), self.clip)
 
-    def sum_implausibility(self, state: Tree, total: Tree, clients: int, deviation: float) -> str:
-        """Hold the sums that come of it against what any clients' sums are."""
-        if abs(change := int(total["clients"])) > clients:
-            return f"{change:+,} clients came or went, and {clients} have added to the sum"
-        after = {name: state["sums"][name] + total[name].long() for name in SUMS}
-        count = int(state["sums"]["clients"]) + change
-        return ridge_bounds.total_implausibility(after, count, self.clip, deviation)
+    def sum_implausibility(self, total: Tree, clients: int, deviation: float) -> str:
+        """Hold the sums against what so many clients' sums are."""
+        if (count := int(total["clients"])) != clients:
+            return f"it counts {count:,} clients, and {clients} have added to it"
+        sums = {name: total[name].long() for name in SUMS}
+        return ridge_bounds.total_implausibility(sums, count, self.clip, deviation)
 
     def delta_reference(self, broadcast: Broadcast) -> Tree:
         """Take no sums over: they are measured in each round."""
@@ -316,12 +315,12 @@ class Analytic(Method):
         return SumChanges(weight=before.weight + self.weight(update), change=change, clients=clients)
 
     def summand(self, update: Update, broadcast: Broadcast, limits: SecureSettings) -> Tree:
-        """Add the client's sums, less those that they replace: a client that leaves adds a negative."""
+        """Add the client's whole sums."""
         alone = self.fold({}, None, update)
         return {**alone.change, "clients": torch.tensor(alone.clients)}
 
     def accumulated(self, state: Tree, total: Tree, clients: Sequence[str]) -> SumChanges:
-        """Return the change of all clients' sums."""
+        """Return all clients' sums."""
         change = {name: total[name].long() for name in SUMS}
         return SumChanges(weight=float(len(clients)), change=change, clients=int(total["clients"]))
 

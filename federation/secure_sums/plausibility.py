@@ -33,31 +33,29 @@ class OpenedSum(NamedTuple):
     layout: SumLayout
     numbers: NDArray[np.int64]
     clients: int
-    contributions: int = 0
-    """How many clients' noise the state's sums have, this sum's clients included."""
 
 
-def implausibility(method: Method, settings: SecureSettings, state: Tree, opened: OpenedSum) -> str:
-    """Say why no so many clients can have added up to a sum; empty if they can. `state` is the one before it."""
-    deviation, clients = _deviation(settings, opened.contributions), opened.clients
+def implausibility(method: Method, settings: SecureSettings, opened: OpenedSum) -> str:
+    """Say why no so many clients can have added up to a sum; empty if they can."""
+    deviation, clients = _deviation(settings, opened.clients), opened.clients
     for numbers in opened.numbers.reshape(settings.groups, -1):
         total = decoded(opened.layout, numbers)
         reason = (
             _beyond_bounds(opened.layout, numbers, clients)
             or ("" if method.is_continuous else _inconsistent(method, total, settings, clients))
-            or method.sum_implausibility(state, total, clients, deviation)
+            or method.sum_implausibility(total, clients, deviation)
         )
         if reason:
             return reason
     return ""
 
 
-def _deviation(settings: SecureSettings, contributions: int) -> float:
+def _deviation(settings: SecureSettings, clients: int) -> float:
     """Return the deviation of each number's noise, in steps."""
     if not settings.noise_multiplier or settings.clip_norm is None:
         return 0.0
     share = share_of(settings.noise_multiplier, settings.clip_norm, noisy_devices(settings))
-    return math.sqrt(share * contributions)
+    return math.sqrt(share * clients)
 
 
 def _beyond_bounds(layout: SumLayout, total: NDArray[np.int64], clients: int) -> str:

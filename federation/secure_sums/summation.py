@@ -33,8 +33,8 @@ from federation.serving import gains as gain_sums
 from federation.serving.gains import Gains
 from federation.wire.schema import empty_upload
 
-MAX_DIFFERENCE = 1 << 32
-"""Of two whole numbers of 32 bits."""
+MAX_WHOLE = 1 << 32
+"""Of whole numbers of 32 bits and their noise."""
 GAINS = "gains/"
 """What the names of segments begin with that aren't the method's: a device's report for each candidate."""
 
@@ -130,7 +130,7 @@ def check_secure(method: Method, rounds: RoundSettings, settings: SecureSettings
                 f"not see; set rounds.{name}=null"
             )
     _check_groups(method, plain, settings)
-    _check_noise(plain, rounds, settings)
+    _check_noise(plain, settings)
     if rounds.late != "drop":
         raise SettingsError(f"secure.mode={settings.mode}: a late update fits no sum any more; set rounds.late=drop")
 
@@ -150,7 +150,7 @@ def _check_groups(method: Method, plain: Method, settings: SecureSettings) -> No
     check_mean(plain, option)
 
 
-def _check_noise(method: Method, rounds: RoundSettings, settings: SecureSettings) -> None:
+def _check_noise(method: Method, settings: SecureSettings) -> None:
     """Refuse noise that would protect nothing, or whose account is not kept."""
     if not settings.noise_multiplier:
         return
@@ -163,11 +163,6 @@ def _check_noise(method: Method, rounds: RoundSettings, settings: SecureSettings
                 f"secure.noise_multiplier: clip_norm bounds a client's change, and with secure.max_weight="
                 f"{settings.max_weight:,} it would count as often as it has examples; set secure.max_weight=1"
             )
-    elif rounds.rounds > 1:
-        raise SettingsError(
-            f"secure.noise_multiplier: noise on the sums of {method.name} is for one release of them, and here are "
-            f"{rounds.rounds} rounds; set rounds.rounds=1"
-        )
 
 
 def layout_of(method: Method, training: TrainingConfig, client: Client, settings: SecureSettings) -> SumLayout:
@@ -183,7 +178,7 @@ def layout_of(method: Method, training: TrainingConfig, client: Client, settings
 
 
 def gain_segments(method: Method, classes: int, settings: SecureSettings) -> tuple[Segment, ...]:
-    """Return where the gains of a device's models are among its numbers; a continuous federation's batches have none.
+    """Return where the gains of a device's models are among its numbers; a continuous federation's sums have none.
 
     Methods without a shared model have them too, and their devices add zeros: so ends in other languages needn't know.
     """
@@ -197,7 +192,7 @@ def gain_segments(method: Method, classes: int, settings: SecureSettings) -> tup
 def scale(kind: SumKind, settings: SecureSettings) -> tuple[int, int]:
     """Return how many steps a 1 has in a group of this kind, and the bound of its numbers in steps."""
     if kind is SumKind.WHOLE:
-        return 1, MAX_DIFFERENCE
+        return 1, MAX_WHOLE
     if kind is SumKind.COUNT:
         return 1, settings.max_weight
     most = {
@@ -307,9 +302,13 @@ def next_state(
 ) -> Tree:
     """Return the server's next state, of the sum alone, or of the sums of groups one after the other: the server half.
 
+    Whole sums (`Method.is_continuous`) take the place of those before.
+
     Raises:
         RoundError: if nobody in the sum has weight.
     """
+    if method.is_continuous:
+        state = method.without_contributions(state)
     if groups > 1:
         return _combined(method, state, layout, total.reshape(groups, -1))
     accumulator = method.accumulated(state, decoded(layout, total), clients)
@@ -326,11 +325,6 @@ def _combined(method: Method, state: Tree, layout: SumLayout, totals: NDArray[np
     if not means:
         raise RoundError("a sum needs at least one client with examples; there is none in it")
     return method.finish(state, MeanSums(weight=sum(each.weight for each in sums), clients=means))
-
-
-def emptied(state: Tree) -> Tree:
-    """Return the state of a continuous federation without anybody's sums."""
-    return {**state, "sums": {name: torch.zeros_like(value) for name, value in state["sums"].items()}}
 
 
 def per_mille(share: float) -> int:

@@ -147,8 +147,6 @@ class RoundServer:
         except RoundError as error:
             return found.fail(str(error))
         found.secure_facts = summed.facts
-        if self.setup.method.is_continuous:  # each client notes for itself what of it is in the sums
-            self.contributions.note(update for update in updates if update.client_id in summed.clients)
         return found.publish(state)
 
     def _combine(self, found: CollectedRound, updates: Sequence[Update]) -> CollectedRound:
@@ -170,7 +168,8 @@ class RoundServer:
 
     def _update(self, name: str, result: Result, steps: int, late: int) -> Update:
         update = Update(name, self.train_sizes[name], steps, result.upload, discount(self.rounds, late))
-        return self.contributions.replacing(update) if self.setup.method.is_continuous else update
+        replaces = self.setup.method.is_continuous and self.secure is None
+        return self.contributions.replacing(update) if replaces else update
 
     def _claim(self, update: Update, broadcasts: Mapping[str, Tree]) -> UpdateClaim:
         """Return what the server knows of an update; norms cost a pass over it, and only one rule asks for them."""

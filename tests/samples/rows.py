@@ -21,9 +21,23 @@ RENAMED = {
     ("federations", "light_model_size"): "feature_model_size",
 }
 """Table and column of an earlier version, and the column's name today (migrations 0008, 0009 and 0010)."""
+DROPPED = {
+    ("masked_contributions", "batch"),
+    ("masked_contributions", "changed_at"),
+    ("masked_contributions", "leaving_at"),
+    ("secure_sums", "added"),
+    ("secure_sums", "is_anew"),
+    ("federations", "anew_due_at"),
+}
+"""Columns for which later versions have no use."""
 
 HAVE_THEIR_ROW = frozenset({"server_epoch", "ledger"})
 """Tables of one row, which the migrations write."""
+
+
+def without_dropped(table: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows without the columns that today's version has no use for."""
+    return [{name: value for name, value in row.items() if (table, name) not in DROPPED} for row in rows]
 
 
 def tables_of(database: Database) -> list[Table]:

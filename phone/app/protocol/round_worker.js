@@ -9,7 +9,7 @@ import { ClassSoundness } from "../learning/soundness.js";
 import { judgeNetworks, measuredGains, midway } from "../training/network_models.js";
 import { CANDIDATES, CLIENT, PROGRAM, ROUND, ROUND_BROADCAST, isOf, roundKey, withDone, withReported } from "./agent_state.js";
 import { MAX_FILE_BYTES } from "./eligibility.js";
-import { isPrivate } from "./masked_parts.js";
+import { isPrivate } from "./private_sums.js";
 import { releaseFor } from "./releases.js";
 import { sha256, utf8 } from "./signing.js";
 import { pendingUpdate } from "./upload.js";
