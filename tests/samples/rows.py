@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import JSON, Boolean, Column, Float, Integer, LargeBinary, MetaData, Table, select
