@@ -29,6 +29,7 @@ from aggregator_api.api.routes import ROUTERS
 from aggregator_api.auth import api_keys
 from aggregator_api.auth.client_address import ClientAddress
 from aggregator_api.auth.scopes import anybody
+from aggregator_api.devices.accounts import BrokerAccounts
 from aggregator_api.federations.checkpoints import MAX_HEADER_BYTES
 from aggregator_api.mqtt.client import MqttDriver
 from aggregator_api.mqtt.transport import Connect
@@ -39,7 +40,6 @@ from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
 from aggregator_api.web import routes as web
 from aggregator_api.web.errors import ErrorPages
-from aggregator_api.web.history_cache import HistoryCache, HistoryPrefetcher
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class _Application(FastAPI):
         return openapi.describe(self)
 
 
-def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
+def create_app(settings: Settings, connect: Connect = MqttDriver, *, accounts: BrokerAccounts | None = None) -> FastAPI:
     """Make the application; its lifespan starts and stops the runtime, which is then in `app.state.runtime`.
 
     Raises:
@@ -81,25 +81,21 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        runtime = Runtime(settings, connect)
+        runtime = Runtime(settings, connect, accounts=accounts)
         app.state.runtime = runtime
         app.state.database = runtime.database  # middleware has no dependencies
         app.state.refusals = runtime.refusals
         app.state.metrics = runtime.metrics
-        app.state.histories = HistoryCache()
-        preparation = HistoryPrefetcher(runtime.database, app.state.histories, runtime.closing)
         app.state.event_feed = EventFeed(runtime.database, runtime.closing)
         notifiers = Notifiers(settings, channels, runtime.database, runtime.readiness, runtime.leadership)
         to_thread.current_default_thread_limiter().total_tokens = THREADS
         try:
             await run_in_threadpool(runtime.start)
             await run_in_threadpool(_log_access, runtime)
-            preparation.start()
             notifiers.start()
             yield
         finally:
             await run_in_threadpool(notifiers.stop)
-            await run_in_threadpool(preparation.stop)
             await run_in_threadpool(runtime.stop)
 
     app = _Application(
@@ -107,7 +103,7 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
         version=VERSION,
         description="Federations, their rounds and their models. Errors are application/problem+json (RFC 9457).",
         lifespan=lifespan,
-        docs_url=None,  # web/docs.py has it without another server's files
+        docs_url=None,  # web/files.py has it without another server's files
         redoc_url=None,
     )
     _add_middleware(app, settings)

@@ -23,6 +23,7 @@ from aggregator_api.db.database import Database
 from aggregator_api.db.ledger import Ledger
 from aggregator_api.device_http.messages import DeviceMessages, DevicePublisher
 from aggregator_api.device_http.streams import DeviceStreams
+from aggregator_api.devices.accounts import BrokerAccounts
 from aggregator_api.devices.enrolment import EnrolmentService
 from aggregator_api.devices.presence import PresenceCheck
 from aggregator_api.devices.service import DeviceService
@@ -53,9 +54,8 @@ from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.rounds.ingest import Ingest
 from aggregator_api.settings import Settings
 from aggregator_api.storage import garbage_collection, revocations
-from aggregator_api.storage.blob_cache import BlobCache
 from aggregator_api.storage.blobs import BlobStore
-from aggregator_api.storage.downloads import Downloads
+from aggregator_api.storage.downloads import BlobCache, Downloads
 from aggregator_api.updates import admission
 from aggregator_api.updates.partial_uploads import PartialUploads
 from federation.errors import WireError
@@ -80,13 +80,14 @@ class Runtime:
         settings: Settings,
         connect: Connect = MqttDriver,
         *,
+        accounts: BrokerAccounts | None = None,
         executor: AggregationExecutor | None = None,
         elapsed_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """Put the parts together.
 
-        `executor` does the heavy work of rounds, as the settings say if it is None; `elapsed_s` is the clock of what is
-        done every so often, such as retention.
+        `accounts` give devices their passwords at the broker, and `executor` does the heavy work of rounds; where they
+        are None, the settings choose. `elapsed_s` is the clock of what is done every so often, such as retention.
         """
         self.settings = settings
         self._elapsed_s = elapsed_s
@@ -96,6 +97,8 @@ class Runtime:
         self.closing = threading.Event()
         """Set once the process is asked to end: endless responses end too."""
         self._open_storage()
+        self.accounts = accounts or accounts_of(settings)
+        """Where approved devices get their passwords at the broker."""
         self._make_connections(connect)
         self._executor = executor or _executor_of(settings, self.blobs)
         self._make_rounds()
@@ -117,8 +120,6 @@ class Runtime:
 
     def _make_connections(self, connect: Connect) -> None:
         settings = self.settings
-        self.accounts = accounts_of(settings)
-        """Where approved devices get their passwords at the broker."""
         self._gained: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.inbox = Inbox(self._handle, self._tick, settings.inbox_messages, use_one_torch_thread, self._recover)
         self.transport = connect(settings, self.receive, self._on_connected)

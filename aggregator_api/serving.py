@@ -17,6 +17,7 @@ from fastapi import FastAPI
 
 from aggregator_api.api.connections import BACKLOG, Connection, ConnectionLimits, Connections, RequestPhases
 from aggregator_api.app import create_app
+from aggregator_api.devices.accounts import BrokerAccounts
 from aggregator_api.disk import require_folder
 from aggregator_api.https import REFRESH_S, Certificate, certificate_of
 from aggregator_api.ports import listen
@@ -32,8 +33,8 @@ TICKS_PER_S = 10
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def run_server(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT.
+def run_server(settings: Settings, accounts: BrokerAccounts | None = None) -> None:
+    """Serve until SIGTERM or SIGINT; `accounts` are the devices' at the broker, if not those of the settings.
 
     Raises:
         ConfigError: if it cannot start; nothing was served then.
@@ -42,7 +43,7 @@ def run_server(settings: Settings) -> None:
     for folder in settings.own_folders:
         require_folder(folder, "data_dir, or the folder of the database")
     certificate = certificate_of(settings)
-    app = create_app(settings)
+    app = create_app(settings, accounts=accounts)
     config = uvicorn.Config(
         RequestPhases(app),
         log_config=None,

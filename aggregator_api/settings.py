@@ -101,7 +101,7 @@ class Settings(NotificationSettings):
     trusted_proxies: Annotated[tuple[IPvAnyNetwork, ...], NoDecode] = Field(
         default=(),
         description="addresses or networks of the reverse proxies whose X-Forwarded-For and X-Forwarded-Proto are "
-        "believed; in the environment with commas between them",
+        "trusted; in the environment with commas between them",
     )
     tls_cert_file: Path | None = Field(
         default=None, description="HTTPS without a proxy: the server's certificate as PEM; none: plain HTTP"
@@ -142,7 +142,7 @@ class Settings(NotificationSettings):
     )
     failed_keys_per_s: float = Field(default=10.0, gt=0, description="wrong keys of one address; twice as many at once")
     header_timeout_s: float = Field(default=10.0, gt=0, description="for a request's headers")
-    body_timeout_s: float = Field(default=30.0, gt=0, description="for a request's body")
+    body_timeout_s: float = Field(default=30.0, gt=0, description="for each MiB of a request's body")
     idle_timeout_s: int = Field(default=75, ge=1, description="between two requests of a connection")
     write_timeout_s: float = Field(default=60.0, gt=0, description="for a client that reads nothing of an answer")
     max_connections: int = Field(
@@ -156,7 +156,10 @@ class Settings(NotificationSettings):
         description="the broker as devices reach it, such as mqtts://gaitway.example:8883 (mqtts: with TLS); they are "
         "told at their enrolment. none: devices on this machine are told of a broker on loopback, others of none",
     )
-    embedded_broker: bool = Field(default=False, description="run a broker inside the server, on loopback")
+    embedded_broker: bool = Field(
+        default=False,
+        description="run a broker inside the server, on loopback; with accounts where admission is enrolled",
+    )
     mqtt_client_id: str = Field(default="gaitway-server", min_length=1, max_length=64)
     mqtt_username: str | None = None
     mqtt_password: SecretStr | None = Field(default=None, description="better in a file, or as GAITWAY_MQTT_PASSWORD")

@@ -103,9 +103,9 @@ def play(clients: int, given: argparse.Namespace) -> None:
 
     from federation.plan import ModelSpec, RoundSettings, TrainingConfig
     from sim.engines.client_store import DiskStore, MemoryStore
-    from sim.experiment import Experiment
+    from sim.experiment.settings import Experiment
     from sim.rounds import checkpoint
-    from sim.run import build_simulation
+    from sim.run import build_simulation, resolve
 
     torch.set_num_threads(1)
     settings = Experiment(
@@ -119,11 +119,11 @@ def play(clients: int, given: argparse.Namespace) -> None:
         engine=given.engine,
     )
     folder = Path(given.folder)
-    for _ in build_simulation(settings, _drawn(BASELINE, given)).run_rounds():
+    for _ in build_simulation(resolve(settings), _drawn(BASELINE, given)).run_rounds():
         pass
     data = _drawn(clients, given)
     store = DiskStore(folder) if given.client_store == "disk" else MemoryStore()
-    simulation = build_simulation(settings, data, store=store)
+    simulation = build_simulation(resolve(settings), data, store=store)
     _mark("loaded", data=_bytes_of(data))
     for _ in simulation.run_rounds():
         pass

@@ -43,13 +43,13 @@ def windows(federation: Any, data: Path | None, count: int) -> Any:
     if data is None:
         return generated_examples(federation, count)
     from har_pipeline.preparation import dataset_labels
-    from sim.experiment import Experiment
-    from sim.run import load_data
+    from sim.experiment.settings import Experiment
+    from sim.run import load_data, resolve
 
     training = federation.setup.training
     described = {"model": {"name": "har_cnn"}, "method": {"name": "fedavg"}, "training": training}
     labels = list(dataset_labels("motionsense"))
-    found = load_data(Experiment(dataset="motionsense", labels=labels, **described), data, Path("runs"), None)
+    found = load_data(resolve(Experiment(dataset="motionsense", labels=labels, **described)), data, Path("runs"), None)
     return next(iter(found.clients.values())).train
 
 

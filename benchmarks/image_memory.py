@@ -37,11 +37,11 @@ def measured(kind: str, count: int, side: int) -> dict[str, Any]:
     from federation.plan import ModelSpec, RoundSettings, TrainingConfig
     from federation.tasks.classification import Classification
     from sim.data.images.labelled import LabelledImages
-    from sim.data.images.moments import COLOUR_TO_ONE
+    from sim.data.images.reader import COLOUR_TO_ONE
     from sim.data.partitions import Dirichlet
     from sim.data.sources.images import image_federation
-    from sim.experiment import Experiment
-    from sim.run import build_simulation
+    from sim.experiment.settings import Experiment
+    from sim.run import build_simulation, resolve
 
     settings = Experiment(
         labels=tuple("abcd"),
@@ -66,7 +66,7 @@ def measured(kind: str, count: int, side: int) -> dict[str, Any]:
     if kind == "numbers":
         data = _as_numbers(data)
     if kind != "read":
-        list(build_simulation(settings, data).run_rounds())
+        list(build_simulation(resolve(settings), data).run_rounds())
     return {"kind": kind, "before": before, "dealt": dealt, "end": _peak_mb(), "s": round(time.monotonic() - begun, 1)}
 
 

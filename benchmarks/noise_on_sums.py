@@ -26,7 +26,7 @@ from federation.seeds import generator
 from sim.cli.options import describe
 from sim.presets import with_defaults
 from sim.privacy_attacks.attacked_round import AttackedRound, attacked_round
-from sim.run import load_data
+from sim.run import load_data, resolve
 
 SETS = {"motionsense": "motionsense", "ucihar": "uci_har"}
 MULTIPLIERS = 0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0
@@ -42,7 +42,7 @@ def devices_of(name: str, root: Path, cache: Path | None) -> AttackedRound:
     """Return all devices of a data set with the numbers that each sends."""
     given = {"data": name, "model": "har_features", "method": "analytic", "rounds": 1, "set": ["model.cosines=0"]}
     settings = describe(with_defaults(None, given, None), None, None)
-    data = load_data(settings, root / SETS[name], cache, None)
+    data = load_data(resolve(settings), root / SETS[name], cache, None)
     return attacked_round(settings, data, None, "start", 1 << 20, lambda _what, _done, _total: None)
 
 

@@ -32,11 +32,11 @@ from federation.seeds import generator
 from sim.attacks.clients import Attack
 from sim.cli.options import build_experiment
 from sim.data.sources import get_source
+from sim.experiment.options import AttackKind
 from sim.presets import with_defaults
 from sim.presets.preset import UNSCREENED
 from sim.rounds.simulation import Simulation
-from sim.run import build_simulation, load_data
-from sim.run_options import AttackKind
+from sim.run import build_simulation, load_data, resolve
 
 SETS = {"motionsense": "motionsense", "ucihar": "uci_har"}
 COSINES = 200
@@ -99,7 +99,7 @@ def _simulation(name: str, seed: int, root: Path, cache: Path) -> Simulation:
         "set": [*UNSCREENED, f"model.cosines={COSINES}"],
     }  # fmt: skip
     settings = build_experiment(with_defaults(None, given), get_source(name).labels({}), None)
-    return build_simulation(settings, load_data(settings, root / SETS[name], cache, None))
+    return build_simulation(resolve(settings), load_data(resolve(settings), root / SETS[name], cache, None))
 
 
 @dataclass

@@ -24,10 +24,10 @@ from sim.attacks.clients import Attack
 from sim.cli.options import build_experiment
 from sim.data.federated_data import FederatedData
 from sim.data.sources import get_source
+from sim.experiment.options import AttackKind
 from sim.presets import with_defaults
 from sim.presets.preset import UNSCREENED
-from sim.run import build_simulation, load_data
-from sim.run_options import AttackKind
+from sim.run import build_simulation, load_data, resolve
 
 CLIENTS, ROUNDS, LR = 10, 6, 5e-3
 SHARES = (1, 2, 3)
@@ -88,7 +88,7 @@ def _key(cell: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _ten(root: Path, cache: Path) -> FederatedData:
-    data = load_data(_settings(0, ()), root, cache, None)
+    data = load_data(resolve(_settings(0, ())), root, cache, None)
     names = sorted(data.clients)[:CLIENTS]
     parts = {"clients": data.clients, "statistics": data.statistics}
     return replace(data, **{part: {name: by[name] for name in names} for part, by in parts.items()})
@@ -112,7 +112,7 @@ def _play(cell: Mapping[str, Any], data: FederatedData) -> dict[str, Any]:
     # those in the middle of the alphabet: neither first nor last in any order
     attackers = frozenset(sorted(data.clients)[3 : 3 + hostile])
     attack = Attack(cell["attack"], attackers) if hostile else None
-    simulation = build_simulation(_settings(int(cell["seed"]), rule), attack.on_data(data) if attack else data)
+    simulation = build_simulation(resolve(_settings(int(cell["seed"]), rule)), attack.on_data(data) if attack else data)
     simulation.attack = attack
     excluded, failed, screening, score = 0, 0, Screening(), None
     honest_excluded = 0

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import har_pipeline
 import models
 from federation import methods
+from federation.method import SumMethod
 from federation.plan import DataSpec, ModelSpec, Plan, RoundSettings, TrainingConfig
 from processes import DemoError
 
@@ -23,7 +24,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "hart_alp": {"prototypes": [64, 64, 32, 32, 16, 16]},
 }
 
-METHODS = tuple(name for name, method in methods.METHODS.items() if not (method.pools_data or method.is_continuous))
+METHODS = tuple(
+    name for name, method in methods.METHODS.items() if not (method.traits.pools_data or issubclass(method, SumMethod))
+)
 """Those with rounds that end; phones and boards are in a federation without."""
 
 SYNTHETIC_PHONES = ("phone100", "phone200")

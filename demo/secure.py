@@ -17,8 +17,8 @@ from gaitway.terminal import Console
 from processes import Children, DemoError
 from rest import Operator
 from scenario import Scenario
-from sim.experiment import Experiment
-from sim.run import build_simulation, load_data
+from sim.experiment.settings import Experiment
+from sim.run import build_simulation, load_data, resolve
 
 ENROL_S = 60.0
 MIN_DEVICES = 3
@@ -119,9 +119,9 @@ def in_the_open(plan: Plan, chosen: Scenario) -> Tree:
         described["rounds"]["rounds"] = 1
     options = {"dataset": chosen.dataset, "dataset_options": chosen.options, "engine": "serial"}
     settings = Experiment.model_validate({**described, **options, "validation_share": 0.0})
-    data = load_data(settings, chosen.root, None, None)
+    data = load_data(resolve(settings), chosen.root, None, None)
     clients = {name: data.clients[name] for name in chosen.clients}
-    simulation = build_simulation(settings, replace(data, clients=clients))
+    simulation = build_simulation(resolve(settings), replace(data, clients=clients))
     for _record in simulation.run_rounds():
         pass
     return simulation.setup.method.broadcast(simulation.state, "")

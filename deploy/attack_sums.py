@@ -90,18 +90,18 @@ def _attack(name: str) -> bool:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gaitway-attack-") as scratch:
         folder = Path(scratch)
-        with fleet(folder, broker=embedded) as here:
+        with fleet(folder, broker=embedded) as federation:
             world, plan = _world()
-            here.get("/v1/federations", {"name": "live", "plan": plan})
+            federation.get("/v1/federations", {"name": "live", "plan": plan})
             liar = world.names[0]
             for device in world.names:
-                config = world.write_config(folder, device, here, "mqtt")
+                config = world.write_config(folder, device, federation, "mqtt")
                 agent = (__file__, "--lying", name) if device == liar else ("-m", "edge_agent")
-                here.add_device(config, enrols=True, agent=agent)
-            here.wait_for(
-                lambda: len(here.listing("/v1/federations/live/models")) > 1, "no version of the others comes"
+                federation.add_device(config, enrols=True, agent=agent)
+            federation.wait_for(
+                lambda: len(federation.listing("/v1/federations/live/models")) > 1, "no version of the others comes"
             )
-            found = _judged(here, liar)
+            found = _judged(federation, liar)
     print(
         f"{'the others went on' if found else 'THE OTHERS WERE HELD UP'}, {time.monotonic() - began:.0f} s", flush=True
     )
@@ -127,19 +127,19 @@ def _world() -> tuple[World, dict[str, Any]]:
     return world, plan.model_copy(update=changes).model_dump(mode="json")
 
 
-def _judged(here: Fleet, liar: str) -> bool:
+def _judged(federation: Fleet, liar: str) -> bool:
     """Print what the server has done; return whether it names the liar, and has a version of others than all."""
     blamed = False
-    for row in here.listing("/v1/federations/live/rounds"):
+    for row in federation.listing("/v1/federations/live/rounds"):
         print(f"round {row['number']}: {row['phase']} {row['reason']}")
-    for event in here.listing("/v1/federations/live/journal"):
+    for event in federation.listing("/v1/federations/live/journal"):
         if event["kind"] in ("round.retried", "update.excluded", "update.quarantined", "device.suspended"):
             print(f"{event['kind']} {event['device'] or ''}: {event['detail']}")
             blamed |= liar in (event["device"] or "") or liar in event["detail"]
     from tests.live.test_continuous import newest
 
-    clients = int(newest(here).get("clients", 0))
-    status = here.get("/v1/federations/live")["status"]
+    clients = int(newest(federation).get("clients", 0))
+    status = federation.get("/v1/federations/live")["status"]
     print(f"the version is of {clients} devices; the federation is {status}")
     return blamed and LEAST <= clients < DEVICES and status == "running"
 

@@ -31,7 +31,7 @@ def requirements(project: dict[str, Any], extra: str) -> list[str]:
     for requirement in project["optional-dependencies"][extra]:
         ours = re.fullmatch(r"gaitway\[([a-z,]+)\]", requirement)
         inner = [r for name in ours[1].split(",") for r in requirements(project, name)] if ours else [requirement]
-        found += [one for one in inner if one not in found]
+        found += [line for line in inner if line not in found]
     return found
 
 
@@ -68,7 +68,7 @@ def main() -> int:
     version, begun = parser.parse_args().python_version, time.monotonic()
     every = requirements(tomllib.loads(PROJECT.read_text())["project"], "edge")
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        found = dict(zip(every, pool.map(lambda one: check(one, version), every), strict=True))
+        found = dict(zip(every, pool.map(lambda requirement: check(requirement, version), every), strict=True))
     for requirement, wrong in found.items():
         print(f"{'no ' if wrong else 'yes'}  {requirement}" + (f": {wrong}" if wrong else ""))
     missing = sum(map(bool, found.values()))

@@ -58,10 +58,10 @@ for root in sys.argv[1:]:
 """
 
 
-def interpreter(asked: str | None) -> str | None:
+def interpreter(path: str | None) -> str | None:
     """Return the command of a Python 3.10 that starts; None without one."""
     pyenv = sorted(Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv").glob("versions/3.10.*/bin/python"))
-    found = [asked] if asked else [shutil.which("python3.10"), *map(str, reversed(pyenv))]
+    found = [path] if path else [shutil.which("python3.10"), *map(str, reversed(pyenv))]
     query = [*("-c", "import sys; print(sys.version_info[:2] == (3, 10))")]
     for command in filter(None, found):
         done = subprocess.run([command, *query], capture_output=True, text=True, check=False)
@@ -116,14 +116,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", help="an interpreter of 3.10")
     parser.add_argument("--skip-live", action="store_true", help="without the live federation")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     check_types()
-    found = interpreter(asked.python)
+    found = interpreter(options.python)
     if found is None:
         print("No Python 3.10 is here (on PATH or with pyenv): only types were checked.")
         return
     fast = "not slow and not ci and not service and not browser and not data and not gpu"
-    check_interpreter(found, fast, not asked.skip_live)
+    check_interpreter(found, fast, not options.skip_live)
 
 
 if __name__ == "__main__":

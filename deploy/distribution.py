@@ -105,7 +105,7 @@ def _repacked(sdist: Path, out: Path, epoch: int) -> Path:
         gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=epoch) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as copy,
     ):
-        for member in sorted(source.getmembers(), key=lambda one: one.name):
+        for member in sorted(source.getmembers(), key=lambda member: member.name):
             member.mtime, member.uid, member.gid, member.uname, member.gname = epoch, 0, 0, "", ""
             member.pax_headers = {}
             copy.addfile(member, source.extractfile(member) if member.isfile() else None)

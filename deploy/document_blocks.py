@@ -54,14 +54,16 @@ def shell_blocks(file: Path) -> Iterator[Block]:
             indent = len(line) - len(line.lstrip())
             end = next(i for i in range(index + 1, len(lines)) if lines[i].strip() == "```")
             if line.strip()[3:].strip() in SHELL:
-                text = "\n".join(one[indent:] for one in lines[index + 1 : end])
+                text = "\n".join(body_line[indent:] for body_line in lines[index + 1 : end])
                 yield Block(file, index + 2, heading, text, remark)
             remark, index = "", end
         elif line.startswith("    ") and (index == 0 or not lines[index - 1].strip()):
             end = index
             while end < len(lines) and (lines[end].startswith("    ") or not lines[end].strip()):
                 end += 1
-            text = "\n".join(one.strip() if not one.strip() else one[4:] for one in lines[index:end]).rstrip()
+            text = "\n".join(
+                body_line.strip() if not body_line.strip() else body_line[4:] for body_line in lines[index:end]
+            ).rstrip()
             if _is_shell(text):
                 yield Block(file, index + 1, heading, text, remark)
             remark, index = "", end - 1
@@ -71,5 +73,5 @@ def shell_blocks(file: Path) -> Iterator[Block]:
 
 
 def _is_shell(text: str) -> bool:
-    first = next((one.strip() for one in text.splitlines() if one.strip() and not one.strip().startswith("#")), "")
+    first = next((line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")), "")
     return _COMMAND.match(first) is not None

@@ -33,7 +33,7 @@ REFERENCE: dict[str, tuple[str, tuple[str, ...]]] = {
         "first_simulation.ipynb) shows them at work.",
         (
             "sim.simulate",
-            "sim.run_options.RunOptions",
+            "sim.experiment.settings.Experiment",
             "sim.reports.run_result.RunResult",
             "sim.results.tracking.callback",
         ),
@@ -126,7 +126,7 @@ def _linked_sources(page: str, text: str) -> Iterator[str]:
 
 def _reference(name: str) -> str:
     lead, members = REFERENCE[name]
-    return "\n\n".join([f"# {name.replace('-', ' ').capitalize()}", lead, *(f"::: {one}" for one in members), ""])
+    return "\n\n".join([f"# {name.replace('-', ' ').capitalize()}", lead, *(f"::: {member}" for member in members), ""])
 
 
 def _notebook(path: Path) -> str:

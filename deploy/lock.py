@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--upgrade", action="store_true", help="take the newest versions that pyproject.toml allows")
     upgrade = parser.parse_args().upgrade
     LOCKS.mkdir(exist_ok=True)
-    before = [] if upgrade else [one for file in sorted(LOCKS.glob("*.txt")) for one in entries(file.read_text())]
+    before = [] if upgrade else [entry for file in sorted(LOCKS.glob("*.txt")) for entry in entries(file.read_text())]
     torch: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         known = Path(folder) / "known.txt"
@@ -44,7 +44,7 @@ def main() -> int:
                 return code
             known.write_text(out.read_text())  # the same versions for both
             every = entries(out.read_text())
-            torch = torch or [one for one in every if ONLY_TORCH.match(one)]
+            torch = torch or [entry for entry in every if ONLY_TORCH.match(entry)]
             _write(f"{name}.txt", f"Extras: {', '.join(extras)}; without torch", every, without=ONLY_TORCH)
     _write("torch.txt", "torch and what it alone needs, from the public index", torch)
     return 0
@@ -64,7 +64,7 @@ def _resolve(extras: tuple[str, ...], out: Path) -> int:
 
 
 def _write(name: str, about: str, every: list[str], without: re.Pattern[str] | None = None) -> None:
-    kept = [one for one in every if without is None or not without.match(one)]
+    kept = [entry for entry in every if without is None or not without.match(entry)]
     (LOCKS / name).write_text("".join([f"{HEADER}\n# {about}.\n", *kept]))
 
 

@@ -133,9 +133,9 @@ def _stand_ins() -> None:
 def _wrong_units() -> int:
     units = [str(path) for path in Path("/etc/systemd/system").glob("*.service") if "gaitway" in path.read_text()]
     checked = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, check=False)
-    said = [line for line in checked.stderr.splitlines() if "gaitway" in line or "edge-agent" in line]
-    print("\n".join([f"systemd-analyze verify: {', '.join(Path(unit).name for unit in units)}", *said]))
-    return 1 if said or len(units) != 2 else 0
+    complaints = [line for line in checked.stderr.splitlines() if "gaitway" in line or "edge-agent" in line]
+    print("\n".join([f"systemd-analyze verify: {', '.join(Path(unit).name for unit in units)}", *complaints]))
+    return 1 if complaints or len(units) != 2 else 0
 
 
 def _refused_bodies() -> int:

@@ -121,22 +121,30 @@ class BoundedServer(ThreadingHTTPServer):
         """Close connections that have been without a request for too long."""
         with self._guard:
             limit = time.monotonic() - MAX_IDLE_S
-            over = [one for one in self._open.values() if one.idle_since is not None and one.idle_since < limit]
-        for one in over:
-            _end(one.socket)
+            over = [
+                connection
+                for connection in self._open.values()
+                if connection.idle_since is not None and connection.idle_since < limit
+            ]
+        for connection in over:
+            _end(connection.socket)
 
     def _make_room(self, address: str) -> bool:
         """Take a place for a connection of an address; False if none can be had."""
         with self._guard:
-            counts = Counter(one.address for one in self._open.values())
+            counts = Counter(connection.address for connection in self._open.values())
             own = address if counts[address] >= PER_ADDRESS else None
             is_full = len(self._open) >= CONNECTIONS
-            idle = [one for one in self._open.values() if one.idle_since is not None and own in (None, one.address)]
+            idle = [
+                connection
+                for connection in self._open.values()
+                if connection.idle_since is not None and own in (None, connection.address)
+            ]
             if own is not None or is_full:
                 if not idle:
                     return False
-                most = max(counts[one.address] for one in idle)
-                victim = next(one for one in idle if counts[one.address] == most)
+                most = max(counts[connection.address] for connection in idle)
+                victim = next(connection for connection in idle if counts[connection.address] == most)
                 del self._open[victim.socket]  # so that it is not chosen again until its thread has ended
                 _end(victim.socket)
         return self._slots.acquire(timeout=MAKE_ROOM_S)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from federation.method import SumMethod
 from federation.methods.fedavg import FedAvg
 from federation.records import Client, Examples
 from federation.serving.midway import midway
@@ -40,7 +41,7 @@ from sim.data.federated_data import ClientData, FederatedData
 from sim.engines import ClientJob
 from sim.presets import with_defaults
 from sim.rounds.simulation import Simulation
-from sim.run import build_simulation
+from sim.run import build_simulation, resolve
 
 SETS = ("motionsense", "ucihar", "spsw")
 METHODS = {
@@ -108,7 +109,7 @@ def collect(cell: Cell, root: Path, cache: Path) -> dict[str, np.ndarray]:
         for name, each in normalized.items()
     }
     data = FederatedData(dataset.labels, clients, {name: statistics[name] for name in clients}, split_leaks=False)
-    simulation = build_simulation(experiment.model_copy(update={"eval_every": 10**6}), data)
+    simulation = build_simulation(resolve(experiment.model_copy(update={"eval_every": 10**6})), data)
     for _ in simulation.run_rounds():
         pass
     found: dict[str, np.ndarray] = {"labels": np.array(dataset.labels)}
@@ -153,9 +154,12 @@ def validated(
 
 def candidates(simulation: Simulation, shared: Client, client: Client) -> dict[str, Client]:
     """Return the networks among which a device chooses, by name."""
-    heads = simulation.setup.method.serving_models(client)
-    own = heads["personalized"]
-    shared = heads.get("shared", simulation.setup.method.serving_model(shared))
+    method = simulation.setup.method
+    if isinstance(method, SumMethod):
+        heads = method.serving_models(client)
+        shared, own = heads["shared"], heads["personalized"]
+    else:
+        shared, own = method.serving_model(shared), method.serving_model(client)
     return {"shared": shared, "personal": own, "midway": midway(shared, own)}
 
 

@@ -220,7 +220,7 @@ def recognize(
         for name in csv or ["-"]:
             seen = False
             read = read_recordings(name, description, follow=follow, on_warning=note)
-            for (client, visit), recordings in groupby(read, lambda each: (each.client, each.session)):
+            for (client, visit), recordings in groupby(read, lambda member: (member.client, member.session)):
                 seen = True
                 if (describe or len(csv or ()) > 1) and not as_json and client:
                     typer.echo(f"{name}:" if describe is None else f"{client}, {visit}:")
@@ -276,8 +276,8 @@ def predict(
                 label = {} if answer.label is None else {"label": answer.label}
                 typer.echo(json.dumps({"file": str(path), **label, "shares": shares, **made}))
                 continue
-            ranked = sorted(shares.items(), key=lambda each: -each[1])
-            shown = ranked[:1] if answer.label is not None else [each for each in ranked if each[1] >= 0.005]
+            ranked = sorted(shares.items(), key=lambda row: -row[1])
+            shown = ranked[:1] if answer.label is not None else [answer for answer in ranked if answer[1] >= 0.005]
             probabilities = ", ".join(f"{label} {share:.0%}" for label, share in shown)
             typer.echo(f"{path}: {probabilities}" + (f"  → {target}" if target is not None else ""))
 

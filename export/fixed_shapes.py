@@ -23,10 +23,10 @@ class _Rewriter:
     """Writes a graph's nodes anew, with the constants that they need."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
-        self.constants = {each.name: each for each in graph.initializer}
+        self.constants = {tensor.name: tensor for tensor in graph.initializer}
         known = (*graph.value_info, *graph.input, *graph.output)
-        self.shapes = {each.name: [side.dim_value for side in each.type.tensor_type.shape.dim] for each in known}
-        self.shapes |= {name: list(each.dims) for name, each in self.constants.items()}
+        self.shapes = {value.name: [side.dim_value for side in value.type.tensor_type.shape.dim] for value in known}
+        self.shapes |= {name: list(value.dims) for name, value in self.constants.items()}
         self.readers: dict[str, set[str]] = {}
         for node in graph.node:
             for name in node.input:
@@ -69,7 +69,7 @@ def with_accelerated_operators(model: onnx.ModelProto) -> onnx.ModelProto:
     found.CopyFrom(onnx.shape_inference.infer_shapes(model))
     rewriter = _Rewriter(found.graph)
     for node in found.graph.node:
-        attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
         rewrite = _REWRITES.get(node.op_type)
         if rewrite is None or not rewrite(rewriter, node, attributes):
             rewriter.nodes.append(node)

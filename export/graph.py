@@ -108,11 +108,11 @@ def ready_graph(path: Path) -> onnx.ModelProto | None:
     except (OSError, ValueError, onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
         return None
     found = onnx.load_model_from_string(data)
-    tensors = [*found.graph.initializer, *(one.t for node in found.graph.node for one in node.attribute)]
+    tensors = [*found.graph.initializer, *(attribute.t for node in found.graph.node for attribute in node.attribute)]
     outside = any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in tensors)
-    kinds = {one.type for node in found.graph.node for one in node.attribute}
+    kinds = {attribute.type for node in found.graph.node for attribute in node.attribute}
     others = found.functions or any(node.domain not in ("", "ai.onnx") for node in found.graph.node)
-    names = ([one.name for one in found.graph.input], [one.name for one in found.graph.output])
+    names = ([value.name for value in found.graph.input], [value.name for value in found.graph.output])
     is_plain = not (outside or others or kinds & _NESTED or found.graph.sparse_initializer)
     return found if is_plain and names == (["x"], ["logits", "embedding"]) else None
 
@@ -127,12 +127,12 @@ def with_weights(
     """
     found = onnx.ModelProto()
     found.CopyFrom(graph)
-    places = {each.name: each for each in found.graph.initializer}
-    mine, its = first.state_dict(), other.state_dict()
-    if mine.keys() != its.keys() or any(mine[name].shape != its[name].shape for name in mine):
+    places = {tensor.name: tensor for tensor in found.graph.initializer}
+    own, its = first.state_dict(), other.state_dict()
+    if own.keys() != its.keys() or any(own[name].shape != its[name].shape for name in own):
         raise GateError("the networks have weights of other names or shapes; export each of them by itself")
-    for name in (name for name in mine if not torch.equal(mine[name], its[name])):
-        if name not in places or not np.array_equal(onnx.numpy_helper.to_array(places[name]), mine[name].numpy()):
+    for name in (name for name in own if not torch.equal(own[name], its[name])):
+        if name not in places or not np.array_equal(onnx.numpy_helper.to_array(places[name]), own[name].numpy()):
             raise GateError(f"{name} is not in the graph as the network has it; export each network by itself")
         places[name].CopyFrom(onnx.numpy_helper.from_array(its[name].numpy(), name))
     _describe(found, metadata)

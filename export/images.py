@@ -61,8 +61,8 @@ class ImageRecognizer:
             return []
         found = self.session.predict(np.stack([self._fitted(image) for image in images]))
         if not self.session.metadata.segments:
-            each = zip(found.labels, found.probabilities, strict=True)
-            return [ImagePrediction(label, own, None, own) for label, own in each]
+            pairs = zip(found.labels, found.probabilities, strict=True)
+            return [ImagePrediction(label, own, None, own) for label, own in pairs]
         return [self._segmented(own, image) for own, image in zip(found.classes, images, strict=True)]
 
     def predict_files(self, paths: Iterable[Path]) -> Iterator[tuple[Path, ImagePrediction]]:
@@ -113,7 +113,7 @@ def mask_paths(folder: Path, images: Sequence[Path]) -> list[Path]:
         if other is not image:
             raise InputError(f"{other} and {image} would both have their mask in {target}; give one folder at a time")
     taken = {image.resolve() for image in images}
-    if (over := next((each for each in whose if each.resolve() in taken), None)) is not None:
+    if (over := next((path for path in whose if path.resolve() in taken), None)) is not None:
         raise InputError(f"the mask of {whose[over]} would take the place of the image {over}; give another folder")
     return list(whose)
 

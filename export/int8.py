@@ -45,7 +45,7 @@ def int8_graph(graph: onnx.ModelProto) -> onnx.ModelProto:
 def _narrow(graph: onnx.GraphProto) -> None:
     """Store every convolution's weights as int8 and a scale for each output channel, and widen them in the graph."""
     kernels = {node.input[1] for node in graph.node if node.op_type == "Conv"}
-    for tensor in [each for each in graph.initializer if each.name in kernels]:
+    for tensor in [tensor for tensor in graph.initializer if tensor.name in kernels]:
         name, stored, scale = tensor.name, f"{tensor.name}.int8", f"{tensor.name}.scale"
         small, scales = narrowed(numpy_helper.to_array(tensor))
         graph.initializer.remove(tensor)

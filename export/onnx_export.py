@@ -207,9 +207,9 @@ def _variants(
     else:
         graph, began, variant = first[0], ExportModule(first[1], any_of_them), with_weights
     content, reports = {}, {}
-    for path, one in deployed.items():
-        content[path] = variant(graph, began, one, metadata[path]).SerializeToString()
-        exact, reference = Session.load(content[path]), one.logits(x)
+    for path, module in deployed.items():
+        content[path] = variant(graph, began, module, metadata[path]).SerializeToString()
+        exact, reference = Session.load(content[path]), module.logits(x)
         reports[path] = ExportReport(
             float32=File(str(path), len(content[path]), latency_ms(exact, x)),
             examples=len(x),
@@ -218,7 +218,7 @@ def _variants(
             batches=BATCHES,
             metric=task.primary_metric,
             score=None,
-            alp=_against_batches(one, x, None, reference, task),
+            alp=_against_batches(module, x, None, reference, task),
         )
     _write_all(content)
     return reports

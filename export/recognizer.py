@@ -126,7 +126,7 @@ class Recognizer:
         self._begin()
         if silent := self._silent():
             raise InputError(silent)
-        self._judge()
+        self._judge(is_over=True)
         if self._heard and not self._answered:
             self._warn(
                 "no_windows", self._checks.no_windows(CLIENT, self.settings.window_s, self.settings.max_gap_s).message
@@ -181,8 +181,8 @@ class Recognizer:
             both.append(recording._replace(sensor="gyro", values=masked))
         answers: list[Answer] = []
         try:
-            for each in both:
-                answers += self._answers(self._pipeline.push(each))
+            for sensor in both:
+                answers += self._answers(self._pipeline.push(sensor))
         except SignalError as error:
             if not self.live:
                 raise
@@ -221,9 +221,11 @@ class Recognizer:
             "train a model on recordings without it"
         )
 
-    def _judge(self) -> None:
+    def _judge(self, *, is_over: bool = False) -> None:
+        """Warn of what looks wrong; a file's two sensors come in turn, so that one lags until both are read."""
         for finding in self._checks.findings():
-            if finding.severity != "note":
+            lags = finding.code == "silent" and not (is_over or self.live)
+            if finding.severity != "note" and not lags:
                 self._warn(f"{finding.code} {finding.sensor}", f"{SENSORS[finding.sensor]}: {finding.message}")
 
     def _warn(self, kind: str, words: str) -> None:

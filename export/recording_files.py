@@ -47,7 +47,8 @@ def described_columns(
             "time": {"column": time, "unit": names[0]},
             "acceleration": acceleration,
             **{
-                sensor: {"columns": each.split(","), "unit": unit, **turned} for sensor, (each, unit) in sensors.items()
+                sensor: {"columns": columns.split(","), "unit": unit, **turned}
+                for sensor, (columns, unit) in sensors.items()
             },
         }
     )
@@ -69,7 +70,7 @@ def read_recordings(
         path = Path("/dev/stdin" if name == "-" else name)
         shown = PIPE if name == "-" else name
         file = DescribedFile(shown, path, Matched({}, shown), partial(_opened, name, follow=follow), endless=True)
-        found = (each._replace(client="", session="") for each in file_recordings(description, file))
+        found = (recording._replace(client="", session="") for recording in file_recordings(description, file))
     for recording in found:
         if recording.sensor == "acc" or description.gyro is not None:
             yield recording

@@ -211,7 +211,7 @@ class Session:
         logits, embedding = outputs[0] if len(outputs) == 1 else map(np.concatenate, zip(*outputs, strict=True))
         logits, embedding = logits[: len(x)], embedding[: len(x)]
         answers = task.answers(logits)
-        labels = () if self.metadata.segments else tuple(task.words(each, self.metadata.labels) for each in answers)
+        labels = () if self.metadata.segments else tuple(task.words(answer, self.metadata.labels) for answer in answers)
         numbers = answers if self.metadata.measures else None
         return Prediction(labels, logits, task.probabilities(logits), embedding, numbers)
 

@@ -60,11 +60,11 @@ class Timeline:
         if answer.number is not None:
             kept = ("start_s", "end_s", "label", "number", "delay_s", "inference_s")
             return json.dumps({name: getattr(answer, name) for name in kept})
-        record = {name: each for name, each in answer._asdict().items() if name != "number"} | {
+        record = {name: value for name, value in answer._asdict().items() if name != "number"} | {
             "probability": round(answer.probability, DIGITS),
             "probabilities": {
-                label: round(float(each), DIGITS)
-                for label, each in zip(self._labels, answer.probabilities, strict=True)
+                label: round(float(probability), DIGITS)
+                for label, probability in zip(self._labels, answer.probabilities, strict=True)
             },
         }
         return json.dumps(record)

@@ -1,4 +1,6 @@
-"""The interface of a federated method; the base class is FedAvg's weighted mean of all parameters.
+"""The interfaces of federated methods: `Method` trains parameters in rounds, `SumMethod` adds up sums over examples.
+
+The base class is FedAvg's weighted mean of all parameters.
 
 B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas: Communication-Efficient Learning of Deep Networks
 from Decentralized Data, AISTATS 2017, arXiv 1602.05629 (algorithm 1).
@@ -11,13 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal, NamedTuple, TypeVar, get_args
 
 import torch
 from torch import Tensor
 
 from federation.aggregation import robust
-from federation.aggregation.averaging import Accumulator, MeanSums, add_weighted, mean_of
+from federation.aggregation.averaging import (
+    Accumulator,
+    MeanSums,
+    SumChanges,
+    add_weighted,
+    mean_of,
+    sums_of_changes,
+)
 from federation.aggregation.class_statistics import class_stats, empty_class_stats
 from federation.aggregation.screening import UpdateClaim
 from federation.errors import RoundError, SettingsError
@@ -37,13 +46,32 @@ from federation.records import (
     Update,
     UploadGroup,
 )
-from federation.records.tree import merge, select
+from federation.records.tree import map_tree, merge, select
+from federation.serving.heads import PERSONALIZED, SHARED
 from federation.tasks.task import Task
 from federation.training.forward import Network
+from federation.training.schedule import WindowCopies
 
 Sums = TypeVar("Sums", bound=MeanSums)
 Weights = dict[str, dict[str, float]]
 """Of each client (the inner key), by kind or by parameter tensor (the outer one)."""
+
+
+class Traits(NamedTuple):
+    """What a method asks of the parts around it; few methods ask for any of it."""
+
+    requires_alp: bool = False
+    """Whether the model must have ALP layers, whose buffers the method shares."""
+    personal_broadcast: bool = False
+    """Whether clients receive different things, so that a broadcast must be asked for by the client's id."""
+    uses_partial_work: bool = False
+    """Whether what a straggler did is aggregated unless the round's settings say otherwise."""
+    pools_data: bool = False
+    """Whether it trains on everybody's examples in one place, which only a simulation can."""
+    optimizer: Literal["adam", "sgd"] | None = None
+    """What a run starts with unless its settings say otherwise, of a method that doesn't work with every optimizer."""
+    lr: float | None = None
+    """The learning rate to that optimizer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,29 +83,14 @@ class Method:
     """When the client sums over its examples (`add_sums`): "before" and/or "after" training."""
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = {"params": UploadGroup.CHANGE}
     """The groups of tensors that a client sends, and what each is."""
-    requires_alp: ClassVar[bool] = False
-    """Whether the model must have ALP layers, whose buffers the method shares."""
+    traits: ClassVar[Traits] = Traits()
+    """What few methods ask of model, broadcast, stragglers, data and optimizer."""
     averages_parameters: ClassVar[bool] = True
     """Whether the server takes one weighted mean of parameters, which `aggregation` may replace."""
-    robust_rules: ClassVar[frozenset[robust.Rule]] = frozenset({"median", "trimmed_mean", "krum"})
-    """What `aggregation` may be beside the mean, where there is one."""
-    personal_broadcast: ClassVar[bool] = False
-    """Whether clients receive different things, so that a broadcast must be asked for by the client's id."""
-    uses_partial_work: ClassVar[bool] = False
-    """Whether what a straggler did is aggregated unless the round's settings say otherwise."""
-    is_continuous: ClassVar[bool] = False
-    """Whether a live federation has no cohorts and deadlines: a client's update replaces its last one at any time."""
-    pools_data: ClassVar[bool] = False
-    """Whether it trains on everybody's examples in one place, which only a simulation can."""
     sum_groups: ClassVar[Mapping[str, SumKind]] = {"params": SumKind.WEIGHTED_CHANGE, "weight": SumKind.COUNT}
     """What the clients' `summand`s consist of: the server half needs their sum, and no single one."""
     needs_single_updates: ClassVar[str] = "combines updates in its own way, and does not say what of them adds up"
     """Why there is no such sum, of a method that overrides `fold` or `aggregate` and no `summand` with them."""
-    default_optimizer: ClassVar[Literal["adam", "sgd"] | None] = None
-    """What a run starts with where nobody says anything else, if the method does not work with every optimizer."""
-    default_lr: ClassVar[float | None] = None
-    """The learning rate to that optimizer."""
-
     weighting: Literal["examples", "uniform"] = "examples"
     aggregation: robust.Rule = "mean"
     trim: float = 0.1
@@ -89,17 +102,11 @@ class Method:
         Raises:
             SettingsError: naming the option.
         """
-        if self.aggregation != "mean" and not (self.averages_parameters or self.is_continuous):
+        if self.aggregation != "mean" and not self.averages_parameters:
             raise SettingsError(
                 f"{self.name} has no mean of parameters that aggregation={self.aggregation} could replace"
             )
-        if self.aggregation != "mean" and self.aggregation not in self.robust_rules:
-            known = ", ".join(sorted(self.robust_rules))
-            raise SettingsError(f"{self.name}: aggregation={self.aggregation}: expected mean, {known}")
-        if not 0 <= self.trim < 0.5 or self.byzantine < 0:
-            raise SettingsError(
-                f"trim={self.trim}, byzantine={self.byzantine}: expected 0 <= trim < 0.5 and byzantine >= 0"
-            )
+        _check_rule(self, get_args(robust.Rule))
 
     @property
     def has_global_model(self) -> bool:
@@ -112,42 +119,14 @@ class Method:
         return False
 
     @property
-    def rotated_copies(self) -> int:
-        """How many copies of each window, turned at random, a client sums over besides the window itself."""
-        return 0
-
-    @property
-    def rotation_degrees(self) -> float:
-        """By how many degrees these copies are turned at most; 180: by any rotation."""
-        return 180.0
-
-    @property
-    def copies_with_sensor_loss(self) -> bool:
-        """Whether it sums over one more copy of each window, whose second sensor reads nothing."""
-        return False
-
-    @property
     def solves_heads(self) -> bool:
         """Whether it makes heads of features, so that these must be what enters a head."""
         return False
-
-    def features_incompatibility(self, features_at: str) -> str | None:
-        """Say why it can't use features that a network takes at that place, and what to do; None where it can."""
-        if features_at == "head" or not self.solves_heads:
-            return None
-        return (
-            f"the method {self.name} makes heads of features, so these must be what enters the head, and the model's "
-            f"option features_at is {features_at}; leave it out"
-        )
 
     @property
     def mixes_architectures(self) -> bool:
         """Whether clients of one federation may have different networks, as long as their features agree."""
         return False
-
-    def trains(self, training: TrainingConfig) -> bool:
-        """Whether a client takes steps at all, and does not only measure its examples."""
-        return bool(self.phases(training))
 
     def task_incompatibility(self, task: Task) -> str | None:
         """Say in words why the method cannot learn a task, and what to do about it; None where it can."""
@@ -164,7 +143,7 @@ class Method:
 
         It can where the client's hooks are pure functions of tensors by operators that ONNX has (`export.program`).
         """
-        if self.pools_data:
+        if self.traits.pools_data:
             return f"the method {self.name} trains on everybody's examples in one place, which no device has"
         return None
 
@@ -181,7 +160,7 @@ class Method:
         def place(name: str) -> int:
             return next(at for at, kind in enumerate(order) if name in vars(kind))
 
-        if self.pools_data or place("summand") > min(place("fold"), place("aggregate")):
+        if self.traits.pools_data or place("summand") > min(place("fold"), place("aggregate")):
             return f"the method {self.name} {self.needs_single_updates}"
         return None
 
@@ -247,17 +226,6 @@ class Method:
         }
         return {"params": changes, "weight": torch.tensor(float(weight), dtype=torch.float64)}
 
-    def implausibility(self, upload: Tree, examples: int, training: TrainingConfig) -> str:
-        """Say why no client with so many examples can have made an upload that fits the schema; empty if one can."""
-        return ""
-
-    def sum_implausibility(self, total: Tree, clients: int, deviation: float) -> str:
-        """Say why no so many clients can have added up to this; empty if they can.
-
-        deviation: of the noise that each number has, in whole numbers.
-        """
-        return ""
-
     def delta_reference(self, broadcast: Broadcast) -> Tree:
         """Return where those tensors of an upload started that each round moves on from what the server sent.
 
@@ -281,17 +249,6 @@ class Method:
     def serving_model(self, client: Client) -> Client:
         """Return the client reduced to the one network that it serves with."""
         return client
-
-    def serving_models(self, client: Client) -> dict[str, Client]:
-        """Return by name all networks that the client could serve with; `personalized` is `serving_model`'s."""
-        return {"personalized": self.serving_model(client)}
-
-    def adapted_model(self, client: Client, broadcast: Broadcast, features: Tensor, *, is_far: bool) -> Client | None:
-        """Return what serves a client that has no label, adapted to its own windows' features (n, D).
-
-        is_far: whether the client lies otherwise than most. None: it serves with what came.
-        """
-        return None
 
     def predict(self, forward: Forward, client: Client, x: Tensor, mask: Tensor | None = None) -> Output:
         """Return the network's output for x (B, ...); its logits are the method's scores, larger is likelier."""
@@ -322,13 +279,7 @@ class Method:
 
     def accumulated(self, state: Tree, total: Tree, clients: Sequence[str]) -> Accumulator:
         """Return what `finish` takes, of the sum of these clients' summands alone."""
-        return self.accumulated_params(state, total)
-
-    def accumulated_params(self, state: Tree, total: Tree) -> MeanSums:
-        """Return the sums of parameters: W · w + Σ n_k · (w_k − w)."""
-        weight, start = float(total["weight"]), self.broadcast(state, "")["params"]
-        params = {name: start[name].double() * weight + value for name, value in total["params"].items()}
-        return MeanSums(weight=weight, params=params)
+        return sums_of_changes(self.broadcast(state, "")["params"], total)
 
     def fold_params(self, before: Sums, update: Update) -> Sums:
         """Add an update's weight and parameters to any accumulator that has room for them."""
@@ -357,24 +308,6 @@ class Method:
             raise RoundError("a round needs at least one update with examples to aggregate; none came")
         return self.finish(state, accumulator)
 
-    # ---- of a continuous method: what its clients have in the state (`federation.aggregation.present_sums`)
-
-    def without_contributions(self, state: Tree) -> Tree:
-        """Return the state as it is when nobody has anything in it."""
-        return state
-
-    def contribution_claim(self, update: Update) -> UpdateClaim:
-        """Return what a client's part is held against the others' by: its weight, as a whole number, and norms."""
-        return UpdateClaim(0, {})
-
-    def capped_contribution(self, update: Update, weight: int) -> Update:
-        """Return an update whose part has so much weight, where it has more."""
-        return update
-
-    def chosen_contributions(self, clients: Sequence[str], read: Callable[[str], Update], seed: int) -> Sequence[str]:
-        """Return the clients whose parts `aggregation` uses, in the same order; `seed` is the plan's."""
-        return clients
-
     def forget_clients(self, state: Tree, clients: Collection[str]) -> Tree:
         """Return the state without what it keeps of single clients under their names, as far as that can be taken out.
 
@@ -396,9 +329,134 @@ class Method:
         """Return the same by parameter tensor, for a method that weighs clients in each of them apart."""
         return {}
 
-    # ---- for those who ask what an upload looks like
 
-    def empty_training_stats(self, training: TrainingConfig, like: Tensor) -> TrainingStats:
-        """Return what a round of one client measures that has no examples and has not trained."""
-        empty = self.empty_sums(training, like)
-        return TrainingStats(empty, empty, like.new_zeros(()))
+@dataclass(frozen=True, kw_only=True)
+class SumMethod(Method):
+    """A method whose clients upload sums over their examples, which add up; nobody trains.
+
+    The state's group `sums` has what all clients' uploads add up to, and under `clients` how many these are. A client's
+    upload replaces its last one (`Update.replaces`), which whoever drives the method has kept: so a client joins by an
+    addition, sends again without counting twice, and leaves exactly by a subtraction. Sums are whole numbers, so that
+    the order doesn't matter. A live federation has no cohorts and deadlines: uploads come at any time.
+    """
+
+    averages_parameters: ClassVar[bool] = False
+    sums_at: ClassVar[frozenset[str]] = frozenset({"after"})
+
+    def __post_init__(self) -> None:
+        """Refuse a rule that sums can't follow.
+
+        Raises:
+            SettingsError: naming the option.
+        """
+        _check_rule(self, ("mean", "median", "trimmed_mean"))
+
+    @property
+    def copies(self) -> WindowCopies:
+        """Which changed copies of its windows a client sums over, besides the windows."""
+        return WindowCopies()
+
+    # ---- client half
+
+    def phases(self, training: TrainingConfig) -> tuple[Phase, ...]:
+        """Train nothing."""
+        return ()
+
+    def delta_reference(self, broadcast: Broadcast) -> Tree:
+        """Take no sums over: they are measured in each round."""
+        return {}
+
+    def summand(self, update: Update, broadcast: Broadcast, limits: SecureSettings) -> Tree:
+        """Add the client's whole sums."""
+        alone = SumMethod.fold(self, {}, None, update)
+        return {**alone.change, "clients": torch.tensor(alone.clients)}
+
+    def serving_models(self, client: Client) -> dict[str, Client]:
+        """Return by name all networks that the client could serve with, `shared` and `personalized` among them."""
+        return {SHARED: client, PERSONALIZED: self.serving_model(client)}
+
+    def adapted_model(self, client: Client, broadcast: Broadcast, features: Tensor, *, is_far: bool) -> Client | None:
+        """Return what serves a client that has no label, adapted to its own windows' features (n, D).
+
+        is_far: whether the client lies otherwise than most. None: it serves with what came.
+        """
+        return None
+
+    # ---- server half
+
+    def weight(self, update: Update) -> float:
+        """Count every client alike: its sums say how many examples it has."""
+        return 1.0
+
+    def fold(self, state: Tree, accumulator: Accumulator | None, update: Update) -> SumChanges:
+        """Add one client's sums, and take out those that they replace."""
+        before = SumChanges.of(accumulator)
+        change = dict(before.change)
+        for tree, sign in ((update.tensors, 1), (update.replaces or {}, -1)):
+            change |= {name: change.get(name, 0) + sign * value.long() for name, value in tree.items()}
+        clients = before.clients + bool(update.tensors) - bool(update.replaces)
+        return SumChanges(weight=before.weight + self.weight(update), change=change, clients=clients)
+
+    def accumulated(self, state: Tree, total: Tree, clients: Sequence[str]) -> SumChanges:
+        """Return all clients' sums, which take the place of those before (`federation.secure_sums.summation`)."""
+        change = {name: total[name].long() for name in self.upload_groups}
+        return SumChanges(weight=float(len(clients)), change=change, clients=int(total["clients"]))
+
+    def without_contributions(self, state: Tree) -> Tree:
+        """Return the state as it is when nobody has anything in it."""
+        return {**state, "sums": map_tree(torch.zeros_like, state["sums"])}
+
+    def implausibility(self, upload: Tree, examples: int, training: TrainingConfig) -> str:
+        """Say why no client with so many examples can have made an upload that fits the schema; empty if one can."""
+        return ""
+
+    def sum_implausibility(self, total: Tree, clients: int, deviation: float) -> str:
+        """Say why no so many clients can have added up to this; empty if they can.
+
+        deviation: of the noise that each number has, in whole numbers.
+        """
+        return ""
+
+    # ---- rules that hold clients against each other (`federation.aggregation.present_sums`)
+
+    def contribution_claim(self, update: Update) -> UpdateClaim:
+        """Return what a client's part is held against the others' by: its weight, as a whole number, and norms."""
+        return UpdateClaim(0, {})
+
+    def capped_contribution(self, update: Update, weight: int) -> Update:
+        """Return an update whose part has so much weight, where it has more."""
+        return update
+
+    def chosen_contributions(self, clients: Sequence[str], read: Callable[[str], Update], seed: int) -> Sequence[str]:
+        """Return the clients whose parts `aggregation` uses, in the same order; `seed` is the plan's."""
+        return clients
+
+
+def trains(method: Method, training: TrainingConfig) -> bool:
+    """Whether a client takes steps at all, and does not only measure its examples."""
+    return bool(method.phases(training))
+
+
+def features_incompatibility(method: Method, features_at: str) -> str | None:
+    """Say why a method can't use features that a network takes at that place, and what to do; None where it can."""
+    if features_at == "head" or not method.solves_heads:
+        return None
+    return (
+        f"the method {method.name} makes heads of features, so these must be what enters the head, and the model's "
+        f"option features_at is {features_at}; leave it out"
+    )
+
+
+def empty_training_stats(method: Method, training: TrainingConfig, like: Tensor) -> TrainingStats:
+    """Return what a round of one client measures that has no examples and has not trained."""
+    empty = method.empty_sums(training, like)
+    return TrainingStats(empty, empty, like.new_zeros(()))
+
+
+def _check_rule(method: Method, rules: Sequence[str]) -> None:
+    if method.aggregation not in rules:
+        raise SettingsError(f"{method.name}: aggregation={method.aggregation}: expected {', '.join(rules)}")
+    if not 0 <= method.trim < 0.5 or method.byzantine < 0:
+        raise SettingsError(
+            f"trim={method.trim}, byzantine={method.byzantine}: expected 0 <= trim < 0.5 and byzantine >= 0"
+        )

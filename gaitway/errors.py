@@ -32,7 +32,7 @@ class Invalid(Protocol):
 def closest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that `name` resembles most, or None where it resembles none."""
     names = list(known)
-    same = next((each for each in names if each.lower() == name[:_COMPARED].lower()), None)
+    same = next((candidate for candidate in names if candidate.lower() == name[:_COMPARED].lower()), None)
     near = [same] if same else difflib.get_close_matches(name[:_COMPARED], names, n=1, cutoff=0.5)
     return near[0] if near else None
 
@@ -43,8 +43,10 @@ def closest_class(name: str, known: Iterable[str]) -> str | None:
     Each word of the name must be nearly one of the class's, in the same order, or the beginning of one.
     """
     words = _words(name[:_COMPARED])
-    near = ((each, _words(each)) for each in known)
-    return next((each for each, others in near if words and len(words) == len(others) and _alike(words, others)), None)
+    near = ((candidate, _words(candidate)) for candidate in known)
+    return next(
+        (candidate for candidate, others in near if words and len(words) == len(others) and _alike(words, others)), None
+    )
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

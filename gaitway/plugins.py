@@ -80,7 +80,7 @@ def installed() -> tuple[Plugin, ...]:
 
 def find(group: str, name: str) -> Plugin | None:
     """Return an installed package's entry, allowed or not; None if there is none of that name."""
-    return next((each for each in installed() if (each.group, each.name) == (group, name)), None)
+    return next((plugin for plugin in installed() if (plugin.group, plugin.name) == (group, name)), None)
 
 
 def hint(group: str, name: str) -> str:
@@ -136,7 +136,7 @@ class EntryTable(MutableMapping[str, Entry], Generic[Entry]):
         """Return the allowed entry of another package of that name; None if it is ours, or there is none."""
         if name in self._own:
             return None
-        return next((each for each in self._plugins() if each.name == name), None)
+        return next((plugin for plugin in self._plugins() if plugin.name == name), None)
 
     def __getitem__(self, name: str) -> Entry:
         """Return an entry, which is imported first if it is another package's.
@@ -163,13 +163,13 @@ class EntryTable(MutableMapping[str, Entry], Generic[Entry]):
     def __iter__(self) -> Iterator[str]:
         """Yield the names, ours first; nothing is imported."""
         yield from self._own
-        yield from dict.fromkeys(each.name for each in self._plugins() if each.name not in self._own)
+        yield from dict.fromkeys(plugin.name for plugin in self._plugins() if plugin.name not in self._own)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._own or any(each.name == name for each in self._plugins())
+        return name in self._own or any(plugin.name == name for plugin in self._plugins())
 
     def items(self) -> ItemsView[str, Entry]:
         """Return names and entries, without those that cannot be imported."""
@@ -180,7 +180,7 @@ class EntryTable(MutableMapping[str, Entry], Generic[Entry]):
         return self._importable().values()
 
     def _plugins(self) -> list[Plugin]:
-        return [each for each in installed() if each.group == self._group and each.is_allowed]
+        return [plugin for plugin in installed() if plugin.group == self._group and plugin.is_allowed]
 
     def _importable(self) -> dict[str, Entry]:
         found = {}

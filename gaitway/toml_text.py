@@ -13,7 +13,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 def inline_toml(value: Any) -> str:
     """Write a text, number, truth value, list or table on one line; TOML has nothing for None."""
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{toml_key(key)} = {inline_toml(each)}" for key, each in value.items()) + " }"
+        return "{ " + ", ".join(f"{toml_key(key)} = {inline_toml(item)}" for key, item in value.items()) + " }"
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "[" + ", ".join(map(inline_toml, value)) + "]"
     if isinstance(value, str) and "\\" in value and "'" not in value and value.isprintable():

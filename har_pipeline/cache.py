@@ -19,7 +19,7 @@ from har_pipeline.signals.checks import Finding
 from har_pipeline.streaming.windows import ClientWindows, WindowedDataset
 
 # Raise it with every change that alters windows: old files are then no longer found.
-FORMAT = 6
+FORMAT = 7
 FIELDS = ("x", "y", "start_s", "session", "number")
 
 

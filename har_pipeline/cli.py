@@ -111,9 +111,9 @@ def describe_command(
 ) -> None:
     """Look at unknown recordings, and write a first description of them, with a comment on how sure each guess is.
 
-    What phones' apps write is known by name, and needs none: that is said instead. Else guessed are separator, header,
-    columns, units (by gravity's size at rest and how fast bodies turn), rate and time unit, and what the names of files
-    and folders say. Check the lines that say so, then apply it with `info`. Example:
+    What phones' apps write is known by name, and needs none where its reader can read it. Else guessed are separator,
+    header, columns, units (by gravity's size at rest and how fast bodies turn), rate and time unit, and what the names
+    of files and folders say. Check the lines that say so, then apply it with `info`. Example:
 
     `python -m har_pipeline describe DATA --out data.toml`
     """

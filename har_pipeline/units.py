@@ -33,6 +33,12 @@ def scale_of(option: str, unit: object, units: Mapping[str, float]) -> float:
     return units[str(unit)]
 
 
+def in_seconds(numbers: np.ndarray, unit: str | float) -> np.ndarray:
+    """Return times of a unit, by name or in seconds, as seconds; those by name are divided, so rounded once."""
+    seconds: np.ndarray = numbers / round(1 / TIME_UNITS[unit]) if isinstance(unit, str) else numbers * unit
+    return seconds
+
+
 def axes_matrix(axes: str | Sequence[Sequence[float]]) -> np.ndarray:
     """Return the rotation (3, 3) that turns a sensor's vectors into the device's: device = matrix @ sensor.
 

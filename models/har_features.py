@@ -96,10 +96,10 @@ class HarFeatures(Model):
         acceleration, rotation = x[..., :3], x[..., 3:]
         mean = acceleration.mean(1, keepdim=True)
         down = mean / (_length(mean)[..., None] + 1e-6)  # the direction of gravity
-        vertical = [(each * down).sum(2) for each in (acceleration, rotation)]
+        vertical = [(signal * down).sum(2) for signal in (acceleration, rotation)]
         horizontal = [
-            _length(each - along[..., None] * down)
-            for each, along in zip((acceleration, rotation), vertical, strict=True)
+            _length(signal - along[..., None] * down)
+            for signal, along in zip((acceleration, rotation), vertical, strict=True)
         ]
         sizes = torch.stack([_length(acceleration), _length(rotation)], dim=2)
         levels = torch.stack([vertical[0], horizontal[0], vertical[1], horizontal[1]], dim=2)

@@ -36,7 +36,7 @@ GENERATED_SUMS = APP / "secure_sums" / "messages.generated.js"
 SCHEMAS = APP.parent.parent / "docs" / "messages.schema.json"
 """The same messages for clients in other languages."""
 READ = (messages.Announcement, messages.Invitation, messages.Offer, messages.Notice, messages.Acknowledgement)
-WRITTEN = (messages.DeviceStatus, messages.UpdateManifest)
+WRITTEN = (messages.DeviceStatus, messages.ModelRefusal, messages.UpdateManifest)
 SUMS_READ = (
     sums.SumRequest,
     sums.MemberList,

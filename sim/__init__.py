@@ -11,13 +11,11 @@ if sys.version_info < (3, 11):
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any
 
 from gaitway.own_packages import refuse_hidden
 
 refuse_hidden("har_pipeline", "models", "federation", "export")
-
-from sim.run_options import OPTIONS, RunOptions  # noqa: E402 (after the check)
 
 if TYPE_CHECKING:
     from sim.reports.run_result import RunResult
@@ -32,7 +30,7 @@ def simulate(
     log: Sequence[str] = (),
     callbacks: Sequence[RunCallback] = (),
     resume: bool = True,
-    **options: Unpack[RunOptions],
+    **options: Any,
 ) -> RunResult:
     """Do what `python -m sim run` does, without its output, and return the run's result: what `summary.json` says.
 
@@ -50,11 +48,12 @@ def simulate(
 
     from sim.cli.options import describe  # `import sim` stays light
     from sim.errors import SettingsError
+    from sim.experiment.settings import OPTIONS
     from sim.presets import with_defaults
     from sim.reports.run_result import RunResult
     from sim.results.run_directory import delete_run
     from sim.results.tracking import trackers
-    from sim.run import load_data, run
+    from sim.run import Places, load_data, resolve, run
 
     unknown = sorted(options.keys() - OPTIONS.keys() - {"set"})
     if unknown:
@@ -62,7 +61,9 @@ def simulate(
     out = Path(out)
     followers = [*trackers(log, out, lambda words: warnings.warn(words, stacklevel=2)), *callbacks]
     experiment = describe(with_defaults(preset, options), preset, None)
-    data = load_data(experiment, Path(data_root) if data_root else None, None, None)
-    if not resume:
-        delete_run(out)
-    return RunResult(run(experiment, data, out, callbacks=followers), out)
+    if resume:
+        places = Places(Path(data_root) if data_root else None)
+        return RunResult(run(experiment, out, followers, places=places), out)
+    data = load_data(resolve(experiment), Path(data_root) if data_root else None)
+    delete_run(out)  # not before the settings are checked and the data are there
+    return RunResult(run(experiment, out, followers, data=data), out)

@@ -1,8 +1,8 @@
 """How long a connection may take, and how many there may be: what uvicorn leaves to a proxy.
 
-A client has `header_timeout_s` for a request's headers and `body_timeout_s` for its body, and is cut off if it reads
-nothing of an answer for `write_timeout_s`. Connections above `max_connections` are not queued, for half-sent headers
-would keep everybody out: those that have waited longest without a whole request make room for them.
+A client has `header_timeout_s` for a request's headers and `body_timeout_s` for each MiB of its body, and is cut off if
+it reads nothing of an answer for `write_timeout_s`. Connections above `max_connections` are not queued, for half-sent
+headers would keep everybody out: those that have waited longest without a whole request make room for them.
 
 A `Connection` stands between the socket and uvicorn's protocol and sees bytes; `RequestPhases` stands between
 uvicorn and the application and sees requests. Neither needs anything of uvicorn's classes.
@@ -27,6 +27,8 @@ OTHER_FILES = 2 * BACKLOG
 """Of the files that this process may open, those left for the database, blobs, the broker and a full backlog."""
 MAX_HEADER_BYTES = 1 << 16
 """Of a request's line and headers, which the parser itself would take without end."""
+BODY_PART_BYTES = 1 << 20
+"""Of a body, what a client has `body_timeout_s` for: a large one may take long, and one that trickles in may not."""
 STATE_KEY = "connection"
 
 
@@ -93,7 +95,8 @@ class Connection(asyncio.Protocol):
         self._http = make_http({STATE_KEY: self})
         self._loop = asyncio.get_running_loop()
         self._phase = ConnectionPhase.HEADERS
-        self._header_bytes = 0
+        self._received = 0
+        """Bytes of a request's headers, or since a body's deadline was set."""
         self._deadline: asyncio.TimerHandle | None = None
         self._write_deadline: asyncio.TimerHandle | None = None
         self._request_ended = asyncio.Event()
@@ -113,8 +116,10 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._http.data_received(data)
-        self._header_bytes += len(data)
-        if self._header_bytes > MAX_HEADER_BYTES:
+        self._received += len(data)
+        if self._phase is ConnectionPhase.BODY and self._received >= BODY_PART_BYTES:
+            self._enter(ConnectionPhase.BODY, self._limits.body_s)
+        elif self._received > MAX_HEADER_BYTES:
             self._loop.call_soon(self._check_header_bytes)  # after the request's task, which may begin just now
 
     def eof_received(self) -> bool | None:
@@ -155,7 +160,7 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def _check_header_bytes(self) -> None:
-        if self._phase is not ConnectionPhase.BODY and self._header_bytes > MAX_HEADER_BYTES:
+        if self._phase is not ConnectionPhase.BODY and self._received > MAX_HEADER_BYTES:
             self._refuse("431 Request Header Fields Too Large")
 
     def _refuse(self, status: str) -> None:
@@ -173,7 +178,7 @@ class Connection(asyncio.Protocol):
         if self not in self._others.open:
             self._request_ended.set()  # what was sent before the end is still answered, for nobody
             return
-        self._phase, self._header_bytes = phase, 0
+        self._phase, self._received = phase, 0
         if phase is ConnectionPhase.ANSWER:
             self._others.waiting.pop(self, None)
         else:

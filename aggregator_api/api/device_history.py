@@ -113,4 +113,4 @@ def _round(
 
 
 def _adoption(metric: str, row: AdoptionRow) -> dict[str, Any]:
-    return {**columns(row), "metric": metric, "most_frequent": row.trivial}
+    return {**columns(row), "metric": metric}

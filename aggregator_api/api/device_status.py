@@ -15,12 +15,13 @@ from federation.plan import Plan
 from federation.rounds.server_round import ClientStatus, RoundPhase, needed_devices, resting_rounds
 
 AT_WORK = ("training", "uploading")
+TRAINS, IDLE = "It trains", "Why it does not take part"
 
 
 class DeviceActivity(NamedTuple):
-    """`trains`: it is at work for a round; else `reason` says why it is not."""
+    """What it does, or why it does nothing, under a heading."""
 
-    trains: bool
+    heading: str
     reason: str
 
 
@@ -29,18 +30,21 @@ def activity(session: Session, federation: FederationRow, device: DeviceRow) -> 
     current = repositories.open_round(session, federation)
     part = repositories.participation(session, current, device) if current is not None else None
     if device.state in AT_WORK and device.enrolment != "revoked":
-        return DeviceActivity(True, f"It is {device.state} now{_detail_suffix(device)}.")
-    reason = (
+        return DeviceActivity(TRAINS, f"It is {device.state} now{_detail_suffix(device)}.")
+    obstacle = (
         _not_approved_reason(device)
         or _suspended(device)
         or _refusing(device)
         or _federation_idle_reason(federation)
         or _device_reason(device)
         or _left_out(device)
-        or _in_sums(session, federation, device)
-        or (_in_round(current, part, device) if current is not None else waiting_for(session, federation))
     )
-    return DeviceActivity(False, reason)
+    if obstacle:
+        return DeviceActivity(IDLE, obstacle)
+    if is_continuous(federation.plan["method"]):
+        return DeviceActivity("What of it is in the model", _in_sums(session, federation, device))
+    waits = _in_round(current, part, device) if current is not None else waiting_for(session, federation)
+    return DeviceActivity(IDLE, waits)
 
 
 def _not_approved_reason(device: DeviceRow) -> str:
@@ -85,9 +89,7 @@ def _device_reason(device: DeviceRow) -> str:
 
 
 def _in_sums(session: Session, federation: FederationRow, device: DeviceRow) -> str:
-    """Say what a device has in the sums of a continuous federation; empty where the federation works in rounds."""
-    if not is_continuous(federation.plan["method"]):
-        return ""
+    """Say what a device has in the sums of a continuous federation."""
     if federation.plan.get("secure", {}).get("mode", "off") != "off":
         return _in_masked_sum(session, device)
     row = contributions.find(session, device)
@@ -128,9 +130,7 @@ def _in_round(current: RoundRow, part: ParticipationRow | None, device: DeviceRo
 
 
 def waiting_for(session: Session, federation: FederationRow) -> str:
-    """Say what a running federation without an open round waits for; empty where it is continuous."""
-    if is_continuous(federation.plan["method"]):
-        return ""
+    """Say what a running federation in rounds waits for while none is open."""
     plan = Plan.model_validate(federation.plan)
     rounds, signing, needed = plan.rounds, plan.secure.is_on, needed_devices(plan)
     able = repositories.count_online(session, federation, rounds.cohort_tags, signing=signing)

@@ -35,14 +35,12 @@ from aggregator_api.rollouts import adoptions
 from aggregator_api.updates.screening import EXCLUDED
 from federation.methods import is_continuous
 from federation.plan import Plan
-from federation.protocol.messages import DEFAULT_METRIC, UpdateManifest, VersionScore
+from federation.protocol.messages import UpdateManifest, VersionScore
 from federation.rounds import publication
 from federation.rounds.server_round import ClientStatus
 
 Row = TypeVar("Row")
 Item = TypeVar("Item")
-ScoresOf = Callable[[Session, FederationRow, Sequence[int]], dict[int, VersionScore]]
-"""What gives the scores of versions, by their ids."""
 
 
 class PageParams(NamedTuple):
@@ -61,9 +59,7 @@ def federations(session: Session, only: str | None, page: PageParams) -> resourc
     return paginate(session, query, FederationRow.id, page, resources.FederationSummary.model_validate)
 
 
-def federation(
-    session: Session, row: FederationRow, scores: ScoresOf = adoptions.scores_of
-) -> resources.FederationDetail:
+def federation(session: Session, row: FederationRow) -> resources.FederationDetail:
     """Describe a federation."""
     now, continuous = session.execute(_DETAIL, {"federation": row.id}).one(), _continuous(session, row)
     return resources.FederationDetail.model_validate(
@@ -78,7 +74,7 @@ def federation(
             "devices": now.devices,
             "devices_online": now.online,
             "plan_refusals": plan_refusals.counts(session, row) if now.refusing else [],
-            "model": _versions(session, row, [now.ModelVersionRow], scores)[0],
+            "model": _versions(session, row, [now.ModelVersionRow])[0],
             "feature_model": _pointer_to(row.feature_model_sha256, row.feature_model_size),
             "program": {
                 "state": row.program_state,
@@ -240,13 +236,11 @@ def update_view(row: UpdateRow) -> resources.UpdateView:
     return resources.UpdateView.model_validate({**columns(row), "device": row.device.name})
 
 
-def model_versions(
-    session: Session, row: FederationRow, page: PageParams, scores: ScoresOf = adoptions.scores_of
-) -> resources.Page[resources.ModelVersion]:
+def model_versions(session: Session, row: FederationRow, page: PageParams) -> resources.Page[resources.ModelVersion]:
     """List the global models of a federation."""
     query = select(ModelVersionRow).where(ModelVersionRow.federation_id == row.id)
     found, following = _shown(session, query, ModelVersionRow.id, page)
-    return resources.Page(items=_versions(session, row, found, scores), next_cursor=following)
+    return resources.Page(items=_versions(session, row, found), next_cursor=following)
 
 
 def aliases(session: Session, row: FederationRow) -> list[resources.Alias]:
@@ -342,7 +336,6 @@ def _versions(
     session: Session,
     federation: FederationRow,
     rows: Sequence[ModelVersionRow],
-    scores_of: ScoresOf = adoptions.scores_of,
 ) -> list[resources.ModelVersion]:
     """Describe model versions of a federation; however many, with two statements."""
     ids = [row.id for row in rows]
@@ -350,7 +343,7 @@ def _versions(
     aliases: dict[int, list[str]] = {}
     for version, alias in session.execute(named.order_by(ModelAliasRow.alias)):
         aliases.setdefault(version, []).append(alias)
-    scores = scores_of(session, federation, ids)
+    scores = adoptions.scores_of(session, federation, ids)
     return [
         resources.ModelVersion.model_validate(
             {
@@ -367,13 +360,10 @@ def _versions(
 def _score(found: VersionScore | None) -> dict[str, Any] | None:
     if found is None:
         return None
-    value, trivial, default = found.value / 1e6, found.trivial / 1e6, found.metric == DEFAULT_METRIC
     return {
         "metric": found.metric,
-        "value": value,
-        "trivial": trivial,
-        "macro_f1": value if default else None,
-        "most_frequent": trivial if default else None,
+        "value": found.value / 1e6,
+        "trivial": found.trivial / 1e6,
         "devices": found.devices,
         "working": found.working,
         "measured": found.measured,

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from threading import Lock
 from typing import NamedTuple
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from aggregator_api.api.queries import PageParams
-from aggregator_api.api.scores import MAX_REMEMBERED, STILL_OPEN
-from aggregator_api.db import repositories
 from aggregator_api.db.models import (
+    BEGINS_A_PHASE,
     DeviceRow,
     EventRow,
     FederationRow,
@@ -25,11 +23,6 @@ from aggregator_api.db.models import (
 from federation.rounds.server_round import ClientStatus, RoundPhase
 
 PHASES = (RoundPhase.ANNOUNCED, RoundPhase.COLLECTING, RoundPhase.AGGREGATING)
-MAX_FEDERATIONS = 64
-MAX_ROUNDS = 200
-"""Whose phases are remembered, of one federation."""
-
-
 CELLS = {
     "trained": "trained",
     "late": "came late",
@@ -108,28 +101,6 @@ def costs(session: Session, rows: Sequence[RoundRow]) -> dict[int, Cost]:
     return {number: Cost(received_bytes.get(row, 0), went.get(row, 0)) for row, number in ids.items()}
 
 
-class RoundCosts:
-    """What rounds cost, by federation; that of rounds for which nothing more can come is summed up once."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._known: OrderedDict[tuple[str, int], Cost] = OrderedDict()
-
-    def of(self, session: Session, federation: FederationRow, rows: Sequence[RoundRow]) -> dict[int, Cost]:
-        """Return what each round cost, by its number."""
-        settled = repositories.last_number(session, federation) - STILL_OPEN
-        with self._lock:
-            known = {row.number: self._known.get((federation.instance, row.number)) for row in rows}
-        made = costs(session, [row for row in rows if known[row.number] is None])
-        with self._lock:
-            for number, cost in made.items():
-                if number <= settled:
-                    self._known[federation.instance, number] = cost
-            while len(self._known) > MAX_REMEMBERED:
-                self._known.popitem(last=False)
-        return {number: found or made[number] for number, found in known.items()}
-
-
 def bases(session: Session, federation: FederationRow, numbers: Sequence[int]) -> dict[int, int]:
     """Return the version that each of these rounds began with, by the round's number."""
     query = select(RoundRow.number, ModelVersionRow.version).join(
@@ -139,40 +110,15 @@ def bases(session: Session, federation: FederationRow, numbers: Sequence[int]) -
     return {row.number: row.version for row in session.execute(query)}
 
 
-class PhaseTimes:
-    """When each phase of a round began, from the journal, which is read on from where it was read last."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._read_to: OrderedDict[str, int] = OrderedDict()  # a federation's instance -> the last event looked at
-        self._begun: dict[str, dict[int, dict[str, float]]] = {}
-
-    def spans(self, session: Session, federation: FederationRow, rows: Sequence[RoundRow]) -> dict[int, list[Span]]:
-        """Return the phases of those rounds in order; of a round whose events are gone, its whole time as one."""
-        with self._lock:
-            begun = self._read_on(session, federation)
-            return {row.number: _spans(row, begun.get(row.number, {})) for row in rows}
-
-    def _read_on(self, session: Session, federation: FederationRow) -> dict[int, dict[str, float]]:
-        instance = federation.instance
-        newest = repositories.last_event(session, federation)
-        begun = self._begun.setdefault(instance, {})
-        columns = EventRow.round_number, EventRow.kind, EventRow.created_at
-        query = select(*columns).where(
-            EventRow.federation_id == federation.id,
-            EventRow.id > self._read_to.get(instance, 0),
-            EventRow.id <= newest,
-            EventRow.kind.in_([f"round.{phase}" for phase in RoundPhase]),
-        )
-        for number, kind, at in session.connection().execute(query.order_by(EventRow.id)):
-            begun.setdefault(number, {})[kind.partition(".")[2]] = at
-        for number in sorted(begun)[:-MAX_ROUNDS]:
-            del begun[number]
-        self._read_to[instance] = newest
-        self._read_to.move_to_end(instance)
-        while len(self._read_to) > MAX_FEDERATIONS:
-            del self._begun[self._read_to.popitem(last=False)[0]]
-        return begun
+def spans(session: Session, federation: FederationRow, rows: Sequence[RoundRow]) -> dict[int, list[Span]]:
+    """Return the phases of those rounds in order; of a round whose events are gone, its whole time as one."""
+    query = select(EventRow.round_number, EventRow.kind, EventRow.created_at).where(
+        EventRow.federation_id == federation.id, EventRow.round_number.in_([row.number for row in rows]), BEGINS_A_PHASE
+    )
+    begun: defaultdict[int, dict[str, float]] = defaultdict(dict)
+    for number, kind, at in session.connection().execute(query.order_by(EventRow.id)):
+        begun[number][kind.partition(".")[2]] = at
+    return {row.number: _spans(row, begun[row.number]) for row in rows}
 
 
 def _spans(row: RoundRow, begun: dict[str, float]) -> list[Span]:

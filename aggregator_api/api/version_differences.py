@@ -11,7 +11,7 @@ from typing import NamedTuple
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from aggregator_api.api.scores import RoundScore, RoundScores
+from aggregator_api.api.scores import RoundScore, round_scores
 from aggregator_api.db.models import EventRow, FederationRow, ModelVersionRow, RoundRow, UpdateRow
 from aggregator_api.rollouts import measures
 from aggregator_api.rollouts.measures import DevicePair
@@ -62,12 +62,12 @@ class VersionDifference(NamedTuple):
 
 
 def difference(
-    session: Session, federation: FederationRow, new: ModelVersionRow, old: ModelVersionRow | None, scores: RoundScores
+    session: Session, federation: FederationRow, new: ModelVersionRow, old: ModelVersionRow | None
 ) -> VersionDifference:
     """Compare a version with the one that it would replace."""
     if old is not None and old.id == new.id:
         old = None
-    sources = [_source(session, federation, row, scores) for row in (new, old) if row is not None]
+    sources = [_source(session, federation, row) for row in (new, old) if row is not None]
     mine, other = sources[0], sources[1] if len(sources) > 1 else None
     old_id = None if old is None else old.id
     return VersionDifference(
@@ -80,7 +80,7 @@ def difference(
     )
 
 
-def _source(session: Session, federation: FederationRow, row: ModelVersionRow, scores: RoundScores) -> VersionSource:
+def _source(session: Session, federation: FederationRow, row: ModelVersionRow) -> VersionSource:
     number = row.round_number
     made_in = session.scalar(select(RoundRow).where(RoundRow.federation_id == federation.id, RoundRow.number == number))
     if made_in is None:  # version 0, or a round that has expired
@@ -89,7 +89,7 @@ def _source(session: Session, federation: FederationRow, row: ModelVersionRow, s
     counted = func.sum(func.coalesce(UpdateRow.counted_examples, claimed))
     used = select(func.count(), counted).where(UpdateRow.round_id == made_in.id, UpdateRow.status == "accepted")
     devices, examples = session.execute(used).one()
-    found = scores.of(session, federation, [number]).get(number)
+    found = round_scores(session, federation, [number]).get(number)
     base = None if made_in.base_version is None else made_in.base_version.version
     return VersionSource(row.version, number, base, devices or made_in.received, examples, found)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import SecretStr
 
 from aggregator_api.cli.audit import app as audit_app
 from aggregator_api.cli.broker import broker_config, broker_passwords, server_certificate
@@ -18,12 +19,13 @@ from aggregator_api.cli.keys import keys_app, login_link, tokens_app
 from aggregator_api.cli.notify import app as notify_app
 from aggregator_api.cli.retention import delete_device, federations_app, retention_app, versions_app
 from aggregator_api.cli.rollouts import app as rollouts_app
-from aggregator_api.cli.session import ConfigOption, DataOption, cli_errors, database_of, fail, new_app, warn
+from aggregator_api.cli.session import ConfigOption, DataOption, cli_errors, database_of, fail, new_app
 from aggregator_api.cli.storage import backup, fsck, new_epoch, new_ledger, restore
 from aggregator_api.cli.vouch import app as vouch_app
 from aggregator_api.db.database import Database
 from aggregator_api.errors import ConfigError
-from aggregator_api.mqtt.embedded_broker import BrokerThread, run_broker
+from aggregator_api.mqtt.embedded_broker import BrokerThread, LocalAccounts, run_broker
+from aggregator_api.mqtt.mosquitto.roles import SERVER_ROLE
 from aggregator_api.ports import is_loopback, require_free
 from aggregator_api.settings import Settings, load
 from gaitway.logs import JsonLines, TextLines
@@ -102,18 +104,21 @@ def serve(
         if settings.tls_cert_file is not None:
             require_free(*settings.https_address, "--port" if settings.https_port is None else "https_port")
         if settings.embedded_broker:
+            if not is_loopback(settings.broker_host):
+                words = f"the embedded broker has no TLS, so it is not for {settings.broker_host}; use Mosquitto"
+                raise ConfigError(words)
             require_free(settings.broker_host, settings.broker_port, "--broker-port")
     _configure_log(settings.log_level, settings.log_format)
     try:
-        with _embedded_broker(settings):
-            run_server(settings)
+        with _embedded_broker(settings) as (settings, accounts):
+            run_server(settings, accounts)
     except ConfigError as error:  # whatever else ends a server is told of with its traceback
         raise fail(str(error)) from error
 
 
 @app.command()
 def broker(
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option("--host", help="Address of this machine alone, such as ::1.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=1, max=65_535, help="Port of MQTT.")] = 1883,
 ) -> None:
     """Run a small MQTT broker for demos and tests: anonymous, in memory; production uses Mosquitto.
@@ -121,10 +126,10 @@ def broker(
     Example: `python -m aggregator_api broker --port 1883`
     """
     with cli_errors():
+        if not is_loopback(host):
+            raise ConfigError(f"this broker has no passwords, so it is not for {host}; use Mosquitto (broker-config)")
         require_free(host, port)
         _configure_log("WARNING", "text")
-        if not is_loopback(host):
-            warn(f"anybody who reaches {host}:{port} may publish: this broker has no passwords")
         asyncio.run(run_broker(host, port, lambda: typer.echo(f"MQTT broker on {host}:{port}")))
 
 
@@ -181,16 +186,21 @@ def openapi(
 
 
 @contextmanager
-def _embedded_broker(settings: Settings) -> Iterator[None]:
+def _embedded_broker(settings: Settings) -> Iterator[tuple[Settings, LocalAccounts | None]]:
+    """Run the broker if the settings ask for it; it has accounts where every device enrols."""
     if not settings.embedded_broker:
-        yield
+        yield settings, None
         return
-    if not is_loopback(settings.broker_host):
-        raise ConfigError(f"the embedded broker has no passwords, so it is not for {settings.broker_host}")
-    thread = BrokerThread(settings.broker_host, settings.broker_port)
+    accounts = None
+    if settings.enrolled_only:
+        name = settings.mqtt_username or SERVER_ROLE
+        accounts = LocalAccounts(name)
+        login = {"mqtt_username": name, "mqtt_password": SecretStr(accounts.server_password)}
+        settings = settings.model_copy(update=login)
+    thread = BrokerThread(settings.broker_host, settings.broker_port, accounts)
     thread.start()
     try:
-        yield
+        yield settings, accounts
     finally:
         thread.stop()
 

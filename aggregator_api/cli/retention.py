@@ -144,8 +144,8 @@ def delete_device(
     Example: `python -m aggregator_api devices delete phone1 --federation walk`
     """
     from aggregator_api.devices import service
-    from aggregator_api.retention import kept_uploads
     from aggregator_api.retention import rows as stored
+    from aggregator_api.retention.deletion import forget_kept_uploads
     from aggregator_api.storage.blobs import BlobStore
 
     with reading(data_dir, config) as session:
@@ -154,7 +154,7 @@ def delete_device(
     with writing(data_dir, config) as session:
         found = service.find(session, federation, device)
         stored.require_no_open_part(session, *found)
-        kept_uploads.forget(session, BlobStore(load(config, data_dir=data_dir).blobs), found[0], device)
+        forget_kept_uploads(session, BlobStore(load(config, data_dir=data_dir).blobs), found[0], device)
         rows = stored.remove_device(session, *found, dry_run=False)
         note(session, "devices.delete", federation=federation, device=device, detail=in_words(rows))
     with cli_errors():

@@ -16,6 +16,7 @@ from typing import Any
 
 from alembic import command
 from alembic.config import Config
+from alembic.migration import MigrationContext
 from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
@@ -31,6 +32,13 @@ from gaitway.extras import install_command
 from gaitway.private_files import private_file
 
 MIGRATIONS = Path(__file__).parent / "migrations"
+
+FIRST_REVISION = "0020"
+"""Of 0.4.0; databases with an earlier number can't be upgraded."""
+MADE_BEFORE_0_4_0 = (
+    "was made by a version before 0.4.0, which can't be upgraded; export what you need with that version, then start "
+    "with an empty data directory (--data-dir NEW) or an empty PostgreSQL database"
+)
 
 WRITER_LOCK = 0x6761_6974_7761_79
 """Number of the advisory lock: the letters of the program's name."""
@@ -83,7 +91,6 @@ class Database:
             self.engine = _sqlite(parsed, wait_s)
             self._reader = self.engine
         self._writer = self.engine.execution_options(writes=True)
-        event.listen(self.engine, "after_cursor_execute", _note_ends)
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -106,7 +113,9 @@ class Database:
                 with session.begin():
                     yield session
                     intent = audit.write_intended(session)
-                    self._write_ends(session)
+                    if self._ledger is not None and session.in_transaction():  # else its user has rolled it back
+                        session.flush()
+                        ledger.flush(session, self._ledger)
                 if intent is not None:
                     intent.is_written = True
         except DBAPIError as error:
@@ -114,13 +123,6 @@ class Database:
                 self._full_until = time.monotonic() + FULL_S
             raise
         self._full_until = 0.0
-
-    def _write_ends(self, session: Session) -> None:
-        if not session.in_transaction():
-            return  # its user has rolled it back
-        session.flush()
-        if session.connection().info.pop(_ENDS, False) and self._ledger is not None:
-            ledger.flush(session, self._ledger)
 
     @property
     def is_full(self) -> bool:
@@ -149,18 +151,21 @@ class Database:
                 raw.execute(f"PRAGMA busy_timeout={usual_ms}")
                 raw.close()
 
-    def migrate(self, revision: str = "head") -> None:
-        """Bring the schema to this program's version, or to an earlier one; a second process waits for the first.
+    def migrate(self) -> None:
+        """Bring the schema to this program's version; a second process waits for the first.
 
         Raises:
-            ConfigError: if the database cannot be reached, is no database, or is of a newer program.
+            ConfigError: if the database cannot be reached, is no database, or is of an older or a newer program.
         """
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS))
         try:
             with self._writer.connect() as connection:
+                if is_too_old(MigrationContext.configure(connection).get_current_revision()):
+                    raise ConfigError(f"the database {self.name} {MADE_BEFORE_0_4_0}")
+                connection.rollback()  # Alembic commits only a transaction of its own
                 config.attributes["connection"] = connection
-                command.upgrade(config, revision)
+                command.upgrade(config, "head")
         except DBAPIError as error:
             raise ConfigError(f"the database {self.name} cannot be used: {_in_words(error)}") from error
         except CommandError as error:
@@ -179,19 +184,9 @@ class Database:
         self.engine.dispose()
 
 
-_ENDS = "may have ended an access"
-_TABLES = ("UPDATE credentials SET ", "UPDATE enrolment_tokens SET ", "UPDATE devices SET ")
-_NOTES = ("INSERT INTO ended_access",)
-_DELETES = ("DELETE FROM credentials", "DELETE FROM enrolment_tokens", "DELETE FROM devices")
-_COLUMNS = ("revoked_at=", "used_at=", "enrolment=", "public_key=")
-
-
-def _note_ends(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
-    """Notice what is for the ledger, or may fire a trigger of it, so that other transactions need not ask for it."""
-    if statement.startswith(_DELETES + _NOTES) or (
-        statement.startswith(_TABLES) and any(column in statement for column in _COLUMNS)
-    ):
-        connection.info[_ENDS] = True
+def is_too_old(revision: str | None) -> bool:
+    """Whether a version before 0.4.0 made a database of this revision; None: it has no tables yet."""
+    return revision is not None and revision < FIRST_REVISION
 
 
 def opened(settings: Settings) -> Database:

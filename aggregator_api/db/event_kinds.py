@@ -15,8 +15,6 @@ class EventKind(NamedTuple):
     meaning: str
     changes_measures: bool = False
     """Whether the server's measures of the released models may be others afterwards (`rollouts/promotion.py`)."""
-    brings_scores: bool = False
-    """Whether a device's scores of a version came with it."""
 
 
 EVENT_KINDS = {
@@ -46,8 +44,8 @@ EVENT_KINDS = {
     "model.recovered": EventKind("newer versions are no longer measured to be worse"),
     "model.withdrawn": EventKind("a version was withdrawn, since most devices can't use it", changes_measures=True),
     "model.deleted": EventKind("the bytes of a version were deleted"),
-    "update.accepted": EventKind("an update was accepted into the open round, or the next version", True, True),
-    "update.deferred": EventKind("an update was accepted and waits for the next round", True, True),
+    "update.accepted": EventKind("an update was accepted into the open round, or the next version", True),
+    "update.deferred": EventKind("an update was accepted and waits for the next round", True),
     "update.used": EventKind("an update that waited is in the round that has begun"),
     "update.excluded": EventKind("screening excluded an accepted update from its round"),
     "update.refused": EventKind("an update was refused"),
@@ -85,11 +83,11 @@ EVENT_KINDS = {
     "rollout.refused": EventKind("a device refuses the version", changes_measures=True),
     "rollout.failed": EventKind("the version does not work on a device", changes_measures=True),
     "rollout.rolled_back": EventKind("a device went back to the model before", changes_measures=True),
-    "adoption.adopted": EventKind("a device uses a model of its own choice", True, True),
-    "adoption.kept": EventKind("a device keeps the model that it has", True, True),
-    "adoption.refused": EventKind("a device refuses a model", True, True),
-    "adoption.failed": EventKind("a model does not work on a device", True, True),
-    "adoption.undecided": EventKind("a device has too little data to tell", True, True),
+    "adoption.adopted": EventKind("a device uses a model of its own choice", True),
+    "adoption.kept": EventKind("a device keeps the model that it has", True),
+    "adoption.refused": EventKind("a device refuses a model", True),
+    "adoption.failed": EventKind("a model does not work on a device", True),
+    "adoption.undecided": EventKind("a device has too little data to tell", True),
 }
 
 

@@ -2,14 +2,12 @@
 
 Triggers of the database note each key, token and device whose access ends, whichever statement ends it, in the table
 `ended_access`; what takes a device's sums out of a continuous federation notes that there as well. A transaction
-appends these notes to the file, and the file is on the disk before the transaction is committed. Each entry has a
-number, and the database keeps that of its newest one: what a restored database lacks are the entries above its own
-number.
+appends these notes to the file, and the file is on the disk before the transaction is committed. The database keeps the
+size of the ledger that it has seen: what a restored database lacks are the lines after that.
 
-The first line of the file names the ledger, each other line is an entry (JSON). An entry names its subject by a sha256
-alone. A line that was cut off by a power cut is the last one; its transaction was not committed, and it is dropped.
-Where the file has grown to twice its size, it is written anew with the newest entry about each subject, and without
-those about keys and tokens that have expired.
+The first line of the file names the ledger, each other line is an entry (JSON, about 130 bytes). An entry names its
+subject by a sha256 alone. Nothing in the file ever changes, so a copy of it is whole at any time. A power cut may tear
+the last line: its transaction was not committed, and the next one drops it.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple, TypeVar, cast
+from typing import BinaryIO, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy import delete, select
@@ -31,56 +29,46 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.db.models import EndedAccessRow, LedgerRow
 from aggregator_api.errors import LedgerError, LedgerWriteError
-from gaitway.files import sync_folder, write_file
+from gaitway.files import write_file
 from gaitway.private_files import FILE, private_folder
 
 NAME = "revocations.jsonl"
-LOCK = "revocations.lock"
 MAX_LINE_BYTES = 512
-COMPACT_BYTES = 1 << 20
-"""A file that has grown by less than so much is not written anew."""
-EXPIRED_S = 86_400.0
-"""An entry about what has expired is kept for so long, for clocks that differ."""
 
 Kind = Literal["key", "token", "device", "device-deleted", "withdrawn"]
 """device: its keys, its tokens and its key pair open nothing any more; device-deleted: its rows are gone as well;
 withdrawn: its sums were taken out of a continuous federation."""
-_SHA256 = r"^[0-9a-f]{64}$"
 Line = TypeVar("Line", bound=BaseModel)
 
 
 class LedgerHeader(BaseModel):
-    """The first line of a ledger: its id; its newest number and its size in bytes when it was last written anew."""
+    """The first line of a ledger: its id."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     ledger: str = Field(pattern=r"^[0-9a-f]{32}$")
-    ledger_version: Literal[1] = 1
-    number: int = Field(default=0, ge=0)
-    size: int = Field(default=0, ge=0)
+    ledger_version: Literal[2] = 2
 
 
 class LedgerEntry(BaseModel):
-    """An access that has ended at a time; where it would have ended by itself, `until` says when."""
+    """An access that has ended, and when."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    number: int = Field(ge=1)
     kind: Kind
-    subject: str = Field(pattern=_SHA256)
+    subject: str = Field(pattern=r"^[0-9a-f]{64}$")
     at: float
-    until: float | None = None
 
 
 class LedgerContents(NamedTuple):
-    """A whole ledger; `number` is that of its newest entry."""
+    """A ledger's id, its size in bytes without a torn line, and the entries that were asked for."""
 
     id: str
-    number: int
+    size: int
     entries: tuple[LedgerEntry, ...]
 
 
-def subject_of(kind: Kind, name: str, federation: str = "") -> str:
+def subject_of(kind: str, name: str, federation: str = "") -> str:
     """Return what stands for a key (its prefix), a token (its sha256) or a device (its name) in the ledger."""
     table = "device" if kind in ("device-deleted", "withdrawn") else kind
     return hashlib.sha256(json.dumps([table, federation, name]).encode()).hexdigest()
@@ -103,124 +91,102 @@ class Ledger:
             LedgerWriteError: if it cannot be written.
         """
         header = LedgerHeader(ledger=secrets.token_hex(16))
-        with self._locked():
+        with self._write_errors():
+            private_folder(self.path.parent)
             if self.path.exists():
                 self.path.replace(self.path.with_name(f"{NAME}.{int(time.time())}-{secrets.token_hex(2)}"))
             write_file(self.path, _line(header), mode=FILE)
         return header.ledger
 
-    def read(self) -> LedgerContents:
-        """Read all of it.
+    def read(self, start: int = 0) -> LedgerContents:
+        """Read the entries after the first `start` bytes.
 
         Raises:
             LedgerError: if it is not there, cannot be read, or is damaged.
         """
         try:
             with self.path.open("rb") as file:
-                header = self._header(file)
-                entries = tuple(self._entries(file))
+                id, end = self._id(file), _end_of_lines(file)
+                file.seek(max(file.tell(), start))
+                lines = file.read(max(0, end - file.tell())).splitlines()
         except OSError as error:
             raise LedgerError(f"the ledger {self.path} cannot be read: {error.strerror}") from error
-        newest = max((entry.number for entry in entries), default=0)
-        return LedgerContents(header.ledger, max(header.number, newest), entries)
+        return LedgerContents(id, end, tuple(self._parsed(LedgerEntry, line) for line in lines))
 
-    def append(self, id: str, number: int, ended: Sequence[EndedAccessRow]) -> int:
-        """Write entries to the disk, and return the number of the last one.
+    def append(self, id: str, size: int, ended: Sequence[EndedAccessRow]) -> int:
+        """Write entries to the disk, and return the ledger's size after them.
 
-        `id` and `number` are the database's: the ledger's id, and the newest number that the database has seen.
+        `id` and `size` are the database's: the ledger's id, and the size up to which the database has seen it.
 
         Raises:
             LedgerWriteError: if it cannot be written, or is not the one of this database.
         """
-        with self._locked(), open(self.path, "r+b") as file:
-            header = self._header(file)
-            newest = max(header.number, self._drop_cut_off_line(file))
-            if header.ledger != id or newest < number:
-                raise LedgerWriteError(f"the ledger {self.path} {mismatch(id, number, header.ledger, newest)}")
-            now = time.time()
-            for count, row in enumerate(ended, start=1):
-                kind = cast(Kind, row.kind)
-                subject = subject_of(kind, row.subject, row.federation)
-                entry = LedgerEntry(number=newest + count, kind=kind, subject=subject, at=now, until=row.until)
-                file.write(_line(entry))
+        now = time.time()
+        entries = (
+            LedgerEntry.model_validate(
+                {"kind": row.kind, "subject": subject_of(row.kind, row.subject, row.federation), "at": now}
+            )
+            for row in ended
+        )
+        lines = b"".join(map(_line, entries))
+        with self._write_errors(), self.path.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            found, end = self._id(file), _end_of_lines(file)
+            if wrong := mismatch(id, size, found, end):
+                raise LedgerWriteError(f"the ledger {self.path} {wrong}")
+            file.seek(end)
+            file.truncate()
+            file.write(lines)
             file.flush()
             os.fsync(file.fileno())
-            if file.tell() > 2 * header.size + COMPACT_BYTES:
-                self._write_anew(now)
-        return newest + len(ended)
+        return end + len(lines)
 
-    def _write_anew(self, now: float) -> None:
-        """Keep the newest entry about each subject; the caller holds the lock."""
-        contents = self.read()
-        newest = {(entry.kind, entry.subject): entry for entry in contents.entries}
-        kept = sorted(newest.values(), key=lambda entry: entry.number)
-        lines = b"".join(_line(entry) for entry in kept if entry.until is None or entry.until + EXPIRED_S > now)
-        header = LedgerHeader(ledger=contents.id, number=contents.number, size=len(lines))
-        write_file(self.path, _line(header) + lines, mode=FILE)
+    def _id(self, file: BinaryIO) -> str:
+        """Read the first line, and leave the file behind it."""
+        return self._parsed(LedgerHeader, file.readline(MAX_LINE_BYTES)).ledger
 
-    def _header(self, file: BinaryIO) -> LedgerHeader:
-        file.seek(0)
-        return self._parsed(LedgerHeader, file.readline(MAX_LINE_BYTES), 1)
-
-    def _entries(self, file: BinaryIO) -> Iterator[LedgerEntry]:
-        before, at = 0, 1
-        while line := file.readline(MAX_LINE_BYTES):
-            at += 1
-            if not line.endswith(b"\n") and not file.read(1):
-                return  # cut off: its transaction was never committed
-            entry = self._parsed(LedgerEntry, line, at)
-            if entry.number <= before:
-                raise LedgerError(f"the ledger {self.path} is damaged: line {at} is out of order")
-            before = entry.number
-            yield entry
-
-    def _parsed(self, model: type[Line], line: bytes, at: int) -> Line:
+    def _parsed(self, model: type[Line], line: bytes) -> Line:
         try:
             return model.model_validate_json(line)
         except ValidationError as error:
-            raise LedgerError(f"the ledger {self.path} is damaged in line {at}") from error
-
-    def _drop_cut_off_line(self, file: BinaryIO) -> int:
-        """Go to the end of the last whole line, drop what follows it, and return its number (0: the header's)."""
-        size = file.seek(0, os.SEEK_END)
-        start = max(0, size - 2 * MAX_LINE_BYTES)
-        file.seek(start)
-        tail = file.read()
-        whole = tail.rfind(b"\n") + 1
-        file.seek(start + whole)
-        file.truncate()
-        last = tail[:whole].rstrip(b"\n").rpartition(b"\n")[2]
-        return 0 if b'"ledger"' in last else self._parsed(LedgerEntry, last, -1).number
+            raise LedgerError(f"the ledger {self.path} is damaged in the line {line[:40]!r}") from error
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Keep other processes from writing; what fails of the file system fails in words."""
+    def _write_errors(self) -> Iterator[None]:
+        """Raise LedgerWriteError for what fails of the file system, and for a damaged ledger."""
         try:
-            private_folder(self.path.parent)
-            lock = os.open(self.path.with_name(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                yield
-                sync_folder(self.path.parent)
-            finally:
-                os.close(lock)
+            yield
         except OSError as error:
             raise LedgerWriteError(
                 f"the ledger {self.path} cannot be written: {error.strerror}; nothing was changed. Make its folder "
                 "writable, or name another in ledger_dir"
             ) from error
+        except LedgerWriteError:
+            raise
         except LedgerError as error:
             raise LedgerWriteError(f"{error}; nothing was changed") from error
 
 
-def mismatch(id: str, number: int, found_id: str, found: int) -> str:
+def _end_of_lines(file: BinaryIO) -> int:
+    """Return the size of the file without a torn line at its end, and leave the file where it is."""
+    place, size, length = file.tell(), file.seek(0, os.SEEK_END), MAX_LINE_BYTES
+    while True:
+        start = file.seek(max(0, size - length))
+        end = start + file.read().rfind(b"\n") + 1
+        if end > start or not start:
+            file.seek(place)
+            return end
+        length *= 2  # a power cut may leave many zeros
+
+
+def mismatch(id: str, size: int, found_id: str, found: int) -> str:
     """Say why a ledger is not the one of a database; empty if it is."""
     if found_id != id:
         return (
             f"is another server's ({found_id[:8]}, not {id[:8]}): all server processes of one database share one "
             "ledger_dir"
         )
-    return f"is older than the database: it ends at {found}, not at {number}" if found < number else ""
+    return f"is older than the database: it ends at byte {found}, not at {size}" if found < size else ""
 
 
 def flush(session: Session, ledger: Ledger) -> None:
@@ -229,13 +195,13 @@ def flush(session: Session, ledger: Ledger) -> None:
     Raises:
         LedgerWriteError: if that cannot be written; the transaction must not be committed then.
     """
-    noted, now = session.scalars(select(EndedAccessRow).order_by(EndedAccessRow.id)).all(), time.time()
-    if not noted:
+    if session.connection().exec_driver_sql("SELECT 1 FROM ended_access LIMIT 1").first() is None:
         return
+    noted, now = session.scalars(select(EndedAccessRow).order_by(EndedAccessRow.id)).all(), time.time()
     if ended := [row for row in noted if row.until is None or row.until > now]:
         state = position(session)
         state.ledger = state.ledger or begun(ledger)
-        state.number = ledger.append(state.ledger, state.number, ended)
+        state.size = ledger.append(state.ledger, state.size, ended)
     session.execute(delete(EndedAccessRow).where(EndedAccessRow.id <= noted[-1].id))
 
 
@@ -245,9 +211,9 @@ def begun(ledger: Ledger) -> str:
 
 
 def position(session: Session) -> LedgerRow:
-    """Return which ledger a database has, and up to which number."""
+    """Return which ledger a database has, and how much of it the database has seen."""
     return session.scalars(select(LedgerRow)).one()
 
 
 def _line(written: BaseModel) -> bytes:
-    return written.model_dump_json(exclude_none=True).encode() + b"\n"
+    return written.model_dump_json().encode() + b"\n"

@@ -31,6 +31,8 @@ from aggregator_api.errors import (
     UnavailableError,
     UnprocessableError,
 )
+from federation.plan import Plan
+from federation.privacy.promises import PrivacyPromises, promises_of
 from federation.protocol.signing import Kind, to_sign
 
 CLOCK_S = 300
@@ -38,9 +40,10 @@ CLOCK_S = 300
 
 
 class EnrolmentStatus(NamedTuple):
-    """A device's state, and its new API key if it got one."""
+    """A device's state, what its federation's plan promises it, and its new API key if it got one."""
 
     state: str
+    promises: PrivacyPromises
     api_key: str | None = None
 
 
@@ -105,7 +108,7 @@ class EnrolmentService:
 
     def _answer(self, federation: str, device: str, status: EnrolmentStatus) -> Enrolment:
         if status.api_key is None:
-            return Enrolment.model_validate({"state": status.state, "device": device})
+            return Enrolment.model_validate({"state": status.state, "device": device, "promises": status.promises})
         name, password = username(federation, device), secrets.token_urlsafe(32)
         login = BrokerLogin(username=name, password=password, address=self._address)
         try:
@@ -116,7 +119,7 @@ class EnrolmentService:
             ) from error
         server_key = base64.b64encode(self._identity.public_key).decode()
         given = Credentials(api_key=status.api_key, broker=login, server_key=server_key)
-        return Enrolment(state="approved", device=device, credentials=given)
+        return Enrolment(state="approved", device=device, promises=status.promises, credentials=given)
 
 
 def _find_token(session: Session, request: Enrol, now: float) -> tuple[FederationRow, EnrolmentTokenRow]:
@@ -140,7 +143,7 @@ def _enrol_device(session: Session, request: Enrol, now: float) -> EnrolmentStat
     if token.used_at is not None or not enrolment_tokens.use(session, token, request.device, now):
         if row is None or row.public_key != request.public_key or row.enrolment == "revoked":
             raise UnauthorizedError("this enrolment token has been used; ask the operator for another")
-        return EnrolmentStatus(row.enrolment)  # the answer was lost: the device may claim its credentials
+        return EnrolmentStatus(row.enrolment, _promises(federation))  # the answer was lost: it may claim
     if row is None:
         row = _new_device(session, federation, request.device, now)
     else:
@@ -194,11 +197,16 @@ def _check_time(session: Session, row: DeviceRow, issued_at: int) -> None:
 
 def _enrolment_status(session: Session, federation: FederationRow, row: DeviceRow) -> EnrolmentStatus:
     """Return a device's state, and void its old API key for a new one if it is approved."""
+    promises = _promises(federation)
     if row.enrolment != "approved":
-        return EnrolmentStatus(row.enrolment)
+        return EnrolmentStatus(row.enrolment, promises)
     api_keys.revoke_of_device(session, row)
     _, api_key = api_keys.make(session, row.name, ["device"], federation=federation, device=row)
-    return EnrolmentStatus(row.enrolment, api_key)
+    return EnrolmentStatus(row.enrolment, promises, api_key)
+
+
+def _promises(federation: FederationRow) -> PrivacyPromises:
+    return promises_of(Plan.model_validate(federation.plan))
 
 
 def _signed(public_key: str, signature: str, message: bytes) -> bool:

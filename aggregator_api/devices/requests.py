@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 
 from federation.plan import Name, Strict, Text
+from federation.privacy.promises import PrivacyPromises
 
 PublicKey = Annotated[
     str, Field(pattern=r"^[A-Za-z0-9+/]{43}=$", description="base64 of the raw ed25519 key, 32 bytes")
@@ -15,7 +16,7 @@ Signature = Annotated[
     str, Field(pattern=r"^[A-Za-z0-9+/]{86}==$", description="base64 of the ed25519 signature, 64 bytes")
 ]
 
-
+Tags = Annotated[list[Name], Field(max_length=32)]
 Moment = Annotated[int, Field(ge=0, le=2**53)]
 
 
@@ -90,4 +91,5 @@ class Enrolment(BaseModel):
 
     state: Literal["pending", "approved"]
     device: str
+    promises: PrivacyPromises = Field(description="what the plan promises now; the device requires it from then on")
     credentials: Credentials | None = Field(default=None, description="once, in the answer that makes them")

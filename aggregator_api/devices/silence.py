@@ -1,5 +1,6 @@
-"""Devices that are left out of rounds for a while, because they were invited and did not answer by the deadline.
+"""Devices that are left out of rounds for a while, because they were invited and did not answer.
 
+A round misses them at its deadline. Without one, it misses those that it gives up (`rounds.deadlines.devices_gone`).
 After MAX_MISSED rounds in a row no round draws a device for FIRST_REST_S, after each further one for twice as long, up
 to MAX_REST_S. Then it is drawn again by itself, and an update that counts resets the count. The device keeps its
 keys, its model and its releases.
@@ -25,18 +26,23 @@ def judge_deadline(session: Session, federation: FederationRow, row: RoundRow, n
         ParticipationRow.invited.is_(True),
         ParticipationRow.outcome == ClientStatus.WAITING,
     )
-    any_left_out = False
-    for device in session.scalars(select(DeviceRow).where(DeviceRow.id.in_(awaited)).order_by(DeviceRow.name)):
-        device.missed_rounds += 1
-        if device.missed_rounds < MAX_MISSED:
-            continue
-        rest_s = min(MAX_REST_S, FIRST_REST_S * 2.0 ** min(device.missed_rounds - MAX_MISSED, 16))
-        device.left_out_until, any_left_out = now + rest_s, True
-        detail = f"{device.missed_rounds} rounds in a row have not heard of it; it is drawn again in {rest_s:.0f} s"
-        repositories.journal(
-            session, federation, "device.left_out", round_number=row.number, device=device.name, detail=detail
-        )
-    return any_left_out
+    devices = session.scalars(select(DeviceRow).where(DeviceRow.id.in_(awaited)).order_by(DeviceRow.name))
+    left_out = [count_missed(session, federation, row, device, now) for device in devices]
+    return any(left_out)
+
+
+def count_missed(session: Session, federation: FederationRow, row: RoundRow, device: DeviceRow, now: float) -> bool:
+    """Count a round against a device that did not answer; return whether it is left out now."""
+    device.missed_rounds += 1
+    if device.missed_rounds < MAX_MISSED:
+        return False
+    rest_s = min(MAX_REST_S, FIRST_REST_S * 2.0 ** min(device.missed_rounds - MAX_MISSED, 16))
+    device.left_out_until = now + rest_s
+    detail = f"{device.missed_rounds} rounds in a row have not heard of it; it is drawn again in {rest_s:.0f} s"
+    repositories.journal(
+        session, federation, "device.left_out", round_number=row.number, device=device.name, detail=detail
+    )
+    return True
 
 
 def forgive(session: Session, row: RoundRow) -> None:

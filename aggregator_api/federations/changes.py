@@ -20,7 +20,6 @@ from aggregator_api.rollouts import promotion, transitions
 from aggregator_api.rounds.coordinator import Coordinator
 from federation.errors import SettingsError
 from federation.method import Method
-from federation.methods import is_continuous
 from federation.plan import (
     Plan,
     PromotionSettings,
@@ -66,8 +65,8 @@ class SettingsService:
                     _merge_settings(plan.rollout, wanted.rollout),
                 )
                 if "rounds" in wanted.model_fields_set:
-                    method = self._coordinator.contract(row).method
-                    _check(row, method, rounds, begun=0 if is_continuous(plan.method) else _begun(session, row))
+                    contract = self._coordinator.contract(row)
+                    _check(row, contract.method, rounds, begun=0 if contract.sum_method else _begun(session, row))
                 if "rollout" in wanted.model_fields_set:
                     _check_rollout(session, row, self._coordinator.contract(row).method, rollout)
                 others = {

@@ -14,7 +14,7 @@ from aggregator_api.errors import UnprocessableError
 from aggregator_api.federations.initial_weights import started_from, started_from_model
 from federation import wire
 from federation.errors import SettingsError
-from federation.method import Method
+from federation.method import Method, SumMethod, features_incompatibility
 from federation.methods import METHODS, method_from_json
 from federation.plan import ModelSpec, Plan, RolloutSettings
 from federation.privacy.differential_privacy import check_private
@@ -88,7 +88,7 @@ def build_initial_state(
         raise UnprocessableError(f"plan: {size:,} bytes of JSON, at most {PLAN_BYTES:,} fit into an announcement")
     _check_labels(plan)
     method = _method(plan)
-    if method.is_continuous:
+    if isinstance(method, SumMethod):
         _check_features_of_one(plan)
     client = initial_client_of(plan, plan.model, max_model_bytes)
     initial = _first_state(plan, method, client if start is None else _started(client, method, start))
@@ -188,9 +188,9 @@ def _method(plan: Plan) -> Method:
         raise UnprocessableError(f"plan.task: {error}") from error
     if obstacle:
         raise UnprocessableError(f"plan.task: {obstacle}")
-    if obstacle := method.features_incompatibility(plan.model.options.get("features_at", "head")):
+    if obstacle := features_incompatibility(method, plan.model.options.get("features_at", "head")):
         raise UnprocessableError(f"plan.model: {obstacle}")
-    if method.pools_data:
+    if method.traits.pools_data:
         raise UnprocessableError(
             f"plan.method: {method.name} trains on everybody's examples in one place, which only a simulation can; "
             "run it with `python -m sim run`"
@@ -218,7 +218,7 @@ def _check_alternatives(plan: Plan, method: Method) -> None:
 
 
 def _first_state(plan: Plan, method: Method, client: Client) -> InitialState:
-    if method.requires_alp and plan.model.name not in _alp_models():
+    if method.traits.requires_alp and plan.model.name not in _alp_models():
         raise UnprocessableError(
             f"plan.method: {method.name} shares prototypes, but the model {plan.model.name!r} has no ALP layer; "
             f"choose one that has: {', '.join(_alp_models())}"

@@ -33,7 +33,7 @@ def started_from(client: Client, method: Method, state: Tree) -> Client:
         _plain(client.params),
         "a federation of the same model with the same options, whose method shares the model's parameters",
     )
-    return _laid_over(client, given, _prototypes(state["prototypes"]) if method.requires_alp else {})
+    return _laid_over(client, given, _prototypes(state["prototypes"]) if method.traits.requires_alp else {})
 
 
 def started_from_model(client: Client, state: Mapping[str, Tensor]) -> Client:

@@ -9,17 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
+from aggregator_api.db.models import FederationRow, ModelVersionRow
 from aggregator_api.devices.accounts import BrokerAccounts, username
 from aggregator_api.devices.service import find
-from aggregator_api.errors import BrokerError, UnavailableError
+from aggregator_api.errors import BrokerError, ConflictError, UnavailableError
 from aggregator_api.federations import service
-from aggregator_api.retention import kept_uploads, rows
+from aggregator_api.retention import rows
 from aggregator_api.retention.rows import Counts, DeletedFederation
+from aggregator_api.rounds.aggregation import read_state
 from aggregator_api.rounds.announcements import Publisher
 from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.storage.blobs import BlobStore
-from federation.rounds.server_round import DeviceLost, Stopped
+from federation import wire
+from federation.methods import method_from_json
+from federation.rounds.server_round import DeviceLost, RoundPhase, Stopped
 
 
 class DeletionService:
@@ -82,7 +90,7 @@ class DeletionService:
             with self._database.write() as session:
                 federation, row = find(session, name, device)
                 if not dry_run:
-                    kept_uploads.forget(session, self._blobs, federation, device)
+                    forget_kept_uploads(session, self._blobs, federation, device)
                 deleted = rows.remove_device(session, federation, row, dry_run=dry_run)
             if dry_run:
                 return deleted
@@ -113,3 +121,25 @@ class DeletionService:
                 f"everything is deleted here, but the broker did not delete the accounts: {error}; delete those of "
                 f"{name}~… there (`mosquitto_ctrl dynsec deleteClient`)"
             ) from error
+
+
+def forget_kept_uploads(session: Session, blobs: BlobStore, federation: FederationRow, device: str) -> None:
+    """Write the states without a device, inside the caller's transaction; the old blobs go as garbage.
+
+    Raises:
+        ConflictError: if a round is being aggregated from one of them.
+    """
+    method = method_from_json(federation.plan["method"])
+    if not method.keeps_uploads:
+        return
+    row = repositories.open_round(session, federation)
+    if row is not None and row.phase == RoundPhase.AGGREGATING:
+        raise ConflictError(
+            f"round {row.number} is being aggregated with what {device!r} has sent before; try again once it has ended"
+        )
+    mine = (ModelVersionRow.federation_id == federation.id, ModelVersionRow.deleted_at.is_(None))
+    for version in session.scalars(select(ModelVersionRow).where(*mine)):
+        before = read_state(blobs, version.state_sha256)
+        after = method.forget_clients(before, {device})
+        if after is not before:
+            version.state_sha256 = blobs.put(wire.encode(after)).sha256

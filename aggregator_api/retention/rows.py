@@ -21,7 +21,8 @@ from aggregator_api.db.models import (
 )
 from aggregator_api.devices import contributions
 from aggregator_api.errors import ConflictError
-from aggregator_api.rollouts import transitions
+from aggregator_api.rollouts import scores, transitions
+from aggregator_api.rollouts.adoptions import metric_in
 from federation.protocol import topics
 from federation.rounds.rollout import AdoptionAnswer
 
@@ -89,6 +90,7 @@ def remove_device(session: Session, federation: FederationRow, row: DeviceRow, *
         require_no_update_in_use(session, federation, row)
         _leave_rollout(session, federation, row)
         contributions.leave(session, row)
+        scores.remove_device(session, row, metric_in(federation))
     removed = remove_rows(session, belonging_to(row), dry_run=dry_run)
     if not dry_run:  # without a name; announcements count by the newest event, which may have been the device's
         repositories.journal(session, federation, "device.deleted")

@@ -6,16 +6,18 @@ The server has no windows. What it knows of a version is what devices with a hol
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, bindparam, case, func, literal_column, select, union_all
-from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
+from sqlalchemy import Select, bindparam, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from aggregator_api.db import epochs, repositories
-from aggregator_api.db.models import AdoptionRow, FederationRow, MetricRow, ModelVersionRow, RoundRow
+from aggregator_api.db.models import AdoptionRow, FederationRow, MetricRow, ModelVersionRow, RoundRow, ScoreRow
+from aggregator_api.rollouts import scores
 from federation.protocol.messages import AdoptionReport, VersionScore
-from gaitway.tasks import TRIVIAL, metric_of, task_of
+from gaitway.tasks import TRIVIAL, task_of
 
 
 def record_adoption(session: Session, federation: FederationRow, name: str, report: AdoptionReport) -> None:
@@ -43,8 +45,11 @@ def record_adoption(session: Session, federation: FederationRow, name: str, repo
             federation_id=federation.id, device_id=device.id, round_number=report.round, source=report.source
         )
         session.add(row)
+    else:
+        scores.add_judgement(session, row, report.metric, -1)
     for column, value in {**answer, "recorded_at": time.time()}.items():
         setattr(row, column, value)
+    scores.add_judgement(session, row, report.metric)
     device.adoption, device.adoption_reason = report.answer, report.reason
     repositories.journal(
         session,
@@ -74,61 +79,49 @@ def scores_of(session: Session, federation: FederationRow, versions: Sequence[in
     that measured their own models in the round before, it is theirs: one device's word is not yet the fleet's.
     """
     metric = metric_in(federation)
-    names = {when: f"{metric}_{when}" for when in ("before", "after", TRIVIAL)}
-    parameters = {"federation": federation.id, "versions": versions, "largest": metric_of(metric).largest, **names}
-    found: dict[int, dict[str, VersionScore]] = {}
-    for version, group, *means in session.connection().execute(_SCORES, parameters):
-        found.setdefault(version, {})[group] = _score(metric, means, "updates" if group == _TRAINED else "version")
-    return {version: score for version, by_group in found.items() if (score := _chosen(by_group)) is not None}
+    made = select(ModelVersionRow.round_number, ModelVersionRow.id).where(ModelVersionRow.id.in_(versions))
+    begun = select(RoundRow.number, RoundRow.base_version_id).where(
+        RoundRow.federation_id == federation.id, RoundRow.base_version_id.in_(versions)
+    )
+    version_of = {
+        **{(number, f"{metric}_before"): version for number, version in session.execute(begun)},
+        **{
+            (number, name): version
+            for number, version in session.execute(made)
+            for name in (scores.JUDGED, f"{metric}_after")
+        },
+    }
+    row = ScoreRow
+    query = select(row.round_number, row.name, row.measured, row.measured_total, row.trivial, row.working).where(
+        row.federation_id == federation.id,
+        row.round_number.in_({number for number, _ in version_of}),
+        row.name.in_({name for _, name in version_of}),
+        row.measured > 0,
+    )
+    groups: defaultdict[int, dict[str, list[float]]] = defaultdict(dict)
+    for number, name, *sums in session.connection().execute(query):
+        if (version := version_of.get((number, name))) is not None:
+            before = groups[version].get(name, [0.0] * len(sums))
+            groups[version][name] = [one + other for one, other in zip(before, sums, strict=True)]
+    return {version: _chosen(metric, by_name) for version, by_name in groups.items()}
 
 
-def _chosen(by_group: dict[str, VersionScore]) -> VersionScore | None:
-    known = max((by_group.get(group) for group in (_JUDGED, _RECEIVED)), key=_size)
-    before = by_group.get(_TRAINED)
-    return known if 2 * _size(known) >= _size(before) else before
-
-
-def _size(score: VersionScore | None) -> int:
-    return score.devices if score else 0
-
-
-def _score(metric: str, means: Sequence[Any], measured: str) -> VersionScore:
-    score, trivial, devices, working = means
+def _chosen(metric: str, by_name: Mapping[str, Sequence[float]]) -> VersionScore:
+    none = (0.0,) * 4
+    known = max(by_name.get(scores.JUDGED, none), by_name.get(f"{metric}_before", none), key=lambda sums: sums[0])
+    before = by_name.get(f"{metric}_after", none)
+    measured = "version" if 2 * known[0] >= before[0] else "updates"
+    devices, total, trivial, working = known if measured == "version" else before
     return VersionScore.model_validate(
         {
             "metric": metric,
-            "value": round(score * 1_000_000),
-            "trivial": round(trivial * 1_000_000),
-            "devices": devices,
+            "value": round(total / devices * 1_000_000),
+            "trivial": round(trivial / devices * 1_000_000),
+            "devices": int(devices),
             "working": int(working),
             "measured": measured,
         }
     )
-
-
-def _judged() -> Select[Any]:
-    # a version of a round that failed was never made, so a round's number names one version
-    row, version = AdoptionRow, ModelVersionRow
-    query = _means(_JUDGED, version.id, row.score, row.trivial, case((row.answer == "failed", 0), else_=1))
-    same = (row.federation_id == version.federation_id) & (row.round_number == version.round_number)
-    return query.select_from(version).join(row, same & (row.source == "global"))
-
-
-def _received() -> Select[Any]:
-    figures = [aliased(MetricRow) for _ in range(3)]
-    query = _means(_RECEIVED, RoundRow.base_version_id, *(row.value for row in figures)).select_from(RoundRow)
-    # without their numbers SQLite reads all that the federation has ever reported, and looks for its rounds then
-    here = RoundRow.federation_id == bindparam("federation")
-    numbers = select(RoundRow.number).where(here, _wanted(RoundRow.base_version_id))
-    query = query.where(here, figures[0].round_number.in_(numbers))
-    return with_metrics(query, figures, RoundRow.federation_id, RoundRow.number, "before", "works_before")
-
-
-def _trained() -> Select[Any]:
-    figures = [aliased(MetricRow) for _ in range(3)]
-    version = ModelVersionRow
-    query = _means(_TRAINED, version.id, *(row.value for row in figures)).select_from(version)
-    return with_metrics(query, figures, version.federation_id, version.round_number, "after", "works_after")
 
 
 def with_metrics(
@@ -155,19 +148,3 @@ def with_metrics(
         )
         query = query.join(other, (other.name == name) & same[0] & same[1] & same[2])
     return query.where(working.value.in_((0, 1)))
-
-
-def _means(group: str, version: InstrumentedAttribute[int], score: Any, trivial: Any, works: Any) -> Select[Any]:
-    figures: tuple[ColumnElement[Any], ...] = (func.avg(score), func.avg(trivial), func.count(), func.sum(works))
-    query = select(version, literal_column(f"'{group}'"), *figures).group_by(version)
-    largest: Any = bindparam("largest")
-    return query.where(_wanted(version), score.between(0, largest), trivial.between(0, largest))
-
-
-def _wanted(version: InstrumentedAttribute[int]) -> ColumnElement[bool]:
-    return version.in_(bindparam("versions", expanding=True))
-
-
-_JUDGED, _RECEIVED, _TRAINED = "judged", "received", "trained"
-# made once: to put it together takes ten times as long as to execute it, and every answer about a model needs it
-_SCORES = union_all(_judged(), _received(), _trained())

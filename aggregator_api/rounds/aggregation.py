@@ -137,7 +137,9 @@ def publish(contract: Contract, blobs: BlobStore, state_sha256: str, contributed
         BlobError: if a blob is missing or damaged.
         FederationError: if the method cannot combine them, or the rules leave too few.
     """
-    method, plan, state = contract.method, contract.plan, read_state(blobs, state_sha256)
+    method, plan, state = contract.sum_method, contract.plan, read_state(blobs, state_sha256)
+    if method is None:
+        raise RoundError(f"{contract.method.name} trains in rounds: there are no sums to publish")
 
     def read(change: SumChange) -> Update:
         return _update_of(contract, blobs, change)

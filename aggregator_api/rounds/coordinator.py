@@ -82,7 +82,7 @@ class Coordinator:
         self._offline_timeout_s = offline_timeout_s
         self.listening_since = clock()
         """Since when (Unix time, by the steady clock) devices can have been heard."""
-        self._last_offline_check = 0.0
+        self.offline_checked_at = 0.0
         self._contracts: dict[str, Contract] = {}
         self._revisions: dict[str, int] = {}
         self.sums = SumDriver(database, self, clock, blobs.put)
@@ -198,6 +198,8 @@ class Coordinator:
         device: repositories.Named,
         now: OpenRound,
         event: Arrival,
+        *,
+        may_pause: bool = True,
     ) -> Step:
         """Apply an event about a device to the open round, as `transition` does, from what is known of both."""
         result = step(self._contracts[federation.name].plan.rounds, now.round, event, now.status)
@@ -205,7 +207,7 @@ class Coordinator:
         if result.status is not None:
             late = now.round.number - event.base_round if isinstance(event, UpdateArrived) else None
             repositories.write_status(session, now.id, device.id, now.status, result.status, late)
-        self._after_failure(session, federation.name, now.id, result)
+        self._after_failure(session, federation.name, now.id, result, may_pause=may_pause)
         return result
 
     def _after_failure(self, session: Session, name: str, row_id: int, result: Step, *, may_pause: bool = True) -> None:
@@ -234,12 +236,15 @@ class Coordinator:
         is_over = isinstance(event, DeadlinePassed) and bool({Action.AGGREGATE, Action.FAIL} & set(result.actions))
         return is_over and silence.judge_deadline(session, federation, row, self._clock())
 
-    def _about_a_device(self, session: Session, federation: FederationRow, row: RoundRow, event: Arrival) -> Step:
+    def _about_a_device(
+        self, session: Session, federation: FederationRow, row: RoundRow, event: Arrival, *, may_pause: bool = True
+    ) -> Step:
         current, device = repositories.read_round(row), repositories.find_device(session, federation, event.client_id)
         if device is None:
             return Step(current)
         status = repositories.status(repositories.participation(session, row, device))
-        return self.apply_arrival(session, federation, device, OpenRound(row.id, current, status), event)
+        now = OpenRound(row.id, current, status)
+        return self.apply_arrival(session, federation, device, now, event, may_pause=may_pause)
 
     def execute(self, name: str, actions: Iterable[Action]) -> None:
         """Do what a committed transition asks for, or let the federation's leader do it."""
@@ -288,7 +293,7 @@ class Coordinator:
             self.apply_event(name, DeadlinePassed())
         for name, device in gone:
             if self._leadership.leads(name):
-                self.apply_event(name, DeviceLost(device))
+                self._give_up(name, device)
         for name in filter(self._leadership.leads, rested):
             self._try_open(name)
         with self.lock:
@@ -296,6 +301,21 @@ class Coordinator:
         for name, asked_at in self._presence.over():
             with self._database.write() as session:
                 mark_unresponsive(session, name, asked_at)
+
+    def _give_up(self, name: str, device: str) -> None:
+        """Await a device no longer that has not answered; the open round counts as missed by it."""
+        with self.lock:
+            with self._database.write() as session:
+                federation = _row(session, name)
+                row, silent = (
+                    repositories.open_round(session, federation),
+                    repositories.find_device(session, federation, device),
+                )
+                if row is None or silent is None:
+                    return
+                leaves_out = silence.count_missed(session, federation, row, silent, self._clock())
+                result = self._about_a_device(session, federation, row, DeviceLost(device), may_pause=not leaves_out)
+            self.execute(name, result.actions)
 
     def _follow_clock(self) -> None:
         """Where the machine's clock was set: nobody loses or gains time, and who is gone is looked for anew."""
@@ -307,7 +327,7 @@ class Coordinator:
             with self._database.write() as session:
                 deadlines.move_open_rounds(session, names, leap_s)
             self._clock.follow(leap_s)
-            self.listening_since = self._last_offline_check = self._clock()
+            self.listening_since = self.offline_checked_at = self._clock()
             self._presence.drop()  # who was heard since then cannot be told
             log.warning("clock stepped step_s=%+.0f federations=%d", leap_s, len(names))
             for name in names:
@@ -323,9 +343,9 @@ class Coordinator:
     def _is_offline_check_due(self, now: float) -> bool:
         """Look seldom, since it costs a look at every awaited device, and not before all had time to say hello."""
         heard_out = now - self.listening_since >= self._offline_timeout_s
-        due = heard_out and now - self._last_offline_check >= self._offline_timeout_s / OFFLINE_CHECKS
+        due = heard_out and now - self.offline_checked_at >= self._offline_timeout_s / OFFLINE_CHECKS
         if due:
-            self._last_offline_check = now
+            self.offline_checked_at = now
         return due
 
     def stop_awaiting(self, name: str, device: str, number: int) -> None:
@@ -474,7 +494,7 @@ class Coordinator:
     def _open(self, name: str) -> None:
         with self._database.read() as session:
             federation = _row(session, name)
-            personal = self.contract(federation).method.personal_broadcast
+            personal = self.contract(federation).method.traits.personal_broadcast
             row = repositories.open_round(session, federation)
             base = row.base_version if row else repositories.current_version(session, federation)
             needed = {base.state_sha256, base.broadcast_sha256}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import Select, or_, select
+from sqlalchemy import Select, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from aggregator_api.db.models import (
@@ -14,10 +14,11 @@ from aggregator_api.db.models import (
     RolloutRow,
     RoundRow,
     SecureSumRow,
+    UpdateRow,
 )
 from aggregator_api.rounds.clock import MIN_CLOCK_STEP_S
 from federation.plan import Plan
-from federation.rounds.server_round import RoundPhase
+from federation.rounds.server_round import RoundPhase, silence_limit_s
 
 
 def deadlines_passed(session: Session, now: float) -> list[str]:
@@ -33,12 +34,14 @@ def deadlines_passed(session: Session, now: float) -> list[str]:
 
 
 def devices_gone(session: Session, now: float, offline_timeout_s: float) -> list[tuple[str, str]]:
-    """Return (federation, device) of those awaited that have been offline for `offline_timeout_s`.
+    """Return (federation, device) of those awaited that are offline for `offline_timeout_s`, or silent for too long.
 
     Only where no deadline of the plan ends the wait: it says for how long the operator wants to wait. One that was
     heard at a time to come was heard before the clock was set back; the caller has listened for long enough since.
     """
     without = FederationRow.plan["rounds"]["deadline_s"].as_string().is_(None)  # a batch has one of its own
+    offline = DeviceRow.state == "offline"
+    unheard = or_(DeviceRow.seen_at <= now - offline_timeout_s, DeviceRow.seen_at > now + offline_timeout_s)
     query = (
         select(FederationRow.name, DeviceRow.name)
         .join(DeviceRow, DeviceRow.federation_id == FederationRow.id)
@@ -48,11 +51,22 @@ def devices_gone(session: Session, now: float, offline_timeout_s: float) -> list
             RoundRow.phase == RoundPhase.COLLECTING,
             or_(RoundRow.deadline_at.is_(None), without),
             ParticipationRow.outcome == "waiting",
-            DeviceRow.state == "offline",
-            or_(DeviceRow.seen_at <= now - offline_timeout_s, DeviceRow.seen_at > now + offline_timeout_s),
+            or_(and_(offline, unheard), RoundRow.id.in_(_overdue_rounds(session, now))),
         )
     )
     return [(federation, device) for federation, device in session.execute(query)]
+
+
+def _overdue_rounds(session: Session, now: float) -> list[int]:
+    """Return the open rounds without a deadline that have waited for long enough since their latest update."""
+    query = (
+        select(RoundRow.id, RoundRow.opened_at, func.max(UpdateRow.received_at))
+        .join(UpdateRow, and_(UpdateRow.round_id == RoundRow.id, UpdateRow.status == "accepted"))
+        .where(RoundRow.phase == RoundPhase.COLLECTING, RoundRow.deadline_at.is_(None))
+        .group_by(RoundRow.id, RoundRow.opened_at)
+    )
+    rows = session.execute(query)
+    return [number for number, opened, latest in rows if now - opened > silence_limit_s(latest - opened)]
 
 
 def move_open_rounds(session: Session, names: Iterable[str], leap_s: float) -> None:

@@ -14,7 +14,8 @@ from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.fsck_result import FROM_BACKUP, FsckResult, Severity, guarded
 from federation import wire
 from federation.aggregation.present_sums import combined, settings_of
-from federation.methods import is_continuous, method_from_json
+from federation.method import SumMethod
+from federation.methods import METHODS, method_from_json
 from federation.plan import Plan
 from federation.records import Tree, Update
 from federation.records.tree import flatten
@@ -28,23 +29,25 @@ def check(session: Session, blobs: BlobStore) -> Iterator[FsckResult]:
 
 def _check_one(session: Session, blobs: BlobStore, number: int) -> Iterator[FsckResult]:
     federation = session.get_one(FederationRow, number)
-    if not is_continuous(federation.plan["method"]) or Plan.model_validate(federation.plan).secure.is_on:
+    description = federation.plan["method"]
+    method = method_from_json(description) if description["name"] in METHODS else None
+    if not isinstance(method, SumMethod) or Plan.model_validate(federation.plan).secure.is_on:
         return  # of a secure sum, single devices' sums are nowhere
     try:
-        yield _compared(session, blobs, federation)
+        yield _compared(session, blobs, federation, method)
     except Exception as error:  # what was damaged may break the sum anywhere
         words = " ".join(str(error).split())[:300] or type(error).__name__
         message = f"federation {federation.name}: its sums cannot be added up: {words}"
         yield FsckResult(Severity.PROBLEM, message, FROM_BACKUP)
 
 
-def rebuilt(session: Session, blobs: BlobStore, federation: FederationRow) -> Tree:
+def rebuilt(session: Session, blobs: BlobStore, federation: FederationRow, method: SumMethod) -> Tree:
     """Return the newest version's state as its method makes it of all contributions at once.
 
     Raises:
         BlobError: if a blob is missing or damaged.
     """
-    method, plan = method_from_json(federation.plan["method"]), Plan.model_validate(federation.plan)
+    plan = Plan.model_validate(federation.plan)
     query = select(ContributionRow).where(
         ContributionRow.federation_id == federation.id, ContributionRow.published_sha256.is_not(None)
     )
@@ -57,11 +60,11 @@ def rebuilt(session: Session, blobs: BlobStore, federation: FederationRow) -> Tr
     return combined(method, settings_of(newest, plan.rounds), plan.training.seed, newest, list(rows), read).state
 
 
-def _compared(session: Session, blobs: BlobStore, federation: FederationRow) -> FsckResult:
-    if _has_nameless(session, federation) and federation.plan["method"].get("aggregation", "mean") != "mean":
+def _compared(session: Session, blobs: BlobStore, federation: FederationRow, method: SumMethod) -> FsckResult:
+    if _has_nameless(session, federation) and method.aggregation != "mean":
         message = f"federation {federation.name}: a device was deleted, and its sums go with the next version"
         return FsckResult(Severity.OK, f"{message}; a robust rule goes by names, so that one is compared again")
-    kept, again = flatten(_newest(session, blobs, federation)), flatten(rebuilt(session, blobs, federation))
+    kept, again = flatten(_newest(session, blobs, federation)), flatten(rebuilt(session, blobs, federation, method))
     number, clients = repositories.newest_version(session, federation).version, int(again["sums/clients"])
     words = f"federation {federation.name}: the sums of version {number}"
     differing = [name for name, value in again.items() if not torch.equal(value, kept[name])]

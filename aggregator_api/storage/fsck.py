@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from aggregator_api.auth.server_identity import Identity
 from aggregator_api.db import epochs, repositories
 from aggregator_api.db import ledger as ledgers
-from aggregator_api.db.database import MIGRATIONS, Database
+from aggregator_api.db.database import MADE_BEFORE_0_4_0, MIGRATIONS, Database, is_too_old
 from aggregator_api.db.ledger import Ledger
 from aggregator_api.db.models import (
     ContributionRow,
@@ -106,7 +106,9 @@ def _database(database: Database) -> Iterator[FsckResult]:
         except SQLAlchemyError:
             yield FsckResult(Severity.PROBLEM, "the database holds no server's tables", "is this the right database?")
             return
-    if present != head:
+    if is_too_old(present):
+        yield FsckResult(Severity.PROBLEM, f"the database {MADE_BEFORE_0_4_0}")
+    elif present != head:
         todo = "run `migrate`, or the program that the database is of, if that is newer"
         yield FsckResult(Severity.PROBLEM, f"the database's schema is {present}, this program's is {head}", todo)
     else:
@@ -127,7 +129,8 @@ def _epoch(session: Session) -> Iterator[FsckResult]:
 
 def _ledger(session: Session, ledger: Ledger) -> Iterator[FsckResult]:
     try:
-        contents = revocations.contents(session, ledger)
+        revocations.contents(session, ledger)
+        entries = ledger.read().entries
     except LedgerError as error:
         if ledgers.position(session).ledger is None:
             yield FsckResult(Severity.OK, "no ledger yet: the first start of the server begins it")
@@ -135,7 +138,7 @@ def _ledger(session: Session, ledger: Ledger) -> Iterator[FsckResult]:
         todo = "set ledger_dir to where it lies; if it is lost: `new-ledger`, if this database is the newest"
         yield FsckResult(Severity.PROBLEM, str(error), todo)
         return
-    yield FsckResult(Severity.OK, f"the ledger {ledger.path} is whole, with {len(contents.entries)} ends of accesses")
+    yield FsckResult(Severity.OK, f"the ledger {ledger.path} is whole, with {len(entries)} ends of accesses")
 
 
 def _rounds(session: Session) -> Iterator[FsckResult]:

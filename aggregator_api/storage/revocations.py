@@ -64,7 +64,8 @@ def catch_up(database: Database, ledger: Ledger) -> None:
                 f"{error}. Set ledger_dir to where the ledger lies. If the database is an older copy: `new-epoch`. If "
                 "the ledger is lost and the database is the newest: `new-ledger`"
             ) from error
-        if found.number > state.number:
+        state.size = found.size
+        if found.entries:
             result = _apply(session, found)
             log.warning("ledger ahead of the database, by a restore or a crash: %s", result)
         ledgers.flush(session, ledger)
@@ -88,7 +89,7 @@ def replay(session: Session, ledger: Ledger) -> ReplayResult:
 def renew(session: Session, ledger: Ledger) -> None:
     """Begin a new ledger; backups from before it cannot be checked any more."""
     state = ledgers.position(session)
-    state.ledger, state.number = ledger.begin(), 0
+    state.ledger, state.size = ledger.begin(), 0
 
 
 def renew_ledger(database: Database, ledger: Ledger) -> None:
@@ -99,7 +100,7 @@ def renew_ledger(database: Database, ledger: Ledger) -> None:
 
 
 def contents(session: Session, ledger: Ledger) -> LedgerContents:
-    """Read the ledger of a database.
+    """Read the ledger of a database: the entries that the database has not seen.
 
     Raises:
         LedgerError: if it is not there, damaged, another server's, or older than the database.
@@ -107,15 +108,14 @@ def contents(session: Session, ledger: Ledger) -> LedgerContents:
     state = ledgers.position(session)
     if state.ledger is None:
         raise LedgerError("the database is from before there was a ledger")
-    found = ledger.read()
-    if wrong := ledgers.mismatch(state.ledger, state.number, found.id, found.number):
+    found = ledger.read(state.size)
+    if wrong := ledgers.mismatch(state.ledger, state.size, found.id, found.size):
         raise LedgerError(f"the ledger {ledger.path} {wrong}")
     return found
 
 
 def _apply(session: Session, found: LedgerContents) -> ReplayResult:
-    state = ledgers.position(session)
-    ended = [entry for entry in found.entries if entry.number > state.number]
+    ended = found.entries
     withdrawn = contributions.withdraw_again(session, _subjects(ended, "withdrawn"))
     result = ReplayResult(
         _void(session, CredentialRow, _subjects(ended, "key")),
@@ -123,7 +123,7 @@ def _apply(session: Session, found: LedgerContents) -> ReplayResult:
         tuple(_end_devices(session, _subjects(ended, "device"), _subjects(ended, "device-deleted"))),
         withdrawn=withdrawn,
     )
-    state.number = found.number
+    ledgers.position(session).size = found.size
     return result
 
 

@@ -14,7 +14,7 @@ from aggregator_api.db.models import FederationRow
 from aggregator_api.errors import BlobError, UpdateRefusedError
 from federation import wire
 from federation.errors import UpdateError, WireError
-from federation.method import Method
+from federation.method import Method, SumMethod
 from federation.methods import method_from_json
 from federation.plan import Plan
 from federation.protocol.messages import UpdateManifest
@@ -48,9 +48,14 @@ class Contract:
         return task_from_json(self.plan.task)
 
     @property
+    def sum_method(self) -> SumMethod | None:
+        """The method, if devices' sums replace one another at any time, and versions are published by a schedule."""
+        return self.method if isinstance(self.method, SumMethod) else None
+
+    @property
     def is_continuous(self) -> bool:
-        """Whether devices' updates replace one another at any time, and versions are published by a schedule."""
-        return self.method.is_continuous
+        """Whether there is such a method."""
+        return self.sum_method is not None
 
     @property
     def keeps_contributions(self) -> bool:

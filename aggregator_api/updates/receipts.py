@@ -14,6 +14,7 @@ from aggregator_api.db.models import DeviceRow, FederationRow, MetricRow, Update
 from aggregator_api.db.repositories import Named, journal, put, table_of
 from aggregator_api.devices import plan_refusals
 from aggregator_api.errors import UpdateRefusedError
+from aggregator_api.rollouts import scores
 from aggregator_api.updates.screening import EXCLUDED
 from federation.errors import WireError
 from federation.protocol.messages import DeviceStatus, UpdateManifest, read, write
@@ -106,10 +107,14 @@ def note_update(
     common = {"federation_id": federation.id, "device_id": device.id, "round_number": number}
     if manifest.sequence is not None:  # of a continuous federation, where a device may send several for one version
         before = (MetricRow.device_id == device.id, MetricRow.round_number == number)
+        known = select(MetricRow.name, MetricRow.value).where(MetricRow.federation_id == federation.id, *before)
+        replaced = dict(session.connection().execute(known).tuples().all())
+        scores.add_figures(session, federation.id, number, replaced, -1)
         session.execute(delete(MetricRow).where(MetricRow.federation_id == federation.id, *before))
     if measured:
         rows = [{**common, "name": name, "value": value, "recorded_at": now} for name, value in measured.items()]
         put(session, _ADD_METRICS, rows)
+        scores.add_figures(session, federation.id, number, measured)
 
 
 def note_refusal(

@@ -47,7 +47,7 @@ def checkpoint_fields(found: UploadedCheckpoint) -> dict[str, str]:
     """
     info = found.info
     method = METHODS.get(info.method)
-    trains_live = method is not None and method().has_global_model and not method.pools_data
+    trains_live = method is not None and method().has_global_model and not method.traits.pools_data
     normalization, data = _data(info)
     further: dict[str, Any] = {"data": data} if data else {}
     if info.options:

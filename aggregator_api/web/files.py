@@ -1,4 +1,7 @@
-"""The pages' files: styles, scripts and two vendored libraries, served under names that change with their bytes."""
+"""The pages' files: styles, scripts and two vendored libraries, served under names that change with their bytes.
+
+Swagger UI at /docs comes from files of this package: no other server is asked, and their hashes are pinned.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,10 @@ MEDIA_TYPES = {
     "uPlot.iife.min.js": "text/javascript",
     "uPlot.min.css": "text/css",
 }
+SWAGGER = Path(__file__).parent / "swagger"
+SWAGGER_ASSETS = ("swagger-ui-bundle.js", "swagger-ui.css", "start.js", "favicon-32x32.png")
+"""What index.html of /docs loads; each has a route of its own below /docs."""
+DOCS_PATHS = ("/docs", *(f"/docs/{name}" for name in SWAGGER_ASSETS))
 IMMUTABLE_CACHE = "public, max-age=31536000, immutable"
 
 router = APIRouter(include_in_schema=False)
@@ -49,3 +56,15 @@ async def file(version: str, name: str) -> FileResponse:
 async def icon() -> FileResponse:
     """Send the icon that browsers look for by themselves."""
     return FileResponse(FILES / "icon.svg", media_type="image/svg+xml", headers={"Cache-Control": "max-age=86400"})
+
+
+def _add_docs(path: str, name: str) -> None:
+    @router.get(path)
+    @anybody(below=("/docs/",))
+    async def show() -> FileResponse:
+        return FileResponse(SWAGGER / name, headers={"Cache-Control": "no-cache"})
+
+
+_add_docs("/docs", "index.html")
+for _name in SWAGGER_ASSETS:
+    _add_docs(f"/docs/{_name}", _name)

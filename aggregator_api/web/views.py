@@ -13,16 +13,16 @@ from aggregator_api.api.attention import AttentionItem
 from aggregator_api.api.queries import PageParams
 from aggregator_api.api.round_history import Cost, Span
 from aggregator_api.api.schemas.resources import FederationDetail, RoundView
-from aggregator_api.api.scores import RoundScore, class_metric_of, metric_of
+from aggregator_api.api.scores import RoundScore, class_metric_of, metric_of, round_scores
 from aggregator_api.db import repositories
 from aggregator_api.db.models import FederationRow, RoundRow
-from aggregator_api.web.history_cache import CHART_ROUNDS, HistoryReader
 from federation.plan import Plan
 from gaitway.label_text import label_text
 from gaitway.tasks import Metric
 
 FEDERATIONS = 25
 """On the overview, whose other federations follow on further pages."""
+CHART_ROUNDS = 60
 TIMELINE_ROUNDS = 12
 GRID_ROUNDS = 40
 GRID_DEVICES = 40
@@ -79,15 +79,15 @@ class TimedRound(NamedTuple):
         return (self.spans[-1].end or time.time()) - self.spans[0].begin
 
 
-def summary(session: Session, row: FederationRow, history: HistoryReader) -> FederationOverview:
+def summary(session: Session, row: FederationRow) -> FederationOverview:
     """Tell where a federation stands."""
-    detail = queries.federation(session, row, history.versions)
+    detail = queries.federation(session, row)
     latest = [each.number for each in round_history.latest_rounds(session, row, HEADLINE_ROUNDS)]
     enough = min(HEADLINE_DEVICES, detail.devices)
-    scores = {k: score for k, score in history.scores(session, row, latest).items() if score.devices >= enough}
+    scores = {k: score for k, score in round_scores(session, row, latest).items() if score.devices >= enough}
     number = max(scores, default=0)
     current = repositories.open_round(session, row)
-    rests = current is not None or row.status != "running"
+    waits = row.status == "running" and current is None and detail.continuous is None
     return FederationOverview(
         detail,
         current,
@@ -95,31 +95,27 @@ def summary(session: Session, row: FederationRow, history: HistoryReader) -> Fed
         scores.get(number),
         number,
         attention.of_federation(session, row),
-        "" if rests else device_status.waiting_for(session, row),
+        device_status.waiting_for(session, row) if waits else "",
     )
 
 
-def summaries(
-    session: Session, only: str | None, history: HistoryReader, page: PageParams
-) -> tuple[list[FederationOverview], int | None]:
+def summaries(session: Session, only: str | None, page: PageParams) -> tuple[list[FederationOverview], int | None]:
     """Tell where the federations stand that a key may see, the newest first, and the cursor of those that follow."""
     found = queries.federations(session, only, page._replace(newest_first=True))
     rows = [repositories.find_federation(session, each.name) for each in found.items]
-    return [summary(session, row, history) for row in rows if row is not None], found.next_cursor
+    return [summary(session, row) for row in rows if row is not None], found.next_cursor
 
 
-def timeline(
-    session: Session, row: FederationRow, history: HistoryReader, before: int | None = None
-) -> tuple[list[TimedRound], int | None]:
+def timeline(session: Session, row: FederationRow, before: int | None = None) -> tuple[list[TimedRound], int | None]:
     """Return the latest rounds (before that number) with their phases, costs and scores, the newest first.
 
     Beside them stands the number before which older ones are, None if these are the oldest.
     """
     found = round_history.latest_rounds(session, row, TIMELINE_ROUNDS + 1, before=before)
     rows = found[-TIMELINE_ROUNDS:]
-    spans = history.cache.phases.spans(session, row, rows)
-    costs = history.cache.costs.of(session, row, rows)
-    scores = history.scores(session, row, [each.number for each in rows])
+    spans = round_history.spans(session, row, rows)
+    costs = round_history.costs(session, rows)
+    scores = round_scores(session, row, [each.number for each in rows])
     timed = [
         TimedRound(RoundView.model_validate(each), spans[each.number], costs[each.number], scores.get(each.number))
         for each in reversed(rows)
@@ -127,13 +123,13 @@ def timeline(
     return timed, rows[0].number if len(found) > len(rows) else None
 
 
-def chart(session: Session, row: FederationRow, history: HistoryReader) -> dict[str, Any]:
+def chart(session: Session, row: FederationRow) -> dict[str, Any]:
     """Return scores, bytes and privacy over the latest rounds, as the charts take them."""
     plan = Plan.model_validate(row.plan)
     rows = round_history.latest_rounds(session, row, CHART_ROUNDS)
     numbers = [each.number for each in rows]
-    scores = history.scores(session, row, numbers)
-    costs = history.cache.costs.of(session, row, rows)
+    scores = round_scores(session, row, numbers)
+    costs = round_history.costs(session, rows)
     metric, of_class = metric_of(plan)[1], class_metric_of(plan)
     found = [scores.get(number) for number in numbers]
     factor = metric.factor
@@ -154,7 +150,6 @@ def chart(session: Session, row: FederationRow, history: HistoryReader) -> dict[
         "received": [costs[number].received for number in numbers],
         "sent": [costs[number].sent for number in numbers],
         "epsilon": [each.epsilon for each in rows],
-        "unfinished": history.is_unfinished,
     }
 
 

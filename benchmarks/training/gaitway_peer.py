@@ -16,8 +16,8 @@ from federation.records import Examples
 from federation.training.cuda import compute_reproducibly, reserve_workspace
 from sim.data.federated_data import ClientData, FederatedData
 from sim.engines.client_store import NullStore, remembered
-from sim.experiment import Experiment
-from sim.run import build_simulation
+from sim.experiment.settings import Experiment
+from sim.run import build_simulation, resolve
 
 
 def prepare(work: Work, threads: int, device: str = "cpu", *, compiled: bool = False) -> Callable[[], object]:
@@ -49,7 +49,7 @@ def prepare(work: Work, threads: int, device: str = "cpu", *, compiled: bool = F
         device=device,
         eval_every=1_000_000,
     )  # fmt: skip
-    simulation = build_simulation(settings, data)
+    simulation = build_simulation(resolve(settings), data)
     broadcast = simulation.setup.method.broadcast(simulation.state, "")
     if remembered(simulation.setup, simulation.initial, broadcast) is None:
         simulation.client_store = NullStore()

@@ -50,17 +50,19 @@ def cadence(times_s: np.ndarray, acceleration: np.ndarray) -> np.ndarray:
 def main(root: Path, out: Path) -> None:
     """Write a file for each session of each person, and the description of them all."""
     read = har_pipeline.recordings("motionsense", root)
-    for (client, session), parts in groupby(read, key=lambda each: (each.client, each.session)):
+    for (client, session), parts in groupby(read, key=lambda recording: (recording.client, recording.session)):
         recordings = list(parts)
-        acc, gyro = ([each for each in recordings if each.sensor == sensor] for sensor in ("acc", "gyro"))
+        acc, gyro = (
+            [recording for recording in recordings if recording.sensor == sensor] for sensor in ("acc", "gyro")
+        )
         times_s, values, rates = (
-            np.concatenate([np.asarray(getattr(each, name)) for each in sensor])
+            np.concatenate([np.asarray(getattr(values, name)) for values in sensor])
             for sensor, name in ((acc, "times_s"), (acc, "values"), (gyro, "values"))
         )
         path = out / client / f"{session.replace('/', '-')}.csv"
         path.parent.mkdir(parents=True, exist_ok=True)
         rows = np.column_stack([times_s - times_s[0], values, rates, cadence(times_s, values)])
-        text = [",".join("" if np.isnan(each) else f"{each:.5g}" for each in row) for row in rows]
+        text = [",".join("" if np.isnan(value) else f"{value:.5g}" for value in row) for row in rows]
         path.write_text("\n".join(["time_s,ax,ay,az,gx,gy,gz,cadence", *text]) + "\n")
     (out / "data.toml").write_text(DESCRIPTION)
     print(f"Wrote {len(list(out.rglob('*.csv')))} files and data.toml to {out}")

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from edge_agent.cli.command import ConfigOption, refused
+from edge_agent.cli.command import ConfigOption, open_state, refused
 from edge_agent.config.settings import load
 from edge_agent.errors import AgentError
 from edge_agent.storage.data_folder import require_folder
+from edge_agent.storage.privacy import describe_privacy
 from edge_agent.transport.enrolment import (
     Applicant,
     check_code,
@@ -71,3 +72,6 @@ def enrol(
         typer.echo(f"{who.device} is known to the server, and waits for the operator's approval")
         raise typer.Exit(ExitCode.PENDING)
     typer.echo(f"{who.device} is enrolled in {who.federation}; its credentials are in {who.folder}")
+    with open_state(config) as (settings, store):
+        for line in describe_privacy(store, settings.privacy.require):
+            typer.echo(line)

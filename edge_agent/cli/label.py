@@ -127,9 +127,9 @@ def _show_sessions(found: list[RecordingSession]) -> None:
     table = Table(title="sessions", title_justify="left")
     for heading in ("session", "of", "from", "to", "windows", "without a label"):
         table.add_column(heading, justify="left" if heading == "of" else "right", overflow="fold")
-    for each in found[-MAX_SHOWN:]:
-        times = (shown(each.from_s), shown(each.to_s))
-        table.add_row(str(each.number), each.file, *times, str(each.windows), str(each.unlabelled))
+    for session in found[-MAX_SHOWN:]:
+        times = (shown(session.from_s), shown(session.to_s))
+        table.add_row(str(session.number), session.file, *times, str(session.windows), str(session.unlabelled))
     Console().print(table)
     if len(found) > MAX_SHOWN:
         typer.echo(f"and {len(found) - MAX_SHOWN} earlier ones")
@@ -142,8 +142,8 @@ def _show(stretches: list[Stretch]) -> None:
     table = Table(title="without a label", title_justify="left")
     for heading in ("from", "to", "windows"):
         table.add_column(heading, justify="right")
-    for each in stretches[-MAX_SHOWN:]:
-        table.add_row(shown(each.from_s), shown(each.to_s), str(each.windows))
+    for stretch in stretches[-MAX_SHOWN:]:
+        table.add_row(shown(stretch.from_s), shown(stretch.to_s), str(stretch.windows))
     Console().print(table)
     if len(stretches) > MAX_SHOWN:
         typer.echo(f"and {len(stretches) - MAX_SHOWN} earlier ones")

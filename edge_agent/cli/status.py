@@ -69,10 +69,10 @@ def _compared(found: dict[str, Any]) -> Table:
 
 def _table(found: dict[str, Any]) -> Table:
     table = Table(title=f"device {found['device']}", title_justify="left")
-    labels = dict.fromkeys(metric_of(one["metric"]).label for one in found["rounds"])
+    labels = dict.fromkeys(metric_of(row["metric"]).label for row in found["rounds"])
     for heading in ("round", "status", f"{', '.join(labels) or 'score'} before", "after", "train loss", "seconds"):
         table.add_column(heading, justify="right")
-    for one in found["rounds"]:
-        scores = (one[name] for name in ("score_before", "score_after", "train_loss", "seconds"))
-        table.add_row(str(one["round"]), one["status"], *("–" if s is None else f"{s:.3f}" for s in scores))
+    for row in found["rounds"]:
+        scores = (row[name] for name in ("score_before", "score_after", "train_loss", "seconds"))
+        table.add_row(str(row["round"]), row["status"], *("–" if s is None else f"{s:.3f}" for s in scores))
     return table

@@ -23,7 +23,7 @@ from edge_agent.doctor.check_result import CheckResult, failure, ok, warning
 from edge_agent.errors import ConfigError
 from edge_agent.storage.broker_address import require_place
 from edge_agent.storage.credentials import login, read_credentials
-from edge_agent.transport.server_connection import ServerConnection, tls_context
+from edge_agent.transport.server_connection import ServerConnection, certificate_todo, tls_context
 
 WAIT_S = 5.0
 CLOCK_WARNING_S, CLOCK_FAILURE_S = 5.0, 60.0
@@ -55,8 +55,9 @@ def shake_hands(what: str, host: str, port: int, context: ssl.SSLContext) -> Che
         ):
             version, certificate = s.version(), s.getpeercert() or {}
     except ssl.SSLCertVerificationError as error:
-        todo = "set ca_file to the authority's certificate, and use the name that stands in the server's"
-        return failure(f"{what}: TLS", f"the certificate is not believed: {error.verify_message}", todo)
+        todo = "set ca_file to the authority that signed it, and use a name that is in it"
+        message = f"the certificate can't be verified: {error.verify_message}"
+        return failure(f"{what}: TLS", message, certificate_todo(error, todo))
     except OSError as error:
         return failure(f"{what}: TLS", f"no TLS: {error.strerror or error}", "is this the port with TLS?")
     days = (ssl.cert_time_to_seconds(str(certificate["notAfter"])) - time.time()) / 86_400

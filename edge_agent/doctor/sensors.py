@@ -85,15 +85,15 @@ def _csv(config: Config) -> Iterator[CheckResult]:
     else:
         raise refused[0]
     yield ok("sensors", f"{count} files are described by {config.sensors.description}")
-    for each in refused[:REFUSED]:
-        yield warning("sensors", str(each), "repair the file, or take it away")
+    for reason in refused[:REFUSED]:
+        yield warning("sensors", str(reason), "repair the file, or take it away")
     acc, gyro = (
         np.concatenate([np.empty((0, 3)), *(chunk.values for chunk in chunks[name])]) for name in ("acc", "gyro")
     )
     checks = SignalChecks()
     for chunk in (*chunks["acc"], *chunks["gyro"]):
         checks.add(chunk)
-    rates_hz = [each for rates in checks.rates_hz().values() for each in rates.values()]
+    rates_hz = [client_rate for rates in checks.rates_hz().values() for client_rate in rates.values()]
     yield from check_motion(acc, gyro, min(rates_hz, default=None))
     yield from _left_out(config)
 
@@ -160,12 +160,12 @@ def _iio(config: Config) -> Iterator[CheckResult]:
         readers = (Reader(acc, stack), Reader(gyro, stack))
         rows, began = [], time.monotonic()
         while time.monotonic() - began < SECONDS:
-            rows.append([each.read() for each in readers])
+            rows.append([reader.read() for reader in readers])
             time.sleep(1 / READING_HZ)
     table = np.array(rows, dtype=np.float64)
     where = acc.folder.name if acc.folder == gyro.folder else f"{acc.folder.name} and {gyro.folder.name}"
     yield ok("sensors", f"{where} can be read")
-    rates = [each.rate_hz for each in (acc, gyro) if each.rate_hz]
+    rates = [device.rate_hz for device in (acc, gyro) if device.rate_hz]
     yield from check_motion(acc.real(table[:, 0]), gyro.real(table[:, 1]), min(rates, default=None))
 
 

@@ -14,7 +14,10 @@ from federation.protocol.messages import Announcement, PlanRefusal
 
 
 def is_refused(transition: Transition, a: Announcement) -> bool:
-    """Refuse a plan that promises less than this device requires; the first plan of its server is what is pinned."""
+    """Refuse a plan that promises less than this device requires.
+
+    A device that has lost what it pinned at its enrolment pins the first plan of its server.
+    """
     promised = promises_of(a.plan)
     if transition.agent.pinned is None and transition.policy.pins:
         pin(transition, promised)

@@ -69,7 +69,7 @@ class Policy:
     model: str | None = None  # name of the network that this device runs; none: the plan's
     runtime: Runtime = "torch"  # what trains
     privacy: PrivacyPromises = NO_PROMISES  # what the settings require; the rest is pinned
-    pins: bool = False  # whether the first plan's promises are pinned: the device has enrolled
+    pins: bool = False  # whether a first plan is pinned where no pin is left: the device has enrolled
 
 
 @dataclass(frozen=True)

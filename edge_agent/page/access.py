@@ -98,7 +98,7 @@ class Sessions:
             now = self._clock()
             self._failed.pop(source, None)
             token = secrets.token_urlsafe(32)
-            self._ends = {one: end for one, end in self._ends.items() if end > now}
+            self._ends = {session: end for session, end in self._ends.items() if end > now}
             while len(self._ends) >= MAX_SESSIONS:
                 del self._ends[next(iter(self._ends))]
             self._ends[token] = now + SESSION_S
@@ -168,8 +168,8 @@ def is_own_host(host: str) -> bool:
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return False
-    mine = socket.gethostname().lower()
-    if name in ("localhost", mine, f"{mine.partition('.')[0]}.local"):
+    own_name = socket.gethostname().lower()
+    if name in ("localhost", own_name, f"{own_name.partition('.')[0]}.local"):
         return True
     try:
         ipaddress.ip_address(name)

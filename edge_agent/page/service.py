@@ -146,9 +146,9 @@ class PageService:
             "error": self._live.error,
             "by": history[-1].by if history else "",
             "seen": [
-                [one.at, one.label, None if one.probability is None else round(one.probability, 4)]
-                for one in history
-                if now - one.at <= LIVE_WINDOW_S and math.isfinite(one.probability or 0.0)
+                [entry.at, entry.label, None if entry.probability is None else round(entry.probability, 4)]
+                for entry in history
+                if now - entry.at <= LIVE_WINDOW_S and math.isfinite(entry.probability or 0.0)
             ],
             "signals": [] if signals is None else signals.astype(float).round(4).tolist(),
         }
@@ -185,7 +185,7 @@ class PageService:
                 "why_no_labels": why_none,
                 "classes": classes,
                 "days": days[:MAX_DAYS],
-                "unlabelled": [each._asdict() for each in stretches[: -MAX_STRETCHES - 1 : -1]],
+                "unlabelled": [stretch._asdict() for stretch in stretches[: -MAX_STRETCHES - 1 : -1]],
                 "unlabelled_more": max(0, len(stretches) - MAX_STRETCHES),
             }
 
@@ -212,7 +212,7 @@ class PageService:
         if not self._examined.acquire(blocking=False):
             raise StoreError("the device is being examined already; wait for what comes of it")
         try:
-            return {"findings": [each._asdict() for each in examine(self._file)]}
+            return {"findings": [finding._asdict() for finding in examine(self._file)]}
         finally:
             self._examined.release()
 

@@ -94,11 +94,11 @@ def _said(done: Done | None, problem: str) -> str:
 
 def _day_choice(found: DayView) -> str:
     options = "".join(
-        f'<option value="{each.isoformat()}"{" selected" if each == found.day else ""}>{_day_name(each)}</option>'
-        for each in found.known or [found.day]
+        f'<option value="{day.isoformat()}"{" selected" if day == found.day else ""}>{_day_name(day)}</option>'
+        for day in found.known or [found.day]
     )
-    earlier = next((each for each in found.known if each < found.day), None)
-    later = next((each for each in reversed(found.known) if each > found.day), None)
+    earlier = next((day for day in found.known if day < found.day), None)
+    later = next((day for day in reversed(found.known) if day > found.day), None)
     return (
         '<nav class="days" aria-label="Days">'
         + _day_link(earlier, "Earlier")
@@ -125,7 +125,7 @@ def _asked(found: DayView) -> str:
         return f'<section class="card"><h2>Help me with these</h2><p class="quiet">{words}</p></section>'
     more = len(found.asked) - len(shown)
     rest = f'<p class="quiet">And {more:,} more, which come when these are labelled.</p>' if more else ""
-    items = "".join(_item(each, found, with_day=True) for each in shown)
+    items = "".join(_item(run, found, with_day=True) for run in shown)
     return (
         '<section class="card" aria-labelledby="h-asked"><h2 id="h-asked">Help me with these</h2>'
         '<p class="quiet">Where the model is least certain, a label helps most. It counts in the next round, or the '
@@ -139,7 +139,7 @@ def _chart(found: DayView) -> str:
     begin_s, hours, step = _hours(found)
     width = int(hours * 60)
     runs = stretches(found.minutes)
-    lanes = _movement(found, begin_s) + "".join(_rects(each, found, begin_s) for each in runs)
+    lanes = _movement(found, begin_s) + "".join(_rects(run, found, begin_s) for run in runs)
     marks = "".join(f"<li>{_clock(begin_s + i * step * HOUR_S)}</li>" for i in range(hours // step))
     legend = "".join(
         f'<li><i class="c{_colour(label, found.labels)}"></i>{escape(label_text(label))}</li>' for label in _used(runs)
@@ -160,7 +160,7 @@ def _hours(found: DayView) -> tuple[float, int, int]:
     first_s, last_s = min(found.minutes) * MINUTE_S, (max(found.minutes) + 1) * MINUTE_S
     low = int((first_s - bounds(found.day)[0]) // HOUR_S)
     high = int(-((bounds(found.day)[0] - last_s) // HOUR_S))
-    step = next(each for each in (1, 2, 3, 4, 6) if (high - low + each) / each <= 8)
+    step = next(hours for hours in (1, 2, 3, 4, 6) if (high - low + hours) / hours <= 8)
     low -= low % step
     high += -(high - low) % step
     return bounds(found.day)[0] + low * HOUR_S, high - low, step
@@ -211,7 +211,7 @@ def _list(found: DayView) -> str:
     runs = stretches(found.minutes)
     if not runs:
         return ""
-    items = "".join(_item(each, found, with_day=False) for each in runs[:MAX_LISTED])
+    items = "".join(_item(run, found, with_day=False) for run in runs[:MAX_LISTED])
     more = len(runs) - MAX_LISTED
     rest = f'<p class="quiet">And {more:,} more of this day: label them by their time, above.</p>' if more > 0 else ""
     return (
@@ -274,13 +274,13 @@ def _movement_words(movement: float) -> str:
 
 def _in_words(runs: Sequence[Stretch]) -> str:
     """Say what the chart shows to who does not see it; the list below it says all."""
-    stretches = [f"{_clock(each.from_s)} {label_text(each.recognized or each.label or 'unknown')}" for each in runs]
+    stretches = [f"{_clock(run.from_s)} {label_text(run.recognized or run.label or 'unknown')}" for run in runs]
     rest = f", and {len(stretches) - 8} more" if len(stretches) > 8 else ""
     return f"Movement, what was recognized and labels: {', '.join(stretches[:8])}{rest}; all are listed below"
 
 
 def _used(runs: Iterable[Stretch]) -> list[str]:
-    return sorted({label for each in runs for label in (each.recognized, each.label) if label})
+    return sorted({label for run in runs for label in (run.recognized, run.label) if label})
 
 
 def _colour(label: str, labels: Sequence[str]) -> int:

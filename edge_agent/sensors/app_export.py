@@ -61,8 +61,10 @@ def reader_options(reader: AppReader, config: Config, labels: tuple[str, ...]) -
         SettingsError: for an option that no reader of an app knows.
     """
     phone = config.phone
-    known = {name for each in APPS for name in each.defaults}
-    own = {name: each for name, each in config.sensors.options.items() if name in reader.defaults or name not in known}
+    known = {name for app in APPS for name in app.defaults}
+    own = {
+        name: option for name, option in config.sensors.options.items() if name in reader.defaults or name not in known
+    }
     if "platform" in reader.defaults and "platform" in phone.model_fields_set:
         own = {"platform": phone.platform, **own}
     words = {text: activity for text, activity in phone.annotations.items() if activity in labels}

@@ -183,13 +183,15 @@ class Collector:
 
     def save_findings(self) -> list[tuple[str, str]]:
         """Save the findings about the samples for status and doctor, and log what is new of it; returns it in words."""
-        findings = {(each.code, each.sensor): each for each in self.health.findings()}
-        messages = {key: f"{SENSORS.get(each.sensor, 'sensors')}: {each.message}" for key, each in findings.items()}
-        noted: list[tuple[str, str]] = [(each.severity, messages[key]) for key, each in findings.items()]
+        findings = {(finding.code, finding.sensor): finding for finding in self.health.findings()}
+        messages = {
+            key: f"{SENSORS.get(finding.sensor, 'sensors')}: {finding.message}" for key, finding in findings.items()
+        }
+        noted: list[tuple[str, str]] = [(finding.severity, messages[key]) for key, finding in findings.items()]
         if findings.keys() == self._findings and self.store.get("findings"):
             return noted
-        for key, each in findings.items():
-            if each.severity != "note" and key not in self._findings:
+        for key, finding in findings.items():
+            if finding.severity != "note" and key not in self._findings:
                 log.warning("%s", messages[key])
         self.store.put(findings=json.dumps(noted))
         self._findings = set(findings)

@@ -88,7 +88,7 @@ def find_file_groups(description: Description, path: Path) -> Iterator[FileGroup
         if _is_packed(files[0]):  # its files can be read only one after the other
             yield FileGroup(files[0].path.name, (files[0].path,), replace(found, matches=matches))
         else:
-            known = {each.name: getattr(found, each.name) for each in fields(found)}
+            known = {option.name: getattr(found, option.name) for option in fields(found)}
             listed = _FileSubset(**{**known, "matches": matches}, listed=tuple(files))
             yield FileGroup(files[0].name, tuple(file.path for file in files), listed)
 

@@ -62,7 +62,7 @@ def find_channel(settings: IioSection, kind: Literal["acc", "gyro"]) -> Channel:
         if all((folder / f"{prefix}_{axis}_raw").is_file() for axis in AXES):
             return _channel(folder, prefix)
     what = "accelerometer" if kind == "acc" else "gyroscope"
-    seen = ", ".join(f"{each.name} ({_word(each / 'name') or 'no name'})" for each in devices) or "no device"
+    seen = ", ".join(f"{device.name} ({_word(device / 'name') or 'no name'})" for device in devices) or "no device"
     raise SensorError(
         f"no {what} under {settings.root}: {seen}; load the driver of the IMU, or set [iio] {what}, and see `doctor`"
     )
@@ -70,7 +70,7 @@ def find_channel(settings: IioSection, kind: Literal["acc", "gyro"]) -> Channel:
 
 def _channel(folder: Path, prefix: str) -> Channel:
     scale = [_number(folder, f"{prefix}_{axis}_scale", f"{prefix}_scale") for axis in AXES]
-    if any(each is None or each <= 0 for each in scale):
+    if any(value is None or value <= 0 for value in scale):
         raise SensorError(f"{folder} has no {prefix}_scale, so its readings have no unit; is the driver complete?")
     offset = [_number(folder, f"{prefix}_{axis}_offset", f"{prefix}_offset") or 0.0 for axis in AXES]
     rate_hz = _number(folder, f"{prefix}_sampling_frequency", "sampling_frequency")

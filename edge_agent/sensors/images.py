@@ -106,7 +106,7 @@ class ImageSource(ThreadedSource):
                 self.post(CollectingPaused(str(error)))
                 return
             if show and images and not settings.masks:
-                self.post(NewWindows(tuple(_shown(one, plan) for one in images[-MAX_CLASSIFIED:])))
+                self.post(NewWindows(tuple(_shown(image, plan) for image in images[-MAX_CLASSIFIED:])))
 
     def _has_room(self, stop: threading.Event) -> bool:
         """Wait until the disk has as much room as is to stay free; False if the source is stopped before."""

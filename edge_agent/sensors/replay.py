@@ -188,7 +188,7 @@ class FileSource(ThreadedSource, Generic[OnePart]):
 
 def _key(part: Part) -> str:
     status = [path.stat() for path in part.paths]
-    return _digest(part.name, [(each.st_size, each.st_mtime_ns) for each in status])
+    return _digest(part.name, [(value.st_size, value.st_mtime_ns) for value in status])
 
 
 def _digest(*parts: object) -> str:

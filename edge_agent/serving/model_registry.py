@@ -129,8 +129,7 @@ class ModelRegistry:
     def compared(self) -> dict[str, Any] | None:
         """Return what the last judgement found about all models; None before any."""
         text = self.store.get(COMPARED)
-        found: dict[str, Any] | None = json.loads(text) if text else None
-        return found and {**found, "models": [described_today(row) for row in found["models"]]}
+        return json.loads(text) if text else None
 
     def reported_gains(self, command: Evaluate) -> Mapping[str, GainSums]:
         """Return what this device has added to the gains that the server sent with a candidate's version."""
@@ -212,7 +211,7 @@ class ModelRegistry:
 
     def _read(self, name: str) -> dict[str, Any] | None:
         text = self.store.get(name)
-        return described_today(json.loads(text)) if text else None
+        return json.loads(text) if text else None
 
     def _noted(self, model: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a model as it is noted: one that was judged in a job's folder has moved here since."""
@@ -235,13 +234,6 @@ class ModelRegistry:
         for path in self.folder.glob("*"):
             if path.stem not in kept:
                 path.unlink()
-
-
-def described_today(model: dict[str, Any]) -> dict[str, Any]:
-    """Return a model's description, which 0.2.0 gave the name of its only metric, under today's names."""
-    if "score" in model or "macro_f1" not in model:
-        return model
-    return {**model, "metric": "macro_f1", "score": model["macro_f1"], "trivial": model.get("most_frequent")}
 
 
 def name_of(model: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ BUSY_S = 30.0
 PATIENT_S = 0.25
 """Whoever waits by a `Wait` is asked so often, so that a stop is noticed."""
 VERSION = 2
-"""In the file's `user_version`; raised when a program of an earlier one could not read what this one writes. 1: 0.2."""
+"""In the file's `user_version`; raised when a program of an earlier one could not read what this one writes."""
 ERROR_TEXTS = {
     13: "database or disk is full",
     10: "disk I/O error",
@@ -62,8 +62,8 @@ class LockPatience:
         self._tell(f"waiting: {error}")
 
 
-def open_database(path: Path, schema: str, upgrade: str = "", *, busy_s: float = BUSY_S) -> sqlite3.Connection:
-    """Open a database, or begin one with this schema; `upgrade` is the statement that makes today's rows of 0.2's.
+def open_database(path: Path, schema: str, *, busy_s: float = BUSY_S) -> sqlite3.Connection:
+    """Open a database, or begin one with this schema.
 
     busy_s: how long each statement waits for another program that holds the file.
 
@@ -82,7 +82,7 @@ def open_database(path: Path, schema: str, upgrade: str = "", *, busy_s: float =
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=FULL")
             db.execute("PRAGMA foreign_keys=ON")
-            _check_version(db, path, upgrade)
+            _check_version(db, path)
             with db:
                 db.executescript(schema)
         except (sqlite3.Error, StoreError):
@@ -91,22 +91,17 @@ def open_database(path: Path, schema: str, upgrade: str = "", *, busy_s: float =
     return db
 
 
-def _check_version(db: sqlite3.Connection, path: Path, upgrade: str) -> None:
+def _check_version(db: sqlite3.Connection, path: Path) -> None:
     # in one statement: another process may begin the file meanwhile
     query = "SELECT user_version, EXISTS (SELECT 1 FROM sqlite_master) FROM pragma_user_version"
     version, begun = db.execute(query).fetchone()
     if version > VERSION:
         raise StoreError(f"{path} is of a later version of this program; install that one again")
-    if version == 0 and begun:
-        raise StoreError(f"{path} is of a version before 0.2.0, which is not read; move it away to start anew")
+    if begun and version < VERSION:
+        raise StoreError(f"{path} was made by a version before 0.3.0, which can't be read; move it away to start over")
     if version == 0:
         # before the tables: whoever opens the file in between, or after a crash, finds no tables without a version
         db.execute(f"PRAGMA user_version={VERSION}")
-    elif version < VERSION:
-        with db:  # both or neither; a second process repeats it, which changes nothing
-            db.execute("BEGIN IMMEDIATE")
-            db.execute(upgrade)
-            db.execute(f"PRAGMA user_version={VERSION}")
 
 
 def check(db: sqlite3.Connection, path: Path) -> None:

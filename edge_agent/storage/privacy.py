@@ -7,6 +7,8 @@ can't change a pin: a person accepts other promises with the command line or on 
 from __future__ import annotations
 
 import json
+from contextlib import closing
+from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import ValidationError
@@ -26,7 +28,7 @@ class RefusedPlan(NamedTuple):
 
 
 def pinned_promises(store: StateStore) -> PrivacyPromises | None:
-    """Return what was promised at enrolment, or accepted since; None before the first plan.
+    """Return what was promised at enrolment, or accepted since; None before that.
 
     Raises:
         StoreError: if what is stored can't be read: the device must not take it for no promise.
@@ -44,6 +46,17 @@ def pinned_promises(store: StateStore) -> PrivacyPromises | None:
 def keep_pin(store: StateStore, promises: PrivacyPromises) -> None:
     """Require what these promises say from now on."""
     store.put(**{PIN: promises.model_dump_json()})
+
+
+def pin_promises(folder: Path, promises: PrivacyPromises) -> None:
+    """Require from now on what the first answer to an enrolment promises; later answers change nothing.
+
+    Raises:
+        StoreError: if what was pinned before can't be read.
+    """
+    with closing(StateStore(folder)) as store:
+        if pinned_promises(store) is None:
+            keep_pin(store, promises)
 
 
 def note_refused_plan(store: StateStore, reason: str, promises: PrivacyPromises) -> None:

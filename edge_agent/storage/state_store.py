@@ -42,11 +42,6 @@ CREATE TABLE IF NOT EXISTS adoptions (
 );
 CREATE TABLE IF NOT EXISTS pairs (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
-_UPGRADE = """
-UPDATE pairs SET value = replace(replace(replace(value,
-    '"millionths":', '"share_millionths":'), '"macro_f1":', '"value":'), '"most_frequent":', '"trivial":')
-WHERE name IN ('order', 'offer', 'release', 'adoption', 'candidates')
-"""
 _TABLES = ("outbox", "rounds", "adoptions", "pairs")
 
 
@@ -83,7 +78,7 @@ class StateStore:
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / FILE_NAME
         with _not_replaced(folder):
-            self._db = open_database(self.path, _SCHEMA, _UPGRADE)
+            self._db = open_database(self.path, _SCHEMA)
         self._wait: Wait | None = None
 
     def wait_by(self, wait: Wait) -> None:

@@ -138,7 +138,7 @@ def save_round(store: StateStore, job: Job) -> SavedRound:
     else:
         move_file(job.out / UPDATE, update)
     move_file(job.out / CLIENT_STATE, client)
-    candidates = [one for one in load_candidates(store) if one.round != job.round]
+    candidates = [candidate for candidate in load_candidates(store) if candidate.round != job.round]
     if (job.out / CHECKPOINT).is_file():  # a copy: the process goes on to export it
         kept = candidate_path(store.folder, job.round)
         write_file(kept, (job.out / CHECKPOINT).read_bytes())
@@ -266,19 +266,21 @@ def manifest_of(
 def load_candidates(store: StateStore) -> tuple[Candidate, ...]:
     """Return the trained rounds whose models are not judged yet, oldest first."""
     noted = json.loads(store.get("candidates") or "[]")
-    return tuple(Candidate(one["round"], BlobPointer.model_validate(one["model"])) for one in noted)
+    return tuple(Candidate(entry["round"], BlobPointer.model_validate(entry["model"])) for entry in noted)
 
 
 def forget_candidate(store: StateStore, round_number: int) -> None:
     """Delete a trained round's checkpoint: its model was judged, or cannot be."""
-    store.put(**_candidates_json([one for one in load_candidates(store) if one.round != round_number]))
+    store.put(
+        **_candidates_json([candidate for candidate in load_candidates(store) if candidate.round != round_number])
+    )
     kept = candidate_path(store.folder, round_number)
     for path in (kept, midway_path(kept)):
         path.unlink(missing_ok=True)
 
 
 def _candidates_json(candidates: Sequence[Candidate]) -> dict[str, str]:
-    rows = [{"round": one.round, "model": one.model.model_dump(mode="json")} for one in candidates]
+    rows = [{"round": candidate.round, "model": candidate.model.model_dump(mode="json")} for candidate in candidates]
     return {"candidates": json.dumps(rows)}
 
 
@@ -339,7 +341,7 @@ def _remove_leftovers(store: StateStore) -> None:
     """Delete what a kill left behind: the jobs, and files in place that no row names yet."""
     shutil.rmtree(store.folder / JOBS, ignore_errors=True)
     named = {path.name for path in store.outbox().values()}
-    kept_rounds = [candidate_path(store.folder, one.round) for one in load_candidates(store)]
+    kept_rounds = [candidate_path(store.folder, candidate.round) for candidate in load_candidates(store)]
     candidates = {path.name for kept in kept_rounds for path in (kept, midway_path(kept))}
     clients = {Path(store.get("client_state")).name}
     kept = ((OUTBOX, named), (SUMS, secure_sum.files_of(store)), (CLIENTS, clients), (CANDIDATES, candidates))

@@ -52,7 +52,7 @@ class ServiceManager:
 def _watchdog_s(environment: Mapping[str, str]) -> float:
     """Return the interval that the unit asks for; 0 without one, or where it is another process's."""
     try:
-        mine = int(environment.get("WATCHDOG_PID", os.getpid())) == os.getpid()
-        return int(environment.get("WATCHDOG_USEC", 0)) / 1e6 if mine else 0.0
+        is_ours = int(environment.get("WATCHDOG_PID", os.getpid())) == os.getpid()
+        return int(environment.get("WATCHDOG_USEC", 0)) / 1e6 if is_ours else 0.0
     except ValueError:
         return 0.0

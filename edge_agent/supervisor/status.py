@@ -84,7 +84,7 @@ def save_activity(store: StateStore, agent: Agent, *, left: bool = False) -> Non
     blockers = () if agent.work and agent.work.stage is Stage.BLOCKED else agent.blockers  # else it is among the words
     with tolerate_full_disk("what the device is doing"):
         doing = {"words": words, "left": left, "at": time.time(), "blockers": blockers}
-        store.put(doing=json.dumps({**doing, "failures": [asdict(each) for each in thread_failures.recent()]}))
+        store.put(doing=json.dumps({**doing, "failures": [asdict(failure) for failure in thread_failures.recent()]}))
 
 
 def describe_device(store: StateStore, device: str, *, running: bool) -> list[str]:
@@ -101,7 +101,7 @@ def describe_device(store: StateStore, device: str, *, running: bool) -> list[st
         f"{device} {verb} {doing['words']} (said {age_s:.0f} s ago).{rest}",
         *([f"It would not train now: {'; '.join(doing['blockers'])}."] if running and doing.get("blockers") else []),
         f"{waiting} of its updates wait for the server's answer." if waiting else "No update waits for an answer.",
-        *(ThreadFailure(**each).describe(time.time()) for each in doing.get("failures", []) if running),
+        *(ThreadFailure(**failure).describe(time.time()) for failure in doing.get("failures", []) if running),
         *filter(None, [describe_restore(store), describe_participation(store), describe_refusal(store)]),
         *_trained_by(store),
         describe_served(store),

@@ -65,7 +65,6 @@ from edge_agent.training.job import JobEnded, JobLine, make_job
 from edge_agent.transport.home_assistant.discovery import HomeState
 from edge_agent.transport.link import InvalidMessage, MessageDelivered
 from federation.plan import Plan
-from federation.privacy.promises import promises_of
 from federation.protocol.messages import Announcement, Invitation
 from gaitway.logs import about
 from gaitway.tasks import task_of
@@ -100,8 +99,6 @@ class Supervisor:
             pins=drivers.trust.is_enrolled,
         )
         self.store = drivers.store
-        if self.policy.pins and not pinned_promises(self.store) and (plan := load_plan(self.store)):
-            keep_pin(self.store, promises_of(plan))  # a version without pins has enrolled
         self.agent = load_agent(self.store, config.privacy.require)
         self._drivers, self._mailbox = drivers, mailbox
         self._trust, self._link, self._uploads = drivers.trust, drivers.link, drivers.uploads

@@ -69,13 +69,13 @@ def learn(
     everybody = solve_mean(shared.sums, None, 0, options.damping, *means)
     truth, features = windows.y[test], windows.features[test]
     federated = truth < everybody.bias.size
-    mine, theirs = personal.classes(features), everybody.classes(features)
+    answers, shared_answers = personal.classes(features), everybody.classes(features)
     return LearnedHead(
         personal,
         everybody,
-        confusion(truth, mine, classes),
-        _score(truth[federated], mine[federated], classes),
-        _score(truth[federated], theirs[federated], classes),
+        confusion(truth, answers, classes),
+        _score(truth[federated], answers[federated], classes),
+        _score(truth[federated], shared_answers[federated], classes),
         np.bincount(y, minlength=classes),
         solve_s,
     )

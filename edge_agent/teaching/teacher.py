@@ -201,7 +201,7 @@ class Teacher:
         with self._lock, self._windows() as store:
             if self._lesson and self._lesson.activity == name:
                 self._lesson = None
-            self._taught = [each for each in self._taught if each[2] != name]
+            self._taught = [taught for taught in self._taught if taught[2] != name]
             self._own_due = 0.0
             return remove_activity(store, name)
 
@@ -227,7 +227,7 @@ class Teacher:
         self._number, windows = self._live.windows_since(self._number)
         signals = [window for window in windows if window.x.ndim == 2 and np.isfinite(window.x).all()]
         last = self._fresh[-1:]
-        kept = [each for each in self._fresh if now - each.at <= FRESH_S] or last
+        kept = [window for window in self._fresh if now - window.at <= FRESH_S] or last
         self._fresh = [*kept, *(_Fresh(window, now) for window in signals)]
         return signals
 
@@ -262,7 +262,7 @@ class Teacher:
     def _kept_starts(self, store: WindowStore) -> set[float]:
         if not self._fresh:
             return set()
-        starts = [float(each.window.start_s) for each in self._fresh]
+        starts = [float(window.window.start_s) for window in self._fresh]
         with store.reading() as db:
             rows = db.execute("SELECT start_s FROM windows WHERE start_s BETWEEN ? AND ?", (min(starts), max(starts)))
             return {float(row[0]) for row in rows}
@@ -288,25 +288,27 @@ class Teacher:
     ) -> EmbeddedWindows:
         """Have the features of all these windows; those that are known are not computed again."""
         everything = [*outlines, *fresh]
-        wanted = {(each.start_s, each.session) for each in everything}
+        wanted = {(taught.start_s, taught.session) for taught in everything}
         self._features = {key: value for key, value in self._features.items() if key in wanted}
-        new = [each for each in everything if (each.start_s, each.session) not in self._features]
-        kept = [each for each in new if each.number >= 0]
-        x = [*store.samples([each.number for each in kept], settings)]
+        new = [taught for taught in everything if (taught.start_s, taught.session) not in self._features]
+        kept = [taught for taught in new if taught.number >= 0]
+        x = [*store.samples([taught.number for taught in kept], settings)]
         if len(x) != len(kept):
             raise StoreError("windows were deleted just now; it is tried again")
-        x += [self._fresh[-1 - each.number].window.x for each in new if each.number < 0]
+        x += [self._fresh[-1 - taught.number].window.x for taught in new if taught.number < 0]
         if new:
             features = session.predict(np.stack(x)).embedding
-            in_order = [*kept, *(each for each in new if each.number < 0)]
-            self._features |= {(each.start_s, each.session): row for each, row in zip(in_order, features, strict=True)}
+            in_order = [*kept, *(taught for taught in new if taught.number < 0)]
+            self._features |= {
+                (taught.start_s, taught.session): row for taught, row in zip(in_order, features, strict=True)
+            }
         code = {name: i for i, name in enumerate(activities)}
-        rows = [self._features[(each.start_s, each.session)] for each in everything]
+        rows = [self._features[(taught.start_s, taught.session)] for taught in everything]
         return EmbeddedWindows(
             np.stack(rows) if rows else np.zeros((0, self._width), np.float32),
-            np.array([code[each.activity] for each in everything], np.int64),
-            np.array([each.start_s for each in everything], np.float64),
-            np.array([each.session for each in everything], np.int64),
+            np.array([code[taught.activity] for taught in everything], np.int64),
+            np.array([taught.start_s for taught in everything], np.float64),
+            np.array([taught.session for taught in everything], np.int64),
             session.metadata.orientation_free_columns,
         )
 

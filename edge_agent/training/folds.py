@@ -1,14 +1,15 @@
 """Cross-validation of a round's training over sessions, whatever computes.
 
-A model that was trained on one session fits the rest of that session better than the next one, so a holdout from the
-same session flatters it. Of windows of one session alone the holdout is used: it chose better models in our table
-(`experiments/serving_choice.py`), as the shared model has seen what the folds hold out.
+A model fits the rest of a session that it was trained on better than the next session, so a holdout from the same
+session flatters it. If a device has windows of one session only, the holdout decides: it chose better models there
+(`experiments/serving_choice.py`), because the shared model has seen what the folds hold out. That bias is small with
+several sessions, even in federations of four devices (`experiments/session_choice.py`).
 
-A fold is some of the sessions; of a class that has windows of one session alone, a contiguous part in the order of
-time: windows overlap by half, so that random folds would test on what they trained on. Windows that share time with the
-fold are left out of its training. Each
-fold's client begins as a device that has taken part in nothing, as what the method keeps between rounds has seen the
-fold. The broadcast may have, by the device's earlier updates: it is what both sides of the comparison begin from.
+A fold is some of the sessions. For a class with one session, it is a contiguous part in the order of time, because
+windows overlap by half and random folds would test on what they trained on. Windows that share time with the fold are
+left out of its training. Each fold's client starts like a device that has never taken part, because what the method
+keeps between rounds has seen the fold. The broadcast may have seen it too, through the device's earlier updates; both
+sides of the comparison start from it.
 """
 
 from __future__ import annotations

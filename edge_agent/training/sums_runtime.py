@@ -51,6 +51,7 @@ from federation.serving.heads import (
     SHARED_ANY_ORIENTATION,
     usable_heads,
 )
+from federation.training.schedule import WindowCopies
 from federation.training.window_changes import window_copies
 from gaitway.tasks import task_of
 from gaitway.tasks.classification import confusion
@@ -232,11 +233,9 @@ class SumsRuntime:
     def _sums(self, features: np.ndarray, windows: ClientWindows) -> FixedSums:
         """Sum over windows with these features, and over the copies of them that the plan asks for."""
         options, job = self.options, self.job
-        rotations, degrees, lost = options.rotations, options.degrees, options.sensor_loss
-        copies = window_copies(
-            windows.x, job.plan.training.seed, job.device, rotations=rotations, degrees=degrees, sensor_loss=lost
-        )
-        together = np.concatenate([features, *(self._session.predict(x).embedding for x in copies)])
+        copies = WindowCopies(options.rotations, options.degrees, options.sensor_loss)
+        changed = window_copies(windows.x, job.plan.training.seed, job.device, copies)
+        together = np.concatenate([features, *(self._session.predict(x).embedding for x in changed)])
         y = np.tile(windows.y, len(together) // max(1, len(windows.y)))
         return travelling(sums_of(together, y, len(job.plan.labels), options.clip))
 

@@ -27,6 +27,7 @@ from edge_agent.training.runtime import Measurement, SentUpload, TrainedRound, b
 from edge_agent.training.summand import write_numbers
 from federation import wire
 from federation.aggregation.ridge_numpy import FixedSums, check_believable
+from federation.method import SumMethod, trains
 from federation.methods import method_from_json
 from federation.methods.fedavg import FedAvg
 from federation.records import Client, Examples, Tree, Update
@@ -102,7 +103,7 @@ class TorchRuntime(NamedTuple):
     @property
     def trains(self) -> bool:
         """Whether a client takes steps at all."""
-        return self.setup.method.trains(self.setup.training)
+        return trains(self.setup.method, self.setup.training)
 
     @property
     def keeps_partial_work(self) -> bool:
@@ -262,6 +263,8 @@ class TorchRuntime(NamedTuple):
     def update_heads(self, client: Client | None) -> None:
         """Make of the newest sums each head that the device can serve with."""
         job, method = self.job, self.setup.method
+        if not isinstance(method, SumMethod):
+            raise NonRetryableJobError(f"the method {method.name} trains in rounds, and makes no heads of sums")
         if client is None:
             client, _ = method.receive(self.load_client()[0], self.broadcast)
             client = method.refresh(client, self.broadcast)
@@ -272,7 +275,7 @@ class TorchRuntime(NamedTuple):
         if not heads:
             raise NonRetryableJobError(UNTRAINED)
         lies = orientation_of(self.module, self.data, self.broadcast["sums"])
-        if adapted := self._adapted(client, is_far=lies.is_far):
+        if adapted := self._adapted(method, client, is_far=lies.is_far):
             heads[ADAPTED] = adapted
         version = max(0, job.round - 1) if job.kind == "train" else job.round
         first, began = copy.deepcopy(self.module), method.serving_model(self.initial)
@@ -281,13 +284,13 @@ class TorchRuntime(NamedTuple):
         write_file(job.out / HEADS / ORIENTATION, lies.to_json())
         export_heads(job, self.data, first)
 
-    def _adapted(self, client: Client, *, is_far: bool) -> Client | None:
+    def _adapted(self, method: SumMethod, client: Client, *, is_far: bool) -> Client | None:
         """Return what serves a device without labels that has windows enough; nothing of them is sent."""
         if self.data.is_labelled:
             return None
         x = self._examples(self.data, self.data.train).x
         parts = [answer(self.setup, self._there(client), part).features for part in torch.split(x, EVALUATION_BATCH)]
-        return self.setup.method.adapted_model(client, self.broadcast, torch.cat(parts), is_far=is_far)
+        return method.adapted_model(client, self.broadcast, torch.cat(parts), is_far=is_far)
 
 
 def _network(module: nn.Module, placement: Placement) -> Network:

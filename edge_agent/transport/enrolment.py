@@ -34,8 +34,10 @@ from edge_agent.storage.credentials import (
     write_credentials,
 )
 from edge_agent.storage.files import write_file
+from edge_agent.storage.privacy import pin_promises
 from edge_agent.transport.server_connection import asked_again, tls_context
 from federation.errors import WireError
+from federation.privacy.promises import PrivacyPromises
 from federation.protocol.enrolment_uri import EnrolmentUri, is_enrolment_uri, read_enrolment_uri
 from federation.protocol.signing import Kind, fingerprint, pinned_key, to_sign
 from gaitway.errors import first_problem
@@ -52,6 +54,7 @@ class EnrolmentAnswer(BaseModel):
 
     state: Literal["pending", "approved"]
     device: str = Field(max_length=64)
+    promises: PrivacyPromises
     credentials: Credentials | None = None
 
 
@@ -206,7 +209,10 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def _ask(who: Applicant, path: str, fields: dict[str, Any], expected: str) -> EnrolmentAnswer:
-    """Post to the server; credentials are kept if they are of the server whose key has that fingerprint."""
+    """Post to the server, and keep what it answers if that is of the server whose key has that fingerprint.
+
+    The first answer's promises of privacy are pinned, before the operator's approval too.
+    """
     url = who.server.rstrip("/") + path
     request = urllib.request.Request(url, json.dumps(fields).encode(), {"Content-Type": "application/json"})
     try:
@@ -231,6 +237,7 @@ def _ask(who: Applicant, path: str, fields: dict[str, Any], expected: str) -> En
             raise EnrolError(f"{problem}; nothing was kept")
     if expected != pinned_server(who.folder):
         pin_server(who.folder, expected)
+    pin_promises(who.folder, answer.promises)
     if answer.credentials is not None:
         write_credentials(who.folder, answer.credentials)
     return answer

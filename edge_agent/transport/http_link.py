@@ -18,7 +18,7 @@ from edge_agent.config.settings import ServerSection
 from edge_agent.errors import ConfigError
 from edge_agent.machine.events import Disconnected
 from edge_agent.transport.link import POLL_S, REFUSED_HINT, Link, LinkEvent, MessageDelivered
-from edge_agent.transport.server_connection import ServerAnswer, ServerConnection
+from edge_agent.transport.server_connection import ServerAnswer, ServerConnection, certificate_todo
 from federation.errors import WireError
 from federation.protocol import topics
 from federation.protocol.messages import DeviceStatus, write
@@ -217,9 +217,10 @@ class HttpLink(Link):
 
     def _why_not(self, error: OSError) -> str:
         if isinstance(error, ssl.SSLCertVerificationError):
-            known = f"is {self.settings.ca_file}" if self.settings.ca_file else "does this system know"
-            todo = f"is [server] url the name in its certificate, and {known} the authority that signed it?"
-            return f"the server at {self.settings.url} is not believed: {error.verify_message}; {todo}"
+            todo = "set [server] url to a name in it, and ca_file to the authority that signed it"
+            server = f"the server at {self.settings.url}"
+            todo = certificate_todo(error, todo)
+            return f"the certificate of {server} can't be verified: {error.verify_message}; {todo}"
         return f"no server at {self.settings.url}: {error.strerror or error}"
 
     # ---- what the sender asks for

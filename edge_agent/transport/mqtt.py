@@ -152,8 +152,9 @@ class Broker(Link):
     def _why_not(self, error: OSError) -> str:
         place = f"{self.settings.host}:{self.settings.port}"
         if isinstance(error, ssl.SSLCertVerificationError):
-            todo = "is [broker] host the name in its certificate, and ca_file the authority that signed it?"
-            return f"the broker at {place} is not believed: {error.verify_message}; {todo}"
+            todo = "set [broker] host to a name in it, and ca_file to the authority that signed it"
+            todo = server_connection.certificate_todo(error, todo)
+            return f"the certificate of the broker at {place} can't be verified: {error.verify_message}; {todo}"
         return f"no broker at {place}: {error.strerror or error}"
 
     def _callback_failed(self, failure: ThreadFailure) -> None:

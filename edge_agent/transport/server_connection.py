@@ -30,6 +30,8 @@ MAX_PAUSE_S = 60.0
 MAX_WAITS = 20
 """Of one request for its turn; whoever has waited longer says that it cannot be sent."""
 _RETRY_S = 1.0
+OUT_OF_DATE = (9, 10)
+"""OpenSSL's codes of certificates that are not valid yet, or no longer."""
 
 Result = TypeVar("Result")
 
@@ -61,6 +63,14 @@ def tls_context(ca_file: Path | None, section: str = "server") -> ssl.SSLContext
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"[{section}] ca_file {ca_file} cannot be read as PEM: {error}") from error
+
+
+def certificate_todo(error: ssl.SSLCertVerificationError, otherwise: str) -> str:
+    """Say what to do about a certificate that can't be verified: boards without a battery start with a wrong clock."""
+    if error.verify_code not in OUT_OF_DATE:
+        return otherwise
+    now = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
+    return f"this device's clock says {now} UTC; if that is wrong, wait for NTP or set it"
 
 
 class ServerConnection:

@@ -140,11 +140,11 @@ def group_norm_backward(
     wanted: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of x, weight and bias, by the sums over time that all three need."""
-    of_out, signal = (_channels_last(each, batch, channels, size) for each in (gradient, x))
+    of_out, signal = (_channels_last(tensor, batch, channels, size) for tensor in (gradient, x))
     count, spread = size * channels // groups, _of_channels(scale, channels)
     centred = signal - _of_channels(mean, channels)
     of_bias, along = of_out.sum(1), (of_out * centred).sum(1) * spread[:, 0]
-    shift, slope = (_of_channels(_of_groups(each * weight, groups) / count, channels) for each in (of_bias, along))
+    shift, slope = (_of_channels(_of_groups(term * weight, groups) / count, channels) for term in (of_bias, along))
     of_x = of_out * (spread * weight) - (centred * (spread * spread * slope) + spread * shift)
     return of_x.permute(0, 2, 1).reshape(x.shape), along.sum(0), of_bias.sum(0)
 

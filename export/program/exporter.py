@@ -20,6 +20,7 @@ from export.program.manifest import DTYPES, GraphEntry, Manifest, PhaseEntry, Te
 from export.program.recorder import UnsupportedOperatorError
 from export.program.serving import answers_alike, served_of, serving_graphs, untrained_digest
 from export.program.tracing import TracedFunction, as_dicts, trace
+from federation.method import empty_training_stats
 from federation.methods import method_from_json, method_to_json
 from federation.plan import Plan, window_change_incompatibility
 from federation.records import Batch, Client, Phase, Tree
@@ -100,8 +101,8 @@ def export_program(federation: Federation) -> bytes:
         ) from error
     phases = [_phase_entry(setup, phase, received) for phase in method.phases(setup.training)]
     client = _types({"client": federation.initial})
-    models = {name: one.model.SerializeToString() for name, one in traced.items() if one.model is not None}
-    _, upload = method.upload(received, state, method.empty_training_stats(setup.training, examples.x))
+    models = {name: phase.model.SerializeToString() for name, phase in traced.items() if phase.model is not None}
+    _, upload = method.upload(received, state, empty_training_stats(method, setup.training, examples.x))
     serves = _serves(federation)
     manifest = Manifest(
         model=dict(federation.model),
@@ -120,12 +121,12 @@ def export_program(federation: Federation) -> bytes:
         sums=_types(as_dicts(method.empty_sums(setup.training, examples.x))),
         sums_at=tuple(when for when in SUM_TIMES if when in method.sums_at),
         phases=tuple(phases),
-        uses_partial_work=method.uses_partial_work,
+        uses_partial_work=method.traits.uses_partial_work,
         served=_types(served_of(method, received)) if serves else {},
         has_global_model=method.has_global_model,
         untrained_sha256=untrained_digest(method, federation.initial, federation.broadcast) if serves else None,
         answers_alike=serves and answers_alike(method, module_of(federation)),
-        graphs={name: _graph_entry(name, one, models.get(name)) for name, one in traced.items()},
+        graphs={name: _graph_entry(name, phase, models.get(name)) for name, phase in traced.items()},
     )
     return write_program(manifest, models)
 
@@ -141,8 +142,6 @@ def _check_exportable(setup: Setup) -> None:
         raise ProgramError("training.augmentation changes images, and hosts of programs do not: leave it out")
     if setup.training.example_clip_norm is not None:
         raise ProgramError("training.example_clip_norm needs gradients by example, and programs have a batch's")
-    if setup.method.rotated_copies or setup.method.copies_with_sensor_loss:
-        raise ProgramError("method.rotations and sensor_loss change windows, and programs do not: leave them out")
 
 
 def _traced(federation: Federation, received: Client, state: Tree) -> Iterable[tuple[str, TracedFunction]]:
@@ -163,8 +162,8 @@ def _traced(federation: Federation, received: Client, state: Tree) -> Iterable[t
         return {"features": output.features, "logits": output.logits, "statistics": counted}
 
     def upload(client: Client, state: Tree, before: Any, after: Any, lr_sum: Tensor) -> Tree:
-        kept, tree = method.upload(client, state, method.empty_training_stats(
-            setup.training, lr_sum)._replace(before=before, after=after, lr_sum=lr_sum))  # fmt: skip
+        kept, tree = method.upload(client, state, empty_training_stats(
+            method, setup.training, lr_sum)._replace(before=before, after=after, lr_sum=lr_sum))  # fmt: skip
         return {"client": kept, "upload": tree}
 
     taken = trace(receive, {"client": federation.initial, "broadcast": federation.broadcast})
@@ -244,8 +243,8 @@ def _distinct_phases(setup: Setup, client: Client) -> dict[str, Phase]:
 
 
 def _step_name(setup: Setup, phase: Phase, client: Client) -> str:
-    def trains(each: Phase) -> tuple[bool, frozenset[str]]:
-        return each.plain_sgd, frozenset(select(client.params, each.trainable))
+    def trains(phase: Phase) -> tuple[bool, frozenset[str]]:
+        return phase.plain_sgd, frozenset(select(client.params, phase.trainable))
 
     sets = list(dict.fromkeys(map(trains, setup.method.phases(setup.training))))
     place = sets.index(trains(phase))

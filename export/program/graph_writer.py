@@ -61,7 +61,7 @@ class GraphWriter:
         self.nodes += copies
         for node in self.nodes:
             for names in (node.input, node.output):
-                names[:] = [renamed.get(each, each) for each in names]
+                names[:] = [renamed.get(output, output) for output in names]
 
     def value(self, traced: Traced) -> str:
         """Return the name of a traced tensor."""
@@ -100,12 +100,12 @@ class GraphWriter:
 
     def slice(self, name: str, dim: int, start: int, end: int, step: int = 1) -> str:
         """Take every step-th entry from start to end along one dimension."""
-        return self.add("Slice", [name, *(self.constant([each]) for each in (start, end, dim, step))])
+        return self.add("Slice", [name, *(self.constant([bound]) for bound in (start, end, dim, step))])
 
     def filled(self, number: Any, shape: Sequence[int], dtype: torch.dtype) -> str:
         """Return a tensor of one number; a graph holds the number alone."""
-        one = self.constant(number, dtype)
-        return self.add("Expand", [one, self.constant(list(shape))]) if len(shape) else one
+        scalar = self.constant(number, dtype)
+        return self.add("Expand", [scalar, self.constant(list(shape))]) if len(shape) else scalar
 
     def shifted_right(self, name: str, bits: int, dtype: torch.dtype) -> str:
         """Shift whole numbers as if they had no sign: zeros come in from above."""

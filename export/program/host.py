@@ -238,8 +238,8 @@ def measure(program: TrainingProgram, client: Mapping[str, NDArray[Any]], exampl
         ProgramError: if the examples are not what the program takes.
     """
     found: Arrays = {}
-    mine = _checked_examples(program, examples, least=0)
-    for batch in _batches(mine, in_order(len(mine.y), program.manifest.evaluation_batch)):
+    kept = _checked_examples(program, examples, least=0)
+    for batch in _batches(kept, in_order(len(kept.y), program.manifest.evaluation_batch)):
         part = program.run("evaluate", {**client, **batch})
         counted = {name: value for name, value in part.items() if name.startswith("statistics/")}
         found = {name: value + found.get(name, 0) for name, value in counted.items()}
@@ -249,11 +249,11 @@ def measure(program: TrainingProgram, client: Mapping[str, NDArray[Any]], exampl
 def predict(program: TrainingProgram, client: Mapping[str, NDArray[Any]], x: NDArray[Any]) -> NDArray[np.float32]:
     """Return what a client's model scores each example x (n, …) with: its logits (n, C)."""
     y = program.manifest.y
-    mine = DeviceExamples(x, np.zeros(len(x), y.dtype))
+    examples = DeviceExamples(x, np.zeros(len(x), y.dtype))
     order = in_order(len(x), program.manifest.evaluation_batch)
     parts = [
         program.run("evaluate", {**client, **batch})["logits"][: int(batch["batch/mask"].sum())]
-        for batch in _batches(mine, order)
+        for batch in _batches(examples, order)
     ]
     return np.concatenate(parts) if parts else np.zeros((0, program.manifest.training.classes), np.float32)
 

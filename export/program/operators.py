@@ -103,8 +103,8 @@ def _bitwise_not(graph: GraphWriter, call: Call) -> str:
 
 @emits("log1p")
 def _log1p(graph: GraphWriter, call: Call) -> str:
-    one = graph.constant(1, call.dtype)
-    return graph.add("Log", [graph.add("Add", [graph.cast(call.args[0], call.dtype), one])])
+    unit = graph.constant(1, call.dtype)
+    return graph.add("Log", [graph.add("Add", [graph.cast(call.args[0], call.dtype), unit])])
 
 
 @emits("rsqrt")
@@ -115,7 +115,7 @@ def _rsqrt(graph: GraphWriter, call: Call) -> str:
 @emits(*BINARY, "bitwise_or", "logical_and")
 def _binary(graph: GraphWriter, call: Call) -> str:
     kind = call.dtype
-    left, right = (graph.cast(each, kind) for each in call.args[:2])
+    left, right = (graph.cast(arg, kind) for arg in call.args[:2])
     if kind == torch.bool:
         _refuse(call, call.name not in LOGICAL)
         return graph.add(LOGICAL[call.name], [left, right])
@@ -131,9 +131,9 @@ def _binary(graph: GraphWriter, call: Call) -> str:
 
 @emits(*COMPARISONS)
 def _comparison(graph: GraphWriter, call: Call) -> str:
-    kind = torch.result_type(*(_like(each) for each in call.args[:2]))
+    kind = torch.result_type(*(_like(arg) for arg in call.args[:2]))
     kind = torch.int32 if kind == torch.bool else kind
-    found = graph.add(COMPARISONS[call.name], [graph.cast(each, kind) for each in call.args[:2]])
+    found = graph.add(COMPARISONS[call.name], [graph.cast(arg, kind) for arg in call.args[:2]])
     return graph.add("Not", [found]) if call.name == "ne" else found
 
 
@@ -204,13 +204,13 @@ def _scalar(graph: GraphWriter, call: Call) -> str:
 @emits("arange")
 def _arange(graph: GraphWriter, call: Call) -> str:
     bounds = call.args if len(call.args) > 1 else (0, call.args[0])
-    return graph.add("Range", [graph.constant(each, call.dtype) for each in (*bounds, 1)[:3]])
+    return graph.add("Range", [graph.constant(bound, call.dtype) for bound in (*bounds, 1)[:3]])
 
 
 @emits("permute")
 def _permute(graph: GraphWriter, call: Call) -> str:
     order = list(call.args[1])
-    return graph.add("Transpose", [graph.value(call.args[0])], perm=[each % len(order) for each in order])
+    return graph.add("Transpose", [graph.value(call.args[0])], perm=[axis % len(order) for axis in order])
 
 
 @emits("slice")
@@ -222,7 +222,7 @@ def _slice(graph: GraphWriter, call: Call) -> str:
 
 @emits("slice_scatter")
 def _slice_scatter(graph: GraphWriter, call: Call) -> str:
-    x, source = (graph.value(each) for each in call.args[:2])
+    x, source = (graph.value(arg) for arg in call.args[:2])
     dim, start = _argument(call, 2, 0), _argument(call, 3) or 0
     size = call.shape[dim]
     end = size if _argument(call, 4) is None else min(_argument(call, 4), size)
@@ -240,7 +240,7 @@ def _select(graph: GraphWriter, call: Call) -> str:
 
 @emits("cat")
 def _concatenate(graph: GraphWriter, call: Call) -> str:
-    parts = [graph.cast(each, call.dtype) for each in call.args[0]]
+    parts = [graph.cast(arg, call.dtype) for arg in call.args[0]]
     return graph.add("Concat", parts, axis=_argument(call, 1, 0))
 
 
@@ -265,13 +265,13 @@ def _pad(graph: GraphWriter, call: Call) -> str:
 
 @emits("mm", "bmm")
 def _product(graph: GraphWriter, call: Call) -> str:
-    return graph.add("MatMul", [graph.value(each) for each in call.args[:2]])
+    return graph.add("MatMul", [graph.value(arg) for arg in call.args[:2]])
 
 
 @emits("addmm")
 def _shifted_product(graph: GraphWriter, call: Call) -> str:
     _refuse(call, bool(call.kwargs.get("beta", 1) != 1 or call.kwargs.get("alpha", 1) != 1))
-    shift, left, right = (graph.value(each) for each in call.args[:3])
+    shift, left, right = (graph.value(arg) for arg in call.args[:3])
     return graph.add("Add", [graph.add("MatMul", [left, right]), shift])
 
 
@@ -287,7 +287,7 @@ def _power(graph: GraphWriter, call: Call) -> str:
 
 @emits("where")
 def _where(graph: GraphWriter, call: Call) -> str:
-    return graph.add("Where", [graph.value(call.args[0]), *(graph.cast(each, call.dtype) for each in call.args[1:])])
+    return graph.add("Where", [graph.value(call.args[0]), *(graph.cast(arg, call.dtype) for arg in call.args[1:])])
 
 
 @emits("clamp")
@@ -305,8 +305,8 @@ def _shift(graph: GraphWriter, call: Call) -> str:
     x, bits, kind = graph.value(call.args[0]), int(call.args[1]), call.dtype
     if all(_masks(user, 8 * kind.itemsize - bits) for user in call.results[0].users):
         return graph.shifted_right(x, bits, kind)
-    one = graph.constant(-1, kind)
-    mirrored = graph.add("Sub", [one, graph.shifted_right(graph.add("Sub", [one, x]), bits, kind)])
+    minus_one = graph.constant(-1, kind)
+    mirrored = graph.add("Sub", [minus_one, graph.shifted_right(graph.add("Sub", [minus_one, x]), bits, kind)])
     negative = graph.add("Less", [x, graph.constant(0, kind)])
     return graph.add("Where", [negative, mirrored, graph.shifted_right(x, bits, kind)])
 
@@ -332,8 +332,8 @@ def _layer_norm(graph: GraphWriter, call: Call) -> list[str]:
     shape, dims = list(call.args[1]), len(call.args[0].shape)
     kind = call.args[0].dtype
     scale, shift = (
-        graph.constant(np.full(shape, number).tolist(), kind) if each is None else graph.value(each)
-        for each, number in zip(call.args[2:4], (1, 0), strict=True)
+        graph.constant(np.full(shape, number).tolist(), kind) if arg is None else graph.value(arg)
+        for arg, number in zip(call.args[2:4], (1, 0), strict=True)
     )
     return graph.add_several(
         "LayerNormalization",
@@ -349,7 +349,7 @@ def _convolution(graph: GraphWriter, call: Call) -> str:
     """Write what `decompositions.convolution` leaves: several dimensions, dilation or groups."""
     stride, padding, dilation, transposed, _, groups = call.args[3:9]
     _refuse(call, bool(transposed))
-    operands = [graph.value(each) for each in call.args[:3] if each is not None]
+    operands = [graph.value(arg) for arg in call.args[:3] if arg is not None]
     return graph.add(
         "Conv",
         operands,
@@ -380,13 +380,13 @@ def _scatter_reduce(graph: GraphWriter, call: Call) -> str:
     x, dim, index, source, how = call.args[:5]
     names = {"amax": "max", "amin": "min", "sum": "add"}
     _refuse(call, how not in names or not call.kwargs.get("include_self", True))
-    operands = [graph.value(each) for each in (x, index, source)]
+    operands = [graph.value(operand) for operand in (x, index, source)]
     return graph.add("ScatterElements", operands, axis=dim, reduction=names[str(how)])
 
 
 @emits("index")
 def _index(graph: GraphWriter, call: Call) -> str:
-    indexed = [(axis, each) for axis, each in enumerate(call.args[1]) if each is not None]
+    indexed = [(axis, index) for axis, index in enumerate(call.args[1]) if index is not None]
     _refuse(call, len(indexed) != 1 or indexed[0][1].dtype == torch.bool)
     axis, index = indexed[0]
     return graph.add("Gather", [graph.value(call.args[0]), graph.value(index)], axis=axis)

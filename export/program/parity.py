@@ -142,7 +142,7 @@ def compare_round(
     others = [stacked, *(_moved_round(federation, examples, max_steps, round_number, seed) for seed in range(DRAWS))]
     apart = differences(theirs, pair.ours.client | pair.ours.upload)
     itself = [differences(theirs, outcome_arrays(other)) for other in others]
-    rounding = {name: max(each[name] for each in itself) for name in apart}
+    rounding = {name: max(difference[name] for difference in itself) for name in apart}
     bits = {name: ONE_BIT * max(1.0, float(np.abs(value).max(initial=0))) for name, value in theirs.items()}
     scores = setup.task.scores(measure(program, pair.ours.client, _device_examples(examples)))
     found = measure_with_torch(setup, pair.torch.client, examples, EVALUATION_BATCH)
@@ -172,7 +172,7 @@ def serving_difference(federation: Federation, program: TrainingProgram, client:
     kinds = program.manifest.graphs["model"].inputs
     plain = {"input/mean": np.zeros, "input/std": np.ones}
     values = served | {name: make(kinds[name].shape, np.float32) for name, make in plain.items()}
-    found = [program.run("model", values | {"x": one.numpy()[None]})["logits"] for one in x]
+    found = [program.run("model", values | {"x": example.numpy()[None]})["logits"] for example in x]
     return float(np.abs(np.concatenate(found) - expected).max())
 
 
@@ -207,9 +207,11 @@ def check_round(federation: Federation, program: TrainingProgram, examples: Exam
     """
     after = after_one_round(federation, examples)
     parity = compare_round(after, program, examples, MAX_STEPS)
-    if not parity.ratio <= ROUNDING_FACTOR and any(isinstance(each, ALP) for each in module_of(federation).modules()):
+    if not parity.ratio <= ROUNDING_FACTOR and any(
+        isinstance(module, ALP) for module in module_of(federation).modules()
+    ):
         others = [compare_round(after, program, examples, MAX_STEPS, number) for number in OTHER_ROUNDS]
-        parity = max(others, key=lambda each: math.inf if math.isnan(each.ratio) else each.ratio)
+        parity = max(others, key=lambda module: math.inf if math.isnan(module.ratio) else module.ratio)
     # written so that a NaN fails
     if not parity.ratio <= ROUNDING_FACTOR:
         raise ProgramError(
@@ -231,11 +233,11 @@ def check_round(federation: Federation, program: TrainingProgram, examples: Exam
     return parity
 
 
-def differences(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> dict[str, float]:
+def differences(first: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> dict[str, float]:
     """Return the largest absolute difference of each of the arrays, which have the same names."""
-    if set(one) != set(other):
-        raise ProgramError(f"names differ: {sorted(set(one) ^ set(other))[:4]}")
-    return {name: float(np.abs(one[name].astype(np.float64) - other[name]).max(initial=0)) for name in one}
+    if set(first) != set(other):
+        raise ProgramError(f"names differ: {sorted(set(first) ^ set(other))[:4]}")
+    return {name: float(np.abs(first[name].astype(np.float64) - other[name]).max(initial=0)) for name in first}
 
 
 def outcome_arrays(result: LocalRound) -> Arrays:

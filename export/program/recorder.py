@@ -65,7 +65,7 @@ class Call:
     @property
     def operands(self) -> list[Traced]:
         """All traced tensors among its arguments."""
-        return [each for each in pytree.tree_leaves((self.args, self.kwargs)) if isinstance(each, Traced)]
+        return [leaf for leaf in pytree.tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Traced)]
 
 
 @dataclass
@@ -88,16 +88,16 @@ def record(
     recorder = _Recorder(decompositions)
     traced = [recorder.enter(tensor) for tensor in inputs]
     with recorder:
-        outputs = [recorder.trace_of(each) for each in functionalize(function, remove="mutations")(*inputs)]
+        outputs = [recorder.trace_of(leaf) for leaf in functionalize(function, remove="mutations")(*inputs)]
     return OperatorRecording(traced, outputs, _needed(recorder.calls, outputs))
 
 
 def _needed(calls: list[Call], outputs: list[Traced]) -> list[Call]:
-    wanted, kept = {id(each) for each in outputs}, []
+    wanted, kept = {id(output) for output in outputs}, []
     for call in reversed(calls):
         if any(id(result) in wanted for result in call.results):
             kept.append(call)
-            wanted.update(id(each) for each in call.operands)
+            wanted.update(id(operand) for operand in call.operands)
     kept.reverse()
     for call in kept:
         for operand in call.operands:
@@ -136,10 +136,13 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "functions without a branch on a tensor's value"
             )
         places, spec = pytree.tree_flatten((args, kwargs))
-        places = [self.trace_of(each) if isinstance(each, Tensor) else each for each in places]
+        places = [
+            self.trace_of(place_or_tensor) if isinstance(place_or_tensor, Tensor) else place_or_tensor
+            for place_or_tensor in places
+        ]
         result = func(*args, **kwargs)
-        returned = [each for each in pytree.tree_leaves(result) if isinstance(each, Tensor)]
+        returned = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
         given, named = pytree.tree_unflatten(places, spec)
         # a few operators return what they were given
-        self.calls.append(Call(func, given, named, [self.enter(each) for each in returned]))
+        self.calls.append(Call(func, given, named, [self.enter(leaf) for leaf in returned]))
         return result

@@ -89,7 +89,7 @@ def _written(recording: OperatorRecording, names: list[str], returned: list[str]
     passed = {name: places[node] for name, node in results.items() if node in places}
     computed = {name: node for name, node in results.items() if node not in places}
     graph.name_outputs({OUTPUT + name: node for name, node in computed.items()})
-    used = {each for node in graph.nodes for each in node.input}
+    used = {name for node in graph.nodes for name in node.input}
     inputs = {name: node for node, name in places.items() if name in used}
     return TracedFunction(
         _model(graph, inputs, computed) if computed else None,
@@ -101,8 +101,8 @@ def _written(recording: OperatorRecording, names: list[str], returned: list[str]
 
 def _model(graph: GraphWriter, inputs: dict[str, Traced], outputs: dict[str, Traced]) -> onnx.ModelProto:
     infos = [
-        [helper.make_tensor_value_info(prefix + name, TYPES[node.dtype], node.shape) for name, node in each]
-        for prefix, each in (("", inputs.items()), (OUTPUT, outputs.items()))
+        [helper.make_tensor_value_info(prefix + name, TYPES[node.dtype], node.shape) for name, node in tensor]
+        for prefix, tensor in (("", inputs.items()), (OUTPUT, outputs.items()))
     ]
     body = helper.make_graph(graph.nodes, "program", infos[0], infos[1], initializer=graph.constants)
     opset = helper.make_opsetid("", OPSET)

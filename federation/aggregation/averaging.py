@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from federation.records import Tensors
+from federation.records import Tensors, Tree
 from gaitway.python310 import Self
 
 
@@ -35,6 +35,21 @@ class MeanSums(Accumulator):
 
     params: Tensors | None = None  # float64; changed by the next addition
     clients: tuple[Tensors, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumChanges(Accumulator):
+    """By how much the sums of all clients change, in int64, and by how many the clients in them."""
+
+    change: Tensors = field(default_factory=dict)
+    clients: int = 0
+
+
+def sums_of_changes(start: Tensors, total: Tree) -> MeanSums:
+    """Return the sums of parameters, W · w + Σ n_k · (w_k − w), of what the changes add up to, and of W."""
+    weight = float(total["weight"])
+    params = {name: start[name].double() * weight + value for name, value in total["params"].items()}
+    return MeanSums(weight=weight, params=params)
 
 
 def add_weighted(sums: Tensors | None, values: Tensors, weight: float) -> Tensors:

@@ -138,10 +138,10 @@ class _Lloyd:
         """Measure all points; False where no other centre can be nearer, by the next centre's distance alone."""
         squared = torch.empty_like(self.norms)
         for some in self._pieces(torch.arange(len(squared), device=squared.device), self.points.shape[1]):
-            here = slice(int(some[0]), int(some[-1]) + 1)
+            span = slice(int(some[0]), int(some[-1]) + 1)
             # from differences, which cancel nothing
-            difference = self.points[here] - self.centres[self.labels[here]]
-            squared[here] = torch.linalg.vecdot(difference, difference)
+            difference = self.points[span] - self.centres[self.labels[span]]
+            squared[span] = torch.linalg.vecdot(difference, difference)
         self.own = (squared - self.norms) / 2
         sure = squared < self._quarter_to_next()[self.labels]
         self.others[sure] = -torch.inf
@@ -171,17 +171,17 @@ class _Lloyd:
         place[candidates] = torch.arange(len(candidates), device=place.device)
         ordered, complete = len(rows) == len(self.points), len(candidates) == len(self.centres)
         for some in self._pieces(rows, len(candidates)):
-            here = slice(int(some[0]), int(some[-1]) + 1) if ordered else some
-            values = torch.addmm(half, self.points[here], across, alpha=-1)
-            column, own, others = place[self.labels[here]], self.own[here].clone(), self.others[here]
+            span = slice(int(some[0]), int(some[-1]) + 1) if ordered else some
+            values = torch.addmm(half, self.points[span], across, alpha=-1)
+            column, own, others = place[self.labels[span]], self.own[span].clone(), self.others[span]
             among = _where(column >= 0)
             own[among] = values[among, column[among]]
             values[among, column[among]] = torch.inf  # a point's own centre is not one of the others
             best = values.amin(1)
             decided = torch.ones_like(own, dtype=torch.bool) if complete else torch.minimum(own, best) <= others
             bound = best if complete else torch.minimum(best, others)
-            self.others[here] = torch.where(decided, bound, -torch.inf)
-            self.own[here] = own
+            self.others[span] = torch.where(decided, bound, -torch.inf)
+            self.own[span] = own
             won = _where(decided & (best < own))
             self._change(
                 some[won], values[won], candidates, others[won] if not complete else best.new_tensor(torch.inf)
@@ -197,8 +197,8 @@ class _Lloyd:
     def _count(self, rows: Tensor, labels: Tensor, sign: int) -> None:
         """Add the points to their clusters' sums, or take them out."""
         size = rows_at_once(self.points, self.points.shape[1])
-        for some, mine in zip(torch.split(rows, size), torch.split(labels, size), strict=True):
-            self.sums.index_add_(0, mine, self.points[some].double(), alpha=sign)
+        for some, part in zip(torch.split(rows, size), torch.split(labels, size), strict=True):
+            self.sums.index_add_(0, part, self.points[some].double(), alpha=sign)
         self.counts += sign * torch.bincount(labels, minlength=len(self.counts))
 
     def _pieces(self, rows: Tensor, columns: int) -> Iterator[Tensor]:

@@ -29,8 +29,8 @@ def begin(start: Tensor) -> Stream:
 def take(stream: Stream, points: Tensor) -> Stream:
     """Let each of the points (M, d) draw its nearest centre towards it."""
     labels = nearest(points.double(), stream.centres)
-    mine = torch.bincount(labels, minlength=len(stream.counts))
-    counts = stream.counts + mine
+    added = torch.bincount(labels, minlength=len(stream.counts))
+    counts = stream.counts + added
     sums = torch.zeros_like(stream.centres).index_add_(0, labels, points.double())
-    step = (sums - mine[:, None] * stream.centres) / counts.clamp(min=1)[:, None]
+    step = (sums - added[:, None] * stream.centres) / counts.clamp(min=1)[:, None]
     return Stream(stream.centres + step, counts)

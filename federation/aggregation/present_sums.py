@@ -18,7 +18,7 @@ import torch
 
 from federation.aggregation.screening import NormHistory, Screening, UpdateClaim, screen, shortfall
 from federation.errors import RoundError
-from federation.method import Method
+from federation.method import SumMethod
 from federation.plan import RoundSettings
 from federation.records import Tree, Update
 
@@ -35,13 +35,13 @@ class CombinedSums(NamedTuple):
     clients: Sequence[str]
 
 
-def needs_all(method: Method, settings: RoundSettings, state: Tree) -> bool:
+def needs_all(method: SumMethod, settings: RoundSettings, state: Tree) -> bool:
     """Whether the next version needs what every client has in the federation, and not only what has changed."""
     return method.aggregation != "mean" or _screens(settings) or RULES in state
 
 
 def combined(
-    method: Method,
+    method: SumMethod,
     settings: RoundSettings,
     seed: int,
     state: Tree,
@@ -67,7 +67,8 @@ def combined(
     chosen = method.chosen_contributions(left, bounded, seed)
     # nobody at all is an update with nothing in it
     updates = (bounded(name) for name in chosen) if chosen else iter([Update("", 0, 0, {})])
-    new = method.aggregate(method.without_contributions(state), updates)
+    start = method.without_contributions({name: value for name, value in state.items() if name != RULES})
+    new = method.aggregate(start, updates)
     rules = {RULES: _written(settings)} if method.aggregation != "mean" or _screens(settings) else {}
     # a weight is a root: what a client counts with shrinks by its square
     counted = {
@@ -85,7 +86,7 @@ def settings_of(state: Tree, settings: RoundSettings) -> RoundSettings:
 
 
 def _claims(
-    method: Method, names: Sequence[str], read: Callable[[str], Update]
+    method: SumMethod, names: Sequence[str], read: Callable[[str], Update]
 ) -> tuple[dict[str, UpdateClaim], dict[str, int]]:
     """Return each client's claim, and how many examples it says it has."""
     claims, examples = {}, {}

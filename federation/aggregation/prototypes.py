@@ -178,7 +178,9 @@ def nearest(features: Tensor, prototypes: Tensor, known: Tensor, otherwise: Tens
     """
     pixels = (1,) * (features.dim() - 2)
     # class by class, so that never C times the features are in memory
-    scores = torch.stack([-((features - one.view(-1, *pixels)) ** 2).sum(1) for one in prototypes.unbind()], 1)
+    scores = torch.stack(
+        [-((features - prototype.view(-1, *pixels)) ** 2).sum(1) for prototype in prototypes.unbind()], 1
+    )
     if scores.shape[2:] != otherwise.shape[2:]:
         scores = functional.interpolate(scores, size=otherwise.shape[2:], mode="bilinear")
     scores = torch.where(known.view(-1, *pixels) > 0, scores, -torch.inf)

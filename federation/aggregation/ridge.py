@@ -134,5 +134,5 @@ def solve_mean(
     if columns is None or not share:
         return whole
     part = solve(shared, own, clients, damping, columns)
-    weight, bias = ((1 - share) * one + share * other for one, other in zip(whole, part, strict=True))
+    weight, bias = ((1 - share) * pair + share * other for pair, other in zip(whole, part, strict=True))
     return weight, bias

@@ -195,8 +195,8 @@ def solve_mean(
     if not columns or not share:
         return whole
     part, federated = solve(shared, own, clients, damping, columns), shared.moment.shape[1]
-    for one, other in zip(whole, part, strict=True):
-        one[:federated] = (1 - share) * one[:federated] + share * other[:federated]
+    for pair, other in zip(whole, part, strict=True):
+        pair[:federated] = (1 - share) * pair[:federated] + share * other[:federated]
     return whole
 
 
@@ -207,8 +207,8 @@ def check_believable(sums: FixedSums, clients: int) -> str:
         largest = max(int(values.max(initial=0)), -int(values.min(initial=0)))
         if largest > clients * int(LIMIT):
             return (
-                f"the broadcast's sums {name} of {clients} devices reach {largest}; no device can add more than "
-                f"{int(LIMIT)}, so they are not believed, and the present model stays"
+                f"the broadcast's sums {name} of {clients} devices reach {largest}; a device can add at most "
+                f"{int(LIMIT)}, so the present model stays"
             )
     return ""
 

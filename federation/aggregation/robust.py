@@ -29,7 +29,7 @@ def combine(rule: Rule, clients: Sequence[Tensors], *, trim: float, byzantine: i
     """
     if rule == "krum":
         return dict(clients[krum(clients, byzantine)])
-    return {name: _by_coordinate(rule, torch.stack([one[name] for one in clients]), trim) for name in clients[0]}
+    return {name: _by_coordinate(rule, torch.stack([client[name] for client in clients]), trim) for name in clients[0]}
 
 
 def trimmed_mean(values: Tensor, trim: float) -> Tensor:
@@ -57,7 +57,7 @@ def krum(clients: Sequence[Tensors], byzantine: int) -> int:
             f"krum with byzantine={byzantine} needs at least {byzantine + 3} updates, {len(clients)} came; "
             "lower byzantine or raise minimum_clients"
         )
-    flat = torch.stack([torch.cat([value.flatten().double() for value in one.values()]) for one in clients])
+    flat = torch.stack([torch.cat([value.flatten().double() for value in client.values()]) for client in clients])
     squared = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").square()
     squared.fill_diagonal_(torch.inf)
     return int(squared.sort(1).values[:, :neighbours].sum(1).argmin())

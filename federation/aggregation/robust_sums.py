@@ -78,7 +78,7 @@ def _concentrated(units: Units, keep: int, damping: float) -> set[int]:
         return known[key]
 
     found = [_descended(errors_of, start, keep) for start in (set(range(count)), *blocks)]
-    return min(found, key=lambda one: one[0])[1]
+    return min(found, key=lambda moments: moments[0])[1]
 
 
 def _descended(errors_of: Callable[[set[int]], Tensor], start: set[int], keep: int) -> tuple[float, set[int]]:

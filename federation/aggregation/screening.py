@@ -80,7 +80,7 @@ class NormHistory:
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> NormHistory:
         """Read a history that was written down."""
-        rounds = tuple({group: Typical(*one) for group, one in norms.items()} for norms in saved["rounds"])
+        rounds = tuple({group: Typical(*norm) for group, norm in norms.items()} for norms in saved["rounds"])
         return cls(rounds, saved["after_failure"])
 
     def of(self, group: str) -> list[Typical]:
@@ -145,7 +145,7 @@ def refusal(settings: RoundSettings, norms: Mapping[str, float], history: NormHi
         return ""
     for group, norm in norms.items():
         earlier = history.of(group)
-        if (count := sum(one.updates for one in earlier)) >= settings.norm_after:
+        if (count := sum(typical.updates for typical in earlier)) >= settings.norm_after:
             reason = _too_far(group, norm, _median(earlier), settings.norm_factor, f"{count} updates of earlier rounds")
             if reason:
                 return reason
@@ -183,7 +183,7 @@ def _outliers(settings: RoundSettings, claims: Mapping[str, UpdateClaim], histor
     found: dict[str, str] = {}
     for client, claim in claims.items():
         for group, norm in claim.norms.items():
-            count = sum(one.updates for one in pools[group])
+            count = sum(typical.updates for typical in pools[group])
             of = f"the {count} updates of this round and those before it"
             if reason := _too_far(group, norm, _median(pools[group]), settings.norm_factor, of):
                 found.setdefault(client, reason)
@@ -200,11 +200,11 @@ def _pool(group: str, claims: Mapping[str, UpdateClaim], history: NormHistory) -
 def _median(values: Iterable[Typical]) -> float:
     """Return the lower median of values that count several times."""
     ordered = sorted(values)
-    half, seen = sum(one.updates for one in ordered) / 2, 0
-    for one in ordered:
-        seen += one.updates
+    half, seen = sum(typical.updates for typical in ordered) / 2, 0
+    for typical in ordered:
+        seen += typical.updates
         if seen >= half:
-            return one.median
+            return typical.median
     return 0.0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from federation.method import Method
+from federation.method import Method, SumMethod
 from federation.methods.analytic import Analytic
 from federation.methods.centralized import Centralized
 from federation.methods.ditto import Ditto
@@ -82,7 +82,7 @@ def sums_in_rounds(plan: Plan) -> bool:
 def is_continuous(description: Mapping[str, Any]) -> bool:
     """Whether a live federation of the method that a plan describes has no rounds with a cohort and a deadline."""
     name = str(description.get("name"))
-    return name in METHODS and METHODS[name].is_continuous
+    return name in METHODS and issubclass(METHODS[name], SumMethod)
 
 
 def method_from_json(description: Mapping[str, Any]) -> Method:

@@ -24,29 +24,26 @@ secure sums.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from federation.aggregation import ridge, ridge_bounds, robust_sums
-from federation.aggregation.averaging import Accumulator
-from federation.aggregation.present_sums import RULES
+from federation.aggregation.averaging import Accumulator, SumChanges
 from federation.aggregation.pseudo_labels import pseudo_labelled_head
 from federation.aggregation.ridge_numpy import Damping, FixedSums, RidgeOptions
-from federation.aggregation.robust import Rule
 from federation.aggregation.screening import UpdateClaim
 from federation.errors import RoundError, SettingsError
-from federation.method import Method
-from federation.plan import SecureSettings, TrainingConfig
+from federation.method import SumMethod
+from federation.plan import TrainingConfig
 from federation.records import (
     Batch,
     Broadcast,
     Client,
     ExampleSums,
     Output,
-    Phase,
     SumKind,
     Tensors,
     TrainingStats,
@@ -55,7 +52,7 @@ from federation.records import (
     UploadGroup,
 )
 from federation.records.linear_head import check_dense, with_linear_head
-from federation.records.tree import map_tree, where
+from federation.records.tree import where
 from federation.serving.heads import (
     PERSONALIZED,
     PERSONALIZED_ANY_ORIENTATION,
@@ -63,6 +60,7 @@ from federation.serving.heads import (
     SHARED_ANY_ORIENTATION,
 )
 from federation.tasks.task import Task
+from federation.training.schedule import WindowCopies
 from federation.wire.update_norms import change_norms
 from gaitway.tasks import TargetKind
 
@@ -73,22 +71,10 @@ ANY_ORIENTATION = SHARED_ANY_ORIENTATION, PERSONALIZED_ANY_ORIENTATION
 
 
 @dataclass(frozen=True, kw_only=True)
-class SumChanges(Accumulator):
-    """By how much the sums of all clients change, in int64, and by how many the clients in them."""
-
-    change: Tensors = field(default_factory=dict)
-    clients: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Analytic(Method):
+class Analytic(SumMethod):
     """W = (G + λ tr/d I)⁻¹ B; each client's own head from G + N G_k and B + N B_k."""
 
     name: ClassVar[str] = "analytic"
-    averages_parameters: ClassVar[bool] = False
-    is_continuous: ClassVar[bool] = True
-    robust_rules: ClassVar[frozenset[Rule]] = frozenset({"median", "trimmed_mean"})
-    sums_at: ClassVar[frozenset[str]] = frozenset({"after"})
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = {"gram": UploadGroup.VALUE, "moment": UploadGroup.VALUE}
 
     sum_groups: ClassVar[Mapping[str, SumKind]] = {
@@ -134,19 +120,9 @@ class Analytic(Method):
             raise SettingsError(f"{self.name}: degrees={self.degrees}: expected an angle above 0 and up to 180")
 
     @property
-    def rotated_copies(self) -> int:
-        """Sum over so many turned copies of each window."""
-        return self.rotations
-
-    @property
-    def copies_with_sensor_loss(self) -> bool:
-        """Sum over one more copy of each window, without its second sensor."""
-        return self.sensor_loss
-
-    @property
-    def rotation_degrees(self) -> float:
-        """Turn them by no more than that."""
-        return self.degrees
+    def copies(self) -> WindowCopies:
+        """Sum over turned copies of each window, and over one without its second sensor, as the options say."""
+        return WindowCopies(self.rotations, self.degrees, self.sensor_loss)
 
     @property
     def solves_heads(self) -> bool:
@@ -188,10 +164,6 @@ class Analytic(Method):
         client, round_state = super().receive(client, broadcast)
         return client, {**round_state, "sums": broadcast["sums"]}
 
-    def phases(self, training: TrainingConfig) -> tuple[Phase, ...]:
-        """Train nothing."""
-        return ()
-
     def empty_sums(self, training: TrainingConfig, like: Tensor, clients: tuple[int, ...] = ()) -> ExampleSums:
         """Return sums of no example."""
         return ridge.empty_ridge_sums(training.classes, training.feature_dim, like, clients)
@@ -217,10 +189,6 @@ class Analytic(Method):
             return f"it counts {count:,} clients, and {clients} have added to it"
         sums = {name: total[name].long() for name in SUMS}
         return ridge_bounds.total_implausibility(sums, count, self.clip, deviation)
-
-    def delta_reference(self, broadcast: Broadcast) -> Tree:
-        """Take no sums over: they are measured in each round."""
-        return {}
 
     @property
     def predicts_by_broadcast(self) -> bool:
@@ -301,29 +269,6 @@ class Analytic(Method):
         client, _ = self.receive(client, broadcast)
         return client._replace(memory={**client.memory, "solved": torch.zeros_like(client.memory["solved"])})
 
-    def weight(self, update: Update) -> float:
-        """Count every client alike: its sums say how many examples it has."""
-        return 1.0
-
-    def fold(self, state: Tree, accumulator: Accumulator | None, update: Update) -> SumChanges:
-        """Add one client's sums, and take out those that they replace."""
-        before = SumChanges.of(accumulator)
-        change = dict(before.change)
-        for tree, sign in ((update.tensors, 1), (update.replaces or {}, -1)):
-            change |= {name: change.get(name, 0) + sign * value.long() for name, value in tree.items()}
-        clients = before.clients + bool(update.tensors) - bool(update.replaces)
-        return SumChanges(weight=before.weight + self.weight(update), change=change, clients=clients)
-
-    def summand(self, update: Update, broadcast: Broadcast, limits: SecureSettings) -> Tree:
-        """Add the client's whole sums."""
-        alone = self.fold({}, None, update)
-        return {**alone.change, "clients": torch.tensor(alone.clients)}
-
-    def accumulated(self, state: Tree, total: Tree, clients: Sequence[str]) -> SumChanges:
-        """Return all clients' sums."""
-        change = {name: total[name].long() for name in SUMS}
-        return SumChanges(weight=float(len(clients)), change=change, clients=int(total["clients"]))
-
     def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
         """Add the changes to the sums of all, and solve the head of these."""
         changes, sums = SumChanges.of(accumulator), state["sums"]
@@ -345,11 +290,6 @@ class Analytic(Method):
     def broadcast(self, state: Tree, client_id: str) -> Tree:
         """Return the network with the shared head, and the sums."""
         return {name: state[name] for name in ("params", "sums")}
-
-    def without_contributions(self, state: Tree) -> Tree:
-        """Return the state with sums of nobody."""
-        kept = {name: value for name, value in state.items() if name != RULES}
-        return {**kept, "sums": map_tree(torch.zeros_like, state["sums"])}
 
     def contribution_claim(self, update: Update) -> UpdateClaim:
         """Weigh a client's examples, Σ_c √n_c in steps, and measure its sums for one unit of that weight."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from federation.method import Method
+from federation.method import Method, Traits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,5 +17,5 @@ class Centralized(Method):
     """Train one model in one place."""
 
     name: ClassVar[str] = "centralized"
-    pools_data: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(pools_data=True)
     needs_single_updates: ClassVar[str] = "has all examples in one place: there is nothing to hide"

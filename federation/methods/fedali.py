@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from federation.aggregation import kmeans_streaming
-from federation.aggregation.averaging import Accumulator, MeanSums, add_weighted, mean_of
+from federation.aggregation.averaging import Accumulator, MeanSums, add_weighted, mean_of, sums_of_changes
 from federation.aggregation.kmeans import kmeans, nearest
 from federation.aggregation.kmeans_streaming import Stream
 from federation.errors import RoundError, SettingsError
-from federation.method import Method
+from federation.method import Method, Traits
 from federation.plan import SecureSettings, TrainingConfig
 from federation.records import Broadcast, Client, SumKind, Tensors, TrainingStats, Tree, Update, UploadGroup
 from federation.records.tree import map_tree, merge
@@ -55,7 +55,7 @@ class FedAli(Method):
     """Share weights and local prototypes; start every round from P_l = P_g = the k-means centres."""
 
     name: ClassVar[str] = "fedali"
-    requires_alp: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(requires_alp=True)
     sum_groups: ClassVar[Mapping[str, SumKind]] = {
         **Method.sum_groups,
         "centre_sums": SumKind.WEIGHTED_VALUE,
@@ -162,7 +162,7 @@ class FedAli(Method):
 
     def accumulated(self, state: Tree, total: Tree, clients: Sequence[str]) -> FedAliSums:
         """Return the sums of parameters, and those by centre."""
-        sums = self.accumulated_params(state, total)
+        sums = sums_of_changes(self.broadcast(state, "")["params"], total)
         step = CentreSums(total["centre_sums"], total["centre_counts"])
         return FedAliSums(weight=sums.weight, params=sums.params, step=step)
 

@@ -23,7 +23,7 @@ from federation.aggregation.averaging import Accumulator, add_weighted, mean_of
 from federation.aggregation.class_statistics import class_prototypes
 from federation.aggregation.prototypes import Distance, ModelAndPrototypeSums, PredictBy, PredictClasses
 from federation.aggregation.simplex_qp import minimize_on_simplex
-from federation.method import Method
+from federation.method import Method, Traits
 from federation.plan import TrainingConfig
 from federation.records import (
     Batch,
@@ -67,7 +67,7 @@ class FedPac(Method):
     """Base by FedAvg; head_i = Σ_j α_j head_j, α minimizing αᵀ(diag(v) + D_i)α over the simplex."""
 
     name: ClassVar[str] = "fedpac"
-    personal_broadcast: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(personal_broadcast=True)
     needs_single_updates: ClassVar[str] = "combines a head for each client from the single heads of all"
     sums_at: ClassVar[frozenset[str]] = frozenset({"before", "after"})
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = {

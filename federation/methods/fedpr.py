@@ -19,7 +19,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from federation.aggregation import prototypes
-from federation.aggregation.averaging import Accumulator
+from federation.aggregation.averaging import Accumulator, sums_of_changes
 from federation.aggregation.prototypes import Distance, ModelAndPrototypeSums, PredictBy, PredictClasses
 from federation.method import Method
 from federation.plan import SecureSettings, TrainingConfig
@@ -115,7 +115,7 @@ class FedPr(Method):
 
     def accumulated(self, state: Tree, total: Tree, clients: Sequence[str]) -> ModelAndPrototypeSums:
         """Return the sums of parameters and prototypes."""
-        sums = self.accumulated_params(state, total)
+        sums = sums_of_changes(self.broadcast(state, "")["params"], total)
         return ModelAndPrototypeSums(weight=sums.weight, params=sums.params, prototypes=prototypes.class_sums(total))
 
     def finish(self, state: Tree, accumulator: Accumulator) -> Tree:

@@ -21,7 +21,7 @@ from federation.aggregation import prototypes
 from federation.aggregation.averaging import Accumulator, MeanSums, add_weighted, mean_of
 from federation.aggregation.class_statistics import class_prototypes
 from federation.aggregation.prototypes import PrototypeSums, min_max_normalized
-from federation.method import Method, Weights
+from federation.method import Method, Traits, Weights
 from federation.plan import TrainingConfig
 from federation.records import Client, Tensors, TrainingStats, Tree, Update, UploadGroup
 
@@ -39,7 +39,7 @@ class FedProtoMargin(Method):
 
     name: ClassVar[str] = "fedproto_margin"
     averages_parameters: ClassVar[bool] = False
-    uses_partial_work: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(uses_partial_work=True)
     needs_single_updates: ClassVar[str] = "weighs each client by the margins of its own prototypes"
     sums_at: ClassVar[frozenset[str]] = frozenset({"before", "after"})
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = {

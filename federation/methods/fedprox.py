@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from federation.method import Method
+from federation.method import Method, Traits
 from federation.records import Batch, Broadcast, Client, Tensors, Tree
 from federation.records.tree import squared_distance
 from federation.tasks.task import Task
@@ -23,7 +23,7 @@ class FedProx(Method):
     """CE + μ/2 ‖w − w_t‖² over all parameters."""
 
     name: ClassVar[str] = "fedprox"
-    uses_partial_work: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(uses_partial_work=True)
 
     mu: float = 0.01
 

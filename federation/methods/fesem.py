@@ -24,7 +24,7 @@ from torch import Tensor
 
 from federation.aggregation.averaging import Accumulator, MeanSums, mean_of
 from federation.errors import RoundError
-from federation.method import Method
+from federation.method import Method, Traits
 from federation.plan import SecureSettings, TrainingConfig
 from federation.records import Batch, Broadcast, Client, SumKind, Tensors, Tree, Update
 from federation.records.tree import merge, squared_distance
@@ -46,7 +46,7 @@ class FeSem(Method):
 
     name: ClassVar[str] = "fesem"
     averages_parameters: ClassVar[bool] = False
-    personal_broadcast: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(personal_broadcast=True)
     needs_single_updates: ClassVar[str] = (
         "gives each client the centre that its own parameters are nearest to; set clustering=one_step, for which sums "
         "by centre are enough"

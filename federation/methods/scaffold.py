@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from federation.aggregation.averaging import Accumulator, MeanSums, add_weighted
+from federation.aggregation.averaging import Accumulator, MeanSums, add_weighted, sums_of_changes
 from federation.errors import SettingsError
-from federation.method import Method
+from federation.method import Method, Traits
 from federation.plan import SecureSettings, TrainingConfig
 from federation.records import Batch, Broadcast, Client, SumKind, Tensors, TrainingStats, Tree, Update, UploadGroup
 from federation.records.tree import map_tree
@@ -41,8 +41,7 @@ class Scaffold(Method):
     """y ← y − η_l (g(y) − c_i + c); w ← w + η_g · mean(y_i − w)."""
 
     name: ClassVar[str] = "scaffold"
-    default_optimizer: ClassVar[Literal["adam", "sgd"] | None] = "sgd"
-    default_lr: ClassVar[float | None] = 0.1
+    traits: ClassVar[Traits] = Traits(optimizer="sgd", lr=0.1)
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = {**Method.upload_groups, "variate": UploadGroup.VALUE}
 
     sum_groups: ClassVar[Mapping[str, SumKind]] = {**Method.sum_groups, "variate": SumKind.VALUE}
@@ -110,7 +109,7 @@ class Scaffold(Method):
 
     def accumulated(self, state: Tree, total: Tree, clients: Sequence[str]) -> ScaffoldSums:
         """Return the sums of parameters and of variates' changes; who has taken part, the server knows."""
-        sums = self.accumulated_params(state, total)
+        sums = sums_of_changes(self.broadcast(state, "")["params"], total)
         return ScaffoldSums(
             weight=sums.weight, params=sums.params, changes=total["variate"], clients_seen=tuple(clients)
         )

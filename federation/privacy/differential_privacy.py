@@ -60,7 +60,8 @@ def check_mean(method: Method, option: str) -> None:
         SettingsError: naming the option.
     """
     kind, plain = type(method), (Method.upload, Method.fold, Method.aggregate)
-    if (kind.upload, kind.fold, kind.aggregate) != plain or method.aggregation != "mean" or method.personal_broadcast:
+    combines_otherwise = (kind.upload, kind.fold, kind.aggregate) != plain or method.aggregation != "mean"
+    if combines_otherwise or method.traits.personal_broadcast:
         raise SettingsError(
             f"{option}: {method.name} sends or combines more than a mean of parameters, whose sensitivity "
             "this does not bound; choose a method such as fedavg, fedprox, fedper or fedadam, with aggregation=mean"

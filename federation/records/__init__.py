@@ -82,7 +82,7 @@ class TrainingStats(NamedTuple):
 class Update(NamedTuple):
     """What reached the server from one client.
 
-    A continuous method's (`Method.is_continuous`) comes with what it replaces; without tensors it takes that out.
+    A `SumMethod`'s comes with what it replaces; without tensors it takes that out.
     """
 
     client_id: str

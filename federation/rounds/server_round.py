@@ -20,6 +20,9 @@ from federation.plan import Plan, RoundSettings
 from federation.seeds import generator
 from gaitway.python310 import StrEnum
 
+MIN_SILENCE_S = 3600.0
+"""A round without a deadline waits at least for so long for a device that is online and silent."""
+
 
 class RoundPhase(StrEnum):
     """Where a round stands."""
@@ -169,6 +172,14 @@ def step(settings: RoundSettings, current: Round, event: Event, status: ClientSt
             return Step(current) if ended else _fail(current, reason)
 
 
+def silence_limit_s(last_update_s: float) -> float:
+    """Return after how long a round without a deadline gives up those who are online and silent.
+
+    Twice as long as its latest update took, and at least an hour. Until a first update came, they hold nobody up.
+    """
+    return max(MIN_SILENCE_S, 2.0 * last_update_s)
+
+
 def needed_devices(plan: Plan) -> int:
     """Return how many devices must be online for a round to begin."""
     return max(quorum(plan), plan.rounds.clients_per_round or 1)
@@ -220,7 +231,7 @@ def discount(settings: RoundSettings, rounds_late: int) -> float:
 
 def keeps_partial_work(settings: RoundSettings, method: Method) -> bool:
     """Whether an update of a client that did not do all of its steps is aggregated."""
-    return settings.keeps_partial_work(method.uses_partial_work)
+    return settings.keeps_partial_work(method.traits.uses_partial_work)
 
 
 def _arrive(settings: RoundSettings, current: Round, event: UpdateArrived, status: ClientStatus) -> Step:

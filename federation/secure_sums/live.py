@@ -6,7 +6,7 @@ import math
 import secrets
 
 from federation.errors import SettingsError
-from federation.method import Method
+from federation.method import Method, SumMethod
 from federation.plan import Plan, SecureSettings
 from federation.privacy.discrete_gaussian import noisy_devices, share_of
 from federation.secure_sums.messages import SumRequest
@@ -65,7 +65,7 @@ def _check_live_noise(plan: Plan, method: Method) -> None:
         raise SettingsError(f"{option} needs secure.clip_norm: without a bound, no noise is enough")
     size = plan.training.feature_dim + 1
     numbers = size * (size + 1) // 2 + size * plan.training.classes
-    if method.is_continuous and numbers > MAX_NOISY_NUMBERS:
+    if isinstance(method, SumMethod) and numbers > MAX_NOISY_NUMBERS:
         raise SettingsError(
             f"{option}: {numbers:,} numbers would have noise, at most {MAX_NOISY_NUMBERS:,} are drawn on a device; use "
             "a network with fewer features (har_features with cosines=0 has 183)"

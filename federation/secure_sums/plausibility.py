@@ -2,7 +2,7 @@
 
 The server never sees one client's numbers, so it checks the sum: no number exceeds the clients times one client's
 bound, counts aren't negative, and changes of parameters fit the weight that they count with. A method checks its own
-sums (`Method.sum_implausibility`).
+sums (`SumMethod.sum_implausibility`).
 
 A client that stays within the bounds of the whole sum isn't detected. That is more than one client may add, and masks
 let the server see no more.
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from federation.method import Method
+from federation.method import Method, SumMethod
 from federation.plan import SecureSettings
 from federation.privacy.discrete_gaussian import noisy_devices, share_of
 from federation.records import SumKind, Tree
@@ -40,12 +40,11 @@ def implausibility(method: Method, settings: SecureSettings, opened: OpenedSum) 
     deviation, clients = _deviation(settings, opened.clients), opened.clients
     for numbers in opened.numbers.reshape(settings.groups, -1):
         total = decoded(opened.layout, numbers)
-        reason = (
-            _beyond_bounds(opened.layout, numbers, clients)
-            or ("" if method.is_continuous else _inconsistent(method, total, settings, clients))
-            or method.sum_implausibility(total, clients, deviation)
-        )
-        if reason:
+        if isinstance(method, SumMethod):
+            reason = method.sum_implausibility(total, clients, deviation)
+        else:
+            reason = _inconsistent(method, total, settings, clients)
+        if reason := _beyond_bounds(opened.layout, numbers, clients) or reason:
             return reason
     return ""
 

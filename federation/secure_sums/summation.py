@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from federation.aggregation.averaging import MeanSums, mean_of
+from federation.aggregation.averaging import MeanSums, mean_of, sums_of_changes
 from federation.errors import RoundError, SettingsError
-from federation.method import Method
+from federation.method import Method, SumMethod
 from federation.plan import RoundSettings, SecureSettings, TrainingConfig
 from federation.privacy import discrete_gaussian
 from federation.privacy.differential_privacy import check_mean
@@ -129,35 +129,36 @@ def check_secure(method: Method, rounds: RoundSettings, settings: SecureSettings
                 f"secure.mode={settings.mode}: rounds.{name}={value:g} judges single updates, which the server does "
                 f"not see; set rounds.{name}=null"
             )
-    _check_groups(method, plain, settings)
-    _check_noise(plain, settings)
+    if settings.noise_multiplier and settings.clip_norm is None:
+        raise SettingsError("secure.noise_multiplier needs secure.clip_norm: without a bound, no noise is enough")
+    if isinstance(method, SumMethod):
+        _check_sums(method, settings)
+    else:
+        _check_means(method, plain, settings)
     if rounds.late != "drop":
         raise SettingsError(f"secure.mode={settings.mode}: a late update fits no sum any more; set rounds.late=drop")
 
 
-def _check_groups(method: Method, plain: Method, settings: SecureSettings) -> None:
-    """Refuse groups that nothing combines, or whose sums are more than means."""
-    if settings.groups == 1:
-        return
-    option = f"secure.groups={settings.groups}"
-    if method.is_continuous:
-        raise SettingsError(f"{option}: {method.name} adds up what all have, in no groups; leave it at 1")
-    if method.aggregation == "mean":
+def _check_sums(method: SumMethod, settings: SecureSettings) -> None:
+    """Refuse groups: what all have is added up."""
+    if settings.groups > 1:
         raise SettingsError(
-            f"{option}: the mean of the groups is the mean of all; set aggregation to median, trimmed_mean or krum, or "
-            "leave groups at 1"
+            f"secure.groups={settings.groups}: {method.name} adds up what all have, in no groups; leave it at 1"
         )
-    check_mean(plain, option)
 
 
-def _check_noise(method: Method, settings: SecureSettings) -> None:
-    """Refuse noise that would protect nothing, or whose account is not kept."""
-    if not settings.noise_multiplier:
-        return
-    if settings.clip_norm is None:
-        raise SettingsError("secure.noise_multiplier needs secure.clip_norm: without a bound, no noise is enough")
-    if not method.is_continuous:
-        check_mean(method, "secure.noise_multiplier")
+def _check_means(method: Method, plain: Method, settings: SecureSettings) -> None:
+    """Refuse groups that nothing combines, and noise or groups where sums are more than means."""
+    if settings.groups > 1:
+        option = f"secure.groups={settings.groups}"
+        if method.aggregation == "mean":
+            raise SettingsError(
+                f"{option}: the mean of the groups is the mean of all; set aggregation to median, trimmed_mean or "
+                "krum, or leave groups at 1"
+            )
+        check_mean(plain, option)
+    if settings.noise_multiplier:
+        check_mean(plain, "secure.noise_multiplier")
         if settings.max_weight > 1:
             raise SettingsError(
                 f"secure.noise_multiplier: clip_norm bounds a client's change, and with secure.max_weight="
@@ -183,7 +184,7 @@ def gain_segments(method: Method, classes: int, settings: SecureSettings) -> tup
     Methods without a shared model have them too, and their devices add zeros: so ends in other languages needn't know.
     """
     # the account of noise is of the clipped change alone: exact gains in the same sum would tell more than its ε
-    if method.is_continuous or settings.noise_multiplier or classes > gain_sums.MAX_CLASSES:
+    if isinstance(method, SumMethod) or settings.noise_multiplier or classes > gain_sums.MAX_CLASSES:
         return ()
     shape = (gain_sums.length(classes),)
     return tuple(Segment(GAINS + name, shape, 1, gain_sums.MAX_NUMBER) for name in gain_sums.MODELS)
@@ -302,12 +303,12 @@ def next_state(
 ) -> Tree:
     """Return the server's next state, of the sum alone, or of the sums of groups one after the other: the server half.
 
-    Whole sums (`Method.is_continuous`) take the place of those before.
+    Whole sums (`SumMethod`) take the place of those before.
 
     Raises:
         RoundError: if nobody in the sum has weight.
     """
-    if method.is_continuous:
+    if isinstance(method, SumMethod):
         state = method.without_contributions(state)
     if groups > 1:
         return _combined(method, state, layout, total.reshape(groups, -1))
@@ -320,7 +321,7 @@ def next_state(
 def _combined(method: Method, state: Tree, layout: SumLayout, totals: NDArray[np.int64]) -> Tree:
     """Combine the means of groups by the method's robust rule, as if each were a client's parameters."""
     like = method.broadcast(state, "")["params"]
-    sums = [method.accumulated_params(state, decoded(layout, total)) for total in totals]
+    sums = [sums_of_changes(like, decoded(layout, total)) for total in totals]
     means = tuple(mean_of(each.params, each.weight, like) for each in sums if each.weight > 0)
     if not means:
         raise RoundError("a sum needs at least one client with examples; there is none in it")

@@ -8,7 +8,7 @@ from typing import TypeVar
 Head = TypeVar("Head")
 SHARED, PERSONALIZED = "shared", "personalized"
 SHARED_ANY_ORIENTATION, PERSONALIZED_ANY_ORIENTATION = "shared_any_orientation", "personalized_any_orientation"
-"""The names that `Method.serving_models` gives them; the last two know nothing of how the phone lies."""
+"""The names that `SumMethod.serving_models` gives them; the last two know nothing of how the phone lies."""
 ADAPTED = "adapted"
 """Of a device without labels, whose windows count as what the shared head names them (`aggregation.pseudo_labels`)."""
 

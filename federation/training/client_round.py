@@ -123,9 +123,9 @@ def pad_examples(examples: Sequence[Examples]) -> Examples:
 
 def _stats_order(setup: Setup, examples: Examples, client_id: str) -> Schedule:
     together = STATS_NUMBERS // max(1, math.prod(examples.x.shape[1:]))
-    size, method = max(min(STATS_BATCH_SIZE, together), setup.training.batch_size), setup.method
+    size = max(min(STATS_BATCH_SIZE, together), setup.training.batch_size)
     order, seed = in_order(len(examples.y), size), setup.training.seed
-    return with_copies(order, method.rotated_copies, seed, client_id, sensor_loss=method.copies_with_sensor_loss)
+    return with_copies(order, setup.copies, seed, client_id)
 
 
 def _order(setup: Setup, count: int, client_id: str, round_number: int, max_steps: int | None) -> Schedule:

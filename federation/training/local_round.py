@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from federation.errors import SettingsError
-from federation.method import Method
+from federation.method import Method, SumMethod, features_incompatibility
 from federation.plan import Augmentation, TrainingConfig
 from federation.records import Batch, Broadcast, Client, Examples, ExampleSums, Phase, Tensors, TrainingStats, Tree
 from federation.records.tree import map_tree, merge, select, where
@@ -23,7 +23,7 @@ from federation.training.callbacks import EpochCheckpoint, TrainingCallback
 from federation.training.forward import Network
 from federation.training.optimizers import Optimizer, sgd
 from federation.training.pixels import Moments, network_input
-from federation.training.schedule import Schedule, rate_sum
+from federation.training.schedule import Schedule, WindowCopies, rate_sum
 from federation.training.window_changes import ChannelScale, changed_windows
 
 Step = Callable[..., Any]
@@ -64,8 +64,13 @@ class Setup:
         Raises:
             SettingsError: saying why.
         """
-        if reason := self.method.features_incompatibility(self.network.features_at):
+        if reason := features_incompatibility(self.method, self.network.features_at):
             raise SettingsError(reason)
+
+    @property
+    def copies(self) -> WindowCopies:
+        """Which changed copies of its windows a client sums over, besides the windows."""
+        return self.method.copies if isinstance(self.method, SumMethod) else WindowCopies()
 
     def inputs(self, x: Tensor) -> Tensor:
         """Return examples (n, ...) as the network takes them; raises SettingsError for bytes without moments."""
@@ -227,7 +232,7 @@ def _statistics(when: str, setup: Setup, client: Client, work: ClientWork, stack
     stats = method.empty_sums(setup.training, like, work.examples.y.shape[:1] if stacked else ())
     if when not in method.sums_at:
         return stats
-    turned = Augmentation(rotation=1, degrees=setup.method.rotation_degrees, sensor_loss=1)  # those drawn for it
+    turned = Augmentation(rotation=1, degrees=setup.copies.degrees, sensor_loss=1)  # those drawn for it
     with torch.no_grad():
         for epoch in range(work.stats_order.rows.shape[-3]):  # the second and those after it are of changed windows
             for batch in _batches(setup, work.examples, work.stats_order, epoch, stacked, turned):

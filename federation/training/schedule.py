@@ -82,22 +82,33 @@ def in_order(examples: int, batch_size: int) -> Schedule:
     return Schedule(index.reshape(1, steps, batch_size), mask.reshape(1, steps, batch_size))
 
 
-def with_copies(order: Schedule, rotations: int, seed: int, client_id: str, *, sensor_loss: bool = False) -> Schedule:
-    """Let epochs follow the one of a schedule: so many with each example turned at random, then one with a sensor lost.
+class WindowCopies(NamedTuple):
+    """Which changed copies of each window are summed over, besides the window."""
+
+    rotations: int = 0
+    """How many, turned at random."""
+    degrees: float = 180.0
+    """By no more than these; 180: by any rotation."""
+    sensor_loss: bool = False
+    """Whether there is one more, whose second sensor reads nothing."""
+
+
+def with_copies(order: Schedule, copies: WindowCopies, seed: int, client_id: str) -> Schedule:
+    """Let epochs follow the one of a schedule: each with every example turned at random, then one with a sensor lost.
 
     A client draws the same in every round, for an example by its place: sums that it sends again are the same bits.
     """
-    epochs = 1 + rotations + sensor_loss
+    epochs = 1 + copies.rotations + copies.sensor_loss
     if epochs == 1:
         return order
     _, steps, size = order.rows.shape
     draws = np.ones((epochs, steps * size, WINDOW_DRAWS), np.float32)  # above every share: as it was measured
-    for copy in range(1, 1 + rotations):
+    for copy in range(1, 1 + copies.rotations):
         draws[copy, :, 0] = 0
         draws[copy, :, 1:ROTATION_DRAWS] = generator(seed, "rotations", client_id, copy).random(
             (steps * size, ROTATION_DRAWS - 1), np.float32
         )
-    if sensor_loss:
+    if copies.sensor_loss:
         draws[-1, :, -1] = 0
     rows, mask = np.repeat(order.rows, epochs, axis=0), np.repeat(order.mask, epochs, axis=0)
     return Schedule(rows, mask, draws.reshape(epochs, steps, size, WINDOW_DRAWS))

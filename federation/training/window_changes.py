@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from federation.errors import SettingsError
 from federation.plan import Augmentation
-from federation.training.schedule import ROTATION_DRAWS, WINDOW_DRAWS, in_order, with_copies
+from federation.training.schedule import ROTATION_DRAWS, WINDOW_DRAWS, WindowCopies, in_order, with_copies
 
 AXES = 3
 CHANNELS = 2 * AXES
@@ -112,20 +112,17 @@ def window_copies(
     x: npt.NDArray[np.float32],
     seed: int,
     client_id: str,
-    *,
-    rotations: int = 0,
-    degrees: float = ANY,
-    sensor_loss: bool = False,
+    copies: WindowCopies,
 ) -> Iterator[npt.NDArray[np.float32]]:
     """Return the copies of windows x (n, T, 6), raw, that a client's sums have besides them; of no windows none.
 
     They are those that `federation.training.local_round` sums over: first the turned ones, each (n, T, 6).
     """
-    drawn = with_copies(in_order(len(x), max(1, len(x))), rotations, seed, client_id, sensor_loss=sensor_loss).draws
+    drawn = with_copies(in_order(len(x), max(1, len(x))), copies, seed, client_id).draws
     if drawn is None or not len(x):
         return
     for draws in drawn[1:, 0]:
-        yield changed_windows(Augmentation(rotation=1, degrees=degrees, sensor_loss=1), draws, x)
+        yield changed_windows(Augmentation(rotation=1, degrees=copies.degrees, sensor_loss=1), draws, x)
 
 
 def rotations(draws: Draws, degrees: float = ANY) -> npt.NDArray[np.float32]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from federation.errors import UpdateError
-from federation.method import Method
+from federation.method import Method, empty_training_stats
 from federation.plan import TrainingConfig
 from federation.protocol.wire_format import HEADER_BYTES
 from federation.records import Client, Tree
@@ -34,7 +34,7 @@ def empty_upload(method: Method, training: TrainingConfig, client: Client) -> tu
     """Return what a client of this shape uploads that has no examples and has not trained, and what it received."""
     broadcast = method.broadcast(method.server_init(client.params, client.buffers, training), "")
     received, round_state = method.receive(method.init_client_state(client, training), broadcast)
-    stats = method.empty_training_stats(training, next(iter(client.params.values())))
+    stats = empty_training_stats(method, training, next(iter(client.params.values())))
     return method.upload(received, round_state, stats)[1], broadcast
 
 

@@ -18,19 +18,30 @@ MAX_SHOWN = 20
 
 
 def show_exports(readers: Sequence[AppReader], root: Path, console: Console) -> bool:
-    """Say which of the apps wrote files under root, and how these are read; False if none did."""
-    known = [reader for reader in readers if reader.recognizes(root)]
-    for reader in known:
+    """Say which of the apps wrote files under root, and how these are read; False if none of them can be."""
+    can_be_read = False
+    for reader in (reader for reader in readers if reader.recognizes(root)):
         source = reader.look(root, reader.options(None))
-        console.print(f"This is an export of {reader.app}: no description needed.", markup=False)
+        by_reader = bool(source.usable) or _lacks_option(reader, source)
+        needed = "no description needed" if by_reader else "its reader can't read it for the reasons below"
+        console.print(f"This is an export of {reader.app}: {needed}.", markup=False)
         show_found(reader, source, console)
-        words = _words(source)
-        labels = json.dumps({"labels": words or ["walking", "sitting"]})
-        console.print(
-            f"Next: python -m har_pipeline prepare {reader.name} --root {root} --options '{labels}'", markup=False,
-            soft_wrap=True,
-        )  # fmt: skip
-    return bool(known)
+        if by_reader:
+            words = _words(source)
+            labels = json.dumps({"labels": words or ["walking", "sitting"]})
+            console.print(
+                f"Next: python -m har_pipeline prepare {reader.name} --root {root} --options '{labels}'",
+                markup=False,
+                soft_wrap=True,
+            )
+        can_be_read |= by_reader
+    return can_be_read
+
+
+def _lacks_option(reader: AppReader, source: AppSource) -> bool:
+    """Whether a recording would be read if an option that has no default were given."""
+    options = [key for key, value in reader.defaults.items() if value == ""]
+    return any(f"option {key}" in export.problem for export in source.exports for key in options)
 
 
 def show_found(reader: AppReader, source: AppSource, console: Console) -> None:

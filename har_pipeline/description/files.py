@@ -157,11 +157,11 @@ def match_names(files: str, names: Sequence[str]) -> list[Matched | None]:
         ) from error
     except (OSError, subprocess.CalledProcessError) as error:
         raise SettingsError(f"files: {files!r} cannot be matched: {error}") from error
-    found = (Matched(_joined(each[0]), each[1]) if each is not None else None for each in json.loads(done.stdout))
+    found = (Matched(joined(each[0]), each[1]) if each is not None else None for each in json.loads(done.stdout))
     return [each if name else None for each, name in zip(found, short, strict=True)]
 
 
-def _joined(captured: Mapping[str, str | None]) -> dict[str, str]:
+def joined(captured: Mapping[str, str | None]) -> dict[str, str]:
     """Put together what the groups of one role have captured, in the order of their numbers: `anna_wrist`."""
     words: dict[str, list[str]] = {}
     for name, word in sorted(captured.items(), key=lambda item: (len(item[0]), item[0])):

@@ -17,7 +17,7 @@ from har_pipeline.description.samples import required_label
 from har_pipeline.description.text import RowBlock, read_blocks
 from har_pipeline.errors import SettingsError, SourceError
 from har_pipeline.recording import Categorical
-from har_pipeline.units import TIME_UNITS
+from har_pipeline.units import in_seconds
 
 MAX_RANGES = 1_000_000
 
@@ -56,10 +56,10 @@ class RangesOfOne:
 
 @dataclass(frozen=True)
 class KnownRanges:
-    """All ranges under a root, by whose they are; `unit_s` is the seconds of 1, or None where samples are counted."""
+    """All ranges under a root, by whose they are, in seconds; or, `in_rows`, in samples."""
 
     said: tuple[str, ...]
-    unit_s: float | None
+    in_rows: bool
     by_recording: Mapping[Whose, RangesOfOne]
 
     def of(self, words: Mapping[str, str]) -> RangesOfOne | None:
@@ -87,9 +87,8 @@ def read_ranges(description: Description, ranges: LabelRanges, files: Iterable[D
             raise SourceError(f"{file.name}: more than {MAX_RANGES:,} ranges; does ranges.files match the recordings?")
     if not found:
         raise SourceError(f"no range of labels was found; expected files that match ranges.files = '{ranges.files}'")
-    unit_s = None if unit == ROWS else TIME_UNITS[unit] if isinstance(unit, str) else unit
-    by_recording = {whose: _in_order(each, unit_s or 1.0) for whose, each in found.items()}
-    return KnownRanges(tuple(sorted(names)), unit_s, by_recording)
+    by_recording = {whose: _in_order(each, 1.0 if unit == ROWS else unit) for whose, each in found.items()}
+    return KnownRanges(tuple(sorted(names)), unit == ROWS, by_recording)
 
 
 def _add(description: Description, ranges: LabelRanges, file: DescribedFile, block: RowBlock, found: Found) -> None:
@@ -113,7 +112,7 @@ def _words(block: RowBlock, column: str | int | None, fixed: str | None) -> list
     return [str(word) for word in words.names[words.codes]]
 
 
-def _in_order(ranges: list[_Range], unit_s: float) -> RangesOfOne:
+def _in_order(ranges: list[_Range], unit: str | float) -> RangesOfOne:
     ordered = sorted(ranges)
     for before, after in pairwise(ordered):
         if after.begin < before.end and after.label != before.label:
@@ -121,7 +120,7 @@ def _in_order(ranges: list[_Range], unit_s: float) -> RangesOfOne:
                 f"{after.place}: {after.begin:g} to {after.end:g} overlaps {before.begin:g} to {before.end:g} of "
                 f"{before.place}, with another label; whose are they? Name the client and the session of each"
             )
-    begins, ends = (np.array([getattr(each, name) for each in ordered]) * unit_s for name in ("begin", "end"))
+    begins, ends = (in_seconds(np.array([getattr(each, name) for each in ordered]), unit) for name in ("begin", "end"))
     return RangesOfOne(begins, np.maximum.accumulate(ends), tuple(each.label for each in ordered))
 
 

@@ -21,6 +21,7 @@ from har_pipeline.description.text import RowBlock, read_blocks
 from har_pipeline.errors import LabelError, SettingsError, SourceError
 from har_pipeline.readers.tables import MIN_ROWS_TO_JUDGE
 from har_pipeline.recording import MAX_VALUE, Categorical, Recording, Sensor, known_numbers
+from har_pipeline.units import in_seconds
 
 log = logging.getLogger(__name__)
 
@@ -94,11 +95,11 @@ def file_parts(
     gyroscope in the description it is zero at the accelerometer's times.
 
     A damaged row (too long, or with a word, a number that no sensor measures or no time of this age) is a lost sample,
-    as a row is that lacks a number.
+    as a row is that lacks a number; a strict description refuses it.
 
     Raises:
         LabelError: for an activity that the description does not know.
-        SourceError: for what is no such table, with the line: half of the rows are damaged.
+        SourceError: for what is no such table, with the line: half of the rows are damaged, or one of a strict set.
     """
     counted: Counter[Part] = Counter()
     shuffled: list[_Rows] | None = None
@@ -118,8 +119,7 @@ def file_parts(
         headers += block.headers
         if not rows_before and (clock := other_clock(description, block)):
             report(clock)
-        if rows_read >= MIN_ROWS_TO_JUDGE:
-            refuse_damaged(rows_damaged, rows_read, why)
+        _judge_rows(description, rows_damaged, rows_read, why)
         usable |= {part for part, each in samples.items() if np.isfinite(each.values).all(axis=1).any()}
         if not rows_before and description.time and _is_shuffled(samples, client, session):
             shuffled = []
@@ -129,6 +129,8 @@ def file_parts(
             continue
         yield from _chunks(block, samples, client, session, activities)
     refuse_damaged(rows_damaged, rows_read, why)
+    if description.strict and not rows_read and not description.only:
+        raise SourceError(f"{file.name} has no rows below its header")
     if headers:
         report(f"{file.name}: its header stands {headers} more times among the rows; these lines are left out")
     if shuffled:
@@ -245,6 +247,14 @@ def _texts(words: Categorical | str, rows: np.ndarray) -> np.ndarray:
     return np.full(len(rows), words) if isinstance(words, str) else words.names[words.codes[rows]]
 
 
+def _judge_rows(description: Description, damaged: int, read: int, why: str) -> None:
+    """Refuse a file where too many of the rows that were read so far are damaged: half, or any of a strict set."""
+    if description.strict and damaged:
+        raise SourceError(why)
+    if read >= MIN_ROWS_TO_JUDGE:
+        refuse_damaged(damaged, read, why)
+
+
 def refuse_damaged(damaged: int, read: int, why: str) -> None:
     """Raise SourceError, with what was wrong first, where half of the rows that were read are damaged."""
     if damaged and 2 * damaged >= read:
@@ -318,7 +328,7 @@ def _times(description: Description, part: Part, block: RowBlock, rows: np.ndarr
     if time.unit == DATE:
         dates: np.ndarray = block.dates(column, time.format)[rows]
         return dates
-    times = block.numbers((column,), rows)[:, 0] * time.seconds
+    times = in_seconds(block.numbers((column,), rows)[:, 0], time.unit)
     late = np.abs(times) >= MAX_TIME_S
     if late.any():
         at = int(np.argmax(late))
@@ -423,7 +433,7 @@ def _activity(
     if ranges is None:
         return own
     counts = samples.before + 1.0 + np.arange(len(samples.rows))
-    places = counts if ranges.unit_s is None else samples.times_s
+    places = counts if ranges.in_rows else samples.times_s
     labels = np.full(len(places), "", dtype=object)
     who = _codes(client, samples.rows), _codes(session, samples.rows)
     for pair in np.unique(np.stack(who, axis=1), axis=0):

@@ -13,6 +13,7 @@ clock; others keep their times.
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -284,17 +285,22 @@ def _append(piece: Piece, rows: np.ndarray, stored: _Stored) -> None:
 
 
 def _on_one_clock(sessions: list[JoinedPieces], stored: _Stored) -> list[JoinedPieces]:
-    """Order one client's sessions by their times, and shift those that would overlap the one before."""
+    """Order one client's sessions by their times, then names, and shift those that would overlap the one before."""
 
     def begin_s(session: JoinedPieces) -> float:
         return min(stored.extents[piece].begin_s for piece in session.pieces)
 
-    ordered, clock_s = sorted(sessions, key=begin_s), -np.inf
+    ordered, clock_s = sorted(sessions, key=lambda session: (begin_s(session), _in_numbers(session.name))), -np.inf
     for session in ordered:
         if begin_s(session) <= clock_s:
             session.shift_s = float(np.ceil(clock_s)) + PAUSE_S - begin_s(session)
         clock_s = max(stored.extents[piece].end_s for piece in session.pieces) + session.shift_s
     return ordered
+
+
+def _in_numbers(name: str) -> list[tuple[int, str]]:
+    """Return what sorts trial 2 before trial 10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _in_step(client: str, session: JoinedPieces, stored: _Stored) -> Iterator[tuple[Recording, Part]]:

@@ -1,4 +1,4 @@
-"""The data sets by name; a new one is one file with a READER and one entry here."""
+"""The data sets by name; a new one is a file with a READER, or a description, and one entry here."""
 
 from gaitway.plugins import EntryTable
 from har_pipeline.apps.reader import AppReader
@@ -7,17 +7,15 @@ from har_pipeline.readers import (
     described,
     hhar,
     mobiact,
-    motionsense,
     pamap2,
     phyphox,
     physics_toolbox,
-    realworld,
     sensor_logger,
     shl,
-    spsw,
     synthetic,
     ucihar,
 )
+from har_pipeline.readers.published import published_reader
 from har_pipeline.readers.reader import RecordingReader
 
 
@@ -38,7 +36,14 @@ READERS: EntryTable[RecordingReader] = EntryTable(
     {
         reader.name: reader
         for reader in (
-            *(module.READER for module in (motionsense, ucihar, spsw, hhar, realworld, pamap2, mobiact, shl)),
+            *(
+                published_reader("motionsense"),
+                ucihar.READER,
+                published_reader("spsw"),
+                hhar.READER,
+                published_reader("realworld"),
+            ),
+            *(module.READER for module in (pamap2, mobiact, shl)),
             *_PHONE_APPS,
             *(module.READER for module in (described, synthetic)),
         )

@@ -53,8 +53,8 @@ def convolutions(
         height, width = stage.size(height), stage.size(width)
     if min(height, width) < 1:
         raise OptionError(f"input_shape={list(shape)}: too small for {len(stages)} convolutions and their pooling")
-    each = zip([shape[0], *channels], channels, stages, strict=False)
-    return nn.Sequential(*(convolution(i, o, s, norm) for i, o, s in each)), channels[-1] * height * width
+    layers = zip([shape[0], *channels], channels, stages, strict=False)
+    return nn.Sequential(*(convolution(i, o, s, norm) for i, o, s in layers)), channels[-1] * height * width
 
 
 class ImageCnn(Model):

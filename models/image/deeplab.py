@@ -39,7 +39,7 @@ class AtrousPyramid(nn.Module):
 
     def __init__(self, channels: int, out: int, dilations: Sequence[int], norm: Norm) -> None:
         super().__init__()
-        dilated = (convolution(channels, out, 3, norm, dilation=each) for each in dilations)
+        dilated = (convolution(channels, out, 3, norm, dilation=dilation) for dilation in dilations)
         self.branches = nn.ModuleList(
             [convolution(channels, out, 1, norm), *dilated, PooledBranch(channels, out, norm)]
         )

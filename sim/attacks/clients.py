@@ -14,7 +14,8 @@ Of methods that send parameters only these are attacked; what else they send is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import get_args
@@ -29,7 +30,7 @@ from federation.seeds import generator
 from sim.attacks.sums import hostile_sums
 from sim.data.federated_data import ClientData, FederatedData
 from sim.errors import SettingsError
-from sim.run_options import AttackKind
+from sim.experiment.options import AttackKind
 
 OF_NETWORKS_ALONE, OF_SUMS_ALONE = ("little_is_enough", "examples"), ("class_swap", "collusion")
 CLAIMED = 10**9
@@ -112,6 +113,19 @@ class Attack:
         return [_with(update, sent) if update.client_id in self.attackers else update for update in updates]
 
 
+def drawn_attack(kind: AttackKind, share: float, names: Collection[str], seed: int) -> Attack:
+    """Draw who is hostile, of all that train.
+
+    Raises:
+        SettingsError: if the share is of nobody.
+    """
+    attack = Attack.drawn(kind, share, names, seed)
+    if not attack.attackers:
+        least = math.ceil(100 * 0.5 / len(names)) / 100
+        raise SettingsError(f"--attackers {share:g} of {len(names)} clients is nobody; take {least:g} or more")
+    return attack
+
+
 def sends_sums(method: Method) -> bool:
     """Whether a method's updates are sums of features, and no parameters."""
     return "gram" in method.upload_groups
@@ -127,8 +141,8 @@ def check_attack(kind: AttackKind, method: Method) -> None:
     known = [each for each in get_args(AttackKind) if each not in without]
     if kind not in known:
         raise SettingsError(f"--attack {kind}: not on what {method.name} sends; of it there are {', '.join(known)}")
-    if method.pools_data or not (sends_sums(method) or method.has_global_model or kind == "label_flip"):
-        why = "sends nothing" if method.pools_data else "sends no model that all clients start a round from"
+    if method.traits.pools_data or not (sends_sums(method) or method.has_global_model or kind == "label_flip"):
+        why = "sends nothing" if method.traits.pools_data else "sends no model that all clients start a round from"
         raise SettingsError(f"--attack {kind}: {method.name} {why}; take fedavg or analytic, for instance")
 
 

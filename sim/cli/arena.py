@@ -6,6 +6,7 @@ import shlex
 import signal
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -17,19 +18,28 @@ from gaitway.exit_codes import ExitCode
 from gaitway.files import write_file
 from gaitway.progress import ProgressDisplay
 from gaitway.window_cache import default_cache_dir
-from sim.arena.cells import ArenaCell, pretrained_key, with_pretrained
-from sim.arena.declaration import FOLDER as TABLES
-from sim.arena.declaration import read_declaration
-from sim.arena.measures import MEASURES_OF_NEW
-from sim.arena.rendering import FIGURES, HEADS, render, render_figures, render_marks, render_measures, render_papers
-from sim.arena.replay import differences, draw_cell
-from sim.arena.running import Places, commit_name, run_table
-from sim.arena.summary import FOLDER as SUMMARIES
-from sim.arena.summary import CellSummary, read_summaries, summarize
+from sim.cli.command import taking
 from sim.cli.sweep import CellDisplay
 from sim.cli.terminal import CacheOption, cli_errors, console
 from sim.errors import SettingsError
 from sim.results.run_directory import RunDirectory
+from sim.sweep.arena.cells import ArenaCell, pretrained_key, with_pretrained
+from sim.sweep.arena.declaration import FOLDER as TABLES
+from sim.sweep.arena.declaration import read_declaration
+from sim.sweep.arena.measures import MEASURES_OF_NEW
+from sim.sweep.arena.rendering import (
+    FIGURES,
+    HEADS,
+    render,
+    render_figures,
+    render_marks,
+    render_measures,
+    render_papers,
+)
+from sim.sweep.arena.replay import differences, draw_cell
+from sim.sweep.arena.running import Places, commit_name, run_table
+from sim.sweep.arena.summary import FOLDER as SUMMARIES
+from sim.sweep.arena.summary import CellSummary, read_summaries, summarize
 from sim.sweep.grid import Cell
 from sim.sweep.processes import CellPhase, run_cells
 
@@ -44,39 +54,43 @@ Runs = Annotated[Path, typer.Option(help="Where the runs lie; the same command r
 RUNS = Path("runs/arena")
 
 
+@dataclass(frozen=True)
+class TableArguments:
+    """The options of `arena run`."""
+
+    name: Annotated[str, typer.Argument(help="A table: experiments/NAME.toml.")]
+    data_root: Root = None
+    jobs: Annotated[int, typer.Option(min=1, max=256, help="Runs at a time, one thread each.")] = 1
+    only_set: Annotated[list[str] | None, typer.Option("--set", help="Only this data set; repeatable.")] = None
+    arm: Annotated[list[str] | None, typer.Option(help="Only this arm; repeatable.")] = None
+    device: Annotated[str, typer.Option(help="cpu or cuda; several runs share a GPU, best under NVIDIA's MPS.")] = "cpu"
+    runs: Runs = RUNS
+    cache: CacheOption = None
+
+
 @app.command("run")
-def run_command(
-    name: Annotated[str, typer.Argument(help="A table: experiments/NAME.toml.")],
-    data_root: Root = None,
-    jobs: Annotated[int, typer.Option(min=1, max=256, help="Runs at a time, one thread each.")] = 1,
-    only_set: Annotated[list[str] | None, typer.Option("--set", help="Only this data set; repeatable.")] = None,
-    arm: Annotated[list[str] | None, typer.Option(help="Only this arm; repeatable.")] = None,
-    device: Annotated[
-        str, typer.Option(help="cpu or cuda; several runs share a GPU, best under NVIDIA's MPS.")
-    ] = "cpu",
-    runs: Runs = RUNS,
-    cache: CacheOption = None,
-) -> None:
+@taking(TableArguments)
+def run_command(args: TableArguments) -> None:
     """Run what no summary of a table holds yet; a killed one is resumed by the same command.
 
     For example: python -m sim arena run analytic --data-root ../shared/data --jobs 2
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with cli_errors():
-        declaration = read_declaration(TABLES / f"{name}.toml")
-        _check_names("--set", only_set, list(declaration.sets))
-        _check_names("--arm", arm, list(declaration.arms))
+        declaration = read_declaration(TABLES / f"{args.name}.toml")
+        _check_names("--set", args.only_set, list(declaration.sets))
+        _check_names("--arm", args.arm, list(declaration.arms))
 
         def wanted(cell: ArenaCell) -> bool:
-            return (not only_set or cell.group in only_set) and (not arm or cell.arm in arm)
+            return (not args.only_set or cell.group in args.only_set) and (not args.arm or cell.arm in args.arm)
 
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with ProgressDisplay(*columns, console=console) as bars:
             display = CellDisplay(bars, None)
             failed = run_table(
                 declaration,
-                Places(runs, SUMMARIES, data_root, cache or default_cache_dir(), device),
-                jobs,
+                Places(args.runs, SUMMARIES, args.data_root, args.cache or default_cache_dir(), args.device),
+                args.jobs,
                 only=wanted,
                 show=display.show,
             )

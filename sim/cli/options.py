@@ -18,14 +18,14 @@ from gaitway.input_spec import InputSpec
 from har_pipeline.description.model import read_description
 from har_pipeline.readers.described import NAME as DESCRIBED
 from models import MODELS
-from sim.data.holdout import holdout
 from sim.data.partitions import partition_from_json, partition_to_json
 from sim.data.sources import check_target, get_source
 from sim.errors import SettingsError
-from sim.experiment import DEFAULTS, Experiment
-from sim.networks.initialization import Initialization, check_windows, initialization
-from sim.networks.specs import chosen_networks, common_feature_dim
-from sim.run_options import OPTIONS, PLAN_OPTIONS, RunOptions
+from sim.experiment.holdout import holdout
+from sim.experiment.initialization import Initialization, check_windows, initialization
+from sim.experiment.networks import chosen_networks, common_feature_dim
+from sim.experiment.options import PLAN_OPTIONS
+from sim.experiment.settings import DEFAULTS, OPTIONS, Experiment
 
 SECTIONS = (
     *("task", "method", "model", "data", "pipeline", "partition", "holdout", "training", "rounds", "secure"),
@@ -170,7 +170,7 @@ def options_of(plan: Plan) -> dict[str, Any]:
     return {**found, "model": "+".join(spec.name for spec in (plan.model, *plan.alternatives))}
 
 
-def described_by(path: Path, options: RunOptions) -> RunOptions:
+def described_by(path: Path, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options with a description of recordings in them, as `--set data.KEY`, over which those given win.
 
     Raises:

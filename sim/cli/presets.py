@@ -17,10 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from sim.cli.terminal import cli_errors, console
+from sim.experiment.options import option_words
 from sim.presets import PRESETS, Preset, preset_named
 from sim.presets.exhibits import NONE, PAPERS, paper_named
 from sim.presets.preset import Options
-from sim.run_options import option_words
 
 
 def presets(

@@ -9,36 +9,40 @@ every run Adam begins each round afresh.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any
 
 import typer
 
 from gaitway.tasks.masked_reconstruction import MaskedReconstructionTask
 from gaitway.window_cache import default_cache_dir
+from sim.cli.command import taking
 from sim.cli.options import describe
-from sim.cli.run import Paths, simulate
+from sim.cli.run import simulate
 from sim.cli.terminal import CacheOption, cli_errors, console
 from sim.presets import preset_named, with_defaults
 from sim.presets.preset import UNSCREENED
-from sim.run_options import RunOptions
 
-_WITHOUT_ALP: RunOptions = {"method": "centralized"}
-_WITH_ALP: RunOptions = {"method": "fedali", "partition": "equal"}
+_WITHOUT_ALP = {"method": "centralized"}
+_WITH_ALP = {"method": "fedali", "partition": "equal"}
 _ONE_CLIENT = ("partition.clients=1", "partition.test=split", "partition.test_share=0", "beta_warmup_rounds=0")
 _ALL_WINDOWS = ("data.test_share=0",)
 """And `validation_share` 0: nothing is held out of what has no labels."""
 _DEFAULT_DATA, _DEFAULT_MODEL = "pretraining", "hart"
 
 
-def pretrain(
+@dataclass(frozen=True)
+class PretrainArguments:
+    """The options of `pretrain`."""
+
     out: Annotated[
         Path,
         typer.Option(
             help="The checkpoint to write; the run, with its report, lies in a folder of that name without the suffix, "
             "and the same command resumes it after a crash."
         ),
-    ],
+    ]
     for_: Annotated[
         str | None,
         typer.Option(
@@ -48,19 +52,19 @@ def pretrain(
             "own, the network has its options, and --data is what it names. `sim run --init` refuses other windows. By "
             "default they are as those of a run without a preset.",
         ),
-    ] = None,
+    ] = None
     data: Annotated[
         str | None,
         typer.Option(
             help="Recordings, such as motionsense+ucihar. All their windows are trained on. Default: those that the "
             f"preset of --for names, or else {_DEFAULT_DATA}."
         ),
-    ] = None,
+    ] = None
     data_root: Annotated[
         Path | None, typer.Option(help="Folder or archive of the recordings; only generated data need none.")
-    ] = None,
-    cache: CacheOption = None,
-    model: Annotated[str, typer.Option(help="hart or hart_alp.")] = _DEFAULT_MODEL,
+    ] = None
+    cache: CacheOption = None
+    model: Annotated[str, typer.Option(help="hart or hart_alp.")] = _DEFAULT_MODEL
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -69,14 +73,17 @@ def pretrain(
             "default, hides 4 of a window's 8 patches, task.masked=0.625 hides 5; data.normalization=federated "
             "normalizes for a run of that normalization without a preset.",
         ),
-    ] = None,
-    epochs: Annotated[int, typer.Option(min=1)] = 200,
-    batch: Annotated[int, typer.Option(min=1)] = 128,
-    lr: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 3e-4,
-    seed: Annotated[int, typer.Option(help="One seed repeats a run.")] = 0,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    threads: Annotated[int, typer.Option(min=1, help="Torch's threads.")] = 1,
-) -> None:
+    ] = None
+    epochs: Annotated[int, typer.Option(min=1)] = 200
+    batch: Annotated[int, typer.Option(min=1)] = 128
+    lr: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 3e-4
+    seed: Annotated[int, typer.Option(help="One seed repeats a run.")] = 0
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu"
+    threads: Annotated[int, typer.Option(min=1, help="Torch's threads.")] = 1
+
+
+@taking(PretrainArguments)
+def pretrain(args: PretrainArguments) -> None:
     """Pretrain HART on windows without their labels in one place, for `sim run --init FILE`.
 
     It stands for `sim run --task masked_reconstruction --method centralized` on all windows; any other method that
@@ -87,31 +94,32 @@ def pretrain(
     """
     from gaitway.files import write_file
     from models.registry import alp_models
-    from sim.networks.initialization import global_model_of
+    from sim.experiment.initialization import global_model_of
+    from sim.run import Places
 
-    has_alp = model in alp_models()
-    folder = out.with_suffix("") if out.suffix else out.with_name(out.name + ".run")
+    has_alp = args.model in alp_models()
+    folder = args.out.with_suffix("") if args.out.suffix else args.out.with_name(args.out.name + ".run")
     with cli_errors():
-        plan, recordings = _of_preset(for_, model) if for_ else ({"set": []}, _DEFAULT_DATA)
-        given: RunOptions = {
+        plan, recordings = _of_preset(args.for_, args.model) if args.for_ else ({"set": []}, _DEFAULT_DATA)
+        given: dict[str, Any] = {
             **plan, **(_WITH_ALP if has_alp else _WITHOUT_ALP),
-            "task": MaskedReconstructionTask.name, "data": data or recordings, "model": model, "optimizer": "adam",
-            "lr": lr, "rounds": epochs, "epochs": 1, "batch": batch, "seed": seed, "device": device,
-            "threads": threads, "validation_share": 0.0,
-            "set": [*UNSCREENED, *_ALL_WINDOWS, *(_ONE_CLIENT if has_alp else ()), *plan["set"], *(set_ or [])],
+            "task": MaskedReconstructionTask.name, "data": args.data or recordings, "model": args.model,
+            "optimizer": "adam", "lr": args.lr, "rounds": args.epochs, "epochs": 1, "batch": args.batch,
+            "seed": args.seed, "device": args.device, "threads": args.threads, "validation_share": 0.0,
+            "set": [*UNSCREENED, *_ALL_WINDOWS, *(_ONE_CLIENT if has_alp else ()), *plan["set"], *(args.set_ or [])],
         }  # fmt: skip
-        paths = Paths(folder, data_root, cache or default_cache_dir(), None)
-        simulate(describe(with_defaults(None, given), None, None), paths, 60.0)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_file(out, global_model_of(folder).read_bytes())
-        console.print(f"Weights: [bold]{out}[/bold]; start a federation from them with --init")
+        places = Places(args.data_root, args.cache or default_cache_dir())
+        simulate(describe(with_defaults(None, given), None, None), folder, places)
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        write_file(args.out, global_model_of(folder).read_bytes())
+        console.print(f"Weights: [bold]{args.out}[/bold]; start a federation from them with --init")
 
 
-def _of_preset(name: str, model: str) -> tuple[RunOptions, str]:
+def _of_preset(name: str, model: str) -> tuple[dict[str, Any], str]:
     """Return what a pretraining takes from the preset that it's for, and the recordings that this preset names.
 
     Raises:
         SettingsError: for an unknown preset.
     """
     preset = preset_named(name)
-    return cast(RunOptions, preset.pretraining_options(model)), preset.pretraining or _DEFAULT_DATA
+    return preset.pretraining_options(model), preset.pretraining or _DEFAULT_DATA

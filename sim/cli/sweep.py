@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from gaitway.exit_codes import ExitCode
 from gaitway.interrupts import resumable
 from gaitway.progress import ProgressDisplay
 from gaitway.terminal import Console
+from sim.cli.command import taking
 from sim.errors import SettingsError, SimError
 from sim.scores.records import Selection
 from sim.sweep.grid import Cell, SweepAxis, axis, cells, condition
@@ -36,54 +38,60 @@ SelectOption = Annotated[
 ]
 
 
-def sweep(
-    context: typer.Context,
-    out: Annotated[Path, typer.Option(help="Directory of the sweep, with one directory a cell.")],
+@dataclass(frozen=True)
+class SweepArguments:
+    """The options of `sweep`."""
+
+    context: typer.Context
+    out: Annotated[Path, typer.Option(help="Directory of the sweep, with one directory a cell.")]
     over: Annotated[
         list[str],
         typer.Option(help="KEY=V1,V2…: an option of `run`, or method.KEY, model.KEY, … of its --set; repeatable."),
-    ],
+    ]
     when: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=V1,…:KEY=V1,…",
             help="Where the first holds, sweep over the second too: method=fedali:model=har_cnn_alp; repeatable.",
         ),
-    ] = None,
-    jobs: Annotated[int, typer.Option(min=1, max=256, help="Runs at a time, one thread each.")] = 1,
+    ] = None
+    jobs: Annotated[int, typer.Option(min=1, max=256, help="Runs at a time, one thread each.")] = 1
     baseline: Annotated[
         str | None,
         typer.Option(
             help="Method that the comparison at the end tests the others against; without it there are no tests."
         ),
-    ] = None,
-    select: SelectOption = None,
+    ] = None
+    select: SelectOption = None
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the comparison as JSON at the end, and all else to stderr.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print each cell's command and do nothing.")] = False,
+    ] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print each cell's command and do nothing.")] = False
     run_options: Annotated[
         list[str] | None, typer.Argument(help="After `--`: options of every `run`; what is left out has its default.")
-    ] = None,
-) -> None:
+    ] = None
+
+
+@taking(SweepArguments)
+def sweep(args: SweepArguments) -> None:
     """Run every combination of some options, and compare what came out; the same command resumes after a crash.
 
     For example: python -m sim sweep --out runs/motionsense --over method=fedavg,fedprox,fedali --over seed=0,1,2
     --when method=fedali:model=har_cnn_alp --when method=fedprox:method.mu=0.01,0.1 --jobs 2
     -- --data motionsense --data-root ../shared/data --rounds 20
     """
-    console.stderr = as_json
-    run = _RunOptions(context)
+    console.stderr = args.as_json
+    run = _RunOptions(args.context)
     try:
-        made = cells(_axes(over), [condition(text) for text in when or []], run_options or [], run.flags)
-        run.check(made, run_options or [])
-        record = open_sweep(out, made, run.parse)
-        if dry_run:
+        made = cells(_axes(args.over), [condition(text) for text in args.when or []], args.run_options or [], run.flags)
+        run.check(made, args.run_options or [])
+        record = open_sweep(args.out, made, run.parse)
+        if args.dry_run:
             _print_commands(record)
             return
         with resumable("The same command goes on where it was."):
-            _play(record, jobs)
-        _compare(record, baseline, select, as_json)
+            _play(record, args.jobs)
+        _compare(record, args.baseline, args.select, args.as_json)
     except (SimError, OSError) as error:
         console.print(f"[bold red]error:[/bold red] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(ExitCode.REFUSED) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -20,6 +20,7 @@ from gaitway.terminal import Console
 from har_pipeline import PipelineError
 from models.errors import ModelError
 from sim.errors import SimError
+from sim.scores.records import RoundRecord
 
 console = Console()
 
@@ -35,12 +36,12 @@ def bar(title: str, total: int | None = None) -> Iterator[tuple[ProgressDisplay,
         yield progress, progress.add_task(title, total=total)
 
 
-def round_line(record: dict[str, Any], task: Task) -> str:
+def round_line(record: RoundRecord, task: Task) -> str:
     """Say in a few words how a round went."""
-    own, loss, name = record["personalization"], record["train_loss"], task.primary_metric
-    score = f" personalization {task.metric_kinds[name].text(own[name]['mean'])}" if own else ""
-    went = record.get("failed") or (f"loss {loss:.3f}" if loss is not None else "measured") + score
-    return f"round {record['round']} {went}"
+    own, loss, name = record.personalization, record.train_loss, task.primary_metric
+    score = f" personalization {task.metric_kinds[name].text(own[name].mean)}" if own else ""
+    went = record.failed or (f"loss {loss:.3f}" if loss is not None else "measured") + score
+    return f"round {record.round} {went}"
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from sim.engines.ray_cluster import RayCluster
 from sim.engines.serial import Serial
 from sim.engines.stacked import Stacked
 from sim.errors import SettingsError
-from sim.experiment import Experiment
+from sim.experiment.settings import Experiment
 
 _COMPILE = "--compile is for clients that train stacked, not for {}: say --engine stacked or processes"
 

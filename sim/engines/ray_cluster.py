@@ -92,10 +92,7 @@ class RayCluster:
             stored.reference if stored and same else self._ray.put(to_arrays(job.client._asdict())),
             broadcasts[id(job.broadcast)],
             self._keep(job.examples, to_arrays(job.examples._asdict())),
-            job.client_id,
-            job.max_steps,
-            round_number,
-            self.device,
+            _Turn(job.client_id, job.max_steps, round_number, self.device),
         )
         return started
 
@@ -143,29 +140,29 @@ class _State(NamedTuple):
         )
 
 
-def _train(
-    setup: Any,
-    client: Any,
-    broadcast: Any,
-    examples: Any,
-    client_id: str,
-    max_steps: int | None,
-    round_number: int,
-    device: str,
-) -> tuple[Any, Any]:
+class _Turn(NamedTuple):
+    """Which client trains in which round, for how many steps at most, and on what device."""
+
+    client_id: str
+    max_steps: int | None
+    round_number: int
+    device: str
+
+
+def _train(setup: Any, client: Any, broadcast: Any, examples: Any, turn: _Turn) -> tuple[Any, Any]:
     """Run one client's round in a worker."""
     from federation.records import Examples
 
     torch.set_num_threads(1)
     job = ClientJob(
-        client_id,
+        turn.client_id,
         setup,
-        Client(**to_tensors(client, device)),
-        to_tensors(broadcast, device),
-        Examples(**to_tensors(examples, device)),
-        max_steps,
+        Client(**to_tensors(client, turn.device)),
+        to_tensors(broadcast, turn.device),
+        Examples(**to_tensors(examples, turn.device)),
+        turn.max_steps,
     )
-    result = trained(job, round_number)
+    result = trained(job, turn.round_number)
     return to_arrays(result.client._asdict()), to_arrays({"upload": result.upload, "loss": result.loss})
 
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from typing import Any
 
 from gaitway.errors import did_you_mean
 from sim.errors import SettingsError
-from sim.presets import ek2024, michieli2021, qiao2023, small_data, tan2022
+from sim.presets.families import read_presets
 from sim.presets.preset import Options, Preset, merge_options
 
 __all__ = ["PRESETS", "Preset", "preset_named", "with_defaults"]
 
+FILES = ("small_data", "ek2024", "tan2022", "qiao2023", "michieli2021")
 PRESETS: dict[str, Preset] = {
-    **small_data.PRESETS,
-    **ek2024.PRESETS,
-    **tan2022.PRESETS,
-    **qiao2023.PRESETS,
-    **michieli2021.PRESETS,
+    name: preset
+    for file in FILES
+    for name, preset in read_presets(files(__name__).joinpath(f"{file}.toml").read_text("utf-8")).items()
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from federation.methods import METHODS
 from federation.plan import DataSpec
 from sim.data.scaling import scaled_rounds
-from sim.experiment import DEFAULTS
+from sim.experiment.settings import DEFAULTS
 
 Options = Mapping[str, Any]
 
@@ -137,6 +137,6 @@ def _for_data(own: Options, data: str | None) -> Options:
 def optimizer_of(method: str, otherwise: str) -> Options:
     """Return the optimizer and learning rate that a method starts with; {} where it would start with any, or that."""
     known = METHODS.get(method)
-    if known is None or known.default_optimizer in (None, otherwise):
+    if known is None or known.traits.optimizer in (None, otherwise):
         return {}
-    return {"optimizer": known.default_optimizer, "lr": known.default_lr}
+    return {"optimizer": known.traits.optimizer, "lr": known.traits.lr}

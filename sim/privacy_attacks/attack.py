@@ -12,7 +12,7 @@ import torch
 from federation.privacy.accounting import epsilon_of_discrete, spent
 from sim.data.federated_data import FederatedData
 from sim.errors import AnalysisError, SettingsError
-from sim.experiment import Experiment
+from sim.experiment.settings import Experiment
 from sim.privacy_attacks.attacked_round import At, AttackedRound, Progress, attacked_round
 from sim.privacy_attacks.batch_labels import from_gradients
 from sim.privacy_attacks.class_means import read_means

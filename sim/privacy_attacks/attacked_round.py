@@ -25,12 +25,11 @@ from gaitway.tasks import TargetKind
 from sim.data.federated_data import FederatedData
 from sim.engines.job import ClientJob, Engine
 from sim.errors import AnalysisError
-from sim.experiment import Experiment
-from sim.networks.architectures import architectures
+from sim.experiment.settings import Experiment
 from sim.privacy_attacks.observation import Disguise, Seen, Setting, Vector, observe
 from sim.results.writing import CHECKPOINT
 from sim.rounds import checkpoint
-from sim.run import build_simulation
+from sim.run import build_simulation, resolve
 
 At = Literal["start", "end"]
 """Which round is attacked: the run's first one, or the one that would follow its last, by the run's checkpoint."""
@@ -195,14 +194,14 @@ def attacked_round(
         AnalysisError: if the examples have no classes, devices have several networks, or the run left no state or one
             that is not finite.
     """
-    networks = architectures(settings)
-    setup = networks[0].setup
-    if setup.task.target is not TargetKind.CLASS or setup.method.pools_data or len(networks) > 1:
+    plan = resolve(settings)
+    networks, setup = plan.networks, plan.networks[0].setup
+    if setup.task.target is not TargetKind.CLASS or setup.method.traits.pools_data or len(networks) > 1:
         raise AnalysisError(
             f"attacks are on devices of one network that each learn one class an example; this is {setup.method.name} "
             f"for {setup.task.name} with {len(networks)} networks"
         )
-    simulation = build_simulation(settings, data, networks=networks)
+    simulation = build_simulation(plan, data)
     if at == "end":
         saved = checkpoint.load(run / CHECKPOINT, "cpu") if run else None
         if saved is None:

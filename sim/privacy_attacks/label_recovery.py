@@ -12,6 +12,7 @@ Counts that are sent as such need no attack: those beside prototypes, and √n_c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -115,7 +116,9 @@ def _learnt(attacked: AttackedRound, settings: Sequence[Setting], progress: Prog
             guessed = {name: as_shares(average + read(rows[seen[name].members] - middle), average) for name in targets}
             if setting.members == 1 and not setting.noise:
                 own = {name: rows[seen[name].members] for name in targets}
-                guessed = _refined(attacked, helpers, guessed, own, read, signs, progress)
+                guessed = _refined(
+                    attacked, helpers, guessed, partial(_difference, attacked, signs, read, own), progress
+                )
             found[setting.key] |= guessed
     return found
 
@@ -124,9 +127,7 @@ def _refined(
     attacked: AttackedRound,
     helpers: Sequence[str],
     guessed: dict[str, Shares],
-    rows: Mapping[str, NDArray[np.float64]],
-    read: Reader,
-    signs: Signs,
+    difference: Callable[[str, Vector], Shares],
     progress: Progress,
 ) -> dict[str, Shares]:
     """Train a made-up device of each guess, as large as the real one, and correct the guess by how they differ."""
@@ -138,9 +139,20 @@ def _refined(
         }
         for name, vector in attacked.train(made_up, progress).items():
             tried = shares_of(made_up[name].y, attacked.classes)
-            difference = rows[name] - signs.read(attacked.sent(Seen(vector, (name,))))
-            guessed[name] = as_shares(tried + read(difference), guessed[name])
+            guessed[name] = as_shares(tried + difference(name, vector), guessed[name])
     return guessed
+
+
+def _difference(
+    attacked: AttackedRound,
+    signs: Signs,
+    read: Reader,
+    rows: Mapping[str, NDArray[np.float64]],
+    name: str,
+    vector: Vector,
+) -> Shares:
+    """Return by how much a device's shares differ from those of the made-up device that has sent `vector`."""
+    return read(rows[name] - signs.read(attacked.sent(Seen(vector, (name,)))))
 
 
 def _made_up(attacked: AttackedRound, helpers: Sequence[str]) -> dict[str, Examples]:

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from federation.plan import DataSpec, RoundSettings, SecureSettings, TrainingConfig
-from sim.experiment import DEFAULTS, Experiment
-from sim.run_options import OPTIONS, PLAN_OPTIONS, option_words
+from sim.experiment.options import PLAN_OPTIONS, option_words
+from sim.experiment.settings import DEFAULTS, OPTIONS, Experiment
 
 ALWAYS = frozenset({"data", "method", "model", "rounds", "epochs", "batch", "lr", "optimizer", "seed"})
 """Options that are written even where they are the defaults: readers look for them, or a method has its own."""

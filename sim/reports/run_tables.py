@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from sim.data.holdout import OTHERWISE
-from sim.experiment import DEFAULTS
+from sim.experiment.options import Affects
+from sim.experiment.settings import DEFAULTS, OPTIONS
 from sim.reports.table import ReportTable, table_of
 from sim.results.run_directory import RunDirectory
 from sim.results.tables import DEFINITIONS, SELECTED, byte_size, duration, selected_texts, spread_texts
-from sim.run_options import OPTIONS, Affects
 from sim.scores.records import Plain, RunConfig
 
 

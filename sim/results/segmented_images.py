@@ -14,6 +14,7 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
+from torch.nn import functional
 
 from federation.records import Examples, Output
 from federation.seeds import generator
@@ -23,7 +24,6 @@ from gaitway.files import write_file
 from gaitway.tasks import TargetKind
 from har_pipeline import ChannelStatistics
 from sim.errors import RunDirectoryError
-from sim.results.entropy import feature_entropy, softmax_entropy
 from sim.rounds.simulation import Simulation
 from sim.scores.evaluation import ClientModel
 
@@ -161,3 +161,21 @@ def read_images(path: Path) -> SegmentedImages | None:
     if len(names) != k or any(part.shape != (k, height, width) for part in images[1:5]):
         raise RunDirectoryError(f"{path}: images and masks differ in shape; the file is damaged")
     return images
+
+
+def softmax_entropy(logits: Tensor) -> Tensor:
+    """Return H_S in nats, 0 to ln C, of logits (n, C, H, W): (n, H, W); a class that scores −∞ has no share."""
+    return _entropy(logits.double().softmax(1))
+
+
+def feature_entropy(features: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return H_E in nats, 0 to ln D, of features (n, D, h, w), interpolated bilinearly to size (H, W): (n, H, W)."""
+    raised = features.double() - features.double().amin(1, keepdim=True).clamp(max=0)
+    sums = raised.sum(1, keepdim=True)
+    maps = _entropy(raised / torch.where(sums > 0, sums, 1.0))
+    return functional.interpolate(maps[:, None], size=size, mode="bilinear", align_corners=False)[:, 0]
+
+
+def _entropy(shares: Tensor) -> Tensor:
+    found: Tensor = torch.special.entr(shares).sum(1)  # −p ln p, 0 where p is 0
+    return found

@@ -12,7 +12,7 @@ import numpy as np
 from federation import wire
 from federation.tasks.task import Statistics, Task
 from gaitway.files import write_file
-from sim.experiment import Experiment
+from sim.experiment.settings import Experiment
 from sim.rounds.simulation import Simulation
 from sim.scores.best_round import Chosen
 from sim.scores.evaluation import plain, spread, total

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from federation.aggregation.kept_contributions import KeptContributions
-from federation.aggregation.present_sums import combined, needs_all
+from federation.aggregation.present_sums import CombinedSums, combined, needs_all
 from federation.aggregation.screening import NormHistory, Screening, UpdateClaim, cap_examples, screen, shortfall
 from federation.errors import RoundError
-from federation.method import Method
+from federation.method import Method, SumMethod
 from federation.plan import RoundSettings
 from federation.privacy.differential_privacy import aggregated
 from federation.records import Tensors, Tree, Update
@@ -47,6 +47,7 @@ class CollectedRound:
     norms: NormHistory
     noise: Tensors = field(default_factory=dict)  # that the next round's leans on
     screening: Screening = field(default_factory=Screening)
+    refused: frozenset[str] = frozenset()  # whose updates count for nothing, now and later
     secure_facts: dict[str, Any] = field(default_factory=dict)  # of the sum
     diagnostics: dict[str, Any] = field(default_factory=dict)  # what the aggregation did
 
@@ -64,7 +65,7 @@ class CollectedRound:
 
 @dataclass(frozen=True)
 class RoundServer:
-    """How a federation's server deals with updates; `contributions`, of a continuous method, grow by each round."""
+    """How a federation's server deals with updates; `contributions`, of a `SumMethod`, grow with each round."""
 
     rounds: RoundSettings
     setup: Setup
@@ -75,20 +76,16 @@ class RoundServer:
 
     def collect(
         self,
-        number: int,
+        found: CollectedRound,
         cohort: RoundCohort,
         broadcasts: Mapping[str, Tree],
         results: Mapping[str, Result],
-        state: Tree,
-        norms: NormHistory,
-        past_noise: Tensors,
     ) -> CollectedRound:
         """Tell the round machine who was lost and whose update came, and aggregate when it says so.
 
-        A round fails where too few updates came or were found fit.
+        `found` is what the server has as the round begins. A round fails where too few updates came or were found fit.
         """
-        found = CollectedRound(InMemoryRound.of(self.rounds, number, cohort.clients), state, norms, past_noise)
-        call = found.call
+        call, number = found.call, found.call.round.number
         call.feed(Opened())
         events: list[Event] = [
             *map(DeviceLost, cohort.lost),
@@ -99,7 +96,7 @@ class RoundServer:
             if Action.AGGREGATE in call.feed(event).actions:
                 break
         if call.round.phase is not RoundPhase.AGGREGATING:
-            found.norms = norms.failed()
+            found.norms = found.norms.failed()
             return found
         updates: Sequence[Update] = LazySequence(
             sorted(call.received),
@@ -109,8 +106,8 @@ class RoundServer:
             updates = self.attack.on_updates(updates, broadcasts, self.setup.training.seed, number)
         if self.secure is not None:
             return self._sum(self.secure, found, cohort, updates, broadcasts)
-        if self.setup.method.is_continuous and needs_all(self.setup.method, self.rounds, state):
-            return self._combine(found, updates)
+        if isinstance(self.setup.method, SumMethod):
+            return self._add_up(self.setup.method, found, updates)
         return self._screen(found, updates, broadcasts)
 
     def _screen(
@@ -120,6 +117,7 @@ class RoundServer:
         method, before = self.setup.method, found.state
         claims = {update.client_id: self._claim(update, broadcasts) for update in received}
         found.screening = screen(self.rounds, claims, found.norms)
+        found.refused = frozenset(found.screening.excluded)
         if reason := shortfall(self.rounds, claims, found.screening):
             found.norms = found.norms.failed()
             return found.fail(reason)
@@ -127,8 +125,6 @@ class RoundServer:
         updates = _used(method, received, found.screening)
         draw = generator(self.setup.training.seed, "noise", found.call.round.number)
         state, found.noise = aggregated(self.rounds, method, before, updates, draw, found.noise)
-        if method.is_continuous:
-            self.contributions.note(updates)
         found.diagnostics = diagnose(method, before, state, updates)
         return found.publish(state)
 
@@ -149,27 +145,36 @@ class RoundServer:
         found.secure_facts = summed.facts
         return found.publish(state)
 
-    def _combine(self, found: CollectedRound, updates: Sequence[Update]) -> CollectedRound:
-        """Make a continuous method's state of all that clients have in it, with what came in this round."""
-        method, seed = self.setup.method, self.setup.training.seed
+    def _add_up(self, method: SumMethod, found: CollectedRound, updates: Sequence[Update]) -> CollectedRound:
+        """Make the next state of the changes alone where that is enough, else of all that clients have in it.
+
+        Whoever a rule leaves out still has its sums here, and may be used next time.
+        """
+        before = found.state
+        try:
+            if needs_all(method, self.rounds, before):
+                made = self._combined(method, before, updates)
+                state, found.screening = made.state, made.screening
+            else:
+                state = method.aggregate(before, updates)
+        except RoundError as error:
+            return found.fail(str(error))
+        self.contributions.note(updates)
+        found.diagnostics = diagnose(method, before, state, updates)
+        return found.publish(state)
+
+    def _combined(self, method: SumMethod, state: Tree, updates: Sequence[Update]) -> CombinedSums:
+        """Make a state of all that clients have in it, with what came in this round."""
         trees = {**self.contributions.trees, **{update.client_id: update.tensors for update in updates}}
 
         def read(name: str) -> Update:
             return Update(name, self.train_sizes[name], 0, trees[name])
 
-        try:
-            made = combined(method, self.rounds, seed, found.state, list(trees), read)
-        except RoundError as error:
-            return found.fail(str(error))
-        found.screening = made.screening
-        self.contributions.note(updates)
-        found.diagnostics = diagnose(method, found.state, made.state, updates)
-        return found.publish(made.state)
+        return combined(method, self.rounds, self.setup.training.seed, state, list(trees), read)
 
     def _update(self, name: str, result: Result, steps: int, late: int) -> Update:
         update = Update(name, self.train_sizes[name], steps, result.upload, discount(self.rounds, late))
-        replaces = self.setup.method.is_continuous and self.secure is None
-        return self.contributions.replacing(update) if replaces else update
+        return update if self.secure is not None else self.contributions.replacing(update)
 
     def _claim(self, update: Update, broadcasts: Mapping[str, Tree]) -> UpdateClaim:
         """Return what the server knows of an update; norms cost a pass over it, and only one rule asks for them."""

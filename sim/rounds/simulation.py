@@ -15,6 +15,7 @@ import torch
 from federation import wire
 from federation.aggregation.kept_contributions import KeptContributions
 from federation.aggregation.screening import NormHistory, Screening
+from federation.method import trains
 from federation.plan import RoundSettings
 from federation.privacy.accounting import epsilon_of_epochs, epsilon_of_rounds
 from federation.privacy.correlated_noise import put_together, taken_apart
@@ -33,10 +34,10 @@ from sim.engines.client_store import Clients, ClientStore, MemoryStore, Result, 
 from sim.engines.client_store.lazy import LazyMapping, LazySequence
 from sim.engines.fork_map import batched
 from sim.errors import RunDirectoryError
-from sim.networks.architectures import Architecture, assign_networks
+from sim.experiment.architectures import Architecture, assign_networks
 from sim.rounds.checkpoint import Checkpoint
 from sim.rounds.cohort import RoundCohort, draw_cohort
-from sim.rounds.collection import RoundServer
+from sim.rounds.collection import CollectedRound, RoundServer
 from sim.rounds.secure_rounds import SecureRounds
 from sim.rounds.uplink import Uplink, count_numbers
 from sim.scores.best_round import UNEVALUATED, BestRound, Chosen
@@ -61,7 +62,7 @@ class Simulation:
     secure: SecureRounds | None = None  # where the server sees sums alone
     attack: Attack | None = None
     state: Tree = field(default_factory=dict)
-    contributions: KeptContributions = field(default_factory=KeptContributions)  # of a continuous method
+    contributions: KeptContributions = field(default_factory=KeptContributions)  # of a `SumMethod`
     client_store: ClientStore = field(default_factory=MemoryStore)
     clients: Clients = field(default_factory=Clients)  # those that have trained
     round_number: int = 0
@@ -78,6 +79,7 @@ class Simulation:
     diagnostics: dict[str, Any] = field(default_factory=dict)  # what the last round's aggregation did
     local_moves: list[dict[str, Movement]] = field(default_factory=list)  # of each client's prototypes in that round
     on_client: Callable[[str], None] = lambda _client_id: None
+    analyse: Callable[[Simulation, Mapping[str, Any]], dict[str, Any]] | None = None  # what else a round measures
 
     def __post_init__(self) -> None:
         """Start the server's state from the initial model."""
@@ -104,7 +106,10 @@ class Simulation:
         """Run the remaining rounds, and yield the line of `rounds.jsonl` after each; failed ones do not count."""
         while not self.is_over:
             self.round_number += 1
-            yield self._round()
+            record = self._round()
+            if self.analyse is not None and record["evaluated"]:
+                record["analyses"] = self.analyse(self, record)
+            yield record
 
     @property
     def is_over(self) -> bool:
@@ -118,8 +123,8 @@ class Simulation:
         with self.timed("train"):
             results = self._train(cohort, broadcasts)
         with self.timed("aggregate"):
-            ended = self._collect(cohort, broadcasts, results)
-        self._judge(ended)
+            collected = self._collect(cohort, broadcasts, results)
+        self._judge(collected)
         scores = self._evaluated() if self._evaluates_now() else UNEVALUATED
         return {
             "round": self.round_number,
@@ -132,7 +137,7 @@ class Simulation:
             **_screened(self.screening),
             **({"secure": self.secure_facts} if self.secure is not None else {}),
             **self._privacy(),
-            **self._outcome(ended.round),
+            **self._outcome(collected.call.round),
             "seconds": {name: round(self.seconds[name] - before[name], 4) for name in self.seconds},
         }
 
@@ -144,8 +149,9 @@ class Simulation:
         out = {name for name, count in self.refused.items() if is_to_suspend(self.rounds, count)}.union(*self.resting)
         return {name: size for name, size in sizes.items() if name not in out} if out else sizes
 
-    def _judge(self, ended: InMemoryRound) -> None:
+    def _judge(self, collected: CollectedRound) -> None:
         """Count the round, and whose updates it has left out or used, as a server does."""
+        ended = collected.call
         self.progress = self.progress.after(ended.round.phase)
         if (rest := resting_rounds(self.rounds)) and ended.round.phase is RoundPhase.PUBLISHED:
             self.resting = [*self.resting, sorted(ended.received)][-rest:]
@@ -153,15 +159,14 @@ class Simulation:
             self.sent[name] = self.sent.get(name, 0) + 1
             if ended.round.phase is RoundPhase.PUBLISHED:
                 self.taken[name] = self.taken.get(name, 0) + 1
-            # of a continuous method what is excluded still stands, and may be used next time
-            is_excluded = name in self.screening.excluded and not self.setup.method.is_continuous
-            if is_excluded or ended.round.phase is RoundPhase.PUBLISHED:
-                self.refused[name] = refused_updates(self.refused.get(name, 0), used=not is_excluded)
+            is_refused = name in collected.refused
+            if is_refused or ended.round.phase is RoundPhase.PUBLISHED:
+                self.refused[name] = refused_updates(self.refused.get(name, 0), used=not is_refused)
 
     def broadcasts_for(self, cohort: Sequence[str]) -> dict[str, Tree]:
         """Ask for what each client gets; where that is the same for all it is one tree, which engines need not copy."""
         method = self.setup.method
-        if method.personal_broadcast:
+        if method.traits.personal_broadcast:
             return {name: method.broadcast(self.state, name) for name in cohort}
         return dict.fromkeys(cohort, method.broadcast(self.state, ""))
 
@@ -173,7 +178,7 @@ class Simulation:
         self.local_moves = []
         for part in batched(jobs):
             for name, result in self.uplink.run(self.engine, part, self.round_number):
-                if not self.setup.method.requires_alp:  # whose server sets the local prototypes
+                if not self.setup.method.traits.requires_alp:  # whose server sets the local prototypes
                     before = self.clients.get(name, self.network_of[name].initial)
                     self.local_moves.append(local_movement(before.buffers, result.client.buffers))
                 kept, results[name] = self.client_store.put(result)
@@ -190,15 +195,17 @@ class Simulation:
 
     def _collect(
         self, cohort: RoundCohort, broadcasts: Mapping[str, Tree], results: Mapping[str, Result]
-    ) -> InMemoryRound:
+    ) -> CollectedRound:
         """Have the server make its next state of what came."""
         sizes, contributions = self.data.train_sizes, self.contributions
         server = RoundServer(self.rounds, self.setup, sizes, contributions, self.secure, self.attack)
-        found = server.collect(self.round_number, cohort, broadcasts, results, self.state, self.norms, self.noise)
+        call = InMemoryRound.of(self.rounds, self.round_number, cohort.clients)
+        begun = CollectedRound(call, self.state, self.norms, self.noise)
+        found = server.collect(begun, cohort, broadcasts, results)
         self.state, self.norms, self.screening = found.state, found.norms, found.screening
         self.noise = found.noise
         self.secure_facts, self.diagnostics = found.secure_facts, found.diagnostics
-        return found.call
+        return found
 
     def _traffic(self, broadcasts: Mapping[str, Tree], results: Mapping[str, Result]) -> dict[str, float]:
         """Return the mean bytes and numbers of a client; with masks the bytes of all that the protocol sends."""
@@ -237,7 +244,7 @@ class Simulation:
 
     def _mean_loss(self, results: Mapping[str, Result]) -> float | None:
         """Mean over the clients that trained, by examples; None where there are none, or nobody trains."""
-        if not results or not self.setup.method.trains(self.setup.training):
+        if not results or not trains(self.setup.method, self.setup.training):
             return None
         weights = [self.data.train_sizes[name] for name in results]
         return float(np.average([float(result.loss) for result in results.values()], weights=weights))
@@ -350,10 +357,9 @@ class Simulation:
         _check_whole("the server's state", saved.state, self._initial_state())
         self.round_number, self.seconds = saved.round_number, saved.progress["seconds"]
         self.norms = NormHistory.from_json(saved.progress["norms"])
-        # of 0.2.0, where every round counted, neither is known
-        self.progress = Progress(*saved.progress.get("progress", (saved.round_number, 0)))
-        self.refused, self.resting = saved.progress.get("refused", {}), saved.progress.get("resting", [])
-        self.taken, self.sent = saved.progress.get("taken", {}), saved.progress.get("sent", {})
+        self.progress = Progress(*saved.progress["progress"])
+        self.refused, self.resting = saved.progress["refused"], saved.progress["resting"]
+        self.taken, self.sent = saved.progress["taken"], saved.progress["sent"]
         self.state, self.noise = taken_apart(saved.state)
         self.contributions = KeptContributions(dict(saved.contributions))
         client_sets: dict[str, Clients] = {}

@@ -16,7 +16,7 @@ from federation.wire import uploads
 from federation.wire.schema import schema_of
 from sim.engines import ClientJob, Engine
 from sim.engines.client_store.lazy import LazySequence
-from sim.run_options import UplinkPrecision
+from sim.experiment.options import UplinkPrecision
 
 
 @dataclass(frozen=True)

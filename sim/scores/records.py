@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from federation.tasks import task_from_json
 from federation.tasks.task import Task
 from gaitway.tasks import Metric
-from sim.experiment import Experiment
+from sim.experiment.settings import Experiment
 
 Selection = Literal["validation", "last", "best"]
 
@@ -120,7 +120,7 @@ class ClientExamples(Record):
 
 
 class RoundAnalyses(Record):
-    """What `sim.analysis.analyses` has measured after a round; what a method has nothing of is None.
+    """What `sim.rounds.analyses` has measured after a round; what a method has nothing of is None.
 
     `server_loss`, `gradient_dissimilarity`, (1/K) Σ‖∇L_k − ∇L‖², and `gradient_square`, ‖∇L‖², are of the server's
     model, over the training examples of so many `clients`.
@@ -152,6 +152,7 @@ class RoundRecord(Scored):
     capped: dict[str, int] = {}  # the examples that a client counted with, of those that have more
     excluded: dict[str, str] = {}  # why a client's update was not used
     failed: str | None = None  # why the round made no new model
+    paused: str | None = None  # why there is no other after it
     secure: dict[str, float] = {}  # of the round's secure sum: its size, graph and cost
     seconds: dict[str, float]
     diagnostics: dict[str, Any] = {}  # `sim.scores.diagnostics` knows what is inside
@@ -171,7 +172,7 @@ class NewClients(Record):
     the share of clients that take the one without axes as they join. `unlabelled` is after adaptation to windows
     without labels (`sim.scores.adaptation`), where the network's head allows it; `own_windows`, by the way, is what a
     device serves with once it has collected the training windows of a client, without labels, in a method that
-    adapts by itself (`Method.adapted_model`), and `adapted` the share of clients that do.
+    adapts by itself (`SumMethod.adapted_model`), and `adapted` the share of clients that do.
     """
 
     clients: tuple[str, ...]

@@ -29,6 +29,7 @@ from sim.sweep.processes import (
     log_path,
     reason_of,
     run_cells,
+    skipped,
 )
 from sim.sweep.remote_run import RemoteResult, SentFile, packed_arguments, run_elsewhere
 
@@ -52,7 +53,7 @@ def run_on_ray(cells: Sequence[Cell], folder: Path) -> Generator[tuple[Cell, Cel
     try:
         for cell in cells:
             if is_finished(folder / cell.name):
-                yield cell, CellStatus(CellPhase.SKIPPED)
+                yield cell, skipped(cell, folder)
             elif _is_at_work(cell, folder):
                 at_work_here.append(cell)
             else:
@@ -93,7 +94,7 @@ def _received(ray: Any, reference: Any, cell: Cell, folder: Path) -> CellStatus 
         if not locked(log.fileno()):
             return None
         if is_finished(directory):
-            return CellStatus(CellPhase.SKIPPED)
+            return skipped(cell, folder)
         log.truncate(0)
         log.write(found.log)
         log.flush()

@@ -21,6 +21,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
+from gaitway.errors import GaitwayError
+from gaitway.window_cache import default_cache_dir
 from sim.engines.choice import usable_cores
 from sim.sweep.grid import Cell
 
@@ -74,6 +76,28 @@ def is_finished(directory: Path) -> bool:
     return (directory / "summary.json").is_file() and (directory / "report.html").is_file()
 
 
+def skipped(cell: Cell, folder: Path) -> CellStatus:
+    """Return the standing of a cell that is finished: it failed if its data or code have changed since."""
+    from sim.run import check_finished  # reads data, which few sweeps' processes do
+
+    root, cache = (option_value(cell.arguments, option) for option in ("--data-root", "--cache"))
+    try:
+        check_finished(folder / cell.name, root, cache or default_cache_dir())
+    except (GaitwayError, OSError) as error:
+        return CellStatus(CellPhase.FAILED, reason=f"it was finished before, but {error}")
+    return CellStatus(CellPhase.SKIPPED)
+
+
+def option_value(arguments: Sequence[str], option: str) -> Path | None:
+    """Return the path that an option of `sim run` has, the last one where it is given twice."""
+    found = None
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name == option:
+            found = Path(value if equals else following)
+    return found
+
+
 def run_cells(cells: Sequence[Cell], folder: Path, jobs: int) -> Generator[tuple[Cell, CellStatus]]:
     """Run what is not finished, `jobs` at a time, and yield where a cell stands whenever that changes.
 
@@ -108,7 +132,7 @@ def _advance(job: _Job, folder: Path, jobs: int) -> CellStatus:
             if not locked(log.fileno()):
                 return _status(job, directory, CellPhase.RUNNING, "a run that an earlier sweep left is at work")
             if is_finished(directory):
-                return _status(job, directory, CellPhase.SKIPPED)
+                return skipped(job.cell, folder)
             log.truncate(0)
             arguments = [sys.executable, *command(job.cell, folder), *share_of(job.cell, jobs)]
             environment = {**os.environ, **ONE_THREAD, **PLAIN_OUTPUT}

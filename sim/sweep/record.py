@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from gaitway.errors import first_problem
 from gaitway.files import write_file
 from sim.errors import RunDirectoryError
-from sim.run_options import ENVIRONMENT
+from sim.experiment.settings import ENVIRONMENT
 from sim.sweep.grid import Cell
 from sim.sweep.processes import CellPhase, CellStatus
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sim.engines.choice import usable_cores
-from sim.networks.initialization import global_model_of
+from sim.experiment.initialization import global_model_of
 from sim.results.writing import CHECKPOINT
 from sim.sweep.grid import Cell
 from sim.sweep.processes import ONE_THREAD, PLAIN_OUTPUT, command, share_of

@@ -18,7 +18,14 @@ from tests.aggregator_api.bench import Bench, HttpBench
 from tests.aggregator_api.generated_devices import tiny_plan
 from tests.live.real_parts import Postgres, postgres
 
-ON_BOTH = ("test_continuous", "test_restart", "test_rounds", "test_late_and_repeated", "test_sessions")
+ON_BOTH = (
+    "test_continuous",
+    "test_restart",
+    "test_rounds",
+    "test_late_and_repeated",
+    "test_model_refusals",
+    "test_sessions",
+)
 """Modules whose tests run on PostgreSQL too in CI."""
 ON_BOTH_SLOWLY = (
     "test_enrolment",
@@ -35,6 +42,7 @@ ON_BOTH_SLOWLY = (
     "test_rollouts",
     "test_rollouts_over_rest",
     "test_service",
+    "test_silence",
     "test_stragglers",
 )
 """Those that run on PostgreSQL too, but only where slow tests do."""
@@ -64,15 +72,15 @@ def migrated_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     database.migrate()
     database.close()
 
-    def copied(database: Database, revision: str = "head") -> None:
+    def copied(database: Database) -> None:
         database.engine.update_execution_options()  # what `compiled_once` waits for
         file = Path(database.engine.url.database or "")
-        if not database.shared and revision == "head" and not file.exists():
+        if not database.shared and not file.exists():
             shutil.copyfile(template, file)
             file.chmod(0o600)
             if migrations == database_module.MIGRATIONS:
                 return
-        migrate(database, revision)
+        migrate(database)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Database, "migrate", copied)

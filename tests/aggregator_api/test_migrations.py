@@ -1,25 +1,25 @@
-"""The migrations and the tables say the same, on both databases, and rows of every past version come through."""
+"""The migrations make the models' tables on both databases; a database from before 0.4.0 is refused."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, select, text
 from sqlalchemy.exc import DatabaseError, IntegrityError
+from typer.testing import CliRunner
 
-from aggregator_api.db.database import MIGRATIONS, WRITER_LOCK, Database
+from aggregator_api.cli.app import app as cli
+from aggregator_api.db.database import WRITER_LOCK, Database
 from aggregator_api.db.models import Base
-from aggregator_api.settings import sqlite_url
-from tests.samples.rows import RENAMED, contents, fill, mapped_classes, without_dropped
-
-ON_BOTH = ("sqlite", pytest.param("postgresql", marks=pytest.mark.ci))
+from aggregator_api.errors import ConfigError
+from aggregator_api.settings import DATABASE, sqlite_url
+from tests.samples.rows import fill, mapped_classes
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -52,102 +52,56 @@ def test_migrating_twice_changes_nothing(database: Database) -> None:
         assert session.execute(text("SELECT count(*) FROM federations")).scalar() == 1
 
 
-def revisions() -> list[str]:
-    """Every revision, the first one first."""
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    return [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()][::-1]
-
-
-@pytest.mark.parametrize("database", ON_BOTH, indirect=True)
-@pytest.mark.parametrize(
-    "revision",
-    [  # between the oldest and the newest left to CI
-        pytest.param(one, marks=pytest.mark.ci if 0 < at < len(revisions()) - 2 else ())
-        for at, one in enumerate(revisions())
-    ],
-)
-def test_rows_of_every_version_come_through(database: Database, revision: str) -> None:
-    database.migrate(revision)
-    before = fill(database)
-    assert len(before) >= 9
+def test_made_up_rows_of_every_table_are_read_by_the_program(database: Database) -> None:
     database.migrate()
-    after = contents(database)
-    for table, rows in before.items():
-        kept = [
-            {column: row[RENAMED.get((table, column), column)] for column in old}
-            for old, row in zip(without_dropped(table, rows), after[table], strict=True)
-        ]
-        assert kept == without_dropped(table, rows), table
-    with database.read() as session:  # the program can read them
+    assert len(fill(database)) >= 9
+    with database.read() as session:
         for row in mapped_classes():
             session.scalars(select(row)).unique().all()
 
 
-@pytest.mark.parametrize("database", ON_BOTH, indirect=True)
-def test_the_newest_migration_is_taken_back_with_rows_and_made_again(database: Database) -> None:
-    before, newest = revisions()[-2:]
-    database.migrate(before)
-    rows = fill(database)
-    assert len(rows) >= 9
-    database.migrate(newest)
-    added = contents(database)
-    downgrade(database, before)
-    back = contents(database)
-    assert back.keys() == rows.keys()
-    for table in rows:
-        assert without_dropped(table, back[table]) == without_dropped(table, rows[table]), table
-    database.migrate(newest)
-    assert contents(database) == added
+BEFORE_0_4_0 = """
+CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY);
+INSERT INTO alembic_version VALUES ('0019');
+CREATE TABLE federations (id INTEGER NOT NULL PRIMARY KEY, name VARCHAR(64) NOT NULL);
+INSERT INTO federations VALUES (1, 'walk');
+"""
+"""Of a database whose last migration was the last one before 0.4.0: its revision, and something to lose."""
 
 
-def downgrade(database: Database, revision: str) -> None:
-    """Go back to an earlier version, as an operator does with alembic's own command."""
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    with database.engine.connect() as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, revision)
-
-
-@pytest.mark.parametrize("database", ON_BOTH, indirect=True)
-def test_scores_of_0_2_0_count_after_the_upgrade(database: Database) -> None:
-    database.migrate("0001")
-    names = ["macro_f1_most_frequent", "macro_f1_after"]
+def test_a_database_from_before_0_4_0_is_refused_and_left_as_it_is(database: Database) -> None:
     with database.write() as session:
-        columns = "name, instance, plan, upload_schema, status, created_at"
-        session.execute(text(f"INSERT INTO federations ({columns}) VALUES ('a','0','{{}}','{{}}','x',0)"))
-        session.execute(
-            text(
-                "INSERT INTO devices (federation_id, name, state, examples, detail, enrolled_at, seen_at, enrolment) "
-                "VALUES (1, 'a', 'idle', 0, '', 0, 0, 'open')"
-            )
-        )
-        for name in names:
-            columns = "federation_id, device_id, round_number, name, value, recorded_at"
-            session.execute(text(f"INSERT INTO metrics ({columns}) VALUES (1, 1, 1, '{name}', 0.5, 0)"))
-    database.migrate()
+        for statement in BEFORE_0_4_0.strip().split("\n"):
+            session.execute(text(statement))
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"made by a version before 0\.4\.0, .* export .*--data-dir NEW"):
+            database.migrate()
     with database.read() as session:
-        found = set(session.execute(text("SELECT name FROM metrics")).scalars())
-    assert found == {"macro_f1_trivial", "macro_f1_after"}
+        assert session.execute(text("SELECT version_num FROM alembic_version")).scalar() == "0019"
+        assert session.execute(text("SELECT name FROM federations")).scalar() == "walk"
 
 
-@pytest.mark.parametrize("database", ON_BOTH, indirect=True)
-@pytest.mark.parametrize(("old", "new"), [("held", "deferred"), ("left_out", "excluded"), ("accepted", "accepted")])
-def test_an_update_of_an_earlier_version_has_todays_status(database: Database, old: str, new: str) -> None:
-    database.migrate("0009")
-    rows = fill(database)
-    with database.write() as session:
-        session.execute(text("UPDATE updates SET status = :old WHERE id = 1"), {"old": old})
-        session.execute(text("UPDATE events SET kind = :old WHERE id = 1"), {"old": f"update.{old}"})
-        session.execute(text("UPDATE events SET kind = 'model.held' WHERE id = 2"))
-    database.migrate()
-    with database.read() as session:
-        assert session.execute(text("SELECT status FROM updates ORDER BY id")).scalars().first() == new
-        kinds = session.execute(text("SELECT kind FROM events ORDER BY id")).scalars().all()
-        assert kinds == [f"update.{new}", "model.held"]
-        kept = session.execute(text("SELECT excluded FROM rounds ORDER BY id")).scalars().all()
-    assert kept == [row["left_out"] for row in rows["rounds"]]
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["serve"],
+        ["migrate"],
+        ["gc"],
+        ["fsck"],
+        ["new-epoch"],
+        ["keys", "list"],
+    ],
+    ids=" ".join,
+)
+def test_every_command_says_that_a_database_from_before_0_4_0_cannot_be_upgraded(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with closing(sqlite3.connect(tmp_path / DATABASE)) as connection:
+        connection.executescript(BEFORE_0_4_0)
+    refused = CliRunner().invoke(cli, [*command, "--data-dir", str(tmp_path)])
+    assert refused.exit_code in (1, 2), refused.output
+    assert "made by a version before 0.4.0, which can't be upgraded" in " ".join(refused.output.split())
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)

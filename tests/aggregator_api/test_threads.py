@@ -17,7 +17,6 @@ from aggregator_api.cluster.leadership import LeaseLeadership
 from aggregator_api.mqtt.client import MqttDriver
 from aggregator_api.mqtt.inbox import Inbox
 from aggregator_api.settings import Settings
-from aggregator_api.web.history_cache import HistoryPrefetcher
 from gaitway import threads
 from gaitway.threads import thread_failures
 from tests.aggregator_api.bench import Bench, stream_access
@@ -61,17 +60,6 @@ def failing_record(failed: threading.Event) -> Callable[..., Any]:
         return failure
 
     return call
-
-
-def test_scores_are_prepared_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared = threading.Event()
-    unused: Any = None
-    preparation = HistoryPrefetcher(unused, unused, threading.Event())
-    monkeypatch.setattr(preparation, "prepare", failing_once(prepared.set, IndexError("a bug")))
-    preparation.start()
-    assert prepared.wait(60)
-    preparation.stop()
-    assert thread_failures.counts() == {"pages": 1}
 
 
 def test_leases_are_renewed_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

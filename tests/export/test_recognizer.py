@@ -186,6 +186,18 @@ def test_other_units_than_those_that_were_said_are_noticed_once() -> None:
     assert sum("set the unit of the gyroscope to deg/s" in words for words in said) == 1
 
 
+def test_a_gyroscope_that_comes_after_the_accelerometer_is_not_called_silent() -> None:
+    """As of two files of one session, which are read in turn (tinawan110/SwimmingData)."""
+    times = jittered(120)
+    recognizer = Recognizer(SESSION, live=False)
+    half = len(times) // 2
+    recognizer.push(times[:half], motion(times)[:half], rotation(times)[:half])
+    recognizer.push_acc(times[half:], motion(times)[half:])
+    assert not any(kind.startswith("silent") for kind in recognizer.warnings)
+    recognizer.flush()
+    assert any(kind.startswith("silent") for kind in recognizer.warnings)
+
+
 def test_times_in_another_unit_give_no_window_and_the_reason() -> None:
     said: list[str] = []
     recognizer = Recognizer(SESSION, SampleUnits(time="ms"), live=False, on_warning=said.append)

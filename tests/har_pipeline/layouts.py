@@ -70,8 +70,13 @@ def spsw(rows: int = 400) -> Files:
     """One subject's phone and watch, 100 rows a second; the label changes half way."""
     columns = ["x_acc", "y_acc", "z_acc", "x_gyro", "y_gyro", "z_gyro", "timestamp", "label"]
     labels = ["WALKING" if 2 * i < rows else "TURNING" for i in range(rows)]
-    content = table(columns, [[1, 2, 3, 4, 5, 6, 1657544418323 + 10 * i, label] for i, label in enumerate(labels)])
-    return {f"DATA/s03/s03_{n:02d}_{kind}.csv": content for n in (1, 2) for kind in ("sp", "sw")}
+    contents = {
+        n: table(
+            columns, [[1, 2, 3, 4, 5, 6, 1657544358323 + 60_000 * n + 10 * i, label] for i, label in enumerate(labels)]
+        )
+        for n in (1, 2)
+    }
+    return {f"DATA/s03/s03_{n:02d}_{kind}.csv": contents[n] for n in (1, 2) for kind in ("sp", "sw")}
 
 
 def ucihar(times: int = 1) -> Files:

@@ -59,7 +59,7 @@ def test_combined_merges_hhar_and_realworld_into_nine_activities(root):
     alone = prepare("combined", root, clients=["hhar-a_s3"])
     assert alone.clients["hhar-a_s3"].x.tobytes() == dataset.clients["hhar-a_s3"].x.tobytes()
     replayed = list(recordings("combined", root, clients=["realworld-1_waist"]))
-    assert {(each.client, str(np.asarray(each.activity))) for each in replayed} == {("realworld-1_waist", "walking")}
+    assert {(each.client, *np.unique(each.activity)) for each in replayed} == {("realworld-1_waist", "walking")}
 
 
 def test_union_gives_each_member_its_own_preset_and_the_same_windows_as_alone(root):

@@ -40,25 +40,26 @@ def signed_text(kind: str, federation: str, device: str, body: bytes) -> bytes:
 
 
 def read_tensors(data: bytes) -> Tensors:
-    """Read safetensors of float32."""
+    """Read safetensors of float32 and int64."""
     (length,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + length])
     found = {}
     for name, about in header.items():
         if name == "__metadata__":
             continue
-        assert about["dtype"] == "F32", about
         start, stop = (8 + length + offset for offset in about["data_offsets"])
-        found[name] = np.frombuffer(data[start:stop], "<f4").reshape(about["shape"])
+        found[name] = np.frombuffer(data[start:stop], {"F32": "<f4", "I64": "<i8"}[about["dtype"]]).reshape(
+            about["shape"]
+        )
     return found
 
 
 def write_tensors(tensors: Tensors) -> bytes:
-    """Write safetensors of float32 and int8."""
+    """Write safetensors of float32, int32 and int8."""
     header, body = {}, b""
     for name, value in sorted(tensors.items()):
         data = value.tobytes()
-        dtype = {"float32": "F32", "int8": "I8"}[value.dtype.name]
+        dtype = {"float32": "F32", "int32": "I32", "int8": "I8"}[value.dtype.name]
         header[name] = {"dtype": dtype, "shape": value.shape, "data_offsets": [len(body), len(body) + len(data)]}
         body += data
     text = json.dumps(header).encode()

@@ -18,7 +18,7 @@ import numpy as np
 from federation.methods import METHODS
 from sim.data.federated_data import FederatedData
 from sim.data.scaling import scaled
-from sim.experiment import Experiment
+from sim.experiment.settings import Experiment
 from tests.learning.federations import SMALL_ALP, SMALL_HART, loaded, scores, settings_of
 
 MIN_WIDTH = 2.0
@@ -65,7 +65,7 @@ class Federation:
 def _with_cnn(method: str, **data: Any) -> Federation:
     if method == "analytic":  # nobody trains a CNN for it
         return Federation({"method": method, "model": "har_features", "rounds": 1, "normalization": "none", **data})
-    model = "har_cnn_alp" if METHODS[method].requires_alp else "har_cnn"
+    model = "har_cnn_alp" if METHODS[method].traits.requires_alp else "har_cnn"
     rounds = 8 if method == "scaffold" else 4  # it starts with plain SGD, the others with Adam
     # at ten times the rate their heads learn from whatever a broken base gives: 86 of 91 points
     own = ("head_lr_factor=1",) if "head_lr_factor" in METHODS[method].__dataclass_fields__ else ()

@@ -10,10 +10,10 @@ from typing import Any
 from sim.cli.options import build_experiment
 from sim.data.federated_data import FederatedData
 from sim.data.sources import get_source
-from sim.experiment import Experiment
+from sim.experiment.settings import Experiment
 from sim.presets import with_defaults
 from sim.presets.preset import UNSCREENED
-from sim.run import build_simulation, load_data
+from sim.run import build_simulation, load_data, resolve
 
 SMALL_HART = ("model.feature_dim=96", "model.blocks=3", "model.head_width=256")
 SMALL_ALP = (*SMALL_HART, "model.prototypes=[64,32,16]")
@@ -39,7 +39,7 @@ def loaded(settings: Experiment, root: Path | None, clients: int | None = None) 
     seed = settings.training.seed if settings.partition else 0  # recordings are split in time, without a draw
     key = f"{settings.model_dump_json(include={'data', 'dataset', 'dataset_options', 'partition'})} {seed}", root
     if key not in _READ:
-        _READ[key] = load_data(settings, root, None, None)
+        _READ[key] = load_data(resolve(settings), root, None, None)
     return _READ[key] if clients is None else first_clients(_READ[key], clients)
 
 
@@ -55,7 +55,7 @@ def first_clients(data: FederatedData, count: int) -> FederatedData:
 
 def scores(settings: Experiment, data: FederatedData) -> dict[str, float]:
     """Play a run in this process; macro-F1 in percent of its last round: personalization, global where there are."""
-    *_, last = build_simulation(settings, data).run_rounds()
+    *_, last = build_simulation(resolve(settings), data).run_rounds()
     return percentages(last)
 
 

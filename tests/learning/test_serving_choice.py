@@ -17,7 +17,7 @@ from gaitway.tasks.classification import confusion, scores_of
 from sim.data.federated_data import FederatedData
 from sim.engines import ClientJob
 from sim.rounds.simulation import Simulation
-from sim.run import build_simulation
+from sim.run import build_simulation, resolve
 from tests.learning.federations import loaded, settings_of
 
 OPTIONS = {"data": "motionsense", "method": "fedavg", "model": "har_cnn", "rounds": 4, "batch": 32}
@@ -77,7 +77,7 @@ def devices(gaitway_data: Path) -> dict[tuple[str, int], Device]:
     """Return a device for each activity that it can lack."""
     settings = settings_of(**OPTIONS)
     data = loaded(settings, gaitway_data, CLIENTS)
-    simulation = build_simulation(settings, data)
+    simulation = build_simulation(resolve(settings), data)
     for _ in simulation.run_rounds():
         pass
     labels = range(len(data.labels))

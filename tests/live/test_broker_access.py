@@ -1,4 +1,4 @@
-"""A real Mosquitto with the generated configuration: who may come in, and what each may say and hear."""
+"""A real Mosquitto with the generated configuration, and the embedded broker: who may connect, say and hear what."""
 
 from __future__ import annotations
 
@@ -6,29 +6,40 @@ import contextlib
 import json
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
+from pydantic import SecretStr
 from typer.testing import CliRunner
 
 from aggregator_api.cli.app import app as cli
 from aggregator_api.db import audit
 from aggregator_api.db.audit import Filters
 from aggregator_api.db.database import Database
-from aggregator_api.devices.accounts import username
+from aggregator_api.devices.accounts import BrokerAccounts, username
 from aggregator_api.errors import BrokerError
 from aggregator_api.mqtt.client import secure
-from aggregator_api.mqtt.mosquitto import rotation
+from aggregator_api.mqtt.embedded_broker import BrokerThread, LocalAccounts
+from aggregator_api.mqtt.mosquitto import roles, rotation
 from aggregator_api.mqtt.mosquitto.dynamic_security import DynamicSecurity
-from aggregator_api.settings import BrokerAccess, sqlite_url
+from aggregator_api.settings import BrokerAccess, Settings, sqlite_url
+from edge_agent.config.settings import ServerSection
+from edge_agent.config.training import BrokerSection
+from edge_agent.transport.enrolment import Applicant, enrol
 from federation.protocol import topics
-from tests.live.real_parts import Mosquitto, mosquitto
+from tests.aggregator_api.bench import wait_for
+from tests.edge_agent.factories import DEVICE, make_config, make_plan
+from tests.live.enrolled_world import agent, until
+from tests.live.fleet import Program
+from tests.live.real_parts import Mosquitto, bearer, free_port, mosquitto, wait_for_port
 
 pytestmark = [pytest.mark.ci, pytest.mark.service]
 
@@ -37,28 +48,74 @@ PATIENCE_S = 60.0
 """For what should come; a machine that is very busy takes longer."""
 
 
+class Embedded:
+    """The embedded broker with accounts, used as `Mosquitto` is."""
+
+    ca = None
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self._accounts = LocalAccounts(roles.SERVER_ROLE)
+        self.thread = BrokerThread("127.0.0.1", self.port, self._accounts)
+
+    def settings(self) -> Settings:
+        """Return the server's settings for this broker."""
+        return Settings(mqtt_username=roles.SERVER_ROLE, mqtt_password=SecretStr(self._accounts.server_password))
+
+    def accounts(self) -> BrokerAccounts:
+        """Return who gives devices their accounts here."""
+        return self._accounts
+
+
+AnyBroker = Mosquitto | Embedded
+
+
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
-    """A broker with the devices a and b of federation f, whose passwords are their names."""
+    """A Mosquitto with the devices a and b of federation f, whose passwords are their names."""
     with mosquitto(tmp_path_factory.mktemp("broker")) as running:
-        accounts = running.accounts()
-        for device in ("a", "b"):
-            accounts.grant("f", device, username("f", device), device)
+        _grant(running)
         yield running
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Iterator[Embedded]:
+    """The embedded broker with the same devices."""
+    running = Embedded()
+    running.thread.start()
+    _grant(running)
+    yield running
+    running.thread.stop()
+
+
+@pytest.fixture(params=["broker", "embedded"])
+def either(request: pytest.FixtureRequest) -> AnyBroker:
+    """Both brokers, one after the other: a device's rights are the same."""
+    found: AnyBroker = request.getfixturevalue(request.param)
+    return found
+
+
+def _grant(broker: AnyBroker) -> None:
+    for device in ("a", "b"):
+        broker.accounts().grant("f", device, username("f", device), device)
 
 
 class Peer:
     """A client that remembers what it heard, and how its connection went."""
 
-    def __init__(self, broker: Mosquitto, login: BrokerAccess, client_id: str) -> None:
+    def __init__(
+        self, broker: AnyBroker, login: BrokerAccess, client_id: str, *, clean: bool = True, will: str = ""
+    ) -> None:
         self.heard: list[tuple[str, bytes]] = []
         self.refusals: list[str] = []
         self.connected, self.gone = threading.Event(), threading.Event()
         self._answers: dict[int, threading.Event] = {}
         self._codes: dict[int, list[int]] = {}
         self._mutex = threading.Lock()
-        self.client = Client(CallbackAPIVersion.VERSION2, client_id, reconnect_on_failure=False)
+        self.client = Client(CallbackAPIVersion.VERSION2, client_id, clean_session=clean, reconnect_on_failure=False)
         secure(self.client, login)
+        if will:
+            self.client.will_set(will, b"I am gone", 1)
         self.client.on_connect = self._on_connect
         self.client.on_disconnect = lambda *_: self.gone.set()
         self.client.on_message = lambda _c, _d, message: self.heard.append((message.topic, bytes(message.payload)))
@@ -78,6 +135,12 @@ class Peer:
         said = self.client.publish(topic, payload, 1)
         said.wait_for_publish(PATIENCE_S)
         assert said.is_published(), topic
+
+    def cut(self) -> None:
+        """End the connection without a goodbye, if there is one."""
+        self.client.loop_stop()
+        if (connection := self.client.socket()) is not None:
+            connection.close()
 
     def close(self) -> None:
         self.client.disconnect()
@@ -100,7 +163,7 @@ class Peer:
 
 
 @contextmanager
-def peer(broker: Mosquitto, username: str, password: str, client_id: str | None = None) -> Iterator[Peer]:
+def peer(broker: AnyBroker, username: str, password: str, client_id: str | None = None) -> Iterator[Peer]:
     made = Peer(broker, BrokerAccess(username, password, broker.ca), client_id or username)
     try:
         yield made
@@ -109,7 +172,7 @@ def peer(broker: Mosquitto, username: str, password: str, client_id: str | None 
 
 
 @contextmanager
-def server(broker: Mosquitto) -> Iterator[Peer]:
+def server(broker: AnyBroker) -> Iterator[Peer]:
     made = Peer(broker, broker.settings().mqtt_login, "gaitway-server")
     try:
         assert made.connected.wait(PATIENCE_S), made.refusals
@@ -125,10 +188,10 @@ def wait_for_count(peer: Peer, count: int) -> None:
         time.sleep(0.01)
 
 
-def test_a_device_says_and_hears_what_is_its_own(broker: Mosquitto) -> None:
+def test_a_device_says_and_hears_what_is_its_own(either: AnyBroker) -> None:
     status, begin = topics.status("f", "a"), topics.update("f", "a", "u", "begin")
     hears = [ANNOUNCE, topics.invitation("f", "a"), topics.ack("f", "a")]
-    with server(broker) as operator, peer(broker, "f~a", "a") as device:
+    with server(either) as operator, peer(either, "f~a", "a") as device:
         assert device.connected.wait(PATIENCE_S), device.refusals
         assert operator.subscribe(topics.all_statuses())
         assert operator.subscribe(topics.all_updates())
@@ -154,9 +217,9 @@ def test_a_device_says_and_hears_what_is_its_own(broker: Mosquitto) -> None:
         topics.ack("f", "b"),
     ],
 )
-def test_a_device_is_not_heard_outside_its_topics(broker: Mosquitto, topic: str) -> None:
-    """Mosquitto acknowledges such a message and throws it away: neither the server nor the other device hears it."""
-    with server(broker) as operator, peer(broker, "f~b", "b") as victim, peer(broker, "f~a", "a") as device:
+def test_a_device_is_not_heard_outside_its_topics(either: AnyBroker, topic: str) -> None:
+    """The broker acknowledges such a message and throws it away: neither the server nor the other device hears it."""
+    with server(either) as operator, peer(either, "f~b", "b") as victim, peer(either, "f~a", "a") as device:
         assert device.connected.wait(PATIENCE_S), device.refusals
         assert victim.connected.wait(PATIENCE_S), victim.refusals
         for filter_ in (topics.all_statuses(), topics.all_updates()):
@@ -197,25 +260,25 @@ def test_a_device_cannot_manage_accounts(broker: Mosquitto) -> None:
         topics.announce("g"),
     ],
 )
-def test_a_device_hears_nothing_of_others(broker: Mosquitto, topic: str) -> None:
-    with peer(broker, "f~a", "a") as device:
+def test_a_device_hears_nothing_of_others(either: AnyBroker, topic: str) -> None:
+    with peer(either, "f~a", "a") as device:
         assert device.connected.wait(PATIENCE_S), device.refusals
         assert not device.subscribe(topic)
 
 
-def test_a_wrong_password_an_unknown_name_and_no_name_are_refused(broker: Mosquitto) -> None:
+def test_a_wrong_password_an_unknown_name_and_no_name_are_refused(either: AnyBroker) -> None:
     for name, password in (("f~a", "b"), ("f~a", ""), ("f~z", "a")):
-        with peer(broker, name, password) as stranger:
+        with peer(either, name, password) as stranger:
             assert stranger.gone.wait(PATIENCE_S)
             assert not stranger.connected.is_set()
-    nameless = Peer(broker, BrokerAccess(None, None, broker.ca), "f~a")
+    nameless = Peer(either, BrokerAccess(None, None, either.ca), "f~a")
     assert nameless.gone.wait(PATIENCE_S)
     assert not nameless.connected.is_set()
     nameless.close()
 
 
-def test_a_device_cannot_come_in_under_another_id(broker: Mosquitto) -> None:
-    with peer(broker, "f~a", "a", client_id="f~b") as thief:
+def test_a_device_cannot_come_in_under_another_id(either: AnyBroker) -> None:
+    with peer(either, "f~a", "a", client_id="f~b") as thief:
         assert thief.gone.wait(PATIENCE_S)
         assert not thief.connected.is_set()
 
@@ -236,19 +299,19 @@ def test_plain_tcp_and_a_foreign_authority_are_refused(broker: Mosquitto, tmp_pa
         )
 
 
-def test_a_revoked_device_is_cut_off_at_once_and_stays_out(broker: Mosquitto) -> None:
-    accounts = broker.accounts()
+def test_a_revoked_device_is_cut_off_at_once_and_stays_out(either: AnyBroker) -> None:
+    accounts = either.accounts()
     accounts.grant("f", "c", "f~c", "first")
-    with peer(broker, "f~c", "first") as device:
+    with peer(either, "f~c", "first") as device:
         assert device.connected.wait(PATIENCE_S), device.refusals
         accounts.revoke("f~c")
         assert device.gone.wait(PATIENCE_S)
-    with peer(broker, "f~c", "first") as device:
+    with peer(either, "f~c", "first") as device:
         assert device.gone.wait(PATIENCE_S)
         assert not device.connected.is_set()
     accounts.revoke("f~c")  # revoking twice is no error
     accounts.grant("f", "c", "f~c", "second")
-    with peer(broker, "f~c", "second") as device:
+    with peer(either, "f~c", "second") as device:
         assert device.connected.wait(PATIENCE_S), device.refusals
         accounts.grant("f", "c", "f~c", "third")  # a new password, and the old session ends
         assert device.gone.wait(PATIENCE_S)
@@ -299,10 +362,84 @@ def test_new_passwords_are_in_the_audit_of_the_server(tmp_path: Path) -> None:
         database.close()
 
 
-def test_the_server_has_no_more_rights_than_it_needs(broker: Mosquitto) -> None:
+@pytest.mark.parametrize("topic", ["#", "gaitway/v1/#", topics.announce("f"), "gaitway/v1/+/devices/#", "$SYS/#"])
+def test_the_server_has_no_more_rights_than_it_needs(either: AnyBroker, topic: str) -> None:
+    with server(either) as operator:
+        assert not operator.subscribe(topic)
+
+
+def test_the_server_manages_no_accounts(broker: Mosquitto) -> None:
     with server(broker) as operator:
-        for topic in ("#", "gaitway/v1/#", topics.announce("f"), "$CONTROL/dynamic-security/v1/response"):
-            assert not operator.subscribe(topic)
-    login = broker.settings().mqtt_login
+        assert not operator.subscribe("$CONTROL/dynamic-security/v1/response")
     with pytest.raises(BrokerError, match="may not hear"):
-        DynamicSecurity("127.0.0.1", broker.port, login).revoke("f~a")
+        DynamicSecurity("127.0.0.1", broker.port, broker.settings().mqtt_login).revoke("f~a")
+
+
+def test_a_last_will_on_the_topic_of_another_is_not_said(either: AnyBroker) -> None:
+    with server(either) as operator:
+        assert operator.subscribe(topics.all_statuses())
+        thief = Peer(either, BrokerAccess("f~a", "a", either.ca), "f~a", will=topics.status("f", "b"))
+        wait_for(lambda: thief.connected.is_set() or thief.gone.is_set())
+        thief.cut()
+        with peer(either, "f~a", "a") as device:
+            assert device.connected.wait(PATIENCE_S), device.refusals
+            device.publish(topics.status("f", "a"), b"later")
+        wait_for_count(operator, 1)
+        assert operator.heard == [(topics.status("f", "a"), b"later")]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_stranger_does_not_end_the_session_of_a_device(either: AnyBroker, clean: bool) -> None:
+    """Neither with another device's password nor with none, whatever it says of its session."""
+    with server(either) as operator, peer(either, "f~b", "b") as device:
+        assert device.connected.wait(PATIENCE_S), device.refusals
+        assert device.subscribe(topics.ack("f", "b"))
+        for login in (BrokerAccess("f~a", "a", either.ca), BrokerAccess(None, None, either.ca)):
+            thief = Peer(either, login, "f~b", clean=clean)
+            assert thief.gone.wait(PATIENCE_S)
+            assert not thief.connected.is_set()
+            thief.close()
+        operator.publish(topics.ack("f", "b"), b"still here")
+        wait_for_count(device, 1)
+        assert not device.gone.is_set()
+
+
+def test_a_device_that_enrols_uses_the_embedded_broker_and_comes_back_after_a_restart(tmp_path: Path) -> None:
+    mqtt, port, data = free_port(), free_port(), tmp_path / "data"
+    serve = ["serve", "--embedded-broker", "--broker-port", str(mqtt), "--port", str(port), "--data-dir", str(data)]
+    command = ["env", "GAITWAY_ADMISSION=enrolled", sys.executable, "-m", "aggregator_api", *serve]
+    server = Program(command, tmp_path / "log")
+    server.start()
+    try:
+        wait_for_port(port, server.process, server.log)
+        with httpx.Client(
+            base_url=f"http://127.0.0.1:{port}", trust_env=False, auth=bearer(data / "operator.key")
+        ) as http:
+            plan = make_plan()
+            waits = plan.model_copy(update={"rounds": plan.rounds.model_copy(update={"minimum_clients": 100})})
+            body = {"name": "demo", "plan": waits.model_dump(mode="json")}
+            assert http.post("/v1/federations", json=body).status_code == 201
+            wanted = {"device": DEVICE, "auto_approve": True}
+            token = http.post("/v1/federations/demo/enrolment-tokens", json=wanted).json()["token"]
+        plain = make_config(tmp_path)
+        places = {
+            "server": ServerSection(url=f"http://127.0.0.1:{port}"),
+            "broker": BrokerSection(host="127.0.0.1", port=mqtt),
+        }
+        config = plain.model_copy(update=places)
+        enrol(Applicant.of(config), token)
+        with agent(config) as device:
+            until(lambda: device.connected, server.said())
+            stranger = Client(CallbackAPIVersion.VERSION2, DEVICE, reconnect_on_failure=False)
+            refusals = list[str]()
+            stranger.on_connect = lambda _c, _d, _f, reason, _p: refusals.append(str(reason))
+            stranger.connect("127.0.0.1", mqtt)
+            stranger.loop_forever()
+            assert refusals == ["Not authorized"]
+            assert device.connected
+            server.stop()
+            until(lambda: not device.connected)
+            server.start()
+            until(lambda: device.connected, server.said())
+    finally:
+        server.stop()

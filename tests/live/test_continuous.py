@@ -24,8 +24,8 @@ from federation.records import Tree
 from har_pipeline import dataset_labels
 from models.har_features import FEATURES
 from sim.data.federated_data import FederatedData
-from sim.experiment import Experiment
-from sim.run import build_simulation, load_data
+from sim.experiment.settings import Experiment
+from sim.run import build_simulation, load_data, resolve
 from tests.live.fleet import Fleet, embedded, fleet
 from tests.live.walks import assert_same, data_options, experiment_for, plan_of
 
@@ -46,7 +46,7 @@ class World(NamedTuple):
         """What the simulation's server sends after one round with these clients alone."""
         torch.set_num_threads(1)
         chosen = {name: self.data.clients[name] for name in names}
-        simulation = build_simulation(self.settings, replace(self.data, clients=chosen))
+        simulation = build_simulation(resolve(self.settings), replace(self.data, clients=chosen))
         for _record in simulation.run_rounds():
             pass
         return simulation.setup.method.broadcast(simulation.state, "")
@@ -79,7 +79,7 @@ def world_of(names: Sequence[str], settings: Experiment, root: Path | None, cosi
         "publication": PublicationSettings(interval_s=0.0),
     }
     settings = settings.model_copy(update=changes)
-    return World(names, settings, load_data(settings, root, None, None), root)
+    return World(names, settings, load_data(resolve(settings), root, None, None), root)
 
 
 @pytest.mark.ci  # the server's own tests publish and withdraw without processes; minutes on a busy machine

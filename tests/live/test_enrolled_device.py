@@ -90,9 +90,9 @@ def test_a_wrong_password_and_an_unknown_authority_are_said_in_words(broker: Mos
     other = tmp_path / "other.pem"
     other.write_bytes(make_authority("another").certificate)
     with running(Device(broker, ca_file=other)) as device:
-        assert "is not believed: self-signed certificate in certificate chain" in device.wait(Disconnected).reason
+        assert "can't be verified: self-signed certificate in certificate chain" in device.wait(Disconnected).reason
     with running(Device(broker, host="127.1")) as device:
-        assert "is not believed: Hostname mismatch" in device.wait(Disconnected).reason
+        assert "can't be verified: Hostname mismatch" in device.wait(Disconnected).reason
     with pytest.raises(ConfigError, match=r"ca_file .* cannot be read as PEM"):
         Device(broker, ca_file=tmp_path / "none.pem")
     assert read_credentials(tmp_path) is None

@@ -16,6 +16,7 @@ from sqlalchemy import select
 from aggregator_api.db.models import RoundRow
 from federation import wire
 from federation.aggregation.screening import NormHistory
+from federation.method import SumMethod
 from federation.methods import METHODS
 from federation.plan import Augmentation
 from federation.protocol.messages import Precision, UpdateManifest
@@ -24,8 +25,10 @@ from tests.live.in_memory import Device
 from tests.live.walks import DEVICES, HART, ROUNDS, assert_same, data_options, experiment_for, plan_of, simulated
 
 MINUTES = 1.0
-LIVE = sorted(name for name, method in METHODS.items() if not (method.pools_data or method.is_continuous))
-"""Of those that are continuous no version is a round: `test_continuous`."""
+LIVE = sorted(
+    name for name, method in METHODS.items() if not (method.traits.pools_data or issubclass(method, SumMethod))
+)
+"""No version of a `SumMethod` is a round: `test_continuous`."""
 
 
 @pytest.fixture(scope="module")

@@ -58,6 +58,17 @@ def in_outbox(device: Agent) -> dict[str, Path]:
         store.close()
 
 
+def test_a_device_is_enrolled_with_one_promise_and_announced_another(world: World, tmp_path: Path) -> None:
+    announce(world)
+    config = world.enrolled(tmp_path / "cheated", "cheated")
+    announce(world, mode="off")
+    with agent(config) as device:
+        until(lambda: device.says("secure.mode is not masked"), "the first announcement is taken for the promise")
+        assert device.supervisor.agent.announcement is None
+        announce(world)
+        until(lambda: not refusals(world), "the device doesn't take part once the promise is kept")
+
+
 def test_devices_refuse_what_promises_less_and_others_go_on(world: World, tmp_path: Path) -> None:
     announce(world)
     with ExitStack() as running:

@@ -15,8 +15,8 @@ import torch
 from export.runtime import Session
 from federation.plan import TrainingConfig
 from har_pipeline import PipelineSettings, prepare, recordings
-from sim.experiment import Experiment
-from sim.run import build_simulation, load_data
+from sim.experiment.settings import Experiment
+from sim.run import build_simulation, load_data, resolve
 from tests.live.fleet import embedded, fleet
 from tests.live.test_live_equals_sim import is_over
 from tests.live.walks import DEVICES, FEATURES, agent_toml, assert_same, experiment_for, plan_of
@@ -47,7 +47,7 @@ def learning_numbers(minutes: float) -> Experiment:
 def test_the_live_federation_of_numbers_is_the_simulation(tmp_path: Path) -> None:
     settings = learning_numbers(2.0)
     torch.set_num_threads(1)
-    simulation = build_simulation(settings, load_data(settings, None, None, None))
+    simulation = build_simulation(resolve(settings), load_data(resolve(settings), None, None, None))
     for _record in simulation.run_rounds():
         pass
     with fleet(tmp_path, broker=embedded) as here:

@@ -29,9 +29,9 @@ from federation.records import Examples
 from har_pipeline import ChannelStatistics
 from models.checkpoint import load_checkpoint
 from sim.data.federated_data import ClientData, FederatedData
-from sim.experiment import Experiment
-from sim.networks.initialization import initialization
-from sim.run import build_simulation, run
+from sim.experiment.initialization import initialization
+from sim.experiment.settings import Experiment
+from sim.run import build_simulation, resolve, run
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.generated_devices import FEDERATION
 from tests.live.fleet import embedded, fleet
@@ -120,7 +120,7 @@ def test_a_federation_without_labels_and_one_that_starts_from_it(method: str, tm
 
     data = held_by(devices, plan_of(masked))
     assert {upload.client: upload.examples for upload in uploads} == data.train_sizes
-    simulation = build_simulation(masked, data)
+    simulation = build_simulation(resolve(masked), data)
     for _record in simulation.run_rounds():
         pass
     assert_same(wire.decode(server.state(), limit_bytes=1 << 24), simulation.state, "the server's state")
@@ -128,13 +128,13 @@ def test_a_federation_without_labels_and_one_that_starts_from_it(method: str, tm
     federations = server.runtime.federations
     start = VersionReference(federation=FEDERATION)
     federations.create(NewFederation(name="labelled", plan=plan_of(labelled), start_from=start))
-    run(masked, data, tmp_path / "run")
+    run(masked, tmp_path / "run", data=data)
     few = held_by(devices, plan_of(labelled))
     assert_taken_away(server, plan_of(masked), tmp_path)
-    after = build_simulation(labelled.model_copy(update={"init": initialization(tmp_path / "run")}), few)
+    after = build_simulation(resolve(labelled.model_copy(update={"init": initialization(tmp_path / "run")})), few)
     assert_same(first_state(server, "labelled"), after.state, "what the second federation starts from")
     with pytest.raises(AssertionError):
-        assert_same(after.state, build_simulation(labelled, few).state, "drawn weights")
+        assert_same(after.state, build_simulation(resolve(labelled), few).state, "drawn weights")
     next(after.run_rounds())
     for device in devices:
         assert_same(trained(server, "labelled", device), after.clients[device.name]._asdict(), device.name)

@@ -19,6 +19,7 @@ from urllib.parse import urlencode
 import pytest
 import yaml
 
+from aggregator_api.api.connections import BODY_PART_BYTES
 from aggregator_api.api.routes.device_messages import MAX_CHUNK
 from aggregator_api.auth.web_sessions import CSRF_HEADER, csrf_token
 from aggregator_api.federations.checkpoints import MAX_HEADER_BYTES
@@ -212,6 +213,7 @@ BINARY, JSON = "application/octet-stream", "application/json"
 DEFAULTS = {name: field.default for name, field in Settings.model_fields.items()}
 LARGEST_MODEL = DEFAULTS["max_model_bytes"] + MAX_HEADER_BYTES
 LARGEST_OTHER = DEFAULTS["max_body_bytes"]
+MEGABIT = 1_000_000
 
 
 @pytest.mark.parametrize(
@@ -241,6 +243,43 @@ def test_the_documented_proxy_lets_the_largest_body_of_each_kind_through(
             # what is larger, the proxy refuses, elsewhere than where models come; an older Caddy breaks off
             assert status in (413, 502 if proxy is documented_caddy else 413), path
     assert max(MAX_CHUNK, MESSAGE_BYTES) <= LARGEST_OTHER
+
+
+@pytest.mark.parametrize("proxy", [documented_nginx, documented_nginx_path, documented_caddy])
+def test_the_documented_proxy_cuts_off_a_client_that_sends_nothing_more_of_a_body(
+    server: tuple[int, Path], tmp_path: Path, proxy: Callable[[Path, int, int], list[str]]
+) -> None:
+    """Caddy does so when its time for a whole request is over, which is shorter here."""
+    port = free_port()
+    command = proxy(tmp_path, port, server[0])
+    if proxy is documented_caddy:
+        file = tmp_path / "Caddyfile"
+        file.write_text(file.read_text().replace("read_body 40m", "read_body 5s"))
+    path = "/gaitway/v1/keys" if proxy is documented_nginx_path else "/v1/keys"
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with (
+        running(command, port, tmp_path / "proxy.log"),
+        socket.create_connection(("127.0.0.1", port), 20) as plain,
+        context.wrap_socket(plain, server_hostname=HOST) as client,
+    ):
+        client.settimeout(60)
+        key = (server[1] / "operator.key").read_text().strip()
+        head = f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nAuthorization: Bearer {key}\r\nContent-Length: 100\r\n\r\n"
+        client.sendall(head.encode() + b"{")
+        while client.recv(4096):  # until it is closed; the time-out above is a failure
+            pass
+
+
+def test_the_largest_body_may_come_at_one_megabit_a_second() -> None:
+    """nginx and the server set limits between two reads and for each MiB, Caddy for the whole request."""
+    names = ("nginx/gaitway.conf", "nginx/gaitway-path.conf", "Caddyfile")
+    *nginx_files, caddy = ((REPOSITORY / "deploy" / name).read_text() for name in names)
+    for text in nginx_files:
+        assert re.findall(r"client_body_timeout (\d+)s;", text) == ["10"]
+    (minutes,) = re.findall(r"read_body (\d+)m ", caddy)
+    assert 60 * int(minutes) > 8 * LARGEST_MODEL / MEGABIT
+    assert DEFAULTS["body_timeout_s"] > 8 * BODY_PART_BYTES / MEGABIT
 
 
 def test_the_cluster_lets_the_same_bodies_through() -> None:

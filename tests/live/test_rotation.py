@@ -151,7 +151,7 @@ def test_a_new_authority_and_a_new_password_file_are_read_at_the_next_connection
         ):
             path.write_bytes(data)
         broker.start()
-        until(lambda: "is not believed" in device.supervisor.agent.connection_error)
+        until(lambda: "can't be verified" in device.supervisor.agent.connection_error)
         ca.write_bytes(authority.certificate)
         until(lambda: device.connected)
 
@@ -164,7 +164,9 @@ def test_claims_of_two_that_void_each_other_become_rare(tmp_path: Path, monkeypa
 
     def ask(_: Applicant) -> Any:
         claims.append(now[0])
-        return EnrolmentAnswer.model_validate({"state": "approved", "device": "d", "credentials": given})
+        return EnrolmentAnswer.model_validate(
+            {"state": "approved", "device": "d", "promises": {}, "credentials": given}
+        )
 
     write_credentials(tmp_path, Credentials.model_validate(given))
     mine = CredentialRenewal(make_config(tmp_path), ask, lambda: now[0])

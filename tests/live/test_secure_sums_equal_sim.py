@@ -10,9 +10,9 @@ import pytest
 from edge_agent.supervisor.persistence import load_agent, save_round
 from federation import wire
 from federation.plan import SecureSettings
-from sim.experiment import Experiment
+from sim.experiment.settings import Experiment
 from sim.rounds.simulation import Simulation
-from sim.run import build_simulation, load_data
+from sim.run import build_simulation, load_data, resolve
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.live.in_memory import Device
 from tests.live.summing_devices import SummingDevice, invited_to
@@ -30,7 +30,7 @@ def secure_experiment(method: str, **options: str) -> Experiment:
 
 
 def simulated(settings: Experiment) -> Simulation:
-    simulation = build_simulation(settings, load_data(settings, None, None, None))
+    simulation = build_simulation(resolve(settings), load_data(resolve(settings), None, None, None))
     for _record in simulation.run_rounds():
         pass
     return simulation

@@ -15,9 +15,9 @@ from federation.protocol.messages import Precision
 from federation.records.tree import flatten
 from har_pipeline import dataset_labels
 from sim.data.federated_data import FederatedData
-from sim.experiment import Experiment
+from sim.experiment.settings import Experiment
 from sim.rounds.simulation import Simulation
-from sim.run import build_simulation, load_data
+from sim.run import build_simulation, load_data, resolve
 
 DEVICES = ("s00_phone100-waist", "s00_phone200-waist")
 ROUNDS = 2
@@ -40,7 +40,7 @@ def experiment_for(
     **options: str,
 ) -> Experiment:
     """Describe the simulation of a method with its options: a CNN, with ALP layers where it sends their prototypes."""
-    needs_alp = METHODS[method].requires_alp
+    needs_alp = METHODS[method].traits.requires_alp
     labels = dataset_labels("synthetic", data_options(minutes))
     return Experiment(
         labels=labels,
@@ -80,7 +80,9 @@ def plan_of(settings: Experiment) -> Plan:
 def simulated(settings: Experiment) -> Simulation:
     """Run the simulation to its end, one client after the other."""
     torch.set_num_threads(1)
-    simulation = build_simulation(settings, _data(settings.model_dump_json(include={"dataset_options", "data"})))
+    simulation = build_simulation(
+        resolve(settings), _data(settings.model_dump_json(include={"dataset_options", "data"}))
+    )
     assert tuple(simulation.data.clients) == DEVICES
     for _record in simulation.run_rounds():
         pass
@@ -92,7 +94,9 @@ def _data(what: str) -> FederatedData:
     """Read the windows once for all methods; how they are trained on makes no difference to them."""
     found = json.loads(what)
     settings = experiment_for("fedavg", minutes=found["dataset_options"]["minutes"])
-    return load_data(settings.model_copy(update={"data": DataSpec.model_validate(found["data"])}), None, None, None)
+    return load_data(
+        resolve(settings.model_copy(update={"data": DataSpec.model_validate(found["data"])})), None, None, None
+    )
 
 
 def assert_same(live: dict[str, Any], expected: dict[str, Any], what: str) -> None:

@@ -24,15 +24,11 @@ OPTIONS = frozenset(
         "edge_agent/cli/windows.py:windows",
         "export/__main__.py:recognize",
         "har_pipeline/cli.py:prepare_command",
-        "sim/cli/attack.py:attack",
-        "sim/cli/pretrain.py:pretrain",
-        "sim/cli/run.py:run",
-        "sim/cli/sweep.py:sweep",
     }
 )
 """Commands of typer, whose parameters are their options: only the lines below the signature are counted."""
 OTHERS = {
-    "aggregator_api/db/migrations/versions/0001_release_0_2_0.py:upgrade": "history; nobody edits it, only runs it",
+    "aggregator_api/db/migrations/versions/0020_tables.py:upgrade": "history; nobody edits it, only runs it",
     **{
         f"export/program/decompositions.py:{name}": "torch's own operator, whose parameters these are"
         for name in ("convolution", "convolution_backward", "group_norm_backward")

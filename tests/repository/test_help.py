@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 from aggregator_api.settings import Settings
 from gaitway.__main__ import PROGRAMS
-from sim.experiment import default_of
-from sim.run_options import OPTIONS
+from sim.experiment.settings import OPTIONS, default_of
 
 LEFT_OUT = re.compile(r"default|without|else|only|none|instead|also|repeat|by itself|if not|may be left out|Only", re.I)
 """Words one of which says what it means to leave an option out."""

@@ -214,7 +214,7 @@ FLOORS = {
     "notifications": ("api", "db", "observability"),
     "web": ("api", "auth", "db", "devices", "federations", "observability", "rollouts", "storage"),
 }
-GROUND = ("disk", "errors", "fields", "notification_settings", "ports", "settings")
+GROUND = ("disk", "errors", "notification_settings", "ports", "settings")
 for _floor, _below_it in FLOORS.items():
     TABLE[f"aggregator_api.{_floor}"] = replace(
         TABLE["aggregator_api"],
@@ -256,21 +256,21 @@ INSIDE = {
         "wire": ("aggregation", "errors", "method", "plan", "protocol", "records"),
     },
     "sim": {
-        "engines": ("errors", "experiment", "run_options"),
-        "networks": ("errors", "experiment"),
+        "experiment": ("errors",),
         "data": ("errors", "experiment"),
         "presets": ("data", "errors", "experiment"),
-        "attacks": ("data", "errors", "experiment", "run_options"),
-        "scores": ("data", "engines", "errors", "experiment", "networks"),
-        "rounds": ("attacks", "data", "engines", "errors", "experiment", "networks", "run_options", "scores"),
-        "sweep": ("engines", "errors", "networks.initialization", "results", "run_options"),
-        "results": (*("data", "errors", "experiment", "networks", "rounds", "run_options", "scores"),),
+        "engines": ("errors", "experiment"),
+        "attacks": ("data", "errors", "experiment"),
+        "scores": ("data", "engines", "errors", "experiment"),
+        "rounds": ("attacks", "data", "engines", "errors", "experiment", "scores"),
+        "results": ("data", "errors", "experiment", "rounds", "scores"),
+        "sweep": ("data", "engines", "errors", "experiment", "presets.exhibits", "results", "run", "scores"),
         "privacy_attacks": (
-            *("data", "engines", "errors", "experiment", "networks", "results.writing", "rounds.checkpoint", "run"),
+            *("data", "engines", "errors", "experiment", "results.writing", "rounds.checkpoint", "run"),
         ),
         "reports": (
-            *("analysis", "data", "errors", "experiment", "privacy_attacks", "results", "run", "run_options"),
-            *("scores", "sweep"),
+            *("data", "errors", "experiment", "privacy_attacks", "results", "rounds.analyses", "run", "scores"),
+            "sweep",
         ),
     },
 }
@@ -356,7 +356,7 @@ ALSO_OUTSIDE = {
     "aggregator_api.rounds.aggregation_worker": {"torch": "threads of the aggregation"},
     "sim": {"numpy": ARRAYS, "pydantic": VALIDATES},
     "sim.rounds.secure_rounds": {"cryptography": "identities of the simulated devices"},
-    "sim.analysis.baselines": {"sklearn": "random forests and ridge regression"},
+    "sim.rounds.baselines": {"sklearn": "random forests and ridge regression"},
     "sim.reports.analysis.tsne": {"sklearn": "t-SNE of features and prototypes"},
     "sim.data.images.image_files": {"PIL": "JPEG and PNG files of CelebA and of folders of images"},
     "sim.reports.run_result": {"pandas": "rounds and clients as a data frame"},
@@ -373,6 +373,7 @@ ALSO_OURS = {
         "har_pipeline.description": "what says how their files are laid out",
         "har_pipeline.units": "the units in its help",
     },
+    "sim.sweep.processes": {"sim.run": "whether a finished run's data and code are those of today"},
     "sim.reports.figures.partition": {"sim.reports.figures.style": "a figure of the partition in the report's colours"},
     "edge_agent.training.candidate": {"export.onnx_export": "the exporter, only in the training process"},
     **{

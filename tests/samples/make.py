@@ -70,7 +70,8 @@ def make(out: Path, scratch: Path, version: str) -> None:
     with ExitStack() as still:
         still.enter_context(patch("time.time", lambda: NOW))
         still.enter_context(patch("time.perf_counter", lambda: 0.0))
-        still.enter_context(patch("sim.run.version", lambda _: version))  # what is installed may be of another checkout
+        # what is installed may be of another checkout
+        still.enter_context(patch("sim.results.description.version", lambda _: version))
         write_plan(out)
         wire.write(out)
         models.write(out, scratch)

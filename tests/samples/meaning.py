@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-RENAMED_FIELDS = {
-    "millionths": "share_millionths",
-    "restored": "restored_at",
-    "macro_f1": "value",
-    "most_frequent": "trivial",
-}
-"""Of messages: the name that 0.2.0 had, and today's."""
-
 
 def lost(sample: Any, today: Any, where: str = "") -> list[str]:
     """Name what a sample of JSON has and today's reading of it has not, or has otherwise; today may have more keys."""
     if isinstance(sample, dict) and isinstance(today, dict):
-        sample = {name if name in today else RENAMED_FIELDS.get(name, name): sample[name] for name in sample}
         found = [f"{where}.{name} is gone" for name in sorted(sample.keys() - today.keys())]
         for name in sorted(sample.keys() & today.keys()):
             found += lost(sample[name], today[name], f"{where}.{name}")

@@ -1,8 +1,7 @@
-"""Made-up rows for every table of a database, whatever its version."""
+"""Made-up rows for every table of a database."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import JSON, Boolean, Column, Float, Integer, LargeBinary, MetaData, Table, select
@@ -10,35 +9,8 @@ from sqlalchemy import JSON, Boolean, Column, Float, Integer, LargeBinary, MetaD
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import Base
 
-RENAMED = {
-    ("rounds", "awaited"): "pending",
-    ("rollouts", "wave_at"): "wave_started_at",
-    ("rollouts", "good"): "successes",
-    ("rollouts", "bad"): "failures",
-    ("rollouts", "enlisted_to"): "last_checked_device_id",
-    ("rollout_devices", "told_at"): "notified_at",
-    ("rounds", "left_out"): "excluded",
-    ("federations", "light_model_sha256"): "feature_model_sha256",
-    ("federations", "light_model_size"): "feature_model_size",
-}
-"""Table and column of an earlier version, and the column's name today (migrations 0008, 0009 and 0010)."""
-DROPPED = {
-    ("masked_contributions", "batch"),
-    ("masked_contributions", "changed_at"),
-    ("masked_contributions", "leaving_at"),
-    ("secure_sums", "added"),
-    ("secure_sums", "is_anew"),
-    ("federations", "anew_due_at"),
-}
-"""Columns for which later versions have no use."""
-
 HAVE_THEIR_ROW = frozenset({"server_epoch", "ledger"})
 """Tables of one row, which the migrations write."""
-
-
-def without_dropped(table: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows without the columns that today's version has no use for."""
-    return [{name: value for name, value in row.items() if (table, name) not in DROPPED} for row in rows]
 
 
 def tables_of(database: Database) -> list[Table]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
 
 from sim.data.federated_data import FederatedData
-from sim.experiment import Experiment
-from sim.run import load_data, run
+from sim.experiment.settings import Experiment
+from sim.results.summary import write_json
+from sim.results.tracking import RunCallback
+from sim.run import Places, load_data, resolve, run
+from sim.scores.records import RoundRecord
 from tests.sim.small_runs import settings_for
 
 
@@ -18,22 +21,27 @@ class KilledError(Exception):
 def write(out: Path, scratch: Path) -> None:
     """Write run/: FedAli with int8 uploads, so that clients remember prototypes and residuals, after round 1 of 2."""
     settings = settings_for("fedali", batch=8, optimizer="sgd", lr=0.05, precision="int8")
-    data = load_data(settings, None, scratch / "cache", None)
+    data = load_data(resolve(settings), None, scratch / "cache", None)
     interrupted(settings, data, out / "run")
+    config = json.loads((out / "run" / "config.json").read_text())
+    del config["code"]  # the digests of classes, which any edit of a method changes
+    write_json(out / "run" / "config.json", config)
 
 
 def interrupted(settings: Experiment, data: FederatedData, out: Path) -> None:
     """Run until the first client of round 2 has trained."""
-    done: list[Any] = []
+    done: list[RoundRecord] = []
 
-    def report(kind: str, what: dict[str, Any]) -> None:
-        if kind == "round":
-            done.append(what)
-        elif kind == "client" and done:
-            raise KilledError
+    class Killer(RunCallback):
+        def on_round(self, record: RoundRecord) -> None:
+            done.append(record)
+
+        def on_client(self, client_id: str) -> None:
+            if done:
+                raise KilledError
 
     try:
-        run(settings, data, out, checkpoint_every_s=0, report=report)
+        run(settings, out, [Killer()], data=data, places=Places(checkpoint_every_s=0))
     except KilledError:
         return
     raise AssertionError("the run came to its end")

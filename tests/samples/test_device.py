@@ -13,7 +13,7 @@ from edge_agent.config.sensors import WindowsSection
 from edge_agent.storage.labels import undo
 from edge_agent.storage.state_store import AdoptionRecord, StateStore
 from edge_agent.storage.window_store import WindowStore
-from edge_agent.supervisor.persistence import load_agent, load_candidates, load_plan
+from edge_agent.supervisor.persistence import load_agent, load_plan
 from tests.edge_agent.window_factories import LABELS, SETTINGS, window
 from tests.samples.device import told
 from tests.samples.meaning import lost
@@ -55,23 +55,6 @@ def test_a_device_starts_where_it_was(sample: Path, folder: Path) -> None:
     assert None not in (agent.offer, agent.report, agent.adoption)
     assert plan is not None
     assert lost(kept["plan"], plan.model_dump(mode="json")) == []
-
-
-def test_a_candidate_that_0_2_0_has_trained_can_still_be_judged(tmp_path: Path) -> None:
-    store = StateStore(tmp_path)
-    score = {"macro_f1": 810_000, "most_frequent": 210_000, "devices": 4, "working": 3, "measured": "updates"}
-    model = {"sha256": "ab" * 32, "size": 10, "url": "/v1/blobs/x", "score": score}
-    store.put(candidates=json.dumps([{"round": 3, "model": model}]))
-    store.close()
-    db = sqlite3.connect(store.path)
-    db.execute("PRAGMA user_version=1")
-    db.close()
-    for _ in range(2):  # the first one writes, the second one finds it done
-        store = StateStore(tmp_path)
-        (candidate,) = load_candidates(store)
-        assert candidate.model.score is not None
-        assert (candidate.model.score.value, candidate.model.score.trivial) == (810_000, 210_000)
-        store.close()
 
 
 def test_a_device_writes_on_into_its_databases(folder: Path) -> None:

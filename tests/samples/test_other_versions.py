@@ -78,7 +78,10 @@ def test_a_model_of_another_version_is_refused(sample: Path, tmp_path: Path) -> 
 def test_a_devices_database_of_another_version_is_refused(sample: Path, tmp_path: Path, store: type) -> None:
     folder = Path(shutil.copytree(sample / "device", tmp_path / "device"))
     path = folder / ("agent.sqlite" if store is StateStore else "windows.sqlite")
-    for version, words in ((VERSION + 1, "of a later version of this program"), (0, "of a version before 0.2.0")):
+    for version, words in (
+        (VERSION + 1, "of a later version of this program"),
+        (VERSION - 1, "made by a version before 0.3.0"),
+    ):
         db = sqlite3.connect(path)
         db.execute(f"PRAGMA user_version={version}")
         db.close()

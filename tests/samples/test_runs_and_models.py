@@ -13,13 +13,13 @@ import torch
 from export.runtime import Session
 from federation.records.tree import flatten
 from models.checkpoint import load_checkpoint
-from sim.description import REPLACED
-from sim.experiment import Experiment
+from sim.experiment.settings import Experiment
 from sim.results.run_directory import RunDirectory
 from sim.rounds import checkpoint
-from sim.run import load_data, run
+from sim.run import load_data, resolve, run
 from tests.samples.meaning import lost
 from tests.samples.models import METADATA, by_onnx, by_torch
+from tests.sim.small_runs import Reporter
 
 RECORDED = {"partition_class_names", "data_sha256", "split_leaks", "findings", "versions", "hardware", "parameters"}
 """Of config.json, what is no setting."""
@@ -44,23 +44,22 @@ def test_a_model_says_the_same_of_itself(sample: Path) -> None:
 
 def test_an_interrupted_run_ends_as_an_undisturbed_one(sample: Path, tmp_path: Path) -> None:
     config = json.loads((sample / "run" / "config.json").read_text())
-    settings = Experiment.model_validate(
-        {name: value for name, value in config.items() if name not in RECORDED | REPLACED}
-    )
+    settings = Experiment.model_validate({name: value for name, value in config.items() if name not in RECORDED})
     assert (
         lost(
-            {k: v for k, v in config.items() if k not in RECORDED | REPLACED},
+            {k: v for k, v in config.items() if k not in RECORDED},
             settings.model_dump(mode="json", by_alias=True),
         )
         == []
     )
-    data = load_data(settings, None, tmp_path / "cache", None)
+    data = load_data(resolve(settings), None, tmp_path / "cache", None)
     resumed, undisturbed = tmp_path / "resumed", tmp_path / "undisturbed"
     shutil.copytree(sample / "run", resumed)
     played = []
-    run(settings, data, resumed, report=lambda kind, what: played.append(what["round"]) if kind == "round" else None)
+    reporter = Reporter(lambda kind, what: played.append(what) if kind == "round" else None)
+    run(settings, resumed, [reporter], data=data)
     assert played == [2], "the first round is not played again"
-    run(settings, data, undisturbed)
+    run(settings, undisturbed, data=data)
     one, other = (checkpoint.load(folder / "checkpoint.bin", "cpu") for folder in (resumed, undisturbed))
     assert one is not None
     assert other is not None

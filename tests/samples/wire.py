@@ -9,13 +9,14 @@ from typing import Any
 import torch
 
 from federation import wire
+from federation.method import empty_training_stats
 from federation.methods import METHODS, method_to_json
 from federation.protocol import messages, signing
 from federation.protocol.signing import fingerprint
 from federation.records import Tree
 from federation.records.tree import flatten, unflatten
 from federation.wire import uploads
-from sim.networks.architectures import architectures
+from sim.run import resolve
 from tests.samples.messages import (
     DEVICE_KEY,
     FEDERATION,
@@ -73,12 +74,12 @@ def _write_tensors(folder: Path) -> None:
 def trees() -> tuple[Tree, Tree]:
     """Return what FedAli sends to a tiny network and what comes back; made up but for names and shapes."""
     settings = settings_for("fedali")
-    (network,) = architectures(settings)
+    (network,) = resolve(settings).networks
     method, training, client = network.setup.method, network.setup.training, network.initial
     state = method.server_init(client.params, client.buffers, training)
     broadcast = method.broadcast(state, "")
     received, round_state = method.receive(client, broadcast)
-    stats = method.empty_training_stats(training, next(iter(client.params.values())))
+    stats = empty_training_stats(method, training, next(iter(client.params.values())))
     _, upload = method.upload(received, round_state, stats)
     return _filled(broadcast, 1), _filled(upload, 2)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,14 +14,32 @@ from har_pipeline import dataset_labels
 from sim.cli.options import build_experiment, dataset_options
 from sim.data.federated_data import ClientData, FederatedData
 from sim.engines.fork_map import is_supported
-from sim.experiment import Experiment
+from sim.experiment.settings import Experiment
 from sim.presets import with_defaults
+from sim.results.tracking import RunCallback
+from sim.scores.records import RoundRecord
 
 DATA = ["data.subjects=2", "data.phones=1", "data.places=1", "data.minutes=3"]
 CNN = ["model.channels=[8,8]", "model.feature_dim=16", "model.hidden=8"]
 ALP = [*CNN, "model.prototypes=[8]"]
 
 needs_fork = pytest.mark.skipif(not is_supported(), reason="this system has no fork, or no files in memory")
+
+
+class Reporter(RunCallback):
+    """Calls a function with ("client", its name), ("round", its number) and ("client_store", (name, reason))."""
+
+    def __init__(self, report: Callable[[str, Any], None]) -> None:
+        self.report = report
+
+    def on_client(self, client_id: str) -> None:
+        self.report("client", client_id)
+
+    def on_round(self, record: RoundRecord) -> None:
+        self.report("round", record.round)
+
+    def on_choice(self, what: str, name: str, reason: str) -> None:
+        self.report(what, (name, reason))
 
 
 def settings_for(method: str = "fedavg", **options: Any) -> Experiment:

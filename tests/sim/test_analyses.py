@@ -20,7 +20,14 @@ from federation.tasks.classification import Classification
 from federation.training.forward import functional, initial_client, network
 from federation.training.local_round import Setup
 from models.model import Model, ModelOutput
-from sim.analysis.analyses import (
+from sim.data.federated_data import ClientData, FederatedData
+from sim.engines import Serial
+from sim.errors import SettingsError
+from sim.experiment.architectures import Architecture
+from sim.reports.figures.run_figures import MEASURES, analyses, measured_rounds
+from sim.results.run_directory import RunDirectory, round_model_file
+from sim.rounds import checkpoint
+from sim.rounds.analyses import (
     MANY_CLIENTS,
     SAMPLED_CLIENTS,
     BatchLosses,
@@ -30,19 +37,12 @@ from sim.analysis.analyses import (
     in_batches,
     measured_clients,
 )
-from sim.data.federated_data import ClientData, FederatedData
-from sim.engines import Serial
-from sim.errors import SettingsError
-from sim.networks.architectures import Architecture
-from sim.reports.figures.run_figures import MEASURES, analyses, measured_rounds
-from sim.results.run_directory import RunDirectory, round_model_file
-from sim.rounds import checkpoint
 from sim.rounds.simulation import Simulation
-from sim.run import build_simulation, load_data, run
+from sim.run import Places, build_simulation, load_data, resolve, run
 from sim.scores.evaluation import Evaluator
 from tests.federation.by_hand import EXAMPLES, OneWeight, sigmoid
 from tests.sim.reports.analysis.test_margin import by_definition
-from tests.sim.small_runs import first, settings_for
+from tests.sim.small_runs import Reporter, first, settings_for
 
 
 class Linear(Model):
@@ -130,7 +130,9 @@ def test_each_round_by_hand(method: str) -> None:
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:
     """Two clients with few examples, unlike in number."""
-    return first(load_data(settings_for(), None, tmp_path_factory.mktemp("cache"), None), {"ada": 20, "bob": 12})
+    return first(
+        load_data(resolve(settings_for()), None, tmp_path_factory.mktemp("cache"), None), {"ada": 20, "bob": 12}
+    )
 
 
 def analysed(**options: Any) -> dict[str, Any]:
@@ -144,7 +146,7 @@ def lines(path: Path) -> list[dict[str, float] | None]:
 @pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedper", "fedproto_margin", "centralized"])
 def test_the_margin_of_every_method_is_the_definition(method: str, few: FederatedData) -> None:
     """Of float64 means of the features that each of the round's clients has under the model that it has trained."""
-    simulation = build_simulation(settings_for(method, **analysed()), few)
+    simulation = build_simulation(resolve(settings_for(method, **analysed())), few)
     for record in simulation.run_rounds():
         clients = {name: simulation.data.clients[name].train for name in record["cohort"]}
         prototypes = np.zeros((len(clients), 6, 16))
@@ -166,7 +168,7 @@ def test_it_is_off_by_default_and_changes_nothing_else(few: FederatedData, tmp_p
     """Dropout, ALP's moving prototypes and the forks of processes included."""
     for name, options in {"off": {}, "on": {"analyses": "michieli"}}.items():
         settings = settings_for("fedali", set=["model.dropout=0.3"], engine="processes", workers=2, **options)
-        run(settings, few, tmp_path / name)
+        run(settings, tmp_path / name, data=few)
     assert lines(tmp_path / "off") == [None, None]
     assert not round_model_file(tmp_path / "off", 2).exists()
     assert all(line and line["gradient_dissimilarity"] > 0 for line in lines(tmp_path / "on"))
@@ -179,7 +181,7 @@ def test_it_is_off_by_default_and_changes_nothing_else(few: FederatedData, tmp_p
 
 def test_only_evaluated_rounds_are_analysed_and_leave_their_models(few: FederatedData, tmp_path: Path) -> None:
     settings = settings_for(**analysed(rounds=3, eval_every=2))
-    run(settings, few, tmp_path)
+    run(settings, tmp_path, data=few)
     assert [bool(line) for line in lines(tmp_path)] == [False, True, True]
     assert [round_model_file(tmp_path, number).is_file() for number in (1, 2, 3)] == [False, True, True]
     last, server = round_model_file(tmp_path, 3), tmp_path / "models" / "global.safetensors"
@@ -190,21 +192,21 @@ def test_only_evaluated_rounds_are_analysed_and_leave_their_models(few: Federate
 
 def test_a_resumed_run_goes_on_to_the_same_numbers(few: FederatedData, tmp_path: Path) -> None:
     settings = settings_for(**analysed(rounds=3))
-    run(settings, few, tmp_path / "whole")
+    run(settings, tmp_path / "whole", data=few)
 
-    def killed(kind: str, what: dict[str, Any]) -> None:
-        if kind == "round" and what["round"] == 2:
+    def killed(kind: str, what: Any) -> None:
+        if (kind, what) == ("round", 2):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(settings, few, tmp_path / "resumed", report=killed, checkpoint_every_s=0)
-    run(settings, few, tmp_path / "resumed", checkpoint_every_s=0)
+        run(settings, tmp_path / "resumed", [Reporter(killed)], data=few, places=Places(checkpoint_every_s=0))
+    run(settings, tmp_path / "resumed", data=few, places=Places(checkpoint_every_s=0))
     assert lines(tmp_path / "resumed") == lines(tmp_path / "whole")
 
 
 def test_the_report_draws_what_was_measured(few: FederatedData, tmp_path: Path) -> None:
-    run(settings_for(model="har_cnn"), few, tmp_path / "off")
-    run(settings_for(**analysed()), few, tmp_path / "on")
+    run(settings_for(model="har_cnn"), tmp_path / "off", data=few)
+    run(settings_for(**analysed()), tmp_path / "on", data=few)
     assert analyses(RunDirectory(tmp_path / "off")) is None
     figure = analyses(RunDirectory(tmp_path / "on"))
     assert figure is not None
@@ -222,7 +224,7 @@ def test_the_report_draws_what_was_measured(few: FederatedData, tmp_path: Path) 
     ],
 )
 def test_what_a_method_has_nothing_of_is_left_out(method: str, measured: set[str], few: FederatedData) -> None:
-    simulation = build_simulation(settings_for(method, **analysed()), few)
+    simulation = build_simulation(resolve(settings_for(method, **analysed())), few)
     record = next(simulation.run_rounds())
     found = analyse_round(simulation, record)
     assert {name for name in MEASURES if found[name] is not None} == measured
@@ -233,18 +235,18 @@ def test_what_a_method_has_nothing_of_is_left_out(method: str, measured: set[str
 def test_a_baseline_has_no_network(few: FederatedData) -> None:
     given = {"model": "har_features", "rounds": 1, "baseline": "ridge", "normalization": "none"}
     with pytest.raises(SettingsError, match="--analyses michieli: --baseline ridge has no network"):
-        build_simulation(settings_for("centralized", analyses="michieli", **given), few)
+        build_simulation(resolve(settings_for("centralized", analyses="michieli", **given)), few)
 
 
 def test_a_run_of_an_earlier_version_is_resumed_without_the_option_that_analyses_replace(
     few: FederatedData, tmp_path: Path
 ) -> None:
     settings = settings_for(model="har_cnn")
-    run(settings, few, tmp_path)
+    run(settings, tmp_path, data=few)
     config = json.loads((tmp_path / "config.json").read_text())
     del config["analyses"]
     (tmp_path / "config.json").write_text(json.dumps({**config, "gradient_dissimilarity": False}))
-    assert run(settings, few, tmp_path)["rounds"] == 2
+    assert run(settings, tmp_path, data=few)["rounds"] == 2
 
 
 def test_large_images_come_in_small_batches() -> None:

@@ -9,14 +9,14 @@ from sim.attacks.clients import Attack
 from sim.data.federated_data import FederatedData
 from sim.errors import SettingsError
 from sim.presets.preset import UNSCREENED
-from sim.run import build_simulation, load_data
+from sim.run import build_simulation, load_data, resolve
 from tests.sim.small_runs import first, settings_for
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:
     """Five clients with the same windows."""
-    read = load_data(settings_for(), None, tmp_path_factory.mktemp("cache"), None)
+    read = load_data(resolve(settings_for()), None, tmp_path_factory.mktemp("cache"), None)
     cut = first(read, dict.fromkeys(read.clients, 20))
     one, statistics = next(iter(cut.clients.values())), next(iter(cut.statistics.values()))
     clients = dict.fromkeys("abcde", one)
@@ -37,7 +37,7 @@ def test_the_same_clients_are_hostile_whatever_is_learnt_and_whoever_joins() -> 
 def test_a_runs_attack_moves_a_mean_without_rules_and_no_median(data: FederatedData) -> None:
     def moved(*rules: str, **options: object) -> float:
         settings = settings_for("fedavg", model="har_cnn", rounds=1, set=[*UNSCREENED, *rules], **options)
-        simulation = build_simulation(settings, data)
+        simulation = build_simulation(resolve(settings), data)
         start = {name: value.clone() for name, value in simulation.state["params"].items()}
         list(simulation.run_rounds())
         return max(float((value - start[name]).abs().max()) for name, value in simulation.state["params"].items())
@@ -49,7 +49,7 @@ def test_a_runs_attack_moves_a_mean_without_rules_and_no_median(data: FederatedD
 
 
 def test_flipped_labels_are_those_of_the_hostile_clients_alone(data: FederatedData) -> None:
-    simulation = build_simulation(settings_for("local", attack="label_flip", attackers=0.5), data)
+    simulation = build_simulation(resolve(settings_for("local", attack="label_flip", attackers=0.5)), data)
     assert simulation.attack is not None
     assert simulation.attack.attackers
     for name, client in simulation.data.clients.items():
@@ -60,11 +60,11 @@ def test_flipped_labels_are_those_of_the_hostile_clients_alone(data: FederatedDa
 
 def test_labels_of_sums_are_flipped_once() -> None:
     """In the data and again in the update would be honest."""
-    read = load_data(settings_for("analytic", model="har_features", normalization="none"), None, None, None)
+    read = load_data(resolve(settings_for("analytic", model="har_features", normalization="none")), None, None, None)
 
     def sums(**attack: object) -> dict[str, torch.Tensor]:
         given = settings_for("analytic", model="har_features", normalization="none", rounds=1, set=UNSCREENED, **attack)
-        simulation = build_simulation(given, read)
+        simulation = build_simulation(resolve(given), read)
         list(simulation.run_rounds())
         return simulation.state["sums"]
 
@@ -76,10 +76,10 @@ def test_labels_of_sums_are_flipped_once() -> None:
 
 def test_a_share_that_is_nobody_is_refused(data: FederatedData) -> None:
     with pytest.raises(SettingsError, match=r"--attackers 0.05 of 5 clients is nobody; take 0.1 or more"):
-        build_simulation(settings_for("fedavg", model="har_cnn", attack="noise", attackers=0.05), data)
-    assert build_simulation(settings_for("fedavg", model="har_cnn", attackers=0.0), data).attack is None
+        build_simulation(resolve(settings_for("fedavg", model="har_cnn", attack="noise", attackers=0.05)), data)
+    assert build_simulation(resolve(settings_for("fedavg", model="har_cnn", attackers=0.0)), data).attack is None
     with pytest.raises(SettingsError, match=r"--attackers 0.3: say with --attack what they do"):
-        build_simulation(settings_for("fedavg", model="har_cnn", attackers=0.3), data)
+        build_simulation(resolve(settings_for("fedavg", model="har_cnn", attackers=0.3)), data)
 
 
 @pytest.mark.parametrize(
@@ -98,4 +98,4 @@ def test_a_share_that_is_nobody_is_refused(data: FederatedData) -> None:
 def test_what_cannot_be_attacked_is_said(method: str, attack: str, why: str, data: FederatedData) -> None:
     model = "har_features" if method == "analytic" else "har_cnn"
     with pytest.raises(SettingsError, match=why):
-        build_simulation(settings_for(method, model=model, attack=attack), data)
+        build_simulation(resolve(settings_for(method, model=model, attack=attack)), data)

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.analysis.baselines import LAMBDA, Baseline
-from sim.arena.measures import MEASURES
 from sim.errors import SettingsError
-from sim.experiment import Experiment
+from sim.experiment.settings import Experiment
 from sim.results.run_directory import RunDirectory
-from sim.run import build_simulation, load_data, run
+from sim.rounds.baselines import LAMBDA, Baseline
+from sim.run import build_simulation, load_data, resolve, run
+from sim.sweep.arena.measures import MEASURES
 from tests.sim.small_runs import settings_for
 
 
@@ -34,7 +34,7 @@ def asked(method: str, baseline: str, **options: Any) -> Experiment:
 )
 def test_a_baseline_leaves_a_run_like_any_other_and_nothing_travels(method: str, baseline: str, tmp_path: Path) -> None:
     settings = asked(method, baseline)
-    summary = run(settings, load_data(settings, None, tmp_path / "cache", None), tmp_path / "run")
+    summary = run(settings, tmp_path / "run", data=load_data(resolve(settings), None, tmp_path / "cache", None))
     read = {name: measure.read(RunDirectory(tmp_path / "run")) for name, measure in MEASURES.items()}
     pooled = method == "centralized"
     assert read["server" if pooled else "own"] > 0.4
@@ -43,13 +43,13 @@ def test_a_baseline_leaves_a_run_like_any_other_and_nothing_travels(method: str,
     assert (read["new_upside_down"] is None, read["new_upside_down_5"] is None) == (not pooled, pooled)
     assert read["upload_mb"] == (None if pooled else 0)
     assert not list((tmp_path / "run").glob("models/*"))
-    again = run(settings, load_data(settings, None, tmp_path / "cache", None), tmp_path / "run")
+    again = run(settings, tmp_path / "run", data=load_data(resolve(settings), None, tmp_path / "cache", None))
     assert json.dumps({**again, "seconds": 0}) == json.dumps({**summary, "seconds": 0})
 
 
 def test_ridge_is_that_of_numpy_on_everybodys_windows(tmp_path: Path) -> None:
     settings = asked("centralized", "ridge")
-    simulation = build_simulation(settings, load_data(settings, None, tmp_path, None))
+    simulation = build_simulation(resolve(settings), load_data(resolve(settings), None, tmp_path, None))
     assert isinstance(simulation, Baseline)
     (model,) = simulation.fitted.values()
     x, y = simulation.features(simulation.data.clients["everyone"].train)
@@ -64,7 +64,7 @@ def test_ridge_is_that_of_numpy_on_everybodys_windows(tmp_path: Path) -> None:
 
 
 def test_what_a_baseline_cannot_be_is_said(tmp_path: Path) -> None:
-    data = load_data(asked("local", "ridge"), None, tmp_path, None)
+    data = load_data(resolve(asked("local", "ridge")), None, tmp_path, None)
     for settings in (asked("fedavg", "ridge"), asked("local", "ridge", rounds=2)):
         with pytest.raises(SettingsError, match="--baseline ridge: expected --method centralized or local"):
-            build_simulation(settings, data)
+            build_simulation(resolve(settings), data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -14,11 +14,10 @@ from sim.cli.app import app
 from sim.cli.options import build_experiment, options_of, read_plan
 from sim.data.sources import get_source
 from sim.errors import SettingsError
-from sim.experiment import DEFAULTS, Experiment, field_of
+from sim.experiment.options import PLAN_OPTIONS
+from sim.experiment.settings import DEFAULTS, OPTIONS, Experiment
 from sim.presets import with_defaults
-from sim.run_options import OPTIONS, PLAN_OPTIONS, RunOptions
 
-PLAIN = {str, int, float, bool, type(None)}
 LABELS = get_source("synthetic").labels({})
 NOT_OPTIONS = {"schema_version", "dataset_options", "eval_batch", "preset"}
 """Fields of a simulation that have no option of their own: --set data.KEY, and what no user changes."""
@@ -46,19 +45,6 @@ def experiment(described: Plan | None, **given: Any) -> Experiment:
 def test_every_field_of_a_simulation_is_set_by_an_option() -> None:
     own = {option.path[0] for name, option in OPTIONS.items() if name not in PLAN_OPTIONS}
     assert Experiment.model_fields.keys() - Plan.model_fields.keys() - NOT_OPTIONS == own
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_an_option_has_the_type_of_the_field_that_it_sets(name: str) -> None:
-    typed, field = get_type_hints(RunOptions)[name], field_of(OPTIONS[name]).annotation
-    if {*_parts(field)} <= PLAIN or get_origin(field) is Literal:
-        assert typed == field
-    else:  # an object of its own, which is given as text
-        assert {*_parts(typed)} <= {str, Path, type(None)}
-
-
-def _parts(annotation: Any) -> tuple[Any, ...]:
-    return get_args(annotation) or (annotation,)
 
 
 def test_the_defaults_are_those_of_a_server() -> None:

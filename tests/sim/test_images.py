@@ -22,7 +22,7 @@ from federation.training.pixels import Moments
 from sim.cli.app import app
 from sim.engines import ClientJob, Engine, Processes, Serial, Stacked
 from sim.reports.repeat import repeat_command
-from sim.run import build_simulation
+from sim.run import build_simulation, resolve
 from tests.federation.tiny_networks import WIDTH, TinySegmenter
 from tests.sim.small_runs import DATA, needs_fork, settings_for
 from tests.sim.test_tasks import simulation
@@ -187,9 +187,9 @@ def test_windows_are_refused_before_a_round(tmp_path: Path) -> None:
 
 
 def test_a_simulation_normalizes_bytes_by_the_moments_of_its_data() -> None:
-    from sim.analysis.analyses import analyse_round
     from sim.data.federated_data import ClientData, FederatedData
-    from sim.experiment import Experiment
+    from sim.experiment.settings import Experiment
+    from sim.rounds.analyses import analyse_round
 
     random = np.random.default_rng(0)
     x = torch.from_numpy(random.integers(0, 256, (12, 1, 28, 28), np.uint8))
@@ -210,7 +210,7 @@ def test_a_simulation_normalizes_bytes_by_the_moments_of_its_data() -> None:
             for k, name in ((0, "ada"), (4, "bob"))
         }
         data = FederatedData(("a", "b"), clients, {}, False, moments=moments)
-        simulation = build_simulation(settings, data)
+        simulation = build_simulation(resolve(settings), data)
         (record,) = simulation.run_rounds()
         scores = {key: record[key] for key in ("train_loss", "global", "personalization")}
         return {**scores, **analyse_round(simulation, record)}

@@ -12,11 +12,11 @@ from federation.methods import METHODS
 from federation.records import Examples
 from federation.tasks.classification import Classification
 from federation.training.client_round import train_one
-from sim.analysis.new_clients import score_new_clients
 from sim.data.federated_data import ClientData, FederatedData
 from sim.data.few_labels import few_shot
 from sim.data.holdout import CARRIED, OTHERWISE
-from sim.run import build_simulation, load_data, run
+from sim.rounds.new_clients import score_new_clients
+from sim.run import build_simulation, load_data, resolve, run
 from sim.scores.evaluation import ClientModel, spread
 from tests.sim.small_runs import first, settings_for
 
@@ -28,7 +28,9 @@ WORSE_SENSORS = {**HOLDOUT, "set": ["holdout.epochs=2", "holdout.worse_sensors=t
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:
     """One client that trains and one new client."""
-    both = first(load_data(settings_for(), None, tmp_path_factory.mktemp("cache"), None), {"ada": 20, "bob": 30})
+    both = first(
+        load_data(resolve(settings_for()), None, tmp_path_factory.mktemp("cache"), None), {"ada": 20, "bob": 30}
+    )
     new = {"new_clients": {"bob": both.clients["bob"]}, "new_statistics": {"bob": [*both.statistics.values()][1]}}
     return replace(both, clients={"ada": both.clients["ada"]}, **new)
 
@@ -44,7 +46,7 @@ def test_few_are_the_first_of_each_class_in_time() -> None:
 def test_what_a_new_client_shows_ends_before_the_windows_that_it_is_scored_on(tmp_path: Path) -> None:
     """Windows overlap by half: a window that touches a tested one would have given half of it away."""
     settings = settings_for(normalization="none", holdout="leave-subjects-out:1", model="har_cnn")
-    bob = next(iter(load_data(settings, None, tmp_path, None).new_clients.values()))
+    bob = next(iter(load_data(resolve(settings), None, tmp_path, None).new_clients.values()))
     shown = few_shot(Classification(), bob, 10).x
     tested = {tuple(sample) for sample in bob.test.x.flatten(0, 1).tolist()}
     assert len(shown) > 20
@@ -54,7 +56,7 @@ def test_what_a_new_client_shows_ends_before_the_windows_that_it_is_scored_on(tm
 @pytest.mark.ci
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_serves_new_clients(method: str, data: FederatedData, tmp_path: Path) -> None:
-    summary = run(settings_for(method, rounds=1, **HOLDOUT), data, tmp_path)
+    summary = run(settings_for(method, rounds=1, **HOLDOUT), tmp_path, data=data)
     found = summary["new_clients"]
     assert found["clients"] == ["bob"]
     assert found["together"]["5"]["macro_f1"] == pytest.approx(found["shots"]["5"]["macro_f1"]["mean"])  # of one client
@@ -71,13 +73,16 @@ def test_every_method_serves_new_clients(method: str, data: FederatedData, tmp_p
 
 def test_new_clients_can_be_scored_later(data: FederatedData, tmp_path: Path) -> None:
     settings = settings_for("fedavg", rounds=1, **HOLDOUT)
-    assert run(settings.model_copy(update={"new_users": False}), data, tmp_path).get("new_clients") is None
-    assert run(settings, data, tmp_path)["new_clients"] == run(settings, data, tmp_path / "at_once")["new_clients"]
+    assert run(settings.model_copy(update={"new_users": False}), tmp_path, data=data).get("new_clients") is None
+    assert (
+        run(settings, tmp_path, data=data)["new_clients"]
+        == run(settings, tmp_path / "at_once", data=data)["new_clients"]
+    )
 
 
 def test_scores_are_those_of_the_broadcast_and_of_a_local_round(data: FederatedData) -> None:
     settings = settings_for("fedprox", rounds=1, **HOLDOUT)
-    simulation = build_simulation(settings, data)
+    simulation = build_simulation(resolve(settings), data)
     list(simulation.run_rounds())
     assert settings.holdout is not None
     found = score_new_clients(simulation, settings.holdout)["shots"]
@@ -99,7 +104,7 @@ def test_scores_are_those_of_the_broadcast_and_of_a_local_round(data: FederatedD
 
 def test_with_worse_sensors_a_new_client_is_scored_by_each(data: FederatedData, tmp_path: Path) -> None:
     settings = settings_for("fedavg", model="har_cnn", rounds=1, **WORSE_SENSORS)
-    found = run(settings, data, tmp_path)["new_clients"]["turned"]
+    found = run(settings, tmp_path, data=data)["new_clients"]["turned"]
     assert list(found) == [*OTHERWISE]
     assert all(list(by_shots) == ["0", "5"] for by_shots in found.values())
 
@@ -108,7 +113,7 @@ def test_with_worse_sensors_a_new_client_is_scored_by_each(data: FederatedData, 
 def test_as_it_joins_a_turned_phone_takes_the_head_that_knows_no_axes(tmp_path: Path) -> None:
     """Its score is the same however the phone is turned; that of the other head is not."""
     settings = settings_for("analytic", model="har_features", rounds=1, holdout="leave-subjects-out:1")
-    simulation = build_simulation(settings, load_data(settings, None, tmp_path, None))
+    simulation = build_simulation(resolve(settings), load_data(resolve(settings), None, tmp_path, None))
     list(simulation.run_rounds())
     assert settings.holdout is not None
     found = score_new_clients(simulation, settings.holdout)

@@ -19,8 +19,8 @@ from models.checkpoint import load_checkpoint
 from sim import simulate
 from sim.cli.app import app
 from sim.errors import SettingsError
-from sim.run import load_data
-from sim.run_options import EngineKind
+from sim.experiment.options import EngineKind
+from sim.run import load_data, resolve
 from tests.sim.small_runs import needs_fork
 
 DATA = ("--data", "synthetic", "--set", "data.subjects=3", "--set", "data.phones=1", "--set", "data.minutes=4")
@@ -157,7 +157,7 @@ def test_a_scale_that_does_not_fit_is_said_before_training(tmp_path: Path, monke
 def test_partitions_deal_by_activity_and_hold_numbers(finished: Path) -> None:
     from sim.results.run_directory import RunDirectory
 
-    data = load_data(RunDirectory(finished).config, None, None, None)
+    data = load_data(resolve(RunDirectory(finished).config), None, None, None)
     assert data.labels == (NAME,)
     assert data.partition_labels == ("sitting", "standing", "walking", "climbingup", "climbingdown", "running")
     client = next(iter(data.clients.values()))

@@ -12,12 +12,12 @@ from federation.records import Update
 from federation.records.tree import map_tree
 from sim.attacks.clients import CLAIMED, Attack
 from sim.data.federated_data import FederatedData
+from sim.experiment.options import AttackKind
 from sim.presets import PRESETS
 from sim.presets.preset import UNSCREENED
 from sim.rounds import checkpoint
 from sim.rounds.simulation import Simulation
-from sim.run import build_simulation, load_data
-from sim.run_options import AttackKind
+from sim.run import build_simulation, load_data, resolve
 from sim.scores.records import RoundRecord
 from tests.sim.small_runs import first, settings_for
 
@@ -27,7 +27,7 @@ HOSTILE = "c"
 
 @pytest.fixture(scope="module")
 def three() -> FederatedData:
-    read = load_data(settings_for(), None, None, None)
+    read = load_data(resolve(settings_for()), None, None, None)
     cut = first(read, dict.fromkeys(read.clients, 12))
     one = next(iter(cut.clients.values()))
     statistics = next(iter(cut.statistics.values()))
@@ -38,7 +38,7 @@ def three() -> FederatedData:
 def attacked(kind: AttackKind, data: FederatedData, *more: str) -> Simulation:
     attack = Attack(kind, frozenset([HOSTILE]))
     simulation = build_simulation(
-        settings_for(model="har_cnn", batch=4, set=[*UNSCREENED, *more]), attack.on_data(data)
+        resolve(settings_for(model="har_cnn", batch=4, set=[*UNSCREENED, *more])), attack.on_data(data)
     )
     simulation.attack = attack
     return simulation

@@ -14,7 +14,7 @@ from sim.attacks.clients import Attack
 from sim.data.federated_data import FederatedData
 from sim.rounds import checkpoint
 from sim.rounds.simulation import Simulation
-from sim.run import build_simulation, load_data
+from sim.run import build_simulation, load_data, resolve
 from tests.sim.small_runs import settings_for
 
 FOUR = ["data.subjects=4", "data.phones=1", "data.places=1", "data.minutes=3"]
@@ -28,7 +28,7 @@ def settings(method: str, mode: str, **options: object):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:
-    return load_data(settings("fedavg", "off"), None, tmp_path_factory.mktemp("cache"), None)
+    return load_data(resolve(settings("fedavg", "off")), None, tmp_path_factory.mktemp("cache"), None)
 
 
 def same_state(one: Simulation, other: Simulation) -> bool:
@@ -42,7 +42,9 @@ def same_state(one: Simulation, other: Simulation) -> bool:
 ])  # fmt: skip
 def test_masked_sums_are_those_in_the_clear_bit_for_bit(method: str, data: FederatedData) -> None:
     """Over two rounds, with a client of four lost in each."""
-    masked, clear = (build_simulation(settings(method, mode, stragglers=0.25), data) for mode in ("masked", "clear"))
+    masked, clear = (
+        build_simulation(resolve(settings(method, mode, stragglers=0.25)), data) for mode in ("masked", "clear")
+    )
     for record, other in zip(masked.run_rounds(), clear.run_rounds(), strict=True):
         assert "failed" not in record
         assert len(record["lost"]) == (0 if method == "analytic" else 1), "who does not train cannot be slow"
@@ -60,9 +62,9 @@ GROUPS = ["secure.groups=4", "aggregation=median"]
 def test_groups_of_devices_have_a_sum_each_and_their_median_is_the_model(tmp_path: Path) -> None:
     """Bit for bit in masks and in the clear; of one group the sum is that of all; whom one client cannot move."""
     given = [settings("fedavg", mode, rounds=2, people=TWELVE, set=GROUPS) for mode in ("masked", "clear")]
-    crowd = load_data(given[0], None, tmp_path, None)
+    crowd = load_data(resolve(given[0]), None, tmp_path, None)
     assert len(crowd.clients) == 12
-    masked, clear = (build_simulation(one, crowd) for one in given)
+    masked, clear = (build_simulation(resolve(one), crowd) for one in given)
     for record, other in zip(masked.run_rounds(), clear.run_rounds(), strict=True):
         assert "failed" not in record
         assert record["personalization"] == other["personalization"]
@@ -71,7 +73,7 @@ def test_groups_of_devices_have_a_sum_each_and_their_median_is_the_model(tmp_pat
     moved = {}
     for rule in ("median", "mean"):
         ways = [] if rule == "mean" else GROUPS
-        attacked = build_simulation(settings("fedavg", "clear", rounds=1, people=TWELVE, set=ways), crowd)
+        attacked = build_simulation(resolve(settings("fedavg", "clear", rounds=1, people=TWELVE, set=ways)), crowd)
         attacked.attack = Attack("noise", frozenset([min(crowd.clients)]))
         start = flatten(attacked.state)
         next(attacked.run_rounds())
@@ -84,22 +86,26 @@ def test_groups_of_devices_have_a_sum_each_and_their_median_is_the_model(tmp_pat
 def test_each_group_has_the_noise_of_a_sum(tmp_path: Path) -> None:
     """Of a group of three one may be lost and one work for the server: one is counted on, and not six of twelve."""
     given = settings("fedavg", "clear", rounds=1, people=TWELVE, set=[*GROUPS, *NOISE])
-    record = next(build_simulation(given, load_data(given, None, tmp_path, None)).run_rounds())
+    record = next(build_simulation(resolve(given), load_data(resolve(given), None, tmp_path, None)).run_rounds())
     assert record["secure"]["noisy_clients"] == 1
 
 
 @pytest.mark.ci
 def test_a_group_of_which_too_few_are_left_ends_the_sum(tmp_path: Path) -> None:
     given = settings("fedavg", "masked", rounds=1, stragglers=0.1, people=TWELVE, set=GROUPS)
-    crowd = load_data(given, None, tmp_path, None)
-    record = next(build_simulation(given, crowd).run_rounds())
+    crowd = load_data(resolve(given), None, tmp_path, None)
+    record = next(build_simulation(resolve(given), crowd).run_rounds())
     assert len(record["lost"]) == 1, "the sum of all others would be of eleven, which is enough"
     assert "a group's sum would be of 2 devices, 3 are needed" in record["failed"]
 
 
 def test_clients_add_noise_to_the_sum_and_its_account_grows(data: FederatedData) -> None:
-    masked, clear = (build_simulation(settings("fedavg", mode, set=NOISE), data) for mode in ("masked", "clear"))
-    quiet = build_simulation(settings("fedavg", "clear", set=[*NOISE[:3], "secure.noise_multiplier=1e-3"]), data)
+    masked, clear = (
+        build_simulation(resolve(settings("fedavg", mode, set=NOISE)), data) for mode in ("masked", "clear")
+    )
+    quiet = build_simulation(
+        resolve(settings("fedavg", "clear", set=[*NOISE[:3], "secure.noise_multiplier=1e-3"])), data
+    )
     last = next(quiet.run_rounds())
     for number, (record, other) in enumerate(zip(masked.run_rounds(), clear.run_rounds(), strict=True), 1):
         assert record["privacy"] == other["privacy"]
@@ -117,9 +123,9 @@ def test_clients_add_noise_to_the_sum_and_its_account_grows(data: FederatedData)
             # of four clients one may be lost and one work for the server: two have the sum's deviation
             wanted = 1.5 * 40_000 / 65_536 * (4 / 2) ** 0.5 / 4
             assert float(apart.std()) == pytest.approx(wanted, rel=0.1)
-    begun = build_simulation(settings("fedavg", "clear", set=NOISE), data)
+    begun = build_simulation(resolve(settings("fedavg", "clear", set=NOISE)), data)
     next(begun.run_rounds())
-    resumed = build_simulation(settings("fedavg", "clear", set=NOISE), data)
+    resumed = build_simulation(resolve(settings("fedavg", "clear", set=NOISE)), data)
     resumed.restore(begun.checkpoint())
     assert [record["privacy"]["most_rounds"] for record in resumed.run_rounds()] == [2]
 
@@ -127,7 +133,10 @@ def test_clients_add_noise_to_the_sum_and_its_account_grows(data: FederatedData)
 def test_fixed_point_is_near_floating_point(data: FederatedData) -> None:
     plain, secure = (
         build_simulation(
-            settings("fedavg", mode, rounds=1, set=["rounds.norm_factor=null", "rounds.max_weight_ratio=null"]), data
+            resolve(
+                settings("fedavg", mode, rounds=1, set=["rounds.norm_factor=null", "rounds.max_weight_ratio=null"])
+            ),
+            data,
         )
         for mode in ("off", "masked")
     )
@@ -140,7 +149,7 @@ def test_fixed_point_is_near_floating_point(data: FederatedData) -> None:
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_state(data: FederatedData, tmp_path: Path) -> None:
     """The sum of each round takes the place of the one before, also after the program was killed."""
-    whole, begun, resumed = (build_simulation(settings("analytic", "masked"), data) for _ in range(3))
+    whole, begun, resumed = (build_simulation(resolve(settings("analytic", "masked")), data) for _ in range(3))
     list(whole.run_rounds())
     next(begun.run_rounds())
     checkpoint.save(tmp_path / "checkpoint.bin", begun.checkpoint())
@@ -151,7 +160,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_state(data: FederatedData, t
 
 
 def test_too_few_clients_fail_the_round_and_leave_the_state(data: FederatedData) -> None:
-    simulation = build_simulation(settings("fedavg", "masked", stragglers=0.5, rounds=1), data)
+    simulation = build_simulation(resolve(settings("fedavg", "masked", stragglers=0.5, rounds=1)), data)
     before = simulation.state
     record = next(simulation.run_rounds())
     assert "2 of 4 members have sent their vectors, 3 are needed" in record["failed"]
@@ -175,4 +184,4 @@ def test_what_must_see_single_updates_is_refused_before_the_first_round(
 ) -> None:
     given = dict(options)
     with pytest.raises(GaitwayError, match=words):
-        build_simulation(settings(given.pop("method"), "masked", **given), data)
+        build_simulation(resolve(settings(given.pop("method"), "masked", **given)), data)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from federation.errors import SettingsError as MethodError
+from federation.method import trains
 from federation.methods import METHODS
 from federation.plan import TrainingConfig
 from federation.records import Client, Examples
@@ -29,17 +30,17 @@ from sim.presets.preset import UNSCREENED
 from sim.rounds import checkpoint
 from sim.rounds.cohort import steps_done, stragglers
 from sim.rounds.simulation import Simulation
-from sim.run import build_simulation, load_data, run
+from sim.run import build_simulation, load_data, resolve, run
 from sim.scores.evaluation import ClientModel, spread, total
 from tests.sim.small_runs import first, in_double, settings_for
 
 MIXED = {"model": "har_cnn+hart", "set": ["model.blocks=1", "model.mlp=16", "model.head_width=8"]}
-FEDERATED = [name for name, method in METHODS.items() if not method.pools_data]
+FEDERATED = [name for name, method in METHODS.items() if not method.traits.pools_data]
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:
-    return load_data(settings_for(), None, tmp_path_factory.mktemp("cache"), None)
+    return load_data(resolve(settings_for()), None, tmp_path_factory.mktemp("cache"), None)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,7 @@ def same(one: Simulation, other: Simulation, **tolerance: float) -> None:
 def test_engines_give_the_same_numbers(method: str, few: FederatedData) -> None:
     # SGD: Adam would blow the rounding of gradients that are truly zero up to whole steps
     settings = settings_for(method, optimizer="sgd", lr=0.05, batch=8, stragglers=0.5)
-    serial, stacked = (build_simulation(settings, in_double(few)) for _ in range(2))
+    serial, stacked = (build_simulation(resolve(settings), in_double(few)) for _ in range(2))
     stacked.engine = Stacked(chunk=2)
     for one, other in zip(played(serial), played(stacked), strict=True):
         loss = one.pop("train_loss")  # None where nobody trains
@@ -95,7 +96,7 @@ def test_engines_give_the_same_numbers(method: str, few: FederatedData) -> None:
 def test_engines_agree_on_mixed_networks(method: str, data: FederatedData) -> None:
     settings = settings_for(method, optimizer="sgd", lr=0.05, batch=8, **MIXED)
     four = in_double(first(data, {"ada": 20, "bob": 12}))
-    serial, stacked = (build_simulation(settings, four) for _ in range(2))
+    serial, stacked = (build_simulation(resolve(settings), four) for _ in range(2))
     stacked.engine = Stacked(chunk=2)
     assert [serial.network_of[name].model.name for name in ("ada", "bob")] == ["har_cnn", "hart"]
     played(serial), played(stacked)
@@ -107,7 +108,7 @@ def test_engines_agree_on_mixed_networks(method: str, data: FederatedData) -> No
 @pytest.mark.parametrize("method", METHODS)
 def test_a_resumed_run_goes_on_to_the_same_numbers(method: str, few: FederatedData, tmp_path: Path) -> None:
     settings = settings_for(method, batch=8)
-    whole, begun, resumed = (build_simulation(settings, few) for _ in range(3))
+    whole, begun, resumed = (build_simulation(resolve(settings), few) for _ in range(3))
     records = played(whole)
     next(begun.run_rounds())
     checkpoint.save(tmp_path / "checkpoint.bin", begun.checkpoint())
@@ -132,7 +133,7 @@ def test_clients_are_scored_by_the_prototypes_that_the_round_made(
     """From the first round on, and those too that were not in the round's cohort; as numpy finds the nearest."""
     options = ["predict_by=prototype", f"predict_classes={classes}"]
     settings = settings_for(method, rounds=4, batch=8, clients_per_round=1, set=options)
-    simulation, resting, made = build_simulation(settings, few), 0, dict[int, torch.Tensor]()
+    simulation, resting, made = build_simulation(resolve(settings), few), 0, dict[int, torch.Tensor]()
     for record in simulation.run_rounds():
         made[record["round"]] = simulation.state["prototypes"]
         assert set(simulation.best_round.statistics) == set(simulation.clients)
@@ -141,7 +142,7 @@ def test_clients_are_scored_by_the_prototypes_that_the_round_made(
             assert np.array_equal(simulation.best_round.statistics[name]["confusion"], wanted), (record["round"], name)
             resting += name not in record["cohort"]
     assert resting
-    again = build_simulation(settings, few)
+    again = build_simulation(resolve(settings), few)
     checkpoint.save(tmp_path / "checkpoint.bin", simulation.checkpoint())
     again.restore(checkpoint.load(tmp_path / "checkpoint.bin", "cpu"))
     for each in (simulation, again):
@@ -165,8 +166,8 @@ def test_a_run_with_mixed_networks_keeps_each_clients_own(few: FederatedData, tm
     from models.checkpoint import load_checkpoint
 
     settings = settings_for("fedproto", **MIXED)
-    run(settings, few, tmp_path)
-    again = build_simulation(settings, few)
+    run(settings, tmp_path, data=few)
+    again = build_simulation(resolve(settings), few)
     again.restore(checkpoint.load(tmp_path / "checkpoint.bin", "cpu"))
     for name, kind in (("ada", "har_cnn"), ("bob", "hart")):
         module, info = load_checkpoint(tmp_path / "models" / f"{name}.safetensors")
@@ -178,7 +179,7 @@ def test_a_run_with_mixed_networks_keeps_each_clients_own(few: FederatedData, tm
 @pytest.mark.parametrize("method", [name for name, each in METHODS.items() if not each().mixes_architectures])
 def test_networks_are_mixed_only_where_no_parameter_is_averaged(method: str, few: FederatedData) -> None:
     with pytest.raises(SettingsError, match=r"needs one model for all clients, har_cnn \+ hart came; mix them with"):
-        build_simulation(settings_for(method, **MIXED), few)
+        build_simulation(resolve(settings_for(method, **MIXED)), few)
 
 
 def test_mixed_networks_agree_in_the_length_of_features() -> None:
@@ -190,7 +191,7 @@ def test_mixed_networks_agree_in_the_length_of_features() -> None:
 
 def test_scaffold_wants_sgd(few: FederatedData) -> None:
     with pytest.raises(MethodError, match="not off adam's: choose sgd"):
-        build_simulation(settings_for("scaffold", optimizer="adam"), few)
+        build_simulation(resolve(settings_for("scaffold", optimizer="adam")), few)
 
 
 # ---- who trains, in which order, and how much
@@ -209,13 +210,13 @@ def test_cohorts_and_orders_are_the_same_for_every_method(few: FederatedData, mo
     for method in FEDERATED:
         drawn.clear()
         settings = settings_for(method, clients_per_round=1, sampling="examples", stragglers=1.0, batch=8)
-        cohorts = [record["cohort"] for record in played(build_simulation(settings, few))]
+        cohorts = [record["cohort"] for record in played(build_simulation(resolve(settings), few))]
         seen[method] = cohorts, {key: rows.tolist() for key, rows in drawn.items() if key[1]}
-    lost = {name for name in FEDERATED if not METHODS[name].uses_partial_work}
+    lost = {name for name in FEDERATED if not METHODS[name].traits.uses_partial_work}
     for method, (cohorts, orders) in seen.items():
         # where partial work is dropped every round fails, and so does not count
         assert cohorts == seen["fedavg"][0][: len(cohorts)], method
-        if METHODS[method]().trains(TrainingConfig(classes=2)):  # else there is no order, and no straggler
+        if trains(METHODS[method](), TrainingConfig(classes=2)):  # else there is no order, and no straggler
             assert orders == ({} if method in lost else seen["fedprox"][1]), method
 
 
@@ -224,7 +225,7 @@ def test_cohorts_and_orders_are_the_same_for_every_method(few: FederatedData, mo
 )
 def test_the_last_rounds_are_evaluated_too(every: int, last: int, expected: list[int], few: FederatedData) -> None:
     settings = settings_for("fedavg", rounds=5, eval_every=every, eval_last=last)
-    lines = played(build_simulation(settings, few))
+    lines = played(build_simulation(resolve(settings), few))
     assert [line["round"] for line in lines if line["evaluated"]] == expected
 
 
@@ -233,7 +234,7 @@ def test_clients_are_sampled_by_their_examples(data: FederatedData) -> None:
     settings = settings_for(
         "local", rounds=40, clients_per_round=1, sampling="examples", eval_every=40, set=[*UNSCREENED]
     )
-    simulation = build_simulation(settings, first(data, sizes))
+    simulation = build_simulation(resolve(settings), first(data, sizes))
     cohorts = [simulation_cohort(simulation, number) for number in range(1, 41)]
     assert cohorts.count(("ada",)) > 35
 
@@ -259,7 +260,7 @@ def test_stragglers_are_so_many_and_do_a_part_of_their_steps() -> None:
                                                         ("fedavg", "use", 2), ("fedprox", "drop", 1)])  # fmt: skip
 def test_partial_work_is_dropped_or_used(method: str, partial: str, kept: int, few: FederatedData) -> None:
     given = {"epochs": 5, "batch": 4, "set": [f"rounds.partial_work={partial}"]}
-    simulation = build_simulation(settings_for(method, stragglers=0.5, **given), few)
+    simulation = build_simulation(resolve(settings_for(method, stragglers=0.5, **given)), few)
     record = next(simulation.run_rounds())
     whole = {name: steps_of(simulation.setup, size) for name, size in few.train_sizes.items()}
     cut = [name for name, steps in record["steps"].items() if steps < whole[name]]
@@ -269,7 +270,7 @@ def test_partial_work_is_dropped_or_used(method: str, partial: str, kept: int, f
 
 
 def test_a_round_that_loses_everybody_keeps_the_state(few: FederatedData) -> None:
-    simulation = build_simulation(settings_for(stragglers=1.0, epochs=9), few)
+    simulation = build_simulation(resolve(settings_for(stragglers=1.0, epochs=9)), few)
     before = simulation.state
     record = next(simulation.run_rounds())
     assert simulation.state is before
@@ -280,7 +281,7 @@ def test_a_round_that_loses_everybody_keeps_the_state(few: FederatedData) -> Non
 
 
 def test_a_run_in_which_everybody_was_always_lost_has_a_summary(few: FederatedData, tmp_path: Path) -> None:
-    summary = run(settings_for("local", stragglers=1.0, epochs=9), few, tmp_path)
+    summary = run(settings_for("local", stragglers=1.0, epochs=9), tmp_path, data=few)
     assert summary["personalization"] is summary["global"] is None
 
 
@@ -289,7 +290,7 @@ def test_a_run_in_which_everybody_was_always_lost_has_a_summary(few: FederatedDa
 
 def test_one_seed_repeats_a_run_and_another_does_not(few: FederatedData) -> None:
     def losses(seed: int) -> list[float]:
-        return [record["train_loss"] for record in build_simulation(settings_for(seed=seed), few).run_rounds()]
+        return [record["train_loss"] for record in build_simulation(resolve(settings_for(seed=seed)), few).run_rounds()]
 
     assert losses(1) == losses(1)
     assert losses(1) != losses(2)
@@ -297,7 +298,7 @@ def test_one_seed_repeats_a_run_and_another_does_not(few: FederatedData) -> None
 
 def test_scores_of_a_run_are_those_of_its_models(few: FederatedData, tmp_path: Path) -> None:
     settings = settings_for("fedali")
-    summary = run(settings, few, tmp_path / "run")
+    summary = run(settings, tmp_path / "run", data=few)
     records = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
     means = [record["personalization"]["macro_f1"]["mean"] for record in records]
     assert summary["best_round"] == int(np.argmax(means)) + 1
@@ -307,7 +308,7 @@ def test_scores_of_a_run_are_those_of_its_models(few: FederatedData, tmp_path: P
         assert chosen["round"] == number
         assert chosen["personalization"] == records[number - 1]["personalization"]
         assert chosen["global"] == records[number - 1]["global"]
-    again = build_simulation(settings, few)
+    again = build_simulation(resolve(settings), few)
     again.restore(checkpoint.load(tmp_path / "run" / "checkpoint.bin", "cpu"))
     general = again.generalization()
     task = again.task
@@ -336,7 +337,7 @@ class Scripted:
 def test_three_rounds_are_chosen_each_with_its_own_models(few: FederatedData, tmp_path: Path) -> None:
     """Round 2 is best by test, 3 by validation, 4 is the last: all differ, and each keeps the models that it had."""
     settings = settings_for("fedavg", rounds=4, batch=8)
-    begun, resumed = (build_simulation(settings, few) for _ in range(2))
+    begun, resumed = (build_simulation(resolve(settings), few) for _ in range(2))
     models: list[dict[str, torch.Tensor]] = []
     for simulation in (begun, resumed):
         simulation.evaluator = Scripted(simulation)
@@ -357,7 +358,7 @@ def test_three_rounds_are_chosen_each_with_its_own_models(few: FederatedData, tm
 
 
 def test_centralized_trains_one_model_on_everybodys_examples(few: FederatedData, tmp_path: Path) -> None:
-    summary = run(settings_for("centralized"), few, tmp_path)
+    summary = run(settings_for("centralized"), tmp_path, data=few)
     assert summary["personalization"] is None
     assert summary["generalization"] is None
     assert summary["clients"] == 2
@@ -377,10 +378,10 @@ def test_the_union_of_test_sets_is_copied_once(few: FederatedData) -> None:
 
 def test_bytes_are_what_the_method_shares(few: FederatedData) -> None:
     def travelled(method: str) -> tuple[int, int]:
-        record = list(build_simulation(settings_for(method), few).run_rounds())[-1]
+        record = list(build_simulation(resolve(settings_for(method)), few).run_rounds())[-1]
         return record["bytes_up"], record["bytes_down"]
 
-    initial = build_simulation(settings_for(), few).initial
+    initial = build_simulation(resolve(settings_for()), few).initial
     parameters = sum(value.nbytes for value in initial.params.values())
     known = 6 * 16 * 4 + 6 * 4  # six prototypes of 16 float32, and which of them there are
     assert travelled("local") == (0, 0)
@@ -406,10 +407,10 @@ def test_spread_is_over_clients_with_examples() -> None:
 
 
 def test_a_directory_keeps_to_its_settings(few: FederatedData, tmp_path: Path) -> None:
-    run(settings_for(rounds=1), few, tmp_path)
+    run(settings_for(rounds=1), tmp_path, data=few)
     with pytest.raises(RunDirectoryError, match=r"with training\.lr = 0\.002, this one has 0\.5; choose another --out"):
-        run(settings_for(rounds=1, lr=0.5), few, tmp_path)
-    run(settings_for(rounds=1, threads=2, workers=2, client_store="disk"), few, tmp_path)
+        run(settings_for(rounds=1, lr=0.5), tmp_path, data=few)
+    run(settings_for(rounds=1, threads=2, workers=2, client_store="disk"), tmp_path, data=few)
 
 
 @pytest.mark.parametrize(("method", "whose"), [("fedali", "the server's state lacks"), ("fedavg", "client ada lacks")])
@@ -418,7 +419,7 @@ def test_a_run_of_the_earlier_alp_is_not_gone_on_with(
 ) -> None:
     """Its clients had no factor of β, and FedAli's server counted no rounds."""
     settings = settings_for(method, rounds=2)
-    begun = build_simulation(settings, few)
+    begun = build_simulation(resolve(settings), few)
     next(begun.run_rounds())
     saved = begun.checkpoint()
     clients = {
@@ -429,12 +430,12 @@ def test_a_run_of_the_earlier_alp_is_not_gone_on_with(
     client_sets = dict.fromkeys(saved.client_sets, clients)
     checkpoint.save(tmp_path / "checkpoint.bin", saved._replace(state=state, client_sets=client_sets))
     with pytest.raises(RunDirectoryError, match=rf"is of an earlier version: {whose} .*residual.*choose another --out"):
-        run(settings, few, tmp_path)
+        run(settings, tmp_path, data=few)
 
 
 def test_a_damaged_checkpoint_is_refused(few: FederatedData, tmp_path: Path) -> None:
-    run(settings_for(rounds=1), few, tmp_path)
+    run(settings_for(rounds=1), tmp_path, data=few)
     path = tmp_path / "checkpoint.bin"
     path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(RunDirectoryError, match=r"checkpoint.bin is damaged .* delete it"):
-        run(settings_for(rounds=1), few, tmp_path)
+        run(settings_for(rounds=1), tmp_path, data=few)

@@ -19,12 +19,12 @@ import torch
 from federation.methods import METHODS
 from federation.records import Examples
 from sim import simulate
-from sim.code_digests import code_digests
 from sim.data.federated_data import ClientData, FederatedData
 from sim.errors import RunDirectoryError
+from sim.results.code_digests import code_digests
 from sim.rounds import checkpoint
-from sim.run import load_data, run
-from tests.sim.small_runs import CNN, DATA, first, settings_for
+from sim.run import load_data, resolve, run
+from tests.sim.small_runs import CNN, DATA, Reporter, first, settings_for
 
 METHOD = '''
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ def method(name: str = "cell", **edited: str) -> type:
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:
-    data = load_data(settings_for(), None, tmp_path_factory.mktemp("cache"), None)
+    data = load_data(resolve(settings_for()), None, tmp_path_factory.mktemp("cache"), None)
     return first(data, {"ada": 20, "bob": 12})
 
 
@@ -83,20 +83,20 @@ def noise(data: FederatedData) -> FederatedData:
 
 
 def test_other_recordings_are_refused(few: FederatedData, tmp_path: Path) -> None:
-    run(settings_for(rounds=1), few, tmp_path)
+    run(settings_for(rounds=1), tmp_path, data=few)
     with pytest.raises(RunDirectoryError, match=r"a run on other data.*resume=False"):
-        run(settings_for(rounds=1), noise(few), tmp_path)
-    run(settings_for(rounds=1), few, tmp_path)
+        run(settings_for(rounds=1), tmp_path, data=noise(few))
+    run(settings_for(rounds=1), tmp_path, data=few)
 
 
 def test_another_machine_may_round_otherwise_but_has_the_same_examples(few: FederatedData, tmp_path: Path) -> None:
-    run(settings_for(rounds=1), few, tmp_path)
+    run(settings_for(rounds=1), tmp_path, data=few)
     config = json.loads((tmp_path / "config.json").read_text())
     moved = config | {"data_sha256": "0" * 64, "hardware": "aarch64 DEFAULT, 1 torch threads, Linux"}
     (tmp_path / "config.json").write_text(json.dumps(moved))
     with pytest.raises(RunDirectoryError, match="a run on other data"):
-        run(settings_for(rounds=1), first(few, {"ada": 20, "bob": 11}), tmp_path)
-    run(settings_for(rounds=1), few, tmp_path)
+        run(settings_for(rounds=1), tmp_path, data=first(few, {"ada": 20, "bob": 11}))
+    run(settings_for(rounds=1), tmp_path, data=few)
 
 
 @pytest.mark.parametrize(
@@ -108,12 +108,12 @@ def test_an_edited_method_is_refused(
     edited: dict[str, str], few: FederatedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(METHODS, "edited", method())
-    run(settings_for("edited", rounds=1), few, tmp_path)
+    run(settings_for("edited", rounds=1), tmp_path, data=few)
     monkeypatch.setitem(METHODS, "edited", method(comment="# for a reason", documentation="Give it back."))
-    run(settings_for("edited", rounds=1), few, tmp_path)
+    run(settings_for("edited", rounds=1), tmp_path, data=few)
     monkeypatch.setitem(METHODS, "edited", method(**edited))
     with pytest.raises(RunDirectoryError, match=r"before the code of cell\.Edited was edited.*resume=False"):
-        run(settings_for("edited", rounds=1), few, tmp_path)
+        run(settings_for("edited", rounds=1), tmp_path, data=few)
 
 
 def test_a_digest_is_the_same_in_every_process() -> None:
@@ -161,18 +161,19 @@ def test_ctrl_c_saves_the_round_that_it_meets(
     engine: str, few: FederatedData, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings, interrupted, rounds = settings_for(batch=8, rounds=3, engine=engine), [], []
-    run(settings, few, tmp_path / "whole")
+    run(settings, tmp_path / "whole", data=few)
 
-    def interrupt(kind: str, what: dict[str, Any]) -> None:
+    def interrupt(kind: str, what: Any) -> None:
         if kind == "client" and not interrupted:
-            interrupted.append(what["client"])
+            interrupted.append(what)
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        run(settings, few, tmp_path / "stopped", report=interrupt)
+        run(settings, tmp_path / "stopped", [Reporter(interrupt)], data=few)
     assert "press Ctrl-C again" in capsys.readouterr().err
-    run(settings, few, tmp_path / "stopped", report=lambda kind, what: rounds.append(what.get("round")))
-    assert [number for number in rounds if number] == [2, 3]
+    played = Reporter(lambda kind, what: rounds.append(what) if kind == "round" else None)
+    run(settings, tmp_path / "stopped", [played], data=few)
+    assert rounds == [2, 3]
     ours, theirs = (tmp_path / folder / "models" / "global.safetensors" for folder in ("stopped", "whole"))
     assert ours.read_bytes() == theirs.read_bytes()
 
@@ -181,25 +182,25 @@ def test_ctrl_c_saves_the_round_that_it_meets(
 def test_a_second_ctrl_c_stops_within_the_round(few: FederatedData, tmp_path: Path) -> None:
     trained = []
 
-    def interrupt(kind: str, _what: dict[str, Any]) -> None:
+    def interrupt(kind: str, _what: Any) -> None:
         if kind == "client":
             trained.append(kind)
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        run(settings_for(batch=8, rounds=3), few, tmp_path, report=interrupt)
+        run(settings_for(batch=8, rounds=3), tmp_path, [Reporter(interrupt)], data=few)
     assert len(trained) == 2
     assert checkpoint.load(tmp_path / "checkpoint.bin", "cpu") is None
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_round_that_a_callback_fails_on_is_kept(few: FederatedData, tmp_path: Path) -> None:
-    def fail(kind: str, what: dict[str, Any]) -> None:
-        if kind == "round" and what["round"] == 2:
+    def fail(kind: str, what: Any) -> None:
+        if (kind, what) == ("round", 2):
             raise ConnectionError("nobody there")
 
     with pytest.raises(ConnectionError):
-        run(settings_for(batch=8, rounds=3), few, tmp_path, report=fail)
+        run(settings_for(batch=8, rounds=3), tmp_path, [Reporter(fail)], data=few)
     saved = checkpoint.load(tmp_path / "checkpoint.bin", "cpu")
     assert saved is not None
     assert saved.round_number == 2

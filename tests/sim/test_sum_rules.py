@@ -14,11 +14,11 @@ from federation.tasks.task import LabelledFeatures
 from sim.attacks.clients import Attack
 from sim.attacks.sums import REPEATED
 from sim.data.federated_data import FederatedData
+from sim.experiment.options import AttackKind
 from sim.presets.preset import UNSCREENED
 from sim.rounds import checkpoint
 from sim.rounds.simulation import Simulation
-from sim.run import build_simulation, load_data
-from sim.run_options import AttackKind
+from sim.run import build_simulation, load_data, resolve
 from tests.sim.small_runs import first, settings_for
 
 ON_SUMS: tuple[AttackKind, ...] = ("noise", "sign_flip", "scaling", "label_flip", "class_swap", "collusion")
@@ -58,7 +58,7 @@ def test_other_attacks_are_refused() -> None:
 @pytest.fixture(scope="module")
 def five() -> FederatedData:
     options = {"model": "har_features", "method": "analytic", "normalization": "none"}
-    read = load_data(settings_for(**options), None, None, None)
+    read = load_data(resolve(settings_for(**options)), None, None, None)
     cut = first(read, dict.fromkeys(read.clients, 30))
     one, statistics = next(iter(cut.clients.values())), next(iter(cut.statistics.values()))
     clients = dict.fromkeys("abcde", one)
@@ -68,7 +68,7 @@ def five() -> FederatedData:
 def simulated(data: FederatedData, *options: str) -> Simulation:
     given = [*UNSCREENED, "model.cosines=8", *options]
     settings = settings_for(model="har_features", method="analytic", normalization="none", rounds=2, set=given)
-    return build_simulation(settings, data)
+    return build_simulation(resolve(settings), data)
 
 
 def test_a_robust_rule_uses_the_honest_and_a_resumed_run_goes_on_with_them(five: FederatedData, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from sim.cli.app import app
 from sim.data.federated_data import ClientData, FederatedData
 from sim.engines import Engine, Processes, Serial, Stacked
 from sim.engines.client_store import Clients
-from sim.networks.architectures import Architecture
+from sim.experiment.architectures import Architecture
 from sim.rounds.simulation import Simulation
 from sim.scores.best_round import BestRound
 from sim.scores.evaluation import Evaluator

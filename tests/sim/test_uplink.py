@@ -24,7 +24,7 @@ from sim.errors import RunDirectoryError, SettingsError
 from sim.rounds import checkpoint
 from sim.rounds.simulation import Simulation
 from sim.rounds.uplink import count_numbers
-from sim.run import build_simulation, load_data, run
+from sim.run import build_simulation, load_data, resolve, run
 from tests.sim.small_runs import first, settings_for
 
 LOSSY = ("float16", "int8", "int8_without_feedback")
@@ -32,11 +32,11 @@ LOSSY = ("float16", "int8", "int8_without_feedback")
 
 @pytest.fixture(scope="module")
 def few() -> FederatedData:
-    return first(load_data(settings_for(), None, None, None), {"a": 40, "b": 25})
+    return first(load_data(resolve(settings_for()), None, None, None), {"a": 40, "b": 25})
 
 
 def played(data: FederatedData, change: Callable[[Simulation], None] = lambda _: None, **options: Any) -> Simulation:
-    simulation = build_simulation(settings_for(**options), data)
+    simulation = build_simulation(resolve(settings_for(**options)), data)
     change(simulation)
     for record in simulation.run_rounds():
         simulation.diagnostics = record
@@ -103,7 +103,7 @@ def test_robust_rules_come_as_near_as_the_mean(rule: str, few: FederatedData) ->
     }
     five = replace(few, clients=clients, statistics=dict.fromkeys(clients, next(iter(few.statistics.values()))))
     options = {"batch": 8, "rounds": 1, "set": [f"method.aggregation={rule}"]}
-    begun = flatten(build_simulation(settings_for(**options), five).state)
+    begun = flatten(build_simulation(resolve(settings_for(**options)), five).state)
     exact, lossy = (flatten(played(five, precision=p, **options).state) for p in ("lossless", "int8"))
     moved = sum(float((exact[path] - value).square().sum()) for path, value in begun.items())
     off = sum(float((lossy[path] - value).square().sum()) for path, value in exact.items())
@@ -123,10 +123,10 @@ def test_engines_and_the_disk_give_the_same(method: str, few: FederatedData, tmp
 
 def test_a_run_that_is_gone_on_with_knows_its_residuals(few: FederatedData, tmp_path: Path) -> None:
     whole = played(few, precision="int8", rounds=3)
-    begun = build_simulation(settings_for(precision="int8", rounds=3), few)
+    begun = build_simulation(resolve(settings_for(precision="int8", rounds=3)), few)
     next(begun.run_rounds())
     checkpoint.save(tmp_path / "checkpoint.bin", begun.checkpoint())
-    again = build_simulation(settings_for(precision="int8", rounds=3), few)
+    again = build_simulation(resolve(settings_for(precision="int8", rounds=3)), few)
     saved = checkpoint.load(tmp_path / "checkpoint.bin", "cpu")
     assert saved is not None
     again.restore(saved)
@@ -135,9 +135,9 @@ def test_a_run_that_is_gone_on_with_knows_its_residuals(few: FederatedData, tmp_
 
 
 def test_the_precision_is_written_down_and_a_directory_keeps_to_it(few: FederatedData, tmp_path: Path) -> None:
-    run(settings_for(precision="int8", rounds=1), few, tmp_path)
+    run(settings_for(precision="int8", rounds=1), tmp_path, data=few)
     assert json.loads((tmp_path / "config.json").read_text())["precision"] == "int8"
     with pytest.raises(RunDirectoryError, match="precision = 'int8', this one has 'lossless'"):
-        run(settings_for(rounds=1), few, tmp_path)
+        run(settings_for(rounds=1), tmp_path, data=few)
     with pytest.raises(SettingsError, match=r"precision: expected .*came: 'int4'"):
         settings_for(precision="int4")

@@ -19,7 +19,7 @@ from edge_agent.training.local_data import evenly
 from federation import wire
 from federation.aggregation.ridge_numpy import sums_of, travelling
 from federation.seeds import noise_seed
-from federation.training.schedule import schedule
+from federation.training.schedule import WindowCopies, schedule
 from federation.training.window_changes import window_copies
 from gaitway.tasks.classification import ClassSoundness
 from har_pipeline import ChannelStatistics, ClientWindows, PipelineSettings, split_client
@@ -101,7 +101,7 @@ def _window_copies() -> Iterator[dict[str, Any]]:
     x = np.random.default_rng(3).normal(0, 9, (2, 128, 6)).astype(np.float32)
     for rotations, degrees, sensor_loss in ((2, 180.0, False), (1, 30.0, True), (0, 180.0, True), (0, 180.0, False)):
         changes: dict[str, Any] = {"rotations": rotations, "degrees": degrees, "sensor_loss": sensor_loss}
-        copies = window_copies(x, 2**53 - 1, "phone-1", **changes)
+        copies = window_copies(x, 2**53 - 1, "phone-1", WindowCopies(**changes))
         shown = [packed(copy[:, :2]) for copy in copies]  # the first samples: one rotation turns a whole window
         name = f"{rotations} turned by at most {degrees:g}°" + (", one without the gyroscope" if sensor_loss else "")
         first = packed(x[:, :2])

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 
 from aggregator_api.api.schemas.resources import View
 from aggregator_api.auth.api_keys import Scope
-from aggregator_api.fields import Tags
+from aggregator_api.devices.requests import Tags
 from federation.plan import Name, Strict
 
 YEAR_S = 366 * 24 * 3600

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from aggregator_api.db.event_kinds import meanings
-from aggregator_api.fields import Override, Tags
+from aggregator_api.devices.requests import Tags
+from aggregator_api.rollouts.requests import Override
 from federation.plan import Plan, Strict, Words
 
 Item = TypeVar("Item")
@@ -52,8 +53,6 @@ class Score(View):
     metric: str = Field(description="the primary metric of the plan's task")
     value: float = Field(description="mean of the metric over the devices, each on its own holdout")
     trivial: float = Field(description="mean of the metric there of the task's trivial answer, which needs no learning")
-    macro_f1: float | None = Field(deprecated=True, description="`value` where that is the metric; else null")
-    most_frequent: float | None = Field(deprecated=True, description="`trivial` where it is macro_f1; else null")
     devices: int = Field(description="that have measured it")
     working: int = Field(description="of them found that it works; devices that cannot check it go by the majority")
     measured: Literal["version", "updates"] = Field(
@@ -275,7 +274,6 @@ class Adoption(View):
     trivial: float | None = Field(
         description="of the metric, by the task's trivial answer there; null: the holdout cannot tell"
     )
-    most_frequent: float | None = Field(deprecated=True, description="`trivial`, whatever the metric is")
     reason: str
     recorded_at: float
 

@@ -6,12 +6,20 @@ Times are Unix seconds. Ids grow with time, so that they serve as cursors of lis
 from aggregator_api.db.models.access import CredentialRow, EndedAccessRow, EnrolmentTokenRow, LedgerRow, WebSessionRow
 from aggregator_api.db.models.base import NAME, NAMES_A_DEVICE, SHA256, SIZE, Base, Blob
 from aggregator_api.db.models.federations import DeviceRow, DeviceTagRow, FederationRow, ModelAliasRow, ModelVersionRow
-from aggregator_api.db.models.rollouts import AdoptionRow, RolloutDeviceRow, RolloutRow
+from aggregator_api.db.models.rollouts import AdoptionRow, RolloutDeviceRow, RolloutRow, ScoreRow
 from aggregator_api.db.models.rounds import MetricRow, ParticipationRow, RoundRow, UpdateRow
-from aggregator_api.db.models.server import AuditRow, EpochRow, EventRow, IdempotentRequestRow, LeaseRow
+from aggregator_api.db.models.server import (
+    BEGINS_A_PHASE,
+    AuditRow,
+    EpochRow,
+    EventRow,
+    IdempotentRequestRow,
+    LeaseRow,
+)
 from aggregator_api.db.models.sums import ContributionRow, MaskedContributionRow, SecureSumDeviceRow, SecureSumRow
 
 __all__ = [
+    "BEGINS_A_PHASE",
     "NAME",
     "NAMES_A_DEVICE",
     "SHA256",
@@ -40,6 +48,7 @@ __all__ = [
     "RolloutDeviceRow",
     "RolloutRow",
     "RoundRow",
+    "ScoreRow",
     "SecureSumDeviceRow",
     "SecureSumRow",
     "UpdateRow",

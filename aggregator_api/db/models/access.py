@@ -74,10 +74,10 @@ class EndedAccessRow(Base):
 
 
 class LedgerRow(Base):
-    """The one row: which ledger this database's ends of access are in, and the number of the newest one."""
+    """The one row: which ledger this database's ends of access are in, and how many bytes of it are known."""
 
     __tablename__ = "ledger"
 
     id: Mapped[int] = mapped_column(primary_key=True)
     ledger: Mapped[str | None] = mapped_column(String(32))  # null: not begun yet
-    number: Mapped[int] = mapped_column(SIZE)
+    size: Mapped[int] = mapped_column(SIZE)

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import JSON, ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from aggregator_api.db.models.base import Base
+from aggregator_api.db.models.base import NAME, Base
 from aggregator_api.db.models.federations import DeviceRow, ModelVersionRow
 
 
@@ -74,7 +74,24 @@ class AdoptionRow(Base):
     source: Mapped[str] = mapped_column(String(16))  # personalized, global
     answer: Mapped[str] = mapped_column(String(16))  # adopted, kept, refused, failed, undecided
     score: Mapped[float | None]  # the primary metric of the plan's task, on the device's holdout
-    # that of the task's trivial answer, called as in 0.2.0, which knew no other; null: the holdout cannot tell
-    trivial: Mapped[float | None] = mapped_column("most_frequent")
+    trivial: Mapped[float | None]  # that of the task's trivial answer; null: the holdout cannot tell
     reason: Mapped[str] = mapped_column(Text)
     recorded_at: Mapped[float]
+
+
+class ScoreRow(Base):
+    """The sums of one figure over the devices that reported it of one round; see `rollouts.scores`."""
+
+    __tablename__ = "scores"
+
+    federation_id: Mapped[int] = mapped_column(ForeignKey("federations.id"), primary_key=True)
+    round_number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    name: Mapped[str] = mapped_column(NAME, primary_key=True)
+    devices: Mapped[int]
+    total: Mapped[float]
+    squares: Mapped[float]
+    # of the devices whose holdout can tell whether a model works
+    measured: Mapped[int]
+    measured_total: Mapped[float]
+    trivial: Mapped[float]  # sum of the trivial answer's scores there
+    working: Mapped[int]  # of them found that the model works

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, ForeignKey, String, Text, UniqueConstraint
+from sqlalchemy import JSON, ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from aggregator_api.db.models.base import NAME, SHA256, SIZE, Base
@@ -45,6 +45,7 @@ class ParticipationRow(Base):
     """A device's part in a round: invited, what it got to start from, and what became of it."""
 
     __tablename__ = "participations"
+    __table_args__ = (Index("ix_participations_round_id_broadcast_size", "round_id", "broadcast_size"),)
 
     round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True)
     device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), primary_key=True)
@@ -66,6 +67,7 @@ class UpdateRow(Base):
     __table_args__ = (
         UniqueConstraint("device_id", "update_id"),
         UniqueConstraint("round_id", "device_id"),  # one accepted update per client and round
+        Index("ix_updates_round_id_size", "round_id", "size"),  # what a round cost is read from the index alone
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -91,7 +93,10 @@ class MetricRow(Base):
     """One figure that a client reported about one round."""
 
     __tablename__ = "metrics"
-    __table_args__ = (UniqueConstraint("federation_id", "round_number", "device_id", "name"),)
+    __table_args__ = (
+        UniqueConstraint("federation_id", "round_number", "device_id", "name"),
+        Index("ix_metrics_federation_id_round_number_name_value", "federation_id", "round_number", "name", "value"),
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True)
     federation_id: Mapped[int] = mapped_column(ForeignKey("federations.id"))

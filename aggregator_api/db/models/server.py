@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, String, Text
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from aggregator_api.db.models.base import NAME, NAMES_A_DEVICE, SHA256, SIZE, Base
@@ -29,6 +29,10 @@ class LeaseRow(Base):
     notifications: Mapped[int] = mapped_column(BigInteger)  # of what other processes did: the holder must act on it
 
 
+BEGINS_A_PHASE = text("kind IN ('round.announced', 'round.collecting', 'round.aggregating')")
+"""Of an event; the index of these events is used where a query says it in the same words."""
+
+
 class EventRow(Base):
     """What happened, for the operator and for SSE; the id is SSE's event id.
 
@@ -37,7 +41,16 @@ class EventRow(Base):
     """
 
     __tablename__ = "events"
-    __table_args__ = (Index("ix_events_federation_id_id", "federation_id", "id"), {"sqlite_autoincrement": True})
+    __table_args__ = (
+        Index("ix_events_federation_id_id", "federation_id", "id"),
+        Index(
+            "ix_events_federation_id_round_number",
+            *("federation_id", "round_number"),
+            sqlite_where=BEGINS_A_PHASE,
+            postgresql_where=BEGINS_A_PHASE,
+        ),
+        {"sqlite_autoincrement": True},
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True)
     federation_id: Mapped[int] = mapped_column(ForeignKey("federations.id"))

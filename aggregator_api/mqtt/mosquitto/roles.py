@@ -1,4 +1,7 @@
-"""Who may say what on which topic, for Mosquitto's dynamic security plugin; everything else is denied."""
+"""Who may say what on which topic, for Mosquitto's dynamic security plugin; everything else is denied.
+
+The embedded broker reads the same rules, by `permits`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,9 @@ CONTROL = "$CONTROL/dynamic-security/v1"
 
 SERVER_ROLE = "gaitway-server"
 ADMIN_ROLE = "gaitway-accounts"
+
+SEND, RECEIVE, SUBSCRIBE = "publishClientSend", "publishClientReceive", "subscribe"
+"""What a rule's `acltype` is, or begins with."""
 
 _EVERY_DEVICE = f"{topics.ROOT}/+/devices/+"
 
@@ -46,7 +52,22 @@ def admin_role() -> list[dict[str, Any]]:
     return _rules([CONTROL], [f"{CONTROL}/response"], "subscribeLiteral")
 
 
+def permits(rules: list[dict[str, Any]], kind: str, topic: str) -> bool:
+    """Return whether rules let their holder `SEND` on a topic, `RECEIVE` from it, or `SUBSCRIBE` to such a filter."""
+    return any(rule["acltype"].startswith(kind) and _covers(rule["topic"], topic) for rule in rules)
+
+
+def _covers(pattern: str, topic: str) -> bool:
+    levels, parts = pattern.split("/"), topic.split("/")
+    if levels[-1] == "#":
+        levels.pop()
+        parts = parts[: len(levels)]
+    return len(levels) == len(parts) and all(
+        level == part or (level == "+" and part != "#") for level, part in zip(levels, parts, strict=True)
+    )
+
+
 def _rules(speaks: list[str], hears: list[str], subscribe: str) -> list[dict[str, Any]]:
-    kinds = [("publishClientSend", topic) for topic in speaks]
-    kinds += [(kind, topic) for topic in hears for kind in (subscribe, "publishClientReceive")]
+    kinds = [(SEND, topic) for topic in speaks]
+    kinds += [(kind, topic) for topic in hears for kind in (subscribe, RECEIVE)]
     return [{"acltype": kind, "topic": topic, "priority": 0, "allow": True} for kind, topic in kinds]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Depends
 
-from aggregator_api.web import docs, files, phone
+from aggregator_api.web import files, phone
 from aggregator_api.web.forms import checked_form
 from aggregator_api.web.routes import (
     audit,
@@ -29,4 +29,4 @@ PAGES = APIRouter(include_in_schema=False, dependencies=[Depends(checked_form)])
 for _router in SUBJECTS:
     PAGES.include_router(_router)
 
-ROUTERS = (docs.router, files.router, phone.router, PAGES)
+ROUTERS = (files.router, phone.router, PAGES)

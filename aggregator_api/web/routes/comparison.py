@@ -10,12 +10,12 @@ from sqlalchemy import select
 from aggregator_api.api.dependencies import CallerDep, DatabaseDep
 from aggregator_api.api.federation_comparison import MAX_COMPARED, ComparedFederation, compared, paired
 from aggregator_api.api.round_history import latest_rounds
+from aggregator_api.api.scores import round_scores
 from aggregator_api.auth.scopes import requires
 from aggregator_api.db.models import FederationRow
 from aggregator_api.errors import ForbiddenError, UnprocessableError
 from aggregator_api.federations import service
 from aggregator_api.web import views
-from aggregator_api.web.history_cache import CHART_ROUNDS, history_reader
 from aggregator_api.web.pages import page
 
 router = APIRouter()
@@ -49,15 +49,14 @@ def compare(request: Request, database: DatabaseDep, caller: CallerDep, names: N
         raise UnprocessableError(f"federation: {len(wanted)} came, at most {MAX_COMPARED} are compared at a time")
     if caller.federation is not None and set(wanted) - {caller.federation}:
         raise ForbiddenError(f"the key {caller.id} is for the federation {caller.federation!r} alone")
-    history = history_reader(request)
     with database.read() as session:
         offered = select(FederationRow.name).order_by(FederationRow.id.desc()).limit(OFFERED)
         if caller.federation is not None:
             offered = offered.where(FederationRow.name == caller.federation)
         known = session.scalars(offered).all()
         rows = [service.get_federation(session, name) for name in wanted]
-        numbers = [[one.number for one in latest_rounds(session, row, CHART_ROUNDS)] for row in rows]
-        found = [compared(row, history.scores(session, row, n)) for row, n in zip(rows, numbers, strict=True)]
+        numbers = [[one.number for one in latest_rounds(session, row, views.CHART_ROUNDS)] for row in rows]
+        found = [compared(row, round_scores(session, row, n)) for row, n in zip(rows, numbers, strict=True)]
         same = len({one.plan.task.get("name") for one in found}) <= 1
         pairs = [
             paired(session, row, one.last_round, rows[0], found[0].last_round)
@@ -74,7 +73,7 @@ def compare(request: Request, database: DatabaseDep, caller: CallerDep, names: N
         "same": same,
     }
     values |= {"chart": _chart(found) if same else None, "score_text": views.score_text, "most": MAX_COMPARED}
-    return page(request, "compare.html", unfinished=history.is_unfinished, **values)
+    return page(request, "compare.html", **values)
 
 
 def _chart(found: list[ComparedFederation]) -> CurveChart | None:

@@ -115,7 +115,7 @@ def _form(
     with database.read() as session:
         newest = select(FederationRow.name).order_by(FederationRow.id.desc()).limit(OFFERED)
         others = session.scalars(newest).all()
-    methods = [name for name, method in METHODS.items() if not method.pools_data]
+    methods = [name for name, method in METHODS.items() if not method.traits.pools_data]
     others = list(dict.fromkeys([*filter(None, [fields["start_federation"]]), *others]))
     choices = {"releases": RELEASES, "normalizations": NORMALIZATIONS}
     shown = {"others": others, **choices, "fields": fields, "preset": preset, "presets": PRESETS, "problem": problem}

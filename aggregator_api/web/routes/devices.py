@@ -27,7 +27,6 @@ from aggregator_api.federations import service
 from aggregator_api.web import views
 from aggregator_api.web.forms import FormDep, words_of
 from aggregator_api.web.pages import page, part
-from federation.methods import is_continuous
 from federation.plan import Plan
 from federation.protocol.messages import class_score_names
 from gaitway.errors import first_problem
@@ -174,7 +173,6 @@ def _device(session: Session, federation: FederationRow, row: DeviceRow) -> dict
     return {
         "device": Device.model_validate(row),
         "activity": activity(session, federation, row),
-        "is_continuous": is_continuous(plan.method),
         "has_sums": contributions.has_sums(session, row),
         "history": past,
         "events": latest_events(session, federation, 12, EventFilter(device=row.name)),

@@ -7,23 +7,22 @@ import time
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 from sqlalchemy.orm import Session
 
 from aggregator_api.api import queries, round_history
 from aggregator_api.api.dependencies import MAX_ID, DatabaseDep, FederationName, FederationServiceDep, PageDep
-from aggregator_api.api.journal_queries import latest_events
+from aggregator_api.api.journal_queries import EventFilter, latest_events
 from aggregator_api.api.queries import PageParams
 from aggregator_api.api.schemas.resources import SIMULATE, UpdateStatus
 from aggregator_api.api.scores import metric_of
 from aggregator_api.auth.scopes import requires
+from aggregator_api.db.event_kinds import EVENT_KINDS
 from aggregator_api.db.models import FederationRow
 from aggregator_api.federations import service
 from aggregator_api.web import views
 from aggregator_api.web.forms import FormDep
-from aggregator_api.web.history_cache import history_reader
-from aggregator_api.web.journal_filter import EVENT_SUBJECTS, JOURNAL_SPANS, JournalFilterDep
 from aggregator_api.web.pages import page, part
 from federation.plan import Plan
 
@@ -31,6 +30,39 @@ router = APIRouter()
 
 Before = Annotated[int | None, Query(ge=1, le=MAX_ID)]
 NOW, ROUNDS, GRID, JOURNAL = "now", "rounds", "grid", "journal"
+
+EVENT_SUBJECTS = tuple(dict.fromkeys(kind.partition(".")[0] for kind in EVENT_KINDS))
+"""What events are about, as the first part of their kind says."""
+JOURNAL_SPANS = {"": (None, "any time"), "hour": (3600.0, "the last hour"), "day": (86_400.0, "the last day")}
+JOURNAL_SPANS |= {"week": (604_800.0, "the last week")}
+ShortText = Annotated[str, Query(max_length=64)]
+
+
+class JournalFilter(NamedTuple):
+    """What was chosen; words that nothing knows narrow nothing."""
+
+    about: str
+    device: str
+    within: str
+
+    def wanted(self, now: float) -> EventFilter:
+        """Return which events that means at a time."""
+        kinds = tuple(kind for kind in EVENT_KINDS if kind.partition(".")[0] == self.about)
+        span = JOURNAL_SPANS.get(self.within, (None, ""))[0]
+        return EventFilter(kinds, self.device, None if span is None else now - span)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything was chosen."""
+        return any(self)
+
+
+async def journal_filter(about: ShortText = "", device: ShortText = "", within: ShortText = "") -> JournalFilter:
+    """Read what was chosen."""
+    return JournalFilter(about, device.strip(), within)
+
+
+JournalFilterDep = Annotated[JournalFilter, Depends(journal_filter)]
 
 
 class PagePosition(NamedTuple):
@@ -69,7 +101,7 @@ def live(
     with database.read() as session:
         row = service.get_federation(session, name)
         if shown == "scores":
-            return JSONResponse(views.chart(session, row, history_reader(request)))
+            return JSONResponse(views.chart(session, row))
         found = (gather or _now)(session, row, request, PagePosition(cursor.cursor, before))
     return part(request, f"parts/{shown if gather else NOW}.html", federation=name, **found)
 
@@ -156,19 +188,17 @@ def _back(name: str) -> Response:
 
 
 def _now(session: Session, row: FederationRow, request: Request, _place: PagePosition) -> dict[str, Any]:
-    history = history_reader(request)
-    shown: dict[str, Any] = {"summary": views.summary(session, row, history), "unfinished": history.is_unfinished}
+    shown: dict[str, Any] = {"summary": views.summary(session, row)}
     return {**shown, "open_to_all": not request.app.state.runtime.settings.enrolled_only}
 
 
 def _rounds(session: Session, row: FederationRow, request: Request, place: PagePosition) -> dict[str, Any]:
-    history = history_reader(request)
-    found, older = views.timeline(session, row, history, place.before)
+    found, older = views.timeline(session, row, place.before)
     begin, end = views.timeline_bounds(found)
     metric = metric_of(Plan.model_validate(row.plan))[1]
     shown: dict[str, Any] = {"rounds": found, "line_begin": begin, "line_end": end, "metric": metric}
     shown |= {"before": place.before, "older": older, "cursor": place.cursor}
-    return {**shown, "score_text": views.score_text, "unfinished": history.is_unfinished}
+    return {**shown, "score_text": views.score_text}
 
 
 def _grid(session: Session, row: FederationRow, _request: Request, place: PagePosition) -> dict[str, Any]:

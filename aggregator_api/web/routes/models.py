@@ -24,7 +24,6 @@ from aggregator_api.rollouts.release_steps import given_versions
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.web import views
 from aggregator_api.web.forms import FormDep
-from aggregator_api.web.history_cache import history_reader
 from aggregator_api.web.pages import page
 from aggregator_api.web.routes.releases import refuse_changed
 from federation.plan import Plan
@@ -42,7 +41,7 @@ def listing(request: Request, database: DatabaseDep, name: FederationName, curso
     with database.read() as session:
         row = service.get_federation(session, name)
         page_params = cursor._replace(newest_first=True)
-        found = queries.model_versions(session, row, page_params, history_reader(request).versions)
+        found = queries.model_versions(session, row, page_params)
         aliases = queries.aliases(session, row)
         bases = round_history.bases(session, row, [each.round_number for each in found.items])
         metric = metric_of(Plan.model_validate(row.plan))[1]
@@ -50,7 +49,7 @@ def listing(request: Request, database: DatabaseDep, name: FederationName, curso
         given, newest = given_versions(session, row), repositories.current_version(session, row).version
     shown: dict[str, Any] = {"found": found, "aliases": aliases, "bases": bases, "cursor": cursor.cursor}
     shown |= {"metric": metric, "score_text": views.score_text, "can_make_onnx": exports.can_make_onnx()}
-    shown |= {"unfinished": history_reader(request).is_unfinished, "fixed": fixed}
+    shown |= {"fixed": fixed}
     shown |= {"given": given, "newest": newest}
     return page(request, "models.html", federation=name, stable_note=note, regression=regression, **shown)
 

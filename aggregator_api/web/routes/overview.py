@@ -15,7 +15,6 @@ from aggregator_api.auth.scopes import requires
 from aggregator_api.db.database import Database
 from aggregator_api.observability.health import Readiness
 from aggregator_api.web import views
-from aggregator_api.web.history_cache import history_reader
 from aggregator_api.web.pages import may_act, page, part
 
 router = APIRouter()
@@ -43,11 +42,10 @@ def _found(
     request: Request, database: Database, readiness: Readiness, caller: Caller, cursor: PageParams
 ) -> dict[str, Any]:
     wanted = PageParams(cursor.cursor, min(cursor.limit, views.FEDERATIONS))
-    history = history_reader(request)
     with database.read() as session:
-        found, following = views.summaries(session, caller.federation, history, wanted)
+        found, following = views.summaries(session, caller.federation, wanted)
         own = attention.of_server(session, readiness, time.time()) if caller.federation is None else []
     urgent = attention.worst_first([*own, *(one for each in found for one in each.attention)])
     shown: dict[str, Any] = {"summaries": found, "next_cursor": following, "cursor": cursor.cursor}
     shown["may_create"] = may_act(caller, None)
-    return {**shown, "attention": urgent, "unfinished": history.is_unfinished}
+    return {**shown, "attention": urgent}

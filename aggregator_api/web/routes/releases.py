@@ -25,7 +25,6 @@ from aggregator_api.rollouts.release_steps import ReleaseGate, ReleaseStep
 from aggregator_api.rollouts.schedules import SCHEDULES, schedule_of
 from aggregator_api.web import views
 from aggregator_api.web.forms import Form
-from aggregator_api.web.history_cache import history_reader
 from aggregator_api.web.pages import page
 from federation.plan import Plan
 
@@ -116,7 +115,7 @@ def _page(
     **more: Any,
 ) -> Response:
     plan = Plan.model_validate(federation.plan)
-    found = difference(session, federation, row, shown.present, history_reader(request).cache.scores)
+    found = difference(session, federation, row, shown.present)
     values: dict[str, Any] = {"shown": shown, "difference": found, "version": row.version}
     values |= {"metric": metric_of(plan)[1], "class_metric": class_metric_of(plan), "score_text": views.score_text}
     values |= {"blocked": release_steps.blocked(shown.gates), "needs_reason": release_steps.needs_reason(shown.gates)}

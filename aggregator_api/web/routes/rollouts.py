@@ -35,7 +35,6 @@ from aggregator_api.rollouts.requests import NewRollout
 from aggregator_api.rollouts.schedules import SCHEDULES, release_settings, schedule_of
 from aggregator_api.web import views
 from aggregator_api.web.forms import FormDep
-from aggregator_api.web.history_cache import history_reader
 from aggregator_api.web.pages import page, part
 from aggregator_api.web.routes.releases import OWN, refuse_changed
 from federation.plan import Plan
@@ -70,7 +69,7 @@ def listing(
     with database.read() as session:
         row = service.get_federation(session, name)
         shown = {**_listed(session, row, cursor), **_timeline(session, row, before)}
-        detail = queries.federation(session, row, history_reader(request).versions)
+        detail = queries.federation(session, row)
         newest = detail.model.version
     shown |= {"settings": detail.plan.rollout, "modes": MODES, "schedules": SCHEDULES, "newest": newest}
     shown |= {"schedule": schedule_of(detail.plan.rollout) or OWN, "own": OWN, "before": before}

@@ -10,7 +10,7 @@ const HUES = ["--c1", "--c2", "--c3", "--c4", "--c5", "--c6", "--c7", "--c8"];
  * @typedef {object} Scores
  * @property {number[]} rounds @property {Column} mean @property {Column} worst @property {Column} low
  * @property {Column} high @property {{label: string, values: Column}[]} classes @property {Column} received
- * @property {Column} sent @property {Column} epsilon @property {boolean} unfinished
+ * @property {Column} sent @property {Column} epsilon
  * @property {number | null} largest that a score can be; null: nobody knows */
 
 /** @param {string} name */
@@ -144,7 +144,6 @@ class Charts {
         /** @type {Scores} */
         const data = await answer.json();
         this.data = data;
-        this.root.toggleAttribute("data-unfinished", data.unfinished);
         this.draw();
       }
     } finally {

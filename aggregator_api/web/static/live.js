@@ -34,11 +34,6 @@ class Part {
     else htmx.trigger(this.element, "refresh");
   }
 
-  /** Whether the server has left something out that it makes meanwhile. */
-  isUnfinished() {
-    return this.element.matches("[data-unfinished]") || this.element.querySelector("[data-unfinished]") !== null;
-  }
-
   begin() {
     if (!this.busy) this.began = performance.now();
     this.busy = true;
@@ -49,7 +44,6 @@ class Part {
     this.pausing = true;
     setTimeout(() => {
       this.busy = this.pausing = false;
-      this.stale ||= this.isUnfinished();
       this.refresh();
     }, Math.max(MIN_MS, PAUSE_FACTOR * (performance.now() - this.began)));
   }
@@ -123,7 +117,6 @@ document.addEventListener("DOMContentLoaded", () => {
   /** @type {NodeListOf<HTMLElement>} */
   const elements = document.querySelectorAll("[data-live]");
   const parts = [...elements].map((element) => new Part(element));
-  for (const part of parts) if (part.isUnfinished()) part.subjectsChanged(["*"]);
   updateTimes();
   setInterval(() => updateTimes(), 10_000);
   document.addEventListener("htmx:after:swap", () => updateTimes());

@@ -137,7 +137,7 @@ def batch_of(session: str, device: str, number: int | None, entries: Iterable[Re
             notes.append(Annotation(time_s, str(values.get("text", ""))[:MAX_TEXT]))
         elif found := conditions_of(name, values, time_s):
             conditions.append(found)
-    motion = {name: _samples(each) for name, each in rows.items() if each}
+    motion = {name: _samples(values) for name, values in rows.items() if values}
     motion, strays = _without_strays(motion)
     return SampleBatch(session, device, number, motion, tuple(notes), tuple(conditions), broken + strays)
 

@@ -140,7 +140,7 @@ class PhoneStream:
                 self.counts["unknown annotations"] += 1
             else:
                 self._annotations.append((note.time_s, activity))
-        self._annotations.sort(key=lambda each: each[0])
+        self._annotations.sort(key=lambda stamped: stamped[0])
 
     def _activities(self, times_s: np.ndarray) -> np.ndarray:
         """Name the activity at each time (n,): that of the last annotation before it."""

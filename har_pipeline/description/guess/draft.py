@@ -8,7 +8,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from gaitway.toml_text import inline_toml
 from har_pipeline.description.files import find_files
 from har_pipeline.description.guess import roles, sensors
 from har_pipeline.description.guess.headers import is_time, kind_of, role_of, tokens
-from har_pipeline.description.guess.stretches import FileKind, look
+from har_pipeline.description.guess.stretches import FileKind, Looked, look
 from har_pipeline.description.inspection import UNLABELLED_NAME, FileReport, differences, inspect, odd_words
 from har_pipeline.description.keys import DATE
 from har_pipeline.description.model import description_of, same_word
@@ -34,8 +34,11 @@ WHOLE = re.compile(r"\d+(\.0+)?")
 NO_CODE = re.compile(
     r"batt|accura|quali|step|heart|hr|bpm|lux|light|index|frame|count|row|sat|rssi|status", re.IGNORECASE
 )
-MAX_SEGMENTS, MAX_SENSORS = 4000, 8
-DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%Y.%m.%d")
+CONVERTIBLE = {".json", ".mat", ".xls", ".xlsx", ".npy", ".npz", ".h5", ".hdf5", ".parquet"}
+MAX_SEGMENTS, MAX_SENSORS, MAX_KINDS = 4000, 8, 4
+DERIVED = re.compile(r"lin|user|uncal|grav", re.IGNORECASE)
+"""How files of a second acceleration are called that an app computes beside the measured one."""
+DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y.%m.%d")
 CLOCKS = ("%H:%M:%S.%f", "%H:%M:%S,%f", "%H:%M:%S", "%I:%M:%S.%f %p", "%I:%M:%S %p")
 GENEACTIV = "%Y-%m-%d %H:%M:%S:%f"
 
@@ -87,13 +90,11 @@ def draft(root: Path | str, progress: Callable[[int, str], None] | None = None) 
         wrong = (
             f"{looked.utf_16[0]} is UTF-16; save it as UTF-8" if looked.utf_16 else next(iter(looked.unreadable), "")
         )
-        raise SourceError(
-            wrong or f"no file under {root} is a text table of numbers; expected recordings such as *.csv"
-        )
-    kind, gyro_kind = _described_kinds(looked.kinds)
-    others = [other for other in looked.kinds if other not in (kind, gyro_kind)]
+        expected = f"expected recordings such as *.csv{_unread(looked)}"
+        raise SourceError(wrong or f"no file under {root} is a text table of numbers; {expected}")
+    kind, gyro_kind = _described_kinds([_of_two_sensors(each) for each in looked.kinds])
     count = len(kind.names) + (len(gyro_kind.names) if gyro_kind else 0)
-    seen = f"{count} files of this layout, {sum(len(other.names) for other in others)} of others"
+    seen = f"{count} files of this layout, {sum(len(each.names) for each in looked.kinds) - count} of others"
     found = Draft(remarks=[f"written by looking at {root.name}: {seen}"])
     if looked.utf_16:
         found.remarks.append(f"{len(looked.utf_16)} files are UTF-16 and cannot be read, such as {looked.utf_16[0]!r}")
@@ -116,17 +117,43 @@ def draft(root: Path | str, progress: Callable[[int, str], None] | None = None) 
     return found
 
 
+def _unread(looked: Looked) -> str:
+    """Say which files might hold recordings that are not text."""
+    endings = [f"{count} {ending}" for ending, count in looked.unread.most_common() if ending in CONVERTIBLE]
+    return f"; {', '.join(endings)} files are not read: save each of their tables as CSV" if endings else ""
+
+
 def _described_kinds(kinds: Sequence[FileKind]) -> tuple[FileKind, FileKind | None]:
-    """Return the files that are described, the commonest, and those of the gyroscope where they have another header."""
+    """Return the files that are described, and those of the gyroscope where they have another header.
+
+    Described are the commonest, or of several that are about as common those that have both sensors.
+    """
     by_word: dict[str, FileKind] = {}
     for kind in reversed(kinds):
         words = {_sensor_word(name) for name in kind.names}
         if kind.layout.header and len(words) == 1 and (word := words.pop()):
             by_word[word] = kind
     acc, gyro = by_word.get("acc"), by_word.get("gyr")
-    if acc is None or gyro is None or kinds[0] not in (acc, gyro) or acc.text != gyro.text:
-        return kinds[0], None
-    return acc, gyro
+    if acc is not None and gyro is not None and kinds[0] in (acc, gyro) and acc.text == gyro.text:
+        return acc, gyro
+    many = [kind for kind in kinds if 2 * len(kind.names) >= len(kinds[0].names)][:MAX_KINDS]
+    both = (kind for kind in many if len(many) > 1 and _has_gyroscope(kind))
+    return next(both, kinds[0]), None
+
+
+def _of_two_sensors(kind: FileKind) -> FileKind:
+    """Leave out the files of further sensors where the accelerometer and the gyroscope have files of their own."""
+    words = {name: _sensor_word(name) for name in kind.names}
+    named = [name for name in kind.names if words[name]]
+    for kept in ([name for name in named if not DERIVED.search(name.rpartition("/")[2])], named):
+        if {words[name] for name in kept} == {"acc", "gyr"}:
+            return replace(kind, names=kept, stretches=[each for each in kind.stretches if each.name in kept])
+    return kind
+
+
+def _has_gyroscope(kind: FileKind) -> bool:
+    reading = sensors.read_jointly(_Table(kind).of_sensors)
+    return reading is not None and bool(reading.gyro.columns)
 
 
 class _Table:
@@ -184,7 +211,8 @@ class _Table:
 
     def _has_words(self, at: int) -> bool:
         """Whether a column holds words, or few numbers that seldom change, as codes of persons and activities do."""
-        if (self.header and is_time(self.header[at])) or (self.gyro and self.header[at] not in self.gyro_header):
+        no_word = bool(self.header) and (not self.header[at] or is_time(self.header[at]))
+        if no_word or (self.gyro and self.header[at] not in self.gyro_header):
             return False
         texts = [[row[at].strip() for row in each.rows] for each in self.kind.stretches]
         changes = sum(a != b for each in texts for a, b in pairwise(each))
@@ -291,7 +319,15 @@ def _describe_time(table: _Table, reading: sensors.TableReading, found: Draft) -
         found.guesses["skip_lines"] = Guess(first, False, "the first lines hold a time and a rate")
         found.guesses["rate_hz"] = Guess(rate_hz, False, "the rate that stands above the rows")
         return
-    found.guesses["rate_hz"] = Guess(time.rate_hz, False, time.why)
+    stated = [hz for hz in table.kind.stated_hz if hz and sensors.MIN_HZ <= hz <= sensors.MAX_HZ]
+    if stated:
+        rates = " and ".join(f"{hz:g}" for hz in stated)
+        why = f"the lines above the rows state {rates} Hz{'; describe these files apart' if len(stated) > 1 else ''}"
+        found.guesses["rate_hz"] = Guess(stated[0], False, why)
+        return
+    clock = next(filter(is_time, table.header), None)
+    odd = f" {clock!r} gives none from {sensors.MIN_HZ:g} to {sensors.MAX_HZ:g} Hz in any unit" if clock else ""
+    found.guesses["rate_hz"] = Guess(time.rate_hz, False, time.why + odd)
 
 
 def _stated_rate(kind: FileKind) -> tuple[int, float | None]:
@@ -310,9 +346,19 @@ def _stated_rate(kind: FileKind) -> tuple[int, float | None]:
 
 
 def _date_format(texts: Sequence[str]) -> str | None:
-    """Return the form in which dates are written; None if they are ISO 8601, or of no known form."""
+    """Return the form in which dates are written; None if they are ISO 8601, or of no known form.
+
+    Where the month may stand before the day, it is the form by which the recordings last least.
+    """
     forms = (*(f"{day} {clock}" for day in DAYS for clock in CLOCKS), GENEACTIV)
-    return next((form for form in forms if _are_dates(texts, form)), None)
+    fitting = (form for form in forms if _are_dates(texts, form))
+    return min(fitting, key=lambda form: _lasting(texts, form), default=None)
+
+
+def _lasting(texts: Sequence[str], form: str) -> timedelta:
+    """Return how long the recordings last, of which each text in two is the first time and its neighbor the last."""
+    times = [datetime.strptime(text, form) for text in texts]
+    return sum((abs(last - first) for first, last in zip(times[::2], times[1::2], strict=True)), timedelta())
 
 
 def _are_dates(texts: Sequence[str], form: str | None) -> bool:
@@ -360,6 +406,8 @@ def _convention(names: Sequence[str], reading: sensors.TableReading) -> Guess:
     """Guess which way accelerations point: names and whether there is gravity tell it, its sign no number does."""
     if any("useracceleration" in "".join(tokens(each)) for each in names):  # CoreMotion's word
         return Guess("gravity points down", True, "Apple's names of the columns")
+    if reading.acc.add and any("rotationrate" in "".join(tokens(each)) for each in names):
+        return Guess("gravity points down", False, "CoreMotion of Apple calls its columns so")
     if not reading.acc.has_gravity:
         why = "|acceleration| keeps near no value, and is near 0 at rest"
         return Guess("without gravity", "gravity" in reading.sure, why)

@@ -15,6 +15,7 @@ COMMENTS = ("#", "%", "//")
 TRAILING = (";", ",", "\t", "|")
 SAMPLE_LINES = 200
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|", re.IGNORECASE)
+RATE = re.compile(r"(?<![\w.])(\d{1,4}(?:\.\d+)?) ?Hz\b", re.IGNORECASE)
 COMMA_NUMBER = re.compile(r"[+-]?\d+,\d+(e[+-]?\d+)?", re.IGNORECASE)
 
 
@@ -28,6 +29,13 @@ class TextLayout(NamedTuple):
     decimal: str
     skip_lines: int
     rows: tuple[tuple[str, ...], ...]
+    preamble: tuple[str, ...] = ()
+
+    @property
+    def stated_hz(self) -> float | None:
+        """The rate that the lines above the header state, as in "… at 80 Hz"."""
+        found = next(filter(None, map(RATE.search, self.preamble)), None)
+        return float(found[1]) if found else None
 
 
 def guess_layout(head: bytes) -> TextLayout | None:
@@ -49,7 +57,7 @@ def guess_layout(head: bytes) -> TextLayout | None:
     if numbers < 3:
         return None
     rows = [(number, split(line, separator, trailing)) for number, line in kept]
-    first = next(at for at, (_, cells) in enumerate(rows) if len(cells) == width)
+    first = _first_row(rows, width)
     titles = rows[first][1]
     named = len(rows) > first + 1 and not any(_is_number(cell) and cell for cell in titles)
     header = tuple(cell.strip().strip("\"'") for cell in titles) if named else ()
@@ -58,9 +66,9 @@ def guess_layout(head: bytes) -> TextLayout | None:
     commas = separator != "," and any(
         COMMA_NUMBER.fullmatch(cell.strip()) for row in data[:SAMPLE_LINES] for cell in row
     )
-    return TextLayout(
-        separator, header, comment, trailing, "," if commas else ".", kept[first][0] - 1 if first else 0, data
-    )
+    skipped = kept[first][0] - 1 if first else 0
+    preamble = tuple(line for number, line in found if number <= skipped)
+    return TextLayout(separator, header, comment, trailing, "," if commas else ".", skipped, data, preamble)
 
 
 def split(line: str, separator: str, trailing: str) -> list[str]:
@@ -72,6 +80,19 @@ def split(line: str, separator: str, trailing: str) -> list[str]:
         return next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
     except csv.Error:
         return []
+
+
+def _first_row(rows: Sequence[tuple[int, list[str]]], width: int) -> int:
+    """Return where the header stands, or else the first row of numbers.
+
+    Lines above them may be as wide: a spreadsheet, or ActiLife, ends sentences with the commas of empty cells.
+    """
+    wide = [at for at, (_, cells) in enumerate(rows) if len(cells) == width]
+    numbers = next((at for at in wide if any(_is_number(cell) and cell.strip() for cell in rows[at][1])), wide[0])
+    above = [at for at in wide if at < numbers]
+    header = max(above, key=lambda at: sum(map(bool, map(str.strip, rows[at][1]))), default=numbers)
+    filled = sum(map(bool, map(str.strip, rows[header][1])))
+    return numbers if filled == 1 < width else header
 
 
 def _trailing(body: Sequence[str]) -> str:

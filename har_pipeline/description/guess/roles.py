@@ -54,6 +54,7 @@ WORD_FORMS: Mapping[str, Callable[[str], object]] = {
     "sensor": SENSOR_WORD.search,
     "visit": _is_visit,
     "number": re.compile(r"\d+").fullmatch,
+    "moment": re.compile(r"1\d{9}|1\d{12}|20[0-4]\d[01]\d[0-3]\d([_-]?\d{4,6})?").fullmatch,
     "letters": re.compile(r"[^\W\d_]+").fullmatch,
     "manner": re.compile(r"up|down|slow|fast|quick|slowly|normal|left|right|stairs", re.IGNORECASE).fullmatch,
 }
@@ -61,11 +62,11 @@ WORD_FORMS: Mapping[str, Callable[[str], object]] = {
 EVIDENCE: Mapping[str, Mapping[str, float]] = {
     "activity": {
         "activity": 4.0, "client": -3.0, "session": -3.0, "visit": -4.0, "sensor": -5.0, "number": -1.5,
-        "movement": 3.0,
+        "moment": -5.0, "movement": 3.0,
     },
     "client": {
         "client": 3.0, "letters": 1.0, "number": 0.5, "activity": -4.0, "session": -2.0, "sensor": -5.0, "manner": -2.0,
-        "movement": -3.0,
+        "moment": -5.0, "movement": -3.0,
     },
 }  # fmt: skip
 """How much it says for a role that all words of a level look like that, or explain all of the movement."""

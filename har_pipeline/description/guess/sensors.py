@@ -24,7 +24,9 @@ from har_pipeline.signals.tally import PAUSE
 from har_pipeline.units import ACC_UNITS, GYRO_UNITS, TIME_UNITS
 
 MIN_HZ, MAX_HZ = 5.0, 1000.0
-"""No rate outside is ever proposed: nothing slower or faster measures how people move."""
+"""No rate outside is proposed while a column may be read in another way: nothing else measures how people move."""
+MIN_SLOW_HZ, TOO_SLOW = 0.5, 0.75
+"""The slowest rate of a column whose name states the unit of time, and what speaks for it against none."""
 USUAL_HZ = (12.0, 260.0)
 USUAL_RATE_HZ = 50.0
 COUNTER = 0.5
@@ -35,6 +37,8 @@ MIN_ROWS = 50
 SINCE_2000, SINCE_2100 = 9.4e8, 4.1e9
 MAX_TURN = 36.0
 """rad/s: sensors of phones and boards end at 2000 degrees a second."""
+MAX_DRIFT = 0.3
+"""rad/s that a gyroscope may measure while the accelerometer is at rest."""
 MAX_JUDGED = 24
 """Stretches whose numbers are looked at."""
 ANDROID_GYROSCOPE = "4"
@@ -104,6 +108,7 @@ class Motion(NamedTuple):
     varies: bool  # whether the loudest and the quietest blocks differ: turns do, gravity and earth's field do not
     largest: float
     whole: bool  # whether all numbers are whole
+    signed: bool  # whether any is negative: sizes, which some files have beside, are none
 
     @property
     def is_pulled(self) -> bool:
@@ -173,7 +178,8 @@ def read_jointly(table: Table) -> TableReading | None:
     """Return the best reading; None where no three columns could be an accelerometer."""
     scored: list[tuple[float, dict[str, Any]]] = []
     for time in _times(table):
-        size = int(np.clip(BLOCK_S * time.rate_hz, 16, 512)) if time.column is not None else BLOCK_ROWS
+        usual = time.column is not None and time.rate_hz >= MIN_HZ
+        size = int(np.clip(BLOCK_S * time.rate_hz, 16, 512)) if usual else BLOCK_ROWS
         for acc in _accs(table, size):
             for gyro in _gyros(table, size, acc):
                 used = (time.column, *acc.used, *(() if table.apart else gyro.used))
@@ -185,7 +191,7 @@ def read_jointly(table: Table) -> TableReading | None:
     best, sure = choose(scored)
     time, acc, gyro = best["time"], best["acc"], best["gyro"]
     guessed = {
-        "time": time.column is None or time.score == COUNTER,
+        "time": time.column is None or time.score in (COUNTER, TOO_SLOW),
         "acc": acc.columns not in table.named or acc.scale,
         "gyro": gyro.columns and (gyro.scale or (table.apart or gyro.columns not in table.named)),
     }
@@ -219,6 +225,8 @@ def _units_of_time(name: str, column: int, values: list[np.ndarray], *, in_order
     for unit in (*TIME_UNITS, *((stated,) if isinstance(stated, float) else ())):
         factor = TIME_UNITS[unit] if isinstance(unit, str) else unit
         rate_hz = 1 / (step * factor) if step > 0 else np.inf
+        if MIN_SLOW_HZ <= rate_hz < MIN_HZ and named and in_order and stated == unit:
+            yield Time(column, unit, rate_hz, TOO_SLOW, f"only {rate_hz:.3g} rows a second: too slow for movements")
         if not MIN_HZ <= rate_hz <= MAX_HZ:
             continue
         since_1970 = SINCE_2000 < first * factor < SINCE_2100
@@ -268,6 +276,7 @@ def _motion(values: Sequence[np.ndarray], size: int) -> Motion | None:
         varies=bool(loud - quiet > 0.5 * middle),
         largest=float(np.abs(rows).max()),
         whole=bool((rows == rows.round()).all()),
+        signed=bool((rows < 0).any(axis=0).all()),
     )
 
 
@@ -276,31 +285,41 @@ def _accs(table: Table, size: int) -> Iterator[Axes]:
     for at, (columns, kind) in enumerate(table.candidates):
         if kind in ("gyro", "gravity", "other"):
             continue
-        add = gravity if kind == "user" else ()
-        motion = table.motion("acc", columns, add, size)
-        stated = sensor_unit("acc", table.name(columns[0]))
-        named = {"acc": 3.0, "user": 3.0 if add else 0.0, "xyz": 1.0, "": -0.1 * at}[kind]
-        for unit, factor in ACC_UNITS.items():
-            score = named + _agreement(stated, unit, 4.0, -5.0)
-            make = partial(Axes, columns, unit, add=add)
-            if motion is None:
-                yield make(score=score, why=UNREADABLE)
-                continue
-            make = partial(make, shaking=motion.shaking * factor)
-            off = abs(motion.level * factor / STANDARD_GRAVITY - 1)
-            present = _steps(motion.spread, (0.15, 3.0), (0.3, 1.5), (0.5, -1.0), otherwise=-4.0)
-            present += _steps(off, (0.1, 3.0), (0.25, 1.0), otherwise=-4.0) - 3.0 * (kind == "user" and not add)
-            present -= 1.5 * (unit == "mg" and stated is None)  # it may be counts
-            why = f"|acceleration| keeps near {motion.level:.4g}, which gravity is in {unit}"
-            yield make(score=score + present, why=why)
-            if not add:
-                loud = motion.loud * factor
-                missing = _steps(motion.spread, (0.3, -3.0), (0.5, 0.5), otherwise=3.0) + 3.0 * (kind == "user")
-                missing += 0.5 if 1.5 < loud < 40 else -2.0
-                why = f"gravity is missing in them: |acceleration| keeps near nothing, and at times is {loud:.3g} m/s²"
-                yield make(has_gravity=False, score=score + missing, why=why)
-        if motion and stated is None and not add and motion.spread < 0.5 and motion.level > 0:
-            yield _counts(columns, motion, named - 3.0 * (kind == "user"))
+        for add in (gravity,) if kind == "user" else dict.fromkeys(((), gravity)):
+            yield from _accs_of(table, size, columns, kind, add, -0.1 * at)
+
+
+def _accs_of(table: Table, size: int, columns: Columns, kind: str, add: Columns, place: float) -> Iterator[Axes]:
+    """Yield the readings of three columns, to which those of gravity may be added."""
+    motion, pull = table.motion("acc", columns, add, size), None
+    if add and motion:
+        alone, pull = (table.motion("acc", each, (), size) for each in (columns, add))
+        if not alone or not pull or not pull.loud or (kind != "user" and alone.level > 0.5 * pull.loud):
+            return  # gravity is in them
+    stated = sensor_unit("acc", table.name(columns[0]))
+    named = {"acc": 3.0, "user": 3.0 if add else 0.0, "xyz": 1.0, "": place}[kind]
+    for unit, factor in ACC_UNITS.items():
+        score = named + _agreement(stated, unit, 4.0, -5.0)
+        make = partial(Axes, columns, unit, add=add)
+        if motion is None:
+            yield make(score=score, why=UNREADABLE)
+            continue
+        make = partial(make, shaking=motion.shaking * factor)
+        level, spread = (pull.loud, pull.shaking / pull.loud) if pull else (motion.level, motion.spread)
+        off = abs(level * factor / STANDARD_GRAVITY - 1)
+        present = _steps(spread, (0.15, 3.0), (0.3, 1.5), (0.5, -1.0), otherwise=-4.0)
+        present += _steps(off, (0.1, 3.0), (0.25, 1.0), otherwise=-4.0) - 3.0 * (kind == "user" and not add)
+        present -= 1.5 * (unit == "mg" and stated is None)  # it may be counts
+        why = f"|{'gravity' if pull else 'acceleration'}| keeps near {level:.4g}, which gravity is in {unit}"
+        yield make(score=score + present, why=why)
+        if not add:
+            loud = motion.loud * factor
+            missing = _steps(motion.spread, (0.3, -3.0), (0.5, 0.5), otherwise=3.0) + 3.0 * (kind == "user")
+            missing += (0.5 if 1.5 < loud < 40 else -2.0) - 6.0 * (not motion.signed)
+            why = f"gravity is missing in them: |acceleration| keeps near nothing, and at times is {loud:.3g} m/s²"
+            yield make(has_gravity=False, score=score + missing, why=why)
+    if motion and stated is None and not add and motion.spread < 0.5 and motion.level > 0:
+        yield _counts(columns, motion, named - 3.0 * (kind == "user"))
 
 
 def _counts(columns: Columns, motion: Motion, score: float) -> Axes:
@@ -321,7 +340,8 @@ def _gyros(table: Table, size: int, acc: Axes) -> Iterator[Axes]:
         motion = table.motion("gyro", columns, (), size)
         stated = sensor_unit("gyro", table.name(columns[0], "gyro"))
         turning = -4.0 if motion is None or not motion.loud else 1.0 if motion.varies else -3.0
-        unnamed = turning + 0.5 * (columns[0] == acc.columns[2] + 1) - (6.0 if motion and motion.is_pulled else 0.0)
+        unnamed = turning + 0.5 * (columns[0] == acc.columns[2] + 1)
+        unnamed -= 6.0 * bool(motion and (motion.is_pulled or not motion.signed))
         named = {"gyro": 4.0, "apart": 3.0, "": unnamed}[kind]
         for unit, factor in GYRO_UNITS.items():
             score = named + _agreement(stated, unit, 4.0, -5.0)
@@ -332,6 +352,8 @@ def _gyros(table: Table, size: int, acc: Axes) -> Iterator[Axes]:
             if acc.shaking > 0.5:
                 score += 1.5 if 0.03 < motion.loud * factor / acc.shaking < 8 else -2.5
                 score += 0.5 if motion.loud * factor > 0.2 else -0.5
+            elif motion.loud * factor > MAX_DRIFT:
+                score -= 1.5
             why = f"the fastest turns measure {motion.largest:.4g}, as they do in {unit}"
             yield Axes(columns, unit, score=score, why=why)
         if motion and stated is None and motion.largest > MAX_TURN and motion.whole:

@@ -54,12 +54,16 @@ class RowStretch:
 
 @dataclass
 class FileKind:
-    """Files of one layout: their names and stretches; `decimal`, `skip_lines` and `comment` are the commonest."""
+    """Files of one layout: their names and stretches; `decimal`, `skip_lines` and `comment` are the commonest.
+
+    `stated_hz` counts the rates that their first lines state.
+    """
 
     layout: TextLayout
     names: list[str] = field(default_factory=list)
     stretches: list[RowStretch] = field(default_factory=list)
     marks: Counter[tuple[str, int, str]] = field(default_factory=Counter)
+    stated_hz: Counter[float | None] = field(default_factory=Counter)
 
     @property
     def text(self) -> tuple[object, ...]:
@@ -69,11 +73,15 @@ class FileKind:
 
 @dataclass
 class Looked:
-    """What lies under a root: the kinds of files, those in UTF-16, and why others could not be read."""
+    """What lies under a root: the kinds of files, those in UTF-16, and why others could not be read.
+
+    `unread` counts the endings of files that are no text tables.
+    """
 
     kinds: list[FileKind]
     utf_16: list[str]
     unreadable: list[str]
+    unread: Counter[str] = field(default_factory=Counter)
 
 
 def look(root: Path) -> Looked:
@@ -81,7 +89,9 @@ def look(root: Path) -> Looked:
     kinds: dict[object, FileKind] = {}
     looked, left, heads = Looked([], [], []), MAX_BYTES, 0
     for member in walk(root, lambda archive: True, looked.unreadable.append):
-        if BINARY.search(member.name) or heads >= MAX_HEADS:
+        if binary := BINARY.search(member.name):
+            looked.unread[binary[0].lower()] += 1
+        if binary or heads >= MAX_HEADS:
             continue
         try:
             with unpacking(member.name), member.open() as stream:
@@ -100,6 +110,7 @@ def look(root: Path) -> Looked:
         kind = kinds.setdefault(what, FileKind(layout))
         kind.names.append(member.name)
         kind.marks[layout.decimal, layout.skip_lines, layout.comment] += 1
+        kind.stated_hz[layout.stated_hz] += 1
         parts = (tuple(row for row in rows if row != layout.header) for rows in (layout.rows, *later))
         kind.stretches += [RowStretch(member.name, rows, layout.decimal) for rows in parts if rows]
     looked.kinds = sorted(kinds.values(), key=lambda kind: -len(kind.names))

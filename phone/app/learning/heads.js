@@ -5,6 +5,7 @@
  * which the first two are the mean with.
  */
 
+import { UnusableModelError } from "../protocol/errors.js";
 import { GAINS } from "../protocol/messages.generated.js";
 import { signTest } from "./comparison.js";
 import { threeDecimals, withDecimals } from "./numbers.js";
@@ -62,7 +63,8 @@ const EXPECTED = "it is expected to be the best over all activities";
  */
 
 /**
- * Solve every head that there is something for, the simplest first.
+ * Solve every head that there is something for, the simplest first; throws an UnusableModelError where the shared sums
+ * give none.
  * @param {Exchange} exchange @returns {Promise<HeadModel[]>}
  */
 export async function solveHeads({ shared, clients, own, method, orientationFree, version, sha256 }) {
@@ -78,6 +80,9 @@ export async function solveHeads({ shared, clients, own, method, orientationFree
     const solved = columns
       ? await solve(shared, mine, others, method, columns)
       : await solveMean(shared, mine, others, method, orientationFree, method.orientation_free_share);
+    if (![...solved.weight, ...solved.bias].every(Number.isFinite)) {
+      throw new UnusableModelError(`the ${HEADS_IN_WORDS[head]} holds NaN or infinity: the broadcast's sums are not sound`);
+    }
     found.push({ head, ...solved, version, sha256 });
   }
   return found;

@@ -4,6 +4,7 @@
  * bit for bit. A person's own activities are classes behind the shared ones.
  */
 
+import { UnusableModelError } from "../protocol/errors.js";
 import { roundHalfEven } from "./numbers.js";
 import { yieldToEventLoop } from "./yield_to_event_loop.js";
 
@@ -282,7 +283,7 @@ async function factorize(gram, n) {
       const rest = even - odd;
       if (j < i) gram[row + j] = rest / gram[other + j];
       else if (rest > 0) gram[row + i] = Math.sqrt(rest);
-      else throw new Error("the sums are not those of any windows: their matrix is not positive definite");
+      else throw new UnusableModelError("the sums are not those of any windows: their matrix is not positive definite");
     }
     await turns.next();
   }

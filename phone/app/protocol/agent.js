@@ -15,7 +15,7 @@ import { lastWasJudged, versionOf } from "./versions.js";
 import { Backoff } from "./backoff.js";
 import { CLOCK, Server } from "./server.js";
 import { addedSequence, isPrivate } from "./private_sums.js";
-import { publicKeyOf, signed, toBase64, utf8, MARK } from "./signing.js";
+import { publicKeyOf, toBase64, utf8 } from "./signing.js";
 import { StatusSender } from "./status_sender.js";
 import { deviceStatus, nameOf, reasonFor } from "./status.js";
 import { ineligibleReason } from "./eligibility.js";
@@ -71,9 +71,6 @@ export class Agent {
     this.connectionError = "";
     this.untrusted = "";
     /** @type {Announcement | null} the last one, where its plan is refused */ this.refused = null;
-    /** Of the plan, signed; empty: it isn't refused. */
-    this.refusal = "";
-    /** @type {CryptoKey | null} */ this.key = null;
     this.publicKey = "";
     this.approved = false;
     this.elsewhere = false;
@@ -135,17 +132,17 @@ export class Agent {
     /** @type {Promise<void>[]} */
     let loops = [];
     try {
-      const { federation, device, keys, serverKey, server: url } = await this.approval();
+      const { federation, device, keys, serverKey, promises, server: url } = await this.approval();
       const who = { url, federation, device };
       const server = new Server(who, new Tokens({ ...who, key: keys.privateKey }, this), this);
       await this.stateStore.load([FORM, serverKey, federation, device].join(" "));
+      await this.stateStore.change(({ memory }) => (memory.pinned ? null : { memory: { ...memory, pinned: promises } }));
       [this.approved, this.work.detail] = [true, ""];
       this.changed();
       const named = { serverKey: await publicKeyOf(serverKey), federation, device, session: this.statusSender.session };
       this.backoff = new Backoff(this.clock, () => this.changed());
       const connection = new Connection(server, named, this.listener(), this.clock, this.backoff);
       this.connection = connection;
-      this.key = keys.privateKey;
       const identity = new Uint8Array(await crypto.subtle.exportKey("raw", keys.publicKey));
       this.publicKey = toBase64(identity);
       loops = [
@@ -153,6 +150,7 @@ export class Agent {
         this.work.keep({ server, connection, device, federation, key: keys.privateKey, identity, signal: this.signal }),
         this.statusSender.keep(
           server,
+          { key: keys.privateKey, federation, device },
           () => this.status(),
           (reason) => this.statusFailed(reason),
           this.signal,
@@ -232,7 +230,6 @@ export class Agent {
   /** Go by an announcement, or refuse its plan. @param {Announcement} a */
   async follow(a) {
     const { refused } = this.memory;
-    this.refusal = refused ? await this.signedRefusal(refused) : "";
     this.refused = refused ? a : null;
     if (refused) {
       this.serverState.announcement = null;
@@ -258,14 +255,6 @@ export class Agent {
     const serialOf = (/** @type {string} */ text) => readRevoked(key, federation, utf8(text)).then(({ serial }) => serial, () => -1);
     const known = this.memory.revoked ? await serialOf(this.memory.revoked) : -1;
     if ((await serialOf(revoked)) > known) await this.stateStore.change(({ memory }) => ({ memory: { ...memory, revoked } }));
-  }
-
-  /** @param {import("./agent_state.js").RefusedPlan} refused */
-  async signedRefusal({ reason, of }) {
-    if (!this.key || !this.connection) return "";
-    const { federation, device } = this.connection.who;
-    const body = JSON.stringify({ ...of, reason });
-    return `${MARK} ${await signed(this.key, "refusal", federation, device, body)}\n${body}`;
   }
 
   /**
@@ -379,7 +368,6 @@ export class Agent {
       stage,
       waiting,
       detail,
-      refusal: this.refusal,
     };
   }
 

@@ -53,6 +53,7 @@ const MAX_REPORTED = 3;
  * @property {string} [voucher] the phone's own, of the key that vouches for devices
  * @property {string} [revoked] the newest list of identities that this key revokes
  * @property {RefusedPlan | null} [refused] the present plan, where it promises less than is required
+ * @property {import("./messages.generated.js").ModelRefusal | null} [unusable] the last model that can't be used, until another can
  * @property {import("../types.js").Plan | null} plan of the last announcement
  * @property {import("../types.js").Verdict | null} verdict on the last heads
  */
@@ -145,14 +146,14 @@ export class StateStore {
 }
 
 /**
- * What is known once an announcement has come. The first plan's promises are pinned; of a plan that promises less than is
+ * What is known once an announcement has come. Of a plan that promises less than is
  * required, only the refusal is kept.
  * @param {StoredState} known @param {import("./messages.js").Announcement} a @param {import("./messages.js").Newest} newest
  * @returns {StateChange}
  */
 export function announced(known, a, newest) {
   const promises = promisesOf(a.plan);
-  const memory = { ...known.memory, newest, pinned: known.memory.pinned ?? promises };
+  const memory = { ...known.memory, newest };
   const reason = shortfall(promises, requiredBy(memory));
   if (!reason) return followed({ ...memory, refused: null }, a, newest);
   const { instance, epoch, serial } = a;
@@ -177,14 +178,14 @@ function followed(memory, a, newest) {
   }
   if (memory.instance && a.epoch > memory.epoch) {
     const sent = memory.sent && UNKNOWN; // the backup may have other sums of this phone: they come anew, or go again
-    return { memory: { ...memory, ...now, sent, release: null, judged: "", refreshed: null }, outbox: [] };
+    return { memory: { ...memory, ...now, sent, release: null, judged: "", refreshed: null, unusable: null }, outbox: [] };
   }
   return { memory: { ...memory, ...now } };
 }
 
 /**
  * Whether what is remembered is of an announcement's instance and epoch.
- * @param {Memory} memory @param {import("./messages.js").Announcement} a
+ * @param {Memory} memory @param {{instance: string, epoch: number}} a
  */
 export function isOf({ instance, epoch }, a) {
   return instance === a.instance && epoch === a.epoch;

@@ -5,8 +5,8 @@
 
 import { BROADCAST, FEATURE_MODEL, isOf, roundKey } from "./agent_state.js";
 import { nextSequence, sumsAreDue, sumsUpdate, withdrawalIsDue, withdrawalUpdate } from "./contribution.js";
-import { MAX_FILE_BYTES, ineligibleReason } from "./eligibility.js";
-import { WireError } from "./errors.js";
+import { ineligibleReason } from "./eligibility.js";
+import { WireError, blamingModel } from "./errors.js";
 import { isInvited, isPrivate } from "./private_sums.js";
 import { releaseFor } from "./releases.js";
 import { adoptionReport, keptAfter, releaseReport } from "./versions.js";
@@ -188,34 +188,19 @@ export class ContributionWorker {
   async solved(a, target, prepared, means) {
     const plan = planOf(a);
     const columns = await this.loadNetwork(a, means);
-    const broadcast = await this.download(target, means);
+    const { version } = target;
+    const broadcast = { ...(await this.worker.file(BROADCAST, target.pointer, means, { version })), version };
     const present = this.worker.stateStore.current.kept?.model ?? null;
     const rules = { isReleased: target.rollout > 0 };
-    return solveVersion(this.worker, { plan, device: means.device, broadcast, columns, prepared, present, rules });
+    const of = { plan, device: means.device, broadcast, columns, prepared, present, rules };
+    return this.worker.usingModel(a, target.pointer, () => solveVersion(this.worker, of));
   }
 
   /** Have the network in the store, and behind the embedder. @param {Announcement} a @param {Means} means */
-  async loadNetwork(a, { server, signal }) {
+  async loadNetwork(a, means) {
     const pointer = /** @type {import("./messages.generated.js").BlobPointer} */ (a.feature_model);
-    let kept = await this.worker.store.get(FEATURE_MODEL);
-    if (kept?.sha256 !== pointer.sha256) {
-      kept = { sha256: pointer.sha256, file: await server.blob(pointer, MAX_FILE_BYTES, signal) };
-      await this.worker.store.set(FEATURE_MODEL, kept);
-    }
-    return { sha256: kept.sha256, ...(await this.worker.embedder.load(kept.file, kept.sha256, planOf(a))) };
-  }
-
-  /** A version's broadcast, which is kept: heads can be solved again without the server. @param {Target} target @param {Means} means */
-  async download({ pointer, version }, { server, signal }) {
-    let kept = await this.worker.store.get(BROADCAST);
-    if (kept?.sha256 !== pointer.sha256) {
-      kept = { sha256: pointer.sha256, version, file: await server.blob(pointer, MAX_FILE_BYTES, signal) };
-      await this.worker.store.set(BROADCAST, kept);
-    } else if (kept.version !== version) {
-      kept = { ...kept, version };
-      await this.worker.store.set(BROADCAST, kept);
-    }
-    return /** @type {Broadcast} */ (kept);
+    const { file, sha256 } = await this.worker.file(FEATURE_MODEL, pointer, means);
+    return { sha256, ...(await this.worker.embedder.load(file, sha256, planOf(a))) };
   }
 }
 
@@ -247,7 +232,7 @@ async function summedWindows(train, plan, device) {
 export async function solveVersion({ learner, embedder }, { plan, device, broadcast, columns, prepared, present, rules }) {
   const { labels, training } = plan;
   const method = methodOf(plan);
-  const { shared, clients } = sharedSums(broadcast.file, plan);
+  const { shared, clients } = await blamingModel(() => sharedSums(broadcast.file, plan));
   const { train, holdout, unlabelled } = prepared;
   const summed = await summedWindows(train, plan, device);
   const ofAll = await embedder.embed(summed.x);

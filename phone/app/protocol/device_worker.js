@@ -4,14 +4,15 @@
  * Whatever fails is tried again; what must last is in the store before it counts.
  */
 
-import { withAnswered } from "./agent_state.js";
+import { isOf, withAnswered } from "./agent_state.js";
 import { UNKNOWN } from "./contribution.js";
 import { ContributionWorker } from "./contribution_worker.js";
-import { ineligibleReason, missingData } from "./eligibility.js";
-import { UnreachableError, messageOf } from "./errors.js";
+import { MAX_FILE_BYTES, ineligibleReason, missingData } from "./eligibility.js";
+import { UnreachableError, UnusableModelError, messageOf } from "./errors.js";
 import { requiredBy } from "./promises.js";
 import { withLeft, withoutWithdrawn } from "./releases.js";
 import { RoundWorker } from "./round_worker.js";
+import { sha256 } from "./signing.js";
 import { sendUpdate } from "./upload.js";
 import { planOf } from "./versions.js";
 import { WakeUp } from "./wakeup.js";
@@ -21,10 +22,13 @@ const MAX_PAUSE_MS = 60_000;
 const MAX_ATTEMPTS = 3;
 /** After work that has failed for good, and a withdrawal that was refused. */
 const LONG_PAUSE_MS = 600_000;
+/** Characters of a refusal's reason. */
+const MAX_REASON = 500;
 
 /** @typedef {import("../types.js").Plan} Plan */
 /** @typedef {import("../types.js").Prepared} Prepared */
 /** @typedef {import("./messages.js").Announcement} Announcement */
+/** @typedef {import("./messages.generated.js").BlobPointer} BlobPointer */
 /** @typedef {import("./upload.js").PendingUpdate} PendingUpdate */
 
 /** @typedef {{announcement: Announcement | null, connected: boolean}} ServerState what the server said last */
@@ -188,8 +192,52 @@ export class DeviceWorker {
     this.changed();
   }
 
-  /** Whether something has failed so often, for another reason than the network, that it is left for now. @param {string} of @param {unknown} error */
+  /**
+   * A file of the server's, kept under a key: it is there after a reload. One that is damaged there is downloaded again.
+   * @param {string} key @param {BlobPointer} pointer @param {Means} means @param {{version?: number}} [also] kept with it
+   * @returns {Promise<{sha256: string, file: Uint8Array, version?: number}>}
+   */
+  async file(key, pointer, { server, signal }, also = {}) {
+    const before = await this.store.get(key);
+    const isWhole = before?.sha256 === pointer.sha256 && (await sha256(before.file)) === pointer.sha256;
+    const file = isWhole ? before.file : await server.blob(pointer, MAX_FILE_BYTES, signal);
+    const kept = { sha256: pointer.sha256, file, ...also };
+    if (!isWhole || before.version !== kept.version) await this.store.set(key, kept);
+    return kept;
+  }
+
+  /**
+   * Do what needs a model of the server's. If the model can't be used at all, the status says so from then on, until
+   * another one can be used.
+   * @template T @param {Announcement} a @param {BlobPointer} model @param {() => Promise<T>} work @returns {Promise<T>}
+   */
+  async usingModel(a, model, work) {
+    try {
+      const found = await work();
+      await this.noteUse(a, model, "");
+      return found;
+    } catch (error) {
+      if (error instanceof UnusableModelError) await this.noteUse(a, model, error.message.slice(0, MAX_REASON));
+      throw error;
+    }
+  }
+
+  /** @param {Announcement} a @param {BlobPointer} model @param {string} reason why it can't be used; empty: it can */
+  noteUse({ instance, epoch }, { sha256: model }, reason) {
+    return this.stateStore.change(({ memory }) => {
+      const isNews = reason || (memory.unusable && memory.unusable.model !== model);
+      if (!isNews || !isOf(memory, { instance, epoch })) return null;
+      return { memory: { ...memory, unusable: reason ? { instance, epoch, model, reason } : null } };
+    });
+  }
+
+  /**
+   * Whether something has failed so often, for another reason than the network, that it is left for now; a model that
+   * can't be used is left at once.
+   * @param {string} of @param {unknown} error
+   */
   countFailure(of, error) {
+    if (error instanceof UnusableModelError) return true;
     if (!this.serverState.connected || error instanceof UnreachableError) return false;
     this.failures = { of, count: this.failures.of === of ? this.failures.count + 1 : 1 };
     return this.failures.count >= MAX_ATTEMPTS;

@@ -10,6 +10,7 @@ import { readJson } from "./messages.js";
 import { NAME } from "./messages.generated.js";
 import { Backoff } from "./backoff.js";
 import { CLOCK, exchange, reasonOf, Server } from "./server.js";
+import { checkPromises, promisesIn } from "./promises.js";
 import { fingerprint, pinnedKey, publicKeyOf, signed, toBase64 } from "./signing.js";
 import { Tokens } from "./token.js";
 
@@ -32,6 +33,7 @@ const LEFT = "its owner has left the federation, and its key is deleted; to come
  * @property {string} pin fingerprint of the server's key, which the token named
  * @property {CryptoKeyPair} keys Ed25519; the private one cannot be read out
  * @property {string} serverKey base64 of the server's public key, once the phone is approved; else empty
+ * @property {import("./promises.js").Promises | null} promises of privacy, in the first answer; null: none came yet
  * @property {number} claimedAtS when it claimed last: the next claim must be later
  */
 
@@ -41,6 +43,7 @@ const answerOf = object(
   {
     state: oneOf("pending", "approved"),
     device: text(64),
+    promises: checkPromises,
     credentials: orNull(object({ server_key: text(64) }, { others: true })),
   },
   { others: true },
@@ -126,6 +129,7 @@ export async function beginEnrolment(store, link) {
     pin: pinnedKey(token),
     keys: same ? known.keys : await newKeys(),
     serverKey: "",
+    promises: same ? known.promises : null,
     claimedAtS: same ? known.claimedAtS : 0,
   };
   await store.set(ENROLMENT, begun);
@@ -228,7 +232,7 @@ async function showToken(store, known, options) {
     signature: await signed(keys.privateKey, "enrol", federation, device, token),
   };
   const answer = await post(known, "v1/enrol", body, [201], options);
-  const enrolment = { ...known, token: "", serverKey: await serverKeyOf(known, answer) };
+  const enrolment = { ...known, token: "", ...(await kept(known, answer)) };
   await store.set(ENROLMENT, enrolment);
   return { enrolment, approved: answer.state === "approved" };
 }
@@ -250,9 +254,17 @@ async function claim(store, known, options) {
     [200, 202],
     options,
   );
-  const enrolment = { ...known, claimedAtS: issuedAt, serverKey: await serverKeyOf(known, answer) };
+  const enrolment = { ...known, claimedAtS: issuedAt, ...(await kept(known, answer)) };
   await store.set(ENROLMENT, enrolment);
   return enrolment;
+}
+
+/**
+ * What is kept of an answer: the server's key, and of the first one what it promises of privacy.
+ * @param {Enrolment} known @param {ReturnType<typeof answerOf>} answer
+ */
+async function kept(known, answer) {
+  return { serverKey: await serverKeyOf(known, answer), promises: known.promises ?? promisesIn(answer.promises) };
 }
 
 /**

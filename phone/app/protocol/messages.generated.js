@@ -595,6 +595,15 @@ export const offer = object({
  */
 
 /**
+ * @typedef {object} ModelRefusal Signed by a device: it can't use a model of the server at all, though it has the
+ *   announced bytes.
+ * @property {string} instance
+ * @property {number} [epoch]
+ * @property {string} model
+ * @property {string} reason
+ */
+
+/**
  * @typedef {object} ReleaseReport What became of the latest released model on a device. It is repeated with every
  *   status, so none is ever lost.
  * @property {string} [metric]

@@ -3,6 +3,8 @@
  * federation/privacy/promises.py, in the same words.
  */
 
+import { number, object, oneOf, text, whole } from "./checks.js";
+
 /** @typedef {import("./messages.generated.js").Plan} Plan */
 
 /**
@@ -14,6 +16,31 @@
 
 /** @type {Promises} */
 export const NO_PROMISES = Object.freeze({ mode: "off", minDevices: 0, minColludingShare: 0, minNoise: 0, minExampleNoise: 0, voucher: "" });
+
+/** What the server's answer to an enrolment promises, with Python's names. */
+export const checkPromises = object(
+  {
+    mode: oneOf("off", "masked"),
+    min_devices: whole(0, 1 << 14),
+    min_colluding_share: number({ min: 0, max: 1 / 3 }),
+    min_noise: number({ min: 0, max: 1e3 }),
+    min_example_noise: number({ min: 0, max: 1e6 }),
+    voucher: text(44, /^([A-Za-z0-9+/]{43}=)?$/),
+  },
+  { others: true },
+);
+
+/** @param {ReturnType<typeof checkPromises>} answer @returns {Promises} */
+export function promisesIn({ mode, voucher, ...bounds }) {
+  return {
+    mode,
+    minDevices: bounds.min_devices,
+    minColludingShare: bounds.min_colluding_share,
+    minNoise: bounds.min_noise,
+    minExampleNoise: bounds.min_example_noise,
+    voucher,
+  };
+}
 
 /** What a plan promises; without masks, a sum's size and noise protect nobody. @param {Plan} plan @returns {Promises} */
 export function promisesOf({ secure, training }) {

@@ -8,7 +8,6 @@ import { inFloat32, insideModel, normalized } from "../learning/normalization.js
 import { ClassSoundness } from "../learning/soundness.js";
 import { judgeNetworks, measuredGains, midway } from "../training/network_models.js";
 import { CANDIDATES, CLIENT, PROGRAM, ROUND, ROUND_BROADCAST, isOf, roundKey, withDone, withReported } from "./agent_state.js";
-import { MAX_FILE_BYTES } from "./eligibility.js";
 import { isPrivate } from "./private_sums.js";
 import { releaseFor } from "./releases.js";
 import { sha256, utf8 } from "./signing.js";
@@ -72,7 +71,7 @@ export class RoundWorker {
     const key = roundKey(invitation);
     worker.begin("learning");
     try {
-      const result = await this.trained(a, invitation, prepared, means);
+      const result = await worker.usingModel(a, invitation.model, () => this.trained(a, invitation, prepared, means));
       const dropped = result && droppedReason(a, result);
       if (result && !dropped) await this.keep(a, invitation, prepared, result, means);
       else if (dropped) await this.leaveOut(key, dropped);
@@ -96,7 +95,7 @@ export class RoundWorker {
   async trained(a, invitation, prepared, means) {
     const { store, clock } = this.worker;
     const program = await this.program(a, means);
-    const broadcast = await this.file(ROUND_BROADCAST, invitation.model, means);
+    const { file: broadcast } = await this.worker.file(ROUND_BROADCAST, invitation.model, means);
     const client = await this.client(a);
     const examples = asTrained(prepared, planOf(a));
     const round = await roundDigest(means.device, invitation, client?.id ?? "", program.sha256, a, examples.train);
@@ -201,7 +200,7 @@ export class RoundWorker {
    */
   async summed(a, invitation, prepared, upload, gains, means) {
     const { beginRoundSum } = await import("../secure_sums/sum_worker.js");
-    const broadcast = await this.file(ROUND_BROADCAST, invitation.model, means);
+    const { file: broadcast } = await this.worker.file(ROUND_BROADCAST, invitation.model, means);
     const trained = { upload, broadcast, gains, examples: prepared.train.y.length, windows: prepared.ids };
     return beginRoundSum(this.worker, a, invitation, trained, means);
   }
@@ -250,8 +249,9 @@ export class RoundWorker {
     worker.begin("adopting");
     try {
       const program = await this.program(a, means);
-      const broadcast = await this.file(ROUND_BROADCAST, target.pointer, means);
-      const values = await this.host.sharedNetwork(program, broadcast, (await this.client(a))?.values ?? null);
+      const { file: broadcast } = await worker.file(ROUND_BROADCAST, target.pointer, means);
+      const client = (await this.client(a))?.values ?? null;
+      const values = await worker.usingModel(a, target.pointer, () => this.host.sharedNetwork(program, broadcast, client));
       const candidates = [{ head: /** @type {const} */ ("shared_network"), values, version: target.version }];
       const others = { sums: target.pointer.gains, own: reportedFor(worker, target.version) };
       const verdict = await this.verdict(a, program, candidates, prepared, { others, isReleased: target.rollout > 0 });
@@ -308,21 +308,8 @@ export class RoundWorker {
   /** The program of the announcement. @param {Announcement} a @param {Means} means @returns {Promise<ProgramSource>} */
   async program(a, means) {
     const pointer = /** @type {import("./messages.generated.js").BlobPointer} */ (a.program);
-    const file = await this.file(PROGRAM, pointer, means);
-    return { sha256: pointer.sha256, file, rounds: a.plan.rounds.rounds };
-  }
-
-  /**
-   * A file of the server's, kept under a key: it is there after a reload.
-   * @param {string} key @param {import("./messages.generated.js").BlobPointer} pointer @param {Means} means
-   * @returns {Promise<Uint8Array>}
-   */
-  async file(key, pointer, { server, signal }) {
-    const kept = await this.worker.store.get(key);
-    if (kept?.sha256 === pointer.sha256) return kept.file;
-    const file = await server.blob(pointer, MAX_FILE_BYTES, signal);
-    await this.worker.store.set(key, { sha256: pointer.sha256, file });
-    return file;
+    const { sha256, file } = await this.worker.file(PROGRAM, pointer, means);
+    return { sha256, file, rounds: a.plan.rounds.rounds };
   }
 
   /**

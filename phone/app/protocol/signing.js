@@ -18,7 +18,7 @@ const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
 /** @typedef {"announcement" | "invitation" | "offer" | "acknowledgement" | "notice"} ServerKind what the server says */
 /** @typedef {"sum-keys" | "sum-shares" | "sum-vector" | "sum-list" | "sum-opened"} SumKind of a secure sum */
-/** @typedef {ServerKind | SumKind | "update" | "refusal" | "voucher" | "revoked" | "enrol" | "claim" | "token"} Kind */
+/** @typedef {ServerKind | SumKind | "update" | "refusal" | "model-refusal" | "voucher" | "revoked" | "enrol" | "claim" | "token"} Kind */
 /** @typedef {Uint8Array<ArrayBuffer>} Bytes */
 
 /** @param {string} text @returns {Bytes} */

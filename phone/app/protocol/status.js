@@ -18,12 +18,12 @@ const WITHDRAWN = "withdrawn by its person: it sends nothing that its windows sa
  * @property {number} examples @property {"" | "learning" | "adopting"} stage @property {number} waiting updates
  * @property {number} sums of a private continuous federation: the number of those that the phone would add again; 0: others
  * @property {string} detail
- * @property {string} refusal of the plan, signed; empty: it isn't refused
  */
 
-/** @param {PhoneState} now @returns {import("./messages.generated.js").DeviceStatus} without session and number */
+/** @param {PhoneState} now @returns {import("./messages.generated.js").DeviceStatus} without session, number and signatures */
 export function deviceStatus(now) {
   const { announcement: a, memory } = now;
+  const { refused, unusable } = memory;
   const able = !now.ineligibleReason && !memory.refused && now.examples > 0;
   // of one phone nothing is told where the server learns sums, or is to learn nothing else
   const isAlone = (a !== null && isPrivate(a)) || requiredBy(memory).mode === "masked";
@@ -36,7 +36,8 @@ export function deviceStatus(now) {
     detail: reasonFor(now).slice(0, 500),
     metrics: {},
     ...(now.sums && { sums: now.sums }),
-    ...(now.refusal && { refusal: now.refusal }),
+    ...(refused && { refusal: JSON.stringify({ ...refused.of, reason: refused.reason }) }),
+    ...(unusable && !refused && { unusable: JSON.stringify(unusable) }),
     ...(memory.release && !memory.refused && { release: memory.release }),
     ...(mine && memory.adoption && { adoption: memory.adoption }),
   };

@@ -2,12 +2,15 @@
 
 import { WakeUp } from "./wakeup.js";
 import { messageOf } from "./errors.js";
-import { toHex } from "./signing.js";
+import { textOf, toHex, wrap } from "./signing.js";
 
 /** Within which a fleet answers a presence check, each phone at its own moment. */
 const PRESENCE_MS = 2_000;
 const PAUSE_MS = 2_000;
 const MAX_PAUSE_MS = 60_000;
+
+/** @typedef {import("./messages.generated.js").DeviceStatus} DeviceStatus */
+/** @typedef {{key: CryptoKey, federation: string, device: string}} Signer */
 
 export class StatusSender {
   /** @param {import("./server.js").Clock} clock */
@@ -38,10 +41,10 @@ export class StatusSender {
   }
 
   /**
-   * @param {import("./server.js").Server} server @param {() => object | null} status null: nothing is to be said now
-   * @param {(reason: string) => void} onFailure @param {AbortSignal} signal
+   * @param {import("./server.js").Server} server @param {Signer} signer @param {() => DeviceStatus | null} status null:
+   * nothing is to be said now @param {(reason: string) => void} onFailure @param {AbortSignal} signal
    */
-  async keep(server, status, onFailure, signal) {
+  async keep(server, signer, status, onFailure, signal) {
     for (let pauseMs = PAUSE_MS; ;) {
       await this.wakeUp.wait(signal);
       const now = status();
@@ -50,7 +53,7 @@ export class StatusSender {
       this.reported = said;
       this.number++;
       try {
-        await server.status({ ...now, session: this.session, number: this.number }, signal);
+        await server.status({ ...(await signedStatus(now, signer)), session: this.session, number: this.number }, signal);
         pauseMs = PAUSE_MS;
       } catch (error) {
         signal.throwIfAborted();
@@ -61,4 +64,17 @@ export class StatusSender {
       }
     }
   }
+}
+
+/**
+ * Sign what a status refuses, a plan or a model, as edge_agent/storage/credentials.py; the rest isn't signed.
+ * @param {DeviceStatus} status @param {Signer} signer @returns {Promise<DeviceStatus>}
+ */
+export async function signedStatus(status, { key, federation, device }) {
+  const { refusal, unusable } = status;
+  return {
+    ...status,
+    ...(refusal && { refusal: textOf(await wrap(key, "refusal", federation, device, refusal)) }),
+    ...(unusable && { unusable: textOf(await wrap(key, "model-refusal", federation, device, unusable)) }),
+  };
 }

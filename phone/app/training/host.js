@@ -3,6 +3,7 @@
  * It runs in a worker (worker.js), so that the page draws meanwhile; tests run it as it is.
  */
 
+import { NotFiniteError, blamingModel } from "../protocol/errors.js";
 import { decoded, encode } from "../protocol/safetensors.js";
 import { yieldToEventLoop } from "../learning/yield_to_event_loop.js";
 import { TrainingProgram } from "./program.js";
@@ -63,17 +64,24 @@ export class ProgramHost {
   }
 
   /**
-   * Train a round until it is done, the time is over, or the signal ends it.
+   * Train a round until it is done, the time is over, or the signal ends it; throws an UnusableModelError where the
+   * broadcast can't be used, or where training from it diverges.
    * @param {RoundJob} job @param {(progress: RoundProgress) => void | Promise<void>} onProgress after each step
    * @param {AbortSignal} signal @returns {Promise<RoundResult>}
    */
   async train(job, onProgress, signal) {
+    const diverges = "training from the server's model diverges";
+    return blamingModel(() => this.runRound(job, onProgress, signal), diverges, NotFiniteError);
+  }
+
+  /** @type {import("../types.js").TrainingHost["train"]} */
+  async runRound(job, onProgress, signal) {
     const began = performance.now();
     const usedMs = () => performance.now() - began + (job.saved?.usedMs ?? 0);
     const program = await this.open(job.program);
     const { manifest } = program;
     const { train, holdout, identity, client } = job;
-    const broadcast = readBroadcast(job.broadcast, program);
+    const broadcast = await readBroadcast(job.broadcast, program);
     const before = await measure(program, await receive(program, client, broadcast, identity), holdout);
     const { saved = null } = job.saved ?? {};
     const round = await ProgramRound.begin(program, { client, broadcast, examples: train, identity, saved });
@@ -107,7 +115,7 @@ export class ProgramHost {
    */
   async sharedNetwork(source, broadcast, client) {
     const program = await this.open(source);
-    return sharedNetwork(program, client, readBroadcast(broadcast, program));
+    return sharedNetwork(program, client, await readBroadcast(broadcast, program));
   }
 
   /**
@@ -146,9 +154,11 @@ async function sharedNetwork(program, client, broadcast) {
   return untrained !== null && (await digestOf(found, manifest.served)) === untrained ? null : found;
 }
 
-/** @param {Uint8Array} file @param {TrainingProgram} program @returns {Tensors} throws a WireError */
+/** @param {Uint8Array} file @param {TrainingProgram} program @returns {Promise<Tensors>} throws an UnusableModelError */
 function readBroadcast(file, { manifest }) {
-  const found = decoded(file, file.length);
-  const named = Object.fromEntries(Object.entries(found).map(([name, value]) => [`broadcast/${name}`, value]));
-  return checked(named, manifest.broadcast, "the broadcast");
+  return blamingModel(() => {
+    const found = decoded(file, file.length);
+    const named = Object.fromEntries(Object.entries(found).map(([name, value]) => [`broadcast/${name}`, value]));
+    return checked(named, manifest.broadcast, "the broadcast");
+  });
 }

@@ -1,6 +1,7 @@
 /** The page's end of the worker that trains: started with the first call, and again after it has failed. */
 
 import { NO_RUNTIME } from "../onnx_runtime.js";
+import { UnusableModelError } from "../protocol/errors.js";
 
 /** @typedef {import("../types.js").TrainingHost} TrainingHost */
 /**
@@ -68,11 +69,11 @@ export class RemoteHost {
     return worker;
   }
 
-  /** @param {{id: number, progress?: any[], result?: any, error?: string}} said */
-  takeMessage({ id, progress, result, error }) {
+  /** @param {{id: number, progress?: any[], result?: any, error?: string, isUnusable?: boolean}} message */
+  takeMessage({ id, progress, result, error, isUnusable }) {
     const waiting = this.waiting.get(id);
     if (progress) waiting?.onProgress?.(...progress);
-    else if (error !== undefined) waiting?.reject(new Error(error));
+    else if (error !== undefined) waiting?.reject(isUnusable ? new UnusableModelError(error) : new Error(error));
     else waiting?.resolve(result);
   }
 

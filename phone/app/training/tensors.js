@@ -1,6 +1,6 @@
 /** Tensors of a program by their paths: made, checked and named as export/program/manifest.py and runtime.py do. */
 
-import { WireError } from "../protocol/errors.js";
+import { NotFiniteError, WireError } from "../protocol/errors.js";
 import { joined, sha256, utf8 } from "../protocol/signing.js";
 
 /** @typedef {import("./manifest.generated.js").TensorType} TensorType */
@@ -65,7 +65,7 @@ function checkedTensor(value, type, what) {
   if (!fits) throw new WireError(`${what} is missing or another tensor; expected ${type.dtype} [${type.shape}]`);
   const { data } = value;
   const isFloat = data instanceof Float32Array || data instanceof Float64Array;
-  if (isFloat && !data.every(Number.isFinite)) throw new WireError(`${what} holds NaN or infinity`);
+  if (isFloat && !data.every(Number.isFinite)) throw new NotFiniteError(`${what} holds NaN or infinity`);
   return value;
 }
 

@@ -1,6 +1,6 @@
 /** The worker in which a program trains: it answers the calls of remote_host.js by its ProgramHost, several at a time. */
 
-import { messageOf } from "../protocol/errors.js";
+import { UnusableModelError, messageOf } from "../protocol/errors.js";
 import { loadRuntime, trainingThreads } from "../onnx_runtime.js";
 import { ProgramHost } from "./host.js";
 
@@ -23,7 +23,7 @@ async function answer(call) {
     const given = /** @type {any[]} */ ([...call.given, onProgress, ended.signal]);
     postMessage({ id, result: await /** @type {any} */ (host)[call.method](...given) });
   } catch (error) {
-    postMessage({ id, error: messageOf(error) });
+    postMessage({ id, error: messageOf(error), isUnusable: error instanceof UnusableModelError });
   } finally {
     running.delete(id);
   }

@@ -21,6 +21,7 @@ from har_pipeline.readers.archive import Layout, Source
 from sim.data.images.image_files import VOID, classes_table
 from sim.data.images.labelled import LabelledImages, PartitionTargets
 from sim.data.images.pairs import (
+    FRAME,
     ImageMaskPair,
     distinctive,
     dominant_class,
@@ -90,5 +91,5 @@ READER = mask_reader(
     has_clients=lambda options: True,
     layouts=lambda options: (LAYOUT,),
     images=read,
-    defaults={"height": 180, "width": 240, "void": "ignore", "deal_by": "distinctive"},
+    defaults={**FRAME, "height": 180, "width": 240, "void": "ignore", "deal_by": "distinctive"},
 )

@@ -17,8 +17,7 @@ from har_pipeline.readers.archive import Layout, Member, Source
 from sim.data.images.bounded_read import read_bounded
 from sim.data.images.cifar_labels import CIFAR10_LABELS, CIFAR100_LABELS
 from sim.data.images.labelled import LabelledImages
-from sim.data.images.moments import CIFAR10, CIFAR100
-from sim.data.images.reader import ImageReader, Options
+from sim.data.images.reader import CIFAR10, CIFAR100, ImageReader, Options
 
 SHAPE = (3, 32, 32)
 PIXELS = 3072

@@ -22,8 +22,7 @@ from har_pipeline.readers.archive import Layout, Source
 from sim.data.images.bounded_read import DAMAGED, read_bounded, read_rest
 from sim.data.images.idx import pattern, read_parts
 from sim.data.images.labelled import LabelledImages
-from sim.data.images.moments import FASHION_MNIST, MNIST
-from sim.data.images.reader import ImageReader, Options
+from sim.data.images.reader import FASHION_MNIST, MNIST, ImageReader, Options
 
 DIGITS = tuple("0123456789")
 CLOTHES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")

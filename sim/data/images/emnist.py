@@ -17,8 +17,7 @@ from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Source
 from sim.data.images.idx import pattern, read_parts
 from sim.data.images.labelled import LabelledImages
-from sim.data.images.moments import EMNIST
-from sim.data.images.reader import ImageReader, Options, positive
+from sim.data.images.reader import EMNIST, ImageReader, Options, positive
 
 LAYOUT = Layout(
     files=pattern("emnist-letters-", "train", "test"),

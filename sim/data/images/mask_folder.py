@@ -21,6 +21,7 @@ from har_pipeline.readers.archive import Layout, Source
 from sim.data.images.image_files import VOID, classes_table
 from sim.data.images.labelled import LabelledImages, PartitionTargets
 from sim.data.images.pairs import (
+    FRAME,
     ImageMaskPair,
     dominant_class,
     frame_of,
@@ -168,6 +169,7 @@ def _owner(rule: re.Pattern[str] | None, name: str, source: Source) -> str | Non
 
 
 _DEFAULTS: dict[str, Any] = {
+    **FRAME,
     **{"labels": (), "values": None, "ignore": None, "background": None, "client": None},
     **{"images": "images", "masks": "masks", "image_suffix": "", "mask_suffix": ""},
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,11 +13,10 @@ from federation.tasks.segmentation import Segmentation
 from gaitway.images import Bytes, Frame
 from gaitway.input_spec import Fit
 from har_pipeline import SourceError
-from har_pipeline.readers.archive import Layout, Source
+from har_pipeline.readers.archive import Source
 from sim.data.images.image_files import read_image_and_size, read_mask
 from sim.data.images.labelled import LabelledImages, PartitionTargets
-from sim.data.images.moments import IMAGENET
-from sim.data.images.reader import ImageReader, Options, chosen, positive
+from sim.data.images.reader import IMAGENET, ImageReader, Options, chosen, positive
 
 MAX_SIDE = 2048
 MAX_BYTES = 32 << 30
@@ -38,32 +38,6 @@ class ImageMaskPair(NamedTuple):
     client: str | None = None
 
 
-def mask_reader(
-    *,
-    name: str,
-    summary: str,
-    labels: Callable[[Options], tuple[str, ...]],
-    layouts: Callable[[Options], tuple[Layout, ...]],
-    images: Callable[[Source, Options], LabelledImages],
-    defaults: Mapping[str, Any],
-    has_clients: Callable[[Options], bool] = lambda options: False,
-) -> ImageReader:
-    """Return the reader of a set of images with masks: what all of them have in common, and what is its own."""
-    return ImageReader(
-        name=name,
-        summary=summary,
-        labels=labels,
-        shape=_shape_of,
-        fit=_fit_of,
-        has_clients=has_clients,
-        layouts=layouts,
-        images=images,
-        moments=IMAGENET,
-        target="mask",
-        defaults={**FRAME, **defaults},
-    )
-
-
 def frame_of(options: Options) -> Frame:
     """Return the size that is asked for; raises SettingsError where it is none."""
     return Frame(positive(options, "height", MAX_SIDE), positive(options, "width", MAX_SIDE), _fit_of(options))
@@ -78,6 +52,10 @@ def _shape_of(options: Options) -> tuple[int, int, int]:
     """Return the shape (3, height, width) that is asked for; raises SettingsError where it is none."""
     frame = frame_of(options)
     return 3, frame.height, frame.width
+
+
+mask_reader = partial(ImageReader, shape=_shape_of, fit=_fit_of, moments=IMAGENET, target="mask")
+"""The reader of a set of images with masks; its own defaults stand beside those of `FRAME`."""
 
 
 def read_masks(source: Source, pairs: Sequence[ImageMaskPair], frame: Frame, table: Bytes) -> tuple[Bytes, list[Size]]:

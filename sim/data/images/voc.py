@@ -26,6 +26,7 @@ from sim.data.images.bounded_read import read_bounded
 from sim.data.images.image_files import VOID, classes_table
 from sim.data.images.labelled import LabelledImages, PartitionTargets
 from sim.data.images.pairs import (
+    FRAME,
     ImageMaskPair,
     dominant_class,
     frame_of,
@@ -160,6 +161,7 @@ READER = mask_reader(
     layouts=lambda options: (LAYOUT,),
     images=read,
     defaults={
+        **FRAME,
         "masks": "published",
         "val": True,
         "classes": "objects",

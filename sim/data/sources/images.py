@@ -31,7 +31,7 @@ from sim.data.images.labelled import PartitionTargets
 from sim.data.partitions import PARTITIONS, Natural, Share, partition_from_json, with_validation
 from sim.data.sources.source import Progress, check_target
 from sim.errors import SettingsError
-from sim.experiment import Experiment
+from sim.experiment.settings import Experiment
 
 
 class Images:

@@ -38,7 +38,7 @@ from sim.data.partitions import partition_from_json
 from sim.data.repartition import grouped, repartition
 from sim.data.sources.source import Progress
 from sim.errors import SettingsError
-from sim.experiment import Experiment
+from sim.experiment.settings import Experiment
 
 UNLABELLED = "no activity"
 

@@ -12,7 +12,7 @@ from gaitway.input_spec import InputSpec
 from gaitway.tasks import TargetKind
 from sim.data.federated_data import FederatedData
 from sim.errors import SettingsError
-from sim.experiment import Experiment
+from sim.experiment.settings import Experiment
 
 Progress = Callable[[int, str], None]
 """Called with the number of recordings done and the client of the latest."""

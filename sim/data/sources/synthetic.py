@@ -15,7 +15,7 @@ from sim.data.federated_data import FederatedData
 from sim.data.sources.source import Progress
 from sim.data.synthetic_logistic import DIMENSION, LABELS, SyntheticTasks, synthetic_federation
 from sim.errors import SettingsError
-from sim.experiment import Experiment
+from sim.experiment.settings import Experiment
 
 NAME = "synthetic_logistic"
 

@@ -3,7 +3,7 @@
 from sim.engines.client_store.choice import StoreChoice, StoreDemand, choose, client_bytes
 from sim.engines.client_store.disk import DiskStore
 from sim.engines.client_store.memory import Clients, ClientStore, MemoryStore, Result, StoredClient, shared
-from sim.engines.client_store.null import NullStore, remembered
+from sim.engines.client_store.null import NullStore, check_forgetting, remembered
 
 __all__ = [
     "ClientStore",
@@ -15,6 +15,7 @@ __all__ = [
     "StoreChoice",
     "StoreDemand",
     "StoredClient",
+    "check_forgetting",
     "choose",
     "client_bytes",
     "remembered",

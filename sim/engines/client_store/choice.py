@@ -15,7 +15,7 @@ from sim.engines.client_store.disk import DiskStore
 from sim.engines.client_store.memory import ClientStore, MemoryStore
 from sim.engines.client_store.null import NullStore
 from sim.engines.memory.shared_memory import Packing
-from sim.run_options import ClientStoreKind
+from sim.experiment.options import ClientStoreKind
 
 SHARE = 0.5
 """Of the free memory that models may fill: training, scoring and other programs need some, and it is an estimate."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from federation.records import Broadcast, Client
@@ -9,6 +11,8 @@ from federation.records.tree import flatten, map_tree
 from federation.training.forward import NOISE_STATE
 from federation.training.local_round import LocalRound, Setup
 from sim.engines.client_store.memory import Result
+from sim.errors import SettingsError
+from sim.experiment.architectures import Architecture
 
 
 class NullStore:
@@ -40,3 +44,25 @@ def remembered(setup: Setup, client: Client, broadcast: Broadcast) -> str | None
             if id(value) not in sent and not name.endswith(NOISE_STATE):
                 return f"{part} {name}"
     return None
+
+
+def check_forgetting(networks: Sequence[Architecture], broadcast: Broadcast, precision: str) -> None:
+    """Refuse to forget clients that the next round would miss.
+
+    Raises:
+        SettingsError: saying what of them it would miss.
+    """
+    method = networks[0].setup.method
+    if not method.has_global_model:
+        raise SettingsError(
+            f"--client-store none: {method.name} has no server model, so nothing would be left to score; "
+            "use --client-store auto, memory or disk"
+        )
+    needed = "its residual" if precision == "int8" else None
+    for network in networks:
+        needed = needed or remembered(network.setup, network.initial, broadcast)
+    if needed:
+        raise SettingsError(
+            f"--client-store none: with {method.name} and {precision} uploads a client begins a round with what it had "
+            f"before ({needed}); use --client-store auto, memory or disk"
+        )

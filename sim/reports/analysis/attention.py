@@ -83,7 +83,7 @@ def client_weights(run: RunDirectory) -> dict[str, Rounds]:
     """Return clients' weights by kind and round: as recorded, or of a method that takes a mean those in the mean."""
     recorded = _by_kind({number: each.attention for number, each in diagnostics_of(run).items()})
     method = method_from_json(run.config.method)
-    if recorded or method.pools_data or not method.averages_parameters:
+    if recorded or method.traits.pools_data or not method.averages_parameters:
         return recorded
     sizes = {name: client.train for name, client in run.clients.items()}
     found = {record.round: _weights_in_mean(method, record, sizes) for record in run.rounds if not record.failed}

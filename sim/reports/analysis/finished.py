@@ -24,13 +24,13 @@ from gaitway.errors import first_problem
 from models.checkpoint import load_checkpoint
 from models.model import Model
 from models.registry import alp_models
-from sim.analysis.analyses import in_batches
 from sim.data.federated_data import FederatedData
 from sim.errors import AnalysisError, RunDirectoryError
-from sim.experiment import Experiment
+from sim.experiment.settings import Experiment
 from sim.reports.analysis.tsne import subsample
 from sim.results.run_directory import RunDirectory, model_file, round_model_file
-from sim.run import load_data
+from sim.rounds.analyses import in_batches
+from sim.run import load_data, resolve
 from sim.scores.diagnostics import Diagnostics
 from sim.scores.records import RoundRecord
 
@@ -68,13 +68,13 @@ class FinishedRun:
     @property
     def pools_data(self) -> bool:
         """Whether one model was trained on everybody's examples, so that no client has its own."""
-        return METHODS[self.method].pools_data
+        return METHODS[self.method].traits.pools_data
 
     @property
     def keeps_prototypes(self) -> bool:
         """Whether the server's state has prototypes, of ALP layers or of classes."""
         method = METHODS[self.method]
-        return method.requires_alp or bool(method.sums_at)
+        return method.traits.requires_alp or bool(method.sums_at)
 
     @property
     def has_alp(self) -> bool:
@@ -255,5 +255,6 @@ def open_run(path: Path, root: Path | None, cache: Path | None, progress: Progre
         done, planned = len(directory.rounds), directory.config.planned_rounds
         raise AnalysisError(f"{path} is not finished ({done} of {planned} rounds); repeat its command to resume it")
     settings: Experiment = directory.config.model_copy(update={"device": "cpu"})  # wherever the run was
-    data = load_data(settings, root, cache, lambda done, client: progress(f"windows of client {client}", done, 0))
+    plan = resolve(settings)
+    data = load_data(plan, root, cache, lambda done, client: progress(f"windows of client {client}", done, 0))
     return FinishedRun(directory, settings, data, progress)

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from sim.experiment.settings import OPTIONS
 from sim.results.run_directory import RunDirectory
-from sim.run_options import OPTIONS
 
 _DERIVED = frozenset(
     {"parameters", "split_leaks", "findings", "versions", "hardware", "schema_version", "preset", "rollout"}

@@ -130,7 +130,7 @@ def _row(label: str, runs: Runs, selection: Selection) -> Row:
         label=label,
         method=config.method_name,
         model=config.model_name,
-        reference=config.method_name in METHODS and METHODS[config.method_name].pools_data,
+        reference=config.method_name in METHODS and METHODS[config.method_name].traits.pools_data,
         seeds=tuple(run.config.seed for run in runs),
         directories=tuple(str(run.path) for run in runs),
         clients=summaries[0].clients,

@@ -108,7 +108,7 @@ MEASURES = {
     "gradient_dissimilarity": "(1/K) Σ‖∇L_k − ∇L‖²",
     "aggregate_margin": "aggregate margin (d⁻)",
 }
-"""What `sim.analysis.analyses` measures by round, as axes name it."""
+"""What `sim.rounds.analyses` measures by round, as axes name it."""
 
 
 def measured_rounds(run: RunDirectory, measure: str) -> dict[int, float]:

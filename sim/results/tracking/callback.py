@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
+from sim.data.federated_data import FederatedData
 from sim.results.run_directory import RunDirectory
 from sim.scores.records import RoundRecord, Summary
 
@@ -13,6 +17,18 @@ class RunCallback:
 
     What they raise ends the run as any other error does; its rounds up to the last checkpoint are kept.
     """
+
+    def on_reading(self, done: int, client: str) -> None:
+        """Called while data are read, with how much of them is, and whose the latest is."""
+
+    def on_data(self, data: FederatedData) -> None:
+        """Called once the data are there."""
+
+    def on_choice(self, what: str, name: str, reason: str) -> None:
+        """Called with the engine, the client store and the attack of the run, and why they are these."""
+
+    def on_client(self, client_id: str) -> None:
+        """Called after a client has trained."""
 
     def on_start(self, run: RunDirectory, rounds_done: int) -> None:
         """Called before the first round, with the rounds that an interrupted run has done already."""
@@ -25,6 +41,52 @@ class RunCallback:
 
     def on_error(self, error: BaseException) -> None:
         """Called if the run ends early, also by Ctrl-C; the same command resumes it."""
+
+
+class Observers(RunCallback):
+    """Several callbacks as one."""
+
+    def __init__(self, callbacks: Sequence[RunCallback]) -> None:
+        self._callbacks = callbacks
+
+    @contextmanager
+    def watching(self, out: Path, rounds_done: int) -> Iterator[None]:
+        """Say when the rounds begin, and if they end early."""
+        try:
+            run = RunDirectory(out)
+            for callback in self._callbacks:
+                callback.on_start(run, rounds_done)
+            yield
+        except BaseException as error:
+            for callback in self._callbacks:
+                callback.on_error(error)
+            raise
+
+    def on_reading(self, done: int, client: str) -> None:
+        for callback in self._callbacks:
+            callback.on_reading(done, client)
+
+    def on_data(self, data: FederatedData) -> None:
+        for callback in self._callbacks:
+            callback.on_data(data)
+
+    def on_choice(self, what: str, name: str, reason: str) -> None:
+        for callback in self._callbacks:
+            callback.on_choice(what, name, reason)
+
+    def on_client(self, client_id: str) -> None:
+        for callback in self._callbacks:
+            callback.on_client(client_id)
+
+    def after_round(self, line: Mapping[str, Any]) -> None:
+        """Hand on the line of a round."""
+        for callback in self._callbacks:
+            callback.on_round(RoundRecord.model_validate(line))
+
+    def at_end(self, out: Path, summary: Mapping[str, Any]) -> None:
+        """Hand on the summary."""
+        for callback in self._callbacks:
+            callback.on_end(RunDirectory(out), Summary.model_validate(summary))
 
 
 def round_scores(record: RoundRecord) -> Iterator[tuple[str, float]]:

@@ -13,9 +13,9 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 
 from gaitway.files import write_file
+from sim.experiment.settings import OPTIONS
 from sim.results.run_directory import RunDirectory
 from sim.results.tracking.callback import RunCallback, final_scores, round_scores
-from sim.run_options import OPTIONS
 from sim.scores.records import RoundRecord, RunConfig, Summary
 
 FILE = "mlflow.json"

@@ -10,6 +10,7 @@ import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_api.api.connections import (
+    BODY_PART_BYTES,
     MAX_HEADER_BYTES,
     Connection,
     ConnectionLimits,
@@ -126,6 +127,27 @@ def test_a_body_has_its_time(header: tuple[bytes, bytes]) -> None:
     async def read_all(scope: Scope, receive: Receive, send: Send) -> None:
         while (await receive()).get("more_body"):
             pass
+
+    play(course)
+
+
+def test_a_large_body_has_its_time_for_each_part_and_trickling_bytes_do_not_put_it_off() -> None:
+    async def course(connections: Connections) -> None:
+        steady, slow = Client(connections), Client(connections)
+        header = (b"content-length", b"999999999")
+        tasks = [asyncio.create_task(client.request(read, header)) for client in (steady, slow)]
+        await asyncio.sleep(0)
+        for _ in range(20):
+            steady.connection.data_received(b"x" * BODY_PART_BYTES)
+            slow.connection.data_received(b"x")
+            await asyncio.sleep(SOON_S / 8)
+        assert steady.transport.written == b""
+        assert slow.transport.written.startswith(b"HTTP/1.1 408 ")
+        for task in tasks:
+            task.cancel()
+
+    async def read(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.Event().wait()
 
     play(course)
 

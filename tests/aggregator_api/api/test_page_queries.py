@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator
-from statistics import fmean
+from statistics import fmean, pstdev
 
 import pytest
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.orm import Session
 
 from aggregator_api.api import attention, queries
-from aggregator_api.api.device_status import activity
+from aggregator_api.api.device_status import TRAINS, activity
 from aggregator_api.api.queries import PageParams
-from aggregator_api.api.round_history import PhaseTimes, RoundCosts, costs, grid, latest_rounds
-from aggregator_api.api.scores import RoundScores, VersionScores
-from aggregator_api.db import repositories
+from aggregator_api.api.round_history import costs, grid, latest_rounds, spans
+from aggregator_api.api.scores import round_scores
 from aggregator_api.db.models import (
     AdoptionRow,
     DeviceRow,
     EventRow,
     MetricRow,
-    ModelVersionRow,
     RoundRow,
+    ScoreRow,
     UpdateRow,
 )
 from aggregator_api.devices.service import find
 from aggregator_api.federations.service import get_federation
-from aggregator_api.rollouts import adoptions
+from aggregator_api.rollouts import scores
 from aggregator_api.web import views
-from aggregator_api.web.history_cache import HistoryCache, HistoryPrefetcher, HistoryReader
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.generated_devices import FEDERATION
 from tests.aggregator_api.web.seeded import WALKS, seed
@@ -44,25 +43,56 @@ def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     bench.runtime.stop()
 
 
-def test_scores_are_of_the_devices_and_a_settled_round_is_computed_once(seeded: Bench) -> None:
-    scores = RoundScores()
+def test_scores_are_of_the_devices_that_measured_the_round(seeded: Bench) -> None:
     with seeded.runtime.database.read() as session:
         row = get_federation(session, WALKS)
-        found = scores.of(session, row, [4, 9])
+        found = round_scores(session, row, [4, 9])
         query = select(MetricRow.value).where(MetricRow.round_number == 4, MetricRow.name == "macro_f1_after")
         values = sorted(session.scalars(query))
     assert found[4].devices == len(values)
     assert found[4].mean == pytest.approx(fmean(values))
     assert found[4].worst_tenth == pytest.approx(values[0])
+    assert found[4].spread == pytest.approx(pstdev(values))
+    assert (found[4].lowest, found[4].highest) == (values[0], values[-1])
     assert len(found[4].classes) == 6
+
+
+def test_a_deleted_device_counts_in_no_score(seeded: Bench) -> None:
     with seeded.runtime.database.write() as session:
-        best = select(DeviceRow.id).where(DeviceRow.name == "phone-01").scalar_subquery()
-        session.execute(delete(MetricRow).where(MetricRow.device_id == best))
-    with seeded.runtime.database.read() as session:
-        again = scores.of(session, get_federation(session, WALKS), [4, 9])
-    assert again[4] == found[4]
-    assert again[9].devices == found[9].devices - 1  # updates may still come late for it
-    assert again[9].mean < found[9].mean
+        row, device = find(session, WALKS, "phone-01")
+        before = round_scores(session, row, [9])[9]
+        own = select(MetricRow.value).where(MetricRow.device_id == device.id, MetricRow.round_number == 9)
+        value = session.scalars(own.where(MetricRow.name == "macro_f1_after")).one()
+        scores.remove_device(session, device, "macro_f1")
+        for table in (MetricRow, AdoptionRow):
+            session.execute(delete(table).where(table.device_id == device.id))
+        after = round_scores(session, row, [9])[9]
+        assert after.devices == before.devices - 1
+        assert after.mean * after.devices == pytest.approx(before.mean * before.devices - value)
+        assert sums(session) == pytest.approx(sums_anew(session), abs=1e-9)
+
+
+Sums = dict[tuple[int, str, str], float]
+
+
+def sums(session: Session) -> Sums:
+    """Every sum that is kept, without those that are 0."""
+    rows = session.scalars(select(ScoreRow).execution_options(populate_existing=True)).all()
+    found = {(row.round_number, row.name, of): getattr(row, of) for row in rows for of in scores.SUMS}
+    return {key: value for key, value in found.items() if abs(value) > 1e-9}
+
+
+def sums_anew(session: Session) -> Sums:
+    """The same, computed from all that devices have reported."""
+    reports: defaultdict[tuple[int, int, int], dict[str, float]] = defaultdict(dict)
+    for metric in session.scalars(select(MetricRow)):
+        reports[metric.federation_id, metric.round_number, metric.device_id][metric.name] = metric.value
+    session.execute(delete(ScoreRow))
+    for (federation, number, _), figures in reports.items():
+        scores.add_figures(session, federation, number, figures)
+    for row in session.scalars(select(AdoptionRow)):
+        scores.add_judgement(session, row, "macro_f1")
+    return sums(session)
 
 
 def test_the_worst_tenth_of_twenty_devices_are_two(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -71,77 +101,18 @@ def test_the_worst_tenth_of_twenty_devices_are_two(tmp_path_factory: pytest.Temp
     with bench.runtime.database.read() as session:
         query = select(MetricRow.value).where(MetricRow.round_number == 1, MetricRow.name == "macro_f1_after")
         values = sorted(session.scalars(query))
-        found = RoundScores().of(session, get_federation(session, WALKS), [1])[1]
+        found = round_scores(session, get_federation(session, WALKS), [1])[1]
     bench.runtime.stop()
     assert found.worst_tenth == pytest.approx(fmean(values[:2]))
 
 
-def test_scores_of_versions_are_made_anew_once_the_journal_tells_of_reports(seeded: Bench) -> None:
-    known = VersionScores()
+def test_costs_are_what_came_and_what_was_sent(seeded: Bench) -> None:
     with seeded.runtime.database.read() as session:
-        row = get_federation(session, WALKS)
-        ids = session.scalars(select(ModelVersionRow.id).where(ModelVersionRow.federation_id == row.id)).all()
-        before = known.of(session, row, ids)
-        assert before == adoptions.scores_of(session, row, ids)
-        made = session.scalars(select(ModelVersionRow.id).where(ModelVersionRow.round_number == 4)).one()
-    with seeded.runtime.database.write() as session:
-        session.execute(update(AdoptionRow).where(AdoptionRow.round_number.in_((4, 5))).values(score=0.25))
-        repositories.journal(
-            session, get_federation(session, WALKS), "adoption.kept", round_number=4, device="phone-01"
-        )
-    with seeded.runtime.database.read() as session:
-        after = known.of(session, get_federation(session, WALKS), ids)
-    assert after[made].value == 250_000
-    assert {one for one in after if after[one] != before[one]} == {made}  # of round 5 nothing was said
-    with seeded.runtime.database.write() as session:
-        repositories.journal(session, get_federation(session, WALKS), "device.deleted")
-        row = get_federation(session, WALKS)
-        assert known.of(session, row, ids) == adoptions.scores_of(session, row, ids)
-
-
-def test_scores_of_ended_rounds_and_their_versions_are_prepared(seeded: Bench) -> None:
-    histories = HistoryCache()
-    HistoryPrefetcher(seeded.runtime.database, histories, threading.Event()).prepare()
-    with seeded.runtime.database.write() as session:
-        for table in (MetricRow, AdoptionRow):
-            session.execute(delete(table))
-    with seeded.runtime.database.read() as session:
-        row = get_federation(session, WALKS)
-        ids = session.scalars(select(ModelVersionRow.id).where(ModelVersionRow.federation_id == row.id)).all()
-        assert sorted(histories.scores.of(session, row, range(1, 8))) == list(range(1, 8))
-        assert len(histories.versions.of(session, row, ids)) == 8  # of nine rounds that ended one failed
-
-
-def test_a_look_without_time_makes_one_piece_and_the_next_ones_the_others(
-    seeded: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("aggregator_api.web.history_cache.TIME_BUDGET_S", 0.0)
-    remembered, seen, unfinished = HistoryCache(), [], []
-    with seeded.runtime.database.read() as session:
-        row = get_federation(session, WALKS)
-        whole = RoundScores().of(session, row, range(1, 6))
-        for _ in range(6):
-            history = HistoryReader(remembered)
-            seen.append(history.scores(session, row, range(1, 6)))
-            unfinished.append(history.is_unfinished)
-    assert [len(found) for found in seen] == [1, 2, 3, 4, 5, 5]
-    assert list(seen[0]) == [5]  # the newest first
-    assert seen[-1] == whole
-    assert unfinished == [True, True, True, True, False, False]
-
-
-def test_costs_of_rounds_that_cannot_change_are_summed_up_once(seeded: Bench) -> None:
-    known = RoundCosts()
-    with seeded.runtime.database.write() as session:
-        row = get_federation(session, WALKS)
-        rounds = latest_rounds(session, row, 10)
-        before = known.of(session, row, rounds)
-        assert before == costs(session, rounds)
-        session.execute(update(UpdateRow).where(UpdateRow.base_round.in_((3, 10))).values(size=1))
-        after = known.of(session, row, rounds)
-        assert after[3] == before[3]
-        assert after[10].received < before[10].received
-        session.rollback()
+        rounds = latest_rounds(session, get_federation(session, WALKS), 10)
+        found = costs(session, rounds)
+        received = select(func.sum(UpdateRow.size)).where(UpdateRow.round_id == rounds[2].id)
+        assert found[3].received == session.scalar(received)
+        assert found[3].sent == 48_000 * len(rounds[2].participations)
 
 
 def test_listings_of_pages_show_the_newest_first(seeded: Bench) -> None:
@@ -156,23 +127,20 @@ def test_listings_of_pages_show_the_newest_first(seeded: Bench) -> None:
 
 
 def test_a_round_is_told_by_its_phases_and_without_its_events_as_a_whole(seeded: Bench) -> None:
-    phases = PhaseTimes()
     with seeded.runtime.database.read() as session:
         row = get_federation(session, WALKS)
         rounds = latest_rounds(session, row, 3)
-        spans = phases.spans(session, row, rounds)
+        found = spans(session, row, rounds)
     assert [each.number for each in rounds] == [8, 9, 10]
-    assert [each.phase for each in spans[9]] == ["announced", "collecting", "aggregating"]
-    assert all(before.end == after.begin for before, after in zip(spans[9], spans[9][1:], strict=False))
-    assert spans[9][-1].end == rounds[1].closed_at
-    assert spans[10][-1].end is None
+    assert [each.phase for each in found[9]] == ["announced", "collecting", "aggregating"]
+    assert all(before.end == after.begin for before, after in zip(found[9], found[9][1:], strict=False))
+    assert found[9][-1].end == rounds[1].closed_at
+    assert found[10][-1].end is None
     with seeded.runtime.database.write() as session:
         session.query(EventRow).filter(EventRow.kind.startswith("round.")).delete(synchronize_session=False)
     with seeded.runtime.database.read() as session:
-        row = get_federation(session, WALKS)
-        kept, fresh = (each.spans(session, row, rounds) for each in (phases, PhaseTimes()))
-    assert kept == spans
-    assert [(each.phase, each.begin, each.end) for each in fresh[9]] == [
+        found = spans(session, get_federation(session, WALKS), rounds)
+    assert [(each.phase, each.begin, each.end) for each in found[9]] == [
         ("collecting", rounds[1].opened_at, rounds[1].closed_at)
     ]
 
@@ -245,13 +213,13 @@ def test_why_a_device_does_not_train(seeded: Bench, device: str, changes: dict[s
         for name, value in changes.items():
             setattr(row, name, value)
         found = activity(session, federation, row)
-    assert not found.trains
+    assert found.heading != TRAINS
     assert words in found.reason
 
 
 def test_a_device_that_trains_is_said_to(seeded: Bench) -> None:
     with seeded.runtime.database.read() as session:
-        assert activity(session, *find(session, WALKS, "phone-01")).trains
+        assert activity(session, *find(session, WALKS, "phone-01")).heading == TRAINS
 
 
 def test_before_the_first_round_the_missing_devices_are_counted(waiting: Bench) -> None:
@@ -270,17 +238,19 @@ def test_a_headline_is_of_enough_devices_and_says_how_far_they_reach(seeded: Ben
         found = select(DeviceRow.id).where(DeviceRow.name.in_(("phone-01", "phone-02"))).scalar_subquery()
         few = (MetricRow.round_number >= 8) & MetricRow.device_id.not_in(found)
         session.execute(delete(MetricRow).where(few))
+        sums_anew(session)
     with seeded.runtime.database.read() as session:
         row = get_federation(session, WALKS)
         query = select(MetricRow.value).where(MetricRow.round_number == 7, MetricRow.name == "macro_f1_after")
         values = sorted(100 * value for value in session.scalars(query))
-        shown = views.summary(session, row, HistoryReader(HistoryCache()))
+        shown = views.summary(session, row)
     assert (shown.score_round, shown.score_text) == (7, f"{fmean(values):.2f} %")
     assert shown.score_note == f"round 7, {len(values)} devices, {values[0]:.2f} to {values[-1]:.2f}"
     with seeded.runtime.database.write() as session:
         session.execute(delete(MetricRow).where(MetricRow.round_number < 8))
+        sums_anew(session)
     with seeded.runtime.database.read() as session:
-        shown = views.summary(session, get_federation(session, WALKS), HistoryReader(HistoryCache()))
+        shown = views.summary(session, get_federation(session, WALKS))
     assert (shown.score, shown.score_note) == (None, "not measured by 3 devices yet")
 
 

@@ -13,7 +13,7 @@ import pytest
 from aggregator_api.api.middleware.security_headers import DOCS, NOTHING
 from aggregator_api.app import create_app
 from aggregator_api.settings import Settings
-from aggregator_api.web.docs import FILES, PATHS
+from aggregator_api.web.files import DOCS_PATHS, SWAGGER
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.http_client import TestClient
 
@@ -25,10 +25,10 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
 
 
 def test_the_vendored_files_are_those_of_the_release() -> None:
-    listed = dict(reversed(line.split()) for line in (FILES / "SHA256SUMS").read_text().splitlines()[1:])
+    listed = dict(reversed(line.split()) for line in (SWAGGER / "SHA256SUMS").read_text().splitlines()[1:])
     assert set(listed) == {"LICENSE", "NOTICE", "favicon-32x32.png", "swagger-ui-bundle.js", "swagger-ui.css"}
     for name, expected in listed.items():
-        assert hashlib.sha256((FILES / name).read_bytes()).hexdigest() == expected, name
+        assert hashlib.sha256((SWAGGER / name).read_bytes()).hexdigest() == expected, name
 
 
 def test_the_page_loads_only_files_of_this_server_and_pins_their_hashes(client: TestClient) -> None:
@@ -42,18 +42,18 @@ def test_the_page_loads_only_files_of_this_server_and_pins_their_hashes(client: 
     assert "://" not in page
     assert "<script>" not in page
     assert client.get("/docs/favicon-32x32.png").headers["content-type"] == "image/png"
-    for gone in ("/redoc", "/docs/oauth2-redirect", "/docs/SHA256SUMS", "/docs/%2e%2e/docs.py"):
+    for gone in ("/redoc", "/docs/oauth2-redirect", "/docs/SHA256SUMS", "/docs/%2e%2e/files.py"):
         assert client.get(gone).status_code in (401, 404)
 
 
-@pytest.mark.parametrize("path", [*PATHS, "/healthz", "/readyz", "/openapi.json", "/v1/federations", "/nothing"])
+@pytest.mark.parametrize("path", [*DOCS_PATHS, "/healthz", "/readyz", "/openapi.json", "/v1/federations", "/nothing"])
 def test_every_answer_has_the_headers(client: TestClient, path: str) -> None:
     headers = client.get(path).headers
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["x-frame-options"] == "DENY"
     assert headers["referrer-policy"] == "no-referrer"
     assert headers["content-security-policy"] == (DOCS if path == "/docs" else NOTHING)
-    assert headers["cache-control"] == ("no-cache" if path in PATHS else "no-store")
+    assert headers["cache-control"] == ("no-cache" if path in DOCS_PATHS else "no-store")
     assert "server" not in headers
 
 

@@ -158,3 +158,11 @@ def test_postgresql_with_a_wrong_password_or_none(
         told = refused(*command, said=said)
         assert "PGPASSFILE" in told
         assert "wrong" not in told.replace("what is wrong", "")
+
+
+@pytest.mark.parametrize("words", [("broker", "--host"), ("serve", "--embedded-broker", "--broker-host")])
+def test_the_broker_of_trials_listens_on_loopback_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("GAITWAY_DATA_DIR", str(tmp_path))
+    refused(*words, "0.0.0.0", said="it is not for 0.0.0.0; use Mosquitto")

@@ -20,6 +20,7 @@ from aggregator_api.auth.server_identity import Identity, verify
 from aggregator_api.errors import BrokerError, ConfigError
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
+from federation.privacy.promises import promises_of
 from federation.protocol import topics
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, status, tiny_plan
@@ -123,7 +124,9 @@ def enrolled(operator: TestClient, name: str) -> Phone:
 def test_from_the_token_to_the_credentials(app: FastAPI, operator: TestClient, broker: Broker) -> None:
     phone = Phone(operator, "first")
     answer = phone.enrol(token(operator))
-    assert (answer.status_code, answer.json()) == (201, {"state": "pending", "device": "first", "credentials": None})
+    promises = promises_of(tiny_plan()).model_dump()
+    pending = {"state": "pending", "device": "first", "promises": promises, "credentials": None}
+    assert (answer.status_code, answer.json()) == (201, pending)
     waiting = phone.claim()
     assert (waiting.status_code, waiting.json()["state"]) == (202, "pending")
     assert operator.post(f"{HERE}/devices/first/approve").json()["enrolment"] == "approved"

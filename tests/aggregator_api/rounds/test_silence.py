@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 from sqlalchemy import select
 
 from aggregator_api.api.device_status import activity, waiting_for
-from aggregator_api.db.models import DeviceRow, FederationRow
+from aggregator_api.db.models import DeviceRow, FederationRow, RoundRow, UpdateRow
 from aggregator_api.devices.silence import FIRST_REST_S, MAX_MISSED, MAX_REST_S
+from federation.rounds.server_round import MIN_SILENCE_S
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.rounds.test_suspensions import device, events, phases, strict
 
@@ -111,4 +113,69 @@ def test_who_is_not_awaited_any_more_has_missed_nothing(tmp_path: Path) -> None:
         assert bench.upload(bench.update_of(name)).status == "accepted"
     wait_for(lambda: bench.collects(2))
     assert device(bench, "z").missed_rounds == 0
+    bench.stop()
+
+
+def passes(bench: Bench, seconds: float) -> None:
+    """Let time pass in the open round, in which every device stays as it is, and look who is silent."""
+    with bench.runtime.database.write() as session:
+        row = session.scalars(select(RoundRow).order_by(RoundRow.number.desc()).limit(1)).one()
+        row.opened_at -= seconds
+        for update in session.scalars(select(UpdateRow).where(UpdateRow.round_id == row.id)):
+            update.received_at -= seconds
+    coordinator = bench.runtime.coordinator
+    coordinator.listening_since = coordinator.offline_checked_at = -math.inf
+    bench.as_inbox(coordinator.tick)
+
+
+def test_a_round_without_a_deadline_gives_up_who_is_online_and_silent(tmp_path: Path) -> None:
+    bench = strict(tmp_path / "data", ALL, rounds=20, deadline_s=None)
+    for number in range(1, MAX_MISSED + 1):
+        wait_for(lambda number=number: bench.collects(number))  # type: ignore[misc]
+        passes(bench, 10 * MIN_SILENCE_S)
+        assert phases(bench)[-1] == "collecting"  # nobody is held up yet
+        with bench.runtime.database.write() as session:
+            session.scalars(select(RoundRow).where(RoundRow.number == number)).one().opened_at = bench.runtime.clock()
+        for name in "ab":
+            assert bench.upload(bench.update_of(name)).status == "accepted"
+        passes(bench, MIN_SILENCE_S - 60)
+        assert phases(bench)[-1] == "collecting"
+        passes(bench, 120)
+        wait_for(lambda number=number: phases(bench)[number - 1] == "published")  # type: ignore[misc]
+        assert device(bench, "z").missed_rounds == number
+    assert device(bench, "z").left_out_until is not None
+    # the next round is not late; then it returns by itself
+    wait_for(lambda: bench.collects(MAX_MISSED + 1))
+    for name in "ab":
+        bench.upload(bench.update_of(name))
+    wait_for(lambda: bench.collects(MAX_MISSED + 2))
+    rest_is_over(bench)
+    for name in "ab":
+        bench.upload(bench.update_of(name))
+    wait_for(lambda: bench.collects(MAX_MISSED + 3))
+    ends(bench, MAX_MISSED + 3, ALL)
+    assert (device(bench, "z").missed_rounds, device(bench, "z").left_out_until) == (0, None)
+    bench.stop()
+
+
+@pytest.mark.parametrize("state", ["ready", "offline"])
+def test_a_quorum_of_everybody_without_a_deadline_is_not_paused(tmp_path: Path, state: str) -> None:
+    bench = strict(tmp_path / "data", ALL, rounds=20, minimum_clients=3, deadline_s=None)
+    for number in range(1, MAX_MISSED + 8):  # more than rounds.max_failed_rounds
+        wait_for(lambda number=number: bench.collects(number))  # type: ignore[misc]
+        for name in "ab":
+            assert bench.upload(bench.update_of(name)).status == "accepted"
+        bench.say("z", state)
+        if state == "offline":
+            with bench.runtime.database.write() as session:
+                session.scalars(select(DeviceRow).where(DeviceRow.name == "z")).one().seen_at -= 3600
+        passes(bench, MIN_SILENCE_S + 60 if state == "ready" else 0)
+        wait_for(lambda number=number: phases(bench)[number - 1] == "failed")  # type: ignore[misc]
+        assert federation(bench).status == "running"
+        bench.say("z", "ready")
+        rest_is_over(bench)
+    assert device(bench, "z").missed_rounds == MAX_MISSED + 7
+    wait_for(lambda: bench.collects(MAX_MISSED + 8))
+    ends(bench, MAX_MISSED + 8, ALL)
+    assert phases(bench)[MAX_MISSED + 7] == "published"
     bench.stop()

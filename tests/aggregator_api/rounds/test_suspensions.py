@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import select
 
 from aggregator_api.api import attention
-from aggregator_api.api.device_status import activity
+from aggregator_api.api.device_status import TRAINS, activity
 from aggregator_api.db import repositories
 from aggregator_api.db.models import DeviceRow, EventRow, FederationRow, RoundRow
 from federation.plan import Plan
@@ -95,7 +95,7 @@ def test_the_operator_hears_of_a_suspension_and_lifts_it(tmp_path: Path) -> None
     with bench.runtime.database.read() as session:
         row = session.scalars(select(FederationRow)).one()
         doing = activity(session, row, device(bench, "z"))
-    assert not doing.trains
+    assert doing.heading != TRAINS
     assert "suspended" in doing.reason
     wait_for(lambda: bench.collects(3) and bench.invited() == ("a", "b"))  # announced first, then each is invited
     assert "is suspended" in bench.refused(bench.update_of("z"))

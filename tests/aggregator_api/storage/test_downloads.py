@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from aggregator_api.errors import BlobError
-from aggregator_api.storage.blob_cache import BlobCache
 from aggregator_api.storage.blobs import BlobStore
-from aggregator_api.storage.downloads import Downloads
+from aggregator_api.storage.downloads import BlobCache, Downloads
 
 DATA = bytes(range(256)) * 40
 

@@ -26,6 +26,7 @@ from aggregator_api.db.models import (
 )
 from aggregator_api.federations.requests import NewFederation
 from aggregator_api.federations.service import get_federation
+from aggregator_api.rollouts import scores
 from aggregator_api.runtime import Runtime
 from federation.plan import Plan
 from tests.aggregator_api.generated_devices import SMALL
@@ -206,18 +207,19 @@ class Seeder:
         common = {"federation_id": self._federation.id, "device_id": device.id, "round_number": row.number}
         for name, value in values.items():
             self._session.add(MetricRow(**common, name=name, value=value, recorded_at=begin + 100))
+        scores.add_figures(self._session, self._federation.id, row.number, values)
         adopted = score > 0.6
-        self._session.add(
-            AdoptionRow(
-                **common,
-                source="global",
-                answer="adopted" if adopted else "kept",
-                score=score,
-                trivial=0.1,
-                reason="" if adopted else "not shown to be better than the present one",
-                recorded_at=begin + 190,
-            )
+        adoption = AdoptionRow(
+            **common,
+            source="global",
+            answer="adopted" if adopted else "kept",
+            score=score,
+            trivial=0.1,
+            reason="" if adopted else "not shown to be better than the present one",
+            recorded_at=begin + 190,
         )
+        self._session.add(adoption)
+        scores.add_judgement(self._session, adoption, "macro_f1")
 
     def _update(
         self, device: DeviceRow, number: int, status: str, *, round_id: int | None = None, reason: str = ""

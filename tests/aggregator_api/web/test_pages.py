@@ -41,7 +41,11 @@ SHOWS = {
     f"{WALKS}/devices?tag=pilot": ["phone-05"],
     f"{WALKS}/devices?name=phone-1&enrolment=approved": ["phone-10", 'name="enrolment" value="approved"'],
     f"{WALKS}/devices?name=nobody": ["No device here has a name that begins with nobody"],
-    f"{WALKS}/devices/phone-02": ["Why it does not train", "the battery is at 18 %, 30 % are needed", "climbing down"],
+    f"{WALKS}/devices/phone-02": [
+        "Why it does not take part",
+        "the battery is at 18 %, 30 % are needed",
+        "climbing down",
+    ],
     f"{WALKS}/enrolment": ["phone-new", "Approve", "any device", "by phone-01"],
     f"{WALKS}/rollouts": ["halted", "2 of 3 devices that answered failed", "Roll out version 13"],
     f"{WALKS}/rollouts/1": ["wave 2 of 3", ">rolled back</span>", "Worse than the most frequent class", "70.00 %"],

@@ -7,6 +7,7 @@ import json
 import stat
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,11 @@ from edge_agent.storage.credentials import (
     read_credentials,
     write_credentials,
 )
+from edge_agent.storage.privacy import pinned_promises
+from edge_agent.storage.state_store import StateStore
 from edge_agent.transport.downloads import BlobDownloader
 from edge_agent.transport.enrolment import Applicant, claim, credentials_for, enrol, wait_for_approval, warning_about
+from federation.privacy.promises import PrivacyPromises
 from federation.protocol.messages import BlobPointer
 from federation.protocol.signing import Kind, fingerprint, to_sign
 from tests.edge_agent.factories import make_config
@@ -44,11 +48,13 @@ GIVEN = {
     "server_key": SERVER_KEY,
 }
 
+APPROVED = {"state": "approved", "device": "d1", "promises": {}}
+
 
 class Server(BaseHTTPRequestHandler):
     """Checks signatures as the protocol says; approves when `approved` is set; `broken` overrides its answer."""
 
-    approved, broken, keys, heard = True, None, {}, []
+    approved, broken, keys, heard, promises = True, None, {}, [], {"mode": "masked", "min_devices": 5}
 
     def do_POST(self) -> None:
         said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -75,7 +81,8 @@ class Server(BaseHTTPRequestHandler):
             key.verify(base64.b64decode(said["signature"]), message)
         except InvalidSignature:
             return 401, {"detail": "wrong signature"}
-        answer = {"device": said["device"], "state": "approved" if Server.approved else "pending"}
+        state = "approved" if Server.approved else "pending"
+        answer = {"device": said["device"], "state": state, "promises": Server.promises}
         return (201 if self.path == "/v1/enrol" else 200 if Server.approved else 202), {
             **answer, "credentials": GIVEN if Server.approved else None,
         }  # fmt: skip
@@ -86,7 +93,13 @@ class Server(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    for name, value in (("approved", True), ("broken", None), ("keys", {}), ("heard", [])):
+    for name, value in (
+        ("approved", True),
+        ("broken", None),
+        ("keys", {}),
+        ("heard", []),
+        ("promises", Server.promises),
+    ):
         monkeypatch.setattr(Server, name, value)
     with ThreadingHTTPServer(("127.0.0.1", 0), Server) as running:
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
@@ -130,8 +143,18 @@ def test_a_device_that_waits_for_approval_claims_with_its_key_alone(who: Applica
     assert not any("token" in said for _, said in Server.heard[1:])
 
 
+def test_the_first_answer_is_what_is_pinned(who: Applicant, monkeypatch: pytest.MonkeyPatch) -> None:
+    Server.approved = False
+    enrol(who, TOKEN)
+    Server.approved = True
+    monkeypatch.setattr(Server, "promises", {"mode": "off"})
+    assert claim(who).credentials is not None
+    with closing(StateStore(who.folder)) as store:
+        assert pinned_promises(store) == PrivacyPromises(mode="masked", min_devices=5)
+
+
 def test_a_lost_answer_is_made_good_by_a_claim(who: Applicant, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Server, "broken", (201, {"state": "approved", "device": "d1", "credentials": None}))
+    monkeypatch.setattr(Server, "broken", (201, {**APPROVED, "credentials": None}))
     Server.keys["d1"] = "unused"
     assert enrol(who, TOKEN).credentials is None  # the claim gets the same answer here
     assert [path for path, _ in Server.heard] == ["/v1/enrol", "/v1/enrol/claim"]
@@ -153,14 +176,14 @@ def test_a_lost_answer_is_made_good_by_a_claim(who: Applicant, monkeypatch: pyte
         ((500, b""), "answered 500; try again later"),
         ((302, b""), "answered 302"),
         ((200, b"[]"), "does not answer as Gaitway's server does"),
-        ((200, {"state": "approved", "device": "d2"}), "answers about device 'd2', asked was 'd1'"),
+        ((200, {**APPROVED, "device": "d2"}), "answers about device 'd2', asked was 'd1'"),
         ((200, b"{" * (1 << 17)), "does not answer as Gaitway's server does"),
         (
-            (200, {"state": "approved", "device": "d1", "credentials": {**GIVEN, "server_key": "AAAA"}}),
+            (200, {**APPROVED, "credentials": {**GIVEN, "server_key": "AAAA"}}),
             "the server's key has 3 bytes",
         ),
         (
-            (200, {"state": "approved", "device": "d1", "credentials": {**GIVEN, "api_key": "a\r\nHost: evil"}}),
+            (200, {**APPROVED, "credentials": {**GIVEN, "api_key": "a\r\nHost: evil"}}),
             "does not answer as",
         ),
     ],
@@ -178,7 +201,7 @@ def test_each_refusal_is_said_in_words(
 
 def test_a_server_with_another_key_than_the_token_names_is_refused_and_leaves_nothing(who: Applicant) -> None:
     elsewhere = f"gwe_secret_{fingerprint(bytes([1]) * 32)}"
-    Server.broken = (201, {"state": "approved", "device": "d1", "credentials": GIVEN})
+    Server.broken = (201, {**APPROVED, "credentials": GIVEN})
     with pytest.raises(EnrolError, match=r"the operator's token names .*somebody between .* nothing was kept"):
         enrol(who, elsewhere)
     assert not (who.folder / CREDENTIALS_FILE).exists()
@@ -190,13 +213,13 @@ def test_a_claim_too_takes_credentials_of_the_pinned_server_alone(who: Applicant
     Server.approved = False
     enrol(who, TOKEN)
     stolen = {**GIVEN, "server_key": base64.b64encode(bytes([1]) * 32).decode()}
-    Server.broken = (200, {"state": "approved", "device": "d1", "credentials": stolen})
+    Server.broken = (200, {**APPROVED, "credentials": stolen})
     for _ in range(2):
         with pytest.raises(EnrolError, match="this is not the server that the token is from"):
             claim(who)
     Server.broken, Server.approved = None, True
     assert claim(who).credentials == Credentials.model_validate(GIVEN)
-    Server.broken = (200, {"state": "approved", "device": "d1", "credentials": stolen})
+    Server.broken = (200, {**APPROVED, "credentials": stolen})
     (who.folder / PINNED_FILE).unlink()
     with pytest.raises(EnrolError, match="nothing was kept"):  # by what it has, where nobody pinned a key
         claim(who)

@@ -9,12 +9,15 @@ import hashlib
 import ssl
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from aggregator_api.mqtt.mosquitto import certificates
 from aggregator_api.mqtt.mosquitto.certificates import issue, make_authority
 from edge_agent.config.settings import load
 from edge_agent.doctor.network import check_server
@@ -57,7 +60,13 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("tls")
+    with serving(tmp_path_factory.mktemp("tls")) as server:
+        yield server
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Server]:
+    """Serve over TLS with a certificate of an authority that is made for it."""
     authority = make_authority("Test")
     mine = issue(authority, ["127.0.0.1"], days=2)
     for name, data in (("ca.pem", authority.certificate), ("server.pem", mine.certificate), ("server.key", mine.key)):
@@ -136,3 +145,17 @@ def test_the_doctor_knows_the_configs_authority_which_needs_https(server: Server
     config.write_text(f'{text}url = "http://127.0.0.1"\nca_file = "{server.ca_file}"\n')
     with pytest.raises(ConfigError, match="ca_file is set but url is http:"):
         load(config, {})
+
+
+def test_a_certificate_that_is_not_valid_yet_makes_the_doctor_look_at_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on boards without a battery, whose clock is unset after power-up (issue 1059 of ruuvi/ruuvi.gateway_esp.c)."""
+    monkeypatch.setattr(certificates, "EARLY", timedelta(days=-1))
+    with serving(tmp_path) as server:
+        config = tmp_path / "agent.toml"
+        text = '[agent]\ndevice = "d1"\nfederation = "demo"\ndata_dir = "data"\n[server]\n'
+        config.write_text(f'{text}url = "{server.url}"\nca_file = "{server.ca_file}"\n')
+        (found,) = [one for one in check_server(load(config, {})) if one.check == "server: TLS"]
+    assert "certificate is not yet valid" in found.message
+    assert "this device's clock says" in found.advice

@@ -32,9 +32,9 @@ def small_federation(
 ) -> Federation:
     """Build a federation; its network is a dense one, or where the method needs ALP layers a CNN."""
     learnt = method_from_json({"name": method} if isinstance(method, str) else method)
-    network_name = network_name or ("har_cnn_alp" if learnt.requires_alp else "dense")
+    network_name = network_name or ("har_cnn_alp" if learnt.traits.requires_alp else "dense")
     classes = 1 if task == "regression" else 3
-    optimizer = learnt.default_optimizer or "adam"
+    optimizer = learnt.traits.optimizer or "adam"
     settings = {"epochs": 3, "batch_size": 4, "lr": 0.01, "optimizer": optimizer, **training}
     config = TrainingConfig(classes=classes, feature_dim=16, **settings)
     table_name, options = network_name.partition(",")[0], NETWORKS[network_name]

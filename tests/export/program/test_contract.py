@@ -58,7 +58,7 @@ IN_CI = {("fedavg", network) for network in NETWORKS} | {
     ],
 )
 def test_a_round_with_each_network_ends_where_torchs_does(name: str, network_name: str) -> None:
-    if METHODS[name].requires_alp and not network_name.endswith("_alp"):
+    if METHODS[name].traits.requires_alp and not network_name.endswith("_alp"):
         pytest.skip("the method needs ALP layers")
     federation, program = loaded(name, network_name)
     parity = compare_round(federation, program, generated_examples(federation, 11))

@@ -203,7 +203,7 @@ def test_the_history_is_short_and_survives_being_written_down() -> None:
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_no_method_gives_a_capped_client_more_than_the_limit(name: str) -> None:
     """What a client claims beyond the limit changes nothing: 10⁹ examples are as 80."""
-    if METHODS[name].pools_data or name == "local":
+    if METHODS[name].traits.pools_data or name == "local":
         pytest.skip("nothing is aggregated")
     here = federation(METHODS[name]())
     method, state, updates = here.setup.method, here.state, here.updates()

@@ -29,7 +29,7 @@ OF_THE_TABLE = [
     ("segmentation", method, name)
     for name in learners("segmentation")
     for method, each in METHODS.items()
-    if not each().requires_alp and each().task_incompatibility(TASKS["segmentation"]()) is None
+    if not each().traits.requires_alp and each().task_incompatibility(TASKS["segmentation"]()) is None
 ]
 ALWAYS = [(method, None) for method in ("fedavg", "fedali", "fedproto")] + [("fedproto", "segmenter_small")]
 SEVERAL_NETWORKS = ("fedavg", "fedproto", "fedproto_margin")

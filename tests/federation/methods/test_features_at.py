@@ -19,7 +19,9 @@ from tests.federation.methods.test_contract import as_tree, difference
 
 OF_FEATURES = ("moon", "fedproto", "fedtgp", "fedpr", "fedpac", "fedproto_margin")
 WITHOUT_FEATURES = [
-    name for name, method in METHODS.items() if not (name in OF_FEATURES or method.sums_at or method.requires_alp)
+    name
+    for name, method in METHODS.items()
+    if not (name in OF_FEATURES or method.sums_at or method.traits.requires_alp)
 ]
 LAST, ENCODER = "dense, last layer", "segmenter_small, encoder"
 

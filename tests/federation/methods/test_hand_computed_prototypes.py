@@ -11,6 +11,7 @@ from federation import wire
 from federation.aggregation.class_statistics import class_stats
 from federation.aggregation.prototypes import min_max_normalized
 from federation.errors import RoundError, SettingsError
+from federation.method import empty_training_stats
 from federation.methods import METHODS, method_from_json
 from federation.methods.fedpac import combination_weights
 from federation.methods.fedproto_margin import class_margins
@@ -152,7 +153,7 @@ def test_own_classes_are_refused_where_the_head_predicts() -> None:
 def test_fedproto_sends_four_and_a_half_kilobytes_for_six_classes() -> None:
     stats = TrainingConfig(classes=6, feature_dim=192)
     _, tree = METHODS["fedproto"]().upload(
-        Client({}, {}, {}), {}, METHODS["fedproto"]().empty_training_stats(stats, torch.zeros(1))
+        Client({}, {}, {}), {}, empty_training_stats(METHODS["fedproto"](), stats, torch.zeros(1))
     )
     assert {name: value.nbytes for name, value in tree.items()} == {"prototypes": 4608, "counts": 24}
 
@@ -161,11 +162,8 @@ def test_fedpac_measures_its_statistics() -> None:
     """Features 1, 3 of class 0 and 2 of class 1: h = (⅔·2, ⅓·2), v = ⅓(14/3 − (16/9 + 4/9)) = 22/27."""
     labelled = LabelledFeatures(rows(1.0, 3.0, 2.0), torch.tensor([0, 0, 1]), torch.ones(3).double())
     stats = class_stats(labelled, 2)
-    stats = (
-        METHODS["fedproto"]()
-        .empty_training_stats(TrainingConfig(classes=2, feature_dim=1), torch.zeros(1).double())
-        ._replace(before=stats)
-    )
+    training, like = TrainingConfig(classes=2, feature_dim=1), torch.zeros(1).double()
+    stats = empty_training_stats(METHODS["fedproto"](), training, like)._replace(before=stats)
     _, tree = METHODS["fedpac"]().upload(Client({}, {}, {}), {}, stats)
     assert tree["weighted_means"][:, 0].tolist() == pytest.approx([4 / 3, 2 / 3])
     assert float(tree["variance"]) == pytest.approx(22 / 27)

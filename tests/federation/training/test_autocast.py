@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
+from federation.method import trains
 from federation.methods import METHODS
 from federation.plan import TrainingConfig
 from federation.records import Tensors
@@ -37,7 +38,7 @@ def numbers(result: LocalRound) -> Tensors:
     return flatten({"client": result.client._asdict(), "upload": result.upload, "loss": result.loss})
 
 
-TRAINING = [name for name, kind in METHODS.items() if kind().trains(TrainingConfig(classes=3))]
+TRAINING = [name for name, kind in METHODS.items() if trains(kind(), TrainingConfig(classes=3))]
 
 
 def distance(found: Tensor, exact: Tensor) -> float:

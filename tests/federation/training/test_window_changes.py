@@ -15,7 +15,7 @@ from federation.records import Examples
 from federation.training.client_round import train_one, train_stacked
 from federation.training.forward import initial_client, network
 from federation.training.local_round import Setup
-from federation.training.schedule import in_order, with_copies
+from federation.training.schedule import WindowCopies, in_order, with_copies
 from federation.training.window_changes import (
     ChannelScale,
     changed_windows,
@@ -78,12 +78,12 @@ def test_stacked_windows_have_the_bits_of_single_ones_and_a_share_stays_as_it_wa
 
 
 def test_copies_of_a_window_do_not_depend_on_how_many_others_a_client_has() -> None:
-    few, many = (with_copies(in_order(count, 8), 2, 7, "ann") for count in (5, 30))
+    few, many = (with_copies(in_order(count, 8), WindowCopies(2), 7, "ann") for count in (5, 30))
     assert few.draws is not None
     assert many.draws is not None
     assert (few.draws[1:, 0, :5] == many.draws[1:, 0, :5]).all()
     assert (few.draws[0, ..., 0] == 1).all()  # the window as it was measured
-    other = with_copies(in_order(5, 8), 2, 7, "bob").draws
+    other = with_copies(in_order(5, 8), WindowCopies(2), 7, "bob").draws
     assert other is not None
     assert (other[1] != few.draws[1]).any()
 
@@ -103,8 +103,8 @@ def test_a_window_that_loses_its_gyroscope_is_that_of_a_device_without_one(scale
 
 
 def test_the_copy_with_a_lost_sensor_comes_last_and_leaves_the_turned_ones_as_they_are() -> None:
-    turned, both = (with_copies(in_order(5, 8), 2, 7, "ann", sensor_loss=lost) for lost in (False, True))
-    only = with_copies(in_order(5, 8), 0, 7, "ann", sensor_loss=True)
+    turned, both = (with_copies(in_order(5, 8), WindowCopies(2, sensor_loss=lost), 7, "ann") for lost in (False, True))
+    only = with_copies(in_order(5, 8), WindowCopies(sensor_loss=True), 7, "ann")
     assert turned.draws is not None
     assert both.draws is not None
     assert only.draws is not None
@@ -119,17 +119,17 @@ def test_the_copy_with_a_lost_sensor_comes_last_and_leaves_the_turned_ones_as_th
 @pytest.mark.parametrize("degrees", [180.0, 40.0])
 def test_copies_that_are_made_without_torch_are_those_of_a_local_round(degrees: float) -> None:
     x = np.random.default_rng(1).normal(size=(13, 128, 6)).astype(np.float32)
-    order = with_copies(in_order(13, 8), 2, 7, "ann", sensor_loss=True)
+    order = with_copies(in_order(13, 8), WindowCopies(2, sensor_loss=True), 7, "ann")
     assert order.draws is not None
     change = Augmentation(rotation=1, degrees=degrees, sensor_loss=1)
-    found = list(window_copies(x, 7, "ann", rotations=2, degrees=degrees, sensor_loss=True))
+    found = list(window_copies(x, 7, "ann", WindowCopies(2, degrees, sensor_loss=True)))
     assert len(found) == 3
     for copy, draws_of_copy in zip(found, order.draws[1:], strict=True):
         drawn = draws_of_copy.reshape(-1, draws_of_copy.shape[-1])[:13]
         assert np.array_equal(copy, changed_windows(change, drawn, torch.from_numpy(x)).numpy())
         assert not np.isclose(copy, x).all(axis=(1, 2)).any()
-    assert not list(window_copies(x, 7, "ann"))
-    assert not list(window_copies(x[:0], 7, "ann", rotations=2, sensor_loss=True))
+    assert not list(window_copies(x, 7, "ann", WindowCopies()))
+    assert not list(window_copies(x[:0], 7, "ann", WindowCopies(2, sensor_loss=True)))
 
 
 def test_images_are_not_turned_so() -> None:

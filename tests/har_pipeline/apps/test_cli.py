@@ -83,3 +83,14 @@ def test_a_name_says_one_activity_or_none(name, activity):
 
 def test_words_of_names_leave_out_numbers_and_endings():
     assert name_words("x/walking fast 2026-03-05_20-14-32.csv.zip") == ["walking", "fast"]
+
+
+def test_what_an_apps_reader_cannot_read_gets_a_description(call, tmp_path):
+    """As Physics Toolbox's files without a gyroscope, or with other columns (huy-n1001/gait_calculation)."""
+    rows = exports.physics_toolbox().decode().splitlines()
+    kept = "\n".join(",".join(row.split(",")[:4]) for row in rows)
+    layouts.unpacked({f"anna/{each}.csv": kept.encode() for each in ("walking", "sitting")}, tmp_path / "data")
+    result = call("describe", tmp_path / "data", "--out", tmp_path / "data.toml")
+    assert result.exit_code == 0, result.output
+    assert "its reader can't read it for the reasons below" in result.output
+    assert "gFx" in (tmp_path / "data.toml").read_text()

@@ -205,3 +205,137 @@ def test_a_footer_of_words_is_a_lost_row(tmp_path: Path) -> None:
     description = description_of(draft(tmp_path).to_json())
     (report,) = inspect(description, find_files(description, tmp_path))
     assert (report.problem, report.lost, report.samples["acc"]) == ("", 1, COUNT + 1)
+
+
+def visits(*, rate_hz: float = 50, count: int = COUNT) -> Iterator[tuple[str, Visit]]:
+    """Yield two activities of one person, and their names."""
+    for number, activity in enumerate(ACTIVITIES):
+        acc, gyro = motion(count, rate_hz, moving=activity == "walking", seed=number)
+        yield activity, Visit(1, activity, datetime(2024, 6, 7, 8, 10 * number), rate_hz, acc, gyro)
+
+
+def saved(path: Path, lines: list[str]) -> None:
+    """Write a file, and the folders it lies in."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join([*lines, ""]))
+
+
+def readable(root: Path) -> dict[str, Any]:
+    """Guess a description, check that it reads every file that it matches, and return it."""
+    guessed = draft(root).to_json()
+    description = description_of(guessed)
+    reports = list(inspect(description, find_files(description, root)))
+    assert [report.problem for report in reports if report.problem] == []
+    return guessed
+
+
+@pytest.mark.parametrize("header", [["Accelerometer X,Accelerometer Y,Accelerometer Z"], []], ids=["named", "bare"])
+def test_sentences_that_end_in_empty_cells_are_no_header_and_may_state_the_rate(
+    tmp_path: Path, header: list[str]
+) -> None:
+    """As ActiLife's RAW files after a spreadsheet (paulhibbing/AGread and wadpac/GGIR have such)."""
+    about = ["------ Data File Created By ActiGraph GT3X+ date format M/d/yyyy at 80 Hz  Filter Normal ------,,"]
+    about += ["Serial Number: TAS1D50140012,,", "Current Memory Address: 0,,", "----------,,"]
+    for activity, visit in visits(rate_hz=80):
+        saved(tmp_path / f"{activity}.csv", [*about, *header, *cells(",", visit.acc)])
+    guessed = readable(tmp_path)
+    assert (guessed["skip_lines"], guessed["rate_hz"]) == (4, 80)
+    assert guessed["acc"]["columns"] == (header[0].split(",") if header else [1, 2, 3])
+
+
+def test_further_sensors_in_files_of_the_same_columns_are_left_out(tmp_path: Path) -> None:
+    """As apps write a file for each sensor (LynnBokern/ML4QS): all were read as accelerometers."""
+    for activity, visit in visits():
+        times = np.arange(COUNT) / 50
+        tables = {"Accelerometer": visit.acc * G, "Gyroscope": np.deg2rad(visit.gyro)}
+        tables |= {"Linear Accelerometer": (visit.acc - [0, 0, 1]) * G, "Magnetometer": 40 + visit.acc}
+        for name, values in tables.items():
+            saved(tmp_path / activity / f"{name}.csv", ["timestamps,x,y,z", *cells(",", times, values)])
+    found = draft(tmp_path)
+    guessed = found.to_json()
+    assert (guessed["acc"]["unit"], guessed["gyro"]["unit"]) == ("m/s2", "rad/s")
+    assert guessed["acceleration"] == "specific force"
+    description = description_of(guessed)
+    reports = inspect(description, find_files(description, tmp_path))
+    assert sum(report.samples["acc"] for report in reports if not report.problem) == 2 * COUNT
+
+
+def test_gravity_beside_is_added_and_files_with_a_gyroscope_are_described(tmp_path: Path) -> None:
+    """As Sensor Logger on an Apple Watch (tinawan110/SwimmingData), whose files had other names than its reader's."""
+    axes = [f"{name}{axis}" for name in ("rotationRate", "gravity", "acceleration") for axis in "XYZ"]
+    gravity = np.tile([0.0, 0.0, -1.0], (COUNT, 1))
+    for activity, visit in visits():
+        times_ns = [str(1_782_477_373_956_791_296 + 20_000_000 * row) for row in range(COUNT)]
+        rows = cells(",", times_ns, np.deg2rad(visit.gyro), gravity, -visit.acc - gravity)
+        saved(tmp_path / f"{activity}WristMotion.csv", [",".join(["time", *axes]), *rows])
+        saved(tmp_path / f"{activity}Uncalibrated.csv", ["time,x,y,z", *cells(",", times_ns, -visit.acc)])
+    guessed = draft(tmp_path).to_json()
+    assert guessed["acc"]["columns"] == axes[6:]
+    assert guessed["acc"]["add"] == axes[3:6]
+    assert guessed["gyro"]["columns"] == axes[:3]
+    assert guessed["acceleration"] == "gravity points down"
+
+
+def test_moments_in_names_are_no_activities(tmp_path: Path) -> None:
+    """As Empatica's EmbracePlus names its files (gotty44/Empatica_EmbracePlus)."""
+    for number, (_, visit) in enumerate(visits()):
+        times_us = np.round(1e6 * (1_764_754_258 + 100 * number + np.arange(COUNT) / 50))
+        rows = cells(",", [f"{each:.0f}" for each in times_us], visit.acc)
+        saved(tmp_path / f"accelerometer_1-1-01_{1_764_754_258 + 100 * number}.csv", ["unix_timestamp,x,y,z", *rows])
+    guessed = readable(tmp_path)
+    assert "labels" not in guessed
+    assert "activity" not in guessed["files"]
+
+
+def test_two_rows_a_second_are_called_too_slow_and_not_read_as_fifty(tmp_path: Path) -> None:
+    """As AndroSensor records unless it is told otherwise (jmandzak/ActivityDetection, hcordner/sensor-data)."""
+    for activity, visit in visits(rate_hz=2):
+        rows = cells(",", visit.acc * G, 500 * np.arange(COUNT) + 13)
+        saved(tmp_path / f"{activity}.csv", ["X (m/s²),Y (m/s²),Z (m/s²),Time since start in ms ", *rows])
+    guess = draft(tmp_path).guesses["time"]
+    assert guess.value == {"column": "Time since start in ms", "unit": "ms"}
+    assert not guess.sure
+    assert "too slow" in guess.why
+
+
+def test_sizes_beside_are_no_gyroscope(tmp_path: Path) -> None:
+    """As files that hold features beside their samples do (Hrishi-3331/HAR-Dataset)."""
+    for activity, visit in visits():
+        rows = cells(",", visit.acc, np.abs(visit.acc), np.abs(visit.gyro))
+        saved(tmp_path / f"{activity}.csv", rows)
+    guessed = readable(tmp_path)
+    assert guessed["acc"]["columns"] == [1, 2, 3]
+    assert "gyro" not in guessed
+
+
+def test_a_gyroscope_at_rest_is_in_degrees_where_it_drifts(tmp_path: Path) -> None:
+    """As ActiGraph's Link (paulhibbing/AGread): a body at rest does not turn by 0.8 rad/s."""
+    for number in (1, 2):
+        acc, gyro = motion(COUNT, 100, moving=False, seed=number)
+        rows = cells(",", np.arange(COUNT) / 100, acc, 0.5 + 0.1 * gyro)
+        saved(tmp_path / f"subject{number}.csv", ["Timestamp,Acc X,Acc Y,Acc Z,Gyro X,Gyro Y,Gyro Z", *rows])
+    assert readable(tmp_path)["gyro"]["unit"] == "deg/s"
+
+
+@pytest.mark.parametrize("month_first", [True, False])
+def test_of_two_forms_of_a_date_the_one_is_taken_by_which_a_recording_is_short(
+    tmp_path: Path, *, month_first: bool
+) -> None:
+    """As ActiGraph's exports of two countries (issues 18 and 125 of wadpac/GGIR)."""
+    form = "%m/%d/%Y %H:%M:%S.%f" if month_first else "%d/%m/%Y %H:%M:%S.%f"
+    start = datetime(2024, 6, 7, 23, 59, 55)
+    acc, _ = motion(COUNT, 50, moving=True, seed=1)
+    moments = [(start + timedelta(seconds=row / 50)).strftime(form) for row in range(COUNT)]
+    saved(
+        tmp_path / "subject1.csv",
+        ["Timestamp,Accelerometer X,Accelerometer Y,Accelerometer Z", *cells(",", moments, acc)],
+    )
+    assert readable(tmp_path)["time"]["format"] == form
+
+
+def test_tables_that_are_not_text_are_named_with_what_to_do(tmp_path: Path) -> None:
+    """As MATLAB Mobile and Movesense save theirs (ErikLarssonDev/matlab-mobile-fitness-tracker)."""
+    for name in ("walking.mat", "sitting.mat", "log.json"):
+        saved(tmp_path / name, ["{}"])
+    with pytest.raises(SourceError, match=r"2 \.mat, 1 \.json files are not read: save each of their tables as CSV"):
+        draft(tmp_path)

@@ -95,6 +95,26 @@ def test_every_way_to_write_the_same_two_rows(tmp_path, text, changes):
     assert (gyro_times.tolist(), gyro.tolist()) == ([0, 1], [[0, 0, 0]] * 2)
 
 
+@pytest.mark.parametrize(("unit", "per_s"), [("ms", 1000), ("us", 1000_000), ("ns", 1000_000_000)])
+def test_times_are_rounded_once(tmp_path, unit, per_s):
+    numbers = 1_657_544_418_323 + np.arange(100)
+    rows = "".join(f"{number},1,2,3\n" for number in numbers)
+    options = {**PLAIN, "time": {"column": "t", "unit": unit}}
+    times, _ = joined(read(write(tmp_path, f"t,x,y,z\n{rows}"), options)["a/x.csv"], "acc")
+    assert times.tolist() == [int(number) / per_s for number in numbers]
+
+
+def test_a_strict_description_refuses_a_damaged_row_and_a_file_without_rows(tmp_path):
+    rows = "".join(f"{at},1,2,3\n" for at in range(30))
+    write(tmp_path, f"t,x,y,z\n{rows}30,one,2,3\n")
+    assert joined(read(tmp_path, PLAIN)["a/x.csv"], "acc")[1].shape == (31, 3)
+    with pytest.raises(SourceError, match=r"a/x\.csv, line 32: 'one' in column 'x' is no number"):
+        read(tmp_path, {**PLAIN, "strict": True})
+    write(tmp_path, "t,x,y,z\n")
+    with pytest.raises(SourceError, match=r"a/x\.csv has no rows below its header"):
+        read(tmp_path, {**PLAIN, "strict": True})
+
+
 @pytest.mark.parametrize(
     ("section", "unit", "one"),
     [("acc", "m/s2", 1), ("acc", "g", G), ("acc", "mg", G / 1000), ("acc", 0.5, 0.5), ("gyro", "rad/s", 1),

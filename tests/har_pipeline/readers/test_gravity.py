@@ -5,18 +5,20 @@ from __future__ import annotations
 import importlib
 import io
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from har_pipeline import prepare, recordings
 from har_pipeline.gravity import CONVENTIONS, specific_force
-from har_pipeline.readers import READERS
+from har_pipeline.readers import READERS, published
 from har_pipeline.readers.synthetic_motion import rotation, segment_readings
 from tests.har_pipeline import layouts
 from tests.har_pipeline.readers import up
 
 G = 9.80665
+FOLDER = Path(published.__file__).parent
 BY_MODEL = {"synthetic"}
 """Made by our own model of motion, which `test_synthetic_…` below judges, and not read from files."""
 
@@ -40,7 +42,11 @@ def test_every_reader_has_a_proof_of_its_convention() -> None:
 def test_a_reader_declares_a_convention_and_quotes_its_files_makers(name: str) -> None:
     assert READERS[name].acceleration in CONVENTIONS
     if name not in BY_MODEL:
-        words = importlib.import_module(f"har_pipeline.readers.{name}").__doc__ or ""
+        description = FOLDER / f"{name}.toml"
+        if description.is_file():
+            words = description.read_text("utf-8").replace("\n#", "\n")
+        else:
+            words = importlib.import_module(f"har_pipeline.readers.{name}").__doc__ or ""
         assert " ".join(up.PROOFS[name].quote.split()) in " ".join(words.split())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -133,10 +134,10 @@ def test_a_wrong_path_says_what_was_expected_where(tmp_path, name):
 def test_motionsense_is_specific_force_in_metres_and_follows_the_protocol(sources):
     read = list(recordings("motionsense", sources["motionsense"]["tar.xz"], clients=["s24"]))
     assert [(each.session, each.sensor) for each in read] == [
-        ("wlk_7", "acc"),
-        ("wlk_7", "gyro"),
-        ("dws_11", "acc"),
-        ("dws_11", "gyro"),
+        ("7", "acc"),
+        ("7", "gyro"),
+        ("11", "acc"),
+        ("11", "gyro"),
     ]
     np.testing.assert_allclose(read[0].values[0], [-0.5 * G, -G, 0])
     np.testing.assert_allclose(read[1].values[0], [0.1, 0.2, 0.3])
@@ -147,8 +148,7 @@ def test_motionsense_is_specific_force_in_metres_and_follows_the_protocol(source
 def test_spsw_labels_change_within_a_file_and_windows_advance_by_16(sources):
     read = next(recordings("spsw", sources["spsw"]["folder"]))
     assert (read.client, read.session, read.line) == ("s03_sp", "01", 2)
-    assert read.activity[199] == "WALKING"
-    assert read.activity[200] == "TURNING"
+    assert np.asarray(read.activity)[199:201].tolist() == ["WALKING", "TURNING"]
     assert read.times_s[0] == pytest.approx(1657544418.323)
     dataset = prepare("spsw", sources["spsw"]["folder"])
     assert dataset.settings.stride == 16
@@ -263,13 +263,15 @@ def test_hhar_rows_without_a_time_are_left_out_and_move_no_row_to_another_handse
 
 def test_realworld_joins_parts_and_reads_zips_within_zips(sources, tmp_path):
     read = list(recordings("realworld", sources["realworld"]["zip"], clients=["2_shin"]))
-    assert [(each.session, each.sensor) for each in read] == [
-        ("walking", "acc"),
-        ("walking", "gyro"),
-        ("climbingup", "acc"),
-        ("climbingup", "gyro"),
-    ]
-    assert len(read[2].times_s) == 600
+    samples = Counter[tuple[str, str]]()
+    for recording in read:
+        samples[recording.session, recording.sensor] += len(recording.times_s)
+    assert samples == {
+        ("walking", "acc"): 200,
+        ("walking", "gyro"): 200,
+        ("climbingup", "acc"): 600,
+        ("climbingup", "gyro"): 600,
+    }
     dataset = prepare("realworld", sources["realworld"]["zip"])
     for client in ("1_shin", "2_shin"):
         assert len(set(dataset.clients[client].session)) == 4
@@ -288,10 +290,16 @@ def test_realworld_joins_parts_and_reads_zips_within_zips(sources, tmp_path):
         (lambda rows: rows.__setitem__(4, rows[4].replace(b"0.5", b"0,5x", 1)), r"sub_1\.csv"),
         (lambda rows: rows.__setitem__(4, rows[4].replace(b"0.5", b"half")), r"sub_1\.csv, line 5: 'half' in column"),
         (lambda rows: rows.__setitem__(9, rows[9].replace(b"0.5", b"inf")), r"sub_1\.csv, line 10: infinite"),
-        (lambda rows: rows.__setitem__(0, rows[0].replace(b"gravity.x", b"gravity")), r"line 1: no column"),
+        (
+            lambda rows: rows.__setitem__(0, rows[0].replace(b"gravity.x", b"gravity")),
+            r"sub_1\.csv: no column 'gravity\.x'",
+        ),
         (lambda rows: rows.clear(), r"sub_1\.csv is empty"),
         (lambda rows: rows.__delitem__(slice(1, None)), r"sub_1\.csv has no rows"),
-        (lambda rows: rows.__setitem__(slice(1, 150), [b""] * 149), r"149 of 199 rows lack a number"),
+        (
+            lambda rows: rows.__setitem__(slice(1, 200), [b"," * 12] * 199),
+            r"no row has a number in each of the columns",
+        ),
     ],
 )
 def test_broken_csv_is_refused_with_file_and_line(tmp_path, damage, message):
@@ -306,7 +314,7 @@ def test_an_empty_cell_is_a_lost_sample(tmp_path):
     name = "A_DeviceMotion_data/dws_11/sub_1.csv"
     rows = layouts.motionsense()[name].splitlines()
     rows[50] = rows[50].replace(b"0.5", b"")
-    rows[60] = b""
+    rows[60] = b"," * 12
     windows = prepare("motionsense", layouts.unpacked({name: b"\n".join(rows)}, tmp_path)).clients["s01"]
     assert len(windows) == 2
     np.testing.assert_allclose(windows.x[0, :, 0], -0.5 * G, rtol=1e-4)

@@ -363,6 +363,7 @@ test("files of another origin, size, content or form are refused", async () => {
       () => tried(() => agent.state().reason.includes(words)),
       () => `${words}: ${agent.state().reason}`,
     );
+    assert.ok(!server.statuses.some((status) => status.unusable), "nobody knows what the announced bytes are");
     if (words === "more than a phone downloads") continue;
     await until(() => agent.work.contributeAtMs > Date.now() + 250_000, "after some tries it rests");
   }
@@ -392,7 +393,7 @@ test("a phone reports no gains of its heads, and goes by its own windows alone",
   await stop();
 });
 
-test("broadcasts that cannot be are not taken up", async () => {
+test("broadcasts that cannot be are not taken up, and refused, signed, until one can be used", async () => {
   const server = await started();
   const { agent, stop } = await agentOf(server, { store: Object.assign(new MemoryStore(), { stored: someWindows(20, [null]) }) });
   const of = (sums) =>
@@ -415,9 +416,15 @@ test("broadcasts that cannot be are not taken up", async () => {
       () => words.test(agent.work.detail),
       () => `${words}: ${agent.work.detail}`,
     );
-    await until(() => agent.memory.judged === `${i + 1} ${model.sha256}`, "after some tries it is given up");
+    const { unusable } = await until(() => server.statuses.findLast((status) => status.unusable?.includes(model.sha256)));
+    const { reason, ...about } = await server.openRefusal("model-refusal", unusable);
+    assert.deepEqual(about, { instance: INSTANCE, epoch: 1, model: model.sha256 });
+    assert.match(reason, words);
+    assert.equal(agent.memory.judged, `${i + 1} ${model.sha256}`, "it is given up at once");
   }
   assert.equal(agent.state().model, null);
+  await collect(server, cases.length + 2, { clients: 5 });
+  await until(() => agent.state().model && !server.statuses.at(-1).unusable);
   await stop();
 });
 

@@ -71,13 +71,15 @@ test("a phone is approved at once, by the operator, or after its answer was lost
   assert.equal(begun.keys.privateKey.extractable, false);
   const pending = await continueEnrolment(store, { clock });
   assert.deepEqual([pending.serverKey, pending.token], ["", ""]);
+  server.promises = { ...server.promises, min_example_noise: 1 }; // what the first answer promised is kept
   const reasons = [];
   const waiting = waitForApproval(
     store,
     (reason) => void (reasons.push(reason), (server.approved = reasons.length > 2)),
     { clock },
   );
-  assert.equal((await waiting).serverKey, server.publicKey);
+  const { serverKey, promises } = await waiting;
+  assert.deepEqual([serverKey, promises.minExampleNoise], [server.publicKey, 0]);
   assert.match(reasons[0], /has not approved/);
   const claims = server.heard.filter(({ path }) => path.endsWith("/claim"));
   const issued = claims.map(({ body }) => JSON.parse(new TextDecoder().decode(body)).issued_at);
@@ -143,7 +145,7 @@ test("each refusal has words, and says whether to wait", async () => {
   await beginEnrolment(huge, readEnrolmentLink(server.link));
   server.instead = [() => ({ status: 201, body: "x".repeat(2_000_000) })];
   await assert.rejects(continueEnrolment(huge, { clock }), /sends more than/);
-  server.instead = [() => ({ status: 201, body: { state: "approved", device: "another" } })];
+  server.instead = [() => ({ status: 201, body: { state: "approved", device: "another", promises: server.promises } })];
   await assert.rejects(continueEnrolment(huge, { clock }), /answers about device 'another'/);
   await assert.rejects(continueEnrolment(new MemoryStore(), { clock }), /has not enrolled yet/);
 });

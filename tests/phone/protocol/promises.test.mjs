@@ -4,9 +4,9 @@ import { readFileSync } from "node:fs";
 import { after, test } from "node:test";
 import { describePromises, promisesOf, requiredBy, shortfall } from "../../../phone/app/protocol/promises.js";
 import { encode } from "../../../phone/app/protocol/safetensors.js";
-import { fromBase64, textOf, toSign, unwrap, utf8 } from "../../../phone/app/protocol/signing.js";
+import { utf8 } from "../../../phone/app/protocol/signing.js";
 import { agentOf, stopAll, until } from "./parts.mjs";
-import { DEVICE, FEDERATION, INSTANCE, PLAN, SmallServer } from "./small_server.mjs";
+import { INSTANCE, NOTHING, PLAN, SmallServer } from "./small_server.mjs";
 
 const CASES = JSON.parse(readFileSync(new URL("../../vectors/promises.json", import.meta.url), "utf8"));
 const NAMES = {
@@ -37,13 +37,15 @@ after(async () => {
   await Promise.all(servers.map((server) => server.stop()));
 });
 
-async function started() {
+async function started(promises = NOTHING) {
   const server = await SmallServer.start();
+  server.promises = promises;
   servers.push(server);
   return server;
 }
 
 const MASKED = { ...PLAN, secure: { mode: "masked", min_devices: 5, colluding_share: 0.3, clip_norm: 10, noise_multiplier: 1.1 } };
+const PROMISED = { ...NOTHING, mode: "masked", min_devices: 5, min_colluding_share: 0.3, min_noise: 1.1 };
 const LOOSER = {
   off: { ...MASKED, secure: { ...MASKED.secure, mode: "off" } },
   "fewer devices": { ...MASKED, secure: { ...MASKED.secure, min_devices: 3 } },
@@ -67,23 +69,16 @@ async function wait(server, plan) {
   await server.announce({ plan, feature_model: await server.blob(utf8("a network")) });
 }
 
-async function bodyOf(server, refusal, owner) {
-  const { body, signature } = unwrap(utf8(refusal));
-  const key = await crypto.subtle.importKey("raw", fromBase64(owner, 32), "Ed25519", true, ["verify"]);
-  assert.ok(await crypto.subtle.verify("Ed25519", key, signature, toSign("refusal", FEDERATION, DEVICE, body)));
-  return JSON.parse(textOf(body));
-}
-
 for (const [what, plan] of Object.entries(LOOSER)) {
   test(`a plan with ${what} is refused, signed, and nothing is sent, by a federation made anew as well`, async () => {
-    const server = await started();
+    const server = await started(PROMISED);
     const { agent, stop } = await agentOf(server);
     await wait(server, MASKED);
     await until(() => server.statuses.at(-1)?.state === "ready");
     for (const instance of [INSTANCE, "f".repeat(32)]) {
       await collect(server, plan, { instance });
       const said = await until(() => server.statuses.findLast(({ refusal }) => refusal?.includes(instance)));
-      const { reason, ...about } = await bodyOf(server, said.refusal, server.owner);
+      const { reason, ...about } = await server.openRefusal("refusal", said.refusal);
       assert.deepEqual([about.instance, said.state, said.examples], [instance, "collecting", 0]);
       assert.ok(reason && said.detail.includes(reason), said.detail);
       assert.equal(agent.state().name, "not_taking_part");
@@ -96,8 +91,18 @@ for (const [what, plan] of Object.entries(LOOSER)) {
   });
 }
 
+test("what the enrolment promised is pinned, not what is announced first", async () => {
+  const server = await started(PROMISED);
+  const { agent, stop } = await agentOf(server);
+  await collect(server, LOOSER.off);
+  await until(() => server.statuses.findLast(({ refusal }) => refusal));
+  assert.equal(server.begun.length, 0);
+  assert.ok(agent.state().required.includes("at least 5 devices"));
+  await stop();
+});
+
 test("a pin outlives the page, and the person alone loosens it, having seen what is promised", async () => {
-  const server = await started();
+  const server = await started(PROMISED);
   const first = await agentOf(server);
   await wait(server, MASKED);
   await until(() => first.agent.memory.pinned);

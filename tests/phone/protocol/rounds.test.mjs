@@ -1,6 +1,7 @@
 // A phone in a federation in rounds, whose training is given: invitations, kills at every step, and what stops a round.
 import assert from "node:assert/strict";
 import { after, test } from "node:test";
+import { UnusableModelError } from "../../../phone/app/protocol/errors.js";
 import { DEVICE, INSTANCE, PLAN, SmallServer, utf8 } from "./small_server.mjs";
 import { MemoryStore, agentOf, clock, stopAll, until } from "./parts.mjs";
 
@@ -189,6 +190,31 @@ test("what stops a round: its end, its person, the battery, and work that the fe
   await invite(server, 4, { plan: { ...ROUNDS, rounds: { partial_work: "use" } } });
   await until(() => agent.memory.uploads.length === 1);
   assert.deepEqual([server.begun[0].manifest.steps, server.begun[0].manifest.metrics.epochs], [4, 1]);
+});
+
+test("a round whose model can't be used is left out at once, and the model is refused, signed, until another can be used", async () => {
+  const server = await started();
+  const host = new GivenHost();
+  host.train = async (job) => {
+    host.jobs.push(job);
+    throw host.jobs.length > 1 ? new Error("its own fault") : new UnusableModelError("it holds NaN");
+  };
+  const { agent } = await agentOf(server, { host });
+  await invite(server, 1);
+  const { unusable } = await until(() => server.statuses.findLast((status) => status.unusable));
+  const { model } = agent.memory.invitation;
+  const refusal = { instance: INSTANCE, epoch: 1, model: model.sha256, reason: "it holds NaN" };
+  assert.deepEqual(await server.openRefusal("model-refusal", unusable), refusal);
+  await until(() => agent.work.detail.includes("round 1 is left out: it holds NaN"), () => agent.work.detail);
+  assert.equal(host.jobs.length, 1);
+  await invite(server, 2);
+  await until(() => agent.work.detail.includes("round 2 is left out: its own fault"), () => agent.work.detail);
+  assert.equal(host.jobs.length, 4, "a fault of its own is tried again");
+  const { model: next } = agent.memory.invitation;
+  assert.notEqual(agent.memory.unusable?.model, next.sha256);
+  host.train = GivenHost.prototype.train;
+  await invite(server, 3);
+  await until(() => agent.memory.uploads.length === 1 && !server.statuses.at(-1).unusable);
 });
 
 test("a federation that a phone cannot train in says so, and nothing is trained", async () => {

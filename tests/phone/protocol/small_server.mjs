@@ -1,6 +1,7 @@
 // A server of one phone over real HTTP, which does what a test tells it to. The real one is in the pytest beside it.
+import assert from "node:assert/strict";
 import { createServer } from "node:http";
-import { fingerprint, sha256, toBase64, unwrap, utf8, wrap } from "../../../phone/app/protocol/signing.js";
+import { fingerprint, fromBase64, fromEd25519, sha256, textOf, toBase64, toSign, unwrap, utf8, wrap } from "../../../phone/app/protocol/signing.js";
 
 export const FEDERATION = "walk";
 export const DEVICE = "phone1";
@@ -17,6 +18,9 @@ export const PLAN = {
   data: { pipeline: {}, normalization: "none" },
 };
 
+/** What a plan without masks and noise promises of privacy. */
+export const NOTHING = { mode: "off", min_devices: 0, min_colluding_share: 0, min_noise: 0, min_example_noise: 0, voucher: "" };
+
 export class SmallServer {
   static async start() {
     const server = new SmallServer();
@@ -31,6 +35,7 @@ export class SmallServer {
 
   constructor() {
     this.approved = true;
+    this.promises = NOTHING;
     this.tokens = 0;
     this.serial = 1;
     this.said = {};
@@ -99,6 +104,14 @@ export class SmallServer {
     await this.retain(["announcement", await this.signed("announcement", this.announcement(changes))]);
   }
 
+  /** What the phone has signed in a status. */
+  async openRefusal(kind, text) {
+    const { body, signature } = unwrap(utf8(text));
+    const key = await fromEd25519(fromBase64(this.owner, 32));
+    assert.ok(await crypto.subtle.verify("Ed25519", key, signature, toSign(kind, FEDERATION, DEVICE, body)));
+    return JSON.parse(textOf(body));
+  }
+
   async answer(request, response) {
     const parts = [];
     for await (const part of request) parts.push(part);
@@ -116,7 +129,7 @@ export class SmallServer {
 
   async handle(path, body, response) {
     const credentials = { api_key: "gw_x", broker: { username: "u", password: "p" }, server_key: this.publicKey };
-    const approval = { state: this.approved ? "approved" : "pending", device: DEVICE };
+    const approval = { state: this.approved ? "approved" : "pending", device: DEVICE, promises: this.promises };
     if (path === "/v1/enrol") {
       const said = JSON.parse(new TextDecoder().decode(body));
       const again = this.owner === said.public_key;

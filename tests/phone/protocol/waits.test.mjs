@@ -19,7 +19,7 @@ test("a status that is refused is said again after growing waits", async () => {
     },
   };
   statusSender.repeat();
-  await assert.rejects(statusSender.keep(refuses, () => ({ state: "ready" }), () => {}, ended.signal));
+  await assert.rejects(statusSender.keep(refuses, {}, () => ({ state: "ready" }), () => {}, ended.signal));
   assert.ok(waits[0] <= 2000 && waits[7] >= 30_000 && waits[7] <= 60_000, String(waits));
 });
 

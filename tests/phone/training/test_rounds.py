@@ -61,18 +61,42 @@ class Case:
         # of a model that somebody has trained
         self.broadcast = {name: value + 0.01 if value.dtype == np.float32 else value for name, value in begun.items()}
 
+    def unusable(self) -> dict[str, bytes]:
+        """Return broadcasts that no device can use, by what is wrong with them."""
+        name, weights = next((name, value) for name, value in self.broadcast.items() if value.dtype == np.float32)
+        nan, huge = weights.copy(), weights.copy()
+        nan.flat[0] = np.nan
+        huge[:] = 3e38
+        return {
+            "not safetensors": b"model",
+            "holds NaN or infinity": encoded(self.broadcast | {name: nan}),
+            "is missing or another tensor": encoded(self.broadcast | {name: weights[:-1]}),
+            "training from the server's model diverges": encoded(self.broadcast | {name: huge}),
+        }
+
     def for_node(self) -> dict[str, Any]:
-        sent = arrays.encode({name.removeprefix("broadcast/"): value for name, value in self.broadcast.items()})
+        sent = encoded(self.broadcast)
         packed = {"program": self.data, "broadcast": sent, "x": self.examples.x.astype("<f4").tobytes()}
         said = {name: base64.b64encode(part).decode() for name, part in packed.items()}
         who = {"client": IDENTITY.client_id, "round": IDENTITY.round_number, "rounds": 4}
-        return {**said, **who, "y": self.examples.y.tolist(), "scale": self.scale and self.scale._asdict()}
+        unusable = [base64.b64encode(model).decode() for model in self.unusable().values()]
+        return {
+            **said,
+            **who,
+            "unusable": unusable,
+            "y": self.examples.y.tolist(),
+            "scale": self.scale and self.scale._asdict(),
+        }
 
     def answers(self, served: Arrays) -> np.ndarray:
         served = served | {"input/mean": np.zeros(6, np.float32), "input/std": np.ones(6, np.float32)}
         return np.concatenate(
             [self.program.run("model", served | {"x": one[None]})["logits"] for one in self.examples.x]
         )
+
+
+def encoded(broadcast: Arrays) -> bytes:
+    return arrays.encode({name.removeprefix("broadcast/"): value for name, value in broadcast.items()})
 
 
 @pytest.mark.parametrize(
@@ -156,6 +180,8 @@ def require_equal(cases: list[Case], told: list[dict[str, Any]]) -> None:
         assert (found["before"], found["after"]) == (before.tolist(), after.tolist())
         assert found["same"], "a round that was cut off after an epoch goes on to the same bits"
         assert found["stopped"] == [1, expected.steps], "after at least one step"
+        for (error, message), reason in zip(found["blamed"], case.unusable(), strict=True):
+            assert (error, reason in message) == ("UnusableModelError", True), (case.names, reason, error, message)
         require_answers(case, found["logits"], program.run("serving", expected.client))
         if program.manifest.has_global_model:  # the one that it began with, of a client as it was then
             require_answers(case, found["shared"], global_model(program, {}, broadcast))

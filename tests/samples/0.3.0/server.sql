@@ -7,7 +7,7 @@ CREATE TABLE adoptions (
 	source VARCHAR(16) NOT NULL, 
 	answer VARCHAR(16) NOT NULL, 
 	score DOUBLE, 
-	most_frequent DOUBLE, 
+	trivial DOUBLE, 
 	reason TEXT NOT NULL, 
 	recorded_at DOUBLE NOT NULL, 
 	CONSTRAINT pk_adoptions PRIMARY KEY (id), 
@@ -21,7 +21,7 @@ CREATE TABLE alembic_version (
 	version_num VARCHAR(32) NOT NULL, 
 	CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 );
-INSERT INTO "alembic_version" VALUES('0010');
+INSERT INTO "alembic_version" VALUES('0020');
 CREATE TABLE audit_entries (
 	id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, 
 	at DOUBLE NOT NULL, 
@@ -55,8 +55,8 @@ CREATE TABLE contributions (
 	published_sha256 VARCHAR(64), 
 	published_version INTEGER, 
 	CONSTRAINT pk_contributions PRIMARY KEY (id), 
-	CONSTRAINT fk_contributions_federation_id FOREIGN KEY(federation_id) REFERENCES federations (id), 
 	CONSTRAINT fk_contributions_device_id FOREIGN KEY(device_id) REFERENCES devices (id), 
+	CONSTRAINT fk_contributions_federation_id FOREIGN KEY(federation_id) REFERENCES federations (id), 
 	CONSTRAINT fk_contributions_round_id FOREIGN KEY(round_id) REFERENCES rounds (id), 
 	CONSTRAINT uq_contributions_device_id UNIQUE (device_id)
 );
@@ -73,7 +73,8 @@ CREATE TABLE credentials (
 	created_at DOUBLE NOT NULL, 
 	expires_at DOUBLE, 
 	used_at DOUBLE, 
-	revoked_at DOUBLE, held_at DOUBLE, 
+	revoked_at DOUBLE, 
+	held_at DOUBLE, 
 	CONSTRAINT pk_credentials PRIMARY KEY (id), 
 	CONSTRAINT fk_credentials_device_id FOREIGN KEY(device_id) REFERENCES devices (id), 
 	CONSTRAINT fk_credentials_federation_id FOREIGN KEY(federation_id) REFERENCES federations (id), 
@@ -102,14 +103,24 @@ CREATE TABLE devices (
 	public_key VARCHAR(44), 
 	claimed_at BIGINT, 
 	cloned_at DOUBLE, 
+	refused_updates INTEGER DEFAULT '0' NOT NULL, 
+	suspended_at DOUBLE, 
+	suspension_reason TEXT DEFAULT '' NOT NULL, 
+	missed_rounds INTEGER DEFAULT '0' NOT NULL, 
+	left_out_until DOUBLE, 
 	adoption VARCHAR(16), 
-	adoption_reason TEXT DEFAULT '' NOT NULL, refused_updates INTEGER DEFAULT '0' NOT NULL, suspended_at DOUBLE, suspension_reason TEXT DEFAULT '' NOT NULL, 
+	adoption_reason TEXT DEFAULT '' NOT NULL, 
+	plan_refusal TEXT DEFAULT '' NOT NULL, 
+	refused_model VARCHAR(64) DEFAULT '' NOT NULL, 
+	model_refusal TEXT DEFAULT '' NOT NULL, 
+	voucher TEXT DEFAULT '' NOT NULL, 
+	voucher_expires_at BIGINT, 
 	CONSTRAINT pk_devices PRIMARY KEY (id), 
 	CONSTRAINT fk_devices_federation_id FOREIGN KEY(federation_id) REFERENCES federations (id), 
 	CONSTRAINT uq_devices_federation_id_name UNIQUE (federation_id, name)
 );
-INSERT INTO "devices" VALUES(1,1,'1name','1state',10,'1detail',1.5,1.5,'1enrolment','1public_key',10,1.5,'1adoption','1adoption_reason',10,1.5,'1suspension_reason');
-INSERT INTO "devices" VALUES(2,2,'2name','2state',20,'2detail',2.5,2.5,'2enrolment',NULL,NULL,NULL,NULL,'2adoption_reason',20,NULL,'2suspension_reason');
+INSERT INTO "devices" VALUES(1,1,'1name','1state',10,'1detail',1.5,1.5,'1enrolment','1public_key',10,1.5,10,1.5,'1suspension_reason',10,1.5,'1adoption','1adoption_reason','1plan_refusal','1refused_model','1model_refusal','1voucher',10);
+INSERT INTO "devices" VALUES(2,2,'2name','2state',20,'2detail',2.5,2.5,'2enrolment',NULL,NULL,NULL,20,NULL,'2suspension_reason',20,NULL,NULL,'2adoption_reason','2plan_refusal','2refused_model','2model_refusal','2voucher',NULL);
 CREATE TABLE ended_access (
 	id INTEGER NOT NULL, 
 	kind VARCHAR(16) NOT NULL, 
@@ -131,7 +142,8 @@ CREATE TABLE enrolment_tokens (
 	expires_at DOUBLE NOT NULL, 
 	used_at DOUBLE, 
 	used_by VARCHAR(64), 
-	revoked_at DOUBLE, held_at DOUBLE, 
+	revoked_at DOUBLE, 
+	held_at DOUBLE, 
 	CONSTRAINT pk_enrolment_tokens PRIMARY KEY (id), 
 	CONSTRAINT fk_enrolment_tokens_federation_id FOREIGN KEY(federation_id) REFERENCES federations (id), 
 	CONSTRAINT uq_enrolment_tokens_token_sha256 UNIQUE (token_sha256)
@@ -157,13 +169,24 @@ CREATE TABLE federations (
 	"plan" JSON NOT NULL, 
 	revision INTEGER DEFAULT '0' NOT NULL, 
 	upload_schema JSON NOT NULL, 
+	sum_layout JSON, 
 	status VARCHAR(16) NOT NULL, 
-	created_at DOUBLE NOT NULL, feature_model_sha256 VARCHAR(64), feature_model_size INTEGER, stable_note TEXT DEFAULT '' NOT NULL, regression TEXT DEFAULT '' NOT NULL, 
+	created_at DOUBLE NOT NULL, 
+	feature_model_sha256 VARCHAR(64), 
+	feature_model_size INTEGER, 
+	program_state VARCHAR(16) DEFAULT 'none' NOT NULL, 
+	program_note TEXT DEFAULT '' NOT NULL, 
+	program_sha256 VARCHAR(64), 
+	program_size INTEGER, 
+	stable_note TEXT DEFAULT '' NOT NULL, 
+	regression TEXT DEFAULT '' NOT NULL, 
+	anew_due_at DOUBLE, 
+	revoked_identities TEXT DEFAULT '' NOT NULL, 
 	CONSTRAINT pk_federations PRIMARY KEY (id), 
 	CONSTRAINT uq_federations_name UNIQUE (name)
 );
-INSERT INTO "federations" VALUES(1,'1name','1instance','{"k": 1}',10,'{"k": 1}','1status',1.5,'1feature_model_sha256',10,'1stable_note','1regression');
-INSERT INTO "federations" VALUES(2,'2name','2instance','{"k": 2}',20,'{"k": 2}','2status',2.5,NULL,NULL,'2stable_note','2regression');
+INSERT INTO "federations" VALUES(1,'1name','1instance','{"k": 1}',10,'{"k": 1}','{"k": 1}','1status',1.5,'1feature_model_sha256',10,'1program_state','1program_note','1program_sha256',10,'1stable_note','1regression',1.5,'1revoked_identities');
+INSERT INTO "federations" VALUES(2,'2name','2instance','{"k": 2}',20,'{"k": 2}','null','2status',2.5,NULL,NULL,'2program_state','2program_note',NULL,NULL,'2stable_note','2regression',NULL,'2revoked_identities');
 CREATE TABLE idempotent_requests (
 	caller VARCHAR(32) NOT NULL, 
 	"key" VARCHAR(128) NOT NULL, 
@@ -189,10 +212,23 @@ INSERT INTO "leases" VALUES(2,'2holder',2.5,20);
 CREATE TABLE ledger (
 	id INTEGER NOT NULL, 
 	ledger VARCHAR(32), 
-	number INTEGER NOT NULL, 
+	size INTEGER NOT NULL, 
 	CONSTRAINT pk_ledger PRIMARY KEY (id)
 );
 INSERT INTO "ledger" VALUES(1,NULL,0);
+CREATE TABLE masked_contributions (
+	device_id INTEGER NOT NULL, 
+	federation_id INTEGER NOT NULL, 
+	batch VARCHAR(64) NOT NULL, 
+	version INTEGER, 
+	changed_at DOUBLE, 
+	leaving_at DOUBLE, 
+	CONSTRAINT pk_masked_contributions PRIMARY KEY (device_id), 
+	CONSTRAINT fk_masked_contributions_device_id FOREIGN KEY(device_id) REFERENCES devices (id), 
+	CONSTRAINT fk_masked_contributions_federation_id FOREIGN KEY(federation_id) REFERENCES federations (id)
+);
+INSERT INTO "masked_contributions" VALUES(1,1,'1batch',10,1.5,1.5);
+INSERT INTO "masked_contributions" VALUES(2,2,'2batch',NULL,NULL,NULL);
 CREATE TABLE metrics (
 	id INTEGER NOT NULL, 
 	federation_id INTEGER NOT NULL, 
@@ -211,7 +247,9 @@ INSERT INTO "metrics" VALUES(2,2,2,20,'2name',2.5,2.5);
 CREATE TABLE model_aliases (
 	federation_id INTEGER NOT NULL, 
 	alias VARCHAR(16) NOT NULL, 
-	version_id INTEGER NOT NULL, note TEXT DEFAULT '' NOT NULL, held_at INTEGER DEFAULT '0' NOT NULL, 
+	version_id INTEGER NOT NULL, 
+	note TEXT DEFAULT '' NOT NULL, 
+	held_at INTEGER DEFAULT '0' NOT NULL, 
 	CONSTRAINT pk_model_aliases PRIMARY KEY (federation_id, alias), 
 	CONSTRAINT fk_model_aliases_federation_id FOREIGN KEY(federation_id) REFERENCES federations (id), 
 	CONSTRAINT fk_model_aliases_version_id FOREIGN KEY(version_id) REFERENCES model_versions (id)
@@ -228,12 +266,14 @@ CREATE TABLE model_versions (
 	broadcast_size INTEGER NOT NULL, 
 	created_at DOUBLE NOT NULL, 
 	deleted_at DOUBLE, 
+	gains JSON, 
+	withdrawn TEXT DEFAULT '' NOT NULL, 
 	CONSTRAINT pk_model_versions PRIMARY KEY (id), 
 	CONSTRAINT fk_model_versions_federation_id FOREIGN KEY(federation_id) REFERENCES federations (id), 
 	CONSTRAINT uq_model_versions_federation_id_version UNIQUE (federation_id, version)
 );
-INSERT INTO "model_versions" VALUES(1,1,10,10,'1state_sha256','1broadcast_sha256',10,1.5,1.5);
-INSERT INTO "model_versions" VALUES(2,2,20,20,'2state_sha256','2broadcast_sha256',20,2.5,NULL);
+INSERT INTO "model_versions" VALUES(1,1,10,10,'1state_sha256','1broadcast_sha256',10,1.5,1.5,'{"k": 1}','1withdrawn');
+INSERT INTO "model_versions" VALUES(2,2,20,20,'2state_sha256','2broadcast_sha256',20,2.5,NULL,'null','2withdrawn');
 CREATE TABLE participations (
 	round_id INTEGER NOT NULL, 
 	device_id INTEGER NOT NULL, 
@@ -278,15 +318,17 @@ CREATE TABLE rollouts (
 	failures INTEGER NOT NULL, 
 	reason TEXT NOT NULL, 
 	last_checked_device_id INTEGER NOT NULL, 
+	reach INTEGER DEFAULT '0' NOT NULL, 
+	forced TEXT DEFAULT '' NOT NULL, 
 	started_at DOUBLE NOT NULL, 
-	ended_at DOUBLE, reach INTEGER DEFAULT '0' NOT NULL, forced TEXT DEFAULT '' NOT NULL, 
+	ended_at DOUBLE, 
 	CONSTRAINT pk_rollouts PRIMARY KEY (id), 
 	CONSTRAINT fk_rollouts_federation_id FOREIGN KEY(federation_id) REFERENCES federations (id), 
 	CONSTRAINT fk_rollouts_version_id FOREIGN KEY(version_id) REFERENCES model_versions (id), 
 	CONSTRAINT uq_rollouts_federation_id_number UNIQUE (federation_id, number)
 );
-INSERT INTO "rollouts" VALUES(1,1,10,1,'{"k": 1}',10,'1phase',10,1.5,10,10,10,'1reason',10,1.5,1.5,10,'1forced');
-INSERT INTO "rollouts" VALUES(2,2,20,2,'{"k": 2}',20,'2phase',20,2.5,20,20,20,'2reason',20,2.5,NULL,20,'2forced');
+INSERT INTO "rollouts" VALUES(1,1,10,1,'{"k": 1}',10,'1phase',10,1.5,10,10,10,'1reason',10,10,'1forced',1.5,1.5);
+INSERT INTO "rollouts" VALUES(2,2,20,2,'{"k": 2}',20,'2phase',20,2.5,20,20,20,'2reason',20,20,'2forced',2.5,NULL);
 CREATE TABLE rounds (
 	id INTEGER NOT NULL, 
 	federation_id INTEGER NOT NULL, 
@@ -313,6 +355,61 @@ CREATE TABLE rounds (
 );
 INSERT INTO "rounds" VALUES(1,1,10,'1phase',1,1,'1reason',10,10,1.5,1.5,10,10,'{"k": 1}',1,1.5,1.5,1.5);
 INSERT INTO "rounds" VALUES(2,2,20,'2phase',0,0,'2reason',20,20,NULL,NULL,20,20,'null',2,NULL,2.5,NULL);
+CREATE TABLE scores (
+	federation_id INTEGER NOT NULL, 
+	round_number INTEGER NOT NULL, 
+	name VARCHAR(64) NOT NULL, 
+	devices INTEGER NOT NULL, 
+	total DOUBLE NOT NULL, 
+	squares DOUBLE NOT NULL, 
+	measured INTEGER NOT NULL, 
+	measured_total DOUBLE NOT NULL, 
+	trivial DOUBLE NOT NULL, 
+	working INTEGER NOT NULL, 
+	CONSTRAINT pk_scores PRIMARY KEY (federation_id, round_number, name), 
+	CONSTRAINT fk_scores_federation_id FOREIGN KEY(federation_id) REFERENCES federations (id)
+);
+INSERT INTO "scores" VALUES(1,1,'1name',10,1.5,1.5,10,1.5,1.5,10);
+INSERT INTO "scores" VALUES(2,2,'2name',20,2.5,2.5,20,2.5,2.5,20);
+CREATE TABLE secure_sum_devices (
+	round_id INTEGER NOT NULL, 
+	device_id INTEGER NOT NULL, 
+	identity BLOB NOT NULL, 
+	keys BLOB NOT NULL, 
+	shares BLOB NOT NULL, 
+	vector BLOB NOT NULL, 
+	signature BLOB NOT NULL, 
+	opened BLOB NOT NULL, 
+	uploaded JSON NOT NULL, 
+	CONSTRAINT pk_secure_sum_devices PRIMARY KEY (round_id, device_id), 
+	CONSTRAINT fk_secure_sum_devices_device_id FOREIGN KEY(device_id) REFERENCES devices (id), 
+	CONSTRAINT fk_secure_sum_devices_round_id FOREIGN KEY(round_id) REFERENCES rounds (id)
+);
+INSERT INTO "secure_sum_devices" VALUES(1,1,X'01',X'01',X'01',X'01',X'01',X'01','{"k": 1}');
+INSERT INTO "secure_sum_devices" VALUES(2,2,X'02',X'02',X'02',X'02',X'02',X'02','{"k": 2}');
+CREATE TABLE secure_sums (
+	round_id INTEGER NOT NULL, 
+	stage VARCHAR(16) NOT NULL, 
+	request BLOB NOT NULL, 
+	members BLOB NOT NULL, 
+	dealers JSON NOT NULL, 
+	included BLOB NOT NULL, 
+	total BLOB NOT NULL, 
+	reason TEXT NOT NULL, 
+	listed_devices INTEGER NOT NULL, 
+	summed_devices INTEGER NOT NULL, 
+	deadline_at DOUBLE, 
+	added BLOB, 
+	shared_sha256 VARCHAR(64), 
+	shared_size INTEGER, 
+	is_anew BOOLEAN DEFAULT 0 NOT NULL, 
+	finding TEXT DEFAULT '' NOT NULL, 
+	retry TEXT DEFAULT '' NOT NULL, 
+	CONSTRAINT pk_secure_sums PRIMARY KEY (round_id), 
+	CONSTRAINT fk_secure_sums_round_id FOREIGN KEY(round_id) REFERENCES rounds (id)
+);
+INSERT INTO "secure_sums" VALUES(1,'1stage',X'01',X'01','{"k": 1}',X'01',X'01','1reason',10,10,1.5,X'01','1shared_sha256',10,1,'1finding','1retry');
+INSERT INTO "secure_sums" VALUES(2,'2stage',X'02',X'02','{"k": 2}',X'02',X'02','2reason',20,20,NULL,NULL,NULL,NULL,0,'2finding','2retry');
 CREATE TABLE server_epoch (
 	id INTEGER NOT NULL, 
 	epoch INTEGER NOT NULL, 
@@ -360,18 +457,25 @@ CREATE INDEX ix_idempotent_requests_created_at ON idempotent_requests (created_a
 CREATE INDEX ix_devices_federation_id_state ON devices (federation_id, state);
 CREATE INDEX ix_enrolment_tokens_federation_id ON enrolment_tokens (federation_id);
 CREATE INDEX ix_events_federation_id_id ON events (federation_id, id);
+CREATE INDEX ix_events_federation_id_round_number ON events (federation_id, round_number) WHERE kind IN ('round.announced', 'round.collecting', 'round.aggregating');
 CREATE INDEX ix_model_versions_broadcast_sha256 ON model_versions (broadcast_sha256);
 CREATE INDEX ix_adoptions_federation_id_round_number ON adoptions (federation_id, round_number);
 CREATE INDEX ix_credentials_device_id ON credentials (device_id);
 CREATE INDEX ix_device_tags_tag ON device_tags (tag);
+CREATE INDEX ix_masked_contributions_federation_id_changed_at ON masked_contributions (federation_id, changed_at);
+CREATE INDEX ix_metrics_federation_id_round_number_name_value ON metrics (federation_id, round_number, name, value);
 CREATE INDEX ix_rollouts_phase ON rollouts (phase);
 CREATE INDEX ix_rollouts_serial ON rollouts (serial);
+CREATE INDEX ix_contributions_federation_id_changed_at ON contributions (federation_id, changed_at);
+CREATE INDEX ix_contributions_sha256 ON contributions (sha256);
 CREATE INDEX ix_participations_broadcast_sha256 ON participations (broadcast_sha256);
+CREATE INDEX ix_participations_round_id_broadcast_size ON participations (round_id, broadcast_size);
 CREATE INDEX ix_updates_federation_id ON updates (federation_id);
-CREATE TRIGGER audit_entries_no_update BEFORE UPDATE ON audit_entries BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END;
-CREATE TRIGGER audit_entries_no_delete BEFORE DELETE ON audit_entries BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END;
+CREATE INDEX ix_updates_round_id_size ON updates (round_id, size);
 CREATE INDEX ix_web_sessions_credential_id ON web_sessions (credential_id);
 CREATE INDEX ix_web_sessions_expires_at ON web_sessions (expires_at);
+CREATE TRIGGER audit_entries_no_update BEFORE UPDATE ON audit_entries BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END;
+CREATE TRIGGER audit_entries_no_delete BEFORE DELETE ON audit_entries BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END;
 CREATE TRIGGER key_revoked AFTER UPDATE OF revoked_at ON credentials FOR EACH ROW WHEN OLD.revoked_at IS NULL AND NEW.revoked_at IS NOT NULL BEGIN INSERT INTO ended_access (kind, subject, federation, until) VALUES ('key', OLD.prefix, '', OLD.expires_at); END;
 CREATE TRIGGER key_deleted AFTER DELETE ON credentials FOR EACH ROW WHEN OLD.revoked_at IS NULL BEGIN INSERT INTO ended_access (kind, subject, federation, until) VALUES ('key', OLD.prefix, '', OLD.expires_at); END;
 CREATE TRIGGER token_used AFTER UPDATE OF used_at ON enrolment_tokens FOR EACH ROW WHEN OLD.used_at IS NULL AND NEW.used_at IS NOT NULL BEGIN INSERT INTO ended_access (kind, subject, federation, until) VALUES ('token', OLD.token_sha256, '', OLD.expires_at); END;
@@ -380,8 +484,6 @@ CREATE TRIGGER token_deleted AFTER DELETE ON enrolment_tokens FOR EACH ROW WHEN 
 CREATE TRIGGER device_revoked AFTER UPDATE OF enrolment ON devices FOR EACH ROW WHEN OLD.enrolment <> 'revoked' AND NEW.enrolment = 'revoked' BEGIN INSERT INTO ended_access (kind, subject, federation, until) VALUES ('device', OLD.name, (SELECT name FROM federations WHERE id = OLD.federation_id), NULL); END;
 CREATE TRIGGER device_key_replaced AFTER UPDATE OF public_key ON devices FOR EACH ROW WHEN OLD.public_key IS NOT NULL AND (NEW.public_key IS NULL OR NEW.public_key <> OLD.public_key) BEGIN INSERT INTO ended_access (kind, subject, federation, until) VALUES ('device', OLD.name, (SELECT name FROM federations WHERE id = OLD.federation_id), NULL); END;
 CREATE TRIGGER device_deleted AFTER DELETE ON devices FOR EACH ROW WHEN OLD.id IS NOT NULL BEGIN INSERT INTO ended_access (kind, subject, federation, until) VALUES ('device-deleted', OLD.name, (SELECT name FROM federations WHERE id = OLD.federation_id), NULL); END;
-CREATE INDEX ix_contributions_federation_id_changed_at ON contributions (federation_id, changed_at);
-CREATE INDEX ix_contributions_sha256 ON contributions (sha256);
 DELETE FROM "sqlite_sequence";
 INSERT INTO "sqlite_sequence" VALUES('audit_entries',2);
 INSERT INTO "sqlite_sequence" VALUES('events',2);

@@ -20,7 +20,7 @@ from sim.cli.options import assignments
 from sim.errors import SettingsError
 from sim.reports.repeat import repeat_command
 from sim.results.run_directory import RunDirectory
-from sim.run import load_data, run
+from sim.run import load_data, resolve, run
 from tests.har_pipeline.description.made import sisfall
 from tests.sim.small_runs import ALP, DATA, settings_for
 
@@ -63,7 +63,7 @@ def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path, monkeypatch: p
     again = CliRunner().invoke(app, arguments(killed))
     assert again.exit_code == 0, again.output
     settings = settings_for("fedali", rounds=ROUNDS)
-    run(settings, load_data(settings, None, tmp_path / "cache", None), tmp_path / "whole")
+    run(settings, tmp_path / "whole", data=load_data(resolve(settings), None, tmp_path / "cache", None))
     assert numbers(killed) == numbers(tmp_path / "whole")
     assert (killed / "report.html").stat().st_size > 10_000
     assert (killed / "partition.png").stat().st_size > 1_000

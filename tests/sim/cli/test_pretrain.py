@@ -27,7 +27,7 @@ from sim.data.sources.recordings import federated_data
 from sim.errors import SettingsError
 from sim.presets import with_defaults
 from sim.results.run_directory import RunDirectory
-from sim.run import build_simulation, load_data, run
+from sim.run import build_simulation, load_data, resolve, run
 from tests.sim.small_runs import DATA, needs_fork, settings_for
 
 HART = ["model.feature_dim=16", "model.blocks=1", "model.mlp=16", "model.head_width=8", "model.heads=2"]
@@ -108,7 +108,7 @@ def test_windows_without_an_activity_count_where_they_are_kept(clients: int, tmp
     data = federated_data(replace(dataset, clients=partly), settings)
     if clients == 1:
         data = repartition(data, Equal(clients=1, test="split", test_share=0), 0)
-    run(settings, data, tmp_path / "run")
+    run(settings, tmp_path / "run", data=data)
     trained = [
         client["train_per_class"] for client in json.loads((tmp_path / "run" / "clients.json").read_text()).values()
     ]
@@ -203,17 +203,17 @@ def test_a_federation_starts_from_another_ones_encoder(method: str, model: str, 
     out, sets = tmp_path / "run", ALP if model == "hart_alp" else HART
     given: dict[str, Any] = {"model": model, "set": sets}
     fresh = settings_for(method, **given)
-    data = load_data(fresh, None, cache, None)
+    data = load_data(resolve(fresh), None, cache, None)
     masked = settings_for(method, task="masked_reconstruction", model=model, rounds=2, set=sets + DECODER)
-    summary = run(masked, data, out)
+    summary = run(masked, out, data=data)
     assert 0 < summary["global"]["mse"] < 2
     checkpoint = out / "models" / "global.safetensors"
     export = ["onnx", "--checkpoint", str(checkpoint), "--out", str(tmp_path / "model.onnx")]
     done = CliRunner(env={"COLUMNS": "300"}).invoke(export_app, export)
     assert done.exit_code == 2
     assert "nobody has trained its head" in done.output
-    started = build_simulation(settings_for(method, init=out, **given), data)
-    random, theirs = build_simulation(fresh, data).initial, state_of(out / "models" / "global.safetensors")
+    started = build_simulation(resolve(settings_for(method, init=out, **given)), data)
+    random, theirs = build_simulation(resolve(fresh), data).initial, state_of(out / "models" / "global.safetensors")
     assert any(not torch.equal(theirs[name], value) for name, value in random.params.items() if "head." not in name)
     for name, value in started.initial.params.items():
         assert torch.equal(value, random.params[name] if name.startswith("head.") else theirs[name]), name
@@ -230,11 +230,11 @@ def test_a_federation_starts_from_another_ones_encoder(method: str, model: str, 
 @pytest.mark.ci
 def test_engines_mask_the_same(cache: Path) -> None:
     settings = settings_for("fedavg", task="masked_reconstruction", model="hart", set=HART + DECODER)
-    data = load_data(settings, None, cache, None)
+    data = load_data(resolve(settings), None, cache, None)
     scores = []
     for engine in ("serial", "stacked", "processes"):
         again = settings.model_copy(update={"engine": engine, "workers": 2})
-        scores.append([record["global"]["mse"] for record in build_simulation(again, data).run_rounds()])
+        scores.append([record["global"]["mse"] for record in build_simulation(resolve(again), data).run_rounds()])
     assert scores[1] == pytest.approx(scores[0], rel=1e-5)
     assert scores[2] == scores[0]
 

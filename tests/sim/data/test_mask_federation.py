@@ -26,16 +26,15 @@ from sim.data.federated_data import FederatedData
 from sim.data.few_labels import few_shot
 from sim.data.images import IMAGE_SETS, LabelledImages
 from sim.data.images.labelled import PartitionTargets
-from sim.data.images.moments import IMAGENET
+from sim.data.images.reader import IMAGENET
 from sim.data.partitions import Dirichlet, Natural
-from sim.data.pooling import EVERYONE, pooled
-from sim.data.repartition import current_partition
+from sim.data.repartition import EVERYONE, current_partition, pooled
 from sim.data.scaling import scaled
 from sim.data.sources.images import image_federation
 from sim.errors import RunDirectoryError
 from sim.presets import with_defaults
 from sim.results.run_directory import RunDirectory
-from sim.run import load_data, run
+from sim.run import load_data, resolve, run
 from tests.sim.data.images.layouts import grey_png, image_bytes
 from tests.sim.small_runs import needs_fork
 
@@ -136,7 +135,7 @@ def played(folder: Path, out: Path, **given: Any) -> list[float]:
         **{"rounds": 2, "epochs": 1, "batch": 8, "lr": 0.02, **given, "set": [*sets, *given.get("set", [])]},
     }
     settings = build_experiment(with_defaults(None, options), LABELS, None)
-    run(settings, load_data(settings, folder, None, None), out)
+    run(settings, out, data=load_data(resolve(settings), folder, None, None))
     rows = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     return [(row["global"] or {"mean_iou": row["personalization"]["mean_iou"]["mean"]})["mean_iou"] for row in rows]
 

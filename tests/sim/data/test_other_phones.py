@@ -12,7 +12,7 @@ from federation.records import Examples
 from sim.data.federated_data import ClientData
 from sim.data.holdout import CARRIED, WORSE
 from sim.data.other_phones import NOISE, raw_windows, ways_to_carry, with_phone, worse_sensors
-from sim.run import load_data
+from sim.run import load_data, resolve
 from tests.sim.small_runs import settings_for
 
 HZ, SAMPLES = 50.0, 128
@@ -36,7 +36,7 @@ def middle(raw: torch.Tensor) -> float:
 
 def test_a_phone_upside_down_has_the_same_windows_with_x_and_y_the_other_way(tmp_path: Path) -> None:
     """By hand on normalized windows of a client's own statistics: the mean turns too, so two channels change signs."""
-    both = load_data(settings_for(holdout="leave-subjects-out:1"), None, tmp_path, None)
+    both = load_data(resolve(settings_for(holdout="leave-subjects-out:1")), None, tmp_path, None)
     name, bob = next(iter(both.new_clients.items()))
     turn = ways_to_carry(both.new_clients, 0)["upside_down"][0][name]
     upside_down = with_phone(bob, turn, both.new_statistics[name], by_own_statistics=True)

@@ -20,17 +20,17 @@ from har_pipeline.readers import READERS
 from sim.cli.app import app
 from sim.cli.options import assignments, build_experiment
 from sim.data.federated_data import ClientData, FederatedData
-from sim.data.holdout import Holdout, keep_known_classes, one_fold
+from sim.data.holdout import keep_known_classes, one_fold
 from sim.data.partitions import class_counts
-from sim.data.pooling import pooled
-from sim.data.repartition import current_partition
+from sim.data.repartition import current_partition, pooled
 from sim.data.scaling import scaled
 from sim.data.sources import get_source, source_names
 from sim.errors import SettingsError
-from sim.experiment import Experiment
+from sim.experiment.holdout import Holdout
+from sim.experiment.settings import Experiment
 from sim.presets import with_defaults
 from sim.reports.repeat import repeat_command
-from sim.run import load_data
+from sim.run import load_data, resolve
 from tests.sim.data.images.layouts import idx, noise
 
 RECORDINGS = ["data.subjects=2", "data.phones=2", "data.places=1", "data.minutes=2"]
@@ -44,7 +44,7 @@ def settings_of(data: str, **given: Any) -> Experiment:
 
 def recordings(cache: Path, **given: Any) -> FederatedData:
     sets = [*RECORDINGS, *given.pop("set", [])]
-    return load_data(settings_of("synthetic", set=sets, **given), None, cache, None)
+    return load_data(resolve(settings_of("synthetic", set=sets, **given)), None, cache, None)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def test_a_model_for_other_data_is_refused_with_those_that_fit(data: str, model:
 
 def test_images_are_dealt_by_a_partition(digits: Path) -> None:
     settings = settings_of("mnist", model="mnist_cnn", partition="equal", set=["partition.clients=3"])
-    data = load_data(settings, digits, None, None)
+    data = load_data(resolve(settings), digits, None, None)
     assert {(len(c.train.y), len(c.test.y)) for c in data.clients.values()} == {(20, 10)}
     assert settings.partition == {"kind": "equal", "clients": 3, "test": "published", "test_share": 0.2,
                                   "examples": None}  # fmt: skip
@@ -127,7 +127,7 @@ def test_images_are_dealt_by_a_partition(digits: Path) -> None:
 
 def test_images_need_a_partition(digits: Path) -> None:
     with pytest.raises(SettingsError, match=r"mnist is one pile of images; give --partition natural\|dirichlet"):
-        load_data(settings_of("mnist", model="mnist_cnn"), digits, None, None)
+        load_data(resolve(settings_of("mnist", model="mnist_cnn")), digits, None, None)
 
 
 @pytest.mark.parametrize(
@@ -157,12 +157,12 @@ def test_images_that_belong_to_someone_are_dealt_so(data: str, model: str, sets:
 
 
 def test_tasks_are_generated() -> None:
-    data = load_data(settings_of("synthetic_logistic", model="dense", set=TASKS), None, None, None)
+    data = load_data(resolve(settings_of("synthetic_logistic", model="dense", set=TASKS)), None, None, None)
     assert list(data.clients) == ["client-000", "client-001", "client-002", "client-003"]
     with pytest.raises(SettingsError, match="unknown option 'phi3' for synthetic_logistic; did you mean 'phi2'"):
-        load_data(settings_of("synthetic_logistic", model="dense", set=["data.phi3=1"]), None, None, None)
+        load_data(resolve(settings_of("synthetic_logistic", model="dense", set=["data.phi3=1"])), None, None, None)
     with pytest.raises(SettingsError, match="drawn client by client; leave --partition out"):
-        load_data(settings_of("synthetic_logistic", model="dense", partition="equal"), None, None, None)
+        load_data(resolve(settings_of("synthetic_logistic", model="dense", partition="equal")), None, None, None)
 
 
 def test_clients_are_grouped_by_user(cache: Path) -> None:
@@ -249,18 +249,20 @@ def test_new_clients_keep_only_what_somebody_trains_on_where_the_holdout_says_so
 
 def test_clients_of_any_data_can_be_held_out(cache: Path) -> None:
     given = {"model": "dense", "set": TASKS}
-    held = load_data(settings_of("synthetic_logistic", holdout="leave-clients-out:1", **given), None, None, None)
+    held = load_data(
+        resolve(settings_of("synthetic_logistic", holdout="leave-clients-out:1", **given)), None, None, None
+    )
     assert (len(held.clients), len(held.new_clients)) == (3, 1)
     named = settings_of("synthetic_logistic", holdout="leave-clients-out:client-002,", **given)
-    assert list(load_data(named, None, None, None).new_clients) == ["client-002"]
+    assert list(load_data(resolve(named), None, None, None).new_clients) == ["client-002"]
     some = settings_of("synthetic_logistic", holdout="leave-clients-out:*-001,*-002", **given)
-    assert list(load_data(some, None, None, None).new_clients) == ["client-001", "client-002"]
+    assert list(load_data(resolve(some), None, None, None).new_clients) == ["client-001", "client-002"]
     with pytest.raises(SettingsError, match="'x\\*' matches none of client-000"):
-        load_data(settings_of("synthetic_logistic", holdout="leave-clients-out:x*", **given), None, None, None)
+        load_data(resolve(settings_of("synthetic_logistic", holdout="leave-clients-out:x*", **given)), None, None, None)
     with pytest.raises(SettingsError, match="know no subjects or devices; use leave-clients-out"):
-        load_data(settings_of("synthetic_logistic", holdout="leave-devices-out:1", **given), None, None, None)
+        load_data(resolve(settings_of("synthetic_logistic", holdout="leave-devices-out:1", **given)), None, None, None)
     with pytest.raises(SettingsError, match="cannot hold 4 of 4 clients out"):
-        load_data(settings_of("synthetic_logistic", holdout="leave-clients-out:4", **given), None, None, None)
+        load_data(resolve(settings_of("synthetic_logistic", holdout="leave-clients-out:4", **given)), None, None, None)
 
 
 # ---- validation
@@ -325,7 +327,8 @@ def test_images_and_tasks_have_validation_examples_too(digits: Path) -> None:
     tasks = {"model": "dense", "set": TASKS}
     for name, given, root in (("mnist", images, digits), ("synthetic_logistic", tasks, None)):
         without, with_ = (
-            load_data(settings_of(name, **given, validation_share=share), root, None, None) for share in (0.0, 0.5)
+            load_data(resolve(settings_of(name, **given, validation_share=share)), root, None, None)
+            for share in (0.0, 0.5)
         )
         for client, before in without.clients.items():
             now = with_.clients[client]
@@ -381,7 +384,7 @@ def test_seeds_hold_everybody_out_once() -> None:
         settings = settings_of(
             "synthetic_logistic", holdout="leave-clients-out:1/3", seed=seed, model="dense", set=TASKS
         )
-        held = load_data(settings, None, None, None)
+        held = load_data(resolve(settings), None, None, None)
         assert not held.clients.keys() & held.new_clients.keys()
         everybody |= held.clients.keys() | held.new_clients.keys()
         found += [*held.new_clients]

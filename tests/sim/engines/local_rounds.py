@@ -266,7 +266,7 @@ def first_round(method: Method, model: str, dtype: torch.dtype) -> Round:
     training, state = _begun(method, initial, module.feature_dim)
     joined = method.init_client_state(initial, training)
     data = {name: examples(module, size) for name, size in UNEQUAL.items()}
-    if method.pools_data:
+    if method.traits.pools_data:
         data = {"everyone": Examples(*(torch.cat(parts) for parts in zip(*data.values(), strict=True)))}
     setup = Setup(method, training, network(module), TASKS[task_of(module)]())
     return Round(setup, data, dict.fromkeys(data, joined), state)
@@ -285,7 +285,7 @@ def _begun(method: Method, initial: Client, feature_dim: int) -> tuple[TrainingC
 
 def fits(method: type[Method], model: str) -> bool:
     """Whether the method can train the network: some need ALP's prototypes."""
-    return not method.requires_alp or "prototypes" in model_options(model)
+    return not method.traits.requires_alp or "prototypes" in model_options(model)
 
 
 def some_rounds() -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from federation.method import trains
 from federation.methods import METHODS
 from federation.plan import TrainingConfig
 from federation.records import Examples, Tensors
@@ -79,11 +80,13 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
     return seen
 
 
-@pytest.mark.parametrize("method", [name for name, kind in METHODS.items() if kind().trains(TrainingConfig(classes=3))])
+@pytest.mark.parametrize(
+    "method", [name for name, kind in METHODS.items() if trains(kind(), TrainingConfig(classes=3))]
+)
 def test_a_recorded_step_gives_the_plain_steps_numbers(method: str, graphs: list[nn.Module]) -> None:
     said: list[str] = []
     small = {"channels": [8, 8], "feature_dim": 16, "hidden": 8, "prototypes": [5]}
-    work = jobs(method, "har_cnn_alp", **small) if METHODS[method].requires_alp else jobs(method)
+    work = jobs(method, "har_cnn_alp", **small) if METHODS[method].traits.requires_alp else jobs(method)
     assert_same(Stacked(3, compiled=True, say=said.append), work[:3])
     assert graphs
     assert not said

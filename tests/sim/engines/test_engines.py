@@ -24,7 +24,7 @@ from sim.engines.operations import operations_of_a_step
 from sim.engines.processes import MAX_STACKED, SMALL_STEP, work_of
 from sim.errors import EngineError, SettingsError
 from sim.rounds.simulation import Simulation
-from sim.run import build_simulation, load_data
+from sim.run import build_simulation, load_data, resolve
 from tests.sim.engines.local_rounds import FAMILIES, ROUNDING_SWITCHES, all_rounds, first_round, some_rounds
 from tests.sim.small_runs import first, needs_fork, settings_for
 
@@ -35,7 +35,7 @@ ALWAYS = ("fedavg", "fedali", "fedproto", "scaffold")
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:
     """Two clients with few examples, unlike in number."""
-    data = load_data(settings_for(), None, tmp_path_factory.mktemp("cache"), None)
+    data = load_data(resolve(settings_for()), None, tmp_path_factory.mktemp("cache"), None)
     return first(data, {"ada": 20, "bob": 12})
 
 
@@ -50,7 +50,7 @@ def state_of(simulation: Simulation) -> dict[str, torch.Tensor]:
 )
 def test_processes_give_the_numbers_of_one_process_bit_for_bit(method: str, few: FederatedData) -> None:
     settings = settings_for(method, batch=8, stragglers=0.5)
-    serial, many = (build_simulation(settings, few) for _ in range(2))
+    serial, many = (build_simulation(resolve(settings), few) for _ in range(2))
     many.engine, many.evaluator = Processes(2), many.evaluator._replace(workers=2)
     for one, other in zip(serial.run_rounds(), many.run_rounds(), strict=True):
         del one["seconds"], other["seconds"]
@@ -168,7 +168,8 @@ def test_processes_stack_clients_where_their_steps_are_small(
 ) -> None:
     monkeypatch.setattr("sim.engines.processes.WORTHWHILE", 1)  # for two
     serial, stacked = (
-        build_simulation(settings_for("fedproto", batch=8, model="har_cnn", optimizer="sgd"), few) for _ in range(2)
+        build_simulation(resolve(settings_for("fedproto", batch=8, model="har_cnn", optimizer="sgd")), few)
+        for _ in range(2)
     )
     said: list[str] = []
     engine = stacked.engine = Processes(1, None, say=said.append)
@@ -188,7 +189,7 @@ def test_processes_leave_clients_apart_where_their_steps_are_large(
     few: FederatedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sim.engines.processes.SMALL_STEP", 1)
-    simulation = build_simulation(settings_for(batch=8), few)
+    simulation = build_simulation(resolve(settings_for(batch=8)), few)
     engine = simulation.engine = Processes(1, None)
     next(simulation.run_rounds())
     assert list(engine.together.values()) == [1]
@@ -198,7 +199,7 @@ def test_processes_leave_clients_apart_where_their_steps_are_large(
 def test_a_client_of_few_examples_does_not_make_steps_look_small(
     few: FederatedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    simulation = build_simulation(settings_for(batch=16), few)
+    simulation = build_simulation(resolve(settings_for(batch=16)), few)
     broadcast = simulation.broadcasts_for(["ada"])["ada"]
     ada, bob = (simulation.job_of(name, broadcast, 2) for name in ("ada", "bob"))
     full, short = operations_of_a_step(ada, 1), operations_of_a_step(bob, 1)
@@ -211,7 +212,7 @@ def test_a_client_of_few_examples_does_not_make_steps_look_small(
 
 def test_the_operations_of_a_step_are_those_of_its_products(few: FederatedData) -> None:
     settings = settings_for("fedproto", batch=8)  # which measures prototypes after its steps, too
-    simulation = build_simulation(settings, few)
+    simulation = build_simulation(resolve(settings), few)
     job = simulation.job_of("ada", simulation.broadcasts_for(["ada"])["ada"], 2)
     products = sum(2 * 8 * value.numel() for value in simulation.initial.params.values() if value.dim() > 1)
     assert operations_of_a_step(job, 1) >= products
@@ -220,14 +221,14 @@ def test_the_operations_of_a_step_are_those_of_its_products(few: FederatedData) 
 def test_a_method_without_steps_trains_nobody_to_count_them(
     few: FederatedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    simulation = build_simulation(settings_for("analytic", model="har_features"), few)
+    simulation = build_simulation(resolve(settings_for("analytic", model="har_features")), few)
     job = simulation.job_of("ada", simulation.broadcasts_for(["ada"])["ada"], 2)
     monkeypatch.setattr("sim.engines.serial.trained", lambda *_: pytest.fail("a client is trained to be measured"))
     assert operations_of_a_step(job, 1) == 0
 
 
 def test_chunks_are_alike_in_network_length_and_number(few: FederatedData) -> None:
-    simulation = build_simulation(settings_for(), few)
+    simulation = build_simulation(resolve(settings_for()), few)
     job = simulation.job_of("ada", {}, 4)
     engine = Processes(2, 3)
     engine.together = {job.setup: 3}
@@ -237,7 +238,7 @@ def test_chunks_are_alike_in_network_length_and_number(few: FederatedData) -> No
 
 
 def test_clients_are_stacked_where_none_waits_long_for_the_longest(few: FederatedData) -> None:
-    simulation = build_simulation(settings_for(batch=1), few)
+    simulation = build_simulation(resolve(settings_for(batch=1)), few)
     job = simulation.job_of("ada", {}, 4)
     alike = [job._replace(client_id=str(k), max_steps=8 + k % 2) for k in range(6)]
     one_is_long = [*alike[:5], alike[5]._replace(max_steps=40)]
@@ -249,7 +250,7 @@ def test_clients_are_stacked_where_none_waits_long_for_the_longest(few: Federate
 
 @needs_fork
 def test_steps_of_few_examples_are_small_that_time_alone(few: FederatedData, monkeypatch: pytest.MonkeyPatch) -> None:
-    simulation = build_simulation(settings_for(batch=16), few)
+    simulation = build_simulation(resolve(settings_for(batch=16)), few)
     job = simulation.job_of("ada", simulation.broadcasts_for(["ada"])["ada"], None)
     one_window = job._replace(examples=Examples(*(part[:1] for part in job.examples)))
     assert operations_of_a_step(job, 1) == 16 * operations_of_a_step(one_window, 1)
@@ -269,7 +270,7 @@ def test_a_step_that_moves_many_parameters_is_not_small(
     each: int, together: int, few: FederatedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sim.engines.processes.PARAMETER_OPERATIONS", each)
-    simulation = build_simulation(settings_for(batch=8), few)
+    simulation = build_simulation(resolve(settings_for(batch=8)), few)
     engine = simulation.engine = Processes(1, None)
     next(simulation.run_rounds())
     assert list(engine.together.values()) == [together]
@@ -372,7 +373,7 @@ def test_leaving_early_ends_the_workers() -> None:
 
 
 def test_the_longest_client_comes_first(few: FederatedData) -> None:
-    simulation = build_simulation(settings_for("fedrep", epochs=2), few)
+    simulation = build_simulation(resolve(settings_for("fedrep", epochs=2)), few)
     ada, bob = (simulation.job_of(name, {}, steps) for name, steps in (("ada", 100), ("bob", 1)))
     assert (work_of(ada), work_of(bob)) == (20 * 3, 12 * 3)  # FedRep trains its head an epoch more
     assert work_of(ada._replace(max_steps=0)) == 0

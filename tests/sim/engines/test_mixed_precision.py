@@ -18,7 +18,7 @@ from sim.reports.repeat import repeat_command
 from sim.reports.run_tables import settings_tables
 from sim.results.run_directory import RunDirectory
 from sim.rounds.simulation import Simulation
-from sim.run import build_simulation, load_data, run
+from sim.run import build_simulation, load_data, resolve, run
 from tests.sim.small_runs import first, settings_for
 
 pytestmark = pytest.mark.ci
@@ -27,13 +27,13 @@ pytestmark = pytest.mark.ci
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:
     """Two clients with few examples."""
-    data = load_data(settings_for(), None, tmp_path_factory.mktemp("cache"), None)
+    data = load_data(resolve(settings_for()), None, tmp_path_factory.mktemp("cache"), None)
     return first(data, {"ada": 20, "bob": 12})
 
 
 def played(data: FederatedData, autocast: str, **engine: object) -> Simulation:
     simulation = build_simulation(
-        settings_for("fedali", batch=8, rounds=1, optimizer="sgd", autocast=autocast, **engine), data
+        resolve(settings_for("fedali", batch=8, rounds=1, optimizer="sgd", autocast=autocast, **engine)), data
     )
     list(simulation.run_rounds())
     return simulation
@@ -58,7 +58,7 @@ def test_every_engine_trains_in_bfloat16_and_keeps_float32(few: FederatedData) -
 def test_a_run_notes_its_precision_and_differs_by_it(few: FederatedData, tmp_path: Path) -> None:
     runs = []
     for name in ("float32", "bfloat16"):
-        run(settings_for(batch=8, rounds=1, autocast=name), few, tmp_path / name)
+        run(settings_for(batch=8, rounds=1, autocast=name), tmp_path / name, data=few)
         runs.append(RunDirectory(tmp_path / name))
     assert json.loads((tmp_path / "bfloat16" / "config.json").read_text())["autocast"] == "bfloat16"
     assert training_differences(*runs) == ["autocast"]

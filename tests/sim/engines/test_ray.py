@@ -24,7 +24,7 @@ from sim.engines import Processes, RayCluster, Serial
 from sim.engines.client_store import DiskStore
 from sim.errors import EngineError
 from sim.rounds.simulation import Simulation
-from sim.run import build_simulation, load_data
+from sim.run import build_simulation, load_data, resolve
 from tests.sim.engines.local_rounds import OPTIMIZERS, first_round, gaps, three_steps, too_far
 from tests.sim.local_ray import local_cluster
 from tests.sim.small_runs import first, settings_for
@@ -52,7 +52,7 @@ def cluster() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:
     """Two clients with few examples, unlike in number."""
-    data = load_data(settings_for(), None, tmp_path_factory.mktemp("cache"), None)
+    data = load_data(resolve(settings_for()), None, tmp_path_factory.mktemp("cache"), None)
     return first(data, {"ada": 20, "bob": 12})
 
 
@@ -66,7 +66,7 @@ def tensors(simulation: Simulation) -> dict[str, Any]:
 )
 def test_ray_gives_the_numbers_of_one_process_bit_for_bit(method: str, few: FederatedData) -> None:
     settings = settings_for(method, batch=8, stragglers=0.5)
-    serial, many = (build_simulation(settings, few) for _ in range(2))
+    serial, many = (build_simulation(resolve(settings), few) for _ in range(2))
     many.engine = RayCluster(2, "cpu")
     for one, other in zip(serial.run_rounds(), many.run_rounds(), strict=True):
         del one["seconds"], other["seconds"]
@@ -92,7 +92,7 @@ def same(serial: Simulation, many: Simulation) -> None:
 
 def test_ray_trains_in_bfloat16_as_one_process_does(few: FederatedData) -> None:
     settings = settings_for(batch=8, rounds=1, autocast="bfloat16")
-    serial, many = (build_simulation(settings, few) for _ in range(2))
+    serial, many = (build_simulation(resolve(settings), few) for _ in range(2))
     many.engine = RayCluster(2, "cpu")
     list(serial.run_rounds()), list(many.run_rounds())
     theirs = tensors(many)
@@ -101,7 +101,7 @@ def test_ray_trains_in_bfloat16_as_one_process_does(few: FederatedData) -> None:
 
 def test_a_state_stays_in_the_store_while_the_simulation_has_its_tensors(few: FederatedData, tmp_path: Path) -> None:
     settings = settings_for("scaffold", batch=8, rounds=2)
-    memory, disk = (build_simulation(settings, few, store=store) for store in (None, DiskStore(tmp_path)))
+    memory, disk = (build_simulation(resolve(settings), few, store=store) for store in (None, DiskStore(tmp_path)))
     memory.engine, disk.engine = RayCluster(2, "cpu"), RayCluster(2, "cpu")
     for one, other in zip(memory.run_rounds(), disk.run_rounds(), strict=True):
         del one["seconds"], other["seconds"]
@@ -153,7 +153,7 @@ def test_a_worker_that_dies_is_replaced_and_its_task_repeated(few: FederatedData
         return once
 
     settings = settings_for(batch=8, rounds=1)
-    serial, many = (build_simulation(settings, few) for _ in range(2))
+    serial, many = (build_simulation(resolve(settings), few) for _ in range(2))
     with_training(many, mortal)
     many.engine = RayCluster(2, "cpu")
     list(serial.run_rounds()), list(many.run_rounds())
@@ -169,7 +169,7 @@ def test_an_error_of_the_work_is_told_with_its_client(few: FederatedData) -> Non
 
         return fail
 
-    simulation = build_simulation(settings_for(batch=8, rounds=1), few)
+    simulation = build_simulation(resolve(settings_for(batch=8, rounds=1)), few)
     with_training(simulation, broken)
     simulation.engine = RayCluster(2, "cpu")
     with pytest.raises(EngineError, match=r"client .*: ValueError\('no'\)"):
@@ -180,7 +180,7 @@ def test_without_ray_the_extra_is_named(few: FederatedData, monkeypatch: pytest.
     import sys
 
     monkeypatch.setitem(sys.modules, "ray", None)
-    simulation = build_simulation(settings_for(batch=8, rounds=1), few)
+    simulation = build_simulation(resolve(settings_for(batch=8, rounds=1)), few)
     simulation.engine = RayCluster(2, "cpu")
     with pytest.raises(EngineError, match=r"pip install 'gaitway\[ray\]'"):
         list(simulation.run_rounds())

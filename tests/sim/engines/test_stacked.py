@@ -15,15 +15,15 @@ from sim.engines.device_memory import clients_that_fit, is_out_of_memory, meter_
 from sim.engines.serial import Serial
 from sim.engines.stacked import Stacked
 from sim.errors import EngineError
-from sim.run import build_simulation, load_data
+from sim.run import build_simulation, load_data, resolve
 from tests.sim.small_runs import first, settings_for
 
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> list[ClientJob]:
     """Five clients of unlike length."""
-    data: FederatedData = load_data(settings_for(), None, tmp_path_factory.mktemp("cache"), None)
-    simulation = build_simulation(settings_for(), first(data, {"ada": 20, "bob": 12}))
+    data: FederatedData = load_data(resolve(settings_for()), None, tmp_path_factory.mktemp("cache"), None)
+    simulation = build_simulation(resolve(settings_for()), first(data, {"ada": 20, "bob": 12}))
     # Adam's first steps make a gradient's rounding as large as any other gradient
     setup = replace(simulation.setup, training=simulation.setup.training.model_copy(update={"optimizer": "sgd"}))
     initial, broadcast = simulation.initial, setup.method.broadcast(simulation.state, "")

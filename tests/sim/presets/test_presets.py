@@ -22,12 +22,12 @@ from sim.data.partitions import Pool, partition_from_json, partition_to_json
 from sim.data.partitions.power_law import PowerLaw
 from sim.data.sources import get_source
 from sim.errors import SettingsError
-from sim.experiment import Experiment
-from sim.networks.initialization import initialization
+from sim.experiment.initialization import initialization
+from sim.experiment.settings import Experiment
 from sim.presets import PRESETS, with_defaults
 from sim.presets.preset import NONE_KNOWN
 from sim.presets.preset import SMALL_DATA as SMALL_DATA_PAPER
-from sim.run import load_data, run
+from sim.run import load_data, resolve, run
 
 GENERATED = [name for name, preset in PRESETS.items() if preset.needs == "nothing"]
 SMALL_DATA = {"motionsense", "ucihar", "spsw", "union", "mnist", "fashion_mnist"}
@@ -100,9 +100,9 @@ def smoke(name: str, root: Path | None, cache: Path, out: Path, **given: Any) ->
     settings = settings_of(name, scale=0.05, rounds=1, epochs=1, eval_every=1, generalization_examples=50, **given)
     if is_pretrained(name):
         settings = settings.model_copy(update={"init": initialization(pretrained(settings, out.with_suffix(".init")))})
-    data = load_data(settings, root, cache, None)
+    data = load_data(resolve(settings), root, cache, None)
     assert len(data.clients) <= max(2, -(-PRESETS[name].clients // 20))
-    summary = run(settings, data, out)
+    summary = run(settings, out, data=data)
     own, served = summary["personalization"], summary["global"]
     for metric in task_from_json(settings.task).metric_kinds:
         assert 0 <= (served[metric] if served else own[metric]["mean"]) <= 4

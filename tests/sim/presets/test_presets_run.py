@@ -25,8 +25,8 @@ from sim.cli.app import app
 from sim.cli.options import assignments
 from sim.data.images import IMAGE_SETS
 from sim.data.partitions import partition_from_json
+from sim.experiment.options import option_words
 from sim.presets import PRESETS, Preset, with_defaults
-from sim.run_options import option_words
 from tests.models.small_models import SMALL
 from tests.sim.presets.stand_ins import write_stand_ins
 

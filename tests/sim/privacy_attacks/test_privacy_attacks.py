@@ -24,7 +24,7 @@ from sim.privacy_attacks.outcome import AttackOutcome, auc, mean_of
 from sim.reports.analysis.finished import silent
 from sim.results.writing import CHECKPOINT
 from sim.rounds import checkpoint
-from sim.run import build_simulation
+from sim.run import build_simulation, resolve
 from tests.sim.small_runs import settings_for
 
 CLASSES, DEVICES = 4, 8
@@ -196,7 +196,7 @@ def test_a_state_that_is_not_finite_is_refused_by_its_file_and_tensor(planted: F
     settings = settings_for("analytic", model="har_features", set=["model.cosines=0"])
     size = settings.training.model_copy(update={"classes": CLASSES})
     settings = settings.model_copy(update={"training": size, "labels": tuple("abcd")})
-    simulation = build_simulation(settings, planted)
+    simulation = build_simulation(resolve(settings), planted)
     for _record in simulation.run_rounds():
         pass
     saved = simulation.checkpoint()

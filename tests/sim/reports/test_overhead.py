@@ -19,7 +19,7 @@ from sim.reports.comparison.printed import print_comparison
 from sim.reports.page import markdown
 from sim.results.run_directory import RunDirectory
 from sim.results.summary import client_bytes
-from sim.run import build_simulation, load_data, run
+from sim.run import build_simulation, load_data, resolve, run
 from tests.sim.example_run import write_run
 from tests.sim.presets.test_presets import settings_of
 from tests.sim.small_runs import first, settings_for
@@ -88,19 +88,21 @@ def test_everything_that_compare_writes_has_it(paths: list[Path], tmp_path: Path
 def test_memory_is_that_of_table_3(method: str, reported: float, within: float, data: FederatedData) -> None:
     """5.8 MB for HART."""
     settings = settings_of("ek2024-hhar-overhead", method=method, engine="serial")
-    assert client_bytes(build_simulation(settings, data)) / 5.8e6 == pytest.approx(reported, abs=within)
+    assert client_bytes(build_simulation(resolve(settings), data)) / 5.8e6 == pytest.approx(reported, abs=within)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_records_it(method: str, data: FederatedData, tmp_path: Path) -> None:
-    summary = run(settings_for(method, rounds=1), data, tmp_path)
+    summary = run(settings_for(method, rounds=1), tmp_path, data=data)
     assert summary["client_bytes"] > 0
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:
     """Two clients with few examples of six classes."""
-    return first(load_data(settings_for(), None, tmp_path_factory.mktemp("cache"), None), {"ada": 20, "bob": 12})
+    return first(
+        load_data(resolve(settings_for()), None, tmp_path_factory.mktemp("cache"), None), {"ada": 20, "bob": 12}
+    )
 
 
 def test_the_preset_trains_one_client_after_the_other() -> None:

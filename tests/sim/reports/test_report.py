@@ -19,7 +19,7 @@ from gaitway.terminal import Console
 from sim.cli import app
 from sim.cli import run as run_command
 from sim.errors import RunDirectoryError
-from sim.experiment import Experiment
+from sim.experiment.settings import Experiment
 from sim.reports.comparison.compare import compare
 from sim.reports.figures.run_figures import FIGURES
 from sim.reports.report import repeat_command, write_report

@@ -150,6 +150,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> None:
         return ["-c", PROGRAM, str(folder / cell.name), cell.options["kind"]]
 
     monkeypatch.setattr(processes, "command", command)
+    monkeypatch.setattr(processes, "skipped", lambda *_: CellStatus(CellPhase.SKIPPED))
     monkeypatch.setattr(processes, "POLL_S", 0.01)
 
 
@@ -277,6 +278,27 @@ def test_a_killed_sweep_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
 
 def line_counts(files: Sequence[Path]) -> list[int]:
     return [file.read_text().count("\n") if file.exists() else 0 for file in files]
+
+
+def test_a_finished_cell_whose_data_or_code_has_changed_is_refused_and_not_compared(tmp_path: Path) -> None:
+    common = [*shlex.split(SMALL), "--rounds", "1", "--no-figures", "--cache", str(tmp_path / "cache")]
+    for seed in ("0", "1", "2"):
+        run = ["run", *common, "--seed", seed, "--out", str(tmp_path / f"out/seed={seed}")]
+        assert CliRunner().invoke(app.app, run).exit_code == 0
+    for seed, changes in (("1", {"data_sha256": "0" * 64}), ("2", {"code": {"models.har_cnn.HarCnn": "0" * 64}})):
+        path = tmp_path / f"out/seed={seed}/config.json"
+        config = json.loads(path.read_text())
+        assert changes["code"].keys() <= config["code"].keys() if "code" in changes else config["data_sha256"]
+        path.write_text(json.dumps(config | changes))
+    code, output = invoke("--out", str(tmp_path / "out"), "--over", "seed=0,1,2", "--", *common)
+    assert code == 1, output
+    assert "skipped seed=0" in output
+    assert "seed=1 holds a run on other data: since it began, the recordings have changed" in output
+    assert "seed=2 holds a run that began before the code of models.har_cnn.HarCnn was edited" in output
+    compared = json.loads((tmp_path / "out/comparison/comparison.json").read_text())
+    assert "seed=1" not in json.dumps(compared)
+    words = ("--cache", "a", "--data-root=b", "--data-root", "c")
+    assert [processes.option_value(words, option) for option in ("--data-root", "--out")] == [Path("c"), None]
 
 
 @pytest.mark.slow

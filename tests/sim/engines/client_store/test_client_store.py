@@ -21,8 +21,8 @@ from sim.errors import RunDirectoryError, SettingsError
 from sim.rounds import checkpoint
 from sim.rounds.checkpoint import Checkpoint
 from sim.rounds.simulation import Simulation
-from sim.run import build_simulation, load_data, run
-from tests.sim.small_runs import first, needs_fork, settings_for
+from sim.run import Places, build_simulation, load_data, resolve, run
+from tests.sim.small_runs import Reporter, first, needs_fork, settings_for
 
 METHODS = [
     "moon",
@@ -37,7 +37,7 @@ METHODS = [
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:
     """Two clients with few examples, unlike in number."""
-    data = load_data(settings_for(), None, tmp_path_factory.mktemp("cache"), None)
+    data = load_data(resolve(settings_for()), None, tmp_path_factory.mktemp("cache"), None)
     return first(data, {"ada": 20, "bob": 12})
 
 
@@ -65,7 +65,7 @@ def bits(simulation: Simulation) -> dict[str, bytes]:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_has_the_same_bits_on_the_disk_as_in_memory(method: str, few: FederatedData, tmp_path: Path) -> None:
     settings = settings_for(method, batch=8, rounds=3, stragglers=0.5)
-    memory, disk = build_simulation(settings, few), on_disk(build_simulation(settings, few), tmp_path)
+    memory, disk = build_simulation(resolve(settings), few), on_disk(build_simulation(resolve(settings), few), tmp_path)
     assert played(memory) == played(disk)
     assert bits(memory) == bits(disk)
     ours, theirs = memory.generalization(), disk.generalization()
@@ -76,7 +76,7 @@ def test_a_run_has_the_same_bits_on_the_disk_as_in_memory(method: str, few: Fede
 @pytest.mark.parametrize("engine", [Stacked(2), pytest.param(Processes(2), marks=needs_fork)])
 def test_other_engines_train_clients_from_the_disk(engine: Any, few: FederatedData, tmp_path: Path) -> None:
     settings = settings_for("scaffold", batch=8, rounds=3)
-    memory, disk = build_simulation(settings, few), on_disk(build_simulation(settings, few), tmp_path)
+    memory, disk = build_simulation(resolve(settings), few), on_disk(build_simulation(resolve(settings), few), tmp_path)
     memory.engine = disk.engine = engine
     assert played(memory) == played(disk)
     assert bits(memory) == bits(disk)
@@ -102,7 +102,7 @@ def test_where_all_is_sent_forgotten_clients_change_nothing(
     settings = settings_for(method, model=model, batch=8, rounds=3)  # without ALP they leave nothing on the client
     states = []
     for where in ("memory", "none"):
-        run(settings.model_copy(update={"client_store": where}), few, tmp_path / where)
+        run(settings.model_copy(update={"client_store": where}), tmp_path / where, data=few)
         saved = checkpoint.load(tmp_path / where / "checkpoint.bin", "cpu")
         assert saved is not None
         assert list(saved.client_sets["clients"]) == ([] if where == "none" else ["ada", "bob"])
@@ -115,15 +115,15 @@ def test_where_all_is_sent_forgotten_clients_change_nothing(
 
 
 def test_a_run_that_forgets_goes_on_to_the_same_numbers(few: FederatedData, tmp_path: Path) -> None:
-    def stop(kind: str, what: dict[str, Any]) -> None:
-        if kind == "round" and what["round"] == 2:
+    def stop(kind: str, what: Any) -> None:
+        if (kind, what) == ("round", 2):
             raise KeyboardInterrupt
 
     settings = settings_for(model="har_cnn", batch=8, rounds=3, client_store="none")
-    run(settings, few, tmp_path / "whole")
+    run(settings, tmp_path / "whole", data=few)
     with pytest.raises(KeyboardInterrupt):
-        run(settings, few, tmp_path / "stopped", checkpoint_every_s=0.0, report=stop)
-    run(settings, few, tmp_path / "stopped")
+        run(settings, tmp_path / "stopped", [Reporter(stop)], data=few, places=Places(checkpoint_every_s=0.0))
+    run(settings, tmp_path / "stopped", data=few)
     ours, theirs = (tmp_path / folder / "models" / "global.safetensors" for folder in ("stopped", "whole"))
     assert ours.read_bytes() == theirs.read_bytes()
     assert len((tmp_path / "stopped" / "rounds.jsonl").read_text().splitlines()) == 3
@@ -145,7 +145,7 @@ def test_clients_that_would_be_missed_are_not_forgotten(
     method: str, options: dict[str, Any], why: str, few: FederatedData, tmp_path: Path
 ) -> None:
     with pytest.raises(SettingsError, match=f"--client-store none: .*{why}.*; use --client-store auto, memory or disk"):
-        run(settings_for(method, client_store="none", **{"model": "har_cnn", **options}), few, tmp_path / "run")
+        run(settings_for(method, client_store="none", **{"model": "har_cnn", **options}), tmp_path / "run", data=few)
     assert list((tmp_path / "run").iterdir()) == []
 
 
@@ -153,7 +153,7 @@ def test_no_other_methods_clients_can_be_forgotten(few: FederatedData) -> None:
     forgets = set()
     for method in EVERY_METHOD:
         simulation = build_simulation(
-            settings_for(method, model="har_cnn_alp" if method == "fedali" else "har_cnn"), few
+            resolve(settings_for(method, model="har_cnn_alp" if method == "fedali" else "har_cnn")), few
         )
         setup, initial = simulation.setup, simulation.initial
         if remembered(setup, initial, setup.method.broadcast(simulation.state, "ada")) is None:
@@ -166,7 +166,7 @@ def test_no_other_methods_clients_can_be_forgotten(few: FederatedData) -> None:
 
 
 def test_rounds_take_no_more_disk_than_present_and_chosen_models(few: FederatedData, tmp_path: Path) -> None:
-    simulation = on_disk(build_simulation(settings_for(rounds=6, batch=8), few), tmp_path)
+    simulation = on_disk(build_simulation(resolve(settings_for(rounds=6, batch=8)), few), tmp_path)
     taken = []
     for _ in simulation.run_rounds():
         taken.append(simulation.client_store.arena.bytes_taken)
@@ -186,20 +186,20 @@ def test_a_run_on_the_disk_that_was_killed_goes_on_to_the_same_numbers(few: Fede
         records = [json.loads(line) for line in (tmp_path / folder / "rounds.jsonl").read_text().splitlines()]
         return [{key: value for key, value in record.items() if key != "seconds"} for record in records]
 
-    def kill(kind: str, what: dict[str, Any]) -> None:
+    def kill(kind: str, what: Any) -> None:
         if kind == "client" and (tmp_path / "killed" / "checkpoint.bin").exists():
             os.kill(os.getpid(), signal.SIGKILL)
 
-    run(settings_for("ditto", rounds=3, client_store="memory"), few, tmp_path / "whole")
+    run(settings_for("ditto", rounds=3, client_store="memory"), tmp_path / "whole", data=few)
     settings = settings_for("ditto", rounds=3, client_store="disk")
     if not (child := os.fork()):
-        run(settings, few, tmp_path / "killed", checkpoint_every_s=0.0, report=kill)
+        run(settings, tmp_path / "killed", [Reporter(kill)], data=few, places=Places(checkpoint_every_s=0.0))
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert {path.name for path in (tmp_path / "killed").iterdir()} == {
         "checkpoint.bin", "clients.json", "config.json", "plan.json", "rounds.jsonl",
     }  # fmt: skip
-    run(settings, few, tmp_path / "killed")
+    run(settings, tmp_path / "killed", data=few)
     assert lines("killed") == lines("whole")
     for name in ("ada", "bob", "global"):
         mine, theirs = (tmp_path / folder / "models" / f"{name}.safetensors" for folder in ("killed", "whole"))
@@ -207,13 +207,13 @@ def test_a_run_on_the_disk_that_was_killed_goes_on_to_the_same_numbers(few: Fede
 
 
 def test_a_checkpoint_writes_a_model_once_that_is_best_and_present(few: FederatedData, tmp_path: Path) -> None:
-    simulation = on_disk(build_simulation(settings_for("local", rounds=1), few), tmp_path)
+    simulation = on_disk(build_simulation(resolve(settings_for("local", rounds=1)), few), tmp_path)
     played(simulation)
     checkpoint.save(tmp_path / "checkpoint.bin", simulation.checkpoint())
     saved = checkpoint.load(tmp_path / "checkpoint.bin", "cpu")
     assert saved is not None
     assert saved.same["best"] == {"ada": "clients", "bob": "clients"}
-    again = on_disk(build_simulation(settings_for("local", rounds=1), few), tmp_path)
+    again = on_disk(build_simulation(resolve(settings_for("local", rounds=1)), few), tmp_path)
     again.restore(saved)
     assert bits(again) == bits(simulation)
     assert all(again.best_round.best.clients.stored[name] is again.clients.stored[name] for name in ("ada", "bob"))
@@ -280,8 +280,8 @@ def test_residuals_are_counted(
 
     monkeypatch.setattr("sim.engines.client_store.choose", chosen)
     settings = settings_for(rounds=1, precision=precision)
-    run(settings, few, tmp_path)
-    assert counted[0].client_bytes == times * client_bytes(build_simulation(settings, few).initial)
+    run(settings, tmp_path, data=few)
+    assert counted[0].client_bytes == times * client_bytes(build_simulation(resolve(settings), few).initial)
 
 
 def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,21 +296,21 @@ def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_run_tells_where_its_models_are(few: FederatedData, tmp_path: Path) -> None:
-    told: list[dict[str, Any]] = []
+    told: list[Any] = []
 
-    def report(kind: str, what: dict[str, Any]) -> None:
+    def report(kind: str, what: Any) -> None:
         if kind == "client_store":
             told.append(what)
 
     (tmp_path / "store").mkdir()
     run(
         settings_for(rounds=1, client_store="disk"),
-        few,
         tmp_path / "run",
-        client_store_dir=tmp_path / "store",
-        report=report,
+        [Reporter(report)],
+        data=few,
+        places=Places(client_store=tmp_path / "store"),
     )
-    assert told == [{"name": "disk", "reason": f"as asked, in {tmp_path / 'store'}"}]
+    assert told == [("disk", f"as asked, in {tmp_path / 'store'}")]
 
 
 # ---- parts
@@ -319,7 +319,7 @@ def test_a_run_tells_where_its_models_are(few: FederatedData, tmp_path: Path) ->
 @needs_fork
 def test_clients_in_parts_have_the_same_bits(few: FederatedData, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_for("scaffold", batch=8)
-    whole, parts = (build_simulation(settings, few) for _ in range(2))
+    whole, parts = (build_simulation(resolve(settings), few) for _ in range(2))
     records = played(whole)
     monkeypatch.setattr("sim.engines.fork_map.PART", 1)
     parts.evaluator = parts.evaluator._replace(workers=2)

@@ -12,7 +12,7 @@ from sim.data.federated_data import FederatedData
 from sim.reports.analysis import embedding, tokens
 from sim.reports.analysis.finished import FinishedRun, open_run
 from sim.results.run_directory import RunDirectory
-from sim.run import load_data, run
+from sim.run import load_data, resolve, run
 from tests.sim.small_runs import settings_for
 
 Finished = Callable[..., FinishedRun]
@@ -34,7 +34,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def data(cache: Path) -> FederatedData:
-    return load_data(settings_for(), None, cache, None)
+    return load_data(resolve(settings_for()), None, cache, None)
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +46,7 @@ def finished(data: FederatedData, tmp_path_factory: pytest.TempPathFactory) -> F
         name = "-".join([method, model, *(f"{key}={value}" for key, value in options.items())])
         if name not in made:
             settings = settings_for(method, model=model, **options)
-            run(settings, data, folder / name)
+            run(settings, folder / name, data=data)
             made[name] = FinishedRun(RunDirectory(folder / name), settings, data)
         return made[name]
 

@@ -9,11 +9,11 @@ import numpy as np
 from federation.plan import ModelSpec, RoundSettings, TrainingConfig
 from har_pipeline import ChannelStatistics
 from sim.data.federated_data import ClientData, FederatedData
-from sim.experiment import Experiment
+from sim.experiment.options import AnalysesKind
+from sim.experiment.settings import Experiment
 from sim.reports.analysis.finished import FinishedRun
 from sim.results.run_directory import RunDirectory
 from sim.run import run
-from sim.run_options import AnalysesKind
 from tests.sim.test_tasks import images
 
 LABELS = ("nothing", "red", "green")
@@ -52,5 +52,5 @@ def settings(method: str, rounds: int = 3, analyses: AnalysesKind = "none") -> E
 def finished(method: str, path: Path, rounds: int = 3, analyses: AnalysesKind = "none") -> FinishedRun:
     """Run it."""
     chosen, data = settings(method, rounds, analyses), squares()
-    run(chosen, data, path)
+    run(chosen, path, data=data)
     return FinishedRun(RunDirectory(path), chosen, data)

@@ -18,7 +18,7 @@ from sim.reports.analysis.convergence import convergence
 from sim.reports.analysis.finished import FinishedRun, open_run
 from sim.reports.analysis.tokens import alp_layers, watched
 from sim.results.run_directory import RunDirectory
-from sim.run import build_simulation, run
+from sim.run import build_simulation, resolve, run
 from tests.sim.example_run import write_run
 from tests.sim.reports.analysis.conftest import Finished
 from tests.sim.small_runs import settings_for
@@ -60,7 +60,7 @@ def test_what_a_method_lacks_is_named(finished: Finished) -> None:
 def test_one_round_moves_no_prototype(data: FederatedData, tmp_path: Path) -> None:
     """It did record its diagnostics: no older version is to blame."""
     settings = settings_for("fedproto", model="har_cnn", rounds=1)
-    run(settings, data, tmp_path / "run")
+    run(settings, tmp_path / "run", data=data)
     with pytest.raises(AnalysisError, match="from one round to the next, and this run has 1 round; run more"):
         convergence(FinishedRun(RunDirectory(tmp_path / "run"), settings, data))
 
@@ -95,7 +95,7 @@ def test_a_local_run_shows_how_its_clients_prototypes_converge(finished: Finishe
     run = finished("local", "har_cnn_alp")
     found = analysed(run)["convergence"]
     assert (run.directory.path / "analysis" / "convergence_rounds.png").is_file()
-    again = build_simulation(run.settings, run.data)
+    again = build_simulation(resolve(run.settings), run.data)
     before, means = {}, []
     for record in again.run_rounds():
         after = {name: again.clients[name].buffers["alp.local_prototypes"].double() for name in again.clients}

@@ -12,13 +12,13 @@ import torch
 
 from federation.aggregation.class_statistics import class_stats
 from federation.records import Batch, Output
-from sim.analysis import analyses as analyses_module
 from sim.errors import AnalysisError
 from sim.reports.analysis.analyse import analyse
 from sim.reports.analysis.discrepancy import discrepancy
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.analysis.pixels import pixels
 from sim.reports.report import write_report
+from sim.rounds import analyses as analyses_module
 from tests.sim.reports.analysis.conftest import Finished
 from tests.sim.reports.analysis.segmented_runs import finished as segmented
 

@@ -1,1 +1,0 @@
-"""What is asked of a finished federation: new clients, baselines, the papers' analyses."""

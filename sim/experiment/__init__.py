@@ -1,0 +1,1 @@
+"""What a run is: its options, its settings, its networks, and what it refuses."""

@@ -1,0 +1,193 @@
+"""The description of a run in its directory, which says whether the same command resumes it."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import ValidationError
+
+from federation.methods import method_from_json, method_to_json
+from federation.methods.fedali import GLOBAL, LOCAL
+from federation.plan import DataStatistics, Plan, image_input, with_packages
+from federation.tasks import task_from_json
+from gaitway.own_packages import is_own_module
+from models import MODELS
+from sim.data.federated_data import FederatedData
+from sim.errors import RunDirectoryError, SettingsError
+from sim.experiment.architectures import Architecture
+from sim.experiment.settings import ENVIRONMENT, Experiment
+from sim.results.code_digests import code_digests
+from sim.results.summary import write_json
+
+VOLATILE = ENVIRONMENT | {
+    *("versions", "hardware", "parameters", "split_leaks", "findings", "partition_class_names"),
+    *("data_sha256", "code"),  # `check_unchanged` compares these
+}
+"""Keys of config.json that may differ when a run is resumed."""
+AFRESH = "choose another directory, or delete that one to begin again (resume=False in Python)"
+
+
+def write_description(out: Path, settings: Experiment, data: FederatedData, networks: Sequence[Architecture]) -> None:
+    """Write config.json, plan.json and clients.json.
+
+    Raises:
+        RunDirectoryError: if the directory belongs to another configuration, or to other data or code.
+    """
+    config = {**settings.model_dump(mode="json", by_alias=True), **_facts(settings, data, networks)}
+    path = out / "config.json"
+    if path.exists():
+        old = json.loads(path.read_text())
+        _compare(_with_new_defaults(old), config, out)
+        check_unchanged(old, settings, data, out)
+    write_json(path, config)
+    write_json(out / "plan.json", plan_for(settings, data).model_dump(mode="json"))
+    write_json(out / "clients.json", data.per_class(networks[0].setup.task))
+
+
+def check_unchanged(old: dict[str, Any], settings: Experiment, data: FederatedData, out: Path) -> None:
+    """Compare a run's data and code, as its config.json has them, with those of today.
+
+    Raises:
+        RunDirectoryError: if they have changed since the run began.
+    """
+    now = _origin(settings, data)
+    _check_data(old, now, data.per_class(task_from_json(settings.task)), out)
+    _check_code(old, now, out)
+
+
+def settings_in(config: dict[str, Any]) -> Experiment:
+    """Return the settings of a run's config.json.
+
+    Raises:
+        ValidationError: if this version does not have them.
+        SettingsError: likewise.
+    """
+    names = {field.alias or name for name, field in Experiment.model_fields.items()}
+    return Experiment.model_validate({name: value for name, value in config.items() if name in names})
+
+
+def plan_for(settings: Experiment, data: FederatedData) -> Plan:
+    """Return the plan that a server and its devices carry out: with images' shape, and federated statistics."""
+    plan = with_packages(Plan(**{name: getattr(settings, name) for name in Plan.model_fields}))
+    found: dict[str, Any] = {}
+    if plan.data.normalization == "federated" and plan.data.statistics is None:
+        found["statistics"] = DataStatistics.model_validate(next(iter(data.statistics.values())).to_json())
+    if plan.data.input is None and data.image_shape is not None:
+        found["input"] = image_input(data.image_shape, data.fit)
+    return plan.model_copy(update={"data": plan.data.model_copy(update=found)}) if found else plan
+
+
+def _with_new_defaults(old: dict[str, Any]) -> dict[str, Any]:
+    """Give a run of an earlier version the keys that settings have had since, whose defaults keep its meaning."""
+    try:
+        settings = settings_in(old)
+    except (ValidationError, SettingsError):
+        return old  # of settings that this version does not have: the comparison says which
+    method = method_to_json(method_from_json(settings.method))
+    return {**old, **settings.model_dump(mode="json", by_alias=True), "method": method}
+
+
+def _compare(old: dict[str, Any], config: dict[str, Any], out: Path) -> None:
+    before, now = ({k: v for k, v in each.items() if k not in VOLATILE} for each in (old, config))
+    if difference := next(_differences(before, now), None):
+        key, was, wanted = difference
+        raise RunDirectoryError(
+            f"{out} holds a run with {key} = {was!r}, this one has {wanted!r}; "
+            "choose another --out, or delete that directory to begin again"
+        )
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the dotted name and both values of each key that differs."""
+    for key in sorted(before.keys() | now.keys()):
+        was, wanted = before.get(key), now.get(key)
+        if isinstance(was, dict) and isinstance(wanted, dict):
+            yield from ((f"{key}.{name}", *values) for name, *values in _differences(was, wanted))
+        elif json.dumps(was) != json.dumps(wanted):
+            yield key, was, wanted
+
+
+def _check_data(old: dict[str, Any], config: dict[str, Any], clients: dict[str, Any], out: Path) -> None:
+    """Refuse other examples; where another machine or library may have rounded otherwise, other counts of them."""
+    if old.get("data_sha256") == config["data_sha256"]:
+        return
+    path = out / "clients.json"
+    if _environment(old) != _environment(config) and path.exists() and json.loads(path.read_text()) == clients:
+        return
+    raise RunDirectoryError(
+        f"{out} holds a run on other data: since it began, the recordings have changed, or how they are read; {AFRESH}"
+    )
+
+
+def _environment(config: dict[str, Any]) -> tuple[Any, str]:
+    """Return the versions and the kind of processor, without the number of threads."""
+    return config.get("versions"), str(config.get("hardware")).partition(",")[0]
+
+
+def _check_code(old: dict[str, Any], config: dict[str, Any], out: Path) -> None:
+    """Refuse edited classes; compiled code differs between Python's versions, and ours between Gaitway's."""
+    before, now = old.get("versions", {}), config["versions"]
+    if _minor(before.get("python", "")) != _minor(now["python"]):
+        return
+    same_version = before.get("gaitway") == now["gaitway"]
+    for name, digest in config["code"].items():
+        is_compared = same_version or not is_own_module(name)
+        if is_compared and old.get("code", {}).get(name, digest) != digest:
+            raise RunDirectoryError(f"{out} holds a run that began before the code of {name} was edited; {AFRESH}")
+
+
+def _minor(version_number: str) -> list[str]:
+    return version_number.split(".")[:2]
+
+
+def _facts(settings: Experiment, data: FederatedData, networks: Sequence[Architecture]) -> dict[str, Any]:
+    initial = networks[0].initial
+    prototypes = sum(v.numel() for n, v in initial.buffers.items() if n.endswith((LOCAL, GLOBAL)))
+    return {
+        "split_leaks": data.split_leaks,
+        "findings": data.findings,
+        "partition_class_names": data.partition_class_names,
+        "parameters": {"trained": sum(v.numel() for v in initial.params.values()), "prototypes": prototypes},
+        **_origin(settings, data),
+    }
+
+
+def _origin(settings: Experiment, data: FederatedData) -> dict[str, Any]:
+    """Return what a run's numbers follow from besides its settings."""
+    return {
+        "data_sha256": data.sha256(),
+        "code": code_digests(_classes(settings)),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "gaitway": _own_version(),
+        },
+        "hardware": _hardware(settings.device),
+    }
+
+
+def _classes(settings: Experiment) -> set[type]:
+    """Return the classes that the run's numbers follow from: method, task and networks."""
+    networks = {MODELS[spec.name] for spec in settings.models if spec.name in MODELS}
+    return {*networks, type(method_from_json(settings.method)), type(task_from_json(settings.task))}
+
+
+def _hardware(device: str) -> str:
+    processor = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"  # other kernels round otherwise
+    where = f"{processor}, {torch.get_num_threads()} torch threads, {platform.system()}"
+    return f"{where}, {torch.cuda.get_device_name(device)}" if torch.device(device).type == "cuda" else where
+
+
+def _own_version() -> str:
+    try:
+        return version("gaitway")
+    except PackageNotFoundError:
+        return "not installed"
