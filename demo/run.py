@@ -1,4 +1,4 @@
-"""A live federation on one machine: a broker, a server and several devices as separate processes, shown while it runs.
+"""A live federation on one machine: a broker, a server and several devices as separate processes.
 
 The paper's method on a small network: FedAli with an ALP layer on the CNN (Ek et al. 2024), sized for two cores. It
 fails if a device ends without a model that has learned.
@@ -6,335 +6,191 @@ fails if a device ends without a model that has learned.
 
 from __future__ import annotations
 
-from gaitway.interrupts import begin_loading, end_loading, end_process
+from gaitway.interrupts import begin_loading, end_process, run_program
 
 if __name__ == "__main__":
     begin_loading()
 
+import math
+import subprocess
+import sys
 import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import httpx
 import typer
 
-import addresses
 import phones
 import scenario
-import secure
 import show
 import verdict
 from aggregator_api.auth.api_keys import OPERATOR_FILE
-from aggregator_api.auth.server_identity import write_secret
-from exchange import FEDERATION as SUMS
-from exchange import Outcome, outcome, plan_of_sums, run_exchange
-from federation.plan import Plan
+from aggregator_api.ports import require_free
+from aggregator_api.web.phone import RUNTIME, files
+from federations import ROUNDS, SUMS, Site, run_federation
+from gaitway.errors import GaitwayError
 from gaitway.exit_codes import ExitCode
 from gaitway.progress import working
 from gaitway.terminal import Console
-from processes import Child, Children, DemoError, free_port, require_port, wait_for_port
-from rest import Operator, Snapshot, connect
-from scenario import FEDERATION, METHODS, MODELS, Scenario
+from processes import DemoError, Programs, free_port
+from rest import CREATE_S, Operator
+from scenario import MODELS, Plan, Scenario
+from sim.cli.command import taking
 
-POLL_S = 0.5
-ROUNDS = 5
-MODEL, METHOD = "har_cnn_alp", "fedali"
-EPOCHS = ", ".join(f"{suited.epochs} on {dataset}" for dataset, suited in scenario.DATASET_DEFAULTS.items())
-BOUNDS = ", ".join(f"{suited.min_f1:g} on {dataset}" for dataset, suited in scenario.DATASET_DEFAULTS.items())
+LOCALHOST = "127.0.0.1"
+DEFAULT_ROUNDS = 5
+MIN_F1 = ", ".join(f"{known.min_f1:g} on {name}" for name, known in scenario.DATASET_DEFAULTS.items())
+Port = Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")]
 
 
-def main(
-    data: Annotated[
-        Path | None, typer.Option(help="Folder with real recordings; without it they are generated.")
-    ] = None,
-    devices: Annotated[int, typer.Option(min=1, max=16, help="Devices, a process each.")] = 4,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the federation.")] = ROUNDS,
-    epochs: Annotated[
-        int | None, typer.Option(min=1, help=f"A device's passes over its own data in a round; default: {EPOCHS}.")
-    ] = None,
-    model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}.")] = MODEL,
-    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = METHOD,
-    lr: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 1e-3,
-    minutes: Annotated[float, typer.Option(min=0.5, help="Length of a generated recording.")] = 6.0,
-    min_f1: Annotated[
-        float | None,
-        typer.Option(min=0, max=100, help=f"Fail if a device's model has less macro-F1; default: {BOUNDS}."),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
-    exchange: Annotated[
-        bool, typer.Option("--exchange/--no-exchange", help="First run the analytic federation, for comparison.")
-    ] = True,
-    http_port: Annotated[int, typer.Option(min=0, max=65535, help="The server's port; 0: any free one.")] = 18080,
-    mqtt_port: Annotated[int, typer.Option(min=0, max=65535, help="The broker's port; 0: any free one.")] = 18883,
-    out: Annotated[Path | None, typer.Option(help="Folder for the outcome; default: a new one below runs/.")] = None,
-    timeout_s: Annotated[float, typer.Option(min=1, help="Give up after so many seconds.")] = 900.0,
-    keep_running: Annotated[
-        bool,
-        typer.Option(
-            "--keep-running", help="Keep the server, and a page of each device, for looking at them until Ctrl-C."
-        ),
-    ] = False,
-    phone: Annotated[
-        bool,
-        typer.Option(
-            "--phone",
-            help="As --keep-running; the server also speaks HTTPS in this machine's network, and a link and a QR code "
-            "let a phone look and take part. Without it nothing listens but on this machine alone.",
-        ),
-    ] = False,
-    phone_rounds: Annotated[
-        bool,
-        typer.Option(
-            "--phone-rounds",
-            help="As --phone, but the phones' federation trains the network in rounds, each with a phone in it, "
-            "instead of adding up exact sums.",
-        ),
-    ] = False,
-    private: Annotated[
-        bool,
-        typer.Option(
-            "--private",
-            help="Add updates up by secure sums: the server learns the sum of all devices alone. At its end the demo "
-            "says what the server saw, and compares the models with a simulation in the open.",
-        ),
-    ] = False,
-    phone_port: Annotated[int, typer.Option(min=0, max=65535, help="HTTPS for phones; 0: any free port.")] = 18443,
-    address: Annotated[
-        str | None, typer.Option(help="This machine's address, as phones reach it; without it, it is looked for.")
-    ] = None,
-) -> None:
-    """Run a federation of several devices on this machine and show how it goes.
+@dataclass(frozen=True)
+class Options:
+    """The options of the command line."""
 
-    It first says where to look: the operator's page in a browser.
+    data: Annotated[Path | None, typer.Option(help="Folder with real recordings; default: generated ones.")] = None
+    devices: Annotated[int, typer.Option(min=1, max=16, help="Devices, a process for each.")] = 4
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the federation.")] = DEFAULT_ROUNDS
+    model: Annotated[str, typer.Option(help=f"A network: {', '.join(MODELS)}.")] = "har_cnn_alp"
+    method: Annotated[str, typer.Option(help="A method with rounds, from docs/methods.md.")] = "fedali"
+    min_f1: Annotated[float | None, typer.Option(min=0, max=100, help=f"Fail below this; default: {MIN_F1}.")] = None
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0
+    out: Annotated[Path | None, typer.Option(help="Folder for the results; default: a new one below runs/.")] = None
+    keep_running: Annotated[bool, typer.Option("--keep-running", help="Keep all pages until Ctrl-C.")] = False
+    phone: Annotated[bool, typer.Option("--phone", help="As --keep-running; a phone can join by HTTPS.")] = False
+    private: Annotated[bool, typer.Option("--private", help="Use secure sums, and show what the server sees.")] = False
+    http_port: Port = 18080
+    mqtt_port: Port = 18883
+    phone_port: Port = 18443
+    address: Annotated[str, typer.Option(help="This machine's for phones; default: its network's.")] = ""
 
-    Example: python demo/run.py --data ../shared/data --devices 4
+
+@taking(Options)
+def main(options: Options) -> None:
+    """Run a federation of several devices on this machine and show its progress.
 
     Example: make demo DEMO_ARGS=--keep-running, to look at everything afterwards; DEMO_ARGS=--phone, to join by phone
     """
-    phone, keep_running = phone or phone_rounds, keep_running or phone or phone_rounds
-    console, failed = _console(), ExitCode.REFUSED
+    console, failed = Console(), ExitCode.REFUSED
     try:
-        _refuse_options(model, phone, private)
-        folder = _new_folder(out)
-        http_port, mqtt_port = _ports(http_port, mqtt_port)
+        options = checked(options)
         with working(console, "looking for recordings"):
-            chosen = scenario.choose(data, devices, minutes)
-        console.print(f"{method} with {model}: {chosen.about}", soft_wrap=True, highlight=False)
-        epochs, min_f1 = epochs or chosen.suited.epochs, chosen.suited.min_f1 if min_f1 is None else min_f1
-        plan = scenario.make_plan(chosen, model=model, method=method, rounds=rounds, epochs=epochs, lr=lr, seed=seed)
-        plan, sums = secure.plans(plan, plan_of_sums(chosen.labels), devices, private)
-        began = time.monotonic()
-        https = _https(console, folder / "https", address or phones.network_address(), phone_port) if phone else None
-        pages = addresses.page_addresses(chosen.clients) if keep_running else {}
+            chosen = scenario.choose(options.data, options.devices)
+        rounds = scenario.plan_of_rounds(chosen, options.model, options.method, options.rounds, options.seed)
+        plans = {SUMS: scenario.plan_of_sums(chosen), ROUNDS: rounds}
+        if options.private:
+            plans = {name: scenario.secured(plan, options.devices) for name, plan in plans.items()}
+        show.line(console, f"{options.method} with {options.model}: {chosen}")
         failed = ExitCode.FAILED
-        with Children(folder / "logs") as children:
-            operator = _start_server(children, folder, http_port, mqtt_port, https, console)
-            addresses.opening(console, folder / "server", http_port, pages, stays=keep_running)
-            operator.create(plan)
-            write_secret(folder / "devices" / "server.key", operator.device_key().encode())
-            run = (children, operator, folder / "analytic", chosen, (http_port, mqtt_port), timeout_s, sums)
-            first = _exchange(console, run) if exchange else []
-            started = time.monotonic()
-            configs = _start_agents(children, operator, folder, chosen, http_port, mqtt_port, pages, private)
-            folders = {device: config.parent for device, config in configs.items()}
-            finished = _watch(children, operator, folders, console, timeout_s)
-            if finished.status != "finished":
-                raise DemoError(f"the federation is {finished.status}; see {folder / 'logs'}")
-            summaries = show.load_summaries(folders)
-            took_s = time.monotonic() - started
-            show.results(console, operator.rounds(), summaries)
-            outcomes = [outcome(f"{method}, {rounds} rounds", operator, FEDERATION, summaries, took_s), *first]
-            show.beside(console, outcomes)
-            ending = f"{time.monotonic() - began:.0f} s in all. Everything is in {folder}"
-            console.print(ending, soft_wrap=True, highlight=False)
-            works = _judge(console, summaries, min_f1, folder / "logs", _more_training(chosen, rounds, epochs), first)
-            works &= not private or _is_private(console, operator, folder, chosen, plan, sums if first else None)
-            if https is not None:
-                phones.invite(console, operator, phones.plan_for(plan, phone_rounds), https, folder / "server")
-                configs = _beside_phones(operator, folder, chosen, http_port, mqtt_port, pages)
-            operator.close()
-            if keep_running:
-                addresses.stay(console, children, configs, folder / "server", http_port, pages)
-        if not works:
-            raise typer.Exit(ExitCode.FAILED)
-    except DemoError as error:
-        Console(stderr=True).print(f"The demo cannot go on. {error}", style="red", markup=False, soft_wrap=True)
+        failures = run(options, chosen, plans, console)
+    except GaitwayError as error:
+        show.line(Console(stderr=True), f"The demo can't continue. {error}")
         raise typer.Exit(failed) from None
-    except KeyboardInterrupt:
-        Console(stderr=True).print("Interrupted; every process of the demo has been ended.")
-        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    if failures:
+        raise typer.Exit(ExitCode.FAILED)
 
 
-def _console() -> Console:
-    """Return where the demo writes; from here on Ctrl-C is an exception."""
-    end_loading()
-    return Console()
+def checked(options: Options) -> Options:
+    """Return the options with a new folder, this machine's address, and free ports, or raise a GaitwayError."""
+    if options.phone and options.private:
+        raise DemoError("--phone and --private: a secure sum of the demo is of its own devices alone; choose one")
+    if options.private and options.devices < 3:
+        raise DemoError(f"--private: a sum needs at least three devices; --devices {options.devices} are too few")
+    out = (options.out or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")).resolve()
+    if out.exists() and any(out.iterdir()):
+        raise DemoError(f"{out} is not empty; choose a new folder with --out")
+    address = options.address or (phones.network_address() if options.phone else LOCALHOST)
+    hosts = {"http_port": LOCALHOST, "mqtt_port": LOCALHOST} | ({"phone_port": address} if options.phone else {})
+    ports = {name: getattr(options, name) or free_port(host) for name, host in hosts.items()}
+    for name, port in ports.items():
+        require_free(hosts[name], port, f"--{name.replace('_', '-')}")
+    return replace(options, out=out, address=address, keep_running=options.keep_running or options.phone, **ports)
 
 
-def _new_folder(out: Path | None) -> Path:
-    folder = (out or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")).resolve()
-    if folder.exists() and any(folder.iterdir()):
-        raise DemoError(f"{folder} is not empty; choose a new folder with --out")
-    return folder
+def run(options: Options, chosen: Scenario, plans: dict[str, Plan], console: Console) -> list[str]:
+    """Run both federations, print their results, and return what is wrong."""
+    began, out = time.monotonic(), options.out
+    with Programs(out / "logs") as programs:
+        https = phones.write_https(out / "https", options.address, options.phone_port) if options.phone else None
+        operator = start_server(options, programs, https, console)
+        pages = {device: f"{LOCALHOST}:{free_port()}" for device in chosen.clients if options.keep_running}
+        site = Site(console, programs, operator, out, chosen, options.http_port, options.mqtt_port, pages)
+        show_addresses(site)
+        sums = run_federation(site, SUMS, plans[SUMS])
+        show.line(console, f"{sums.title}: every device has a model after {sums.seconds:.1f} s; now the rounds")
+        rounds = run_federation(site, ROUNDS, plans[ROUNDS])
+        show.models(console, rounds.summaries)
+        show.compare(console, [rounds, sums])
+        show.line(console, f"{time.monotonic() - began:.0f} s in all. Everything is in {out}")
+        failures = judge(options, chosen, [rounds, sums])
+        if options.private:
+            database = out / "server" / "gaitway.sqlite3"
+            failures += [words for name in plans for words in show.stored(console, database, name)]
+        result = ["The demo has failed:", *failures] if failures else ["Every device has a model that works."]
+        show.line(console, "\n  ".join(result))
+        if https is not None:
+            phones.invite(console, operator, SUMS, https, out / "server")
+        if options.keep_running:
+            stay(site, SUMS if options.phone else ROUNDS)
+    return failures
 
 
-def _refuse_options(model: str, phone: bool, private: bool) -> None:
-    if model not in MODELS:
-        raise DemoError(f"--model {model}: expected one of {', '.join(MODELS)}")
-    if phone and private:
-        raise DemoError("--phone and --private: private models are compared with a simulation of boards; choose one")
+def start_server(options: Options, programs: Programs, https: phones.Https | None, console: Console) -> Operator:
+    """Start the broker and the server, and return the operator's client once they are ready."""
+    if https is not None and RUNTIME not in files():
+        show.line(console, "ONNX Runtime for phones is missing, so phones can only record and label. Run `make phone`.")
+    server = options.out / "server"
+    where = ("--port", str(options.http_port), "--broker-port", str(options.mqtt_port), "--data-dir", str(server))
+    config = ("--config", str(https.settings)) if https else ()
+    http = httpx.Client(base_url=f"http://{LOCALHOST}:{options.http_port}", timeout=CREATE_S, trust_env=False)
+    operator = Operator(http)
+    with working(console, "starting the broker and the server"):
+        programs.start("broker", "aggregator_api", "broker", "--port", str(options.mqtt_port))
+        programs.start("server", "aggregator_api", "serve", *where, *config)
+        for _ in programs.ticks("Starting the server"):
+            if operator.is_ready():
+                break
+    http.headers["Authorization"] = f"Bearer {(server / OPERATOR_FILE).read_text().strip()}"
+    return operator
 
 
-def _more_training(chosen: Scenario, rounds: int, epochs: int) -> str:
-    """Name the options of more training, where it is less than suits the data."""
-    short = rounds * epochs < ROUNDS * chosen.suited.epochs
-    return f"--rounds {ROUNDS} of --epochs {chosen.suited.epochs}" if short else ""
+def show_addresses(site: Site) -> None:
+    """Print a new link to the operator's page, and the devices' pages."""
+    where = ("--data-dir", str(site.folder / "server"), "--port", str(site.http_port))
+    command = [sys.executable, "-m", "aggregator_api", "login-link", *where, "--minutes", "720"]
+    link = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    show.line(site.console, "The operator's page, by a link that logs one browser in, once:")
+    show.line(site.console, f"  {link.strip()}")
+    for device, address in site.pages.items():
+        show.line(site.console, f"  {device}: http://{address}/")
 
 
-def _exchange(console: Console, run: tuple[Any, ...]) -> list[Outcome]:
-    """Run the analytic federation before the rounds: what it came to; `run` is what `run_exchange` takes."""
-    with working(console, "one exchange of exact sums: the analytic federation"):
-        found = run_exchange(*run)
-    words = f"{found.title}: every device has a model after {found.seconds:.1f} s; now the rounds"
-    console.print(words, soft_wrap=True, highlight=False)
-    return [found]
-
-
-def _is_private(
-    console: Console, operator: Operator, folder: Path, chosen: Scenario, plan: Plan, sums: Plan | None
-) -> bool:
-    """Say what the server saw, and whether the models are those without masks; whether both is as it should be."""
-    plans = {FEDERATION: plan} | ({SUMS: sums} if sums else {})
-    works = secure.say_what_was_seen(console, folder / "server" / "gaitway.sqlite3", list(plans))
-    for name, one in plans.items():
-        works &= secure.is_that_in_the_open(console, operator, one, chosen, name)
-    return works
-
-
-def _judge(
-    console: Console,
-    summaries: dict[str, dict[str, Any]],
-    min_f1: float,
-    logs: Path,
-    more: str,
-    first: list[Outcome],
-) -> bool:
-    """Say and return whether every device has a model that has learned, of each federation."""
-    failures = [
-        *verdict.shortfalls(summaries, min_f1, logs),
-        *verdict.worse_choices(summaries),
-        *verdict.outcome_shortfalls(first, min_f1, logs),
-    ]
-    if not failures:
-        console.print(verdict.reached(summaries, min_f1), soft_wrap=True, highlight=False)
-        return True
-    broken = "With settings that learn, this means that training or the exchange of updates is broken."
-    advice = f"More training is needed: by default it is {more}." if more else broken
-    words = "\n  ".join(["The demo has failed:", *failures, advice])
-    Console(stderr=True).print(words, style="red", markup=False, highlight=False, soft_wrap=True)
-    return False
-
-
-def _https(console: Console, folder: Path, address: str, port: int) -> phones.Https:
-    phones.require_own(address)
-    port = port or free_port(address)
-    require_port(port, "HTTPS for phones", "--phone-port", address)
-    found = phones.write_https(folder, address, port)
-    phones.say_what_is_missing(console)
+def judge(options: Options, chosen: Scenario, outcomes: Sequence[verdict.Outcome]) -> list[str]:
+    """Return what is wrong with the devices' models."""
+    min_f1 = scenario.DATASET_DEFAULTS[chosen.dataset].min_f1 if options.min_f1 is None else options.min_f1
+    found = [words for outcome in outcomes for words in verdict.shortfalls(outcome, min_f1, options.out / "logs")]
+    found += verdict.worse_choices(outcomes[0].summaries)
+    if found and options.rounds < DEFAULT_ROUNDS:
+        found.append(f"More training is needed: the default is --rounds {DEFAULT_ROUNDS}.")
     return found
 
 
-def _ports(http_port: int, mqtt_port: int) -> tuple[int, int]:
-    if http_port and http_port == mqtt_port:
-        raise DemoError(f"--http-port and --mqtt-port are both {http_port}; choose two")
-    http_port, mqtt_port = http_port or free_port(), mqtt_port or free_port()
-    require_port(http_port, "the server", "--http-port")
-    require_port(mqtt_port, "the MQTT broker", "--mqtt-port")
-    return http_port, mqtt_port
-
-
-def _start_server(
-    children: Children, folder: Path, http_port: int, mqtt_port: int, https: phones.Https | None, console: Console
-) -> Operator:
-    with working(console, "starting the broker and the server"):
-        broker = children.start("broker", "aggregator_api", "broker", "--port", str(mqtt_port))
-        wait_for_port(mqtt_port, broker, 30)
-        server = children.start(
-            "server", "aggregator_api", "serve",
-            "--port", str(http_port), "--broker-port", str(mqtt_port), "--data-dir", str(folder / "server"),
-            *(["--config", str(https.settings)] if https else []),
-        )  # fmt: skip
-        wait_for_port(http_port, server, 60)
-    return Operator(connect(f"http://127.0.0.1:{http_port}", folder / "server" / OPERATOR_FILE), FEDERATION)
-
-
-def _start_agents(
-    children: Children,
-    operator: Operator,
-    folder: Path,
-    chosen: Scenario,
-    http_port: int,
-    mqtt_port: int,
-    pages: dict[str, str],
-    enrols: bool,
-) -> dict[str, Path]:
-    """Start an agent for each client, which enrols if it has to sign; return each device's settings, in its folder."""
-    configs = {}
-    for device in chosen.clients:
-        home, page = folder / "devices" / device, pages.get(device)
-        configs[device] = scenario.write_agent_config(home, chosen, device, http_port, mqtt_port, page)
-        if enrols:
-            secure.enrol(children, operator, configs[device], device, FEDERATION)
-        children.start(f"agent-{device}", "edge_agent", "run", "--config", str(configs[device]), "--until-finished")
-    return configs
-
-
-def _beside_phones(
-    operator: Operator, folder: Path, chosen: Scenario, http_port: int, mqtt_port: int, pages: dict[str, str]
-) -> dict[str, Path]:
-    """Return settings with which each device goes on in the phones' federation, at the same address."""
-    home = folder / "beside-phones"
-    write_secret(home / "server.key", operator.device_key(phones.FEDERATION).encode())
-    return {
-        device: scenario.write_agent_config(
-            home / device, chosen, device, http_port, mqtt_port, pages.get(device), phones.FEDERATION
-        )
-        for device in chosen.clients
-    }
-
-
-def _watch(
-    children: Children, operator: Operator, folders: dict[str, Path], console: Console, timeout_s: float
-) -> Snapshot:
-    """Show the federation until every agent has ended by itself.
-
-    Raises:
-        DemoError: if a program fails, the server stops answering, or the time is up.
-    """
-    agents = [child for child in children.started if child.name.removeprefix("agent-") in folders]
-    deadline = time.monotonic() + timeout_s
-    with show.live(console) as update:
-        while True:
-            try:
-                snapshot = operator.snapshot()
-            except httpx.HTTPError as error:
-                children.check(may_end=agents)
-                raise DemoError(f"the server does not answer: {error}") from error
-            update(snapshot)
-            children.check(may_end=agents)
-            if snapshot.status == "stopped" or _all_ended(agents):
-                return snapshot
-            if time.monotonic() > deadline:
-                raise DemoError(f"not finished after {timeout_s:.0f} s ({snapshot.headline}); --timeout-s allows more")
-            time.sleep(POLL_S)
-
-
-def _all_ended(agents: list[Child]) -> bool:
-    return all(agent.process.poll() is not None for agent in agents)
+def stay(site: Site, federation: str) -> None:
+    """Run the agents again for their pages, and wait until Ctrl-C."""
+    site.start_agents(federation)
+    site.console.rule("Everything stays until Ctrl-C")
+    show_addresses(site)
+    with suppress(KeyboardInterrupt):
+        for _ in site.programs.ticks("Waiting for Ctrl-C", math.inf):
+            pass
+    show.line(site.console, "Ending every process of the demo.")
 
 
 if __name__ == "__main__":
     try:
-        typer.run(main)
+        run_program(typer.run, main)
     except SystemExit as ended:
         end_process(int(ended.code or 0))

@@ -1,50 +1,53 @@
-"""Whether each device of the demo ended with a model that has learned."""
+"""What a federation of the demo came to, and whether each device ended with a model that has learned."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from exchange import Outcome
 from gaitway.tasks.classification import f1_per_class
 
-MAX_LOSS = 5.0
-"""Points of macro-F1: what the choice may cost on the very windows that it was made by."""
+MAX_LOSS = 5.0  # points of macro-F1 that a device's choice may cost on the same windows that it was made with
+
+Summaries = Mapping[str, Mapping[str, Any]]
 
 
-class ClassScore(NamedTuple):
-    """A class and its F1, between 0 and 1."""
+@dataclass(frozen=True)
+class Outcome:
+    """What the devices of a federation have in the end, and what it cost."""
 
-    label: str
-    f1: float
+    federation: str
+    title: str
+    summaries: Summaries
+    seconds: float  # from the agents' start until each device uses a model of everyone's data
+    sent_bytes: int | None  # by all devices; None because the server doesn't store the messages of a secure sum
+    version_bytes: int  # of all versions; a device fetches each at most once
 
-    def __str__(self) -> str:
-        return "all 100" if self.f1 == 1 else f"{self.label} {100 * self.f1:.1f}"
 
-
-def weakest(model: dict[str, Any]) -> ClassScore | None:
-    """Return the adopted model's class of least F1; None where its summary has no confusion matrix."""
+def weakest(model: Mapping[str, Any]) -> str:
+    """Return the class of least F1, and its F1 in percent; empty where the model's summary has no confusion matrix."""
     if not model.get("confusion"):
-        return None
+        return ""
     f1 = f1_per_class(np.array(model["confusion"], dtype=np.int64))
     least = int(np.nanargmin(f1))
-    return ClassScore(model["labels"][least], float(f1[least]))
+    return "all 100" if f1[least] == 1 else f"{model['labels'][least]} {100 * f1[least]:.1f}"
 
 
-def shortfalls(summaries: dict[str, dict[str, Any]], min_f1: float, logs: Path) -> list[str]:
-    """Say what is wrong, and where to look, of each device without a model, or under `min_f1` macro-F1 in percent."""
+def shortfalls(outcome: Outcome, min_f1: float, logs: Path) -> list[str]:
+    """Describe each device without a model, or with less than `min_f1` macro-F1 in percent, and name its log."""
     return [
-        f"{device}: {words}; see {logs / f'agent-{device}.log'}"
-        for device, summary in summaries.items()
+        f"{device} ({outcome.title}): {words}; see {logs / f'{outcome.federation}-{device}.log'}"
+        for device, summary in outcome.summaries.items()
         if (words := _shortfall(summary, min_f1))
     ]
 
 
-def worse_choices(summaries: dict[str, dict[str, Any]]) -> list[str]:
-    """Say which devices serve a model that scores over `MAX_LOSS` points less than one that they hold."""
+def worse_choices(summaries: Summaries) -> list[str]:
+    """Describe each device that serves a model with over `MAX_LOSS` points less than another one that it holds."""
     found = []
     for device, summary in summaries.items():
         rows = (summary["compared"] or {}).get("models", [])
@@ -56,43 +59,14 @@ def worse_choices(summaries: dict[str, dict[str, Any]]) -> list[str]:
     return found
 
 
-def outcome_shortfalls(outcomes: Sequence[Outcome], min_f1: float, logs: Path) -> list[str]:
-    """Say what is wrong of each device of the analytic federation, as `shortfalls` does of the rounds'."""
-    return [
-        f"{device}, {found.title}: macro-F1 {100 * (score or 0):.1f}, at least {min_f1:g} needed; "
-        f"see {logs / f'analytic-{device}.log'}"
-        for found in outcomes
-        for device, score in found.scores.items()
-        if 100 * (score or 0) < min_f1
-    ]
-
-
-def reached(summaries: dict[str, dict[str, Any]], min_f1: float) -> str:
-    """Say in one line that every device has reached it, and which came last."""
-    scores = {device: summary["model"]["score"] for device, summary in summaries.items()}
-    scored = {device: score for device, score in scores.items() if score is not None}
-    if not scored:
-        return "Every device has a model; none had windows to score it on."
-    last = min(scored, key=scored.__getitem__)
-    score = f"the lowest macro-F1 is {100 * scored[last]:.1f}, on {last}"
-    return f"Every device has a model that works: {score}; the demo fails under {min_f1:g}."
-
-
-def _shortfall(summary: dict[str, Any], min_f1: float) -> str:
+def _shortfall(summary: Mapping[str, Any], min_f1: float) -> str:
     model = summary["model"]
     if model is None:
-        return f"no model was adopted ({_why_none(summary)})"
-    score = model["score"]
-    if score is None:
+        reasons = [summary.get("not_adopted"), *reversed(summary.get("adoption", []))]
+        return f"no model was adopted ({next(filter(None, reasons), 'it never had a candidate')})"
+    if model["score"] is None:
         return f"its model has no score, where {min_f1:g} macro-F1 are needed" if min_f1 else ""
-    if 100 * score >= min_f1:
+    if 100 * model["score"] >= min_f1:
         return ""
-    poorest = weakest(model)
-    return f"macro-F1 {100 * score:.1f}, at least {min_f1:g} needed" + (
-        f" (weakest class: {poorest})" if poorest else ""
-    )
-
-
-def _why_none(summary: dict[str, Any]) -> str:
-    reasons = [summary.get("not_adopted"), *reversed(summary.get("adoption", []))]
-    return next((reason for reason in reasons if reason), "it never had a candidate")
+    poorest = weakest(model) and f" (weakest class: {weakest(model)})"
+    return f"macro-F1 {100 * model['score']:.1f}, at least {min_f1:g} needed{poorest}"

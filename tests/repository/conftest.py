@@ -43,10 +43,3 @@ def verdict(processes: ModuleType) -> ModuleType:
     import verdict
 
     return verdict
-
-
-@pytest.fixture
-def exchange(processes: ModuleType) -> ModuleType:
-    import exchange
-
-    return exchange

@@ -24,10 +24,9 @@ import pytest
 from tests.repository.imports import REPOSITORY
 
 MARK = "GAITWAY_TEST_MARK"
-SMALLEST = ("--devices", "2", "--rounds", "1", "--epochs", "1", "--model", "har_cnn_alp", "--minutes", "1.5")
-SMALLEST += ("--no-exchange",)
-ENOUGH = ("--epochs", "20")
-"""Passes over so few windows that the smallest demo ends with a model worth adopting."""
+SMALLEST = ("--devices", "2", "--rounds", "1")
+ENOUGH = ("--rounds", "3")
+"""After which the smallest demo ends with a model worth adopting."""
 PATIENCE_S = 600.0
 ANY_PORTS = ("--http-port", "0", "--mqtt-port", "0")
 
@@ -72,14 +71,14 @@ def mark() -> Iterator[str]:
 @pytest.mark.service
 def test_the_smallest_demo(tmp_path: Path, mark: str) -> None:
     learning = (*SMALLEST, *ENOUGH, "--min-f1", "40")
-    process = demo(mark, *learning, "--exchange", *ANY_PORTS, "--out", str(tmp_path / "out"))
+    process = demo(mark, *learning, *ANY_PORTS, "--out", str(tmp_path / "out"))
     output, _ = process.communicate()
     assert process.returncode == 0, output
     assert alive(mark) == []
-    assert "published" in output
+    assert "finished, no round is open after round 3" in output
     assert re.search(r"MB sent by all devices *│ *\d\.\d\d │ *\d\.\d\d │", output), output
     assert str(tmp_path / "out") in output
-    summaries = sorted((tmp_path / "out" / "devices").glob("*/summary.json"))
+    summaries = sorted((tmp_path / "out" / "demo").glob("*/summary.json"))
     assert len(summaries) == 2
     for path in summaries:
         model = json.loads(path.read_text())["model"]
@@ -90,15 +89,16 @@ def test_the_smallest_demo(tmp_path: Path, mark: str) -> None:
 
 @pytest.mark.slow  # a whole federation
 @pytest.mark.service
-def test_a_federation_that_learns_nothing_fails_the_demo(tmp_path: Path, mark: str) -> None:
-    process = demo(mark, *SMALLEST, "--lr", "1e-9", *ANY_PORTS, "--out", str(tmp_path / "out"))
+def test_a_federation_that_learns_too_little_fails_the_demo(tmp_path: Path, mark: str) -> None:
+    process = demo(mark, *SMALLEST, "--min-f1", "100", *ANY_PORTS, "--out", str(tmp_path / "out"))
     output, _ = process.communicate()
     assert process.returncode == 1, output
     assert alive(mark) == []
     assert "The demo has failed" in output
     for device in ("s00_phone100-waist", "s00_phone200-waist"):
-        assert re.search(rf"{device}: (macro-F1 [\d.]+, at least 90 needed|no model was adopted)", output), output
-        assert str(tmp_path / "out" / "logs" / f"agent-{device}.log") in output
+        reason = rf"{device} \(fedali, 1 rounds\): (macro-F1 [\d.]+, at least 100 needed|no model was adopted)"
+        assert re.search(reason, output), output
+        assert str(tmp_path / "out" / "logs" / f"demo-{device}.log") in output
     assert "More training is needed" in output
     assert "Traceback" not in output
 
@@ -183,7 +183,7 @@ def test_a_taken_port_is_said_before_anything_starts(tmp_path: Path, mark: str, 
         process = demo(mark, *SMALLEST, *ANY_PORTS, option, str(port), "--out", str(tmp_path / "out"))
         output, _ = process.communicate()
     assert process.returncode == 2
-    assert f"Port {port} on 127.0.0.1" in output
+    assert f"port {port} on 127.0.0.1 is taken" in output
     assert f"choose another with {option}" in output
     assert "Traceback" not in output
     assert not (tmp_path / "out").exists()
@@ -200,37 +200,61 @@ def test_a_folder_without_recordings_is_said(tmp_path: Path, mark: str) -> None:
 STUBBORN = """
 import signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print("up", flush=True)
 time.sleep(600)
 """
 
 
-def test_stubborn_children_and_their_strays_are_killed(
-    tmp_path: Path, mark: str, processes: ModuleType, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def importable(tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder whose modules programs can run; signals are handled as before afterwards."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv(MARK, mark)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield tmp_path
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_stubborn_programs_and_their_children_are_killed(
+    importable: Path, mark: str, processes: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "stubborn.py").write_text(STUBBORN)
-    signal_group = processes.signal_group
+    (importable / "stubborn.py").write_text(STUBBORN)
+    killpg = os.killpg
 
-    def impatiently(pid: int, number: signal.Signals) -> None:
-        os.kill(os.getpid(), signal.SIGINT)  # Ctrl-C once more, while the demo ends its processes
-        signal_group(pid, number)
+    def impatiently(pid: int, number: int) -> None:
+        os.kill(os.getpid(), signal.SIGINT)  # Ctrl-C once more, while the demo ends its programs
+        killpg(pid, number)
 
-    monkeypatch.setattr(processes, "signal_group", impatiently)
-    environment = {"PYTHONPATH": str(tmp_path), MARK: mark}
-    with processes.Children(tmp_path / "logs") as children:
-        child = children.start("stubborn", "stubborn", environment=environment)
-        while "up" not in child.log_tail():
+    monkeypatch.setattr(processes, "GRACE_S", 0.3)
+    with processes.Programs(importable / "logs") as programs:
+        programs.start("stubborn", "stubborn")
+        while "up" not in (importable / "logs" / "stubborn.log").read_text():
             time.sleep(0.05)
-        assert len(alive(mark)) == 2
-        children.end(grace_s=0.3)
-    assert alive(mark) == []
+        running = alive(mark)
+        monkeypatch.setattr(os, "killpg", impatiently)
+    assert len(running) == 2
+    deadline = time.monotonic() + 5
+    while alive(mark):
+        assert time.monotonic() < deadline, "a program's child outlived it"
 
 
-def test_a_failing_child_is_reported_with_its_last_words(tmp_path: Path, processes: ModuleType) -> None:
-    (tmp_path / "failing.py").write_text("raise SystemExit('the disk is full')")
-    with processes.Children(tmp_path / "logs") as children:
-        child = children.start("failing", "failing", environment={"PYTHONPATH": str(tmp_path)})
-        child.process.wait()
-        with pytest.raises(processes.DemoError, match=r"(?s)failing ended with status 1.*the disk is full"):
-            children.check(may_end=[child])
+@pytest.mark.parametrize(("code", "status"), [("raise SystemExit('the disk is full')", 1), ("print('bye')", 0)])
+def test_a_program_that_ends_is_reported_with_the_end_of_its_log(
+    importable: Path, processes: ModuleType, code: str, status: int
+) -> None:
+    (importable / "ending.py").write_text(code)
+    with processes.Programs(importable / "logs") as programs:
+        programs.start("ending", "ending")
+        programs.started["ending"].wait()
+        with pytest.raises(processes.DemoError, match=rf"(?s)ending ended with status {status}.*(disk is full|bye)"):
+            programs.check()
+
+
+def test_an_agent_may_end_once_its_federation_is_finished(importable: Path, processes: ModuleType) -> None:
+    (importable / "agent.py").write_text("")
+    with processes.Programs(importable / "logs") as programs:
+        programs.start("agent", "agent", processes.UNTIL_FINISHED)
+        programs.started["agent"].wait()
+        programs.check()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import tomllib
 from pathlib import Path
 from types import ModuleType
 from urllib.parse import unquote
@@ -54,38 +53,31 @@ def test_the_demos_authority_vouches_for_one_server_and_has_no_key(phones: Modul
 
 def test_a_fingerprint_is_printed_as_it_is(phones: ModuleType) -> None:
     output = io.StringIO()
-    phones.say(Console(file=output), "76:CD:8A:AB:0F")  # Rich makes pictures of :cd: and :ab:
+    phones.line(Console(file=output), "76:CD:8A:AB:0F")  # Rich makes pictures of :cd: and :ab:
     assert output.getvalue() == "76:CD:8A:AB:0F\n"
 
 
 @pytest.mark.ci
 def test_phones_and_boards_join_one_federation(phones: ModuleType, scenario: ModuleType, tmp_path: Path) -> None:
+    import federations
     import rest
 
-    chosen = scenario.choose(None, 2, 1.5)
+    chosen = scenario.choose(None, 2)
     settings = Settings(data_dir=tmp_path / "server", aggregation_process=False)
     console = Console(file=io.StringIO(), width=100)
     https = phones.write_https(tmp_path / "https", "192.0.2.7", 18443)
     with OperatorClient(create_app(settings, Wires)) as client:
-        operator = rest.Operator(client, scenario.FEDERATION)
-        plan = phones.exchange.plan_of_sums(chosen.labels, phones.INTERVAL_S)
-        phones.invite(console, operator, plan, https, tmp_path)
-        found = client.get(f"/v1/federations/{phones.FEDERATION}").json()
-        key = operator.device_key(phones.FEDERATION)
-        network = client.get(found["feature_model"]["url"], headers={"Authorization": f"Bearer {key}"})
+        operator = rest.Operator(client)
+        operator.create(federations.SUMS, scenario.plan_of_sums(chosen))
+        phones.invite(console, operator, federations.SUMS, https, tmp_path)
+        found = operator.describe(federations.SUMS)
+        network = client.get(found["feature_model"]["url"])
     assert found["continuous"]
     assert found["status"] == "running"
     assert (network.status_code, len(network.content)) == (200, found["feature_model"]["size"])
-    config = scenario.write_agent_config(tmp_path / "board", chosen, "board", 1, 2, None, phones.FEDERATION)
-    assert tomllib.loads(config.read_text())["agent"]["federation"] == phones.FEDERATION
     said = console.file.getvalue()
     link = re.search(r"^https://192\.0\.2\.7:18443/phone/#(\S+)$", said, re.MULTILINE)
     assert link is not None, said
     uri = read_enrolment_uri(unquote(link[1]))
-    assert (uri.server, uri.federation, uri.device) == (https.url, phones.FEDERATION, phones.DEVICE)
+    assert (uri.server, uri.federation, uri.device) == (https.url, federations.SUMS, phones.DEVICE)
     assert https.fingerprint in said
-
-
-def test_an_address_of_another_machine_is_refused_with_ones_own(phones: ModuleType, processes: ModuleType) -> None:
-    with pytest.raises(processes.DemoError, match=r"192\.0\.2\.250: this machine has .*127\.0\.0\.1"):
-        phones.require_own("192.0.2.250")

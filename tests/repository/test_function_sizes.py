@@ -19,7 +19,6 @@ OPTIONS = frozenset(
     {
         "aggregator_api/cli/audit.py:export_entries",
         "aggregator_api/cli/broker.py:broker_config",
-        "demo/run.py:main",
         "edge_agent/cli/label.py:label",
         "edge_agent/cli/windows.py:windows",
         "export/__main__.py:recognize",

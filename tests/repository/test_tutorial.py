@@ -174,7 +174,7 @@ def test_a_newcomer_teaches_a_phone_an_activity_of_their_own(
     phone.get_by_role("link", name="Take part").click()
     phone.get_by_text(re.compile(r"Sums accepted\s*[1-9]")).wait_for()
     screenshots.take(phone, "phone-take-part")
-    operator.goto(operator.url.partition("/federations")[0] + "/federations/demo-phones/devices")
+    operator.goto(operator.url.partition("/federations")[0] + "/federations/demo-analytic/devices")
     operator.get_by_role("link", name="phone-1").wait_for()
     screenshots.take(operator, "tutorial-devices", height=560)
     print(f"demo until the phone's link {ready_s:.0f} s, all {time.monotonic() - began:.0f} s")
