@@ -133,9 +133,9 @@ class Device(Connection):
         answer = ask(f"{self.fleet.url}/v1/enrol", {**said, "signature": base64.b64encode(signature).decode()})
         assert answer["state"] == "approved", answer
 
-    def say_changed(self) -> None:
-        """Say that the next batch is to have this device."""
-        status = DeviceStatus(state="idle", examples=WINDOWS, changed=True)
+    def say_ready(self) -> None:
+        """Say that the next round may have this device."""
+        status = DeviceStatus(state="idle", examples=WINDOWS)
         self.client.publish(topics.status(FEDERATION, self.name), write(status), qos=1)
         self.watch()
 
@@ -169,6 +169,7 @@ class Device(Connection):
         manifest = manifest_of(
             announced, self.name, 0, update_id=self.update_id, sum=part, steps=0, size=len(self.data), sha256=sha256,
             chunk_bytes=CHUNK_BYTES, base_version=invitation.model.sha256, round=invitation.round,
+            sequence=1 if part == "keys" else None,
         )  # fmt: skip
         body = wrap(Kind.UPDATE, FEDERATION, self.name, manifest.model_dump_json().encode(), self.key.sign)
         self._publish(body, "begin")
@@ -176,7 +177,7 @@ class Device(Connection):
     def _on_connect(self, *_: Any) -> None:
         own = (topics.invitation(FEDERATION, self.name), topics.ack(FEDERATION, self.name))
         self.client.subscribe([(topic, 1) for topic in (topics.announce(FEDERATION), *own)])
-        self.say_changed()
+        self.say_ready()
 
     def _on_message(self, _client: Any, _data: Any, message: paho.MQTTMessage) -> None:
         kind = message.topic.rsplit("/", 1)[1]
@@ -236,7 +237,7 @@ def numbers(number: int) -> VectorReady:
 
 
 def measure(folder: Path, programs: Programs, given: argparse.Namespace) -> dict[str, Any]:
-    """Play one batch, and return what it took."""
+    """Play one round, and return what it took."""
     mqtt, http = free_port(), free_port()
     programs.start("broker", *mosquitto(folder, mqtt))
     serve = ("serve", "--port", str(http), "--broker-port", str(mqtt), "--data-dir", str(folder / "data"))

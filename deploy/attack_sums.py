@@ -109,8 +109,8 @@ def _attack(name: str) -> bool:
 
 
 def _world() -> tuple[World, dict[str, Any]]:
-    """Describe seven people's analytic federation, whose first batch has them all."""
-    from federation.plan import PublicationSettings, SecureSettings
+    """Describe seven people's analytic federation, whose first round has them all."""
+    from federation.plan import SecureSettings
     from tests.live.test_continuous import COSINES, world_of
     from tests.live.walks import experiment_for, plan_of
 
@@ -119,9 +119,9 @@ def _world() -> tuple[World, dict[str, Any]]:
     settings = experiment_for("analytic", minutes=2.0).model_copy(update={"dataset_options": options})
     world = world_of(names, settings, None, COSINES)
     plan = plan_of(world.settings)
+    unjudged = {"norm_factor": None, "max_weight_ratio": None}
     changes = {
-        "rounds": plan.rounds.model_copy(update={"norm_factor": None, "max_weight_ratio": None, "deadline_s": 300.0}),
-        "publication": PublicationSettings(interval_s=0.0, min_changes=DEVICES, max_wait_s=60.0),
+        "rounds": plan.rounds.model_copy(update={**unjudged, "clients_per_round": DEVICES, "deadline_s": 300.0}),
         "secure": SecureSettings(mode="masked", min_devices=LEAST),
     }
     return world, plan.model_copy(update=changes).model_dump(mode="json")

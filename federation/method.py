@@ -378,7 +378,7 @@ class SumMethod(Method):
         return {}
 
     def summand(self, update: Update, broadcast: Broadcast, limits: SecureSettings) -> Tree:
-        """Add the client's sums, less those that they replace: a client that leaves adds a negative."""
+        """Add the client's whole sums."""
         alone = SumMethod.fold(self, {}, None, update)
         return {**alone.change, "clients": torch.tensor(alone.clients)}
 
@@ -409,7 +409,7 @@ class SumMethod(Method):
         return SumChanges(weight=before.weight + self.weight(update), change=change, clients=clients)
 
     def accumulated(self, state: Tree, total: Tree, clients: Sequence[str]) -> SumChanges:
-        """Return the change of all clients' sums."""
+        """Return all clients' sums, which take the place of those before (`federation.secure_sums.summation`)."""
         change = {name: total[name].long() for name in self.upload_groups}
         return SumChanges(weight=float(len(clients)), change=change, clients=int(total["clients"]))
 
@@ -421,10 +421,10 @@ class SumMethod(Method):
         """Say why no client with so many examples can have made an upload that fits the schema; empty if one can."""
         return ""
 
-    def sum_implausibility(self, state: Tree, total: Tree, clients: int, deviation: float) -> str:
-        """Say why no so many clients can have added this to a state; empty if they can.
+    def sum_implausibility(self, total: Tree, clients: int, deviation: float) -> str:
+        """Say why no so many clients can have added up to this; empty if they can.
 
-        deviation: of the noise that each number of the state's sums has after it, in whole numbers.
+        deviation: of the noise that each number has, in whole numbers.
         """
         return ""
 

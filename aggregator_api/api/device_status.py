@@ -91,7 +91,7 @@ def _device_reason(device: DeviceRow) -> str:
 def _in_sums(session: Session, federation: FederationRow, device: DeviceRow) -> str:
     """Say what a device has in the sums of a continuous federation."""
     if federation.plan.get("secure", {}).get("mode", "off") != "off":
-        return _in_batches(session, device)
+        return _in_masked_sum(session, device)
     row = contributions.find(session, device)
     if row is None:
         return f"It has sent no sums yet{_detail_suffix(device)}."
@@ -105,14 +105,13 @@ def _in_sums(session: Session, federation: FederationRow, device: DeviceRow) -> 
     return f"{sums} wait for the next version{earlier}."
 
 
-def _in_batches(session: Session, device: DeviceRow) -> str:
-    """Say which batch has a device; with what, only the device knows."""
+def _in_masked_sum(session: Session, device: DeviceRow) -> str:
+    """Say whether the newest sum has a device; with what, only the device knows."""
     row = masked_contributions.find(session, device)
-    if row is not None and row.leaving_at is not None:
-        return "Its sums go: those of all others are collected anew, once they are here and some have changes."
-    last = f"Its last batch made version {row.version}" if row and row.version else "No batch has had it yet"
-    waits = "; it has changes, and waits for the next one" if row and row.changed_at else _detail_suffix(device)
-    return f"{last}{waits}. What it has in the sums, or whether it has taken them out, only the device knows."
+    if row is None or row.version is None:
+        return f"The newest version's sum doesn't have it{_detail_suffix(device)}."
+    others = "" if row.reported == row.sequence else ", and it would add other sums by now"
+    return f"It is in the sum of version {row.version}{others}. What it added, only the device knows."
 
 
 def _in_round(current: RoundRow, part: ParticipationRow | None, device: DeviceRow) -> str:

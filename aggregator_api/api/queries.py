@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -89,10 +90,14 @@ def _continuous(session: Session, row: FederationRow) -> resources.ContinuousSta
     if not is_continuous(row.plan["method"]):
         return None
     plan = Plan.model_validate(row.plan)
-    found = masked_contributions.counts(session, row) if plan.secure.is_on else contributions.counts(session, row)
-    # with fewer changes than a sum has devices there is no batch, however long they wait
-    is_coming = row.status == "running" and (not plan.secure.is_on or found.waiting >= plan.secure.min_devices)
-    at = publication.due_at(plan.publication, contributions.waiting(found), found.last) if is_coming else None
+    if plan.secure.is_on:
+        online = repositories.could_train(row, plan.rounds.cohort_tags, signing=True, at=time.time())
+        here = masked_contributions.counts_online(session, row, online)
+        return resources.ContinuousState(devices=here.devices, changes_waiting=here.changed, next_version_at=None)
+    found = contributions.counts(session, row)
+    at = None
+    if row.status == "running":
+        at = publication.due_at(plan.publication, contributions.waiting(found), found.last)
     return resources.ContinuousState(devices=found.devices, changes_waiting=found.waiting, next_version_at=at)
 
 

@@ -148,25 +148,20 @@ def reinstate(
 def withdraw(
     devices: Names,
     federation: FederationOption,
-    at_once: Annotated[
-        bool, typer.Option("--at-once", help="With secure sums: do not wait a day for other devices that are away.")
-    ] = False,
     data_dir: DataOption = None,
     config: ConfigOption = None,
 ) -> None:
     """Take devices' sums out of a continuous federation: its next version is as if they had never sent any.
 
-    A device that goes on sends them again; revoke it to keep it out. With secure sums the server has no single ones, so
-    all other devices send theirs again, in one batch that takes the place of all before: once all of them are here, or
-    after a day without those that are away, which then add theirs when they come back.
+    A device that goes on sends them again; revoke it to keep it out. With secure sums the server has no single ones:
+    revoke or delete the device, and the next sum is without it.
 
     Example: `python -m aggregator_api devices withdraw --federation walk phone1`
     """
-    from aggregator_api.devices import withdrawals
+    from aggregator_api.devices import contributions
 
-    step = partial(withdrawals.withdraw, at_once=at_once)
     with writing(data_dir, config) as session:
-        _each(session, federation, devices, "devices.withdraw", step)
+        _each(session, federation, devices, "devices.withdraw", contributions.withdraw)
     typer.echo(f"{', '.join(devices)}: withdrawn; a running server publishes the next version without them")
 
 

@@ -34,7 +34,6 @@ from aggregator_api.db.models import (
     DeviceTagRow,
     EventRow,
     FederationRow,
-    MaskedContributionRow,
     ModelAliasRow,
     ModelVersionRow,
     ParticipationRow,
@@ -131,17 +130,15 @@ def count_online(
     tags: Sequence[str] = (),
     *,
     signing: bool = False,
-    changed: bool = False,
     resting: int = 0,
     at: float | None = None,
 ) -> int:
     """Count the devices that could train now; with tags, those in one of these groups.
 
-    signing: those with a key; changed: those that say that their masked sums are to be replaced or taken out; resting:
-    those whose updates are not in so many of the last published rounds; at: those that are not left out then
-    (`devices.silence`).
+    signing: those with a key; resting: those whose updates are not in so many of the last published rounds; at: those
+    that are not left out then (`devices.silence`).
     """
-    wanted = _could_train(federation, tags, signing=signing, changed=changed, resting=resting, at=at)
+    wanted = could_train(federation, tags, signing=signing, resting=resting, at=at)
     return session.scalars(select(func.count()).select_from(DeviceRow).where(*wanted)).one()
 
 
@@ -151,18 +148,23 @@ def online_devices(
     tags: Sequence[str] = (),
     *,
     signing: bool = False,
-    changed: bool = False,
     resting: int = 0,
     at: float | None = None,
 ) -> dict[str, DeviceRow]:
     """Return the devices that could train now, by name; with the same choice as `count_online`."""
-    wanted = _could_train(federation, tags, signing=signing, changed=changed, resting=resting, at=at)
+    wanted = could_train(federation, tags, signing=signing, resting=resting, at=at)
     return {row.name: row for row in session.scalars(select(DeviceRow).where(*wanted))}
 
 
-def _could_train(
-    federation: FederationRow, tags: Sequence[str], *, signing: bool, changed: bool, resting: int, at: float | None
+def could_train(
+    federation: FederationRow,
+    tags: Sequence[str] = (),
+    *,
+    signing: bool = False,
+    resting: int = 0,
+    at: float | None = None,
 ) -> list[ColumnElement[bool]]:
+    """Return the conditions on the rows of devices that could train now; with the same choice as `count_online`."""
     wanted = [
         DeviceRow.federation_id == federation.id,
         DeviceRow.state.not_in(OFFLINE_STATES),
@@ -177,10 +179,6 @@ def _could_train(
         wanted += [DeviceRow.enrolment == "approved", DeviceRow.public_key.is_not(None)]
         if federation.plan.get("secure", {}).get("voucher"):
             wanted += [DeviceRow.voucher != "", DeviceRow.voucher_expires_at > time.time()]
-    if changed:
-        row = MaskedContributionRow
-        waiting = (row.federation_id == federation.id, row.changed_at.is_not(None))
-        wanted.append(DeviceRow.id.in_(select(row.device_id).where(*waiting)))
     if resting:
         published = (RoundRow.federation_id == federation.id, RoundRow.phase == RoundPhase.PUBLISHED)
         last = select(RoundRow.id).where(*published).order_by(RoundRow.number.desc()).limit(resting)
@@ -396,14 +394,9 @@ def add_round(
     number: int,
     cohort: list[DeviceRow],
     deadline: float | None,
-    *,
-    is_batch: bool = False,
 ) -> None:
-    """Write a new round in phase `announced`, its cohort, and that they all get the present broadcast.
-
-    A batch of a continuous federation changes the newest version, wherever `latest` was moved to.
-    """
-    base = newest_version(session, federation) if is_batch else current_version(session, federation)
+    """Write a new round in phase `announced`, its cohort, and that they all get the present broadcast."""
+    base = current_version(session, federation)
     row = RoundRow(
         federation_id=federation.id,
         base_version_id=base.id,

@@ -92,8 +92,8 @@ def withdraw(session: Session, federation: FederationRow, device: DeviceRow) -> 
     row = find(session, device)
     if row is None:
         raise ConflictError(
-            f"device {device.name!r} has no sums in {federation.name!r}: only devices of a continuous federation that "
-            "have sent some have"
+            f"device {device.name!r} has no sums of its own in {federation.name!r}: only devices of a continuous "
+            "federation that have sent some have; with secure sums, revoke or delete it, and the next sum is without it"
         )
     if row.sha256 is not None:
         _note_end(session, federation, device, row)

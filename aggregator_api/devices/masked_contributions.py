@@ -1,161 +1,95 @@
-"""Which batch has each device's part in a continuous federation with secure sums, inside the caller's transaction.
+"""Whose masked sums the newest version of a continuous federation has, inside the caller's transaction.
 
-The server never has a device's sums, so it keeps whom a batch has summed, and tells each device: from there the device
-adds its difference. What a device has in the sums, only that device can take out. Where it is lost, the sums of all
-others are collected anew: one batch to which each adds all that it has, and which takes the place of all sums before.
+The server never has a device's sums. It keeps the number that each device gave the sums that it added last, which rises
+when they change. So it can count by how many devices two sums differ: with fewer than `secure.min_devices`, their
+difference would say too much of these few.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import func, select, update
+from sqlalchemy import ColumnElement, and_, case, func, select, update
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import repositories
-from aggregator_api.db.models import (
-    DeviceRow,
-    FederationRow,
-    MaskedContributionRow,
-    RoundRow,
-    SecureSumRow,
-)
-from aggregator_api.devices.contributions import ContributionCounts
-from federation.rounds.publication import LastPublication
-from federation.secure_sums.messages import SumRequest, read
-
-MAX_ANEW_WAIT_S = 86_400.0
-"""Then sums are collected anew without those of the others who are away."""
+from aggregator_api.db.models import DeviceRow, FederationRow, MaskedContributionRow, RoundRow, SecureSumDeviceRow
 
 
-def note_status(session: Session, federation: FederationRow, device: DeviceRow, *, changed: bool) -> bool:
-    """Note whether a device says that the next batch is to have it; return whether that is news."""
+def note_status(session: Session, federation: FederationRow, device: DeviceRow, reported: int) -> bool:
+    """Note the number of the sums that a device would add now; return whether that is news."""
     row = find(session, device)
-    if (row is not None and row.changed_at is not None) == changed:
-        return False
     if row is None:
-        row = MaskedContributionRow(device_id=device.id, federation_id=federation.id, batch="", version=None)
-        session.add(row)
-    row.changed_at = time.time() if changed else None
+        session.add(_new(federation.id, device.id, reported))
+    elif row.reported == reported:
+        return False
+    else:
+        row.reported = reported
     session.flush()
     return True
 
 
 def find(session: Session, device: DeviceRow) -> MaskedContributionRow | None:
-    """Find what is known of a device's part; None before it has said that it has one."""
+    """Find what is known of a device's sums; None before its first status."""
     return session.get(MaskedContributionRow, device.id)
 
 
-def counts(session: Session, federation: FederationRow) -> ContributionCounts:
-    """Count the devices that were in a published batch, and those that say that they have changes."""
-    row = MaskedContributionRow
-    query = select(func.count(row.version), func.count(row.changed_at), func.min(row.changed_at))
-    devices, changes, oldest_at = session.execute(query.where(row.federation_id == federation.id)).one()
-    ended = select(func.max(RoundRow.closed_at), func.max(RoundRow.number))
-    at, number = session.execute(ended.where(RoundRow.federation_id == federation.id)).one()
-    return ContributionCounts(devices, changes, oldest_at or 0.0, LastPublication(at, number or 0))
+class Counts(NamedTuple):
+    """By how many devices the next sum would differ from the newest version's, and how many that one has."""
 
-
-def batches(session: Session, federation: FederationRow) -> dict[str, str]:
-    """Return, by device, the last published batch that has it; those that none has are left out."""
-    row = MaskedContributionRow
-    query = select(DeviceRow.name, row.batch).join(DeviceRow, DeviceRow.id == row.device_id)
-    found = session.execute(query.where(row.federation_id == federation.id, row.batch != ""))
-    return {row.name: row.batch for row in found}
-
-
-def devices(session: Session, federation: FederationRow) -> set[str]:
-    """Return the names of all devices that have ever said whether they have changes."""
-    row = MaskedContributionRow
-    query = select(DeviceRow.name).join(row, DeviceRow.id == row.device_id)
-    return set(session.scalars(query.where(row.federation_id == federation.id)))
-
-
-def ask_without(session: Session, federation: FederationRow, device: DeviceRow, *, at_once: bool = False) -> bool:
-    """Have the sums collected anew without a device, which cannot take its own out; return whether it has any.
-
-    That waits for the others who are in the sums to be here, for a day at most; `at_once`: it does not.
-    """
-    row = find(session, device)
-    if row is None or not row.batch:
-        return False
-    if row.leaving_at is None:
-        row.leaving_at = time.time()
-        detail = "the sums of the others are collected anew"
-        repositories.journal(session, federation, "device.withdrawn", device=device.name, detail=detail)
-    _ask_anew(federation, at_once=at_once)
-    session.flush()
-    return True
-
-
-def _ask_anew(federation: FederationRow, *, at_once: bool) -> None:
-    due_at = time.time() + (0.0 if at_once else MAX_ANEW_WAIT_S)
-    if federation.anew_due_at is None or due_at < federation.anew_due_at:
-        federation.anew_due_at = due_at
-
-
-def leave(session: Session, federation: FederationRow, device: DeviceRow) -> None:
-    """Have the sums collected anew without a device that is about to be deleted, if it is in them."""
-    row = find(session, device)
-    if row is not None:
-        if row.batch:
-            _ask_anew(federation, at_once=False)
-        session.delete(row)
-        session.flush()
-
-
-class Anew(NamedTuple):
-    """Who could be in a batch that collects all sums anew."""
-
-    here: frozenset[str]
-    away: int
+    devices: int
     changed: int
-    """Of those who are here: with other sums than they have added."""
 
 
-def anew(session: Session, federation: FederationRow, online: Collection[str]) -> Anew:
-    """Return who of those online could be in a batch without those who are to go, and how many are away."""
-    row = MaskedContributionRow
-    query = select(DeviceRow.name, row.changed_at).join(row, DeviceRow.id == row.device_id)
-    staying = (row.federation_id == federation.id, row.leaving_at.is_(None))
-    new = query.where(*staying, row.batch == "", row.changed_at.is_not(None))
-    found = dict(session.execute(query.where(*staying, row.batch != "")).all())
-    candidates = found | dict(session.execute(new).all())
-    here = frozenset(candidates) & frozenset(online)
-    changed = sum(candidates[name] is not None for name in here)
-    return Anew(here, len(found.keys() - here), changed)
+def counts_online(session: Session, federation: FederationRow, online: Sequence[ColumnElement[bool]]) -> Counts:
+    """Count what the sum of all devices that are `online`, a condition on their rows, would change."""
+    row, here = MaskedContributionRow, select(DeviceRow.id).where(*online)
+    both = and_(row.version.is_not(None), row.device_id.in_(here))
+    query = select(
+        func.count(row.version),
+        func.coalesce(func.sum(case((both, 1), else_=0)), 0),
+        func.coalesce(func.sum(case((and_(both, row.reported == row.sequence), 1), else_=0)), 0),
+    )
+    before, stays, same = session.execute(query.where(row.federation_id == federation.id)).one()
+    now = session.scalars(select(func.count()).select_from(DeviceRow).where(*online)).one()
+    return Counts(before, before + now - stays - same)
 
 
-def settle(session: Session, publication: RoundRow, version: int, devices: Collection[str]) -> None:
-    """Note that a version has what its batch has summed, of these devices, and keep the sum for `fsck`.
+def count_changes(session: Session, federation_id: int, added: Mapping[str, int]) -> int:
+    """Count the devices by which a sum differs from the newest version's: who comes, who goes, and who has other sums.
 
-    A batch that takes the place of all sums has nobody else's. A device that was to go after it was drawn is in it:
-    then the sums are collected once more.
+    added: the numbers of the sums in it, by device.
     """
-    summed = session.get_one(SecureSumRow, publication.id)
-    batch = read(SumRequest, summed.request).attempt.hex()
-    mine = (DeviceRow.federation_id == publication.federation_id, DeviceRow.name.in_(devices))
-    included = list(session.scalars(select(DeviceRow).where(*mine)))
-    if summed.is_anew:
-        _settle_anew(session, publication, [device.id for device in included])
-    for device in included:
-        row = find(session, device)
-        if row is None:
-            row = MaskedContributionRow(device_id=device.id, federation_id=publication.federation_id)
-            session.add(row)
-        row.batch, row.version, row.changed_at = batch, version, None  # one that has other sums by now says so
-    others = select(RoundRow.id).where(RoundRow.federation_id == publication.federation_id)
-    session.execute(update(SecureSumRow).where(SecureSumRow.round_id.in_(others)).values(added=None))
-    summed.added = summed.total
+    row = MaskedContributionRow
+    query = select(DeviceRow.name, row.sequence).join(DeviceRow, DeviceRow.id == row.device_id)
+    found = session.execute(query.where(row.federation_id == federation_id, row.version.is_not(None)))
+    before = dict(found.all())
+    return sum(before.get(name) != added.get(name) for name in before.keys() | added.keys())
+
+
+def sequences(session: Session, publication: RoundRow, names: Sequence[str]) -> dict[str, int]:
+    """Return the numbers of the sums that these devices have added in an open round."""
+    row = SecureSumDeviceRow
+    query = select(DeviceRow.name, row.sequence).join(DeviceRow, DeviceRow.id == row.device_id)
+    found = session.execute(query.where(row.round_id == publication.id, DeviceRow.name.in_(names)))
+    return dict(found.all())
+
+
+def settle(session: Session, publication: RoundRow, version: int, names: Sequence[str]) -> None:
+    """Note that a version has the sums of these devices, and of nobody else."""
+    row, federation_id = MaskedContributionRow, publication.federation_id
+    session.execute(update(row).where(row.federation_id == federation_id).values(version=None))
+    added = sequences(session, publication, names)
+    here = (DeviceRow.federation_id == federation_id, DeviceRow.name.in_(names))
+    for device in session.scalars(select(DeviceRow).where(*here)).all():
+        found = find(session, device)
+        if found is None:
+            session.add(found := _new(federation_id, device.id, 0))
+        found.version, found.sequence = version, added[device.name]
     session.flush()
 
 
-def _settle_anew(session: Session, publication: RoundRow, ids: Sequence[int]) -> None:
-    row = MaskedContributionRow
-    others = update(row).where(row.federation_id == publication.federation_id, row.device_id.not_in(ids))
-    session.execute(others.values(batch="", version=None, leaving_at=None))
-    still = select(row.device_id).where(row.device_id.in_(ids), row.leaving_at.is_not(None))
-    if session.scalar(still.limit(1)) is None:
-        session.get_one(FederationRow, publication.federation_id).anew_due_at = None
+def _new(federation_id: int, device_id: int, reported: int) -> MaskedContributionRow:
+    return MaskedContributionRow(
+        device_id=device_id, federation_id=federation_id, version=None, sequence=0, reported=reported
+    )

@@ -13,7 +13,7 @@ from aggregator_api.auth import api_keys
 from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import DeviceRow, FederationRow, UpdateRow
-from aggregator_api.devices import enrolment_tokens, suspension, tags, withdrawals
+from aggregator_api.devices import contributions, enrolment_tokens, suspension, tags
 from aggregator_api.devices.accounts import BrokerAccounts, username
 from aggregator_api.errors import BrokerError, ConflictError, NotFoundError, UnavailableError
 from aggregator_api.federations import service
@@ -84,17 +84,15 @@ class DeviceService:
             suspension.reinstate(session, *find(session, name, device))
         self._rounds.devices_changed(name)
 
-    def withdraw(self, name: str, device: str, *, at_once: bool = False) -> None:
+    def withdraw(self, name: str, device: str) -> None:
         """Take a device's sums out of a continuous federation, from the next version on. Twice changes nothing.
-
-        Masked ones of all others are collected anew for it: `at_once`, also without those who are away.
 
         Raises:
             NotFoundError: if there is no such device.
             ConflictError: if it has no sums there.
         """
         with self._database.write() as session:
-            withdrawals.withdraw(session, *find(session, name, device), at_once=at_once)
+            contributions.withdraw(session, *find(session, name, device))
         self._rounds.devices_changed(name)
 
     def set_tags(self, name: str, device: str, wanted: Iterable[str]) -> None:

@@ -19,7 +19,7 @@ from aggregator_api.db.models import (
     ModelVersionRow,
     RolloutDeviceRow,
 )
-from aggregator_api.devices import withdrawals
+from aggregator_api.devices import contributions
 from aggregator_api.errors import ConflictError
 from aggregator_api.rollouts import scores, transitions
 from aggregator_api.rollouts.adoptions import metric_in
@@ -89,7 +89,7 @@ def remove_device(session: Session, federation: FederationRow, row: DeviceRow, *
     if not dry_run:
         require_no_update_in_use(session, federation, row)
         _leave_rollout(session, federation, row)
-        withdrawals.leave(session, federation, row)
+        contributions.leave(session, row)
         scores.remove_device(session, row, metric_in(federation))
     removed = remove_rows(session, belonging_to(row), dry_run=dry_run)
     if not dry_run:  # without a name; announcements count by the newest event, which may have been the device's

@@ -29,7 +29,7 @@ from federation.protocol.messages import UpdateManifest
 from federation.records import Tree, Update
 from federation.rounds.server_round import discount
 from federation.secure_sums.plausibility import OpenedSum, implausibility
-from federation.secure_sums.summation import emptied, next_state, summed_gains
+from federation.secure_sums.summation import next_state, summed_gains
 from federation.serving.gains import Gains, added, plausible
 
 log = logging.getLogger(__name__)
@@ -115,13 +115,10 @@ def add_up(contract: Contract, blobs: BlobStore, state_sha256: str, summed: Summ
         raise RoundError("this federation has no layout of what is added up; create another one")
     method, layout = contract.method, contract.sum_layout
     total = np.frombuffer(summed.total, f"<i{summed.bits // 8}").astype(np.int64)
-    state = read_state(blobs, state_sha256)
-    before, groups = emptied(state) if summed.is_anew else state, contract.plan.secure.groups
-    clients = len(summed.devices)
-    opened = OpenedSum(layout, total, clients, summed.contributions)
-    if why := implausibility(method, contract.plan.secure, before, opened):
+    groups, clients = contract.plan.secure.groups, len(summed.devices)
+    if why := implausibility(method, contract.plan.secure, OpenedSum(layout, total, clients)):
         raise ImpossibleSumError(f"the sum of {clients} devices is impossible: {why}")
-    new = next_state(method, before, layout, total, summed.devices, groups)
+    new = next_state(method, read_state(blobs, state_sha256), layout, total, summed.devices, groups)
     return _stored(method, blobs, new)._replace(gains=_gains_in(summed, summed_gains(layout, total, groups)))
 
 

@@ -6,7 +6,7 @@ Both are made from its rows alone, so that they can be made again at any time.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Protocol
 
 from sqlalchemy.orm import Session
@@ -18,19 +18,16 @@ from aggregator_api.db.repositories import (
     current_version,
     find_device,
     invited,
-    last_ended,
     last_event,
     last_number,
-    newest_version,
     open_round,
     participation,
 )
-from aggregator_api.devices import masked_contributions
 from aggregator_api.devices.presence import PresenceCheck
 from aggregator_api.rollouts import transitions
 from aggregator_api.rollouts.adoptions import score_of
 from aggregator_api.rounds import secure_rounds
-from federation.methods import in_batches, is_continuous
+from federation.methods import is_continuous
 from federation.plan import Plan, Strict
 from federation.protocol import topics
 from federation.protocol.messages import (
@@ -39,7 +36,6 @@ from federation.protocol.messages import (
     BlobPointer,
     Invitation,
     Notice,
-    SumOrder,
     VersionScore,
 )
 from federation.protocol.signing import Kind
@@ -150,17 +146,12 @@ def invitations(
 ) -> Iterator[tuple[str, Invitation]]:
     """Yield the invitation of each device that the open round still waits for, or of that one alone.
 
-    In the stages of a secure sum after the keys, each has what its device is to answer next. Of a continuous federation
-    with secure sums those that nothing is asked of are told which batch has them.
+    In the stages of a secure sum after the keys, each has what its device is to answer next.
     """
-    row, batches = open_round(session, federation), None
-    if in_batches(Plan.model_validate(federation.plan)):
-        batches = masked_contributions.batches(session, federation)
-    orders = secure_rounds.orders(session, row, batches, device) if row is not None else {}
-    if batches is not None:
-        yield from _settled(session, federation, batches, set(orders), device)
+    row = open_round(session, federation)
     if row is None or row.phase not in (RoundPhase.COLLECTING, RoundPhase.AGGREGATING):
         return
+    orders = secure_rounds.orders(session, row, device)
     score, epoch = score_of(session, federation, row.base_version), epochs.current(session).epoch
     for part in row.participations if device is None else _part_of(session, federation, row, device):
         order = orders.get(part.device.name)
@@ -169,33 +160,6 @@ def invitations(
             model = pointer(part.broadcast_sha256, part.broadcast_size, score, row.base_version.gains)
             invitation = Invitation(instance=federation.instance, epoch=epoch, round=row.number, model=model, sum=order)
             yield part.device.name, invitation.model_copy(update={"voucher": part.device.voucher})
-
-
-def _settled(
-    session: Session, federation: FederationRow, batches: Mapping[str, str], requested: set[str], device: str | None
-) -> Iterator[tuple[str, Invitation]]:
-    """Tell those whom the last batch that has ended had invited, or that one device, which batch has their numbers.
-
-    After a restore all are told, for what they were told before was of another epoch; and after a batch that has taken
-    the place of all sums, since those who were not in it have nothing in the sums any more.
-    """
-    epoch, last = epochs.current(session), last_ended(session, federation)
-    number, names = (
-        (last.number, {part.device.name for part in last.participations}) if last is not None else (0, set())
-    )
-    if epoch.restored_at is not None and (last is None or last.opened_at < epoch.restored_at):
-        names |= set(batches)
-    if last is not None and secure_rounds.is_anew(session, last):
-        names |= masked_contributions.devices(session, federation)
-    names = names if device is None else {device}
-    version = newest_version(session, federation)
-    model = pointer(version.broadcast_sha256, version.broadcast_size, None)
-    for name in sorted(names - requested):
-        order = SumOrder(kind="settled", body="", settled=batches.get(name, ""))
-        yield (
-            name,
-            Invitation(instance=federation.instance, epoch=epoch.epoch, round=number, model=model, sum=order),
-        )
 
 
 def _part_of(session: Session, federation: FederationRow, row: RoundRow, device: str) -> list[ParticipationRow]:

@@ -34,7 +34,6 @@ from aggregator_api.updates.context import FederationInfo, OpenRound
 from aggregator_api.updates.contract import Contract, read_contract
 from aggregator_api.updates.screening import write_screening
 from federation.aggregation.screening import Screening
-from federation.methods import in_batches
 from federation.rounds.server_round import (
     Action,
     Aggregated,
@@ -380,11 +379,7 @@ class Coordinator:
                 settings = self.contract(federation).plan.rounds
                 made = (result.state, result.broadcast, result.gains)
                 version = repositories.add_version(session, federation, number, *made)
-                if self._in_batches(federation):
-                    summed = secure_rounds.summed_devices(session, row) or ()
-                    masked_contributions.settle(session, row, version, summed)
-                    judge_round(session, federation, row, settings, {}, is_published=True, summed=summed)
-                elif self.contract(federation).is_continuous:
+                if self.contract(federation).keeps_contributions:
                     contributions.note_screening(session, federation, row, screening)
                     contributions.settle(session, row, version)
                     judge_round(session, federation, row, settings, {}, is_published=True)
@@ -392,6 +387,8 @@ class Coordinator:
                     write_screening(session, federation, row, screening)
                     names, left_out = secure_rounds.summed_devices(session, row), screening.excluded
                     judge_round(session, federation, row, settings, left_out, is_published=True, summed=names)
+                    if names is not None and self.contract(federation).is_continuous:
+                        masked_contributions.settle(session, row, version, names)
                 sum_retries.note_publication(session, row)
                 transitions.start_next(session, federation, self._clock())
                 published = self.transition(session, federation, Aggregated())
@@ -493,9 +490,6 @@ class Coordinator:
     def _keeps_contributions(self, name: str) -> bool:
         with self._database.read() as session:
             return self.contract(_row(session, name)).keeps_contributions
-
-    def _in_batches(self, federation: FederationRow) -> bool:
-        return in_batches(self.contract(federation).plan)
 
     def _open(self, name: str) -> None:
         with self._database.read() as session:

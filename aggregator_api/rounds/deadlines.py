@@ -17,7 +17,6 @@ from aggregator_api.db.models import (
     UpdateRow,
 )
 from aggregator_api.rounds.clock import MIN_CLOCK_STEP_S
-from federation.methods import in_batches
 from federation.plan import Plan
 from federation.rounds.server_round import RoundPhase, silence_limit_s
 
@@ -85,11 +84,8 @@ def move_open_rounds(session: Session, names: Iterable[str], leap_s: float) -> N
 
 
 def waits_s(plan: Plan) -> float | None:
-    """Return how long a round waits for its devices; None: for all of them.
-
-    A batch does not wait for ever for a device that stays silent: the others' changes wait with it.
-    """
-    return plan.rounds.deadline_s or (plan.publication.max_wait_s or None if in_batches(plan) else None)
+    """Return how long a round waits for its devices; None: for all of them."""
+    return plan.rounds.deadline_s or None
 
 
 def cap_deadline(session: Session, federation: FederationRow, plan: Plan, now: float) -> float:

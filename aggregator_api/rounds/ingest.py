@@ -191,15 +191,13 @@ class Ingest:
     def _note_changes(
         self, session: Session, federation: FederationRow, contract: Contract, device: str, status: DeviceStatus
     ) -> bool:
-        """Note whether a device's masked sums are to go into the next batch; return whether that is news."""
+        """Note which sums a device would add to a masked round; return whether that is news."""
         if not contract.is_continuous or contract.keeps_contributions:
             return False
         row = repositories.find_device(session, federation, device)
         if row is None or status.state == "offline":  # a last will knows nothing of sums
             return False
-        if status.leaving and masked_contributions.ask_without(session, federation, row):
-            return True
-        return masked_contributions.note_status(session, federation, row, changed=status.changed)
+        return masked_contributions.note_status(session, federation, row, status.sums)
 
     def _begin(self, key: Key, payload: bytes) -> None:
         envelope, manifest, fault = _opened(payload)

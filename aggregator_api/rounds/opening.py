@@ -12,11 +12,9 @@ from aggregator_api.db import repositories
 from aggregator_api.db.models import Blob, DeviceRow, FederationRow, RoundRow, UpdateRow
 from aggregator_api.devices import masked_contributions, silence
 from aggregator_api.rounds import deadlines, secure_rounds, sum_retries
-from federation.methods import in_batches
+from federation.methods import sums_in_rounds
 from federation.plan import Plan
-from federation.rounds import publication
 from federation.rounds.progress import Progress
-from federation.rounds.publication import WaitingChanges
 from federation.rounds.server_round import (
     Action,
     Event,
@@ -42,15 +40,15 @@ def due(session: Session, federation: FederationRow, plan: Plan, now: float) -> 
     """
     if federation.status != "running" or repositories.open_round(session, federation) is not None:
         return False
-    if not in_batches(plan) and _is_finished(session, federation, plan):
+    if _is_finished(session, federation, plan):
         return True
     choice = sum_retries.choose(session, federation, plan, now) if plan.secure.is_on else None
     if choice is not None and choice.is_group:
         return True
-    if in_batches(plan):
-        return _batch_is_due(session, federation, plan, now, choice)
     goes_on = choice is not None and sum_retries.goes_on_at_once(session, federation)
     if plan.rounds.interval_s and not goes_on and _rests(session, federation, plan.rounds.interval_s, now):
+        return False
+    if sums_in_rounds(plan) and not _has_changes(session, federation, plan, now):
         return False
     if choice is not None:
         return len(choice.devices) >= needed_devices(plan)
@@ -66,53 +64,23 @@ def due(session: Session, federation: FederationRow, plan: Plan, now: float) -> 
     return online() >= needed_devices(plan) and online(at=now) >= quorum(plan)
 
 
-def _batch_is_due(
-    session: Session, federation: FederationRow, plan: Plan, now: float, choice: sum_retries.Candidates | None
-) -> bool:
-    """Whether enough devices that are here have changes, and the last batch is long enough ago."""
-    if federation.anew_due_at is not None and _anew_cohort(session, federation, plan, now):
-        return True
-    ready = (
-        len(choice.devices)
-        if choice is not None
-        else repositories.count_online(session, federation, plan.rounds.cohort_tags, signing=True, changed=True)
-    )
-    found = masked_contributions.counts(session, federation)
-    changes = WaitingChanges(ready, found.oldest_at)
-    return ready >= needed_devices(plan) and publication.is_due(plan.publication, changes, found.last, now)
-
-
-def _anew_cohort(session: Session, federation: FederationRow, plan: Plan, now: float) -> frozenset[str]:
-    """Return who is in the batch that collects all sums anew, if it may begin; else nobody.
-
-    The difference of the sums before and after it is what the lost device had and what the others have changed: so at
-    least `min_devices` of them, the lost one too, must have changed something, as in any batch.
-    """
-    online = repositories.online_devices(session, federation, plan.rounds.cohort_tags, signing=True)
-    found = masked_contributions.anew(session, federation, online)
-    counts = masked_contributions.counts(session, federation)
-    is_large = len(found.here) >= max(needed_devices(plan), plan.secure.min_devices)
-    is_hidden = found.changed >= plan.secure.min_devices - 1
-    waits = found.away and now < (federation.anew_due_at or 0.0)
-    changes = WaitingChanges(found.changed + 1, counts.oldest_at)
-    if not is_large or not is_hidden or waits or not publication.is_due(plan.publication, changes, counts.last, now):
-        return frozenset()
-    return found.here
+def _has_changes(session: Session, federation: FederationRow, plan: Plan, now: float) -> bool:
+    """Whether the sum of all who are here would differ from the last one by enough devices to hide each of them."""
+    online = repositories.could_train(federation, plan.rounds.cohort_tags, signing=True, at=now)
+    return masked_contributions.counts_online(session, federation, online).changed >= plan.secure.min_devices
 
 
 def _is_finished(session: Session, federation: FederationRow, plan: Plan) -> bool:
+    if sums_in_rounds(plan):
+        return False
     return Progress(repositories.published_rounds(session, federation)).is_finished(plan.rounds)
 
 
 def rested(session: Session, plan_of: Callable[[FederationRow], Plan], now: float) -> list[str]:
-    """Return the running federations whose next round or batch is due by the time alone, and have enough devices."""
+    """Return the running federations whose next round is due by the time alone, and have enough devices."""
     query = select(FederationRow).where(FederationRow.status == "running")
     waiting = ((row, plan_of(row)) for row in session.scalars(query))
-    timed = (
-        (row, plan)
-        for row, plan in waiting
-        if plan.rounds.interval_s or in_batches(plan) or silence.has_returning(session, row, now)
-    )
+    timed = ((row, plan) for row, plan in waiting if plan.rounds.interval_s or silence.has_returning(session, row, now))
     return [row.name for row, plan in timed if due(session, row, plan, now)]
 
 
@@ -130,8 +98,8 @@ def draw(session: Session, federation: FederationRow, plan: Plan, now: float) ->
     """
     if not due(session, federation, plan, now):
         return False
-    number, is_batch = repositories.last_number(session, federation) + 1, in_batches(plan)
-    if not is_batch and _is_finished(session, federation, plan):
+    number = repositories.last_number(session, federation) + 1
+    if _is_finished(session, federation, plan):
         federation.status = "finished"
         repositories.journal(session, federation, "federation.finished", round_number=number - 1)
         return False
@@ -141,25 +109,21 @@ def draw(session: Session, federation: FederationRow, plan: Plan, now: float) ->
     if choice is not None and choice.is_group:
         _write(session, federation, plan, list(choice.devices.values()), now, choice.retry)
         return True
-    anew = _anew_cohort(session, federation, plan, now) if is_batch and federation.anew_due_at is not None else None
     online = repositories.online_devices(
         session,
         federation,
         plan.rounds.cohort_tags,
         signing=plan.secure.is_on,
-        changed=is_batch and not anew,
         resting=resting_rounds(plan.rounds),
-        at=None if is_batch else now,
+        at=now,
     )
-    if anew:
-        online = {name: row for name, row in online.items() if name in anew}
-    elif choice is not None:
+    if choice is not None:
         online = dict(choice.devices)
     rounds = secure_rounds.bounded(plan.rounds, plan.secure)
     cohort = sample_cohort(
         rounds, online, seed=plan.training.seed, round_number=number, examples=_weights(plan, online)
     )
-    retry = (choice.retry if choice is not None else Retry()).model_copy(update={"is_anew": bool(anew)})
+    retry = choice.retry if choice is not None else Retry()
     _write(session, federation, plan, [online[name] for name in cohort], now, retry)
     return True
 
@@ -170,7 +134,7 @@ def _write(
     """Write the next round and its cohort, and what a secure sum asks of it."""
     waits_s = deadlines.waits_s(plan)
     deadline, number = now + waits_s if waits_s else None, repositories.last_number(session, federation) + 1
-    repositories.add_round(session, federation, number, cohort, deadline, is_batch=in_batches(plan))
+    repositories.add_round(session, federation, number, cohort, deadline)
     if plan.secure.is_on:
         secure_rounds.begin(session, federation, plan.secure, cohort, retry)
 

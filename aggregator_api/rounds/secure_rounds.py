@@ -49,10 +49,6 @@ class Summed(NamedTuple):
     total: bytes
     bits: int
     devices: tuple[str, ...]
-    is_anew: bool = False
-    """Whether it takes the place of all sums before it."""
-    contributions: int = 0
-    """How often devices have added to the federation's sums, this time included."""
 
     def to_json(self) -> list[Any]:
         """Return what `from_json` needs, in another process."""
@@ -61,8 +57,8 @@ class Summed(NamedTuple):
     @classmethod
     def from_json(cls, made: Sequence[Any]) -> Summed:
         """Read what another process has made."""
-        total, bits, devices, is_anew, contributions = made
-        return cls(base64.b64decode(total), bits, tuple(devices), is_anew, contributions)
+        total, bits, devices = made
+        return cls(base64.b64decode(total), bits, tuple(devices))
 
 
 def bounded(rounds: RoundSettings, settings: SecureSettings) -> RoundSettings:
@@ -81,7 +77,7 @@ def begin(
 ) -> None:
     """Write what a new round asks its cohort to add up, and by which keys its devices are known.
 
-    retry: what the round is of, and whether its sum takes the place of all before it.
+    retry: what the round is of.
     """
     row = repositories.open_round(session, federation)
     if row is None or federation.sum_layout is None:
@@ -93,7 +89,7 @@ def begin(
         "round": row.number,
     }
     layout = layout_from_json(federation.sum_layout)
-    request = request_for(settings, layout, len(cohort), where, replaces_all=retry.is_anew)
+    request = request_for(settings, layout, len(cohort), where)
     nothing = {"members": b"", "dealers": [], "included": b"", "total": b"", "reason": ""}
     session.add(
         SecureSumRow(
@@ -104,7 +100,6 @@ def begin(
             listed_devices=0,
             summed_devices=0,
             deadline_at=None,
-            is_anew=retry.is_anew,
             retry="" if retry == Retry() else written(retry).decode(),
         )
     )
@@ -254,6 +249,8 @@ def take(session: Session, row: RoundRow, device: DeviceInfo, manifest: UpdateMa
         raise UpdateRefusedError(result.refusal, quarantine=result.is_fault)
     _write(found, {device.name: own}, state, result.state)
     own.uploaded = {**own.uploaded, part: manifest.sha256}
+    if manifest.sequence is not None:
+        own.sequence = manifest.sequence
     session.flush()
     return not _is_awaiting(session, row.id, result.state.stage)
 
@@ -282,13 +279,8 @@ def _is_awaiting(session: Session, round_id: int, stage: ServerStage, device: st
     return session.scalar(query.limit(1)) is not None
 
 
-def orders(
-    session: Session, row: RoundRow, batches: Mapping[str, str] | None = None, device: str | None = None
-) -> dict[str, SumOrder]:
-    """Return what each device that is still waited for, or that one, was told last, from the rows alone.
-
-    batches: of a continuous federation the last published one that has the device; it adds its difference from there.
-    """
+def orders(session: Session, row: RoundRow, device: str | None = None) -> dict[str, SumOrder]:
+    """Return what each device that is still waited for, or that one, was told last, from the rows alone."""
     found = session.get(SecureSumRow, row.id)
     if found is None or (device is not None and not _is_awaiting(session, row.id, ServerStage(found.stage), device)):
         return {}
@@ -298,15 +290,11 @@ def orders(
         messages = [each for each in server.repeated(state) if each.device in awaited]
     else:
         messages = _said_to(session, found, device)
-    is_told = batches is not None and found.stage == ServerStage.KEYS
     return {
-        each.device: SumOrder(
-            kind=each.kind.value,
-            body=each.body.decode(),
-            shared=_pointer(found) if each.shared else None,
-            settled=batches.get(each.device, "") if batches is not None and is_told else None,
+        message.device: SumOrder(
+            kind=message.kind.value, body=message.body.decode(), shared=_pointer(found) if message.shared else None
         )
-        for each in messages
+        for message in messages
     }
 
 
@@ -331,12 +319,6 @@ def _pointer(found: SecureSumRow) -> BlobPointer | None:
     return None if sha256 is None or size is None else BlobPointer(sha256=sha256, size=size, url=f"/v1/blobs/{sha256}")
 
 
-def is_anew(session: Session, row: RoundRow) -> bool:
-    """Whether the sum of a round takes the place of all before it."""
-    found = session.get(SecureSumRow, row.id)
-    return found is not None and found.is_anew
-
-
 def overdue(session: Session, now: float) -> list[str]:
     """Return the federations in whose open round a stage of the sum has had its time."""
     query = (
@@ -354,21 +336,7 @@ def summed(session: Session, row: RoundRow) -> Summed | None:
     if state is None or state.stage is not ServerStage.DONE:
         return None
     request, devices = read(SumRequest, state.request), server.included_devices(state)
-    before = 0 if request.replaces_all else _contributions(session, row.federation_id)
-    return Summed(state.total, request.bits, devices, request.replaces_all, before + len(devices))
-
-
-def _contributions(session: Session, federation_id: int) -> int:
-    """Count how often devices have added to the sums of a continuous federation, since these were collected anew."""
-    published = (
-        select(SecureSumRow.summed_devices, SecureSumRow.is_anew)
-        .join(RoundRow, RoundRow.id == SecureSumRow.round_id)
-        .where(RoundRow.federation_id == federation_id, RoundRow.phase == RoundPhase.PUBLISHED)
-    )
-    count = 0
-    for devices, is_anew in session.execute(published.order_by(RoundRow.number)):
-        count = devices + (0 if is_anew else count)
-    return count
+    return Summed(state.total, request.bits, devices)
 
 
 def summed_devices(session: Session, row: RoundRow) -> tuple[str, ...] | None:

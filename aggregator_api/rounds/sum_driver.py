@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from aggregator_api.db import epochs, repositories
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import Blob, FederationRow, RoundRow, SecureSumRow
+from aggregator_api.devices import masked_contributions
 from aggregator_api.errors import UpdateRefusedError
 from aggregator_api.rounds import secure_rounds
 from aggregator_api.updates.context import DeviceInfo, FederationInfo
@@ -149,6 +150,8 @@ class SumDriver:
         """End a stage, and write what the next one begins with."""
         result = server.step(state, StageClosed())
         new, shared = result.state, next((message.shared for message in result.messages if message.shared), b"")
+        if state.stage is ServerStage.VECTORS and new.stage is not ServerStage.FAILED:
+            new = self._hidden(session, federation, row, new)
         blob = self._store(shared) if shared else None
         secure_rounds.save(session, row, state, new, self._deadline(federation), blob)
         if new.stage in (ServerStage.FAILED, state.stage):
@@ -156,6 +159,25 @@ class SumDriver:
         listed = len(new.keys)
         detail = f"{new.stage}: {_came(state)} of {listed if state.members else len(state.identities)} devices answered"
         repositories.journal(session, federation, "round.secure_sum", round_number=row.number, detail=detail)
+
+    def _hidden(self, session: Session, federation: FederationRow, row: RoundRow, state: ServerState) -> ServerState:
+        """Give up a sum before it is opened that differs from the last one by too few devices to hide each of them."""
+        contract = self._owner.contract(federation)
+        if not contract.is_continuous:
+            return state
+        names, least = server.included_devices(state), contract.plan.secure.min_devices
+        added = masked_contributions.sequences(session, row, names)
+        changed = masked_contributions.count_changes(session, federation.id, added)
+        if changed >= least:
+            return state
+        reason = (
+            f"it differs from the last one by {changed} device{'' if changed == 1 else 's'}, and {least} "
+            "(secure.min_devices) hide each other"
+        )
+        # a group's members can't be added to others instead: their sum was seen
+        finding = SumFinding(silent=names) if state.needs_all else SumFinding()
+        failed = {"stage": ServerStage.FAILED, "reason": reason, "finding": finding, "total": b""}
+        return state.model_copy(update=failed)
 
     def _deadline(self, federation: FederationRow) -> float:
         return self._clock() + self._owner.contract(federation).plan.secure.stage_s

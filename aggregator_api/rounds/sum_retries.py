@@ -15,7 +15,7 @@ from aggregator_api.db import repositories
 from aggregator_api.db.models import DeviceRow, FederationRow, RoundRow, SecureSumRow
 from aggregator_api.devices import suspension
 from aggregator_api.rounds.secure_rounds import finding_of, retry_of
-from federation.methods import in_batches
+from federation.methods import sums_in_rounds
 from federation.plan import Plan
 from federation.rounds.server_round import RoundPhase, needed_devices, resting_rounds
 from federation.secure_sums.messages import written
@@ -54,16 +54,15 @@ def choose(session: Session, federation: FederationRow, plan: Plan, now: float) 
     found = session.get(SecureSumRow, row.id) if row is not None else None
     if found is None or not found.retry:
         return None
-    here = _online(session, federation, plan, at=None if in_batches(plan) else now)
+    here = _online(session, federation, plan, at=now)
     division = complete_groups(retry_of(found), {device.id for device in here.values()})
     if division.retry.groups:
         group = division.retry.groups[0]
         return Candidates(_those(here, group), division.retry, division.sit_out)
     others = {device.id for device in here.values()} - set(division.retry.left_out)
-    candidates = _online(session, federation, plan, changed=True) if in_batches(plan) else here
     if len(others) < needed_devices(plan):
-        return Candidates(candidates, Retry(), division.sit_out)
-    return Candidates(_those(candidates, others), division.retry, division.sit_out)
+        return Candidates(here, Retry(), division.sit_out)
+    return Candidates(_those(here, others), division.retry, division.sit_out)
 
 
 def goes_on_at_once(session: Session, federation: FederationRow) -> bool:
@@ -76,10 +75,10 @@ def goes_on_at_once(session: Session, federation: FederationRow) -> bool:
 def sit_out(session: Session, federation: FederationRow, plan: Plan, ids: Collection[int], number: int) -> None:
     """Leave devices out whose numbers were seen in a sum, and can't be tried again.
 
-    For rounds it is enough that they are left out of the next ones: they train for a later one anew. What a device has
-    in a continuous federation stays what it was, so an operator must let it back.
+    Where devices train it is enough that they are left out of the next rounds: they train for a later one. Whole sums
+    stay what they were, so an operator must let their devices back.
     """
-    if in_batches(plan):
+    if sums_in_rounds(plan):
         for device in session.scalars(select(DeviceRow).where(DeviceRow.id.in_(ids)).order_by(DeviceRow.name)):
             suspension.suspend(session, federation, device, number, SEEN)
 
@@ -108,8 +107,7 @@ def note_failure(session: Session, federation: FederationRow, plan: Plan, row: R
     names = (*finding.culprits, *finding.silent, *finding.suspects)
     devices = _devices(session, federation, names)
     ids = {device.name: device.id for device in devices}
-    blamed = Blamed.of(finding, ids, keeps_silent=in_batches(plan))  # who has changes again says so
-    division = after_failure(before, blamed, least_devices(plan), row.number, is_anew=found.is_anew)
+    division = after_failure(before, Blamed.of(finding, ids), least_devices(plan), row.number)
     here = {device.id for device in _online(session, federation, plan).values()}
     is_way_open = bool(division.retry.groups) or len(here - set(division.retry.left_out)) >= needed_devices(plan)
     _write(found, division.retry if is_way_open else Retry())
@@ -138,10 +136,10 @@ def _too_few(finding: SumFinding, plan: Plan) -> str:
 
 
 def _online(
-    session: Session, federation: FederationRow, plan: Plan, *, changed: bool = False, at: float | None = None
+    session: Session, federation: FederationRow, plan: Plan, *, at: float | None = None
 ) -> dict[str, DeviceRow]:
     resting, tags = resting_rounds(plan.rounds), plan.rounds.cohort_tags
-    return repositories.online_devices(session, federation, tags, signing=True, changed=changed, resting=resting, at=at)
+    return repositories.online_devices(session, federation, tags, signing=True, resting=resting, at=at)
 
 
 def _those(devices: Mapping[str, DeviceRow], ids: Collection[int]) -> dict[str, DeviceRow]:

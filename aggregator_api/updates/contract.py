@@ -100,8 +100,10 @@ class Contract:
             raise _bad(f"the update is from method {manifest.method!r}, this federation runs {self.method.name!r}")
         if self.plan.secure.is_on != (manifest.sum is not None):
             raise UpdateRefusedError(_NOT_ALONE if manifest.sum is None else _NO_SUM, is_fault=True)
-        if manifest.sum is not None:
-            return  # nothing more is told, and what the bytes hold is the sum's state machine's to judge
+        if manifest.sum is not None:  # nothing more is told, and what the bytes hold is for the sum's state machine
+            if manifest.sum == "keys":
+                self._check_sequence(manifest)
+            return
         if manifest.size > (limit := uploads.limit_bytes(self.schema, manifest.precision)):
             raise _bad(f"{manifest.size:,} bytes were announced, at most {limit:,} are plausible here")
         if manifest.steps > (due_steps := self.steps(manifest.examples)):
@@ -112,9 +114,7 @@ class Contract:
                 f"0 steps were done, and this federation's method ({self.method.name}) trains: nothing was learnt",
                 is_fault=True,
             )
-        if self.is_continuous != (manifest.sequence is not None):
-            kind, what = ("continuous", "has") if self.is_continuous else ("in rounds", "has no")
-            raise _bad(f"this federation works {kind}, where an update {what} `sequence`; update the device's program")
+        self._check_sequence(manifest)
         if self.is_continuous and manifest.precision != "lossless":
             raise _bad(f"precision {manifest.precision!r} came; sums of a continuous federation travel lossless")
         counts = manifest.class_counts
@@ -122,6 +122,11 @@ class Contract:
             raise _bad(f"class_counts must be {self.plan.training.classes} numbers of at least 0")
         if (partial := self.partial_work(manifest)) and not keeps_partial_work(self.plan.rounds, self.method):
             raise UpdateRefusedError(f"{partial}, which this federation drops (rounds.partial_work)")
+
+    def _check_sequence(self, manifest: UpdateManifest) -> None:
+        if self.is_continuous != (manifest.sequence is not None):
+            kind, what = ("continuous", "has") if self.is_continuous else ("in rounds", "has no")
+            raise _bad(f"this federation works {kind}, where an update {what} `sequence`; update the device's program")
 
     def decode(self, manifest: UpdateManifest, data: bytes, read_broadcast: Callable[[str], Tree]) -> Tree:
         """Read an update's bytes as exactly the tensors of the schema, all finite.

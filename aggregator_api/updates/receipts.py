@@ -108,7 +108,7 @@ def note_update(
     if manifest.sequence is not None:  # of a continuous federation, where a device may send several for one version
         before = (MetricRow.device_id == device.id, MetricRow.round_number == number)
         known = select(MetricRow.name, MetricRow.value).where(MetricRow.federation_id == federation.id, *before)
-        replaced = dict(session.connection().execute(known).tuples().all())
+        replaced = dict(session.connection().execute(known).all())
         scores.add_figures(session, federation.id, number, replaced, -1)
         session.execute(delete(MetricRow).where(MetricRow.federation_id == federation.id, *before))
     if measured:

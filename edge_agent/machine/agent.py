@@ -32,7 +32,6 @@ from edge_agent.machine.events import (
     SensorFailed,
     SumMessageFetched,
     SumMessageReady,
-    SumsSettled,
     Tick,
     TrainingConditions,
     WithdrawalReady,
@@ -86,12 +85,8 @@ def _apply(transition: Transition, event: Event) -> None:
             transition.issue(Log(reason))
         case Invited(invitation):
             transition.set(invitation=invitation)
-            contributions.settle(transition)
             _reconsider(transition)
             _answer_sum(transition, invitation)
-        case SumsSettled(contribution, reason):
-            contributions.settled(transition, contribution, reason)
-            _reconsider(transition)
         case SumMessageReady() | SumMessageFetched():
             _follow_sum(transition, event)
         case Offered(offer):
@@ -173,7 +168,6 @@ def _announced(transition: Transition, a: Announcement) -> None:
         transition.set(takes_part=before.takes_part, pinned=before.pinned, required=before.required)
         transition.set(presence_check=before.presence_check, answer_at=before.answer_at)
         transition.issue(Reset(mine, a.epoch))
-        contributions.settle(transition)
     elif a.epoch > transition.agent.epoch:
         _restored(transition, a)
     known = transition.agent.announcement
@@ -213,9 +207,8 @@ def _answer_sum(transition: Transition, invitation: Invitation) -> None:
     """Have the secure sum's next message written; its first one, the keys, follows from the round's training."""
     if transition.agent.refusal is not None:
         return
-    order, sent = invitation.sum, transition.agent.contribution
-    is_leaving = sent is not None and sent.kind == "withdrawn"  # by the very sum that is asked about
-    if order is not None and order.kind not in ("request", "settled") and (transition.agent.takes_part or is_leaving):
+    order = invitation.sum
+    if order is not None and order.kind != "request" and transition.agent.takes_part:
         transition.issue(AnswerSum(invitation))
 
 
@@ -231,7 +224,6 @@ def _restored(transition: Transition, a: Announcement) -> None:
     contributions.restored(transition, a)
     transition.set(order=None, offered=None, using=0, report=None)
     transition.issue(BeginEpoch(a.epoch, a.round, a.restored_at))
-    contributions.settle(transition)
     transition.issue(Log(f"the server was restored: it is in epoch {a.epoch} now, and at round {a.round}"))
 
 

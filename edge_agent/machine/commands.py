@@ -155,22 +155,6 @@ class PrepareWithdrawal:
 
 
 @dataclass(frozen=True)
-class SettleSums:
-    """Keep which batch has this device's masked sums, as the server says."""
-
-    invitation: Invitation
-
-
-@dataclass(frozen=True)
-class BeginMaskedWithdrawal:
-    """Begin the batch's secure sum with the negative of all that this device has added."""
-
-    invitation: Invitation
-    plan: Plan
-    chunk_bytes: int
-
-
-@dataclass(frozen=True)
 class AnswerSum:
     """Take what the server says in the secure sum of a round, and put the answer into the outbox."""
 
@@ -251,8 +235,6 @@ Command = (
     | StopSending
     | ForgetUpdate
     | PrepareWithdrawal
-    | SettleSums
-    | BeginMaskedWithdrawal
     | AnswerSum
     | ForgetContribution
     | SkipRound

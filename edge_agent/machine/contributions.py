@@ -10,12 +10,10 @@ from dataclasses import replace
 
 from edge_agent.machine import uploads
 from edge_agent.machine.commands import (
-    BeginMaskedWithdrawal,
     ForgetContribution,
     ForgetUpdate,
     Log,
     PrepareWithdrawal,
-    SettleSums,
 )
 from edge_agent.machine.events import TrainingFinished
 from edge_agent.machine.state import Contribution, withdrawal_is_due
@@ -52,16 +50,13 @@ def begin_withdrawal(transition: Transition) -> None:
         return
     uploads.stop(transition)
     transition.set(outbox=(), withdrawing=True, contribute_at=transition.now + transition.policy.ack_timeout_s)
-    if a.plan.secure.is_on and agent.invitation is not None:
-        transition.issue(BeginMaskedWithdrawal(agent.invitation, a.plan, a.chunk_bytes))
-        return
     base, method = a.model.sha256 if a.model else NO_BASE, str(a.plan.method.get("name", ""))
     transition.issue(PrepareWithdrawal(max(1, a.round), base, method, a.chunk_bytes))
 
 
 def withdrawal_ready(transition: Transition, update_id: str) -> None:
     """Send the withdrawal: it is durable."""
-    gone = Contribution("withdrawn", update_id, is_settled=not _is_masked(transition))
+    gone = Contribution("withdrawn", update_id)
     transition.set(contribution=gone, outbox=(update_id,), withdrawing=False, contribute_at=None)
 
 
@@ -70,41 +65,14 @@ def trained(transition: Transition, event: TrainingFinished) -> bool:
     if not transition.agent.takes_part:
         transition.issue(ForgetUpdate(event.update_id, "refused", "the person has withdrawn this device"))
         return False
-    is_settled = not _is_masked(transition)
-    transition.set(contribution=Contribution("sums", event.update_id, event.keys, is_settled))
+    transition.set(contribution=Contribution("sums", event.update_id, event.keys, event.sequence))
     return True
-
-
-def settle(transition: Transition) -> None:
-    """Have kept which batch has this device's masked sums, where the server has just said it of this instance."""
-    invitation, instance = transition.agent.invitation, transition.agent.identity.partition("/")[0]
-    if invitation is None or invitation.sum is None or invitation.instance != instance:
-        return
-    if invitation.sum.settled is not None:
-        transition.issue(SettleSums(invitation))
-
-
-def settled(transition: Transition, contribution: Contribution | None, reason: str) -> None:
-    """Go on from what a batch has of this device; the next one is to have what has changed since."""
-    transition.set(contribution=contribution, withdrawing=False, detail=reason or transition.agent.detail)
-    if reason:
-        transition.issue(Log(reason))
-
-
-def _is_masked(transition: Transition) -> bool:
-    a = transition.agent.announcement
-    return a is not None and a.plan.secure.is_on
 
 
 def acknowledged(transition: Transition, ack: Acknowledgement) -> None:
     """Ask again later where the server refuses to take the sums out."""
     sent = transition.agent.contribution
-    if (
-        sent
-        and sent.is_settled
-        and sent.kind == "withdrawn"
-        and (ack.status, ack.update_id) == ("refused", sent.update_id)
-    ):
+    if sent and sent.kind == "withdrawn" and (ack.status, ack.update_id) == ("refused", sent.update_id):
         transition.set(contribution=replace(sent, kind="unknown", update_id=""))
         _pause(transition, f"the server refuses to take this device's sums out: {ack.reason}")
         transition.issue(ForgetContribution())
@@ -113,12 +81,12 @@ def acknowledged(transition: Transition, ack: Acknowledgement) -> None:
 def restored(transition: Transition, a: Announcement) -> None:
     """Hold what the server has of this device for unknown, if it ever had any: the backup may have other sums of it.
 
-    So sums are sent anew, and a withdrawal is repeated, whoever or whatever it was made by. Of masked sums the server
-    says which batch has them.
+    So sums are sent again, and a withdrawal is repeated, whoever or whatever it was made by. The number of masked sums
+    stays.
     """
     sent = transition.agent.contribution
-    unknown = Contribution("unknown", is_settled=not a.plan.secure.is_on) if sent else None
-    transition.set(contribution=unknown, contribute_at=None, withdrawing=False)
+    known = sent if a.plan.secure.is_on or not sent else Contribution("unknown")
+    transition.set(contribution=known, contribute_at=None, withdrawing=False)
 
 
 def failed(transition: Transition, reason: str) -> None:

@@ -10,7 +10,7 @@ from federation.protocol.messages import Acknowledgement, Announcement, Invitati
 from har_pipeline import Window
 
 if TYPE_CHECKING:
-    from edge_agent.machine.state import Contribution
+    pass
 
 Kind = Literal["train", "export", "adopt"]
 """A round's training with the export of its model, that export alone, or the export of a global model."""
@@ -146,6 +146,8 @@ class TrainingFinished:
     metrics: dict[str, float] = field(default_factory=dict)
     keys: frozenset[int] = frozenset()
     """Of the windows that it was trained on."""
+    sequence: int = 0
+    """Of masked sums: their number. `keys` are of the windows that they had when they got it."""
 
 
 @dataclass(frozen=True)
@@ -167,14 +169,6 @@ class WithdrawalReady:
     """The message that takes this device's sums out is durable, and no other update is in the outbox any more."""
 
     update_id: str
-
-
-@dataclass(frozen=True)
-class SumsSettled:
-    """Which batch has this device's masked sums is known and durable; `reason`: why it can add no more."""
-
-    contribution: Contribution | None
-    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -290,7 +284,6 @@ Event = (
     | ParticipationRead
     | PrivacyPinRead
     | WithdrawalReady
-    | SumsSettled
     | SumMessageReady
     | SumMessageFetched
     | CandidateReady
@@ -313,8 +306,6 @@ def describe(event: Event) -> str:
             return f"no connection to the broker: {reason}"
         case Announced(a):
             return f"announced: round {a.round} {a.state}" + (f", {a.invited} devices" if a.invited else "")
-        case Invited(invitation) if invitation.sum and invitation.sum.kind == "settled":
-            return f"told whose sums the batches up to {invitation.round} have"
         case Invited(invitation):
             return f"invited to round {invitation.round}"
         case Offered(offer):

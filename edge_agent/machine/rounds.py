@@ -195,12 +195,11 @@ def _trained(transition: Transition, event: TrainingFinished) -> None:
     if event.update_id not in outbox:
         outbox = (*outbox, event.update_id)
     transition.set(outbox=outbox, metrics=event.metrics, detail="")
-    if work and work.continuous:
-        transition.stage(Stage.EXPORTING)
-    elif work and transition.about(event.round, "train"):
+    if work and (work.continuous or transition.about(event.round, "train")):
         transition.set(done=transition.agent.done | {(work.round, work.model.sha256)})
         transition.stage(Stage.EXPORTING)
-        _note_candidate(transition, work)
+        if not work.continuous:
+            _note_candidate(transition, work)
 
 
 def _note_candidate(transition: Transition, work: PendingWork) -> None:

@@ -6,13 +6,11 @@ outbox, and the connection.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from edge_agent.machine.events import Kind
-from federation.errors import WireError
 from federation.plan import ModelSpec, Plan
 from federation.privacy.promises import NO_PROMISES, PrivacyPromises
 from federation.protocol.messages import (
@@ -29,7 +27,6 @@ from federation.protocol.messages import (
     ReleaseReport,
     Runtime,
 )
-from federation.secure_sums.messages import SumRequest, read
 from gaitway import plugins
 from gaitway.python310 import StrEnum
 from gaitway.tasks import task_of
@@ -108,14 +105,14 @@ class Candidate:
 class Contribution:
     """What a continuous federation has of this device, or will have once it has answered.
 
-    sums: those over the windows with these keys; withdrawn: nothing any more; unknown: it has refused to say, or (of
-    masked sums) the device does not know it any more.
+    sums: those over the windows with these keys; withdrawn: nothing any more; unknown: it has refused to say. Masked
+    sums: those that the device has added last, by their number, whatever became of that round.
     """
 
     kind: Literal["sums", "withdrawn", "unknown"]
     update_id: str = ""
     keys: frozenset[int] = frozenset()
-    is_settled: bool = True  # false: of masked sums, whose batch is under way
+    sequence: int = 0  # of masked sums
 
 
 @dataclass(frozen=True)
@@ -267,74 +264,34 @@ def _to_contribute(agent: Agent, a: Announcement) -> PendingWork | None:
 
 
 def _to_add_masked(agent: Agent, a: Announcement) -> PendingWork | None:
-    """Return the sums that a batch is to have to which the device is invited: it adds by how much they have changed."""
+    """Return the whole sums that the device is to add to the round that it is invited to."""
     mine = agent.invitation
-    if mine is None or not is_in_batch(agent, a) or not _is_to_add(agent) or not has_masked_changes(agent, a):
+    is_request = mine is not None and mine.sum is not None and mine.sum.kind == "request"
+    if mine is None or not is_request or a.state != "collecting" or not agent.takes_part:
+        return None
+    is_due = agent.contribute_at is None and (mine.round, mine.model.sha256) not in agent.done
+    if not is_due or (mine.instance, mine.epoch, mine.round) != (a.instance, a.epoch, a.round):
         return None
     return PendingWork("train", mine.round, mine.model, continuous=True)
 
 
-def _is_to_add(agent: Agent) -> bool:
-    return agent.takes_part and bool(agent.examples) and agent.contribute_at is None and not agent.outbox
+def masked_sequence(agent: Agent, a: Announcement) -> int:
+    """Return the number of the sums that the device has added last, if it would add the same now; 0: others, or none.
 
-
-def is_in_batch(agent: Agent, a: Announcement) -> bool:
-    """Whether a batch waits for this device's keys."""
-    mine = agent.invitation
-    here = (a.instance, a.epoch, a.round)
-    is_request = mine is not None and mine.sum is not None and mine.sum.kind == "request"
-    is_here = mine is not None and (mine.instance, mine.epoch, mine.round) == here
-    return a.state == "collecting" and is_request and is_here
-
-
-def has_masked_changes(agent: Agent, a: Announcement) -> bool:
-    """Whether what the device has in masked sums is to be replaced or taken out, so that the next batch is to have it.
-
-    Not while it is unknown which batch has it, and not where the device has lost what it has added.
+    Sums are the same as long as fewer windows came or went than the plan counts as a change.
     """
     sent = agent.contribution
-    if agent.examples is None or (sent and not sent.is_settled):
-        return False
-    if is_in_batch(agent, a) and is_collected_anew(agent):  # what it had goes for all, also what it has lost
-        return agent.takes_part and bool(agent.examples)
-    if sent and sent.kind == "unknown":
-        return False
-    if not agent.takes_part or not agent.examples:
-        return sent is not None and sent.kind == "sums"
-    if sent is None or sent.kind != "sums":
-        return True
-    return len(sent.keys ^ agent.keys) >= a.plan.publication.send_after_windows
-
-
-def is_collected_anew(agent: Agent) -> bool:
-    """Whether the batch that the device is invited to takes the place of all sums before it."""
-    mine = agent.invitation
-    return mine is not None and mine.sum is not None and _asks_anew(mine.sum.body)
-
-
-@functools.lru_cache(maxsize=4)
-def _asks_anew(request: str) -> bool:
-    try:
-        return read(SumRequest, request.encode()).replaces_all
-    except WireError:
-        return False  # said where it is answered
-
-
-def is_leaving(agent: Agent, a: Announcement) -> bool:
-    """Whether the device's person asks to leave, and what it has in masked sums is lost here."""
-    sent = agent.contribution
-    is_lost = sent is not None and sent.kind == "unknown" and sent.is_settled
-    return a.continuous and a.plan.secure.is_on and not agent.takes_part and is_lost
+    if sent is None or not agent.takes_part or not agent.examples:
+        return 0
+    is_same = len(sent.keys ^ agent.keys) < a.plan.publication.send_after_windows
+    return sent.sequence if is_same else 0
 
 
 def withdrawal_is_due(agent: Agent, a: Announcement) -> bool:
     """Whether what the server has of this device is to be taken out: the person asks for it, or no window is left."""
-    if not a.continuous or agent.withdrawing or agent.contribute_at is not None:
-        return False
+    if not a.continuous or a.plan.secure.is_on or agent.withdrawing or agent.contribute_at is not None:
+        return False  # each masked sum is of those alone who add to it
     sent = agent.contribution
-    if a.plan.secure.is_on:
-        leaves = not agent.takes_part or not agent.examples
-        return leaves and is_in_batch(agent, a) and has_masked_changes(agent, a)
     emptied = agent.examples == 0 and sent is not None
     return (emptied or not agent.takes_part) and (sent is None or sent.kind != "withdrawn")
 
@@ -403,8 +360,8 @@ def superseded(work: PendingWork, a: Announcement, following: PendingWork | None
     again = following is not None and following.kind == "train"
     if work.stage is Stage.EVALUATING or (work.continuous and a.state == "collecting"):
         is_asked = work.kind != "train" or work.stage is Stage.EXPORTING or not a.plan.secure.is_on
-        in_batch = again and following is not None and following.round == work.round
-        return "" if is_asked or in_batch else f"batch {work.round} is over, or does not need this device any more"
+        is_open = again and following is not None and following.round == work.round
+        return "" if is_asked or is_open else f"round {work.round} is over"
     if work.kind == "export":
         return f"round {a.round} comes first" if again else ""
     if work.release:
@@ -434,12 +391,11 @@ def status_of(agent: Agent) -> DeviceStatus:
     round_number = work.round if work else a.round if a else 0
     # nothing of a device alone is told where the server learns sums, or is to learn nothing else
     alone = agent.required.mode == "masked" or (a is not None and a.plan.secure.is_on)
-    free = not agent.blockers and not agent.lacks_program and agent.contribute_at is None
-    changed = a is not None and a.continuous and alone and free and has_masked_changes(agent, a)
+    in_rounds = a is not None and a.plan.secure.is_on  # where who has withdrawn is not to be invited
     state: Literal["collecting", "ready", "training", "uploading", "idle", "finished"]
     if agent.finished:
         state = "finished"
-    elif (not agent.examples and not changed) or agent.lacks_program or agent.refusal:
+    elif not agent.examples or agent.lacks_program or agent.refusal or (in_rounds and not agent.takes_part):
         state = "collecting"
     elif work and work.kind == "train" and work.stage in (Stage.FETCHING, Stage.BACKOFF, Stage.TRAINING):
         state = "training"
@@ -454,8 +410,7 @@ def status_of(agent: Agent) -> DeviceStatus:
         examples=min(agent.examples or 0, 1 if alone else 10**9) if mine else 0,
         detail=_detail(agent)[:500],
         metrics=dict(agent.metrics) if mine and not alone else {},
-        changed=changed,
-        leaving=a is not None and is_leaving(agent, a),
+        sums=masked_sequence(agent, a) if a is not None and a.continuous and alone else 0,
         release=agent.report if not agent.refusal else None,
         adoption=agent.adoption if mine and not agent.refusal else None,
         refusal=agent.refusal.model_dump_json() if agent.refusal else "",

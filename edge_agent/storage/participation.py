@@ -19,7 +19,7 @@ WISH = "participation"
 CONTINUOUS = "continuous"
 """Name in the store of what the last announcement said of the federation: "yes", "no", or nothing before any.
 
-"masked": yes, and its batches are added by secure sums.
+"masked": yes, and a secure sum of each round adds them.
 """
 CONTRIBUTION = "contribution"
 """Name in the store of what the server has of this device, or will have once it has answered."""
@@ -39,7 +39,7 @@ class Participation(NamedTuple):
             return "This device takes part."
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.withdrawn_at))
         done = (
-            "the server has confirmed that the next version of the model is without this device's windows"
+            "the next version of the model is without this device's windows"
             if self.is_confirmed
             else "the server has not confirmed it yet, and is asked until it does"
         )
@@ -51,8 +51,8 @@ def participation(store: StateStore) -> Participation:
     wish, sent = store.get(WISH), json.loads(store.get(CONTRIBUTION) or "{}")
     if not wish:
         return Participation(True)
-    if store.get(CONTINUOUS) == "masked":  # what was never added is out of the sums
-        is_confirmed = sent.get("kind", "withdrawn") == "withdrawn" and sent.get("is_settled", True)
+    if store.get(CONTINUOUS) == "masked":
+        is_confirmed = True  # each version's sum is of those alone who add to it
     else:
         is_confirmed = sent.get("kind") == "withdrawn" and sent.get("update_id") not in store.outbox()
     return Participation(False, float(json.loads(wish)["at"]), is_confirmed)

@@ -9,6 +9,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from edge_agent.machine.state import Agent, Candidate, Contribution
 from edge_agent.storage import home_assistant
 from edge_agent.storage.data_folder import CANDIDATES, CHECKPOINTS, CLIENTS, JOBS, MODELS, OUTBOX, SUMS
 from edge_agent.storage.files import move_file, sha256_of, write_file
-from edge_agent.storage.participation import CONTRIBUTION, WISH, participation
+from edge_agent.storage.participation import CONTINUOUS, CONTRIBUTION, WISH, participation
 from edge_agent.storage.privacy import PIN, pinned_promises
 from edge_agent.storage.state_store import (
     NEWEST_ANNOUNCEMENT,
@@ -30,7 +31,8 @@ from edge_agent.storage.state_store import (
     StateStore,
 )
 from edge_agent.storage.vouching import OWN_VOUCHER, REVOKED
-from edge_agent.supervisor import masked_parts, secure_sum
+from edge_agent.supervisor import secure_sum
+from edge_agent.supervisor.contribution import contribution_from_json, contribution_json, read_keys
 from edge_agent.training.job import (
     CHECKPOINT,
     CLIENT_STATE,
@@ -56,12 +58,13 @@ SEQUENCE = "sequence"
 
 
 class SavedRound(NamedTuple):
-    """A round whose update and client state are durable; `keys` of the windows that it was trained on, if asked for."""
+    """A round whose update and client state are durable; `keys` and `sequence` as in `Contribution`, of sums."""
 
     update_id: str
     metrics: dict[str, float]
     seconds: float
     keys: frozenset[int] = frozenset()
+    sequence: int = 0
 
 
 def load_agent(store: StateStore, privacy: PrivacyPromises = NO_PROMISES) -> Agent:
@@ -76,9 +79,9 @@ def load_agent(store: StateStore, privacy: PrivacyPromises = NO_PROMISES) -> Age
         _drop_clear_updates(store)
     rows, epoch = store.rounds(), store.epoch
     takes_part, sent, outbox = participation(store).takes_part, load_contribution(store), tuple(store.outbox())
-    if not takes_part:  # nothing leaves but the withdrawal, which has several messages where sums are masked
-        leaving = sent is not None and sent.kind == "withdrawn"
-        outbox = tuple(name for name in outbox if leaving and sent and (not sent.is_settled or sent.update_id == name))
+    if not takes_part:  # nothing leaves but the withdrawal
+        leaving = sent.update_id if sent is not None and sent.kind == "withdrawn" else ""
+        outbox = tuple(name for name in outbox if name == leaving)
     return Agent(
         identity=store.get("identity"),
         epoch=epoch,
@@ -124,15 +127,13 @@ def save_round(store: StateStore, job: Job) -> SavedRound:
         ValueError: if the process left a result or an update that cannot be described.
     """
     result = json.loads((job.out / RESULT).read_bytes())
-    in_clear = job.continuous and not job.plan.secure.is_on
-    sequence = next_sequence(store) if in_clear else None
-    manifest = manifest_of(job, result, job.out / UPDATE, store.get("identity").partition("/")[0], sequence)
+    sent = _contribution(store, job) if job.continuous else None
+    instance, sequence = store.get("identity").partition("/")[0], sent.sequence if sent else None
+    manifest = manifest_of(job, result, job.out / UPDATE, instance, sequence)
     update, client = store.folder / OUTBOX / manifest.update_id, store.folder / CLIENTS / manifest.update_id
     pairs: dict[str, str] = {}
-    keys = masked_parts.read_keys((job.out / WINDOW_KEYS).read_bytes()) if job.continuous else frozenset()
     if job.plan.secure.is_on:
-        part = secure_sum.NewPart("sums", keys) if job.continuous else None
-        begun = secure_sum.begin(store, job.plan, job.sum_request, manifest, job.out / UPDATE, result["sum"], part)
+        begun = secure_sum.begin(store, job.plan, job.sum_request, manifest, job.out / UPDATE, result["sum"])
         manifest, update, pairs = begun
     else:
         move_file(job.out / UPDATE, update)
@@ -145,15 +146,25 @@ def save_round(store: StateStore, job: Job) -> SavedRound:
             write_file(midway_path(kept), (job.out / MIDWAY / CHECKPOINT).read_bytes())
         candidates.append(Candidate(job.round, job.model))
     pairs |= {"client_state": str(client.relative_to(store.folder)), **_candidates_json(candidates)}
-    if in_clear:
-        sent = Contribution("sums", manifest.update_id, keys)
-        pairs |= {SEQUENCE: str(manifest.sequence), CONTRIBUTION: masked_parts.contribution_json(sent)}
+    if sent is not None:
+        sent = replace(sent, update_id=manifest.update_id)
+        pairs |= {SEQUENCE: str(sent.sequence), CONTRIBUTION: contribution_json(sent)}
     pairs[REPORTED_GAINS] = reported_gains_json(store, job.round, result.get("gains", {}))
     store.keep_update(manifest, update, result, **pairs)
     _keep_only(client.parent, {client.name})
     _keep_only(store.folder / SUMS, secure_sum.files_of(store))
     shutil.rmtree(job.checkpoints, ignore_errors=True)
-    return SavedRound(manifest.update_id, result["metrics"], result["seconds"], keys)
+    of_sums = (sent.keys, sent.sequence) if sent else ()
+    return SavedRound(manifest.update_id, result["metrics"], result["seconds"], *of_sums)
+
+
+def _contribution(store: StateStore, job: Job) -> Contribution:
+    """Return the whole sums of a job, with a number; masked ones keep it until enough windows have changed."""
+    keys, before = read_keys((job.out / WINDOW_KEYS).read_bytes()), load_contribution(store)
+    is_numbered = job.plan.secure.is_on and before is not None and before.sequence > 0
+    if is_numbered and before and len(before.keys ^ keys) < job.plan.publication.send_after_windows:
+        return before
+    return Contribution("sums", "", keys, next_sequence(store))
 
 
 def reported_gains_json(store: StateStore, round_number: int, gains: Mapping[str, Sequence[int]]) -> str:
@@ -198,7 +209,7 @@ def prepare_withdrawal(store: StateStore, command: PrepareWithdrawal) -> str:
     )
     path, before = store.folder / OUTBOX / manifest.update_id, store.outbox()
     write_file(path, b"")
-    sent = masked_parts.contribution_json(Contribution("withdrawn", manifest.update_id))
+    sent = contribution_json(Contribution("withdrawn", manifest.update_id))
     store.replace_outbox(manifest, path, **{SEQUENCE: str(sequence), CONTRIBUTION: sent})
     for other in before.values():
         other.unlink(missing_ok=True)
@@ -207,12 +218,12 @@ def prepare_withdrawal(store: StateStore, command: PrepareWithdrawal) -> str:
 
 def load_contribution(store: StateStore) -> Contribution | None:
     """Return what the server has of this device, once it has answered; None before anything was sent."""
-    return masked_parts.contribution_from_json(store.get(CONTRIBUTION))
+    return contribution_from_json(store.get(CONTRIBUTION))
 
 
 def forget_contribution(store: StateStore) -> None:
     """Note that it is not known what the server has of this device."""
-    store.put(**{CONTRIBUTION: masked_parts.contribution_json(Contribution("unknown"))})
+    store.put(**{CONTRIBUTION: contribution_json(Contribution("unknown"))})
 
 
 def manifest_of(
@@ -284,7 +295,9 @@ def forget_update(store: StateStore, update_id: str, status: str, reason: str) -
 def begin_epoch(store: StateStore, begun: BeginEpoch) -> None:
     """Keep that the server was restored; rounds of earlier epochs stay as history and count no more."""
     trained = max((row.round for row in store.rounds() if row.update_id), default=0)
-    sent = masked_parts.contribution_json(Contribution("unknown")) if load_contribution(store) else ""
+    sent = load_contribution(store)
+    if sent and store.get(CONTINUOUS) != "masked":
+        sent = Contribution("unknown")
     restored = {"epoch": begun.epoch, "at": begun.at, "round": begun.round, "trained": trained}
     reason = "the server was restored before it had answered"
     store.begin_epoch(
@@ -292,11 +305,10 @@ def begin_epoch(store: StateStore, begun: BeginEpoch) -> None:
         reason,
         restored=json.dumps(restored),
         **{RELEASE_REPORT: "", RELEASE_ORDER: "", RELEASE_OFFER: "", secure_sum.SUM: ""},
-        **({CONTRIBUTION: sent} | masked_parts.begin_epoch(store, begun.epoch)),
+        **{CONTRIBUTION: contribution_json(sent)},
     )
-    for name in (OUTBOX, CHECKPOINTS):
+    for name in (OUTBOX, CHECKPOINTS, SUMS):
         shutil.rmtree(store.folder / name, ignore_errors=True)
-    _keep_only(store.folder / SUMS, masked_parts.files_of(store))
 
 
 def _keep_only(folder: Path, names: Collection[str]) -> None:

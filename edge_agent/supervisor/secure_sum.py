@@ -12,19 +12,15 @@ import json
 import secrets
 import time
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from edge_agent.machine.commands import BeginMaskedWithdrawal
 from edge_agent.storage.credentials import device_key, has_key
 from edge_agent.storage.data_folder import OUTBOX, SUMS
 from edge_agent.storage.files import move_file, write_file
 from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.vouching import own_voucher, voucher_check
-from edge_agent.supervisor import masked_parts
-from edge_agent.supervisor.masked_parts import MaskedParts, Part
 from federation.errors import WireError
 from federation.plan import Plan, SecureSettings
 from federation.privacy import discrete_gaussian
@@ -47,13 +43,6 @@ class SumAnswer(NamedTuple):
     reason: str = ""
 
 
-class NewPart(NamedTuple):
-    """What a device's whole sums are over, which go into a batch of a continuous federation."""
-
-    kind: Literal["sums", "withdrawn"]
-    keys: frozenset[int] = frozenset()
-
-
 class BegunSum(NamedTuple):
     """The message with the keys, which is on disk, and the pairs to be kept with it in one transaction."""
 
@@ -67,19 +56,16 @@ def begin(
     plan: Plan,
     asked: str,
     described: UpdateManifest,
-    numbers: Path | None,
+    numbers: Path,
     told: Any,
-    part: NewPart | None = None,
 ) -> BegunSum:
     """Begin a round's sum with the numbers that training has left in a file, which is moved to where it lasts.
 
     `asked` is the server's request, `described` the manifest of the update as such, `told` what the numbers mean.
-    `part`: of a continuous federation, where the numbers (None: all are 0) are the device's whole sums; what it has in
-    the sums of all is subtracted from them.
 
     Raises:
         ValueError: if the request is none, is for another round or federation, asks for less than the plan, or the
-            device has begun the sum of this round before, or has no key; or if it cannot tell what it has in the sums.
+            device has begun the sum of this round before, or has no key.
     """
     mine = (store.get("federation"), described.instance, store.epoch, described.round)
     try:
@@ -90,18 +76,15 @@ def begin(
             raise WireError("the server asks for a sum of other numbers than the plan has")
         if (before := _kept(store)) and before["where"] == list(mine):
             raise WireError(f"this device has begun the sum of round {described.round} before; it does so once")
-        parts = masked_parts.load(store)
-        if part is not None and (reason := _refusal_reason(parts, store.epoch, described.round, request)):
-            raise WireError(reason)
         begun = client.begin(_device(store, plan.secure), asked.encode())
     except WireError as error:
         raise ValueError(f"the secure sum of round {described.round} cannot begin: {error}") from error
     if begun.message is None:
         raise ValueError(begun.reason)
-    where = "" if numbers is None else f"{SUMS}/r{described.round}-{request.attempt.hex()[:16]}.numbers"
-    if numbers is not None:
-        move_file(numbers, store.folder / where)
-    noise = _add_noise(store, plan.secure, request, where, part is not None) if plan.secure.noise_multiplier else ""
+    where = f"{SUMS}/r{described.round}-{request.attempt.hex()[:16]}.numbers"
+    move_file(numbers, store.folder / where)
+    if plan.secure.noise_multiplier:
+        _add_noise(store.folder / where, plan.secure)
     manifest = _manifest(described, begun.message)
     write_file(path := store.folder / OUTBOX / manifest.update_id, packed(begun.message))
     noted = {
@@ -109,89 +92,25 @@ def begin(
         "bound": told["bound"],
         "layout": told["layout"],
         "numbers": where,
-        "noise": noise,
-        "length": request.length // request.groups,
-        "less": parts.base if part is not None and not request.replaces_all else "",
         "described": described.model_dump(mode="json"),
         "secure": plan.secure.model_dump(mode="json"),
         "state": begun.state.model_dump_json(),
     }
-    pairs = {SUM: json.dumps(noted)}
-    if part is not None:
-        keys = masked_parts.keys_text(part.keys)
-        added = Part(store.epoch, described.round, part.kind, keys, where, told["bound"], told["layout"])
-        pairs |= masked_parts.pairs_of(parts.begun(request.attempt.hex(), added))
-    return BegunSum(manifest, path, pairs)
+    return BegunSum(manifest, path, {SUM: json.dumps(noted)})
 
 
-def _add_noise(store: StateStore, settings: SecureSettings, request: SumRequest, numbers: str, in_batch: bool) -> str:
-    """Clip the numbers in their file, and draw this sum's noise into another one, whose name is returned.
+def _add_noise(path: Path, settings: SecureSettings) -> None:
+    """Clip the numbers in a file, and add the device's share of this sum's noise.
 
     It is drawn once: the same numbers with other noise would show more of them. The last number, that the device is
-    there, stays as it is. What a device has in the sums of a continuous federation is at most half of `clip_norm` long,
-    so that the difference that it adds is at most `clip_norm`, also where it leaves.
+    there, stays as it is.
     """
-    norm = (settings.clip_norm or 0.0) / (2 if in_batch else 1)
-    if numbers:
-        path = store.folder / numbers
-        vector = np.frombuffer(path.read_bytes(), "<i8").astype(np.int64)
-        vector[:-1] = discrete_gaussian.clipped(vector[:-1], norm)
-        write_file(path, vector.astype("<i8").tobytes())
-    devices = discrete_gaussian.noisy_devices(settings)
-    share = discrete_gaussian.share_of(settings.noise_multiplier, settings.clip_norm or 0.0, devices)
-    noise = np.zeros(request.length // request.groups, "<i8")
-    noise[:-1] = discrete_gaussian.noise(len(noise) - 1, share, secrets.token_bytes)
-    name = f"{SUMS}/r{request.round}-{request.attempt.hex()[:16]}.noise"
-    write_file(store.folder / name, noise.tobytes())
-    return name
-
-
-def begin_withdrawal(store: StateStore, command: BeginMaskedWithdrawal) -> str:
-    """Begin a batch's sum with the negative of all that the device has in the sums; returns the message's id.
-
-    Raises:
-        ValueError: as `begin`.
-    """
-    invitation, parts = command.invitation, masked_parts.load(store)
-    if parts.included not in parts.parts:
-        raise ValueError(masked_parts.LOST if parts.included else "this device has nothing in the sums")
-    added = parts.parts[parts.included]
-    described = UpdateManifest(
-        update_id="withdrawal",
-        federation=store.get("federation"),
-        instance=invitation.instance,
-        client=store.get("device"),
-        round=invitation.round,
-        method=str(command.plan.method.get("name", "")),
-        base_version=invitation.model.sha256,
-        sum="keys",
-        examples=0,
-        steps=0,
-        size=0,
-        sha256=hashlib.sha256().hexdigest(),
-        chunk_bytes=command.chunk_bytes,
-        nonce=secrets.token_hex(8),
-        created=time.time(),
-    )
-    body = invitation.sum.body if invitation.sum is not None else ""
-    about = {"bound": added.bound, "layout": added.layout}
-    begun = begin(store, command.plan, body, described, None, about, NewPart("withdrawn"))
-    before = store.outbox()
-    store.replace_outbox(begun.manifest, begun.path, **begun.pairs)
-    for other in before.values():
-        other.unlink(missing_ok=True)
-    return begun.manifest.update_id
-
-
-def _refusal_reason(parts: MaskedParts, epoch: int, number: int, request: SumRequest) -> str:
-    """Say why the device cannot tell what it is to add to a batch; empty if it can."""
-    if parts.over < (epoch, number - 1):
-        return "the server has not said which batch has this device's sums"
-    if parts.over >= (epoch, number):
-        return "the batch is over"
-    if parts.pending:
-        return "it is not known yet whether the last batch has this device's sums"
-    return masked_parts.LOST if parts.is_lost and not request.replaces_all else ""
+    vector = np.frombuffer(path.read_bytes(), "<i8").astype(np.int64)
+    devices, norm = discrete_gaussian.noisy_devices(settings), settings.clip_norm or 0.0
+    share = discrete_gaussian.share_of(settings.noise_multiplier, norm, devices)
+    noise = discrete_gaussian.noise(len(vector) - 1, share, secrets.token_bytes)
+    vector[:-1] = discrete_gaussian.clipped(vector[:-1], norm) + noise
+    write_file(path, vector.astype("<i8").tobytes())
 
 
 def answer(store: StateStore, invitation: Invitation, shared: bytes = b"") -> SumAnswer:
@@ -201,7 +120,7 @@ def answer(store: StateStore, invitation: Invitation, shared: bytes = b"") -> Su
     """
     kept = _kept(store)
     where = [store.get("federation"), invitation.instance, invitation.epoch, invitation.round]
-    if invitation.sum is None or invitation.sum.kind in ("request", "settled") or not kept or kept["where"] != where:
+    if invitation.sum is None or invitation.sum.kind == "request" or not kept or kept["where"] != where:
         return SumAnswer()  # a request is answered by the training of its round
     try:
         device = _device(store, SecureSettings.model_validate(kept["secure"]))
@@ -228,11 +147,8 @@ def answer(store: StateStore, invitation: Invitation, shared: bytes = b"") -> Su
 
 
 def files_of(store: StateStore) -> set[str]:
-    """Return the names of the files with the present sum's numbers, and with what the device has added."""
-    kept = _kept(store)
-    named = ("numbers", "less", "noise")
-    names = {Path(kept.get(one, "")).name for one in named} - {""} if kept else set()
-    return names | masked_parts.files_of(store)
+    """Return the name of the file with the present sum's numbers."""
+    return {Path(_kept(store).get("numbers", "")).name} - {""}
 
 
 def _kept(store: StateStore) -> dict[str, Any]:
@@ -241,12 +157,7 @@ def _kept(store: StateStore) -> dict[str, Any]:
 
 
 def _numbers(store: StateStore, kept: dict[str, Any]) -> VectorReady:
-    def read_numbers(name: str) -> NDArray[np.int64]:
-        if not name:
-            return np.zeros(kept["length"], np.int64)
-        return np.frombuffer((store.folder / name).read_bytes(), "<i8").astype(np.int64)
-
-    vector = read_numbers(kept["numbers"]) - read_numbers(kept["less"]) + read_numbers(kept.get("noise", ""))
+    vector = np.frombuffer((store.folder / kept["numbers"]).read_bytes(), "<i8").astype(np.int64)
     return VectorReady(vector, kept["bound"], bytes.fromhex(kept["layout"]))
 
 
@@ -274,6 +185,7 @@ def _manifest(described: UpdateManifest, message: ToServer) -> UpdateManifest:
     changed = {
         "update_id": message_id(described.round, part, described.client, sha256),
         "sum": part,
+        "sequence": described.sequence if part == "keys" else None,
         **{"examples": 0, "steps": 0, "class_counts": None, "metrics": {}, "gains": {}},
         **{"precision": "lossless", "compression": "none"},
         **{"size": len(data), "sha256": sha256, "nonce": secrets.token_hex(8), "created": time.time()},

@@ -33,7 +33,6 @@ from edge_agent.machine.events import (
     PhoneConditions,
     PrivacyPinRead,
     SumMessageReady,
-    SumsSettled,
     Tick,
     TrainingFinished,
     WithdrawalReady,
@@ -47,7 +46,7 @@ from edge_agent.storage.participation import CONTINUOUS, participation
 from edge_agent.storage.privacy import keep_pin, note_refused_plan, pinned_promises
 from edge_agent.storage.state_store import ADOPTION_REPORT, RELEASE_OFFER, RELEASE_ORDER, RELEASE_REPORT
 from edge_agent.storage.vouching import keep_revoked, keep_voucher
-from edge_agent.supervisor import masked_parts, secure_sum
+from edge_agent.supervisor import secure_sum
 from edge_agent.supervisor.background_tasks import Evaluated
 from edge_agent.supervisor.drivers import Drivers, Mailbox, Message, Stop, open_drivers
 from edge_agent.supervisor.persistence import (
@@ -193,8 +192,6 @@ class Supervisor:
                 self._classifier.submit(windows)
             case Announced(announcement):
                 self._announced(announcement)
-            case SumsSettled():  # read again: a batch may have been begun since it was posted
-                self._dispatch(SumsSettled(*masked_parts.known(self.store)))
             case Acknowledged(ack):
                 if self._uploads.is_about(ack):
                     self._dispatch(posted)
@@ -316,7 +313,7 @@ class Supervisor:
             metrics = " ".join(f"{name}={value:.3f}" for name, value in kept.metrics.items())
             what = "training finished round=%d seconds=%.1f %s"
             log.info(what, job.round, kept.seconds, metrics, extra=about(round=job.round))
-            self._step(TrainingFinished(job.round, kept.update_id, kept.metrics, kept.keys))
+            self._step(TrainingFinished(job.round, kept.update_id, kept.metrics, kept.keys, kept.sequence))
 
     def _evaluated(self, command: do.Evaluate, verdict: Verdict) -> None:
         registry = ModelRegistry(self.store)
@@ -400,11 +397,6 @@ class Supervisor:
                 self._write_summary()
             case do.PrepareWithdrawal():
                 self._mailbox.put(WithdrawalReady(prepare_withdrawal(self.store, command)))
-            case do.SettleSums(invitation):
-                masked_parts.settle(self.store, invitation)
-                self._mailbox.put(SumsSettled(*masked_parts.known(self.store)))
-            case do.BeginMaskedWithdrawal():
-                self._begin_withdrawal(command)
             case do.AnswerSum(invitation):
                 self._answer_sum(invitation)
             case do.ForgetContribution():
@@ -441,14 +433,6 @@ class Supervisor:
             self._mailbox.put(SumMessageReady(reply.update_id))
         elif reply.reason:
             log.warning("secure sum round=%d: %s", invitation.round, reply.reason, extra=about(round=invitation.round))
-
-    def _begin_withdrawal(self, command: do.BeginMaskedWithdrawal) -> None:
-        try:
-            self._mailbox.put(WithdrawalReady(secure_sum.begin_withdrawal(self.store, command)))
-        except ValueError as error:  # the next batch asks again
-            log.warning(
-                "withdrawal round=%d: %s", command.invitation.round, error, extra=about(round=command.invitation.round)
-            )
 
     def _start_job(self, command: do.StartJob) -> None:
         what = {"train": "training", "export": "export", "adopt": "export of the global model"}

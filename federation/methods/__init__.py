@@ -74,8 +74,8 @@ def method_to_json(method: Method) -> dict[str, Any]:
     return described(method.name, method)
 
 
-def in_batches(plan: Plan) -> bool:
-    """Whether a federation is continuous and its sums come in batches, of which the server learns the sum alone."""
+def sums_in_rounds(plan: Plan) -> bool:
+    """Whether a federation has secure rounds without end, to each of which devices add their whole sums."""
     return plan.secure.is_on and is_continuous(plan.method)
 
 

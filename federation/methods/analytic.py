@@ -183,13 +183,12 @@ class Analytic(SumMethod):
         """Hold sums against the bounds that the clip and the number of examples set."""
         return ridge_bounds.implausibility(upload, examples * (1 + self.rotations + self.sensor_loss), self.clip)
 
-    def sum_implausibility(self, state: Tree, total: Tree, clients: int, deviation: float) -> str:
-        """Hold the sums that come of it against what any clients' sums are."""
-        if abs(change := int(total["clients"])) > clients:
-            return f"{change:+,} clients came or went, and {clients} have added to the sum"
-        after = {name: state["sums"][name] + total[name].long() for name in SUMS}
-        count = int(state["sums"]["clients"]) + change
-        return ridge_bounds.total_implausibility(after, count, self.clip, deviation)
+    def sum_implausibility(self, total: Tree, clients: int, deviation: float) -> str:
+        """Hold the sums against what so many clients' sums are."""
+        if (count := int(total["clients"])) != clients:
+            return f"it counts {count:,} clients, and {clients} have added to it"
+        sums = {name: total[name].long() for name in SUMS}
+        return ridge_bounds.total_implausibility(sums, count, self.clip, deviation)
 
     @property
     def predicts_by_broadcast(self) -> bool:

@@ -224,7 +224,8 @@ class Announcement(Strict):
         # left out where it is false, so that devices of a version without it go on
         exclude_if=operator.not_,
         description="there are no cohorts and no deadlines: whoever has enrolled sends its whole sums whenever enough "
-        "of its windows have changed (`plan.publication`); `round` is the number of the next version",
+        "of its windows have changed (`plan.publication`); `round` is the number of the next version. With "
+        "`secure.mode`, whoever is invited adds its whole sums to that of the round",
     )
     feature_model: BlobPointer | None = Field(
         default=None,
@@ -256,23 +257,13 @@ class Announcement(Strict):
 class SumOrder(Strict):
     """What the server says to a device in the secure sum of a round: a message of `federation.secure_sums.messages`."""
 
-    kind: Literal["request", "members", "shares", "included", "confirmed", "settled"] = Field(
-        description="settled: of a continuous federation; the batches up to `round` are over, and nothing is asked"
-    )
+    kind: Literal["request", "members", "shares", "included", "confirmed"]
     body: Text = Field(max_length=MAX_SUM_BODY, description="the message, as JSON in a text: devices sign its bytes")
     shared: BlobPointer | None = Field(
         default=None,
         exclude_if=lambda pointer: pointer is None,
         description="to the part of the message that all members are told alike, where it is long: of `members` all of "
         "it, of `confirmed` the signatures",
-    )
-    settled: str | None = Field(
-        default=None,
-        pattern=r"^([0-9a-f]{64})?$",
-        # left out where there is none, so that devices of a version without it go on
-        exclude_if=lambda batch: batch is None,
-        description="of a continuous federation: `attempt` of the last published batch that has this device's numbers, "
-        "from which it adds its difference; empty: none has",
     )
 
 
@@ -393,18 +384,14 @@ class DeviceStatus(Strict):
     examples: int = Field(default=0, ge=0, le=10**9)
     detail: Words = Field(default="", max_length=500)
     metrics: Metrics = Field(default_factory=dict)
-    changed: bool = Field(
-        default=False,
-        # left out where it is false, so that servers of a version without it go on
+    sums: int = Field(
+        default=0,
+        ge=0,
+        lt=1 << 53,
+        # left out where there is none, so that servers of a version without it go on
         exclude_if=operator.not_,
-        description="of a continuous federation with `secure.mode`: what the device has in the sums is to be replaced "
-        "or taken out, so that the next batch is to have it",
-    )
-    leaving: bool = Field(
-        default=False,
-        exclude_if=operator.not_,
-        description="of the same: its person asks to leave, and what it has added is lost on the device, so that the "
-        "sums of the others are to be collected anew",
+        description="of a continuous federation with `secure.mode`: the `sequence` that the device added its sums with "
+        "last, if it would add the same ones now; 0: it would add others, or none",
     )
     release: ReleaseReport | None = None
     adoption: AdoptionReport | None = None
@@ -443,7 +430,7 @@ class UpdateManifest(Strict):
         exclude_if=lambda number: number is None,
         description="of a continuous federation: the device's running number, which rises with each update, "
         "max(the last one + 1, Unix time in ms), at most a day ahead of the server's clock; it replaces the device's "
-        "update with a lower one",
+        "update with a lower one. With the keys of a secure sum: the number of the sums, which rises when they change",
     )
     withdraw: bool = Field(
         default=False,
@@ -495,13 +482,15 @@ class UpdateManifest(Strict):
     @model_validator(mode="after")
     def _empty_where_it_must_be(self) -> UpdateManifest:
         if self.sum is not None:
-            fields = (self.examples, self.steps, self.class_counts, self.metrics, self.sequence, self.withdraw)
+            fields = (self.examples, self.steps, self.class_counts, self.metrics, self.withdraw)
             form = (self.precision, self.compression)
-            if self.gains or fields != (0, 0, None, {}, None, False) or form != ("lossless", "none"):
+            if self.gains or fields != (0, 0, None, {}, False) or form != ("lossless", "none"):
                 raise ValueError(
-                    "sum: examples, steps, class_counts, metrics, gains, a sequence or a lossy or compressed form came "
+                    "sum: examples, steps, class_counts, metrics, gains, withdraw or a lossy or compressed form came "
                     "with a message of a secure sum; it tells none of them, for the server is to learn the sum alone"
                 )
+            if self.sequence is not None and self.sum != "keys":
+                raise ValueError(f"sequence: it came with {self.sum}; of a secure sum only the keys have one")
             return self
         if not self.withdraw:
             if self.examples < 1:

@@ -28,10 +28,7 @@ def check_live(plan: Plan, method: Method) -> None:
         return
     where = f"secure.mode={secure.mode}"
     _check_live_noise(plan, method)
-    # noise on batches is checked above; one release of a simulation is another matter
-    check_secure(
-        method, rounds, secure.model_copy(update={"noise_multiplier": 0.0}) if isinstance(method, SumMethod) else secure
-    )
+    check_secure(method, rounds, secure)
     if rounds.clients_per_round is not None and (invited := _invited(plan)) > MAX_LIVE_MEMBERS:
         raise SettingsError(
             f"{where}: a round invites {invited} devices, a live sum has {MAX_LIVE_MEMBERS} at most; lower "
@@ -85,9 +82,7 @@ def _invited(plan: Plan) -> int:
     return math.ceil((plan.rounds.clients_per_round or 0) * plan.rounds.over_selection)
 
 
-def request_for(
-    settings: SecureSettings, layout: SumLayout, devices: int, where: dict[str, object], *, replaces_all: bool = False
-) -> SumRequest:
+def request_for(settings: SecureSettings, layout: SumLayout, devices: int, where: dict[str, object]) -> SumRequest:
     """Ask for the sum of a cohort of so many devices; `where` is the federation, its instance, the epoch and the round.
 
     Raises:
@@ -104,6 +99,5 @@ def request_for(
             "min_members": settings.min_devices,
             "colluding": per_mille(settings.colluding_share),
             "lost": per_mille(settings.lost_share),
-            "replaces_all": replaces_all,
         }
     )

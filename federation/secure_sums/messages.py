@@ -71,11 +71,6 @@ class SumRequest(SecureMessage):
         exclude_if=lambda groups: groups == 1,
         description="of members; each adds its numbers in its group's part of the vector",
     )
-    replaces_all: bool = Field(
-        default=False,
-        exclude_if=operator.not_,
-        description="of a continuous federation: the sum takes the place of all before it; each adds all that it has",
-    )
 
 
 class PublicKeys(SecureMessage):

@@ -33,17 +33,15 @@ class OpenedSum(NamedTuple):
     layout: SumLayout
     numbers: NDArray[np.int64]
     clients: int
-    contributions: int = 0
-    """How many clients' noise the state's sums have, this sum's clients included."""
 
 
-def implausibility(method: Method, settings: SecureSettings, state: Tree, opened: OpenedSum) -> str:
-    """Say why no so many clients can have added up to a sum; empty if they can. `state` is the one before it."""
-    deviation, clients = _deviation(settings, opened.contributions), opened.clients
+def implausibility(method: Method, settings: SecureSettings, opened: OpenedSum) -> str:
+    """Say why no so many clients can have added up to a sum; empty if they can."""
+    deviation, clients = _deviation(settings, opened.clients), opened.clients
     for numbers in opened.numbers.reshape(settings.groups, -1):
         total = decoded(opened.layout, numbers)
         if isinstance(method, SumMethod):
-            reason = method.sum_implausibility(state, total, clients, deviation)
+            reason = method.sum_implausibility(total, clients, deviation)
         else:
             reason = _inconsistent(method, total, settings, clients)
         if reason := _beyond_bounds(opened.layout, numbers, clients) or reason:
@@ -51,12 +49,12 @@ def implausibility(method: Method, settings: SecureSettings, state: Tree, opened
     return ""
 
 
-def _deviation(settings: SecureSettings, contributions: int) -> float:
+def _deviation(settings: SecureSettings, clients: int) -> float:
     """Return the deviation of each number's noise, in steps."""
     if not settings.noise_multiplier or settings.clip_norm is None:
         return 0.0
     share = share_of(settings.noise_multiplier, settings.clip_norm, noisy_devices(settings))
-    return math.sqrt(share * contributions)
+    return math.sqrt(share * clients)
 
 
 def _beyond_bounds(layout: SumLayout, total: NDArray[np.int64], clients: int) -> str:

@@ -34,7 +34,6 @@ class Retry(SecureMessage):
 
     groups: tuple[tuple[int, ...], ...] = Field(default=(), description="disjoint; the sum of one in each round")
     left_out: tuple[int, ...] = Field(default=(), description="not invited before a version of the others")
-    is_anew: bool = Field(default=False, description="whether the first group's sum takes the place of all before it")
     is_narrower: bool = Field(default=False, description="whether the round that failed has brought us further")
 
 
@@ -48,15 +47,12 @@ class Blamed(NamedTuple):
     silent: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, finding: SumFinding, ids: Mapping[str, int], *, keeps_silent: bool = False) -> Blamed:
-        """Look the devices of a finding up.
-
-        keeps_silent: those who didn't answer may be invited again, as they say themselves that they are back.
-        """
+    def of(cls, finding: SumFinding, ids: Mapping[str, int]) -> Blamed:
+        """Look the devices of a finding up."""
         culprits = frozenset(ids[name] for name in finding.culprits if name in ids)
         silent = frozenset(ids[name] for name in finding.silent if name in ids)
         suspects = tuple(ids[name] for name in sorted(finding.suspects) if name in ids)
-        return cls(culprits if keeps_silent else culprits | silent, suspects, finding.is_opened, silent)
+        return cls(culprits | silent, suspects, finding.is_opened, silent)
 
 
 class Division(NamedTuple):
@@ -68,7 +64,7 @@ class Division(NamedTuple):
     """Whether the suspects of the round are as few as can be told."""
 
 
-def after_failure(before: Retry, found: Blamed, least: int, number: int, *, is_anew: bool = False) -> Division:
+def after_failure(before: Retry, found: Blamed, least: int, number: int) -> Division:
     """Return what follows from a failed round.
 
     before: what the round was of. least: no group has fewer devices. number: of the round, which deals the groups.
@@ -82,7 +78,7 @@ def after_failure(before: Retry, found: Blamed, least: int, number: int, *, is_a
         left |= set(found.suspects)
         if groups and (left | found.silent) & set(groups[0]):
             sit_out, groups = set(groups[0]), groups[1:]
-    retry = Retry(groups=groups, left_out=tuple(sorted(left | sit_out)), is_anew=is_anew and bool(groups))
+    retry = Retry(groups=groups, left_out=tuple(sorted(left | sit_out)))
     is_narrower = (retry.groups, retry.left_out) != (before.groups, before.left_out)
     retry = retry.model_copy(update={"is_narrower": is_narrower})
     return Division(retry, frozenset(sit_out), is_smallest=bool(found.suspects) and not halves)

@@ -33,8 +33,8 @@ from federation.serving import gains as gain_sums
 from federation.serving.gains import Gains
 from federation.wire.schema import empty_upload
 
-MAX_DIFFERENCE = 1 << 32
-"""Of two whole numbers of 32 bits."""
+MAX_WHOLE = 1 << 32
+"""Of whole numbers of 32 bits and their noise."""
 GAINS = "gains/"
 """What the names of segments begin with that aren't the method's: a device's report for each candidate."""
 
@@ -132,23 +132,18 @@ def check_secure(method: Method, rounds: RoundSettings, settings: SecureSettings
     if settings.noise_multiplier and settings.clip_norm is None:
         raise SettingsError("secure.noise_multiplier needs secure.clip_norm: without a bound, no noise is enough")
     if isinstance(method, SumMethod):
-        _check_sums(method, rounds, settings)
+        _check_sums(method, settings)
     else:
         _check_means(method, plain, settings)
     if rounds.late != "drop":
         raise SettingsError(f"secure.mode={settings.mode}: a late update fits no sum any more; set rounds.late=drop")
 
 
-def _check_sums(method: SumMethod, rounds: RoundSettings, settings: SecureSettings) -> None:
-    """Refuse groups, and noise on more than one release."""
+def _check_sums(method: SumMethod, settings: SecureSettings) -> None:
+    """Refuse groups: what all have is added up."""
     if settings.groups > 1:
         raise SettingsError(
             f"secure.groups={settings.groups}: {method.name} adds up what all have, in no groups; leave it at 1"
-        )
-    if settings.noise_multiplier and rounds.rounds > 1:
-        raise SettingsError(
-            f"secure.noise_multiplier: noise on the sums of {method.name} is for one release of them, and here are "
-            f"{rounds.rounds} rounds; set rounds.rounds=1"
         )
 
 
@@ -184,7 +179,7 @@ def layout_of(method: Method, training: TrainingConfig, client: Client, settings
 
 
 def gain_segments(method: Method, classes: int, settings: SecureSettings) -> tuple[Segment, ...]:
-    """Return where the gains of a device's models are among its numbers; a continuous federation's batches have none.
+    """Return where the gains of a device's models are among its numbers; a continuous federation's sums have none.
 
     Methods without a shared model have them too, and their devices add zeros: so ends in other languages needn't know.
     """
@@ -198,7 +193,7 @@ def gain_segments(method: Method, classes: int, settings: SecureSettings) -> tup
 def scale(kind: SumKind, settings: SecureSettings) -> tuple[int, int]:
     """Return how many steps a 1 has in a group of this kind, and the bound of its numbers in steps."""
     if kind is SumKind.WHOLE:
-        return 1, MAX_DIFFERENCE
+        return 1, MAX_WHOLE
     if kind is SumKind.COUNT:
         return 1, settings.max_weight
     most = {
@@ -308,9 +303,13 @@ def next_state(
 ) -> Tree:
     """Return the server's next state, of the sum alone, or of the sums of groups one after the other: the server half.
 
+    Whole sums (`SumMethod`) take the place of those before.
+
     Raises:
         RoundError: if nobody in the sum has weight.
     """
+    if isinstance(method, SumMethod):
+        state = method.without_contributions(state)
     if groups > 1:
         return _combined(method, state, layout, total.reshape(groups, -1))
     accumulator = method.accumulated(state, decoded(layout, total), clients)
@@ -327,11 +326,6 @@ def _combined(method: Method, state: Tree, layout: SumLayout, totals: NDArray[np
     if not means:
         raise RoundError("a sum needs at least one client with examples; there is none in it")
     return method.finish(state, MeanSums(weight=sum(each.weight for each in sums), clients=means))
-
-
-def emptied(state: Tree) -> Tree:
-    """Return the state of a continuous federation without anybody's sums."""
-    return {**state, "sums": {name: torch.zeros_like(value) for name, value in state["sums"].items()}}
 
 
 def per_mille(share: float) -> int:

@@ -4,7 +4,7 @@ import { blockerOf } from "./conditions.js";
 import { Agent, AGENT_LOCK } from "./protocol/agent.js";
 import { beginEnrolment, ENROLMENT, readEnrolmentLink, sayLeft, storedEnrolment } from "./protocol/enrolment.js";
 import * as keys from "./protocol/agent_state.js";
-import { MASKED_NUMBERS, SUM } from "./protocol/masked_parts.js";
+import { MASKED_NUMBERS, SUM } from "./protocol/private_sums.js";
 import { OUTBOX } from "./protocol/upload.js";
 
 const DATA_CHANGE_DELAY_MS = 10_000;

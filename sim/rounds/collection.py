@@ -143,8 +143,6 @@ class RoundServer:
         except RoundError as error:
             return found.fail(str(error))
         found.secure_facts = summed.facts
-        if isinstance(self.setup.method, SumMethod):  # each client notes for itself what of it is in the sums
-            self.contributions.note(update for update in updates if update.client_id in summed.clients)
         return found.publish(state)
 
     def _add_up(self, method: SumMethod, found: CollectedRound, updates: Sequence[Update]) -> CollectedRound:
@@ -175,8 +173,8 @@ class RoundServer:
         return combined(method, self.rounds, self.setup.training.seed, state, list(trees), read)
 
     def _update(self, name: str, result: Result, steps: int, late: int) -> Update:
-        weight = discount(self.rounds, late)
-        return self.contributions.replacing(Update(name, self.train_sizes[name], steps, result.upload, weight))
+        update = Update(name, self.train_sizes[name], steps, result.upload, discount(self.rounds, late))
+        return update if self.secure is not None else self.contributions.replacing(update)
 
     def _claim(self, update: Update, broadcasts: Mapping[str, Tree]) -> UpdateClaim:
         """Return what the server knows of an update; norms cost a pass over it, and only one rule asks for them."""

@@ -123,7 +123,7 @@ def episode(world: World, folder: Path) -> None:
         ask(leaver, "withdraw")
         left = [name for name in world.names if name != leaver.stem]
         expect(here, world.broadcast_of(left), f"without {leaver.stem}")
-        here.wait_for(lambda: "has confirmed" in ask(leaver, "status"), "the withdrawal is not confirmed")
+        here.wait_for(lambda: "is without this" in ask(leaver, "status"), "the withdrawal is not confirmed")
         time.sleep(2.0)
         assert updates_of(here, leaver.stem) - sent <= 1  # the withdrawal itself, where it is listed
         ask(leaver, "take-part")

@@ -21,7 +21,7 @@ from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, tiny_plan
 from tests.live.hostile_sums import Change, HostileDevice, Participant, adding, no_keys, unopenable_shares
 from tests.live.summing_devices import SummingDevice, layout_of, pass_stage
-from tests.live.test_masked_batches import BatchDevice, batch_plan, in_the_open
+from tests.live.test_whole_sums import SumsDevice, in_the_open, say_all, whole_sums_plan
 from tests.live.walks import assert_same
 
 LIAR = "zed"
@@ -183,40 +183,35 @@ def test_refused_keys_suspend_their_device(tmp_path: Path) -> None:
     server.stop()
 
 
-class HostileBatchDevice(HostileDevice, BatchDevice):
+class HostileSumsDevice(HostileDevice, SumsDevice):
     """One that adds what no windows add up to."""
 
 
-class HonestBatchDevice(Participant, BatchDevice):
+class HonestSumsDevice(Participant, SumsDevice):
     """One of the others."""
 
 
-def test_a_batch_that_is_impossible_is_divided_and_what_is_published_is_of_the_honest_alone(
+def test_whole_sums_that_are_impossible_are_divided_and_what_is_published_is_of_the_honest_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aggregator_api.federations.exports.onnx", lambda made: b"onnx")
-    server = Bench(tmp_path / "server", batch_plan())
+    server = Bench(tmp_path / "server", whole_sums_plan())
     initial = server.state()
-    devices: dict[str, BatchDevice] = {name: HonestBatchDevice(tmp_path, name) for name in "abcdef"}
-    liar = HostileBatchDevice(tmp_path, LIAR)
+    devices: dict[str, SumsDevice] = {name: HonestSumsDevice(tmp_path, name) for name in "abcdef"}
+    liar = HostileSumsDevice(tmp_path, LIAR)
     liar.lies("vector", adding({0: 1 << 50}, bits=64))
     devices[LIAR] = liar
     for number, one in enumerate(devices.values()):
         one.enrol(server)
         one.has(number + 1)
-    server.as_inbox(lambda: server.runtime.federations.pause(FEDERATION))
-    for one in devices.values():
-        one.tell(server, changed=True)
-    server.as_inbox(lambda: server.runtime.federations.resume(FEDERATION))
+    say_all(server, devices.values())
     groups, ends = [], []
     for number in (1, 2, 3):
         # a continuous federation announces the number of its next round before that round is opened
         wait_for(lambda number=number: has_opened(server, number))
         groups.append(invited(server, number))
         for name in groups[-1]:
-            wait_for(lambda name=name, number=number: devices[name].invitation(server).round == number)
-            devices[name].tell(server, changed=False)
-            devices[name].begin_batch(server)
+            devices[name].begin_sums(server, number)
         ends.append(carried_out(server, dict(devices), number))
     assert groups[0] == sorted(devices)
     assert sorted(groups[1] + groups[2]) == groups[0]  # disjoint, and nobody lacks

@@ -148,7 +148,7 @@ def test_fixed_point_is_near_floating_point(data: FederatedData) -> None:
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_state(data: FederatedData, tmp_path: Path) -> None:
-    """An analytic client's sums replace those that it has in the total, also after the program was killed."""
+    """The sum of each round takes the place of the one before, also after the program was killed."""
     whole, begun, resumed = (build_simulation(resolve(settings("analytic", "masked")), data) for _ in range(3))
     list(whole.run_rounds())
     next(begun.run_rounds())

@@ -37,9 +37,6 @@ class FederationRow(Base):
     program_size: Mapped[int | None] = mapped_column(SIZE)
     stable_note: Mapped[str] = mapped_column(Text, default="", server_default="")  # why `stable` stays where it is
     regression: Mapped[str] = mapped_column(Text, default="", server_default="")  # what has become worse; '': nothing
-    # masked sums are collected anew, since a lost device's are to go: with all who are in them or, from this time on,
-    # without those who are away; null: they are not
-    anew_due_at: Mapped[float | None]
     # signed by the key that vouches for devices (secure.voucher); '': nothing was imported
     revoked_identities: Mapped[str] = mapped_column(Text, default="", server_default="")
 

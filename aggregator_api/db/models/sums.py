@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint, false
+from sqlalchemy import JSON, ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from aggregator_api.db.models.base import NAME, SHA256, SIZE, Base
@@ -28,12 +28,9 @@ class SecureSumRow(Base):
     listed_devices: Mapped[int]  # how many were members, and how many vectors are in the sum
     summed_devices: Mapped[int]
     deadline_at: Mapped[float | None]  # of the stage; null: the round's own deadline ends it
-    # of a continuous federation's newest batch: what it has added to the sums, with which fsck compares; null: other's
-    added: Mapped[bytes | None] = mapped_column(LargeBinary)
     # the blob of what all members are told alike in this stage, where it is long
     shared_sha256: Mapped[str | None] = mapped_column(SHA256)
     shared_size: Mapped[int | None] = mapped_column(SIZE)
-    is_anew: Mapped[bool] = mapped_column(default=False, server_default=false())  # it takes the place of all before it
     # why it failed, by device (`federation.secure_sums.retries.SumFinding`), until the round has ended; empty: not
     finding: Mapped[str] = mapped_column(Text, default="", server_default="")
     # what the round is of and, once it has ended, the rounds after it (`retries.Retry`, by ids); empty: of everybody
@@ -54,6 +51,8 @@ class SecureSumDeviceRow(Base):
     signature: Mapped[bytes] = mapped_column(LargeBinary)
     opened: Mapped[bytes] = mapped_column(LargeBinary)
     uploaded: Mapped[dict[str, str]] = mapped_column(JSON)  # by part the sha256 of the bytes that came
+    # of whole sums: the number that came with its keys, which rises when they change; 0: none
+    sequence: Mapped[int] = mapped_column(default=0, server_default="0")
 
     device: Mapped[DeviceRow] = relationship(lazy="joined")
 
@@ -96,19 +95,16 @@ class ContributionRow(Base):
 
 
 class MaskedContributionRow(Base):
-    """What a device has in the sums of a continuous federation whose batches are added by secure sums.
-
-    The server knows which batch the device was in last, and not with what: an empty sum says as much as a full one.
-    """
+    """Which version has a device's masked sums in a continuous federation, and by which number; not what they are."""
 
     __tablename__ = "masked_contributions"
-    __table_args__ = (Index("ix_masked_contributions_federation_id_changed_at", "federation_id", "changed_at"),)
+    __table_args__ = (Index("ix_masked_contributions_federation_id_version", "federation_id", "version"),)
 
     device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), primary_key=True)
     federation_id: Mapped[int] = mapped_column(ForeignKey("federations.id"))
-    batch: Mapped[str] = mapped_column(SHA256)  # `attempt` of the last published one that has it; empty: none has
-    version: Mapped[int | None]  # that the batch made
-    changed_at: Mapped[float | None]  # since when the device says that it has other sums; null: it does not
-    leaving_at: Mapped[float | None]  # since when the sums are to be collected anew without it; null: they are not
+    version: Mapped[int | None]  # the newest, if its sum has the device; else null
+    # the number of the sums that this version has, and of those that it would add now, by its status; 0: others
+    sequence: Mapped[int] = mapped_column(default=0, server_default="0")
+    reported: Mapped[int] = mapped_column(default=0, server_default="0")
 
     device: Mapped[DeviceRow] = relationship(lazy="joined")

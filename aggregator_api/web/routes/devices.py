@@ -20,7 +20,7 @@ from aggregator_api.api.scores import class_metric_of, metric_of
 from aggregator_api.auth.scopes import requires
 from aggregator_api.db import repositories
 from aggregator_api.db.models import DeviceRow, FederationRow
-from aggregator_api.devices import withdrawals
+from aggregator_api.devices import contributions
 from aggregator_api.devices.service import find
 from aggregator_api.errors import UnprocessableError
 from aggregator_api.federations import service
@@ -173,7 +173,7 @@ def _device(session: Session, federation: FederationRow, row: DeviceRow) -> dict
     return {
         "device": Device.model_validate(row),
         "activity": activity(session, federation, row),
-        "has_sums": withdrawals.has_sums(session, row),
+        "has_sums": contributions.has_sums(session, row),
         "history": past,
         "events": latest_events(session, federation, 12, EventFilter(device=row.name)),
         "metric_name": name,

@@ -14,7 +14,7 @@ import { checkOrder } from "./messages.js";
 import { lastWasJudged, versionOf } from "./versions.js";
 import { Backoff } from "./backoff.js";
 import { CLOCK, Server } from "./server.js";
-import { hasChanges, isPrivate, settled } from "./masked_parts.js";
+import { addedSequence, isPrivate } from "./private_sums.js";
 import { publicKeyOf, toBase64, utf8 } from "./signing.js";
 import { StatusSender } from "./status_sender.js";
 import { deviceStatus, nameOf, reasonFor } from "./status.js";
@@ -293,7 +293,7 @@ export class Agent {
   async invited(invitation) {
     await this.stateStore.change(({ memory }) => {
       const voucher = invitation.voucher || memory.voucher;
-      return { memory: settled({ ...memory, invitation, voucher, followed: false }) };
+      return { memory: { ...memory, invitation, voucher, followed: false } };
     });
     this.changed();
     this.work.wakeUp.notify();
@@ -353,9 +353,9 @@ export class Agent {
     const over = a?.state === "stopped" || (a?.state === "finished" && (judged || Boolean(ineligible)));
     const waiting = this.outbox.length;
     const finished = over && !waiting && !stage;
-    const changed = a !== null && this.work.contributions.isReady && changesAreDue(a, memory, prepared?.keys ?? []);
+    const adds = a !== null && a.continuous && isPrivate(a);
     return {
-      changed,
+      sums: adds ? addedSequence(a, memory, prepared?.keys ?? []) : 0,
       announcement: a,
       memory,
       connected,
@@ -381,12 +381,4 @@ export class Agent {
     this.connectionError = reason;
     this.onState(this.state());
   }
-}
-
-/**
- * Whether the next batch is to have this phone. @param {Announcement} a @param {import("./agent_state.js").Memory} memory
- * @param {readonly string[]} keys of the training windows
- */
-function changesAreDue(a, memory, keys) {
-  return a.continuous && isPrivate(a) && !ineligibleReason(a) && hasChanges(a, memory, keys);
 }

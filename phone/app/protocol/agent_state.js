@@ -1,7 +1,7 @@
 /** What a phone remembers of its federation between two runs, and how it begins anew. */
 
 import { UNKNOWN } from "./contribution.js";
-import { MASKED_NUMBERS, inEpoch, settled } from "./masked_parts.js";
+import { MASKED_NUMBERS } from "./private_sums.js";
 import { promisesOf, requiredBy, shortfall } from "./promises.js";
 import { OUTBOX } from "./upload.js";
 
@@ -44,7 +44,7 @@ const MAX_REPORTED = 3;
  * @property {import("./messages.js").Offer | null} offer
  * @property {import("./messages.js").Invitation | null} [invitation] to the last round that the phone was drawn for
  * @property {boolean} [followed] whether the invitation's message of a secure sum was followed
- * @property {import("./masked_parts.js").MaskedParts} [masked] of a private continuous federation: what it has of this phone
+ * @property {import("./private_sums.js").AddedSums} [added] to a private continuous federation, last
  * @property {number | null} [trained] the round whose networks are to be judged yet
  * @property {string[]} [done] rounds that were trained, or left out, with the sha256 of what they began with
  * @property {Record<number, Record<string, number[]>>} [reported] gains of the phone's networks, by round
@@ -174,15 +174,13 @@ function followed(memory, a, newest) {
     const { of, offer, invitation, takesPart, sequence, pinned, requires, voucher, revoked } = memory; // offer and invitation may be of the new instance
     const also = { [CLIENT]: null, [ROUND]: null, [CANDIDATES]: null, [MASKED_NUMBERS]: null };
     const anew = { ...newMemory(of), offer, invitation, takesPart, sequence, pinned, requires, voucher, revoked, ...now };
-    return { memory: settled(anew), outbox: [], kept: null, also };
+    return { memory: anew, outbox: [], kept: null, also };
   }
   if (memory.instance && a.epoch > memory.epoch) {
     const sent = memory.sent && UNKNOWN; // the backup may have other sums of this phone: they come anew, or go again
-    const masked = memory.masked && { masked: inEpoch(memory.masked, a.epoch) };
-    const anew = { ...memory, ...now, ...masked, sent, release: null, judged: "", refreshed: null, unusable: null };
-    return { memory: settled(anew), outbox: [] };
+    return { memory: { ...memory, ...now, sent, release: null, judged: "", refreshed: null, unusable: null }, outbox: [] };
   }
-  return { memory: settled({ ...memory, ...now }) };
+  return { memory: { ...memory, ...now } };
 }
 
 /**

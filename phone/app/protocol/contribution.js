@@ -3,7 +3,7 @@
  * edge_agent/machine/contributions.py. The last ones sent are remembered, so that a reload sends nothing twice.
  */
 
-import { changesBetween } from "./masked_parts.js";
+import { changesBetween } from "./private_sums.js";
 import { MAX_AHEAD_MS } from "./messages.generated.js";
 import { encode } from "./safetensors.js";
 import { pendingUpdate } from "./upload.js";

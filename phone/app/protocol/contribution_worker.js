@@ -3,11 +3,11 @@
  * and takes up the versions that come of everybody's.
  */
 
-import { BROADCAST, FEATURE_MODEL, isOf } from "./agent_state.js";
+import { BROADCAST, FEATURE_MODEL, isOf, roundKey } from "./agent_state.js";
 import { nextSequence, sumsAreDue, sumsUpdate, withdrawalIsDue, withdrawalUpdate } from "./contribution.js";
 import { ineligibleReason } from "./eligibility.js";
 import { WireError, blamingModel } from "./errors.js";
-import { hasChanges, isInBatch, isPrivate } from "./masked_parts.js";
+import { isInvited, isPrivate } from "./private_sums.js";
 import { releaseFor } from "./releases.js";
 import { adoptionReport, keptAfter, releaseReport } from "./versions.js";
 import { hasNewWindows, methodOf, newest, planOf, refreshAtMs, sharedSums, targetOf } from "./versions.js";
@@ -31,7 +31,7 @@ export class ContributionWorker {
 
   /** Have the phone's sums taken out, if that is due. @param {Announcement} a @param {Means} means @returns {Promise<boolean>} */
   async takeOut(a, means) {
-    if (isPrivate(a)) return false; // by a batch, like all that the phone adds
+    if (isPrivate(a)) return false; // each sum is of those alone who add to it
     const isDue = withdrawalIsDue(this.worker.stateStore.current.memory, this.worker.prepared?.keys ?? []);
     return this.isReady && isDue ? this.withdraw(a, means) : false;
   }
@@ -39,33 +39,31 @@ export class ContributionWorker {
   /** Send sums, or take up a version; false where neither is due. @param {Announcement} a @param {Means} means */
   async step(a, means) {
     const { memory, outbox } = this.worker.stateStore.current;
-    if (isPrivate(a)) return (await this.joinBatch(a, means)) || this.adopt(a, means);
+    if (isPrivate(a)) return (await this.joinSum(a, means)) || this.adopt(a, means);
     const isDue = !outbox.length && sumsAreDue(a, memory, this.worker.prepared?.keys ?? []);
     return this.isReady && isDue ? this.contribute(a, means) : this.adopt(a, means);
   }
 
-  /** Answer what a batch asks of this phone next; false where nothing is asked. @param {Announcement} a @param {Means} means */
+  /** Answer what a round's sum asks of this phone next; false where nothing is asked. @param {Announcement} a @param {Means} means */
   async followSum(a, means) {
     const { invitation, followed } = this.worker.stateStore.current.memory;
     const kind = invitation?.sum?.kind;
-    if (followed || !invitation || !kind || kind === "request" || kind === "settled" || ineligibleReason(a)) return false;
+    if (followed || !invitation || !kind || kind === "request" || ineligibleReason(a)) return false;
     const { answerSum } = await import("../secure_sums/sum_worker.js");
     return answerSum(this.worker, a, invitation, means);
   }
 
-  /** Begin the batch that waits for this phone's keys, if the phone has changes. @param {Announcement} a @param {Means} means */
-  async joinBatch(a, means) {
+  /** Begin the sum that waits for this phone's keys, once a round. @param {Announcement} a @param {Means} means */
+  async joinSum(a, means) {
     const { memory } = this.worker.stateStore.current;
     const { prepared } = this.worker;
     const { invitation } = memory;
-    const isDue = prepared && this.isReady && isInBatch(a, memory) && hasChanges(a, memory, prepared.keys);
-    if (!isDue || !invitation) return false;
+    if (!prepared?.keys.length || !invitation || !this.isReady || !memory.takesPart || !isInvited(a, memory)) return false;
+    if (memory.done?.includes(roundKey(invitation))) return false;
     this.worker.begin("learning");
     try {
-      const added = { present: null, keys: /** @type {string[]} */ ([]), windows: /** @type {number[]} */ ([]) };
-      const isLeaving = !memory.takesPart || !prepared.keys.length;
       const { beginSum } = await import("../secure_sums/sum_worker.js");
-      await beginSum(this.worker, a, invitation, isLeaving ? added : await this.ownSums(a, prepared, means), means);
+      await beginSum(this.worker, a, invitation, await this.ownSums(a, prepared, means), means);
       this.worker.detail = "";
       return true;
     } catch (error) {
@@ -83,7 +81,7 @@ export class ContributionWorker {
     const summed = await summedWindows(prepared.train, plan, means.device);
     const embeddings = await this.worker.embedder.embed(summed.x);
     const { gram, moment } = await this.worker.learner.sums(embeddings, summed.y, plan.labels.length, method.clip);
-    return { present: { gram, moment }, keys: prepared.keys, windows: prepared.ids };
+    return { sums: { gram, moment }, keys: prepared.keys, windows: prepared.ids };
   }
 
   /** Have what the server has of this phone taken out. @param {Announcement} a @param {Means} means */

@@ -163,7 +163,7 @@ export class DeviceWorker {
   /** @param {PendingUpdate} update @param {import("./messages.js").Acknowledgement} answer @param {AbortSignal} signal */
   async settle(update, { status, reason }, signal) {
     const answered = /** @type {"accepted" | "refused"} */ (status);
-    const isKept = update.withdraw && !update.sum && answered === "refused";
+    const isKept = update.withdraw && answered === "refused";
     await this.stateStore.change(({ memory, outbox }) => {
       if (!outbox.includes(update)) return null;
       const left = outbox.filter((each) => each !== update);

@@ -500,17 +500,15 @@ export const announcement = object({
 /**
  * @typedef {object} SumOrder What the server says to a device in the secure sum of a round: a message of
  *   `federation.secure_sums.messages`.
- * @property {"request" | "members" | "shares" | "included" | "confirmed" | "settled"} kind
+ * @property {"request" | "members" | "shares" | "included" | "confirmed"} kind
  * @property {string} body
  * @property {BlobPointer | null} shared
- * @property {string | null} settled
  */
 /** @type {import("./checks.js").Check<SumOrder>} */
 export const sumOrder = object({
-  kind: oneOf("request", "members", "shares", "included", "confirmed", "settled"),
+  kind: oneOf("request", "members", "shares", "included", "confirmed"),
   body: text(204_800),
   shared: orNull(blobPointer),
-  settled: orNull(text(MESSAGE_BYTES, /^([0-9a-f]{64})?$/)),
 });
 
 /**
@@ -587,8 +585,7 @@ export const offer = object({
  * @property {number} [examples]
  * @property {string} [detail]
  * @property {Record<string, number>} [metrics]
- * @property {boolean} [changed]
- * @property {boolean} [leaving]
+ * @property {number} [sums]
  * @property {ReleaseReport | null} [release]
  * @property {AdoptionReport | null} [adoption]
  * @property {string} [refusal]

@@ -8,7 +8,7 @@ import { inFloat32, insideModel, normalized } from "../learning/normalization.js
 import { ClassSoundness } from "../learning/soundness.js";
 import { judgeNetworks, measuredGains, midway } from "../training/network_models.js";
 import { CANDIDATES, CLIENT, PROGRAM, ROUND, ROUND_BROADCAST, isOf, roundKey, withDone, withReported } from "./agent_state.js";
-import { isPrivate } from "./masked_parts.js";
+import { isPrivate } from "./private_sums.js";
 import { releaseFor } from "./releases.js";
 import { sha256, utf8 } from "./signing.js";
 import { pendingUpdate } from "./upload.js";

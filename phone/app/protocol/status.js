@@ -1,6 +1,6 @@
 /** A phone's state in the words of the protocol, and in those of its page: edge_agent/machine/state.py. */
 
-import { LOST, NO_PARTS, isLost, isPrivate } from "./masked_parts.js";
+import { isPrivate } from "./private_sums.js";
 import { requiredBy } from "./promises.js";
 
 /** @typedef {import("../types.js").AgentState} AgentState */
@@ -16,7 +16,7 @@ const WITHDRAWN = "withdrawn by its person: it sends nothing that its windows sa
  * @property {string} ineligibleReason why the phone cannot take part; else empty
  * @property {string} missing why it has nothing to learn from; else empty
  * @property {number} examples @property {"" | "learning" | "adopting"} stage @property {number} waiting updates
- * @property {boolean} changed whether the next batch of a private federation is to have it
+ * @property {number} sums of a private continuous federation: the number of those that the phone would add again; 0: others
  * @property {string} detail
  */
 
@@ -35,8 +35,7 @@ export function deviceStatus(now) {
     examples: able && mine ? Math.min(now.examples, isAlone ? 1 : now.examples) : 0,
     detail: reasonFor(now).slice(0, 500),
     metrics: {},
-    ...(now.changed && { changed: true }),
-    ...(isAlone && a?.continuous && !mine && isLost(memory.masked ?? NO_PARTS) && { leaving: true }),
+    ...(now.sums && { sums: now.sums }),
     ...(refused && { refusal: JSON.stringify({ ...refused.of, reason: refused.reason }) }),
     ...(unusable && !refused && { unusable: JSON.stringify(unusable) }),
     ...(memory.release && !memory.refused && { release: memory.release }),
@@ -47,10 +46,11 @@ export function deviceStatus(now) {
 /** @param {PhoneState} now @param {boolean} able */
 function stateOf(now, able) {
   if (now.finished) return "finished";
-  if (!able && !now.changed) return "collecting";
+  const { announcement: a, memory } = now;
+  if (!able || (a && isPrivate(a) && !memory.takesPart)) return "collecting"; // so that it isn't invited
   if (now.stage === "learning") return "training";
   if (now.waiting) return "uploading";
-  return now.memory.sent || now.memory.masked?.included || now.memory.done?.length ? "idle" : "ready";
+  return memory.sent || memory.done?.length ? "idle" : "ready";
 }
 
 /** @param {PhoneState} now @returns {string} why it waits, or does not take part; else empty */
@@ -64,7 +64,6 @@ export function reasonFor(now) {
   if (now.ineligibleReason) return now.ineligibleReason;
   if (a.state === "stopped") return "the operator has ended this federation";
   if (!now.memory.takesPart) return WITHDRAWN;
-  if (isPrivate(a) && isLost(now.memory.masked ?? NO_PARTS)) return LOST;
   if (now.missing) return now.missing;
   if (a.state === "paused") return "the operator has paused this federation";
   return now.detail;

@@ -35,7 +35,7 @@ const MAX_METRICS = 64;
  */
 
 /** @typedef {"keys" | "shares" | "vector" | "list" | "opened"} SumPart */
-/** @typedef {Omit<Described, "sequence" | "examples" | "classCounts" | "metrics" | "gains"> & {withdraw: boolean}} DescribedSum */
+/** @typedef {Omit<Described, "withdraw" | "examples" | "classCounts" | "metrics" | "gains">} DescribedSum */
 /** @typedef {import("./messages.generated.js").UpdateManifest} UpdateManifest */
 
 /**
@@ -68,10 +68,12 @@ export async function pendingUpdate(key, about, bytes) {
  */
 export async function sumMessage(key, about, sum, bytes) {
   const digest = await sha256(bytes);
-  const { device, round, withdraw, windows, chunkBytes } = about;
+  const { device, round, sequence, windows, chunkBytes } = about;
   const updateId = `m${round}-${sum}-${device.slice(0, 24)}-${digest.slice(0, 16)}`;
-  const signed = await sign(key, about, bytes, digest, { update_id: updateId, sum, examples: 0, steps: 0, metrics: {} });
-  return { updateId, round, sequence: null, withdraw, windows, chunkBytes, sum, bytes, ...signed };
+  const nothing = { examples: 0, steps: 0, metrics: {} };
+  const numbered = sequence !== null && { sequence };
+  const signed = await sign(key, about, bytes, digest, { update_id: updateId, sum, ...numbered, ...nothing });
+  return { updateId, round, sequence: null, withdraw: false, windows, chunkBytes, sum, bytes, ...signed };
 }
 
 /**

@@ -3,7 +3,7 @@
  * What the server and a phone say to each other in a secure sum; bytes are base64 with "-" and "_" in a message.
  */
 
-import { bytes, flag, list, object, oneOf, or, text, whole } from "../protocol/checks.js";
+import { bytes, list, object, oneOf, or, text, whole } from "../protocol/checks.js";
 import { MESSAGE_BYTES, NAME, INSTANCE } from "../protocol/messages.generated.js";
 
 export const MAX_SIGNED_BYTES = 1_024;
@@ -170,7 +170,6 @@ export const signatureList = object({
  * @property {number} colluding
  * @property {number} lost
  * @property {number} groups
- * @property {boolean} replaces_all
  */
 /** @type {import("../protocol/checks.js").Check<SumRequest>} */
 export const sumRequest = object({
@@ -186,7 +185,6 @@ export const sumRequest = object({
   colluding: whole(0, 333),
   lost: whole(0, 333),
   groups: or(whole(1, 64), 1),
-  replaces_all: or(flag, false),
 });
 
 /**

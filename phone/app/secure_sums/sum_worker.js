@@ -1,13 +1,14 @@
 /**
- * A phone's part in the batches of a private continuous federation: edge_agent/supervisor/secure_sum.py. What follows from a message
- * is in the store, with the state that it leaves, before anything is sent; so a page that is closed goes on, or has said
- * nothing. A phone begins one sum a batch: other numbers under a second set of masks never leave it.
+ * A phone's part in the secure sum of a round: edge_agent/supervisor/secure_sum.py. What follows from a message is in the
+ * store, with the state that it leaves, before anything is sent; so a page that is closed goes on, or has said nothing. A
+ * phone begins one sum a round: other numbers under a second set of masks never leave it.
  */
 
-import { isOf } from "../protocol/agent_state.js";
+import { isOf, roundKey, withDone } from "../protocol/agent_state.js";
+import { nextSequence } from "../protocol/contribution.js";
 import { MAX_FILE_BYTES } from "../protocol/eligibility.js";
 import { WireError } from "../protocol/errors.js";
-import { MASKED_NUMBERS, NO_PARTS, SUM, begun, refusalReason } from "../protocol/masked_parts.js";
+import { MASKED_NUMBERS, SUM, addedSequence } from "../protocol/private_sums.js";
 import { decoded } from "../protocol/safetensors.js";
 import { toHex, utf8 } from "../protocol/signing.js";
 import { sumMessage } from "../protocol/upload.js";
@@ -15,8 +16,8 @@ import * as client from "./client.js";
 import { areSame, read } from "./membership.js";
 import { sumRequest } from "./messages.generated.js";
 import { keyOf, readRevoked } from "./vouching.js";
-import { clipped, gaussianNoise, makePrivate, shareOf } from "./noise.js";
-import { boundOf, difference, layoutDigest, packed, sumsLayout, summandOf } from "./summand.js";
+import { makePrivate } from "./noise.js";
+import { boundOf, layoutDigest, packed, sumsLayout, summandOf, sumsVector } from "./summand.js";
 
 const PER_MILLE = 1000;
 
@@ -24,63 +25,41 @@ const PER_MILLE = 1000;
 /** @typedef {import("../protocol/messages.js").Invitation} Invitation */
 /** @typedef {import("../protocol/device_worker.js").DeviceWorker} DeviceWorker */
 /** @typedef {import("../protocol/device_worker.js").Means} Means */
-/** @typedef {import("../protocol/masked_parts.js").Part} Part */
-/** @typedef {import("./summand.js").WholeNumbers} WholeNumbers */
-/** @typedef {{present: WholeNumbers, keys: string[], windows: number[]}} Added null: the phone takes out what it has */
+/** @typedef {{sums: import("./summand.js").WholeNumbers, keys: string[], windows: number[]}} Added */
 
 /**
  * @typedef {object} KeptSum
  * @property {string} instance @property {number} epoch @property {number} round
- * @property {string} batch whose numbers the phone has then @property {string} less the batch that has its numbers now
- * @property {Part["kind"]} kind @property {number[]} windows ids of those that the numbers are of
- * @property {string} base sha256 of the version that the batch begins with
- * @property {number} length @property {number} bound @property {Uint8Array<ArrayBuffer>} layout
+ * @property {string} batch random, of its numbers @property {number[]} windows ids of those that the numbers are of
+ * @property {number | null} sequence of whole sums: their number
+ * @property {string} base sha256 of the version that the round begins with
+ * @property {number} bound @property {Uint8Array<ArrayBuffer>} layout
  * @property {number} colluding @property {number} minMembers @property {number} [groups]
  * @property {string | null} [voucherKey] that vouches for members
- * @property {Float64Array | null} [noise] of all numbers but the last one
  * @property {client.ClientState} state
  */
 
 /**
- * Put the keys for a batch into the outbox, with what they are the keys for; throws a WireError where the request is not
- * one to be followed.
+ * Put the keys for a round of whole sums into the outbox, with what they are the keys for; throws a WireError where the
+ * request is not one to be followed. The sums keep their number until enough windows have changed.
  * @param {DeviceWorker} worker @param {Announcement} a @param {Invitation} invitation @param {Added} added @param {Means} means
  */
-export async function beginSum(worker, a, invitation, added, means) {
+export async function beginSum(worker, a, invitation, { sums, keys, windows }, means) {
   const { training, labels, secure } = a.plan;
   const layout = sumsLayout(training.feature_dim, labels.length, secure.max_weight);
-  const { present, noise } = await withNoise(added.present, layout, secure);
-  const kind = added.present ? /** @type {const} */ ("sums") : /** @type {const} */ ("withdrawn");
-  const { about, state, update, isAnew } = await begunSum(worker, a, invitation, { layout, kind, windows: added.windows }, means);
-  const { epoch, round, batch } = about;
-  const numbers = (await worker.store.get(MASKED_NUMBERS)) ?? {};
+  const vector = sumsVector(sums);
+  await makePrivate(vector, secure);
+  const before = worker.stateStore.current.memory;
+  const sequence = addedSequence(a, before, keys) || nextSequence(before, worker.clock.now());
+  const { about, state, update } = await begunSum(worker, a, invitation, { layout, windows, sequence }, means);
   await worker.stateStore.change(({ memory, outbox }) => {
-    const before = memory.masked ?? NO_PARTS;
-    if (!isOf(memory, a) || (kind === "sums" && !memory.takesPart)) return null;
-    const reason = refusalReason(before, invitation);
-    if (reason) throw new WireError(reason);
-    const masked = begun(before, batch, { epoch, round, kind, keys: added.keys });
-    const left = Object.fromEntries(Object.entries(numbers).filter(([name]) => Object.hasOwn(masked.parts, name)));
-    const sum = /** @type {KeptSum} */ ({ ...about, less: isAnew ? "" : before.included, noise, state });
-    const also = { [SUM]: sum, [MASKED_NUMBERS]: { ...left, [batch]: present } };
-    return { memory: { ...memory, masked, followed: true }, outbox: [...outbox.filter(({ sum: part }) => !part), update], also };
+    if (!isOf(memory, a) || !memory.takesPart) return null;
+    const added = memory.added?.sequence === sequence ? memory.added : { sequence, keys };
+    const also = { [SUM]: /** @type {KeptSum} */ ({ ...about, state }), [MASKED_NUMBERS]: { [about.batch]: { vector } } };
+    const left = outbox.filter(({ sum: part }) => !part);
+    const known = { ...memory, added, sequence: Math.max(memory.sequence, sequence), followed: true };
+    return { memory: withDone(known, roundKey(invitation)), outbox: [...left, update], also };
   });
-}
-
-/**
- * A phone's numbers as they may be in the sums, and the noise that this sum has of it, which is drawn once: the same
- * numbers with other noise would show more of them. What it has is at most half of `clip_norm` long, so that the
- * difference that it adds is at most `clip_norm`. The last number, the phone itself, has none.
- * @param {WholeNumbers} present @param {import("./summand.js").Segment[]} layout
- * @param {import("../protocol/messages.generated.js").SecureSettings} secure
- * @returns {Promise<{present: WholeNumbers, noise: Float64Array | null}>}
- */
-async function withNoise(present, layout, secure) {
-  if (!secure.noise_multiplier) return { present, noise: null };
-  const length = layout.reduce((sum, { shape }) => sum + shape.reduce((size, side) => size * side, 1), -1);
-  const noise = await gaussianNoise(length, shareOf(secure));
-  const [gram, moment] = present ? clipped([present.gram, present.moment], (secure.clip_norm ?? 0) / 2) : [];
-  return { present: gram && moment ? { gram, moment } : null, noise };
 }
 
 /**
@@ -95,17 +74,17 @@ export async function beginRoundSum(worker, a, invitation, { upload, broadcast, 
   const { method, training, secure } = a.plan;
   const { layout, vector } = summandOf(method, trained, before, examples, training.classes, secure, gains);
   await makePrivate(vector, a.plan.secure);
-  const { about, state, update } = await begunSum(worker, a, invitation, { layout, kind: "sums", windows }, means);
-  const sum = /** @type {KeptSum} */ ({ ...about, less: "", state });
+  const { about, state, update } = await begunSum(worker, a, invitation, { layout, windows, sequence: null }, means);
+  const sum = /** @type {KeptSum} */ ({ ...about, state });
   return { update, also: { [SUM]: sum, [MASKED_NUMBERS]: { [about.batch]: { vector } } } };
 }
 
 /**
  * Answer a request with the phone's keys, of which nothing is kept yet.
  * @param {DeviceWorker} worker @param {Announcement} a @param {Invitation} invitation
- * @param {{layout: import("./summand.js").Segment[], kind: Part["kind"], windows: number[]}} added @param {Means} means
+ * @param {{layout: import("./summand.js").Segment[], windows: number[], sequence: number | null}} added @param {Means} means
  */
-async function begunSum(worker, a, invitation, { layout, kind, windows }, means) {
+async function begunSum(worker, a, invitation, { layout, windows, sequence }, means) {
   const body = utf8(invitation.sum?.body ?? "");
   const request = read(sumRequest, body, "SumRequest");
   const { secure } = a.plan;
@@ -119,10 +98,10 @@ async function begunSum(worker, a, invitation, { layout, kind, windows }, means)
   if (kept?.instance === instance && kept.epoch === epoch && kept.round === round) {
     throw new WireError(`this phone has begun the sum of round ${round} before; it does so once`);
   }
-  const told = { ...insists, layout: digest, bound: boundOf(layout), length: request.length / request.groups };
+  const told = { ...insists, layout: digest, bound: boundOf(layout) };
   const where = { instance, epoch, round, batch: toHex(request.attempt), base: invitation.model.sha256 };
-  const about = { ...where, kind, windows, ...told };
-  return { about, state, update: await messageOf(worker, a, about, message, means), isAnew: request.replaces_all };
+  const about = { ...where, windows, sequence, ...told };
+  return { about, state, update: await messageOf(worker, a, about, message, means) };
 }
 
 /**
@@ -132,7 +111,7 @@ async function begunSum(worker, a, invitation, { layout, kind, windows }, means)
 function checkRequest(request, { instance, epoch, round }, { federation }, layout) {
   const isMine = request.federation === federation && request.instance === instance;
   if (!isMine || request.epoch !== epoch || request.round !== round) {
-    throw new WireError("the request is for the sum of another federation or batch");
+    throw new WireError("the request is for the sum of another federation or round");
   }
   if (!areSame(request.layout, layout)) {
     throw new WireError("the server asks for a sum of other numbers than the plan has");
@@ -140,7 +119,7 @@ function checkRequest(request, { instance, epoch, round }, { federation }, layou
 }
 
 /**
- * Take what the server says in the sum of a batch; false where it is not of the phone's own.
+ * Take what the server says in the sum of a round; false where it is not of the phone's own.
  * @param {DeviceWorker} worker @param {Announcement} a @param {Invitation} invitation @param {Means} means
  */
 export async function answerSum(worker, a, invitation, means) {
@@ -155,20 +134,19 @@ export async function answerSum(worker, a, invitation, means) {
   let result = await client.step(device, kept.state, received);
   if (sum.kind === "shares" && !result.reason) {
     if (!(await worker.store.has(kept.windows))) {
-      return leaveOut(worker, "the phone leaves this batch: windows that its sums were of have been deleted");
+      return leaveOut(worker, "the phone leaves this round: windows that its sums were of have been deleted");
     }
     result = await client.step(device, result.state, await vectorOf(worker, kept));
   }
   const update = result.message && (await messageOf(worker, a, kept, result.message, means));
   await worker.stateStore.change(({ memory, outbox }) => {
-    const isWanted = isOf(memory, a) && (memory.takesPart || kept.kind === "withdrawn");
-    if (!isWanted) return { memory: { ...memory, followed: true } };
+    if (!isOf(memory, a) || !memory.takesPart) return { memory: { ...memory, followed: true } };
     const also = { [SUM]: { ...kept, state: result.state } };
     // of an earlier stage nothing more is of use
     const left = outbox.filter(({ sum: part }) => !part);
     return { memory: { ...memory, followed: true }, outbox: update ? [...left, update] : left, also };
   });
-  if (result.reason) worker.report(`batch ${round}: ${result.reason}`);
+  if (result.reason) worker.report(`round ${round}: ${result.reason}`);
   return true;
 }
 
@@ -183,16 +161,10 @@ async function leaveOut(worker, reason) {
 }
 
 /** @param {DeviceWorker} worker @param {KeptSum} kept @returns {Promise<client.VectorReady>} */
-async function vectorOf({ store }, { batch, less, kind, length, bound, layout, noise }) {
-  const numbers = (await store.get(MASKED_NUMBERS)) ?? {};
-  const before = less ? numbers[less] : null;
-  if (numbers[batch]?.vector) return { vector: numbers[batch].vector, bound, layout };
-  if (before === undefined || (kind === "sums" && !numbers[batch])) {
-    throw new WireError("the phone does not have the numbers any more that it was about to add");
-  }
-  const vector = difference(numbers[batch], before, length);
-  noise?.forEach((number, i) => (vector[i] += number));
-  return { vector, bound, layout };
+async function vectorOf({ store }, { batch, bound, layout }) {
+  const numbers = (await store.get(MASKED_NUMBERS))?.[batch];
+  if (!numbers) throw new WireError("the phone does not have the numbers any more that it was about to add");
+  return { vector: numbers.vector, bound, layout };
 }
 
 /**
@@ -211,10 +183,10 @@ async function deviceOf(worker, { device, key, identity, federation }, { colludi
 }
 
 /**
- * @param {DeviceWorker} worker @param {Announcement} a @param {Omit<KeptSum, "state" | "less">} about
+ * @param {DeviceWorker} worker @param {Announcement} a @param {Omit<KeptSum, "state">} about
  * @param {client.ToServer} message @param {Means} means
  */
-function messageOf(worker, a, { instance, round, kind, windows, base }, message, { key, federation, device }) {
+function messageOf(worker, a, { instance, round, windows, sequence, base }, message, { key, federation, device }) {
   const part = /** @type {const} */ ({
     "sum-keys": "keys",
     "sum-shares": "shares",
@@ -225,6 +197,6 @@ function messageOf(worker, a, { instance, round, kind, windows, base }, message,
   const method = String(a.plan.method.name);
   const createdS = worker.clock.now() / 1000;
   const about = { federation, device, instance, round, method, base, chunkBytes: a.chunk_bytes, createdS };
-  const withdraw = kind === "withdrawn";
-  return sumMessage(key, { ...about, windows: part === "keys" ? windows : [], withdraw }, part, packed(message));
+  const told = part === "keys" ? { windows, sequence } : { windows: [], sequence: null };
+  return sumMessage(key, { ...about, ...told }, part, packed(message));
 }

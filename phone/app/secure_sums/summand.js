@@ -13,8 +13,8 @@ import { digest } from "./membership.js";
 /** Deviations of the noise: a number has more with a probability below 10⁻⁵⁶. */
 const WIDEST = 16;
 
-/** Of two whole numbers of 32 bits. */
-const MAX_DIFFERENCE = 2 ** 32;
+/** Of whole numbers of 32 bits and their noise. */
+const MAX_WHOLE = 2 ** 32;
 
 /**
  * What is added in a continuous federation: exact sums, and that the phone is there.
@@ -23,8 +23,8 @@ const MAX_DIFFERENCE = 2 ** 32;
 export function sumsLayout(features, classes, maxWeight) {
   const size = features + 1;
   return [
-    { name: "gram", shape: [(size * (size + 1)) / 2], steps: 1, bound: MAX_DIFFERENCE },
-    { name: "moment", shape: [size, classes], steps: 1, bound: MAX_DIFFERENCE },
+    { name: "gram", shape: [(size * (size + 1)) / 2], steps: 1, bound: MAX_WHOLE },
+    { name: "moment", shape: [size, classes], steps: 1, bound: MAX_WHOLE },
     { name: "clients", shape: [], steps: 1, bound: maxWeight },
   ];
 }
@@ -196,23 +196,11 @@ export function boundOf(layout) {
   return Math.max(...layout.map(({ bound }) => bound));
 }
 
-/** @typedef {{gram: Int32Array, moment: Int32Array} | null} WholeNumbers what a phone has in the sums; null: nothing */
+/** @typedef {{gram: Int32Array, moment: Int32Array}} WholeNumbers a phone's whole sums */
 
-/**
- * By how much the sums change, in the order of the layout, the phone itself the last number.
- * @param {WholeNumbers} present @param {WholeNumbers} before @param {number} length @returns {Float64Array}
- */
-export function difference(present, before, length) {
-  const found = new Float64Array(length);
-  for (const [numbers, sign] of /** @type {const} */ ([[present, 1], [before, -1]])) {
-    if (!numbers) continue;
-    const { gram, moment } = numbers;
-    if (gram.length + moment.length + 1 !== length) throw new Error(`${gram.length + moment.length + 1} numbers for ${length}`);
-    for (let i = 0; i < gram.length; i++) found[i] += sign * gram[i];
-    for (let i = 0; i < moment.length; i++) found[gram.length + i] += sign * moment[i];
-    found[length - 1] += sign;
-  }
-  return found;
+/** A phone's whole sums in the order of the layout, the phone itself the last number. @param {WholeNumbers} sums */
+export function sumsVector({ gram, moment }) {
+  return Float64Array.from([...gram, ...moment, 1]);
 }
 
 /**

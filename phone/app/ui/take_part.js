@@ -46,10 +46,10 @@ const ABOUT_SUMS =
   "Nothing is trained in rounds. A phone adds up features of its labelled windows and sends the sums; the server adds up " +
   "everybody's, and one equation gives the model. What this phone sends again replaces what it sent before.";
 const ABOUT_PRIVATE =
-  "The server learns the sum of a batch of devices alone. What this phone adds is hidden by random numbers that cancel in " +
+  "The server learns only the sum of all devices in a round. What this phone adds is hidden by random numbers that cancel in " +
   "the sum of at least as many devices as the plan asks for: neither the server nor another device sees this phone's own " +
   "sums, how many windows it has, or what you did when. The server does see that this phone takes part, when it is here, " +
-  "that it has changes, which batches it was in, and how well the model did here (one number). A server that invents devices, " +
+  "when its sums changed last, which rounds it was in, and how well the model did here (one number). A server that invents devices, " +
   "or works with most of the others, could undo that; whoever runs it hands out their keys.";
 const ABOUT_ROUNDS =
   "This federation trains in rounds. The server draws devices for each; one that is drawn trains the network on its " +
@@ -64,10 +64,9 @@ const WITHDRAWS_FROM_ROUNDS =
   "This phone trains no more rounds and sends nothing about its windows until you take part again. What it sent before is in " +
   "the models of those rounds, and stays there. The phone stays in the federation and uses its models.";
 
-const WITHDRAWS_FROM_BATCHES =
-  "This phone takes its sums out with the next batch of devices that have changes; until then they stay in. Only this phone " +
-  "can do that: keep its data until the list says that the withdrawal was accepted. Models that were given out before stay as " +
-  "they are. The phone sends nothing about its windows until you take part again.";
+const WITHDRAWS_FROM_SUMS =
+  "This phone adds nothing to the next sum, so the next version of the model is without its windows. Models that were given " +
+  "out before stay as they are. The phone sends nothing about its windows until you take part again.";
 
 const DOES = {
   elsewhere: "This app takes part in another tab of this browser.",
@@ -177,7 +176,7 @@ function takesPartAction(participation) {
   const { isContinuous } = participation.state ?? { isContinuous: true };
   return confirmed(
     "Withdraw …",
-    isPrivateState(participation.state) ? WITHDRAWS_FROM_BATCHES : isContinuous ? WITHDRAWS_SUMS : WITHDRAWS_FROM_ROUNDS,
+    isPrivateState(participation.state) ? WITHDRAWS_FROM_SUMS : isContinuous ? WITHDRAWS_SUMS : WITHDRAWS_FROM_ROUNDS,
     "Withdraw",
     () => participation.setTakesPart(false),
   );

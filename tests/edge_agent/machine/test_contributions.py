@@ -8,7 +8,6 @@ import pytest
 
 from edge_agent.machine.commands import (
     AnswerSum,
-    BeginMaskedWithdrawal,
     Evaluate,
     FetchBlob,
     ForgetContribution,
@@ -16,7 +15,6 @@ from edge_agent.machine.commands import (
     PrepareWithdrawal,
     PublishStatus,
     SendBegin,
-    SettleSums,
     SkipRound,
     StartJob,
     StopJob,
@@ -34,7 +32,6 @@ from edge_agent.machine.events import (
     Invited,
     JobFailed,
     ParticipationRead,
-    SumsSettled,
     Tick,
     TrainingConditions,
     TrainingFinished,
@@ -42,7 +39,7 @@ from edge_agent.machine.events import (
 )
 from edge_agent.machine.state import Agent, Contribution, Stage
 from federation.plan import SecureSettings
-from federation.protocol.messages import Invitation, SumOrder
+from federation.protocol.messages import DeviceStatus, Invitation, SumOrder
 from tests.edge_agent.factories import INSTANCE, announcement, make_plan, pointer
 from tests.edge_agent.state_machine import A, B, Device, answer, ready
 
@@ -279,9 +276,9 @@ MASKED = make_plan().model_copy(update={"secure": SecureSettings(mode="masked")}
 KEYS = frozenset(range(40))
 
 
-def batch(number: int, kind: Any = "request", settled: str | None = "") -> Invited:
-    """What the server says to the device in a batch of masked sums."""
-    order = SumOrder(kind=kind, body="{}", settled=settled)
+def secure_round(number: int, kind: Any = "request") -> Invited:
+    """What the server says to the device in a round of masked sums."""
+    order = SumOrder(kind=kind, body="{}")
     return Invited(Invitation(instance=INSTANCE, round=number, model=pointer("a"), sum=order))
 
 
@@ -289,48 +286,41 @@ def masked(agent: Agent | None = None) -> Device:
     return Device(agent).on(Connected(), version(plan=MASKED), windows(0, 40))
 
 
-def says_changed(one: Device) -> bool:
+def reported(one: Device) -> DeviceStatus:
     assert one.agent.reported is not None
-    return one.agent.reported.changed
+    return one.agent.reported
 
 
-def test_masked_sums_wait_for_a_batch_and_for_its_end() -> None:
+def test_masked_sums_wait_for_an_invitation_and_are_added_whole_to_each_round() -> None:
     one = masked()
-    assert says_changed(one)
-    assert not one.asked(FetchBlob)  # nobody has asked it into a batch
-    one.on(batch(1))
-    assert one.asked(SettleSums)
-    assert one.on(SumsSettled(None), BlobFetched(A)).asked(StartJob)[0].sum_request == "{}"
-    one.on(TrainingFinished(1, "m1-keys", {}, KEYS), answer("accepted", "m1-keys"), CandidateReady(1, "train"))
-    one.on(CandidateEvaluated(1, "train", "adopted", "", with_global=True), windows(0, 90), batch(1))
-    assert not says_changed(one)  # which sums the next batch is to replace is not known yet
-    assert not one.asked(FetchBlob)
-    assert one.on(batch(1, "members", None)).asked(AnswerSum)
-    one.on(batch(1, "settled", A), SumsSettled(Contribution("sums", "", KEYS)))
-    assert says_changed(one)
-    one.on(batch(2, settled=A), version(2, plan=MASKED))
-    assert one.asked(FetchBlob)
-    one.on(BlobFetched(A), batch(2, "settled", A))  # the batch was over before it was ready
+    assert reported(one).sums == 0
+    assert not one.asked(FetchBlob)  # nobody has invited it
+    one.on(secure_round(1))
+    assert one.on(BlobFetched(A)).asked(StartJob)[0].sum_request == "{}"
+    one.on(TrainingFinished(1, "m1-keys", {}, KEYS, 7), answer("accepted", "m1-keys"), CandidateReady(1, "train"))
+    one.on(CandidateEvaluated(1, "train", "adopted", "", with_global=True), secure_round(1))
+    assert not one.asked(FetchBlob)  # once a round
+    assert reported(one).sums == 7
+    assert one.on(secure_round(1, "members")).asked(AnswerSum)
+    one.on(windows(0, 90))
+    assert reported(one).sums == 0  # it would add others
+    one.on(windows(0, 40), secure_round(2), version(2, plan=MASKED))
+    assert reported(one).sums == 7
+    assert one.asked(FetchBlob)  # the same sums go into the next round too
+    one.on(BlobFetched(A), version(3, plan=MASKED))  # the round was over before they were ready
     assert one.asked(StopJob)
-    assert says_changed(one)
 
 
-def test_masked_sums_are_taken_out_by_a_batch_and_a_device_that_lost_them_asks_for_nothing() -> None:
-    one = masked(Agent(identity=masked().agent.identity, contribution=Contribution("sums", "", KEYS)))
-    assert not says_changed(one)
+def test_a_device_that_leaves_adds_nothing_to_masked_sums() -> None:
+    one = masked(Agent(identity=masked().agent.identity, contribution=Contribution("sums", "", KEYS, 7)))
+    assert (reported(one).state, reported(one).sums) == ("idle", 7)
     one.on(ParticipationRead(False))
-    assert says_changed(one)
+    assert (reported(one).state, reported(one).sums) == ("collecting", 0)
+    one.on(secure_round(1))
+    assert not one.asked(FetchBlob)
     assert not one.asked(PrepareWithdrawal)
-    one.on(batch(1, settled=A))
-    assert [said.invitation.round for said in one.asked(BeginMaskedWithdrawal)] == [1]
-    one.on(WithdrawalReady("m1-keys"))
-    assert one.asked(SendBegin) == [SendBegin("m1-keys")]
-    assert not says_changed(one)
-    assert one.on(answer("accepted", "m1-keys"), batch(1, "members", None)).asked(AnswerSum)
-    one.on(batch(1, "settled", B), SumsSettled(Contribution("withdrawn")))
-    assert not says_changed(one)
-    one.on(ParticipationRead(True), Tick())
-    assert says_changed(one)
-    one.on(SumsSettled(Contribution("unknown"), "they are lost"))
-    assert not says_changed(one)
-    assert one.agent.detail == "they are lost"
+    assert not one.on(secure_round(1, "members")).asked(AnswerSum)
+    one.on(ParticipationRead(True), secure_round(2), version(2, plan=MASKED))
+    assert one.asked(FetchBlob)
+    one.on(version(2, plan=MASKED, epoch=2))
+    assert one.agent.contribution == Contribution("sums", "", KEYS, 7)  # the same sums, also of a restored server

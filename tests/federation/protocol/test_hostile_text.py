@@ -15,7 +15,7 @@ from tests.aggregator_api.api.test_hostile_text import BAD_TEXTS, NOT_NUMBERS, c
 
 REPORT = {"instance": "0" * 32, "answer": "kept", "score": 0.5, "reason": "why"}
 STATUS: dict[str, Any] = {
-    "state": "ready", "round": 1, "examples": 5, "detail": "words", "metrics": {"loss": 0.5}, "changed": True,
+    "state": "ready", "round": 1, "examples": 5, "detail": "words", "metrics": {"loss": 0.5}, "sums": 5,
     "release": {**REPORT, "rollout": 1}, "adoption": {**REPORT, "round": 1, "source": "global"},
     "session": "s", "number": 3,
 }  # fmt: skip

@@ -27,7 +27,7 @@ def means_of(weights: list[int], change: float, seed: int = 0) -> np.ndarray:
 
 
 def judged(numbers: np.ndarray, clients: int = CLIENTS) -> str:
-    return implausibility(FEDAVG, SECURE, {}, OpenedSum(MEANS, numbers, clients))
+    return implausibility(FEDAVG, SECURE, OpenedSum(MEANS, numbers, clients))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -112,9 +112,7 @@ def test_honest_noise_makes_sums_indefinite_and_is_no_offence() -> None:
 
 def test_a_sum_of_features_counts_its_clients() -> None:
     method = method_from_json({"name": "analytic"})
-    empty = {name: torch.zeros_like(value) for name, value in total(range(1)).items()}
-    state = {"sums": {**empty, "clients": torch.tensor(0)}}
     added: Tree = {**total(range(4)), "clients": torch.tensor(4)}
-    assert method.sum_implausibility(state, added, 4, 0.0) == ""
-    assert "came or went" in method.sum_implausibility(state, added, 3, 0.0)
-    assert "sums are of -4 clients" in method.sum_implausibility(state, {**empty, "clients": torch.tensor(-4)}, 4, 0.0)
+    assert method.sum_implausibility(added, 4, 0.0) == ""
+    assert "it counts 4 clients, and 3 have added to it" in method.sum_implausibility(added, 3, 0.0)
+    assert "it counts -4 clients" in method.sum_implausibility({**added, "clients": torch.tensor(-4)}, 4, 0.0)

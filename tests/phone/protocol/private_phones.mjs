@@ -1,6 +1,6 @@
 // Three phones of a private federation on a real server: reads {links, dim} on standard input, and writes the sums of each
-// and how often it was killed. They join with one batch, replace their sums with the next and leave with a third; each is
-// killed after some transactions of its store, and begun again with what is on the disk.
+// and how often it was killed. They join with one round, add other sums to the next, and withdraw; each is killed after some
+// transactions of its store, and begun again with what is on the disk.
 import { readFileSync } from "node:fs";
 import { Learner } from "../../../phone/app/learning/learner.js";
 import { Agent } from "../../../phone/app/protocol/agent.js";
@@ -57,36 +57,32 @@ class Phone {
     const { gram, moment } = await new Learner().sums(await embedder.embed(prepared.train.x), prepared.train.y, 2, methodOf(plan).clip);
     return [gram, moment].map((each) => Buffer.from(each.buffer).toString("base64"));
   }
-
-  isSettled(kind) {
-    const { included, over, parts } = this.agent.memory.masked ?? { parts: {} };
-    return parts[included]?.kind === kind && parts[included].round === over?.[1];
-  }
 }
 
 const phones = given.links.map((link, i) => new Phone(link, i + 1));
-const states = () => JSON.stringify(phones.map(({ agent, kills }) => [kills, agent.state().name, agent.state().reason, agent.memory.masked?.over]));
-const settled = (kind, round) =>
-  until(() => phones.every((phone) => phone.agent.memory.masked?.over[1] >= round && phone.isSettled(kind)), states, 100);
+const states = () => JSON.stringify(phones.map(({ agent, kills }) => [kills, agent.state().name, agent.state().reason, agent.memory.added?.sequence]));
+const newestOf = ({ agent }) => agent.announcement?.model.sha256;
+const published = (before) => until(() => phones.every((phone) => newestOf(phone) && newestOf(phone) !== before), states, 100);
 for (const phone of phones) {
   await beginEnrolment(phone.store, phone.link);
   await phone.has(30 + phone.number);
   phone.start();
 }
 await until(() => phones.every(({ agent }) => agent.approved), states);
+await until(() => phones.every(newestOf), states);
+const first = newestOf(phones[0]);
 const lives = phones.map((phone) => phone.live());
 const rounds = [];
 const all = (work) => Promise.all(phones.map(work));
 const note = async () => rounds.push({ sums: await all((phone) => phone.sums()) });
-await settled("sums", 1);
+await published(first);
 await note();
+const second = newestOf(phones[0]);
 await all((phone) => phone.has(60 + phone.number));
-const before = Math.max(...phones.map(({ agent }) => agent.memory.masked.over[1]));
-await settled("sums", before + 1);
+await published(second);
 await note();
-const again = Math.max(...phones.map(({ agent }) => agent.memory.masked.over[1]));
 await all((phone) => until(() => phone.agent.setTakesPart(false).then(() => true, () => false), states));
-await settled("withdrawn", again + 1);
+await until(() => phones.every(({ agent }) => agent.state().name === "withdrawn"), states);
 for (const phone of phones) phone.over = true;
 await Promise.all(lives);
 for (const phone of phones) phone.ended.abort();

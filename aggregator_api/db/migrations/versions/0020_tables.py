@@ -96,7 +96,6 @@ def upgrade() -> None:
         sa.Column("program_size", WHOLE, nullable=True),
         sa.Column("stable_note", sa.Text(), server_default="", nullable=False),
         sa.Column("regression", sa.Text(), server_default="", nullable=False),
-        sa.Column("anew_due_at", sa.Double(), nullable=True),
         sa.Column("revoked_identities", sa.Text(), server_default="", nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_federations")),
         sa.UniqueConstraint("name", name=op.f("uq_federations_name")),
@@ -292,10 +291,9 @@ def upgrade() -> None:
         "masked_contributions",
         sa.Column("device_id", WHOLE, nullable=False),
         sa.Column("federation_id", WHOLE, nullable=False),
-        sa.Column("batch", NAME, nullable=False),
         sa.Column("version", WHOLE, nullable=True),
-        sa.Column("changed_at", sa.Double(), nullable=True),
-        sa.Column("leaving_at", sa.Double(), nullable=True),
+        sa.Column("sequence", WHOLE, server_default="0", nullable=False),
+        sa.Column("reported", WHOLE, server_default="0", nullable=False),
         sa.ForeignKeyConstraint(["device_id"], ["devices.id"], name=op.f("fk_masked_contributions_device_id")),
         sa.ForeignKeyConstraint(
             ["federation_id"], ["federations.id"], name=op.f("fk_masked_contributions_federation_id")
@@ -303,7 +301,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("device_id", name=op.f("pk_masked_contributions")),
     )
     op.create_index(
-        "ix_masked_contributions_federation_id_changed_at", "masked_contributions", ["federation_id", "changed_at"]
+        "ix_masked_contributions_federation_id_version", "masked_contributions", ["federation_id", "version"]
     )
     op.create_table(
         "metrics",
@@ -460,6 +458,7 @@ def upgrade() -> None:
         sa.Column("signature", sa.LargeBinary(), nullable=False),
         sa.Column("opened", sa.LargeBinary(), nullable=False),
         sa.Column("uploaded", sa.JSON(), nullable=False),
+        sa.Column("sequence", WHOLE, server_default="0", nullable=False),
         sa.ForeignKeyConstraint(["device_id"], ["devices.id"], name=op.f("fk_secure_sum_devices_device_id")),
         sa.ForeignKeyConstraint(["round_id"], ["rounds.id"], name=op.f("fk_secure_sum_devices_round_id")),
         sa.PrimaryKeyConstraint("round_id", "device_id", name=op.f("pk_secure_sum_devices")),
@@ -477,10 +476,8 @@ def upgrade() -> None:
         sa.Column("listed_devices", WHOLE, nullable=False),
         sa.Column("summed_devices", WHOLE, nullable=False),
         sa.Column("deadline_at", sa.Double(), nullable=True),
-        sa.Column("added", sa.LargeBinary(), nullable=True),
         sa.Column("shared_sha256", SHA256, nullable=True),
         sa.Column("shared_size", WHOLE, nullable=True),
-        sa.Column("is_anew", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("finding", sa.Text(), server_default="", nullable=False),
         sa.Column("retry", sa.Text(), server_default="", nullable=False),
         sa.ForeignKeyConstraint(["round_id"], ["rounds.id"], name=op.f("fk_secure_sums_round_id")),
