@@ -17,32 +17,26 @@ import torch
 from aggregator_api.auth.open_streams import OpenStreams
 from aggregator_api.auth.server_identity import Identity
 from aggregator_api.auth.signing import Signer
-from aggregator_api.cluster.leadership import Leadership, LeaseLeadership, SoleLeadership
-from aggregator_api.cluster.leases import Leases
-from aggregator_api.db.database import Database
-from aggregator_api.db.ledger import Ledger
-from aggregator_api.device_http.messages import DeviceMessages, DevicePublisher
-from aggregator_api.device_http.streams import DeviceStreams
+from aggregator_api.core.disk import require_folder
+from aggregator_api.core.settings import Settings
 from aggregator_api.devices.accounts import BrokerAccounts
 from aggregator_api.devices.enrolment import EnrolmentService
 from aggregator_api.devices.presence import PresenceCheck
 from aggregator_api.devices.service import DeviceService
 from aggregator_api.devices.tokens import TokenService
-from aggregator_api.disk import require_folder
 from aggregator_api.federations.changes import AliasService, SettingsService
 from aggregator_api.federations.checkpoints import CheckpointService
 from aggregator_api.federations.programs import ProgramMaker
 from aggregator_api.federations.service import FederationService
-from aggregator_api.mqtt.client import MqttDriver
-from aggregator_api.mqtt.inbox import Inbox, Message
-from aggregator_api.mqtt.mosquitto.dynamic_security import accounts_of
-from aggregator_api.mqtt.transport import Connect
-from aggregator_api.observability.health import Readiness
-from aggregator_api.observability.metrics import DatabaseCollector, Metrics, ServerCollector
-from aggregator_api.observability.refusals import RefusalLog
-from aggregator_api.observability.timings import MESSAGE_SECONDS
-from aggregator_api.retention import policy
-from aggregator_api.retention.deletion import DeletionService
+from aggregator_api.maintenance import revocations
+from aggregator_api.maintenance.retention import policy
+from aggregator_api.maintenance.retention.deletion import DeletionService
+from aggregator_api.operations.health import Readiness
+from aggregator_api.operations.leadership import Leadership, LeaseLeadership, SoleLeadership
+from aggregator_api.operations.leases import Leases
+from aggregator_api.operations.metrics import DatabaseCollector, Metrics, ServerCollector
+from aggregator_api.operations.refusals import RefusalLog
+from aggregator_api.operations.timings import MESSAGE_SECONDS
 from aggregator_api.rollouts.promotion_scheduler import PromotionScheduler
 from aggregator_api.rollouts.scheduler import RolloutScheduler
 from aggregator_api.rollouts.service import RolloutService
@@ -52,12 +46,19 @@ from aggregator_api.rounds.background_jobs import BackgroundJobs
 from aggregator_api.rounds.clock import SteadyClock
 from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.rounds.ingest import Ingest
-from aggregator_api.settings import Settings
-from aggregator_api.storage import garbage_collection, revocations
+from aggregator_api.rounds.updates import admission
+from aggregator_api.rounds.updates.partial_uploads import PartialUploads
+from aggregator_api.storage import garbage_collection
 from aggregator_api.storage.blobs import BlobStore
+from aggregator_api.storage.db.database import Database
+from aggregator_api.storage.db.ledger import Ledger
 from aggregator_api.storage.downloads import BlobCache, Downloads
-from aggregator_api.updates import admission
-from aggregator_api.updates.partial_uploads import PartialUploads
+from aggregator_api.transport.device_http.messages import DeviceMessages, DevicePublisher
+from aggregator_api.transport.device_http.streams import DeviceStreams
+from aggregator_api.transport.mqtt.client import MqttDriver
+from aggregator_api.transport.mqtt.inbox import Inbox, Message
+from aggregator_api.transport.mqtt.mosquitto.dynamic_security import accounts_of
+from aggregator_api.transport.mqtt.transport import Connect
 from federation.errors import WireError
 from federation.protocol import topics
 from federation.protocol.messages import DeviceStatus, read

@@ -18,8 +18,8 @@ import torch
 from aggregator_api.federations.initial_state import build_initial_state
 from aggregator_api.rounds.aggregation import StoredUpdate
 from aggregator_api.rounds.aggregation_executor import WorkerProcessExecutor
+from aggregator_api.rounds.updates.contract import Contract
 from aggregator_api.storage.blobs import BlobStore
-from aggregator_api.updates.contract import Contract
 from federation import wire
 from federation.methods import method_from_json
 from federation.plan import Plan

@@ -32,9 +32,9 @@ def serve(folder: Path, port: int, devices: int, iterations: int, aggregation_pr
     """Be the server and its devices; say on the output when the aggregation begins and ends."""
     import uvicorn
 
-    from aggregator_api.app import create_app
+    from aggregator_api.core.settings import Settings
     from aggregator_api.federations.requests import NewFederation
-    from aggregator_api.settings import Settings
+    from aggregator_api.http.app import create_app
     from federation.plan import Plan
     from tests.aggregator_api.generated_devices import FEDERATION, Wires
 
@@ -70,9 +70,9 @@ def serve(folder: Path, port: int, devices: int, iterations: int, aggregation_pr
 
 def play(runtime: Any, devices: int) -> None:
     """Let the devices report, and wait for the model."""
-    from aggregator_api.db import repositories
     from aggregator_api.rounds.announcements import announcement
     from aggregator_api.runtime import use_one_torch_thread
+    from aggregator_api.storage.db import repositories
     from federation.protocol import topics
     from tests.aggregator_api.generated_devices import FEDERATION, generated, status
 

@@ -30,7 +30,7 @@ from bench_load import HERE, Programs, ask, free_port, wait
 from rich.table import Table
 
 from aggregator_api.auth.api_keys import OPERATOR_FILE
-from aggregator_api.settings import sqlite_url
+from aggregator_api.core.settings import sqlite_url
 from gaitway.terminal import Console
 
 sys.path.insert(0, str(HERE.parent))
@@ -149,9 +149,9 @@ def _figures(operator: Client, thief: Client, seconds: float) -> dict[str, Any]:
 
 def _audited(data: Path) -> dict[str, Any]:
     """Count what the audit tells of the wrong keys."""
-    from aggregator_api.db import audit
-    from aggregator_api.db.audit import Filters
-    from aggregator_api.db.database import Database
+    from aggregator_api.storage.db import audit
+    from aggregator_api.storage.db.audit import Filters
+    from aggregator_api.storage.db.database import Database
 
     database = Database(sqlite_url(data / "gaitway.sqlite3"))
     with database.read() as session:

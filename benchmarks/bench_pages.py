@@ -28,8 +28,12 @@ from gaitway.terminal import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from aggregator_api.app import create_app
-from aggregator_api.db.models import (
+from aggregator_api.core.settings import Settings
+from aggregator_api.federations.requests import NewFederation
+from aggregator_api.federations.service import get_federation
+from aggregator_api.http.app import create_app
+from aggregator_api.rollouts import scores
+from aggregator_api.storage.db.models import (
     AdoptionRow,
     Base,
     DeviceRow,
@@ -42,10 +46,6 @@ from aggregator_api.db.models import (
     RoundRow,
     UpdateRow,
 )
-from aggregator_api.federations.requests import NewFederation
-from aggregator_api.federations.service import get_federation
-from aggregator_api.rollouts import scores
-from aggregator_api.settings import Settings
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.http_client import OperatorClient
 from tests.aggregator_api.web.seeded import LABELS, plan

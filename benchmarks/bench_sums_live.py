@@ -39,7 +39,7 @@ from rich.table import Table
 from sqlalchemy import create_engine, text
 from thin_devices import Connection
 
-from aggregator_api.settings import sqlite_url
+from aggregator_api.core.settings import sqlite_url
 from federation.protocol import topics
 from federation.protocol.chunks import chunk_count, chunk_range
 from federation.protocol.messages import (

@@ -17,8 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from aggregator_api.db import repositories
-from aggregator_api.db.models import DeviceRow
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.models import DeviceRow
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.generated_devices import FEDERATION, Parcel, generated, tiny_plan
 

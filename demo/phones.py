@@ -14,7 +14,7 @@ import segno
 from rich.text import Text
 
 from aggregator_api.auth.api_keys import OPERATOR_FILE
-from aggregator_api.mqtt.mosquitto.certificates import issue, make_authority
+from aggregator_api.transport.mqtt.mosquitto.certificates import issue, make_authority
 from federation.protocol.enrolment_uri import EnrolmentUri
 from gaitway.files import write_file
 from gaitway.terminal import Console

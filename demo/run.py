@@ -29,8 +29,8 @@ import scenario
 import show
 import verdict
 from aggregator_api.auth.api_keys import OPERATOR_FILE
-from aggregator_api.ports import require_free
-from aggregator_api.web.phone import RUNTIME, files
+from aggregator_api.core.ports import require_free
+from aggregator_api.http.web.phone import RUNTIME, files
 from federations import ROUNDS, SUMS, Site, run_federation
 from gaitway.errors import GaitwayError
 from gaitway.exit_codes import ExitCode

@@ -19,9 +19,9 @@ from sqlalchemy import ColumnElement, Select, and_, bindparam, exists, or_, sele
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from aggregator_api.auth.server_identity import write_secret
-from aggregator_api.db import audit
-from aggregator_api.db.database import Database
-from aggregator_api.db.models import CredentialRow, DeviceRow, FederationRow
+from aggregator_api.storage.db import audit
+from aggregator_api.storage.db.database import Database
+from aggregator_api.storage.db.models import CredentialRow, DeviceRow, FederationRow
 
 Scope = Literal["operator", "read", "device"]
 """operator: everything; read: every GET; device: the models that are sent to devices."""

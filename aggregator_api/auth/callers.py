@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.auth import api_keys
 from aggregator_api.auth.api_keys import Caller
-from aggregator_api.db.database import Database
+from aggregator_api.storage.db.database import Database
 
 LookUp = Callable[[Session, str, float], Caller | None]
 """From a secret and the time to whose it is."""

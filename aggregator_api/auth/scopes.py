@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from aggregator_api.auth import api_keys
 from aggregator_api.auth.api_keys import Caller
-from aggregator_api.errors import ForbiddenError, UnauthorizedError
+from aggregator_api.core.errors import ForbiddenError, UnauthorizedError
 
 PROGRAMS = ("/v1/", "/docs", "/openapi.json", "/healthz", "/readyz", "/metrics")
 """Paths for programs: no session opens them, and their errors are never pages."""

@@ -9,7 +9,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
-from aggregator_api.errors import ConfigError
+from aggregator_api.core.errors import ConfigError
 from gaitway.files import write_file
 from gaitway.private_files import FILE, private_folder
 

@@ -23,7 +23,7 @@ from starlette.datastructures import Headers
 
 from aggregator_api.auth import api_keys
 from aggregator_api.auth.api_keys import Caller
-from aggregator_api.db.models import CredentialRow, WebSessionRow
+from aggregator_api.storage.db.models import CredentialRow, WebSessionRow
 
 LIFETIME_S = 12 * 3600.0
 LINK_S = 600.0

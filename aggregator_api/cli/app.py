@@ -22,12 +22,12 @@ from aggregator_api.cli.rollouts import app as rollouts_app
 from aggregator_api.cli.session import ConfigOption, DataOption, cli_errors, database_of, fail, new_app
 from aggregator_api.cli.storage import backup, fsck, new_epoch, new_ledger, restore
 from aggregator_api.cli.vouch import app as vouch_app
-from aggregator_api.db.database import Database
-from aggregator_api.errors import ConfigError
-from aggregator_api.mqtt.embedded_broker import BrokerThread, LocalAccounts, run_broker
-from aggregator_api.mqtt.mosquitto.roles import SERVER_ROLE
-from aggregator_api.ports import is_loopback, require_free
-from aggregator_api.settings import Settings, load
+from aggregator_api.core.errors import ConfigError
+from aggregator_api.core.ports import is_loopback, require_free
+from aggregator_api.core.settings import Settings, load
+from aggregator_api.storage.db.database import Database
+from aggregator_api.transport.mqtt.embedded_broker import BrokerThread, LocalAccounts, run_broker
+from aggregator_api.transport.mqtt.mosquitto.roles import SERVER_ROLE
 from gaitway.logs import JsonLines, TextLines
 from gaitway.private_files import keep_private
 
@@ -85,8 +85,8 @@ def serve(
 
     Example, with the small broker for trials: `python -m aggregator_api serve --embedded-broker --data-dir runs/server`
     """
-    from aggregator_api.serving import run_server  # torch takes a second, which --help need not
-    from aggregator_api.storage.backup import refuse_backup
+    from aggregator_api.http.serving import run_server  # torch takes a second, which --help need not
+    from aggregator_api.maintenance.backup import refuse_backup
 
     with cli_errors():
         settings = load(
@@ -174,8 +174,8 @@ def openapi(
 
     Example: `python -m aggregator_api openapi --out docs/openapi.json`
     """
-    from aggregator_api import app as application  # torch takes a second, which --help need not
-    from aggregator_api.api.openapi import text
+    from aggregator_api.http import app as application  # torch takes a second, which --help need not
+    from aggregator_api.http.api.openapi import text
 
     described = text(application.create_app(Settings()))
     if out is None:

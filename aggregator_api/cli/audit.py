@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 import typer
 
 from aggregator_api.cli.session import ConfigOption, DataOption, date, fail, moment, new_app, print_table, reading
-from aggregator_api.db import audit
-from aggregator_api.db.audit import Filters
-from aggregator_api.db.models import AuditRow
+from aggregator_api.storage.db import audit
+from aggregator_api.storage.db.audit import Filters
+from aggregator_api.storage.db.models import AuditRow
 from gaitway.exit_codes import ExitCode
 
 app = new_app("Who did what, from where and when: entries that are only ever added.")

@@ -13,7 +13,6 @@ import typer
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_api.api.schemas.resources import DeviceTags
 from aggregator_api.cli.session import (
     ConfigOption,
     DataOption,
@@ -29,9 +28,10 @@ from aggregator_api.cli.session import (
     revoke_accounts,
     writing,
 )
-from aggregator_api.db.models import DeviceRow, FederationRow
-from aggregator_api.errors import ConfigError
-from aggregator_api.settings import load
+from aggregator_api.core.errors import ConfigError
+from aggregator_api.core.settings import load
+from aggregator_api.http.api.schemas.resources import DeviceTags
+from aggregator_api.storage.db.models import DeviceRow, FederationRow
 
 app = new_app("List, approve, remove and group devices of federations.")
 Names = Annotated[list[str], typer.Argument(help="Names of devices.", metavar="DEVICE…")]
@@ -68,7 +68,7 @@ def list_devices(
 def _listed(
     session: Session, federation: str | None, enrolment: str | None, tag: str | None, suspended: bool
 ) -> list[dict[str, Any]]:
-    from aggregator_api.db.repositories import select_devices
+    from aggregator_api.storage.db.repositories import select_devices
 
     if enrolment not in (None, "open", "pending", "approved", "revoked"):
         raise ConfigError(f"--enrolment {enrolment!r}: expected open, pending, approved or revoked")

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 from sqlalchemy.orm import Session
 
-from aggregator_api.api.schemas.credentials import NewKey, NewToken
 from aggregator_api.auth import api_keys, web_sessions
 from aggregator_api.auth.server_identity import Identity
 from aggregator_api.cli.session import (
@@ -25,10 +24,11 @@ from aggregator_api.cli.session import (
     reading,
     writing,
 )
-from aggregator_api.db.models import CredentialRow
+from aggregator_api.core.errors import NotFoundError
+from aggregator_api.core.settings import load
 from aggregator_api.devices import enrolment_tokens
-from aggregator_api.errors import NotFoundError
-from aggregator_api.settings import load
+from aggregator_api.http.api.schemas.credentials import NewKey, NewToken
+from aggregator_api.storage.db.models import CredentialRow
 
 FederationOption = Annotated[str | None, typer.Option("--federation", help="Only for this one; else the whole server.")]
 

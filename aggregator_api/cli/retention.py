@@ -22,10 +22,10 @@ from aggregator_api.cli.session import (
     revoke_accounts,
     writing,
 )
-from aggregator_api.db import audit
-from aggregator_api.db.models import ModelVersionRow
-from aggregator_api.errors import ConfigError
-from aggregator_api.settings import load
+from aggregator_api.core.errors import ConfigError
+from aggregator_api.core.settings import load
+from aggregator_api.storage.db import audit
+from aggregator_api.storage.db.models import ModelVersionRow
 
 retention_app = new_app("What is removed by age: keep_versions, update_retention_days, event_retention_days.")
 federations_app = new_app("Federations: delete one that has ended.")
@@ -41,7 +41,7 @@ def apply_retention(dry_run: DryRunOption = False, data_dir: DataOption = None, 
 
     Example: `python -m aggregator_api retention apply --dry-run --config server.toml`
     """
-    from aggregator_api.retention import policy  # torch takes a second, which --help need not
+    from aggregator_api.maintenance.retention import policy  # torch takes a second, which --help need not
 
     with cli_errors():
         settings = load(config, data_dir=data_dir)
@@ -64,7 +64,7 @@ def delete_federation(
 
     Example: `python -m aggregator_api federations delete walk --dry-run`
     """
-    from aggregator_api.retention import rows as stored
+    from aggregator_api.maintenance.retention import rows as stored
 
     with reading(data_dir, config) as session:
         found = stored.remove_federation(session, get_federation(session, federation), dry_run=True)
@@ -88,7 +88,7 @@ def list_versions(
 
     Example: `python -m aggregator_api versions list --federation walk`
     """
-    from aggregator_api.retention import rows as stored
+    from aggregator_api.maintenance.retention import rows as stored
 
     rows = []
     with reading(data_dir, config) as session:
@@ -114,7 +114,7 @@ def delete_versions(
 
     Example: `python -m aggregator_api versions delete 3 4 --federation walk`
     """
-    from aggregator_api.retention import rows as stored
+    from aggregator_api.maintenance.retention import rows as stored
 
     wanted = sorted(set(versions))
     with reading(data_dir, config) as session:
@@ -144,8 +144,8 @@ def delete_device(
     Example: `python -m aggregator_api devices delete phone1 --federation walk`
     """
     from aggregator_api.devices import service
-    from aggregator_api.retention import rows as stored
-    from aggregator_api.retention.deletion import forget_kept_uploads
+    from aggregator_api.maintenance.retention import rows as stored
+    from aggregator_api.maintenance.retention.deletion import forget_kept_uploads
     from aggregator_api.storage.blobs import BlobStore
 
     with reading(data_dir, config) as session:

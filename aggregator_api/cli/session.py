@@ -16,11 +16,11 @@ from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import audit
-from aggregator_api.db.database import Database, opened
-from aggregator_api.db.models import FederationRow
-from aggregator_api.errors import AggregatorError, BrokerError, ConfigError, NotFoundError, UnavailableError
-from aggregator_api.settings import Settings, load
+from aggregator_api.core.errors import AggregatorError, BrokerError, ConfigError, NotFoundError, UnavailableError
+from aggregator_api.core.settings import Settings, load
+from aggregator_api.storage.db import audit
+from aggregator_api.storage.db.database import Database, opened
+from aggregator_api.storage.db.models import FederationRow
 from gaitway.errors import first_problem
 from gaitway.exit_codes import ExitCode
 from gaitway.terminal import Console
@@ -94,7 +94,7 @@ def get_federation(session: Session, name: str) -> FederationRow:
     Raises:
         NotFoundError: if there is none of that name.
     """
-    from aggregator_api.db import repositories  # torch takes a second, which --help need not
+    from aggregator_api.storage.db import repositories  # torch takes a second, which --help need not
 
     row = repositories.find_federation(session, name)
     if row is None:
@@ -109,7 +109,7 @@ def revoke_accounts(settings: Settings, federation: str, devices: Iterable[str],
         UnavailableError: if the broker does not; it says what is `done` all the same, and the `remedy`.
     """
     from aggregator_api.devices.accounts import username
-    from aggregator_api.mqtt.mosquitto.dynamic_security import accounts_of
+    from aggregator_api.transport.mqtt.mosquitto.dynamic_security import accounts_of
 
     try:
         broker = accounts_of(settings)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from aggregator_api.cli.session import ConfigOption, DataOption, cli_errors, database_of, revoke_accounts
-from aggregator_api.errors import UnavailableError
-from aggregator_api.settings import Settings, load
+from aggregator_api.core.errors import UnavailableError
+from aggregator_api.core.settings import Settings, load
 from gaitway.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from aggregator_api.storage.revocations import ReplayResult
+    from aggregator_api.maintenance.revocations import ReplayResult
 
 EpochOption = Annotated[
     int | None,
@@ -41,7 +41,7 @@ def backup(
 
     Example: `python -m aggregator_api backup --data-dir runs/server --out backup`
     """
-    from aggregator_api.storage.backup import back_up
+    from aggregator_api.maintenance.backup import back_up
 
     with cli_errors():
         copied = back_up(load(config, data_dir=data_dir), out, authority_keys=with_authority_keys)
@@ -64,7 +64,7 @@ def restore(
 
     Example: `python -m aggregator_api restore --from backup --data-dir runs/server`
     """
-    from aggregator_api.storage.restore import restore as bring_back
+    from aggregator_api.maintenance.restore import restore as bring_back
 
     with cli_errors():
         settings = load(config, data_dir=data_dir)
@@ -81,7 +81,7 @@ def new_epoch(epoch: EpochOption = None, data_dir: DataOption = None, config: Co
 
     Example: `python -m aggregator_api new-epoch --data-dir runs/server`
     """
-    from aggregator_api.storage.restore import begin_epoch
+    from aggregator_api.maintenance.restore import begin_epoch
 
     with cli_errors():
         settings = load(config, data_dir=data_dir)
@@ -97,8 +97,8 @@ def new_ledger(data_dir: DataOption = None, config: ConfigOption = None) -> None
 
     Example: `python -m aggregator_api new-ledger --data-dir runs/server`
     """
-    from aggregator_api.db.ledger import Ledger
-    from aggregator_api.storage.revocations import renew_ledger
+    from aggregator_api.maintenance.revocations import renew_ledger
+    from aggregator_api.storage.db.ledger import Ledger
 
     with cli_errors():
         settings = load(config, data_dir=data_dir)
@@ -138,7 +138,7 @@ def fsck(
 
     Example: `python -m aggregator_api fsck --data-dir runs/server`
     """
-    from aggregator_api.storage.fsck import check
+    from aggregator_api.maintenance.fsck import check
     from aggregator_api.storage.fsck_result import Severity
 
     problems = 0

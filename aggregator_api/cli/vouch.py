@@ -26,8 +26,8 @@ from aggregator_api.cli.session import (
     warn,
     writing,
 )
-from aggregator_api.db.models import DeviceRow
-from aggregator_api.errors import ConfigError
+from aggregator_api.core.errors import ConfigError
+from aggregator_api.storage.db.models import DeviceRow
 from federation.secure_sums import vouching
 from gaitway.files import write_file
 

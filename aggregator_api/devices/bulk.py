@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import segno
 from pydantic import TypeAdapter, ValidationError
 
-from aggregator_api.errors import ConfigError
+from aggregator_api.core.errors import ConfigError
 from federation.plan import Name
 from federation.protocol.enrolment_uri import EnrolmentUri
 

@@ -14,8 +14,9 @@ from typing import NamedTuple
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import ledger, repositories
-from aggregator_api.db.models import (
+from aggregator_api.core.errors import ConflictError
+from aggregator_api.storage.db import ledger, repositories
+from aggregator_api.storage.db.models import (
     Blob,
     ContributionRow,
     DeviceRow,
@@ -24,8 +25,7 @@ from aggregator_api.db.models import (
     RoundRow,
     UpdateRow,
 )
-from aggregator_api.db.repositories import Named
-from aggregator_api.errors import ConflictError
+from aggregator_api.storage.db.repositories import Named
 from federation.aggregation.screening import Screening
 from federation.protocol.messages import UpdateManifest
 from federation.rounds.publication import LastPublication, WaitingChanges

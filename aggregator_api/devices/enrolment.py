@@ -16,14 +16,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.auth import api_keys
 from aggregator_api.auth.server_identity import Identity, verify
-from aggregator_api.db import audit, repositories
-from aggregator_api.db.database import Database
-from aggregator_api.db.models import DeviceRow, EnrolmentTokenRow, FederationRow
-from aggregator_api.devices import enrolment_tokens, tags
-from aggregator_api.devices.accounts import BrokerAccounts, username
-from aggregator_api.devices.requests import BrokerAddress, BrokerLogin, Claim, Credentials, Enrol, Enrolment
-from aggregator_api.devices.vouching import forget_voucher
-from aggregator_api.errors import (
+from aggregator_api.core.errors import (
     BrokerError,
     ConflictError,
     ForbiddenError,
@@ -31,6 +24,13 @@ from aggregator_api.errors import (
     UnavailableError,
     UnprocessableError,
 )
+from aggregator_api.devices import enrolment_tokens, tags
+from aggregator_api.devices.accounts import BrokerAccounts, username
+from aggregator_api.devices.requests import BrokerAddress, BrokerLogin, Claim, Credentials, Enrol, Enrolment
+from aggregator_api.devices.vouching import forget_voucher
+from aggregator_api.storage.db import audit, repositories
+from aggregator_api.storage.db.database import Database
+from aggregator_api.storage.db.models import DeviceRow, EnrolmentTokenRow, FederationRow
 from federation.plan import Plan
 from federation.privacy.promises import PrivacyPromises, promises_of
 from federation.protocol.signing import Kind, to_sign

@@ -11,8 +11,8 @@ from typing import cast
 from sqlalchemy import CursorResult, select, update
 from sqlalchemy.orm import Session
 
-from aggregator_api.db.models import EnrolmentTokenRow, FederationRow
-from aggregator_api.errors import UnauthorizedError
+from aggregator_api.core.errors import UnauthorizedError
+from aggregator_api.storage.db.models import EnrolmentTokenRow, FederationRow
 from federation.protocol.signing import fingerprint
 
 UNKNOWN = "this enrolment token is not known here; ask the operator for one"

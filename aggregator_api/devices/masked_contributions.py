@@ -13,7 +13,13 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, and_, case, func, select, update
 from sqlalchemy.orm import Session
 
-from aggregator_api.db.models import DeviceRow, FederationRow, MaskedContributionRow, RoundRow, SecureSumDeviceRow
+from aggregator_api.storage.db.models import (
+    DeviceRow,
+    FederationRow,
+    MaskedContributionRow,
+    RoundRow,
+    SecureSumDeviceRow,
+)
 
 
 def note_status(session: Session, federation: FederationRow, device: DeviceRow, reported: int) -> bool:

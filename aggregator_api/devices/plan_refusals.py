@@ -10,8 +10,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from aggregator_api.auth.server_identity import verify
-from aggregator_api.db import epochs, repositories
-from aggregator_api.db.models import DeviceRow, FederationRow
+from aggregator_api.storage.db import epochs, repositories
+from aggregator_api.storage.db.models import DeviceRow, FederationRow
 from federation.errors import WireError
 from federation.protocol.messages import PlanRefusal, read
 from federation.protocol.signing import Kind, to_sign, unwrap

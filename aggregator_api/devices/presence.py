@@ -13,8 +13,8 @@ from uuid import uuid4
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import repositories
-from aggregator_api.db.models import DeviceRow
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.models import DeviceRow
 
 ANSWER_S = 60.0
 """In which a device answers that is there; it takes two seconds, and longer over a bad network."""

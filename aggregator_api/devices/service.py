@@ -10,13 +10,13 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from aggregator_api.auth import api_keys
-from aggregator_api.db import repositories
-from aggregator_api.db.database import Database
-from aggregator_api.db.models import DeviceRow, FederationRow, UpdateRow
+from aggregator_api.core.errors import BrokerError, ConflictError, NotFoundError, UnavailableError
 from aggregator_api.devices import contributions, enrolment_tokens, suspension, tags
 from aggregator_api.devices.accounts import BrokerAccounts, username
-from aggregator_api.errors import BrokerError, ConflictError, NotFoundError, UnavailableError
 from aggregator_api.federations import service
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.database import Database
+from aggregator_api.storage.db.models import DeviceRow, FederationRow, UpdateRow
 from federation.rounds.server_round import DeviceLost, Event
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from sqlalchemy import func, or_, select, update
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import repositories
-from aggregator_api.db.models import DeviceRow, FederationRow, ParticipationRow, RoundRow
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.models import DeviceRow, FederationRow, ParticipationRow, RoundRow
 from federation.rounds.server_round import ClientStatus
 
 MAX_MISSED = 3

@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import repositories
-from aggregator_api.db.models import DeviceRow, FederationRow, RoundRow, UpdateRow
 from aggregator_api.devices import silence
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.models import DeviceRow, FederationRow, RoundRow, UpdateRow
 from federation.plan import RoundSettings
 from federation.rounds.progress import is_to_suspend, refused_updates
 

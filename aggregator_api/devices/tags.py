@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import repositories
-from aggregator_api.db.models import DeviceRow, DeviceTagRow, FederationRow
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.models import DeviceRow, DeviceTagRow, FederationRow
 
 
 def change(session: Session, federation: FederationRow, row: DeviceRow, tags: Iterable[str]) -> None:

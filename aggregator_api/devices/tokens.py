@@ -18,18 +18,18 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.auth import api_keys
 from aggregator_api.auth.server_identity import verify
-from aggregator_api.db import repositories
-from aggregator_api.db.database import Database
-from aggregator_api.db.models import CredentialRow, DeviceRow, FederationRow
-from aggregator_api.devices.enrolment import CLOCK_S
-from aggregator_api.devices.requests import DeviceToken, TokenRequest
-from aggregator_api.errors import (
+from aggregator_api.core.errors import (
     ConflictError,
     ForbiddenError,
     TooManyError,
     UnauthorizedError,
     UnprocessableError,
 )
+from aggregator_api.devices.enrolment import CLOCK_S
+from aggregator_api.devices.requests import DeviceToken, TokenRequest
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.database import Database
+from aggregator_api.storage.db.models import CredentialRow, DeviceRow, FederationRow
 from federation.protocol.signing import Kind, to_sign
 
 LIFETIME_S = 900.0

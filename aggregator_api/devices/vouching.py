@@ -10,9 +10,9 @@ from pydantic import Field, ValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import repositories
-from aggregator_api.db.models import DeviceRow, FederationRow
-from aggregator_api.errors import UnprocessableError, UpdateRefusedError
+from aggregator_api.core.errors import UnprocessableError, UpdateRefusedError
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.models import DeviceRow, FederationRow
 from federation.errors import WireError
 from federation.plan import Name, Plan, Strict
 from federation.protocol.signing import unwrap

@@ -9,15 +9,15 @@ from typing import TypeVar
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import repositories
-from aggregator_api.db.database import Database
-from aggregator_api.db.models import FederationRow, ModelAliasRow
-from aggregator_api.errors import ConflictError, NotFoundError, UnprocessableError
+from aggregator_api.core.errors import ConflictError, NotFoundError, UnprocessableError
 from aggregator_api.federations.initial_state import check_rollout, check_sums
 from aggregator_api.federations.requests import FederationChanges
 from aggregator_api.federations.service import get_federation
 from aggregator_api.rollouts import promotion, transitions
 from aggregator_api.rounds.coordinator import Coordinator
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.database import Database
+from aggregator_api.storage.db.models import FederationRow, ModelAliasRow
 from federation.errors import SettingsError
 from federation.method import Method
 from federation.plan import (

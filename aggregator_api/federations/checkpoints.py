@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from aggregator_api.errors import BlobError, NotFoundError, TooLargeError, UnprocessableError
+from aggregator_api.core.errors import BlobError, NotFoundError, TooLargeError, UnprocessableError
 from aggregator_api.storage.blobs import BlobStore
 from federation.records import Tensors
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Lock
 from typing import cast
 
-from aggregator_api.errors import ConflictError, UnavailableError, UnprocessableError
+from aggregator_api.core.errors import ConflictError, UnavailableError, UnprocessableError
 from aggregator_api.federations.initial_state import initial_client_of
 from federation import wire
 from federation.methods import method_from_json

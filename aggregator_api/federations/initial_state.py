@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from aggregator_api.errors import UnprocessableError
+from aggregator_api.core.errors import UnprocessableError
 from aggregator_api.federations.initial_weights import started_from, started_from_model
 from federation import wire
 from federation.errors import SettingsError

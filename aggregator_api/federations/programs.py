@@ -20,11 +20,11 @@ from pathlib import Path
 
 from sqlalchemy import select
 
-from aggregator_api.cluster.leadership import Leadership
-from aggregator_api.db import repositories
-from aggregator_api.db.database import Database
-from aggregator_api.db.models import Blob, FederationRow
+from aggregator_api.operations.leadership import Leadership
 from aggregator_api.storage.blobs import BlobStore
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.database import Database
+from aggregator_api.storage.db.models import Blob, FederationRow
 from federation.methods import method_from_json
 from federation.plan import Plan
 from federation.secure_sums.phones import phone_sum_groups

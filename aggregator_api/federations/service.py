@@ -9,10 +9,7 @@ from uuid import uuid4
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import repositories
-from aggregator_api.db.database import Database
-from aggregator_api.db.models import Blob, FederationRow, RoundRow
-from aggregator_api.errors import ConflictError, NotFoundError
+from aggregator_api.core.errors import ConflictError, NotFoundError
 from aggregator_api.federations import exports
 from aggregator_api.federations.checkpoints import CheckpointService
 from aggregator_api.federations.initial_state import (
@@ -24,8 +21,11 @@ from aggregator_api.federations.initial_state import (
 from aggregator_api.federations.programs import ProgramMaker
 from aggregator_api.federations.requests import CheckpointReference, NewFederation, VersionReference
 from aggregator_api.rounds.coordinator import Coordinator
+from aggregator_api.rounds.updates.contract import write_schema
 from aggregator_api.storage.blobs import BlobStore
-from aggregator_api.updates.contract import write_schema
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.database import Database
+from aggregator_api.storage.db.models import Blob, FederationRow, RoundRow
 from federation.methods import is_continuous
 from federation.plan import Plan
 from federation.rounds.server_round import Event, Paused, Resumed, Stopped

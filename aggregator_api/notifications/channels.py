@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-from aggregator_api.errors import ConfigError
+from aggregator_api.core.errors import ConfigError
+from aggregator_api.core.settings import Settings
 from aggregator_api.notifications.message import Notification, read_template, write
-from aggregator_api.settings import Settings
 from gaitway.secret_fields import revealed
 
 MIN_SECRET_CHARS = 16

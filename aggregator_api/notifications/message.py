@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 from typing import Literal, NamedTuple
 
-from aggregator_api.errors import ConfigError
+from aggregator_api.core.errors import ConfigError
 
 MAX_TEMPLATE_BYTES = 64 << 10
 MAX_MESSAGE_CHARS = 2000

@@ -14,17 +14,17 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from aggregator_api.api import attention
-from aggregator_api.api.attention import AttentionItem
-from aggregator_api.db.database import Database
-from aggregator_api.db.failure_log import failures
-from aggregator_api.db.models import FederationRow
+from aggregator_api.core.settings import Settings
+from aggregator_api.notifications import attention
+from aggregator_api.notifications.attention import AttentionItem
 from aggregator_api.notifications.channels import DeliveryResult, NotificationChannel
 from aggregator_api.notifications.message import Notification
 from aggregator_api.notifications.records import RANKS, Key, Told
-from aggregator_api.observability.deliveries import deliveries
-from aggregator_api.observability.health import Readiness
-from aggregator_api.settings import Settings
+from aggregator_api.operations.deliveries import deliveries
+from aggregator_api.operations.health import Readiness
+from aggregator_api.storage.db.database import Database
+from aggregator_api.storage.db.failure_log import failures
+from aggregator_api.storage.db.models import FederationRow
 from gaitway.threads import SupervisedThread
 
 log = logging.getLogger(__name__)

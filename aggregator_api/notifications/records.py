@@ -9,8 +9,8 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import audit
-from aggregator_api.db.models import AuditRow
+from aggregator_api.storage.db import audit
+from aggregator_api.storage.db.models import AuditRow
 
 SEND, FAIL, RESOLVE = "notifications.send", "notifications.fail", "notifications.resolve"
 RANKS = {"error": 0, "warning": 1, "note": 2}

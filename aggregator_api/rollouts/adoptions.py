@@ -13,9 +13,9 @@ from typing import Any
 from sqlalchemy import Select, bindparam, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from aggregator_api.db import epochs, repositories
-from aggregator_api.db.models import AdoptionRow, FederationRow, MetricRow, ModelVersionRow, RoundRow, ScoreRow
 from aggregator_api.rollouts import scores
+from aggregator_api.storage.db import epochs, repositories
+from aggregator_api.storage.db.models import AdoptionRow, FederationRow, MetricRow, ModelVersionRow, RoundRow, ScoreRow
 from federation.protocol.messages import AdoptionReport, VersionScore
 from gaitway.tasks import TRIVIAL, task_of
 

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import Select, and_, bindparam, func, select, union_all
 from sqlalchemy.orm import Session, aliased
 
-from aggregator_api.db.models import (
+from aggregator_api.rollouts.adoptions import metric_in, with_metrics
+from aggregator_api.storage.db.models import (
     AdoptionRow,
     DeviceRow,
     FederationRow,
@@ -17,7 +18,6 @@ from aggregator_api.db.models import (
     RolloutRow,
     RoundRow,
 )
-from aggregator_api.rollouts.adoptions import metric_in, with_metrics
 from federation.rounds.promotion import VersionComparison
 from gaitway.tasks import TRIVIAL, Metric, metric_of
 

@@ -12,11 +12,18 @@ from typing import NamedTuple
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import repositories
-from aggregator_api.db.models import DeviceRow, FederationRow, ModelAliasRow, ModelVersionRow, RolloutRow, RoundRow
-from aggregator_api.errors import ConflictError
+from aggregator_api.core.errors import ConflictError
 from aggregator_api.rollouts import measures
 from aggregator_api.rollouts.adoptions import metric_in
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.models import (
+    DeviceRow,
+    FederationRow,
+    ModelAliasRow,
+    ModelVersionRow,
+    RolloutRow,
+    RoundRow,
+)
 from federation.plan import PromotionSettings
 from federation.rounds.promotion import Decision, PromotionVerdict, VersionComparison, judge, needed_devices
 from federation.rounds.server_round import RoundPhase

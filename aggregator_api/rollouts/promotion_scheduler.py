@@ -5,12 +5,12 @@ from __future__ import annotations
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import repositories
-from aggregator_api.db.database import Database
-from aggregator_api.db.event_kinds import EVENT_KINDS
-from aggregator_api.db.models import EventRow, FederationRow
 from aggregator_api.rollouts import promotion
 from aggregator_api.rollouts.scheduler import FederationDriver, LeadershipCheck
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.database import Database
+from aggregator_api.storage.db.event_kinds import EVENT_KINDS
+from aggregator_api.storage.db.models import EventRow, FederationRow
 
 KINDS = frozenset(kind for kind, entry in EVENT_KINDS.items() if entry.changes_measures)
 

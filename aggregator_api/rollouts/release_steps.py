@@ -11,9 +11,9 @@ from typing import NamedTuple
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import repositories
-from aggregator_api.db.models import FederationRow, ModelVersionRow, RolloutDeviceRow, RolloutRow
 from aggregator_api.rollouts import promotion, transitions
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.models import FederationRow, ModelVersionRow, RolloutDeviceRow, RolloutRow
 from federation.plan import GroupWave, RolloutSettings
 from federation.rounds.promotion import Decision
 from federation.rounds.rollout import AdoptionAnswer, RolloutPhase, wave_size

@@ -8,10 +8,10 @@ from typing import Protocol
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import repositories
-from aggregator_api.db.database import Database
-from aggregator_api.db.models import FederationRow, RolloutRow
 from aggregator_api.rollouts import transitions
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.database import Database
+from aggregator_api.storage.db.models import FederationRow, RolloutRow
 
 
 class FederationDriver(Protocol):

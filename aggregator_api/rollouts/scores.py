@@ -18,8 +18,8 @@ from sqlalchemy import Executable, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import repositories
-from aggregator_api.db.models import AdoptionRow, DeviceRow, MetricRow, ScoreRow
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.models import AdoptionRow, DeviceRow, MetricRow, ScoreRow
 from gaitway.tasks import TRIVIAL, metric_of
 
 JUDGED = "judged"

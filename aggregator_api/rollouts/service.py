@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import repositories
-from aggregator_api.db.database import Database
-from aggregator_api.db.models import DeviceRow, FederationRow, RolloutRow
-from aggregator_api.db.repositories import select_devices
-from aggregator_api.errors import ConflictError, NotFoundError
+from aggregator_api.core.errors import ConflictError, NotFoundError
 from aggregator_api.federations.service import get_federation
 from aggregator_api.rollouts import transitions
 from aggregator_api.rollouts.requests import NewRollout
 from aggregator_api.rollouts.scheduler import FederationDriver
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.database import Database
+from aggregator_api.storage.db.models import DeviceRow, FederationRow, RolloutRow
+from aggregator_api.storage.db.repositories import select_devices
 from federation.errors import RolloutError
 from federation.plan import GroupWave
 from federation.rounds.rollout import Event, Halted, Paused, Resumed

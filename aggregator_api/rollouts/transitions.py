@@ -13,8 +13,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, delete, func, insert, select
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import epochs, repositories
-from aggregator_api.db.models import (
+from aggregator_api.rollouts import adoptions, promotion
+from aggregator_api.storage.db import epochs, repositories
+from aggregator_api.storage.db.models import (
     DeviceRow,
     DeviceTagRow,
     FederationRow,
@@ -23,7 +24,6 @@ from aggregator_api.db.models import (
     RolloutDeviceRow,
     RolloutRow,
 )
-from aggregator_api.rollouts import adoptions, promotion
 from federation.plan import RolloutSettings
 from federation.protocol.messages import MAX_WITHDRAWN, BlobPointer, Offer, Release, ReleaseOrder, ReleaseReport
 from federation.rounds.promotion import Decision

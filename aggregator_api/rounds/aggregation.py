@@ -12,12 +12,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from aggregator_api.db.models import Blob
 from aggregator_api.devices.contributions import Contributed, SumChange
 from aggregator_api.rounds.secure_rounds import Summed
+from aggregator_api.rounds.updates.contract import Contract
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import Broadcasts
-from aggregator_api.updates.contract import Contract
+from aggregator_api.storage.db.models import Blob
 from federation import wire
 from federation.aggregation.present_sums import combined, needs_all
 from federation.aggregation.screening import cap_examples

@@ -15,14 +15,14 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from aggregator_api.db.models import Blob
+from aggregator_api.core.errors import ServerStoppingError, WorkerDiedError, WorkFailedError
 from aggregator_api.devices.contributions import Contributed
-from aggregator_api.errors import ServerStoppingError, WorkerDiedError, WorkFailedError
 from aggregator_api.rounds.aggregation import Aggregate, StoredUpdate, add_up, aggregate, publish, read_state
 from aggregator_api.rounds.secure_rounds import Summed
+from aggregator_api.rounds.updates.contract import Contract
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import write_broadcasts
-from aggregator_api.updates.contract import Contract
+from aggregator_api.storage.db.models import Blob
 from federation.errors import ImpossibleSumError
 from gaitway.private_files import UMASK
 

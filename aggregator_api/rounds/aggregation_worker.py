@@ -18,9 +18,9 @@ import torch
 from aggregator_api.devices.contributions import Contributed, SumChange
 from aggregator_api.rounds.aggregation import StoredUpdate, add_up, aggregate, publish, read_state
 from aggregator_api.rounds.secure_rounds import Summed
+from aggregator_api.rounds.updates.contract import Contract
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import write_broadcasts
-from aggregator_api.updates.contract import Contract
 from federation.errors import ImpossibleSumError
 from federation.protocol.messages import UpdateManifest
 

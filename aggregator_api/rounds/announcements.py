@@ -12,9 +12,13 @@ from typing import Protocol
 from sqlalchemy.orm import Session
 
 from aggregator_api.auth.signing import Signer
-from aggregator_api.db import epochs
-from aggregator_api.db.models import FederationRow, ParticipationRow, RoundRow
-from aggregator_api.db.repositories import (
+from aggregator_api.devices.presence import PresenceCheck
+from aggregator_api.rollouts import transitions
+from aggregator_api.rollouts.adoptions import score_of
+from aggregator_api.rounds import secure_rounds
+from aggregator_api.storage.db import epochs
+from aggregator_api.storage.db.models import FederationRow, ParticipationRow, RoundRow
+from aggregator_api.storage.db.repositories import (
     current_version,
     find_device,
     invited,
@@ -23,10 +27,6 @@ from aggregator_api.db.repositories import (
     open_round,
     participation,
 )
-from aggregator_api.devices.presence import PresenceCheck
-from aggregator_api.rollouts import transitions
-from aggregator_api.rollouts.adoptions import score_of
-from aggregator_api.rounds import secure_rounds
 from federation.methods import is_continuous
 from federation.plan import Plan, Strict
 from federation.protocol import topics

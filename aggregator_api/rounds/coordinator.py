@@ -13,14 +13,11 @@ from threading import RLock
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_api.cluster.leadership import Leadership
-from aggregator_api.db import repositories
-from aggregator_api.db.database import Database
-from aggregator_api.db.models import Blob, FederationRow, RoundRow
+from aggregator_api.core.errors import BlobError
 from aggregator_api.devices import contributions, masked_contributions, silence
 from aggregator_api.devices.presence import PresenceCheck, mark_unresponsive
 from aggregator_api.devices.suspension import judge_round
-from aggregator_api.errors import BlobError
+from aggregator_api.operations.leadership import Leadership
 from aggregator_api.rollouts import transitions
 from aggregator_api.rounds import deadlines, model_refusals, opening, publications, secure_rounds, sum_retries
 from aggregator_api.rounds.aggregation import Aggregate
@@ -29,10 +26,13 @@ from aggregator_api.rounds.background_jobs import BackgroundJobs
 from aggregator_api.rounds.clock import SteadyClock
 from aggregator_api.rounds.privacy_budget import note_privacy
 from aggregator_api.rounds.sum_driver import SumDriver
+from aggregator_api.rounds.updates.context import FederationInfo, OpenRound
+from aggregator_api.rounds.updates.contract import Contract, read_contract
+from aggregator_api.rounds.updates.screening import write_screening
 from aggregator_api.storage.blobs import BlobStore
-from aggregator_api.updates.context import FederationInfo, OpenRound
-from aggregator_api.updates.contract import Contract, read_contract
-from aggregator_api.updates.screening import write_screening
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.database import Database
+from aggregator_api.storage.db.models import Blob, FederationRow, RoundRow
 from federation.aggregation.screening import Screening
 from federation.rounds.server_round import (
     Action,

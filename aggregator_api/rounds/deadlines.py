@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from sqlalchemy import Select, and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from aggregator_api.db.models import (
+from aggregator_api.rounds.clock import MIN_CLOCK_STEP_S
+from aggregator_api.storage.db.models import (
     DeviceRow,
     FederationRow,
     ParticipationRow,
@@ -16,7 +17,6 @@ from aggregator_api.db.models import (
     SecureSumRow,
     UpdateRow,
 )
-from aggregator_api.rounds.clock import MIN_CLOCK_STEP_S
 from federation.plan import Plan
 from federation.rounds.server_round import RoundPhase, silence_limit_s
 

@@ -15,24 +15,24 @@ from typing import NamedTuple
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from aggregator_api import disk
-from aggregator_api.db import repositories
-from aggregator_api.db.database import Database
-from aggregator_api.db.models import Blob, FederationRow
+from aggregator_api.core import disk
+from aggregator_api.core.errors import BlobError, UpdateRefusedError
 from aggregator_api.devices import contributions, masked_contributions, suspension
 from aggregator_api.devices.clones import CloneDetector
-from aggregator_api.errors import BlobError, UpdateRefusedError
 from aggregator_api.rollouts import adoptions, transitions
 from aggregator_api.rounds import model_refusals, opening, secure_rounds
 from aggregator_api.rounds.announcements import Announcer
 from aggregator_api.rounds.coordinator import Coordinator
+from aggregator_api.rounds.updates import admission, receipts
+from aggregator_api.rounds.updates.anomaly import AnomalyDetector, Norms
+from aggregator_api.rounds.updates.context import ACCEPTED_STATUSES, UpdateContext
+from aggregator_api.rounds.updates.contract import Contract
+from aggregator_api.rounds.updates.partial_uploads import Key, PartialUpload, PartialUploads
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import Broadcasts
-from aggregator_api.updates import admission, receipts
-from aggregator_api.updates.anomaly import AnomalyDetector, Norms
-from aggregator_api.updates.context import ACCEPTED_STATUSES, UpdateContext
-from aggregator_api.updates.contract import Contract
-from aggregator_api.updates.partial_uploads import Key, PartialUpload, PartialUploads
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.database import Database
+from aggregator_api.storage.db.models import Blob, FederationRow
 from federation import wire
 from federation.errors import WireError
 from federation.protocol import topics

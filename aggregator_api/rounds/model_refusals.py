@@ -15,8 +15,10 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, and_, func, select
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import epochs, repositories
-from aggregator_api.db.models import (
+from aggregator_api.devices import plan_refusals
+from aggregator_api.rollouts import transitions
+from aggregator_api.storage.db import epochs, repositories
+from aggregator_api.storage.db.models import (
     DeviceRow,
     FederationRow,
     ModelAliasRow,
@@ -24,8 +26,6 @@ from aggregator_api.db.models import (
     ParticipationRow,
     RoundRow,
 )
-from aggregator_api.devices import plan_refusals
-from aggregator_api.rollouts import transitions
 from federation.errors import WireError
 from federation.methods import is_continuous
 from federation.protocol.messages import ModelRefusal, read

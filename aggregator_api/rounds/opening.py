@@ -8,10 +8,10 @@ from functools import partial
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import repositories
-from aggregator_api.db.models import Blob, DeviceRow, FederationRow, RoundRow, UpdateRow
 from aggregator_api.devices import masked_contributions, silence
 from aggregator_api.rounds import deadlines, secure_rounds, sum_retries
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.models import Blob, DeviceRow, FederationRow, RoundRow, UpdateRow
 from federation.methods import sums_in_rounds
 from federation.plan import Plan
 from federation.rounds.progress import Progress

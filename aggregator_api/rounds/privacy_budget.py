@@ -7,8 +7,8 @@ import math
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
-from aggregator_api.db.models import FederationRow, ParticipationRow, RoundRow
-from aggregator_api.db.repositories import journal
+from aggregator_api.storage.db.models import FederationRow, ParticipationRow, RoundRow
+from aggregator_api.storage.db.repositories import journal
 from federation.plan import Plan
 from federation.privacy.accounting import epsilon, epsilon_of_discrete
 from federation.rounds.server_round import ClientStatus, RoundPhase

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import repositories
-from aggregator_api.db.models import ContributionRow, FederationRow
 from aggregator_api.devices import contributions
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.models import ContributionRow, FederationRow
 from federation.plan import Plan
 from federation.rounds import publication
 from federation.rounds.server_round import Action

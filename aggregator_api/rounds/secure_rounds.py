@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import epochs, repositories
-from aggregator_api.db.models import Blob, DeviceRow, FederationRow, RoundRow, SecureSumDeviceRow, SecureSumRow
+from aggregator_api.core.errors import UpdateRefusedError
 from aggregator_api.devices import vouching
-from aggregator_api.errors import UpdateRefusedError
-from aggregator_api.updates.context import DeviceInfo
+from aggregator_api.rounds.updates.context import DeviceInfo
+from aggregator_api.storage.db import epochs, repositories
+from aggregator_api.storage.db.models import Blob, DeviceRow, FederationRow, RoundRow, SecureSumDeviceRow, SecureSumRow
 from federation.plan import RoundSettings, SecureSettings
 from federation.protocol.messages import BlobPointer, SumOrder, SumPart, UpdateManifest
 from federation.rounds.server_round import RoundPhase

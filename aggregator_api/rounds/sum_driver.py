@@ -12,14 +12,14 @@ from typing import Protocol
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import epochs, repositories
-from aggregator_api.db.database import Database
-from aggregator_api.db.models import Blob, FederationRow, RoundRow, SecureSumRow
+from aggregator_api.core.errors import UpdateRefusedError
 from aggregator_api.devices import masked_contributions
-from aggregator_api.errors import UpdateRefusedError
 from aggregator_api.rounds import secure_rounds
-from aggregator_api.updates.context import DeviceInfo, FederationInfo
-from aggregator_api.updates.contract import Contract
+from aggregator_api.rounds.updates.context import DeviceInfo, FederationInfo
+from aggregator_api.rounds.updates.contract import Contract
+from aggregator_api.storage.db import epochs, repositories
+from aggregator_api.storage.db.database import Database
+from aggregator_api.storage.db.models import Blob, FederationRow, RoundRow, SecureSumRow
 from federation.aggregation.screening import Screening
 from federation.errors import WireError
 from federation.protocol.messages import UpdateManifest

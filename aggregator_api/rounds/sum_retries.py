@@ -11,10 +11,10 @@ from typing import NamedTuple
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import repositories
-from aggregator_api.db.models import DeviceRow, FederationRow, RoundRow, SecureSumRow
 from aggregator_api.devices import suspension
 from aggregator_api.rounds.secure_rounds import finding_of, retry_of
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.models import DeviceRow, FederationRow, RoundRow, SecureSumRow
 from federation.methods import sums_in_rounds
 from federation.plan import Plan
 from federation.rounds.server_round import RoundPhase, needed_devices, resting_rounds

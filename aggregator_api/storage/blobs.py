@@ -20,8 +20,8 @@ from urllib.parse import unquote
 
 import fsspec
 
-from aggregator_api.db.models import Blob
-from aggregator_api.errors import BlobError, ConfigError
+from aggregator_api.core.errors import BlobError, ConfigError
+from aggregator_api.storage.db.models import Blob
 from gaitway.private_files import opener, private_file, private_folder
 
 CHUNK_BYTES = 1 << 18

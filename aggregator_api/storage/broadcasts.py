@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from aggregator_api.db.models import Blob
 from aggregator_api.storage.blobs import BlobStore
+from aggregator_api.storage.db.models import Blob
 from federation import wire
 from federation.method import Method
 from federation.records import Tree

@@ -8,9 +8,9 @@ import torch
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import repositories
-from aggregator_api.db.models import ContributionRow, FederationRow
 from aggregator_api.storage.blobs import BlobStore
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.models import ContributionRow, FederationRow
 from aggregator_api.storage.fsck_result import FROM_BACKUP, FsckResult, Severity, guarded
 from federation import wire
 from federation.aggregation.present_sums import combined, settings_of

@@ -11,7 +11,7 @@ from sqlalchemy import JSON, Boolean, Column, ColumnElement, LargeBinary, Table,
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from aggregator_api.db.models.base import Base
+from aggregator_api.storage.db.models.base import Base
 from aggregator_api.storage.fsck_result import FROM_BACKUP, FsckResult, Severity, guarded
 from federation.plan import Plan
 from federation.secure_sums.summation import layout_from_json

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
 
-from aggregator_api.errors import BlobError
+from aggregator_api.core.errors import BlobError
 from aggregator_api.storage.blobs import BlobStore
 
 MAX_BLOB_BYTES = 8 << 20

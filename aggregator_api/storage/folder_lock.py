@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from types import TracebackType
 
-from aggregator_api.errors import ConfigError
+from aggregator_api.core.errors import ConfigError
 
 FILE = "server.lock"
 

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import Select, and_, or_, select
 from sqlalchemy.orm import Session
 
-from aggregator_api.db.database import Database
-from aggregator_api.db.models import (
+from aggregator_api.storage.blobs import BlobStore
+from aggregator_api.storage.db.database import Database
+from aggregator_api.storage.db.models import (
     ContributionRow,
     FederationRow,
     ModelVersionRow,
@@ -28,8 +29,7 @@ from aggregator_api.db.models import (
     SecureSumRow,
     UpdateRow,
 )
-from aggregator_api.db.repositories import ENDED
-from aggregator_api.storage.blobs import BlobStore
+from aggregator_api.storage.db.repositories import ENDED
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sqlalchemy.engine import URL
 
-from aggregator_api.errors import ConfigError
+from aggregator_api.core.errors import ConfigError
 
 _PARAMETERS = {"sslmode": "PGSSLMODE", "sslrootcert": "PGSSLROOTCERT", "host": "PGHOST", "port": "PGPORT"}
 

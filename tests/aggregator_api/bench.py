@@ -13,24 +13,24 @@ from unittest.mock import patch
 from sqlalchemy import func, select
 from starlette.types import Scope
 
-from aggregator_api.api.middleware.authentication import AuthMiddleware
-from aggregator_api.app import create_app
 from aggregator_api.auth import api_keys
 from aggregator_api.auth.api_keys import Caller
 from aggregator_api.auth.open_streams import StreamAccess
 from aggregator_api.auth.signing import Signer
-from aggregator_api.cluster.leadership import SoleLeadership
-from aggregator_api.db import repositories
-from aggregator_api.db.models import RoundRow, UpdateRow
+from aggregator_api.core.settings import Settings
 from aggregator_api.devices.presence import PresenceCheck
 from aggregator_api.federations.requests import NewFederation
+from aggregator_api.http.api.middleware.authentication import AuthMiddleware
+from aggregator_api.http.app import create_app
+from aggregator_api.operations.leadership import SoleLeadership
 from aggregator_api.rounds.aggregation_executor import AggregationExecutor, InProcessExecutor
 from aggregator_api.rounds.announcements import Announcer, announcement
 from aggregator_api.rounds.background_jobs import BackgroundJobs
 from aggregator_api.rounds.clock import SteadyClock
 from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.runtime import Runtime
-from aggregator_api.settings import Settings
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.models import RoundRow, UpdateRow
 from federation.plan import Plan
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, Announcement

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Dialect, Engine, event
 
-from aggregator_api.db import database as database_module
-from aggregator_api.db.database import Database
-from aggregator_api.settings import sqlite_url
+from aggregator_api.core.settings import sqlite_url
+from aggregator_api.storage.db import database as database_module
+from aggregator_api.storage.db.database import Database
 from tests.aggregator_api.bench import Bench, HttpBench
 from tests.aggregator_api.generated_devices import tiny_plan
 from tests.live.real_parts import Postgres, postgres

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from aggregator_api.mqtt.inbox import Message
-from aggregator_api.settings import Settings
+from aggregator_api.core.settings import Settings
+from aggregator_api.transport.mqtt.inbox import Message
 from federation import wire
 from federation.plan import Plan
 from federation.protocol import topics

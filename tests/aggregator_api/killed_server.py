@@ -23,11 +23,11 @@ from typing import Any
 from sqlalchemy import event, select
 from sqlalchemy.orm import Session
 
-from aggregator_api.db.models import ContributionRow
 from aggregator_api.federations import exports
 from aggregator_api.rounds.announcements import Announcer
 from aggregator_api.storage import continuous_sums
 from aggregator_api.storage.blobs import BlobStore
+from aggregator_api.storage.db.models import ContributionRow
 from aggregator_api.storage.fsck_result import Severity
 from federation import wire
 from tests.aggregator_api.bench import Bench, wait_for

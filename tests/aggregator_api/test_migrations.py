@@ -15,10 +15,10 @@ from sqlalchemy.exc import DatabaseError, IntegrityError
 from typer.testing import CliRunner
 
 from aggregator_api.cli.app import app as cli
-from aggregator_api.db.database import WRITER_LOCK, Database
-from aggregator_api.db.models import Base
-from aggregator_api.errors import ConfigError
-from aggregator_api.settings import DATABASE, sqlite_url
+from aggregator_api.core.errors import ConfigError
+from aggregator_api.core.settings import DATABASE, sqlite_url
+from aggregator_api.storage.db.database import WRITER_LOCK, Database
+from aggregator_api.storage.db.models import Base
 from tests.samples.rows import fill, mapped_classes
 
 

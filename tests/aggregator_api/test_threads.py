@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from paho.mqtt.client import Client
 
-from aggregator_api.api.attention import of_server
-from aggregator_api.api.event_feed import ALL, EventFeed
-from aggregator_api.cluster.leadership import LeaseLeadership
-from aggregator_api.mqtt.client import MqttDriver
-from aggregator_api.mqtt.inbox import Inbox
-from aggregator_api.settings import Settings
+from aggregator_api.core.settings import Settings
+from aggregator_api.http.api.event_feed import ALL, EventFeed
+from aggregator_api.notifications.attention import of_server
+from aggregator_api.operations.leadership import LeaseLeadership
+from aggregator_api.transport.mqtt.client import MqttDriver
+from aggregator_api.transport.mqtt.inbox import Inbox
 from gaitway import threads
 from gaitway.threads import thread_failures
 from tests.aggregator_api.bench import Bench, stream_access
@@ -63,7 +63,7 @@ def failing_record(failed: threading.Event) -> Callable[..., Any]:
 
 
 def test_leases_are_renewed_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aggregator_api.cluster.leadership.POLL_S", 0.001)
+    monkeypatch.setattr("aggregator_api.operations.leadership.POLL_S", 0.001)
     polled = threading.Event()
 
     def is_healthy() -> bool:
@@ -88,7 +88,7 @@ def test_a_message_with_a_bug_does_not_end_the_connection_to_the_broker(
         made.append(Client(*arguments, **options))
         return made[0]
 
-    monkeypatch.setattr("aggregator_api.mqtt.client.Client", make)
+    monkeypatch.setattr("aggregator_api.transport.mqtt.client.Client", make)
     MqttDriver(Settings(data_dir=tmp_path), lambda message: None, lambda: None)
     on_message: Any = made[0].on_message
     on_message(made[0], None, None)  # as paho calls it, on a thread that an exception would end
@@ -102,7 +102,9 @@ def test_events_are_read_after_a_failure(waiting: Bench, monkeypatch: pytest.Mon
         read.set()
         return 0
 
-    monkeypatch.setattr("aggregator_api.db.repositories.newest_event", failing_once(newest, IndexError("a bug")))
+    monkeypatch.setattr(
+        "aggregator_api.storage.db.repositories.newest_event", failing_once(newest, IndexError("a bug"))
+    )
 
     async def play() -> None:
         closing = threading.Event()

@@ -10,10 +10,10 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from aggregator_api import settings as server
-from aggregator_api.errors import ConfigError
+from aggregator_api.core import settings as server
+from aggregator_api.core.errors import ConfigError
+from aggregator_api.maintenance.fsck import check
 from aggregator_api.storage.blobs import BlobStore, shown_url
-from aggregator_api.storage.fsck import check
 from edge_agent.config.settings import Config, load
 from edge_agent.errors import ConfigError as AgentConfigError
 from gaitway.errors import first_problem

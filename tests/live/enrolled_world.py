@@ -14,13 +14,13 @@ from typing import Any
 import uvicorn
 from sqlalchemy.orm import Session
 
-from aggregator_api.app import create_app
-from aggregator_api.db.models import DeviceRow, FederationRow
+from aggregator_api.core.settings import load
 from aggregator_api.devices import enrolment_tokens
 from aggregator_api.federations import service
 from aggregator_api.federations.requests import NewFederation
+from aggregator_api.http.app import create_app
 from aggregator_api.runtime import Runtime
-from aggregator_api.settings import load
+from aggregator_api.storage.db.models import DeviceRow, FederationRow
 from edge_agent.config.settings import Config, ServerSection
 from edge_agent.config.training import BrokerSection
 from edge_agent.storage.state_store import StateStore

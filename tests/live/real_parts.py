@@ -20,10 +20,10 @@ import httpx
 import pytest
 from sqlalchemy import NullPool, create_engine
 
-from aggregator_api.db.database import Database
-from aggregator_api.mqtt.mosquitto import folders
-from aggregator_api.mqtt.mosquitto.dynamic_security import DynamicSecurity
-from aggregator_api.settings import Settings, load
+from aggregator_api.core.settings import Settings, load
+from aggregator_api.storage.db.database import Database
+from aggregator_api.transport.mqtt.mosquitto import folders
+from aggregator_api.transport.mqtt.mosquitto.dynamic_security import DynamicSecurity
 from edge_agent.storage.credentials import Login
 
 SYSTEM = f"/usr/sbin{os.pathsep}{os.environ.get('PATH', '')}"

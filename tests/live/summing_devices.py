@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import select
 
-from aggregator_api.db.models import DeviceRow, FederationRow, RoundRow, SecureSumRow
 from aggregator_api.rounds.announcements import invitations
+from aggregator_api.storage.db.models import DeviceRow, FederationRow, RoundRow, SecureSumRow
 from edge_agent.storage.credentials import device_key, manifest_signer
 from edge_agent.storage.files import write_file
 from edge_agent.storage.state_store import StateStore

@@ -21,16 +21,16 @@ from pydantic import SecretStr
 from typer.testing import CliRunner
 
 from aggregator_api.cli.app import app as cli
-from aggregator_api.db import audit
-from aggregator_api.db.audit import Filters
-from aggregator_api.db.database import Database
+from aggregator_api.core.errors import BrokerError
+from aggregator_api.core.settings import BrokerAccess, Settings, sqlite_url
 from aggregator_api.devices.accounts import BrokerAccounts, username
-from aggregator_api.errors import BrokerError
-from aggregator_api.mqtt.client import secure
-from aggregator_api.mqtt.embedded_broker import BrokerThread, LocalAccounts
-from aggregator_api.mqtt.mosquitto import roles, rotation
-from aggregator_api.mqtt.mosquitto.dynamic_security import DynamicSecurity
-from aggregator_api.settings import BrokerAccess, Settings, sqlite_url
+from aggregator_api.storage.db import audit
+from aggregator_api.storage.db.audit import Filters
+from aggregator_api.storage.db.database import Database
+from aggregator_api.transport.mqtt.client import secure
+from aggregator_api.transport.mqtt.embedded_broker import BrokerThread, LocalAccounts
+from aggregator_api.transport.mqtt.mosquitto import roles, rotation
+from aggregator_api.transport.mqtt.mosquitto.dynamic_security import DynamicSecurity
 from edge_agent.config.settings import ServerSection
 from edge_agent.config.training import BrokerSection
 from edge_agent.transport.enrolment import Applicant, enrol

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from aggregator_api.db import repositories
-from aggregator_api.db.models import DeviceRow
 from aggregator_api.devices.clones import CloneDetector, CloneVerdict
 from aggregator_api.federations import service
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.models import DeviceRow
 from tests.live.enrolled_world import FEDERATION, World, agent, until
 
 pytestmark = pytest.mark.ci

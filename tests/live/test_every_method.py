@@ -13,7 +13,7 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from aggregator_api.db.models import RoundRow
+from aggregator_api.storage.db.models import RoundRow
 from federation import wire
 from federation.aggregation.screening import NormHistory
 from federation.method import SumMethod

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from aggregator_api.db.models import FederationRow, RoundRow
+from aggregator_api.storage.db.models import FederationRow, RoundRow
 from federation import wire
 from federation.errors import SettingsError
 from federation.methods import method_from_json

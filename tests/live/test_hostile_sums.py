@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from aggregator_api.db.models import DeviceRow, EventRow, FederationRow, RoundRow, SecureSumRow
+from aggregator_api.storage.db.models import DeviceRow, EventRow, FederationRow, RoundRow, SecureSumRow
 from federation import wire
 from federation.plan import Plan, SecureSettings
 from federation.secure_sums.summation import SumLayout

@@ -18,7 +18,7 @@ import pytest
 from numpy.typing import NDArray
 from sqlalchemy import select
 
-from aggregator_api.db.models import DeviceRow, SecureSumRow
+from aggregator_api.storage.db.models import DeviceRow, SecureSumRow
 from edge_agent.supervisor.secure_sum import message_id
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, Announcement, Invitation, SumPart

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from aggregator_api.api import queries
-from aggregator_api.db.models import FederationRow, ParticipationRow
+from aggregator_api.http.api import queries
+from aggregator_api.storage.db.models import FederationRow, ParticipationRow
 from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor.persistence import load_agent
 from federation.plan import Plan, SecureSettings

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aggregator_api.web.phone import RUNTIME, files, version
+from aggregator_api.http.web.phone import RUNTIME, files, version
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.training.local_data import LocalData, local_data
 from federation.plan import ModelSpec, Plan, RoundSettings, TrainingConfig

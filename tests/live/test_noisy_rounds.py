@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from aggregator_api.db.models import RoundRow
+from aggregator_api.storage.db.models import RoundRow
 from edge_agent.supervisor import secure_sum
 from federation import wire
 from federation.errors import SettingsError

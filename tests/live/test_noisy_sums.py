@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from aggregator_api.db.models import RoundRow
+from aggregator_api.storage.db.models import RoundRow
 from federation.errors import SettingsError
 from federation.methods import method_from_json
 from federation.plan import Plan, SecureSettings

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from aggregator_api.web.phone import RUNTIME, files, version
+from aggregator_api.http.web.phone import RUNTIME, files, version
 from edge_agent.training.local_data import LocalData, local_data
 from export.program.host import DeviceExamples, ProgramRound, RoundIdentity, train
 from export.program.runtime import Arrays, TrainingProgram

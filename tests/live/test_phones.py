@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from aggregator_api.web.phone import RUNTIME, files, version
+from aggregator_api.http.web.phone import RUNTIME, files, version
 from federation.plan import Plan
 from federation.protocol.enrolment_uri import EnrolmentUri
 from har_pipeline import PipelineSettings, StreamPipeline, dataset_labels, recordings

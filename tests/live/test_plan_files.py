@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from aggregator_api.app import create_app
-from aggregator_api.settings import Settings
+from aggregator_api.core.settings import Settings
+from aggregator_api.http.app import create_app
 from federation import wire
 from federation.plan import Plan
 from sim.cli.app import app

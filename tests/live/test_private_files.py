@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator_api.mqtt.mosquitto import folders
+from aggregator_api.transport.mqtt.mosquitto import folders
 from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor.supervisor import Supervisor
 from tests.aggregator_api.bench import Bench

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggregator_api.web.phone import RUNTIME, files, version
+from aggregator_api.http.web.phone import RUNTIME, files, version
 from edge_agent.training.local_data import LocalData
 from export.program.host import DeviceExamples, ProgramRound, RoundIdentity, train
 from export.program.runtime import TrainingProgram

@@ -19,12 +19,12 @@ from urllib.parse import urlencode
 import pytest
 import yaml
 
-from aggregator_api.api.connections import BODY_PART_BYTES
-from aggregator_api.api.routes.device_messages import MAX_CHUNK
 from aggregator_api.auth.web_sessions import CSRF_HEADER, csrf_token
+from aggregator_api.core.settings import Settings
 from aggregator_api.federations.checkpoints import MAX_HEADER_BYTES
-from aggregator_api.settings import Settings
-from aggregator_api.web.forms import MEDIA_TYPE
+from aggregator_api.http.api.connections import BODY_PART_BYTES
+from aggregator_api.http.api.routes.device_messages import MAX_CHUNK
+from aggregator_api.http.web.forms import MEDIA_TYPE
 from federation.protocol.messages import MESSAGE_BYTES
 from tests.conftest import REPOSITORY
 from tests.live.real_parts import SYSTEM, free_port, wait_for_port

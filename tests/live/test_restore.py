@@ -17,8 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
-from aggregator_api.settings import load
-from aggregator_api.storage.backup import back_up
+from aggregator_api.core.settings import load
+from aggregator_api.maintenance.backup import back_up
 from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor.status import describe_device
 from tests.live.fleet import PATIENCE_S, Program, mosquitto_of

@@ -14,12 +14,12 @@ from paho.mqtt.enums import CallbackAPIVersion
 from sqlalchemy import select
 
 from aggregator_api import runtime as server_runtime
-from aggregator_api.db.models import EventRow
-from aggregator_api.db.repositories import find_device, find_federation
+from aggregator_api.core.settings import BrokerAccess
 from aggregator_api.devices import presence
 from aggregator_api.devices.accounts import username
-from aggregator_api.mqtt.client import secure
-from aggregator_api.settings import BrokerAccess
+from aggregator_api.storage.db.models import EventRow
+from aggregator_api.storage.db.repositories import find_device, find_federation
+from aggregator_api.transport.mqtt.client import secure
 from federation.protocol import topics
 from tests.live.enrolled_world import FEDERATION, World, agent, until
 from tests.live.real_parts import Mosquitto

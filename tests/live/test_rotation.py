@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from aggregator_api.auth import api_keys
 from aggregator_api.cli.app import app as cli
-from aggregator_api.db import repositories
 from aggregator_api.devices.accounts import username
 from aggregator_api.federations import service
-from aggregator_api.mqtt.mosquitto import certificates
+from aggregator_api.storage.db import repositories
+from aggregator_api.transport.mqtt.mosquitto import certificates
 from edge_agent.errors import DownloadError
 from edge_agent.storage.credentials import Credentials, read_credentials, write_credentials
 from edge_agent.transport import renewal

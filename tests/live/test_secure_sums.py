@@ -12,10 +12,17 @@ import pytest
 from numpy.typing import NDArray
 from sqlalchemy import func, select
 
-from aggregator_api.db import epochs
-from aggregator_api.db.models import EventRow, MetricRow, ModelVersionRow, RoundRow, SecureSumDeviceRow, SecureSumRow
-from aggregator_api.errors import UnprocessableError
+from aggregator_api.core.errors import UnprocessableError
 from aggregator_api.federations.initial_state import build_initial_state
+from aggregator_api.storage.db import epochs
+from aggregator_api.storage.db.models import (
+    EventRow,
+    MetricRow,
+    ModelVersionRow,
+    RoundRow,
+    SecureSumDeviceRow,
+    SecureSumRow,
+)
 from edge_agent.machine.commands import BeginEpoch
 from edge_agent.supervisor import secure_sum
 from edge_agent.supervisor.persistence import begin_epoch

@@ -17,8 +17,8 @@ from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 from sqlalchemy import create_engine, text
 
-from aggregator_api.mqtt.client import secure
-from aggregator_api.settings import BrokerAccess
+from aggregator_api.core.settings import BrokerAccess
+from aggregator_api.transport.mqtt.client import secure
 from federation import wire
 from federation.methods import method_from_json
 from federation.protocol import topics

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from aggregator_api.web.phone import RUNTIME, files
+from aggregator_api.http.web.phone import RUNTIME, files
 from federation.protocol.enrolment_uri import EnrolmentUri
 from tests.aggregator_api.generated_devices import tiny_plan
 from tests.browser import barriers, excess_width, launched, listen, needs_browser

@@ -10,11 +10,11 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from aggregator_api.db.models import EventRow, FederationRow, ModelVersionRow
 from aggregator_api.rounds import aggregation_executor
 from aggregator_api.rounds.aggregation import Aggregate, aggregate
+from aggregator_api.rounds.updates.contract import Contract
 from aggregator_api.storage.blobs import BlobStore
-from aggregator_api.updates.contract import Contract
+from aggregator_api.storage.db.models import EventRow, FederationRow, ModelVersionRow
 from federation import wire
 from federation.plan import Plan
 from federation.records import Tree

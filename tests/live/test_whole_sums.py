@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from sqlalchemy import select
 
-from aggregator_api.db.models import DeviceRow, FederationRow, MaskedContributionRow, RoundRow
+from aggregator_api.storage.db.models import DeviceRow, FederationRow, MaskedContributionRow, RoundRow
 from edge_agent.storage.files import write_file
 from edge_agent.supervisor import secure_sum
 from federation import wire

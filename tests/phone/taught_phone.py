@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from aggregator_api.web import phone as web
+from aggregator_api.http.web import phone as web
 from tests.teaching_world import TeachingWorld
 
 if TYPE_CHECKING:

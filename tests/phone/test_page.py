@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aggregator_api.app import create_app
-from aggregator_api.mqtt.mosquitto.folders import issue_for_server
-from aggregator_api.settings import Settings
-from aggregator_api.web import phone as web
+from aggregator_api.core.settings import Settings
+from aggregator_api.http.app import create_app
+from aggregator_api.http.web import phone as web
+from aggregator_api.transport.mqtt.mosquitto.folders import issue_for_server
 from phone import APP
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.sockets import served

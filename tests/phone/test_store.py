@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aggregator_api.app import create_app
-from aggregator_api.settings import Settings
-from aggregator_api.web import phone
+from aggregator_api.core.settings import Settings
+from aggregator_api.http.app import create_app
+from aggregator_api.http.web import phone
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.sockets import served
 from tests.browser import NEEDS_BROWSER

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aggregator_api.app import create_app
-from aggregator_api.settings import Settings
-from aggregator_api.web.phone import RUNTIME, files
+from aggregator_api.core.settings import Settings
+from aggregator_api.http.app import create_app
+from aggregator_api.http.web.phone import RUNTIME, files
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.sockets import served
 from tests.browser import NEEDS_BROWSER, barriers, excess_width, listen

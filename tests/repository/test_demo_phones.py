@@ -13,9 +13,9 @@ import segno
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
-from aggregator_api.app import create_app
-from aggregator_api.settings import Settings
-from aggregator_api.settings import load as server_settings
+from aggregator_api.core.settings import Settings
+from aggregator_api.core.settings import load as server_settings
+from aggregator_api.http.app import create_app
 from federation.protocol.enrolment_uri import read_enrolment_uri
 from gaitway.terminal import Console
 from tests.aggregator_api.generated_devices import Wires

@@ -12,7 +12,7 @@ import yaml
 from typer.testing import CliRunner
 
 from aggregator_api.cli.app import app
-from aggregator_api.settings import Settings, load
+from aggregator_api.core.settings import Settings, load
 from edge_agent.config.settings import Config
 from tests.repository.imports import PACKAGES, REPOSITORY
 

@@ -27,7 +27,7 @@ OPTIONS = frozenset(
 )
 """Commands of typer, whose parameters are their options: only the lines below the signature are counted."""
 OTHERS = {
-    "aggregator_api/db/migrations/versions/0020_tables.py:upgrade": "history; nobody edits it, only runs it",
+    "aggregator_api/storage/db/migrations/versions/0020_tables.py:upgrade": "history; nobody edits it, only runs it",
     **{
         f"export/program/decompositions.py:{name}": "torch's own operator, whose parameters these are"
         for name in ("convolution", "convolution_backward", "group_norm_backward")

@@ -11,7 +11,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from aggregator_api.settings import Settings
+from aggregator_api.core.settings import Settings
 from gaitway.__main__ import PROGRAMS
 from sim.experiment.settings import OPTIONS, default_of
 

@@ -190,31 +190,31 @@ TABLE = {
 
 # The floors of the server: what each of its folders may import of the others. What stands beside them sees all.
 FLOORS = {
-    "db": (),
-    "storage": ("db",),
-    "auth": ("db",),
-    "observability": ("auth", "db", "storage"),
-    "mqtt": ("db", "observability"),
-    "cluster": ("db", "observability"),
-    "rollouts": ("db",),
-    "devices": ("auth", "db"),
-    "updates": ("auth", "db", "devices", "rollouts", "storage"),
-    "rounds": ("auth", "cluster", "db", "devices", "observability", "rollouts", "storage", "updates"),
-    "federations": ("cluster", "db", "rollouts", "rounds", "storage", "updates"),
-    "device_http": ("auth", "cluster", "db", "mqtt", "observability", "rounds"),
-    "retention": ("db", "devices", "federations", "rollouts", "rounds", "storage"),
+    "storage": (),
+    "auth": ("storage",),
+    "operations": ("auth", "storage"),
+    "transport.mqtt": ("operations", "storage"),
+    "rollouts": ("storage",),
+    "devices": ("auth", "storage"),
+    "rounds.updates": ("auth", "devices", "rollouts", "storage"),
+    "rounds": ("auth", "devices", "operations", "rollouts", "storage"),
+    "federations": ("operations", "rollouts", "rounds", "storage"),
+    "transport.device_http": ("auth", "operations", "rounds", "storage", "transport.mqtt"),
+    "maintenance": ("auth", "devices", "federations", "operations", "rollouts", "rounds", "storage"),
+    "notifications": ("auth", "devices", "operations", "storage"),
     "runtime": (
-        *("auth", "cluster", "db", "device_http", "devices", "federations", "mqtt", "observability", "retention"),
-        *("rollouts", "rounds", "storage", "updates"),
+        *("auth", "devices", "federations", "maintenance", "operations", "rollouts", "rounds", "storage"),
+        "transport",
     ),
-    "api": (
-        *("auth", "db", "device_http", "devices", "federations", "observability", "retention", "rollouts", "storage"),
-        "updates",
+    "http.api": (
+        *("auth", "devices", "federations", "maintenance", "notifications", "operations", "rollouts", "rounds.updates"),
+        *("storage", "transport.device_http"),
     ),
-    "notifications": ("api", "db", "observability"),
-    "web": ("api", "auth", "db", "devices", "federations", "observability", "rollouts", "storage"),
+    "http.web": (
+        *("auth", "devices", "federations", "http.api", "notifications", "operations", "rollouts", "storage"),
+    ),
 }
-GROUND = ("disk", "errors", "notification_settings", "ports", "settings")
+GROUND = ("core",)
 for _floor, _below_it in FLOORS.items():
     TABLE[f"aggregator_api.{_floor}"] = replace(
         TABLE["aggregator_api"],
@@ -321,30 +321,33 @@ ALSO_OUTSIDE = {
         "starlette": "the part of FastAPI that has the middleware, thread pool and error classes",
         "anyio": "starlette's threads, with limits of their own",
     },
-    "aggregator_api.notification_settings": {"pydantic_settings": "a part of the settings"},
-    "aggregator_api.settings": {"pydantic_settings": "settings from TOML and the environment"},
+    "aggregator_api.core.notification_settings": {"pydantic_settings": "a part of the settings"},
+    "aggregator_api.core.settings": {"pydantic_settings": "settings from TOML and the environment"},
     "aggregator_api.storage.blobs": {"fsspec": "the design's blob store"},
-    "aggregator_api.mqtt.mosquitto": {"cryptography": "the authority's and the broker's certificates"},
-    "aggregator_api.mqtt.embedded_broker": {"amqtt": "the embedded broker of the demo and the tests"},
-    "aggregator_api.observability.metrics": {"prometheus_client": "figures in Prometheus's format"},
-    "aggregator_api.api.routes.health": {"prometheus_client": "the format's media type"},
-    "aggregator_api.observability.timings": {"prometheus_client": "histograms"},
-    "aggregator_api.db.database": {"psycopg": "how text is written for PostgreSQL, where that is the database"},
-    "aggregator_api.updates.contract": {"torch": "dtypes and shapes of what an update must hold"},
-    "aggregator_api.api.federation_comparison": {"scipy": "quantiles of Student's t"},
+    "aggregator_api.transport.mqtt.mosquitto": {"cryptography": "the authority's and the broker's certificates"},
+    "aggregator_api.transport.mqtt.embedded_broker": {"amqtt": "the embedded broker of the demo and the tests"},
+    "aggregator_api.operations.metrics": {"prometheus_client": "figures in Prometheus's format"},
+    "aggregator_api.http.api.routes.health": {"prometheus_client": "the format's media type"},
+    "aggregator_api.operations.timings": {"prometheus_client": "histograms"},
+    "aggregator_api.storage.db.database": {"psycopg": "how text is written for PostgreSQL, where that is the database"},
+    "aggregator_api.rounds.updates.contract": {"torch": "dtypes and shapes of what an update must hold"},
+    "aggregator_api.http.api.federation_comparison": {"scipy": "quantiles of Student's t"},
     "aggregator_api.rounds.aggregation": {"numpy": "the generator of secret noise"},
-    "aggregator_api.updates.anomaly": {"torch": "counts that an update holds as tensors"},
+    "aggregator_api.rounds.updates.anomaly": {"torch": "counts that an update holds as tensors"},
     "aggregator_api.cli.keys": {"typer": "the commands `keys` and `tokens`"},
     "aggregator_api.cli.devices": {"typer": "the commands `devices`"},
     "aggregator_api.devices.bulk": {"segno": "QR codes"},
-    "aggregator_api.web.pages": {"jinja2": "the pages' templates", "markupsafe": "what is no longer to be escaped"},
-    "aggregator_api.web.routes.enrolment": {"segno": "QR codes", "markupsafe": "a code's drawing"},
+    "aggregator_api.http.web.pages": {
+        "jinja2": "the pages' templates",
+        "markupsafe": "what is no longer to be escaped",
+    },
+    "aggregator_api.http.web.routes.enrolment": {"segno": "QR codes", "markupsafe": "a code's drawing"},
     "aggregator_api.cli.retention": {"typer": "the commands `retention`, `versions`, …"},
     "aggregator_api.cli.rollouts": {"typer": "the commands `rollouts`"},
     "aggregator_api.cli.session": {"typer": "what the commands share", "rich": "their errors and tables"},
     "aggregator_api.cli.audit": {"typer": "the commands `audit`"},
     "aggregator_api.cli.vouch": {"typer": "the commands `vouch`", "cryptography": "the key that vouches for devices"},
-    "aggregator_api.observability.expiry": {
+    "aggregator_api.operations.expiry": {
         "cryptography": "when certificates end",
         "prometheus_client": "gauges that are read at each scrape",
     },
@@ -382,19 +385,21 @@ ALSO_OURS = {
         }
         for name in ("devices", "rollouts")
     },
-    "aggregator_api.mqtt.mosquitto.dynamic_security": {
+    "aggregator_api.transport.mqtt.mosquitto.dynamic_security": {
         "aggregator_api.devices.accounts": "what enrolment needs of a broker, done by this one"
     },
-    "aggregator_api.api.dependencies": {"aggregator_api.runtime": "it hands the running server's parts to the routes"},
-    "aggregator_api.storage.revocations": {
+    "aggregator_api.http.api.dependencies": {
+        "aggregator_api.runtime": "it hands the running server's parts to the routes"
+    },
+    "aggregator_api.maintenance.revocations": {
         "aggregator_api.devices.service": "a device is revoked after a restore as it was before",
         "aggregator_api.devices.contributions": "and what it withdrew is taken out again",
-        "aggregator_api.retention.rows": "and deleted likewise",
+        "aggregator_api.maintenance.retention.rows": "and deleted likewise",
     },
-    "aggregator_api.storage.fsck": {"aggregator_api.auth.server_identity": "whether the server's key can be read"},
-    "aggregator_api.storage.backup": {"aggregator_api.auth.api_keys": "the operator's key is a part of it"},
+    "aggregator_api.maintenance.fsck": {"aggregator_api.auth.server_identity": "whether the server's key can be read"},
+    "aggregator_api.maintenance.backup": {"aggregator_api.auth.api_keys": "the operator's key is a part of it"},
     "aggregator_api.federations.exports": {"har_pipeline": "the input of an exported model, where one is made"},
-    "aggregator_api.web.phone": {"phone": "the files that it serves"},
+    "aggregator_api.http.web.phone": {"phone": "the files that it serves"},
     "federation.secure_sums.phones": {"federation.methods": "which of all methods a phone has summands of"},
 }
 COMMAND_LINES = ("typer", "rich")  # in the modules and folders of these names, in every package
@@ -426,7 +431,7 @@ def test_the_source_keeps_to_the_table() -> None:
 
 def test_parts_of_the_server_know_their_collaborators_and_not_the_whole() -> None:
     importers = {entry.module for entry in all_imports() if _below(entry.target, ["aggregator_api.runtime"])}
-    assert importers == {"aggregator_api.app", "aggregator_api.api.dependencies"}
+    assert importers == {"aggregator_api.http.app", "aggregator_api.http.api.dependencies"}
 
 
 def test_a_simulation_runs_without_its_reports() -> None:
@@ -463,12 +468,12 @@ def test_every_package_was_read(name: str) -> None:
         ("aggregator_api.federations.service", "from federation.training import local_round"),
         ("aggregator_api.federations.service", "from federation.training.client_round import train_one"),
         ("aggregator_api.federations.service", "import har_pipeline.streaming.windows"),
-        ("aggregator_api.api.queries", "from aggregator_api.mqtt.client import MqttDriver"),
-        ("aggregator_api.rounds.coordinator", "from aggregator_api.api import queries"),
+        ("aggregator_api.http.api.queries", "from aggregator_api.transport.mqtt.client import MqttDriver"),
+        ("aggregator_api.rounds.coordinator", "from aggregator_api.http.api import queries"),
         ("aggregator_api.federations.service", "from aggregator_api.runtime import Runtime"),
-        ("aggregator_api.api.routes.models", "from aggregator_api.runtime import Runtime"),
-        ("aggregator_api.federations.service", "from aggregator_api.api.schemas.resources import Page"),
-        ("aggregator_api.db.models", "from aggregator_api.rounds import coordinator"),
+        ("aggregator_api.http.api.routes.models", "from aggregator_api.runtime import Runtime"),
+        ("aggregator_api.federations.service", "from aggregator_api.http.api.schemas.resources import Page"),
+        ("aggregator_api.storage.db.models", "from aggregator_api.rounds import coordinator"),
         ("aggregator_api.devices.tags", "from aggregator_api import app"),
         ("sim.engine", "from fastapi import FastAPI"),
         ("sim.engines.serial", "from sim.rounds.simulation import Simulation"),

@@ -28,7 +28,7 @@ from tests.repository.imports import REPOSITORY
             "torch onnx scipy pandas models",
         ),
         (
-            "import aggregator_api.app",
+            "import aggregator_api.http.app",
             "edge_agent sim har_pipeline pandas federation.training.local_round federation.training.client_round",
         ),
         ("import export.runtime", "torch onnx models federation"),

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator_api.db.event_kinds import EVENT_KINDS
-from aggregator_api.db.models import Base
+from aggregator_api.storage.db.event_kinds import EVENT_KINDS
+from aggregator_api.storage.db.models import Base
 from federation.protocol.messages import Acknowledgement, Announcement
 from tests.repository.imports import PACKAGES, REPOSITORY, modules
 

@@ -15,7 +15,7 @@ from deploy.distribution import BUILD, DistributionError, build
 from tests.repository.imports import PACKAGES, REPOSITORY
 
 RUNTIME = "vendor/ort/ort-wasm-simd-threaded.wasm"
-LOOK = "from aggregator_api.web.phone import APP, files; print(APP); print(*files())"
+LOOK = "from aggregator_api.http.web.phone import APP, files; print(APP); print(*files())"
 
 
 @pytest.fixture(scope="module")

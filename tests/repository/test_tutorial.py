@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pytest
 from typer.testing import CliRunner
 
-from aggregator_api.web.phone import RUNTIME, files
+from aggregator_api.http.web.phone import RUNTIME, files
 from deploy.document_blocks import shell_blocks
 from gaitway.threads import run_in_thread
 from sim.cli.app import app as sim

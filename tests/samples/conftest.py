@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator_api.db.database import Database
-from aggregator_api.settings import sqlite_url
+from aggregator_api.core.settings import sqlite_url
+from aggregator_api.storage.db.database import Database
 from tests.samples import FOLDER, VERSIONS
 
 

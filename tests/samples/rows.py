@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import JSON, Boolean, Column, Float, Integer, LargeBinary, MetaData, Table, select
 
-from aggregator_api.db.database import Database
-from aggregator_api.db.models import Base
+from aggregator_api.storage.db.database import Database
+from aggregator_api.storage.db.models import Base
 
 HAVE_THEIR_ROW = frozenset({"server_epoch", "ledger"})
 """Tables of one row, which the migrations write."""

@@ -7,10 +7,10 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from aggregator_api.api import openapi
-from aggregator_api.app import create_app
-from aggregator_api.db.database import Database
-from aggregator_api.settings import Settings, sqlite_url
+from aggregator_api.core.settings import Settings, sqlite_url
+from aggregator_api.http.api import openapi
+from aggregator_api.http.app import create_app
+from aggregator_api.storage.db.database import Database
 from tests.samples.rows import fill
 
 DATABASE, REST = "server.sql", "openapi.json"

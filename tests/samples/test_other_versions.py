@@ -13,8 +13,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from sqlalchemy import text
 
-from aggregator_api.db.database import Database
-from aggregator_api.errors import ConfigError
+from aggregator_api.core.errors import ConfigError
+from aggregator_api.storage.db.database import Database
 from edge_agent.errors import DamagedError, StoreError
 from edge_agent.storage.database import VERSION
 from edge_agent.storage.state_store import StateStore

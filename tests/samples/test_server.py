@@ -14,8 +14,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import insert, select
 
-from aggregator_api.db.database import Database
-from aggregator_api.db.models import Base
+from aggregator_api.storage.db.database import Database
+from aggregator_api.storage.db.models import Base
 from tests.live.real_parts import postgres
 from tests.samples.rows import HAVE_THEIR_ROW, contents, mapped_classes, tables_of
 from tests.samples.server import DATABASE, REST, contract, described, narrowed

@@ -9,9 +9,9 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from sqlalchemy import BigInteger, Integer
 
-from aggregator_api.api.routes import ROUTERS
-from aggregator_api.db.models import Base
-from aggregator_api.web.routes import SUBJECTS as PAGES
+from aggregator_api.http.api.routes import ROUTERS
+from aggregator_api.http.web.routes import SUBJECTS as PAGES
+from aggregator_api.storage.db.models import Base
 from federation.protocol import messages
 from federation.protocol.messages import Strict
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from aggregator_api.app import create_app
+from aggregator_api.core.settings import Settings
 from aggregator_api.federations.service import get_federation
-from aggregator_api.settings import Settings
+from aggregator_api.http.app import create_app
 from tests.aggregator_api.bench import Bench, coordinator_beside, wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, tiny_plan
 from tests.aggregator_api.http_client import OperatorClient, TestClient, problem

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aggregator_api.api.connections import (
+from aggregator_api.http.api.connections import (
     BODY_PART_BYTES,
     MAX_HEADER_BYTES,
     Connection,

@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 import pytest
 
-from aggregator_api.app import create_app
-from aggregator_api.settings import Settings
+from aggregator_api.core.settings import Settings
+from aggregator_api.http.app import create_app
 from gaitway.plain_text import MAX_LABEL
 from tests.aggregator_api.api.test_bounds import DOCUMENT
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, tiny_plan

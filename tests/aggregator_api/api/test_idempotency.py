@@ -12,10 +12,10 @@ from fastapi import FastAPI
 from httpx import Response
 from sqlalchemy import text
 
-from aggregator_api.api.middleware import idempotency
-from aggregator_api.api.middleware.idempotency import IdempotentRequests, StoredResponse
-from aggregator_api.app import create_app
-from aggregator_api.settings import Settings
+from aggregator_api.core.settings import Settings
+from aggregator_api.http.api.middleware import idempotency
+from aggregator_api.http.api.middleware.idempotency import IdempotentRequests, StoredResponse
+from aggregator_api.http.app import create_app
 from tests.aggregator_api.generated_devices import Wires, tiny_plan
 from tests.aggregator_api.http_client import OperatorClient, TestClient, problem
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from aggregator_api.api import coalescing, queries
-from aggregator_api.api.coalescing import Coalescing
-from aggregator_api.api.event_feed import EventFeed
-from aggregator_api.api.middleware.concurrency import ConcurrencyLimit
+from aggregator_api.http.api import coalescing, queries
+from aggregator_api.http.api.coalescing import Coalescing
+from aggregator_api.http.api.event_feed import EventFeed
+from aggregator_api.http.api.middleware.concurrency import ConcurrencyLimit
 from tests.aggregator_api.bench import Bench, stream_access
 from tests.aggregator_api.generated_devices import FEDERATION, tiny_plan
 

@@ -14,13 +14,13 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import text
 
-from aggregator_api import app as application
 from aggregator_api.auth.declared_routes import declared_routes
-from aggregator_api.db import database
-from aggregator_api.db.models import Base
-from aggregator_api.settings import Settings
-from aggregator_api.storage.backup import back_up
-from aggregator_api.storage.restore import restore
+from aggregator_api.core.settings import Settings
+from aggregator_api.http import app as application
+from aggregator_api.maintenance.backup import back_up
+from aggregator_api.maintenance.restore import restore
+from aggregator_api.storage.db import database
+from aggregator_api.storage.db.models import Base
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, tiny_plan
 from tests.aggregator_api.http_client import OperatorClient, TestClient, problem
 
@@ -34,10 +34,10 @@ from pydantic import BaseModel, Field
 from sqlalchemy import ForeignKey, Text, select
 from sqlalchemy.orm import Mapped, mapped_column
 
-from aggregator_api.api.dependencies import DatabaseDep, FederationName
-from aggregator_api.api.middleware.problems import responses
+from aggregator_api.http.api.dependencies import DatabaseDep, FederationName
+from aggregator_api.http.api.middleware.problems import responses
 from aggregator_api.auth.scopes import requires
-from aggregator_api.db.models import Base
+from aggregator_api.storage.db.models import Base
 from aggregator_api.federations import service
 
 router = APIRouter(prefix="/v1/federations/{name}/notes", tags=["notes"], responses=responses(404, 422))

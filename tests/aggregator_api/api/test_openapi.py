@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from aggregator_api.api.openapi import text
-from aggregator_api.app import create_app
-from aggregator_api.settings import Settings
+from aggregator_api.core.settings import Settings
+from aggregator_api.http.api.openapi import text
+from aggregator_api.http.app import create_app
 from tests.aggregator_api.auth.route_table import OPEN
 from tests.aggregator_api.generated_devices import Wires
 from tests.repository.imports import REPOSITORY

@@ -16,9 +16,9 @@ import schemathesis
 from fastapi import FastAPI
 from hypothesis import HealthCheck, settings
 
-from aggregator_api.app import create_app
 from aggregator_api.auth import api_keys
-from aggregator_api.settings import Settings
+from aggregator_api.core.settings import Settings
+from aggregator_api.http.app import create_app
 from federation.protocol import topics
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, status, tiny_plan
 from tests.aggregator_api.http_client import TestClient

@@ -11,12 +11,17 @@ import pytest
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
-from aggregator_api.api import attention, queries
-from aggregator_api.api.device_status import TRAINS, activity
-from aggregator_api.api.queries import PageParams
-from aggregator_api.api.round_history import costs, grid, latest_rounds, spans
-from aggregator_api.api.scores import round_scores
-from aggregator_api.db.models import (
+from aggregator_api.devices.service import find
+from aggregator_api.federations.service import get_federation
+from aggregator_api.http.api import queries
+from aggregator_api.http.api.device_status import TRAINS, activity
+from aggregator_api.http.api.queries import PageParams
+from aggregator_api.http.api.round_history import costs, grid, latest_rounds, spans
+from aggregator_api.http.api.scores import round_scores
+from aggregator_api.http.web import views
+from aggregator_api.notifications import attention
+from aggregator_api.rollouts import scores
+from aggregator_api.storage.db.models import (
     AdoptionRow,
     DeviceRow,
     EventRow,
@@ -25,10 +30,6 @@ from aggregator_api.db.models import (
     ScoreRow,
     UpdateRow,
 )
-from aggregator_api.devices.service import find
-from aggregator_api.federations.service import get_federation
-from aggregator_api.rollouts import scores
-from aggregator_api.web import views
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.generated_devices import FEDERATION
 from tests.aggregator_api.web.seeded import WALKS, seed

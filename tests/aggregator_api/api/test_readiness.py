@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator_api.app import create_app
-from aggregator_api.settings import Settings
+from aggregator_api.core.settings import Settings
+from aggregator_api.http.app import create_app
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.http_client import OperatorClient, TestClient
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from aggregator_api.app import create_app
+from aggregator_api.core.settings import Settings
+from aggregator_api.http.app import create_app
 from aggregator_api.runtime import Runtime
-from aggregator_api.settings import Settings
 from federation import wire
 from federation.protocol import topics
 from federation.training.forward import initial_client, initial_model

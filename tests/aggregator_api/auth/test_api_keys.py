@@ -19,15 +19,15 @@ from fastapi import FastAPI
 from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
-from aggregator_api.api.middleware.authentication import MAX_CALLERS, TokenBuckets
-from aggregator_api.app import create_app
 from aggregator_api.auth import api_keys
 from aggregator_api.auth.api_keys import Caller
 from aggregator_api.auth.callers import CACHE_TTL_S, CallerCache
 from aggregator_api.auth.client_address import network
 from aggregator_api.cli.app import app as cli
-from aggregator_api.db.database import Database
-from aggregator_api.settings import Settings
+from aggregator_api.core.settings import Settings
+from aggregator_api.http.api.middleware.authentication import MAX_CALLERS, TokenBuckets
+from aggregator_api.http.app import create_app
+from aggregator_api.storage.db.database import Database
 from tests.aggregator_api.auth.route_table import OPEN
 from tests.aggregator_api.bench import wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, tiny_plan

@@ -15,8 +15,8 @@ from sqlalchemy.exc import OperationalError
 
 from aggregator_api.auth import api_keys, open_streams, web_sessions
 from aggregator_api.auth.open_streams import OpenStreams
-from aggregator_api.db.database import Database
-from aggregator_api.db.models import CredentialRow, WebSessionRow
+from aggregator_api.storage.db.database import Database
+from aggregator_api.storage.db.models import CredentialRow, WebSessionRow
 from tests.aggregator_api.bench import wait_for
 from tests.aggregator_api.device_http.enrolled_devices import PATIENCE_S, Server
 from tests.aggregator_api.generated_devices import FEDERATION

@@ -11,12 +11,12 @@ import pytest
 from fastapi import APIRouter, FastAPI
 from starlette.routing import Mount, Route, WebSocketRoute
 
-from aggregator_api.app import create_app
 from aggregator_api.auth.api_keys import Caller
 from aggregator_api.auth.declared_routes import declared_routes
 from aggregator_api.auth.scopes import Need, check, requires
-from aggregator_api.errors import ForbiddenError
-from aggregator_api.settings import Settings
+from aggregator_api.core.errors import ForbiddenError
+from aggregator_api.core.settings import Settings
+from aggregator_api.http.app import create_app
 from tests.aggregator_api.auth.route_table import ROUTES, rows
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.http_client import OperatorClient, TestClient, problem

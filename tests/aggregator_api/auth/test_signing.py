@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from sqlalchemy import select
 
 from aggregator_api.auth.signing import Signer
-from aggregator_api.db import repositories
-from aggregator_api.db.models import EventRow, UpdateRow
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.models import EventRow, UpdateRow
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, Announcement, Invitation, read, write
 from federation.protocol.signing import Kind, to_sign, unwrap, wrap

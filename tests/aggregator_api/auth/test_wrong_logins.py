@@ -11,12 +11,12 @@ import pytest
 from fastapi import FastAPI
 from sqlalchemy import select
 
-from aggregator_api.app import create_app
 from aggregator_api.auth import api_keys
-from aggregator_api.db.database import Database
-from aggregator_api.db.models import AuditRow
+from aggregator_api.core.settings import Settings
 from aggregator_api.federations.requests import NewFederation
-from aggregator_api.settings import Settings
+from aggregator_api.http.app import create_app
+from aggregator_api.storage.db.database import Database
+from aggregator_api.storage.db.models import AuditRow
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, tiny_plan
 from tests.aggregator_api.http_client import TestClient, problem
 

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from aggregator_api.cli.app import app
-from aggregator_api.errors import ConfigError
-from aggregator_api.settings import load
+from aggregator_api.core.errors import ConfigError
+from aggregator_api.core.settings import load
 
 RUNNER = CliRunner()
 
@@ -66,7 +66,7 @@ def test_wrong_settings_are_named(tmp_path: Path, text: str, words: str) -> None
 
 @pytest.mark.ci
 def test_the_application_loads_neither_trainer_nor_device_nor_simulation() -> None:
-    code = "import sys, aggregator_api.app; print(*sys.modules)"
+    code = "import sys, aggregator_api.http.app; print(*sys.modules)"
     output = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=os.environ.copy()
     ).stdout

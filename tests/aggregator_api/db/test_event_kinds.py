@@ -8,12 +8,12 @@ from typing import get_args
 
 import pytest
 
-from aggregator_api.api.schemas.resources import AdoptionAnswer, EnrolmentState, FederationSummary, UpdateStatus
-from aggregator_api.db import repositories
-from aggregator_api.db.database import Database
-from aggregator_api.db.event_kinds import EVENT_KINDS
-from aggregator_api.db.models import EventRow, FederationRow
-from aggregator_api.settings import sqlite_url
+from aggregator_api.core.settings import sqlite_url
+from aggregator_api.http.api.schemas.resources import AdoptionAnswer, EnrolmentState, FederationSummary, UpdateStatus
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.database import Database
+from aggregator_api.storage.db.event_kinds import EVENT_KINDS
+from aggregator_api.storage.db.models import EventRow, FederationRow
 from federation.protocol.messages import DeviceStatus, ReleaseReport
 from federation.rounds.rollout import RolloutPhase
 from federation.rounds.server_round import RoundPhase

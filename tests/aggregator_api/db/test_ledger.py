@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from aggregator_api.app import create_app
 from aggregator_api.auth import api_keys
 from aggregator_api.cli.app import app as cli
-from aggregator_api.db import ledger as ledgers
-from aggregator_api.db.ledger import MAX_LINE_BYTES, Ledger, subject_of
-from aggregator_api.db.models import EndedAccessRow
-from aggregator_api.errors import ConfigError, LedgerError, LedgerWriteError
-from aggregator_api.settings import Settings
+from aggregator_api.core.errors import ConfigError, LedgerError, LedgerWriteError
+from aggregator_api.core.settings import Settings
+from aggregator_api.http.app import create_app
+from aggregator_api.storage.db import ledger as ledgers
+from aggregator_api.storage.db.ledger import MAX_LINE_BYTES, Ledger, subject_of
+from aggregator_api.storage.db.models import EndedAccessRow
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.http_client import TestClient, problem
 

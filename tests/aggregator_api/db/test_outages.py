@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from aggregator_api.app import create_app
 from aggregator_api.auth.api_keys import OPERATOR_FILE
-from aggregator_api.db import repositories
+from aggregator_api.core.settings import Settings
 from aggregator_api.federations.requests import NewFederation
-from aggregator_api.mqtt.inbox import Message
+from aggregator_api.http.app import create_app
 from aggregator_api.runtime import Runtime
-from aggregator_api.settings import Settings
+from aggregator_api.storage.db import repositories
+from aggregator_api.transport.mqtt.inbox import Message
 from federation.protocol import topics
 from tests.aggregator_api.bench import wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, status, tiny_plan

@@ -20,14 +20,14 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from sqlalchemy import QueuePool, event, text, update
 
-from aggregator_api.api import routes
-from aggregator_api.app import create_app
 from aggregator_api.auth.api_keys import OPERATOR_FILE
-from aggregator_api.db.database import Database
-from aggregator_api.db.models import ModelVersionRow
+from aggregator_api.core.settings import Settings, sqlite_url
 from aggregator_api.federations.requests import NewFederation
+from aggregator_api.http.api import routes
+from aggregator_api.http.app import create_app
 from aggregator_api.runtime import Runtime
-from aggregator_api.settings import Settings, sqlite_url
+from aggregator_api.storage.db.database import Database
+from aggregator_api.storage.db.models import ModelVersionRow
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, tiny_plan
 from tests.aggregator_api.sockets import get, open_slowly, served
 

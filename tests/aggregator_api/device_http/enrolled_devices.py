@@ -13,12 +13,12 @@ import httpx
 import uvicorn
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from aggregator_api.app import create_app
+from aggregator_api.core.settings import Settings
 from aggregator_api.devices import enrolment_tokens
 from aggregator_api.federations import service
 from aggregator_api.federations.requests import NewFederation
+from aggregator_api.http.app import create_app
 from aggregator_api.runtime import Runtime
-from aggregator_api.settings import Settings
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, read, write
 from federation.protocol.over_http import EventReader, ServerEvent, path_of, stream_path

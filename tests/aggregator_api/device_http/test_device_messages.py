@@ -12,9 +12,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from sqlalchemy import func, select
 
-from aggregator_api.db.models import AuditRow, DeviceRow, UpdateRow
-from aggregator_api.device_http import streams
-from aggregator_api.mqtt.inbox import Message
+from aggregator_api.storage.db.models import AuditRow, DeviceRow, UpdateRow
+from aggregator_api.transport.device_http import streams
+from aggregator_api.transport.mqtt.inbox import Message
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, Announcement, DeviceStatus, Invitation, read, write
 from federation.protocol.over_http import END, ServerEvent, stream_path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from aggregator_api.device_http.streams import MAX_QUEUED_ANSWERS, DeviceStreams
+from aggregator_api.transport.device_http.streams import MAX_QUEUED_ANSWERS, DeviceStreams
 from federation.protocol import topics
 from federation.protocol.over_http import END, EventReader, ServerEvent, kinds_of, path_of, stream_path, write_event
 from federation.protocol.signing import Kind

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from aggregator_api.db.database import Database
+from aggregator_api.core.errors import BrokerError, ConflictError, NotFoundError, UnavailableError
 from aggregator_api.devices.service import DeviceService, find
-from aggregator_api.errors import BrokerError, ConflictError, NotFoundError, UnavailableError
+from aggregator_api.storage.db.database import Database
 from federation.rounds.server_round import DeviceLost, Event
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.generated_devices import FEDERATION, tiny_plan

@@ -16,12 +16,12 @@ import zxingcpp
 from fastapi import FastAPI
 from typer.testing import CliRunner, Result
 
-from aggregator_api.app import create_app
 from aggregator_api.cli.app import app as cli
+from aggregator_api.core.errors import ConfigError
+from aggregator_api.core.settings import Settings
 from aggregator_api.devices import bulk
 from aggregator_api.devices.bulk import IssuedToken
-from aggregator_api.errors import ConfigError
-from aggregator_api.settings import Settings
+from aggregator_api.http.app import create_app
 from edge_agent.__main__ import app as agent
 from federation.protocol import topics
 from federation.protocol.enrolment_uri import EnrolmentUri, read_enrolment_uri

@@ -15,11 +15,11 @@ from fastapi import FastAPI
 from httpx import Response
 from sqlalchemy import text
 
-from aggregator_api.app import create_app
 from aggregator_api.auth.server_identity import Identity, verify
-from aggregator_api.errors import BrokerError, ConfigError
+from aggregator_api.core.errors import BrokerError, ConfigError
+from aggregator_api.core.settings import Settings
+from aggregator_api.http.app import create_app
 from aggregator_api.runtime import Runtime
-from aggregator_api.settings import Settings
 from federation.privacy.promises import promises_of
 from federation.protocol import topics
 from tests.aggregator_api.bench import Bench, wait_for

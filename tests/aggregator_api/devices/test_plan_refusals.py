@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from aggregator_api.api import attention, queries
-from aggregator_api.api.device_status import activity, waiting_for
-from aggregator_api.db.models import DeviceRow, EventRow, FederationRow
+from aggregator_api.http.api import queries
+from aggregator_api.http.api.device_status import activity, waiting_for
+from aggregator_api.notifications import attention
+from aggregator_api.storage.db.models import DeviceRow, EventRow, FederationRow
 from edge_agent.storage.credentials import status_signer
 from federation.protocol import topics
 from federation.protocol.messages import DeviceStatus, PlanRefusal, write

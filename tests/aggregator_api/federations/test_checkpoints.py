@@ -14,13 +14,13 @@ from httpx import Response
 from safetensors.torch import save
 from sqlalchemy import select
 
-from aggregator_api.app import create_app
-from aggregator_api.db import repositories
-from aggregator_api.db.models import AuditRow, EventRow
+from aggregator_api.core.settings import Settings
 from aggregator_api.federations.checkpoints import MAX_HEADER_BYTES
 from aggregator_api.federations.initial_weights import started_from_model
 from aggregator_api.federations.service import get_federation
-from aggregator_api.settings import Settings
+from aggregator_api.http.app import create_app
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.models import AuditRow, EventRow
 from federation import wire
 from federation.training.forward import initial_client, initial_model
 from gaitway.input_spec import InputSpec

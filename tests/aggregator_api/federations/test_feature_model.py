@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from aggregator_api.app import create_app
-from aggregator_api.db import repositories
-from aggregator_api.errors import UnavailableError, UnprocessableError
+from aggregator_api.core.errors import UnavailableError, UnprocessableError
+from aggregator_api.core.settings import Settings
 from aggregator_api.federations import exports
 from aggregator_api.federations.initial_state import build_initial_state
 from aggregator_api.federations.requests import NewFederation
+from aggregator_api.http.app import create_app
 from aggregator_api.rounds.announcements import announcement
-from aggregator_api.settings import Settings
 from aggregator_api.storage import garbage_collection
+from aggregator_api.storage.db import repositories
 from export.runtime import Session
 from federation import wire
 from federation.plan import Plan

@@ -12,9 +12,9 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from aggregator_api.db.models import ModelVersionRow
-from aggregator_api.errors import UnprocessableError
+from aggregator_api.core.errors import UnprocessableError
 from aggregator_api.federations.initial_state import build_initial_state
+from aggregator_api.storage.db.models import ModelVersionRow
 from federation import wire
 from federation.plan import Plan
 from federation.records import Tree

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aggregator_api.errors import UnprocessableError
+from aggregator_api.core.errors import UnprocessableError
 from aggregator_api.federations.initial_state import InitialState, build_initial_state
 from federation.plan import Plan
 from models import build

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from aggregator_api.db import repositories
-from aggregator_api.db.models import FederationRow
 from aggregator_api.federations import programs
 from aggregator_api.federations.requests import NewFederation
 from aggregator_api.rounds.announcements import announcement
 from aggregator_api.storage import garbage_collection
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.models import FederationRow
 from federation.plan import SecureSettings
 from federation.protocol.messages import BlobPointer
 from tests.aggregator_api.bench import Bench

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator_api.mqtt.client import MqttDriver
-from aggregator_api.settings import Settings
+from aggregator_api.core.settings import Settings
+from aggregator_api.transport.mqtt.client import MqttDriver
 from tests.aggregator_api.bench import wait_for
 from tests.live.real_parts import free_port
 

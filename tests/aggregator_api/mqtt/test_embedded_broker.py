@@ -10,7 +10,7 @@ import pytest
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
-from aggregator_api.mqtt.embedded_broker import BrokerThread
+from aggregator_api.transport.mqtt.embedded_broker import BrokerThread
 from federation.protocol import topics
 from tests.aggregator_api.bench import wait_for
 from tests.live.real_parts import free_port

@@ -14,10 +14,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from typer.testing import CliRunner
 
 from aggregator_api.cli.app import app
-from aggregator_api.errors import ConfigError
-from aggregator_api.mqtt.mosquitto import folders, roles
-from aggregator_api.mqtt.mosquitto.certificates import issue, make_authority
-from aggregator_api.settings import load
+from aggregator_api.core.errors import ConfigError
+from aggregator_api.core.settings import load
+from aggregator_api.transport.mqtt.mosquitto import folders, roles
+from aggregator_api.transport.mqtt.mosquitto.certificates import issue, make_authority
 from federation.errors import WireError
 from federation.protocol import topics
 

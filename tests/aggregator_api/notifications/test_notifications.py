@@ -15,16 +15,16 @@ import pytest
 from sqlalchemy import select, update
 from typer.testing import CliRunner
 
-from aggregator_api.api import attention
 from aggregator_api.cli.app import app
-from aggregator_api.db.models import AuditRow, DeviceRow
-from aggregator_api.errors import ConfigError
-from aggregator_api.mqtt.mosquitto.folders import issue_for_server
+from aggregator_api.core.errors import ConfigError
+from aggregator_api.core.settings import Settings, load
+from aggregator_api.notifications import attention
 from aggregator_api.notifications.channels import Email, Webhook, channels_of
 from aggregator_api.notifications.message import Notification
 from aggregator_api.notifications.notifier import RESOLVE_S, RETRY_S, Notifier
-from aggregator_api.observability.deliveries import deliveries
-from aggregator_api.settings import Settings, load
+from aggregator_api.operations.deliveries import deliveries
+from aggregator_api.storage.db.models import AuditRow, DeviceRow
+from aggregator_api.transport.mqtt.mosquitto.folders import issue_for_server
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.generated_devices import FEDERATION, tiny_plan
 from tests.aggregator_api.notifications.receivers import Hook, MailServer, running, server_context

@@ -16,17 +16,17 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import DatabaseError
 from typer.testing import CliRunner, Result
 
-from aggregator_api.api.middleware.audit import action
-from aggregator_api.app import create_app
 from aggregator_api.auth import api_keys
 from aggregator_api.cli.app import app as cli
-from aggregator_api.db import audit
-from aggregator_api.db.audit import Filters, Intent
-from aggregator_api.db.database import Database
-from aggregator_api.db.models import AuditRow
-from aggregator_api.errors import BrokerError
-from aggregator_api.observability.refusals import ADDRESSES, WINDOW_S, RefusalLog
-from aggregator_api.settings import Settings, sqlite_url
+from aggregator_api.core.errors import BrokerError
+from aggregator_api.core.settings import Settings, sqlite_url
+from aggregator_api.http.api.middleware.audit import action
+from aggregator_api.http.app import create_app
+from aggregator_api.operations.refusals import ADDRESSES, WINDOW_S, RefusalLog
+from aggregator_api.storage.db import audit
+from aggregator_api.storage.db.audit import Filters, Intent
+from aggregator_api.storage.db.database import Database
+from aggregator_api.storage.db.models import AuditRow
 from tests.aggregator_api.auth.route_table import DEVICE_MESSAGES, OPEN
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, tiny_plan
 from tests.aggregator_api.http_client import TestClient

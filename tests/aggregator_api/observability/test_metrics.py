@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from aggregator_api.app import create_app
+from aggregator_api.core.settings import Settings
 from aggregator_api.federations.requests import NewFederation
+from aggregator_api.http.app import create_app
 from aggregator_api.runtime import Runtime
-from aggregator_api.settings import Settings
 from federation.protocol import topics
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, status, tiny_plan

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from aggregator_api.app import create_app
-from aggregator_api.db.models import CredentialRow, EnrolmentTokenRow
+from aggregator_api.core.settings import Settings
 from aggregator_api.federations.requests import NewFederation
-from aggregator_api.mqtt.mosquitto.certificates import issue, make_authority
-from aggregator_api.mqtt.mosquitto.folders import issue_for_server
-from aggregator_api.observability.expiry import file_expiry
-from aggregator_api.settings import Settings
-from aggregator_api.storage.backup import back_up
+from aggregator_api.http.app import create_app
+from aggregator_api.maintenance.backup import back_up
+from aggregator_api.operations.expiry import file_expiry
+from aggregator_api.storage.db.models import CredentialRow, EnrolmentTokenRow
+from aggregator_api.transport.mqtt.mosquitto.certificates import issue, make_authority
+from aggregator_api.transport.mqtt.mosquitto.folders import issue_for_server
 from edge_agent.machine.state import Agent
 from edge_agent.supervisor.metrics import gauges, render
 from federation.protocol import topics

@@ -13,14 +13,14 @@ from fastapi import FastAPI
 from sqlalchemy import delete, func, select, update
 from typer.testing import CliRunner, Result
 
-from aggregator_api.app import create_app
 from aggregator_api.cli.app import app as cli
-from aggregator_api.db import repositories
-from aggregator_api.db.models import AuditRow, Base, EventRow, ModelAliasRow, UpdateRow
-from aggregator_api.retention import policy
+from aggregator_api.core.settings import Settings
+from aggregator_api.http.app import create_app
+from aggregator_api.maintenance.retention import policy
 from aggregator_api.runtime import Runtime
-from aggregator_api.settings import Settings
 from aggregator_api.storage import garbage_collection
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.models import AuditRow, Base, EventRow, ModelAliasRow, UpdateRow
 from federation.plan import Plan
 from federation.protocol import topics
 from tests.aggregator_api.bench import Bench, wait_for

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from aggregator_api.app import create_app
-from aggregator_api.settings import Settings
+from aggregator_api.core.settings import Settings
+from aggregator_api.http.app import create_app
 from federation.protocol import topics
 from federation.protocol.messages import AdoptionReport, DeviceStatus, VersionScore, write
 from tests.aggregator_api.bench import Bench, wait_for

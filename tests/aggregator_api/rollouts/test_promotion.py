@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from aggregator_api.api import attention
-from aggregator_api.db.models import EventRow
-from aggregator_api.errors import ConflictError
+from aggregator_api.core.errors import ConflictError
 from aggregator_api.federations import service
 from aggregator_api.federations.requests import FederationChanges
+from aggregator_api.notifications import attention
 from aggregator_api.rollouts.requests import NewRollout
+from aggregator_api.storage.db.models import EventRow
 from federation.plan import Plan
 from federation.protocol import topics
 from federation.protocol.messages import AdoptionReport, DeviceStatus, write

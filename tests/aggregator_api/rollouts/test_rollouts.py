@@ -13,16 +13,16 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 from typer.testing import CliRunner
 
-from aggregator_api.api import queries
-from aggregator_api.api.queries import PageParams
-from aggregator_api.api.rollout_queries import RolloutDetail, RolloutDevice, detail, devices
 from aggregator_api.cli.app import app as cli
-from aggregator_api.db.models import RolloutRow
-from aggregator_api.errors import ConflictError, NotFoundError
+from aggregator_api.core.errors import ConflictError, NotFoundError
 from aggregator_api.federations import service
+from aggregator_api.http.api import queries
+from aggregator_api.http.api.queries import PageParams
+from aggregator_api.http.api.rollout_queries import RolloutDetail, RolloutDevice, detail, devices
 from aggregator_api.rollouts import transitions
 from aggregator_api.rollouts.requests import NewRollout
 from aggregator_api.rollouts.service import RolloutService
+from aggregator_api.storage.db.models import RolloutRow
 from edge_agent.machine.releases import offered_to
 from federation.plan import GroupWave, Plan
 from federation.protocol import topics

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from aggregator_api.rounds.aggregation import StoredUpdate, aggregate
+from aggregator_api.rounds.updates.contract import Contract
 from aggregator_api.storage.blobs import BlobStore
-from aggregator_api.updates.contract import Contract
 from federation import wire
 from federation.methods.fedavg import FedAvg
 from federation.protocol.messages import UpdateManifest

@@ -15,14 +15,14 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from aggregator_api.db.models import Blob, RoundRow
-from aggregator_api.errors import WorkerDiedError, WorkFailedError
+from aggregator_api.core.errors import WorkerDiedError, WorkFailedError
+from aggregator_api.core.settings import Settings
 from aggregator_api.rounds.aggregation import PREFETCH, StoredUpdate, prefetch
 from aggregator_api.rounds.aggregation_executor import InProcessExecutor, WorkerProcessExecutor
 from aggregator_api.rounds.aggregation_worker import serve
-from aggregator_api.settings import Settings
+from aggregator_api.rounds.updates.contract import Contract
 from aggregator_api.storage.blobs import BlobStore
-from aggregator_api.updates.contract import Contract
+from aggregator_api.storage.db.models import Blob, RoundRow
 from federation import wire
 from federation.methods import method_from_json
 from federation.wire.schema import schema_of

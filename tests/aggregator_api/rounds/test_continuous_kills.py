@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator_api.db.models import FederationRow
+from aggregator_api.storage.db.models import FederationRow
 from federation import wire
 from federation.records import Update
 from tests.aggregator_api.bench import Bench

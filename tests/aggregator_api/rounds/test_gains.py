@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from aggregator_api.db import repositories
-from aggregator_api.db.models import Blob, ModelVersionRow, UpdateRow
 from aggregator_api.federations import exports
 from aggregator_api.rollouts import transitions
 from aggregator_api.rounds.aggregation import Aggregate
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.models import Blob, ModelVersionRow, UpdateRow
 from federation.plan import Plan
 from federation.serving import gains
 from tests.aggregator_api.bench import Bench, wait_for

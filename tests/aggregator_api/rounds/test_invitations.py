@@ -9,11 +9,11 @@ import pytest
 import torch
 from sqlalchemy import select, text
 
-from aggregator_api.app import create_app
 from aggregator_api.auth.api_keys import ensure_operator
-from aggregator_api.db.models import ParticipationRow
+from aggregator_api.http.app import create_app
 from aggregator_api.rounds.background_jobs import BackgroundJobs
 from aggregator_api.storage.broadcasts import write_broadcasts
+from aggregator_api.storage.db.models import ParticipationRow
 from federation import wire
 from federation.methods import method_from_json
 from federation.protocol import topics

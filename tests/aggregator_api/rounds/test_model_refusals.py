@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from aggregator_api.api import attention
-from aggregator_api.db import repositories
-from aggregator_api.db.models import DeviceRow, EventRow, FederationRow, ModelVersionRow
 from aggregator_api.federations import exports
+from aggregator_api.notifications import attention
 from aggregator_api.rollouts import promotion, transitions
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.models import DeviceRow, EventRow, FederationRow, ModelVersionRow
 from edge_agent.storage.credentials import manifest_signer, status_signer
 from federation.plan import Plan
 from federation.protocol import topics

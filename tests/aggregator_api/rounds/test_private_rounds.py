@@ -9,10 +9,10 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from aggregator_api.api.device_status import waiting_for
-from aggregator_api.db.models import EventRow, FederationRow, RoundRow
-from aggregator_api.errors import UnprocessableError
+from aggregator_api.core.errors import UnprocessableError
 from aggregator_api.federations.requests import NewFederation
+from aggregator_api.http.api.device_status import waiting_for
+from aggregator_api.storage.db.models import EventRow, FederationRow, RoundRow
 from federation import wire
 from federation.privacy.accounting import epsilon
 from federation.privacy.differential_privacy import Aggregated, aggregated

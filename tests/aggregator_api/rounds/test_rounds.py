@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from aggregator_api.db.models import FederationRow, RoundRow
 from aggregator_api.rounds import opening
+from aggregator_api.storage.db.models import FederationRow, RoundRow
 from federation import wire
 from federation.methods import method_from_json
 from tests.aggregator_api.bench import Bench, wait_for

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from aggregator_api.errors import ServerStoppingError
-from aggregator_api.mqtt import inbox
-from aggregator_api.mqtt.inbox import Inbox, Message
+from aggregator_api.core.errors import ServerStoppingError
+from aggregator_api.core.settings import Settings
 from aggregator_api.rounds.aggregation_executor import AggregationExecutor, WorkerProcessExecutor
 from aggregator_api.rounds.background_jobs import BackgroundJobs
-from aggregator_api.settings import Settings
+from aggregator_api.rounds.updates.contract import Contract
 from aggregator_api.storage.blobs import BlobStore
-from aggregator_api.updates.contract import Contract
+from aggregator_api.transport.mqtt import inbox
+from aggregator_api.transport.mqtt.inbox import Inbox, Message
 from federation import wire
 from federation.methods import method_from_json
 from tests.aggregator_api.bench import Bench, wait_for

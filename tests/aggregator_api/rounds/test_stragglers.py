@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from aggregator_api.db.models import DeviceRow, RoundRow
-from aggregator_api.updates.contract import Contract
+from aggregator_api.rounds.updates.contract import Contract
+from aggregator_api.storage.db.models import DeviceRow, RoundRow
 from federation import wire
 from federation.methods import METHODS, method_from_json
 from federation.plan import TrainingConfig

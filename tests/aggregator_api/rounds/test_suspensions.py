@@ -8,10 +8,10 @@ from typing import Any
 
 from sqlalchemy import select
 
-from aggregator_api.api import attention
-from aggregator_api.api.device_status import TRAINS, activity
-from aggregator_api.db import repositories
-from aggregator_api.db.models import DeviceRow, EventRow, FederationRow, RoundRow
+from aggregator_api.http.api.device_status import TRAINS, activity
+from aggregator_api.notifications import attention
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.models import DeviceRow, EventRow, FederationRow, RoundRow
 from federation.plan import Plan
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, Parcel, tiny_plan

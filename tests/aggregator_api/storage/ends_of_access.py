@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from httpx import Response
 from typer.testing import CliRunner
 
-from aggregator_api.app import create_app
 from aggregator_api.auth import api_keys
 from aggregator_api.cli.app import app as cli
-from aggregator_api.settings import Settings
+from aggregator_api.core.settings import Settings
+from aggregator_api.http.app import create_app
 from tests.aggregator_api.devices.test_enrolment import Phone
 from tests.aggregator_api.generated_devices import FEDERATION, Wires
 from tests.aggregator_api.http_client import TestClient

@@ -15,14 +15,14 @@ from sqlalchemy import select, update
 from typer.testing import CliRunner
 
 from aggregator_api.cli.app import app
-from aggregator_api.db import epochs, repositories
-from aggregator_api.db.models import EventRow, ModelVersionRow, RoundRow, UpdateRow
-from aggregator_api.errors import ConfigError
-from aggregator_api.settings import Settings
-from aggregator_api.storage.backup import back_up
-from aggregator_api.storage.fsck import check
+from aggregator_api.core.errors import ConfigError
+from aggregator_api.core.settings import Settings
+from aggregator_api.maintenance.backup import back_up
+from aggregator_api.maintenance.fsck import check
+from aggregator_api.maintenance.restore import begin_epoch, restore
+from aggregator_api.storage.db import epochs, repositories
+from aggregator_api.storage.db.models import EventRow, ModelVersionRow, RoundRow, UpdateRow
 from aggregator_api.storage.fsck_result import Severity
-from aggregator_api.storage.restore import begin_epoch, restore
 from federation import wire
 from federation.methods import method_from_json
 from federation.protocol import topics

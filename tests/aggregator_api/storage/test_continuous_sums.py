@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from aggregator_api.db.models import ContributionRow, ModelVersionRow
+from aggregator_api.core.settings import Settings
 from aggregator_api.federations import exports
-from aggregator_api.settings import Settings
-from aggregator_api.storage import fsck
-from aggregator_api.storage.backup import back_up
+from aggregator_api.maintenance import fsck
+from aggregator_api.maintenance.backup import back_up
+from aggregator_api.maintenance.restore import restore
+from aggregator_api.storage.db.models import ContributionRow, ModelVersionRow
 from aggregator_api.storage.fsck_result import Severity
-from aggregator_api.storage.restore import restore
 from federation import wire
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.continuous import continuous_plan, sends, state_of, sums_of

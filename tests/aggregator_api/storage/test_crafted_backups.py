@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aggregator_api.errors import ConfigError
-from aggregator_api.settings import Settings
-from aggregator_api.storage.backup import DESCRIPTION, back_up, read_description
-from aggregator_api.storage.restore import restore
+from aggregator_api.core.errors import ConfigError
+from aggregator_api.core.settings import Settings
+from aggregator_api.maintenance.backup import DESCRIPTION, back_up, read_description
+from aggregator_api.maintenance.restore import restore
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.generated_devices import tiny_plan
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator_api.errors import BlobError
+from aggregator_api.core.errors import BlobError
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.downloads import BlobCache, Downloads
 

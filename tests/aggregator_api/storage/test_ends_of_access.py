@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from aggregator_api.auth import api_keys
 from aggregator_api.cli.app import app as cli
-from aggregator_api.settings import load
-from aggregator_api.storage.backup import back_up
+from aggregator_api.core.settings import load
+from aggregator_api.maintenance.backup import back_up
 from tests.aggregator_api.generated_devices import FEDERATION, tiny_plan
 from tests.aggregator_api.storage.ends_of_access import (
     GONE,

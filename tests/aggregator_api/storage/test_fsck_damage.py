@@ -13,10 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from aggregator_api.cli.app import app
-from aggregator_api.db.models.base import Base
+from aggregator_api.core.settings import Settings
 from aggregator_api.federations import exports
-from aggregator_api.settings import Settings
-from aggregator_api.storage import fsck
+from aggregator_api.maintenance import fsck
+from aggregator_api.storage.db.models.base import Base
 from aggregator_api.storage.fsck_result import FsckResult, Severity
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.continuous import continuous_plan, sends

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from aggregator_api import disk
+from aggregator_api.core import disk
 from aggregator_api.storage.blobs import BlobStore
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.generated_devices import tiny_plan
@@ -36,8 +36,8 @@ def test_an_upload_is_put_off_before_the_disk_is_full(tmp_path: Path) -> None:
 PLACES = (
     "os.pwrite",
     "os.replace",
-    "aggregator_api.updates.partial_uploads.opener",
-    "aggregator_api.updates.partial_uploads.private_file",
+    "aggregator_api.rounds.updates.partial_uploads.opener",
+    "aggregator_api.rounds.updates.partial_uploads.private_file",
     "os.fsync",
 )
 

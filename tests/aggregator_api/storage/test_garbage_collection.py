@@ -11,9 +11,9 @@ from sqlalchemy import select
 from typer.testing import CliRunner
 
 from aggregator_api.cli.app import app
-from aggregator_api.db.models import ModelVersionRow, UpdateRow
 from aggregator_api.storage import garbage_collection
 from aggregator_api.storage.blobs import BlobStore
+from aggregator_api.storage.db.models import ModelVersionRow, UpdateRow
 from tests.aggregator_api.bench import Bench, wait_for
 
 LONG_AGO = 1_000_000.0

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from aggregator_api.core.settings import Settings
 from aggregator_api.federations import exports
-from aggregator_api.settings import Settings
-from aggregator_api.storage.backup import back_up
-from aggregator_api.storage.restore import restore
+from aggregator_api.maintenance.backup import back_up
+from aggregator_api.maintenance.restore import restore
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.continuous import continuous_plan, sends, state_of, withdrawal_parcel
 from tests.aggregator_api.generated_devices import FEDERATION

@@ -9,12 +9,12 @@ from typing import Any
 from sqlalchemy import text
 from typer.main import get_command
 
-from aggregator_api.api import openapi
-from aggregator_api.app import create_app
 from aggregator_api.cli.app import app as cli
-from aggregator_api.db.database import Database
-from aggregator_api.db.models import Base
-from aggregator_api.settings import Settings, sqlite_url
+from aggregator_api.core.settings import Settings, sqlite_url
+from aggregator_api.http.api import openapi
+from aggregator_api.http.app import create_app
+from aggregator_api.storage.db.database import Database
+from aggregator_api.storage.db.models import Base
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.storage.ends_of_access import (
     WAYS,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from aggregator_api.db.models import UpdateRow
+from aggregator_api.storage.db.models import UpdateRow
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.generated_devices import FEDERATION, parcel, tiny_plan
 

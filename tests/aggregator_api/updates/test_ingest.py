@@ -8,7 +8,7 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from aggregator_api.db.models import DeviceRow, EventRow
+from aggregator_api.storage.db.models import DeviceRow, EventRow
 from federation import wire
 from federation.methods import method_from_json
 from federation.protocol import topics

@@ -9,8 +9,8 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from aggregator_api.db import repositories
-from aggregator_api.db.models import UpdateRow
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.models import UpdateRow
 from federation import wire
 from federation.methods import method_from_json
 from federation.records.tree import flatten, unflatten

@@ -10,12 +10,12 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from aggregator_api.api import queries
-from aggregator_api.api.queries import PageParams
-from aggregator_api.api.schemas.resources import UpdateView
-from aggregator_api.db import repositories
-from aggregator_api.db.models import UpdateRow
+from aggregator_api.http.api import queries
+from aggregator_api.http.api.queries import PageParams
+from aggregator_api.http.api.schemas.resources import UpdateView
 from aggregator_api.rounds.background_jobs import BackgroundJobs
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.models import UpdateRow
 from federation import wire
 from federation.methods import method_from_json
 from federation.protocol import topics

@@ -11,8 +11,8 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from aggregator_api.app import create_app
-from aggregator_api.db.models import EventRow, RoundRow, UpdateRow
+from aggregator_api.http.app import create_app
+from aggregator_api.storage.db.models import EventRow, RoundRow, UpdateRow
 from federation import wire
 from federation.plan import RoundSettings
 from federation.records import Tensors

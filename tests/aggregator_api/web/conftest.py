@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from aggregator_api.app import create_app
 from aggregator_api.auth import api_keys
-from aggregator_api.settings import Settings
+from aggregator_api.core.settings import Settings
+from aggregator_api.http.app import create_app
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.http_client import TestClient
 from tests.aggregator_api.web.seeded import seed

@@ -8,7 +8,11 @@ from random import Random
 
 from sqlalchemy.orm import Session
 
-from aggregator_api.db.models import (
+from aggregator_api.federations.requests import NewFederation
+from aggregator_api.federations.service import get_federation
+from aggregator_api.rollouts import scores
+from aggregator_api.runtime import Runtime
+from aggregator_api.storage.db.models import (
     AdoptionRow,
     DeviceRow,
     DeviceTagRow,
@@ -24,10 +28,6 @@ from aggregator_api.db.models import (
     RoundRow,
     UpdateRow,
 )
-from aggregator_api.federations.requests import NewFederation
-from aggregator_api.federations.service import get_federation
-from aggregator_api.rollouts import scores
-from aggregator_api.runtime import Runtime
 from federation.plan import Plan
 from tests.aggregator_api.generated_devices import SMALL
 

@@ -14,14 +14,14 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from aggregator_api.app import create_app
 from aggregator_api.auth import api_keys
-from aggregator_api.db import repositories
-from aggregator_api.db.models import AuditRow, EventRow
+from aggregator_api.core.settings import Settings
 from aggregator_api.federations.requests import NewFederation
 from aggregator_api.federations.service import get_federation
-from aggregator_api.settings import Settings
-from aggregator_api.web.presets import PRESETS, filled
+from aggregator_api.http.app import create_app
+from aggregator_api.http.web.presets import PRESETS, filled
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.models import AuditRow, EventRow
 from export.runtime import Session
 from federation import wire
 from federation.protocol.enrolment_uri import read_enrolment_uri
@@ -387,7 +387,7 @@ def test_the_onnx_file_answers_as_the_checkpoint_does(visitor: Visitor, tmp_path
 
 
 def test_a_suspension_is_seen_and_lifted_with_one_click_or_over_rest(visitor: Visitor) -> None:
-    from aggregator_api.db.models import DeviceRow
+    from aggregator_api.storage.db.models import DeviceRow
 
     def suspend(name: str) -> None:
         with visitor.server.runtime.database.write() as session:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aggregator_api.api import queries
-from aggregator_api.app import create_app
 from aggregator_api.auth import api_keys
-from aggregator_api.db import repositories
-from aggregator_api.db.models import DeviceRow, RolloutRow
+from aggregator_api.core.settings import Settings
 from aggregator_api.federations.requests import NewFederation
 from aggregator_api.federations.service import get_federation
-from aggregator_api.settings import Settings
+from aggregator_api.http.api import queries
+from aggregator_api.http.app import create_app
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.models import DeviceRow, RolloutRow
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.sockets import served
 from tests.aggregator_api.web.seeded import HOSTILE, WALKS, Seeder, plan, seed

@@ -10,12 +10,12 @@ import pytest
 from sqlalchemy import select, update
 from typer.testing import CliRunner
 
-from aggregator_api.app import create_app
 from aggregator_api.auth import api_keys, web_sessions
 from aggregator_api.cli.app import app as cli
-from aggregator_api.db.models import AuditRow, CredentialRow, WebSessionRow
-from aggregator_api.settings import Settings
-from aggregator_api.web.routes import SUBJECTS
+from aggregator_api.core.settings import Settings
+from aggregator_api.http.app import create_app
+from aggregator_api.http.web.routes import SUBJECTS
+from aggregator_api.storage.db.models import AuditRow, CredentialRow, WebSessionRow
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.http_client import TestClient
 from tests.aggregator_api.web.visitors import FROM_HERE, HTML, Visitor, key_of

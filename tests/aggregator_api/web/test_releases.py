@@ -10,12 +10,12 @@ from typing import NamedTuple
 import pytest
 from sqlalchemy import select
 
-from aggregator_api.app import create_app
 from aggregator_api.auth import api_keys
-from aggregator_api.db.models import AuditRow, DeviceRow
+from aggregator_api.core.settings import Settings
 from aggregator_api.federations.service import get_federation
+from aggregator_api.http.app import create_app
 from aggregator_api.rollouts.transitions import under_way
-from aggregator_api.settings import Settings
+from aggregator_api.storage.db.models import AuditRow, DeviceRow
 from edge_agent.machine.releases import offered_to
 from federation.protocol import topics
 from federation.protocol.messages import Announcement, DeviceStatus, ReleaseOrder, ReleaseReport, read, write

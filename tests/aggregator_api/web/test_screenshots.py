@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aggregator_api.app import create_app
 from aggregator_api.auth import api_keys
-from aggregator_api.settings import Settings
+from aggregator_api.core.settings import Settings
+from aggregator_api.http.app import create_app
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.sockets import served
 from tests.aggregator_api.web.seeded import WALKS, seed

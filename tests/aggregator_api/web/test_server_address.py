@@ -9,13 +9,13 @@ import pytest
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
 
-from aggregator_api.app import create_app
 from aggregator_api.auth import api_keys
-from aggregator_api.errors import UnprocessableError
-from aggregator_api.settings import Settings
-from aggregator_api.web import server_address
-from aggregator_api.web.routes import SUBJECTS
-from aggregator_api.web.server_address import own_url, server_url
+from aggregator_api.core.errors import UnprocessableError
+from aggregator_api.core.settings import Settings
+from aggregator_api.http.app import create_app
+from aggregator_api.http.web import server_address
+from aggregator_api.http.web.routes import SUBJECTS
+from aggregator_api.http.web.server_address import own_url, server_url
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.http_client import TestClient
 from tests.aggregator_api.web.seeded import seed

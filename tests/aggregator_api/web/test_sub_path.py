@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from aggregator_api.api.middleware.sub_path import below
-from aggregator_api.app import create_app
-from aggregator_api.errors import ConfigError
+from aggregator_api.core.errors import ConfigError
+from aggregator_api.core.settings import Settings, load
 from aggregator_api.federations.requests import NewFederation
-from aggregator_api.settings import Settings, load
+from aggregator_api.http.api.middleware.sub_path import below
+from aggregator_api.http.app import create_app
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.http_client import OperatorClient, TestClient
 from tests.aggregator_api.web.seeded import plan

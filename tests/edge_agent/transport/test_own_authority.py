@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import pytest
 
-from aggregator_api.mqtt.mosquitto import certificates
-from aggregator_api.mqtt.mosquitto.certificates import issue, make_authority
+from aggregator_api.transport.mqtt.mosquitto import certificates
+from aggregator_api.transport.mqtt.mosquitto.certificates import issue, make_authority
 from edge_agent.config.settings import load
 from edge_agent.doctor.network import check_server
 from edge_agent.errors import ConfigError, DownloadError, EnrolError

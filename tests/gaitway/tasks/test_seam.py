@@ -24,7 +24,7 @@ from tests.export.conftest import metadata
 from tests.gaitway.conftest import Install, task_modules
 from tests.repository.imports import modules
 
-TABLES = ("gaitway.tasks", "federation.tasks", "sim.presets", "aggregator_api.db.migrations")
+TABLES = ("gaitway.tasks", "federation.tasks", "sim.presets", "aggregator_api.storage.db.migrations")
 """Presets are plans: they name what they learn, as a user does. A migration names a column, and stays as it was."""
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from aggregator_api.app import create_app
-from aggregator_api.settings import Settings
-from aggregator_api.web.phone import RUNTIME, files, version
+from aggregator_api.core.settings import Settings
+from aggregator_api.http.app import create_app
+from aggregator_api.http.web.phone import RUNTIME, files, version
 from export.program.archive import read_program, write_program
 from export.program.host import DeviceExamples, ProgramRound, RoundIdentity, global_model, measure, receive, train
 from export.program.manifest import TensorType

@@ -1,1 +1,0 @@
-"""Several server processes on one PostgreSQL: leases, and who drives which federation."""

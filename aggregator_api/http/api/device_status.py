@@ -1,0 +1,163 @@
+"""What a device does now, and in words why it does not train."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from sqlalchemy.orm import Session
+
+from aggregator_api.devices import contributions, masked_contributions, plan_refusals, silence, suspension
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.models import DeviceRow, FederationRow, ParticipationRow, RoundRow
+from federation.methods import is_continuous
+from federation.plan import Plan
+from federation.rounds.server_round import ClientStatus, RoundPhase, needed_devices, resting_rounds
+
+AT_WORK = ("training", "uploading")
+TRAINS, IDLE = "It trains", "Why it does not take part"
+
+
+class DeviceActivity(NamedTuple):
+    """What it does, or why it does nothing, under a heading."""
+
+    heading: str
+    reason: str
+
+
+def activity(session: Session, federation: FederationRow, device: DeviceRow) -> DeviceActivity:
+    """Say what a device does, by its last word and by where its federation stands; the first obstacle counts."""
+    current = repositories.open_round(session, federation)
+    part = repositories.participation(session, current, device) if current is not None else None
+    if device.state in AT_WORK and device.enrolment != "revoked":
+        return DeviceActivity(TRAINS, f"It is {device.state} now{_detail_suffix(device)}.")
+    obstacle = (
+        _not_approved_reason(device)
+        or _suspended(device)
+        or _refusing(device)
+        or _federation_idle_reason(federation)
+        or _device_reason(device)
+        or _left_out(device)
+    )
+    if obstacle:
+        return DeviceActivity(IDLE, obstacle)
+    if is_continuous(federation.plan["method"]):
+        return DeviceActivity("What of it is in the model", _in_sums(session, federation, device))
+    waits = _in_round(current, part, device) if current is not None else waiting_for(session, federation)
+    return DeviceActivity(IDLE, waits)
+
+
+def _not_approved_reason(device: DeviceRow) -> str:
+    if device.enrolment == "revoked":
+        return "It was revoked: its keys and its account are void. A token made for it lets it come back."
+    if device.enrolment == "pending":
+        return "It has enrolled and waits for an operator's approval."
+    return ""
+
+
+def _suspended(device: DeviceRow) -> str:
+    if device.suspended_at is None:
+        return ""
+    return f"It is suspended: {device.suspension_reason}. No round invites it until an operator reinstates it."
+
+
+def _refusing(device: DeviceRow) -> str:
+    return f"It refuses the plan: {device.plan_refusal}." if device.plan_refusal else ""
+
+
+def _left_out(device: DeviceRow) -> str:
+    left_s = (device.left_out_until or 0.0) - time.time()
+    if left_s <= 0:
+        return ""
+    return f"It has missed {device.missed_rounds:,} rounds in a row, so none draws it for another {left_s:.0f} s."
+
+
+def _federation_idle_reason(federation: FederationRow) -> str:
+    return {
+        "paused": "The federation is paused: no round begins or ends until it is resumed.",
+        "finished": "The federation has finished its rounds.",
+        "stopped": "The federation was stopped.",
+    }.get(federation.status, "")
+
+
+def _device_reason(device: DeviceRow) -> str:
+    if device.state == "offline":
+        return "It is offline: its program does not run, or it does not reach the broker."
+    if device.state == "collecting":
+        return f"It does not have enough labelled windows yet{_detail_suffix(device)}."
+    return ""
+
+
+def _in_sums(session: Session, federation: FederationRow, device: DeviceRow) -> str:
+    """Say what a device has in the sums of a continuous federation."""
+    if federation.plan.get("secure", {}).get("mode", "off") != "off":
+        return _in_masked_sum(session, device)
+    row = contributions.find(session, device)
+    if row is None:
+        return f"It has sent no sums yet{_detail_suffix(device)}."
+    if row.sha256 is None:
+        rest = "the next version is without them" if row.changed_at else "none are left"
+        return f"Its sums were taken out; {rest}."
+    sums = f"Its sums of {row.examples:,} windows"
+    if row.changed_at is None:
+        return f"{sums} are in the model since version {row.published_version}."
+    earlier = f"; the model has earlier ones since version {row.published_version}" if row.published_version else ""
+    return f"{sums} wait for the next version{earlier}."
+
+
+def _in_masked_sum(session: Session, device: DeviceRow) -> str:
+    """Say whether the newest sum has a device; with what, only the device knows."""
+    row = masked_contributions.find(session, device)
+    if row is None or row.version is None:
+        return f"The newest version's sum doesn't have it{_detail_suffix(device)}."
+    others = "" if row.reported == row.sequence else ", and it would add other sums by now"
+    return f"It is in the sum of version {row.version}{others}. What it added, only the device knows."
+
+
+def _in_round(current: RoundRow, part: ParticipationRow | None, device: DeviceRow) -> str:
+    number = current.number
+    if current.phase == RoundPhase.AGGREGATING:
+        return f"Round {number} is being aggregated; the next one invites devices anew."
+    if part is None:
+        return f"It is ready, and was not drawn into round {number}."
+    if part.outcome == ClientStatus.RECEIVED:
+        others = f"{current.pending:,} other{'' if current.pending == 1 else 's'}"
+        return f"Its update of round {number} has come; the round waits for {others}."
+    if part.outcome == ClientStatus.LOST:
+        return f"Round {number} has given it up, for it was offline too long{_detail_suffix(device)}."
+    own_words = f": {device.detail}" if device.detail else ", and has not said why it does not begin"
+    return f"It is invited to round {number}{own_words}."
+
+
+def waiting_for(session: Session, federation: FederationRow) -> str:
+    """Say what a running federation in rounds waits for while none is open."""
+    plan = Plan.model_validate(federation.plan)
+    rounds, signing, needed = plan.rounds, plan.secure.is_on, needed_devices(plan)
+    able = repositories.count_online(session, federation, rounds.cohort_tags, signing=signing)
+    rest = resting_rounds(rounds)
+    ready = repositories.count_online(session, federation, rounds.cohort_tags, signing=signing, resting=rest)
+    groups = f" in the groups {', '.join(rounds.cohort_tags)}" if rounds.cohort_tags else ""
+    if able < needed == 1 and not plan_refusals.counts(session, federation):
+        return f"No round is open: a round needs a device{groups}, and none is online."
+    silent = silence.count_left_out(session, federation, time.time())
+    if ready < needed or silent:
+        out = suspension.count_suspended(session, federation)
+        but = f"; {out:,} device{' is' if out == 1 else 's are'} suspended" if out else ""
+        if refusals := plan_refusals.counts(session, federation):
+            but += f"; {plan_refusals.describe_refusals(refusals)}"
+        if silent:
+            but += f"; {silent:,} {'is' if silent == 1 else 'are'} left out for a while, having missed rounds"
+        if resting := able - ready:
+            but += (
+                f"; {resting:,} online rest{'s' if resting == 1 else ''}, since with noise_bands a device takes part "
+                f"in one of {rounds.noise_bands:,} published rounds at most"
+            )
+        if unknown := repositories.count_online(session, federation, rounds.cohort_tags) - able:
+            but += f"; {unknown:,} online cannot take part in secure sums, for they have not enrolled with a key"
+        devices = "device" if needed == 1 else "devices"
+        return f"No round is open: {ready:,} of the {needed:,} {devices}{groups} that a round needs are online{but}."
+    return "No round is open; the next one is about to begin."
+
+
+def _detail_suffix(device: DeviceRow) -> str:
+    return f": {device.detail}" if device.detail else ""

@@ -1,0 +1,117 @@
+"""How one model version differs from another: what devices measured of both, what each was made of, what was changed.
+
+Device by device only scores of the versions themselves are compared. No device reports a version's score class by
+class: those are of the models that devices had trained in the round that made it, and are called so.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from aggregator_api.http.api.scores import RoundScore, round_scores
+from aggregator_api.rollouts import measures
+from aggregator_api.rollouts.measures import DevicePair
+from aggregator_api.storage.db.models import EventRow, FederationRow, ModelVersionRow, RoundRow, UpdateRow
+from federation.plan import Plan
+from federation.rounds.promotion import VersionComparison
+
+MAX_PAIRS = 50
+"""Devices that are listed, those that lose most first."""
+MAX_CHANGES = 20
+
+
+class VersionSource(NamedTuple):
+    """What a version was made of: its round, from which version, of how many devices' updates and examples."""
+
+    version: int
+    round_number: int
+    base: int | None
+    devices: int
+    examples: int | None
+    score: RoundScore | None
+    """Of the models that devices had trained in that round, on their own holdouts."""
+
+
+class ClassPair(NamedTuple):
+    """What devices had learnt of a class in the round that made the version, and in that of the other."""
+
+    label: str
+    score: float | None
+    other: float | None
+
+
+class SettingsChange(NamedTuple):
+    """A change of the federation's settings between the two versions."""
+
+    at: float
+    words: str
+
+
+class VersionDifference(NamedTuple):
+    """A version beside the present one; without a present one all comparisons are empty."""
+
+    new: VersionSource
+    old: VersionSource | None
+    compared: VersionComparison
+    devices: list[DevicePair]
+    classes: list[ClassPair]
+    changes: list[SettingsChange]
+
+
+def difference(
+    session: Session, federation: FederationRow, new: ModelVersionRow, old: ModelVersionRow | None
+) -> VersionDifference:
+    """Compare a version with the one that it would replace."""
+    if old is not None and old.id == new.id:
+        old = None
+    sources = [_source(session, federation, row) for row in (new, old) if row is not None]
+    mine, other = sources[0], sources[1] if len(sources) > 1 else None
+    old_id = None if old is None else old.id
+    return VersionDifference(
+        mine,
+        other,
+        measures.compare(session, federation, new.id, old_id),
+        measures.compare_by_device(session, federation, new.id, old_id, MAX_PAIRS),
+        _classes(Plan.model_validate(federation.plan), mine.score, other.score if other else None),
+        _changes(session, federation, new, old),
+    )
+
+
+def _source(session: Session, federation: FederationRow, row: ModelVersionRow) -> VersionSource:
+    number = row.round_number
+    made_in = session.scalar(select(RoundRow).where(RoundRow.federation_id == federation.id, RoundRow.number == number))
+    if made_in is None:  # version 0, or a round that has expired
+        return VersionSource(row.version, number, None, 0, None, None)
+    claimed = UpdateRow.manifest["examples"].as_integer()
+    counted = func.sum(func.coalesce(UpdateRow.counted_examples, claimed))
+    used = select(func.count(), counted).where(UpdateRow.round_id == made_in.id, UpdateRow.status == "accepted")
+    devices, examples = session.execute(used).one()
+    found = round_scores(session, federation, [number]).get(number)
+    base = None if made_in.base_version is None else made_in.base_version.version
+    return VersionSource(row.version, number, base, devices or made_in.received, examples, found)
+
+
+def _classes(plan: Plan, new: RoundScore | None, old: RoundScore | None) -> list[ClassPair]:
+    mine, others = (score.classes if score else () for score in (new, old))
+    pairs = []
+    for k, label in enumerate(plan.labels):
+        score, other = (one[k] if k < len(one) else None for one in (mine, others))
+        if score is not None or other is not None:
+            pairs.append(ClassPair(label, score, other))
+    return pairs
+
+
+def _changes(
+    session: Session, federation: FederationRow, new: ModelVersionRow, old: ModelVersionRow | None
+) -> list[SettingsChange]:
+    if old is None:
+        return []
+    begin, end = sorted((old.created_at, new.created_at))
+    row = EventRow
+    query = select(row.created_at, row.detail).where(row.federation_id == federation.id)
+    query = query.where(row.kind == "federation.changed", row.created_at > begin, row.created_at <= end)
+    found = session.execute(query.order_by(row.id.desc()).limit(MAX_CHANGES))
+    return [SettingsChange(at, detail) for at, detail in found]

@@ -1,0 +1,141 @@
+"""Uvicorn around the application: it ends cleanly on SIGTERM, endless responses included."""
+
+from __future__ import annotations
+
+import gc
+import resource
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from aggregator_api.core.disk import require_folder
+from aggregator_api.core.ports import listen
+from aggregator_api.core.settings import Settings
+from aggregator_api.devices.accounts import BrokerAccounts
+from aggregator_api.http.api.connections import BACKLOG, Connection, ConnectionLimits, Connections, RequestPhases
+from aggregator_api.http.app import create_app
+from aggregator_api.http.https import REFRESH_S, Certificate, certificate_of
+from aggregator_api.storage.folder_lock import FolderLock
+
+GRACE_S = 2
+"""For requests at hand once the server stops; what is being downloaded or sent is resumed at its next start."""
+MAX_FILES = 65_536
+GC_THRESHOLDS = (10_000, 10, 50)
+"""More objects made than freed before the youngest are looked at (Python's own: 700), and so many times the next."""
+TICKS_PER_S = 10
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def run_server(settings: Settings, accounts: BrokerAccounts | None = None) -> None:
+    """Serve until SIGTERM or SIGINT; `accounts` are the devices' at the broker, if not those of the settings.
+
+    Raises:
+        ConfigError: if it cannot start; nothing was served then.
+    """
+    _raise_open_files()
+    for folder in settings.own_folders:
+        require_folder(folder, "data_dir, or the folder of the database")
+    certificate = certificate_of(settings)
+    app = create_app(settings, accounts=accounts)
+    config = uvicorn.Config(
+        RequestPhases(app),
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=GRACE_S,
+        server_header=False,
+        lifespan="off",  # _Server does it
+        http="httptools",
+        ws="none",
+        timeout_keep_alive=settings.idle_timeout_s,
+        proxy_headers=False,  # uvicorn would believe any program on this machine; see auth/client_address.py
+    )
+    with ExitStack() as locks:
+        for folder in settings.own_folders:
+            locks.enter_context(FolderLock(folder))
+        _Server(config, app, settings, certificate).run()
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn with three differences.
+
+    It raises a caught signal again once it has ended; a clean end is no failure, so this one does not. It tells of an
+    error at the application's start by a traceback; this one starts the application itself and lets it through. And it
+    listens once and hands sockets to its protocol; this one listens with and without TLS, and bounds connections.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, app: FastAPI, settings: Settings, certificate: Certificate | None
+    ) -> None:
+        super().__init__(config)
+        self._app = app
+        self._settings = settings
+        self._certificate = certificate
+        self._connections = Connections(ConnectionLimits.of(settings))
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        with self.capture_signals():
+            async with self._app.router.lifespan_context(self._app):
+                _freeze_gc()
+                await super().serve(sockets)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup([])
+        settings = self._settings
+        if settings.plain_http:
+            server = await listen(self._connection, settings.host, settings.port, backlog=BACKLOG)
+            self.servers.append(server)
+        if self._certificate is not None:
+            context, host, port = self._certificate.context, *settings.https_address
+            handshake_s = settings.header_timeout_s
+            server = await listen(self._connection, host, port, backlog=BACKLOG, tls=context, handshake_s=handshake_s)
+            self.servers.append(server)
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._certificate is not None and counter % (REFRESH_S * TICKS_PER_S) == 0:
+            self._certificate.refresh()
+        return await super().on_tick(counter)
+
+    def _connection(self) -> Connection:
+        make: Any = self.config.http_protocol_class  # which the setting `http` names
+        return Connection(self._connections, partial(make, self.config, self.server_state))
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        runtime = getattr(self._app.state, "runtime", None)  # none yet while it starts
+        if runtime is not None:
+            runtime.closing.set()
+        super().handle_exit(sig, frame)
+
+
+def _freeze_gc() -> None:
+    """Take what the start has made out of garbage collections, and let full ones be rare.
+
+    Every thread stands still meanwhile. With some 300,000 objects of torch and the routes that is 0.1 s, every few
+    seconds beside a round; of what is left, a full collection frees less than a thousand objects.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+
+
+def _raise_open_files() -> None:
+    """Allow as many open files as the system lets this user have: each connection is one, and 1,024 are soon used."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

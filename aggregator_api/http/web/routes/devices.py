@@ -1,0 +1,184 @@
+"""Devices: a paged list, and each one's page: what it does, why it does not train, and what it has done."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NamedTuple
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import RedirectResponse
+from pydantic import ValidationError
+from sqlalchemy.orm import Session
+
+from aggregator_api.auth.scopes import requires
+from aggregator_api.core.errors import UnprocessableError
+from aggregator_api.devices import contributions
+from aggregator_api.devices.service import find
+from aggregator_api.federations import service
+from aggregator_api.http.api import queries
+from aggregator_api.http.api.dependencies import DatabaseDep, DeviceServiceDep, FederationName, PageDep
+from aggregator_api.http.api.device_history import history
+from aggregator_api.http.api.device_status import activity
+from aggregator_api.http.api.journal_queries import EventFilter, latest_events
+from aggregator_api.http.api.queries import PageParams
+from aggregator_api.http.api.schemas.resources import Device, DeviceTags, EnrolmentState
+from aggregator_api.http.api.scores import class_metric_of, metric_of
+from aggregator_api.http.web import views
+from aggregator_api.http.web.forms import FormDep, words_of
+from aggregator_api.http.web.pages import page, part
+from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.models import DeviceRow, FederationRow
+from federation.plan import Plan
+from federation.protocol.messages import class_score_names
+from gaitway.errors import first_problem
+
+router = APIRouter()
+
+HISTORY_ROUNDS = 30
+Text = Annotated[str, Query(max_length=64)]
+FindName = Annotated[str, Query(alias="name", max_length=64)]
+
+
+class DeviceFilter(NamedTuple):
+    """Which devices a listing shows: of names that begin so, of one enrolment state, of one group, suspended."""
+
+    find_name: str
+    enrolment: EnrolmentState | None
+    tag: str
+    suspended: bool
+
+
+def _wanted(
+    find_name: FindName = "", enrolment: EnrolmentState | None = None, tag: Text = "", suspended: bool = False
+) -> DeviceFilter:
+    return DeviceFilter(find_name, enrolment, tag, suspended)
+
+
+WantedDep = Annotated[DeviceFilter, Depends(_wanted)]
+
+
+@router.get("/federations/{name}/devices")
+@requires("operator", "read")
+def listing(
+    request: Request,
+    database: DatabaseDep,
+    name: FederationName,
+    cursor: PageDep,
+    wanted: WantedDep,
+) -> Response:
+    """List the devices, of one enrolment state or group; a whole name leads to its device, a beginning lists them."""
+    with database.read() as session:
+        row = service.get_federation(session, name)
+        if wanted.find_name and repositories.find_device(session, row, wanted.find_name) is not None:
+            return RedirectResponse(f"/federations/{name}/devices/{wanted.find_name}", 303)
+        shown = _listed(session, row, cursor, wanted)
+    return page(request, "devices.html", federation=name, **shown)
+
+
+@router.get("/live/federations/{name}/devices")
+@requires("operator", "read")
+def live_listing(
+    request: Request,
+    database: DatabaseDep,
+    name: FederationName,
+    cursor: PageDep,
+    wanted: WantedDep,
+) -> Response:
+    """List them anew."""
+    with database.read() as session:
+        shown = _listed(session, service.get_federation(session, name), cursor, wanted)
+    return part(request, "parts/devices.html", federation=name, **shown)
+
+
+@router.get("/federations/{name}/devices/{device}")
+@requires("operator", "read")
+def detail(request: Request, database: DatabaseDep, name: FederationName, device: str) -> Response:
+    """Show a device."""
+    with database.read() as session:
+        found = _device(session, *find(session, name, device))
+    return page(request, "device.html", federation=name, **found)
+
+
+@router.get("/live/federations/{name}/devices/{device}")
+@requires("operator", "read")
+def live(request: Request, database: DatabaseDep, name: FederationName, device: str) -> Response:
+    """Show what changes of it anew."""
+    with database.read() as session:
+        found = _device(session, *find(session, name, device))
+    return part(request, "parts/device.html", federation=name, **found)
+
+
+@router.post("/federations/{name}/devices/{device}/approve")
+@requires("operator")
+def approve(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
+    """Let a device in."""
+    devices.approve(name, device)
+    return _back(name, device, form)
+
+
+@router.post("/federations/{name}/devices/{device}/revoke")
+@requires("operator")
+def revoke(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
+    """Put a device out."""
+    devices.revoke(name, device)
+    return _back(name, device, form)
+
+
+@router.post("/federations/{name}/devices/{device}/reinstate")
+@requires("operator")
+def reinstate(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
+    """Lift a device's suspension."""
+    devices.reinstate(name, device)
+    return _back(name, device, form)
+
+
+@router.post("/federations/{name}/devices/{device}/withdraw")
+@requires("operator")
+def withdraw(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
+    """Take a device's sums out of a continuous federation."""
+    devices.withdraw(name, device)
+    return _back(name, device, form)
+
+
+@router.post("/federations/{name}/devices/{device}/tags")
+@requires("operator")
+def set_tags(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
+    """Put a device into these groups and no others."""
+    try:
+        wanted = DeviceTags.model_validate({"tags": words_of(form.get("tags", ""))})
+    except ValidationError as error:
+        raise UnprocessableError(first_problem(error, input_shown=True, model=DeviceTags)) from error
+    devices.set_tags(name, device, wanted.tags)
+    return _back(name, device, form)
+
+
+def _back(name: str, device: str, form: dict[str, str]) -> Response:
+    place = "enrolment" if form.get("back") == "enrolment" else f"devices/{device}"
+    return RedirectResponse(f"/federations/{name}/{place}", 303)
+
+
+def _listed(session: Session, row: FederationRow, cursor: PageParams, wanted: DeviceFilter) -> dict[str, Any]:
+    found = queries.devices(
+        session, row, wanted.enrolment, wanted.tag or None, cursor, wanted.find_name, suspended=wanted.suspended
+    )
+    return {"found": found, "cursor": cursor.cursor, **wanted._asdict()}
+
+
+def _device(session: Session, federation: FederationRow, row: DeviceRow) -> dict[str, Any]:
+    plan = Plan.model_validate(federation.plan)
+    last = repositories.last_number(session, federation)
+    begun = PageParams(max(0, last - HISTORY_ROUNDS + 1), HISTORY_ROUNDS + 1)
+    name, metric = metric_of(plan)
+    past = history(session, row, begun).items[::-1]
+    named = zip(plan.labels, class_score_names(len(plan.labels)), strict=False)
+    return {
+        "device": Device.model_validate(row),
+        "activity": activity(session, federation, row),
+        "has_sums": contributions.has_sums(session, row),
+        "history": past,
+        "events": latest_events(session, federation, 12, EventFilter(device=row.name)),
+        "metric_name": name,
+        "metric": metric,
+        "score_text": views.score_text,
+        "classes": [(label, key) for label, key in named if any(key in one.metrics for one in past)],
+        "class_metric": class_metric_of(plan),
+    }

@@ -1,0 +1,216 @@
+"""Rollouts: waves and what devices made of them; started, paused, halted and taken back."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi.responses import RedirectResponse
+from pydantic import ValidationError
+from sqlalchemy.orm import Session
+
+from aggregator_api.auth.scopes import requires
+from aggregator_api.core.errors import UnprocessableError
+from aggregator_api.federations import service
+from aggregator_api.federations.requests import FederationChanges
+from aggregator_api.http.api import queries, rollout_queries
+from aggregator_api.http.api.dependencies import (
+    MAX_ID,
+    DatabaseDep,
+    FederationName,
+    PageDep,
+    RolloutServiceDep,
+    SettingsServiceDep,
+)
+from aggregator_api.http.api.journal_queries import EventFilter, latest_events
+from aggregator_api.http.api.queries import PageParams
+from aggregator_api.http.api.routes import rollouts as rest
+from aggregator_api.http.api.schemas.rollouts import AnswerName
+from aggregator_api.http.api.scores import metric_of
+from aggregator_api.http.web import views
+from aggregator_api.http.web.forms import FormDep
+from aggregator_api.http.web.pages import page, part
+from aggregator_api.http.web.routes.releases import OWN, refuse_changed
+from aggregator_api.rollouts.release_steps import present_version
+from aggregator_api.rollouts.requests import NewRollout
+from aggregator_api.rollouts.schedules import SCHEDULES, release_settings, schedule_of
+from aggregator_api.storage.db.database import Database
+from aggregator_api.storage.db.event_kinds import EVENT_KINDS
+from aggregator_api.storage.db.models import FederationRow
+from federation.plan import Plan
+from federation.rounds.rollout import RolloutPhase
+from gaitway.errors import first_problem
+
+router = APIRouter()
+
+Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
+ChosenAnswer = Annotated[AnswerName | None, Query()]
+Before = Annotated[int | None, Query(ge=1, le=MAX_ID)]
+TIMELINE_EVENTS = 50
+VERSION_KINDS = tuple(
+    kind
+    for kind in EVENT_KINDS
+    if kind.startswith("model.") or kind in {f"rollout.{word}" for word in (*RolloutPhase, "started", "wave")}
+)
+"""What happens to versions as a whole: names, gates that hold one back, waves, halts, regressions."""
+MODES = {
+    "automatic": "each new version is rolled out by itself, once the rollout before it is completed",
+    "manual": "a version is rolled out when an operator says so",
+    "off": "a device uses what it trained itself, and in the end the last version",
+}
+
+
+@router.get("/federations/{name}/rollouts")
+@requires("operator", "read")
+def listing(
+    request: Request, database: DatabaseDep, name: FederationName, cursor: PageDep, before: Before = None
+) -> Response:
+    """List the rollouts, how models are released, and what happened to versions (before that event)."""
+    with database.read() as session:
+        row = service.get_federation(session, name)
+        shown = {**_listed(session, row, cursor), **_timeline(session, row, before)}
+        detail = queries.federation(session, row)
+        newest = detail.model.version
+    shown |= {"settings": detail.plan.rollout, "modes": MODES, "schedules": SCHEDULES, "newest": newest}
+    shown |= {"schedule": schedule_of(detail.plan.rollout) or OWN, "own": OWN, "before": before}
+    return page(request, "rollouts.html", federation=name, **shown)
+
+
+@router.get("/live/federations/{name}/rollouts")
+@requires("operator", "read")
+def live_listing(
+    request: Request, database: DatabaseDep, name: FederationName, cursor: PageDep, before: Before = None
+) -> Response:
+    """List them anew."""
+    with database.read() as session:
+        row = service.get_federation(session, name)
+        shown = {**_listed(session, row, cursor), **_timeline(session, row, before)}
+    return part(request, "parts/rollouts.html", federation=name, before=before, **shown)
+
+
+@router.post("/federations/{name}")
+@requires("operator")
+def change(settings: SettingsServiceDep, name: FederationName, form: FormDep) -> Response:
+    """Change how the federation releases its models."""
+    mode, schedule = form.get("mode", ""), form.get("schedule", "")
+    try:
+        wanted = {"mode": mode} if schedule == OWN else release_settings(mode, schedule)
+        settings.change(name, FederationChanges.model_validate({"rollout": wanted}))
+    except KeyError as error:
+        raise _unknown_schedule(schedule) from error
+    except ValidationError as error:
+        raise UnprocessableError(first_problem(error, input_shown=True, model=FederationChanges)) from error
+    return RedirectResponse(f"/federations/{name}/rollouts", 303)
+
+
+@router.post("/federations/{name}/rollouts")
+@requires("operator")
+def start(rollouts: RolloutServiceDep, database: DatabaseDep, name: FederationName, form: FormDep) -> Response:
+    """Begin to release a version, by a schedule of waves where one is chosen."""
+    chosen = form.get("schedule", "") or OWN
+    if chosen not in (OWN, *SCHEDULES):
+        raise _unknown_schedule(chosen)
+    schedule = SCHEDULES.get(chosen)
+    waves = {} if schedule is None else {"waves": schedule.waves, "soak_s": schedule.soak_s}
+    with database.read() as session:
+        refuse_changed(form, "what devices use", present_version(session, service.get_federation(session, name)))
+    try:
+        version = int(form["version"]) if form.get("version", "").strip() else None
+        fields = {"force": bool(form.get("force")), "reason": form.get("reason", "")}
+        wanted = NewRollout.model_validate({"version": version, **fields, **waves})
+    except ValidationError as error:
+        raise UnprocessableError(first_problem(error, input_shown=True, model=NewRollout)) from error
+    except ValueError as error:
+        raise UnprocessableError("version: expected a whole number, or nothing for the newest") from error
+    return _to(name, rollouts.start(name, wanted))
+
+
+@router.get("/federations/{name}/rollouts/{number}")
+@requires("operator", "read")
+def detail(
+    request: Request,
+    database: DatabaseDep,
+    name: FederationName,
+    number: Number,
+    cursor: PageDep,
+    answer: ChosenAnswer = None,
+) -> Response:
+    """Show a rollout, wave by wave, and its devices."""
+    shown = {**_now(database, name, number), **_waves(database, name, number, cursor, answer)}
+    return page(request, "rollout.html", federation=name, **shown)
+
+
+@router.get("/live/federations/{name}/rollouts/{number}/rollout")
+@requires("operator", "read")
+def live(request: Request, database: DatabaseDep, name: FederationName, number: Number) -> Response:
+    """Show anew where it stands."""
+    return part(request, "parts/rollout.html", federation=name, **_now(database, name, number))
+
+
+@router.get("/live/federations/{name}/rollouts/{number}/waves")
+@requires("operator", "read")
+def live_waves(
+    request: Request,
+    database: DatabaseDep,
+    name: FederationName,
+    number: Number,
+    cursor: PageDep,
+    answer: ChosenAnswer = None,
+) -> Response:
+    """Show its waves and devices anew."""
+    shown = {**_now(database, name, number), **_waves(database, name, number, cursor, answer)}
+    return part(request, "parts/waves.html", federation=name, **shown)
+
+
+@router.post("/federations/{name}/rollouts/{number}/pause")
+@requires("operator")
+def pause(rollouts: RolloutServiceDep, name: str, number: Number, form: FormDep) -> Response:
+    """Let no further wave begin."""
+    rollouts.pause(name, number)
+    return _to(name, number)
+
+
+@router.post("/federations/{name}/rollouts/{number}/resume")
+@requires("operator")
+def resume(rollouts: RolloutServiceDep, name: str, number: Number, form: FormDep) -> Response:
+    """Go on with it."""
+    rollouts.resume(name, number)
+    return _to(name, number)
+
+
+@router.post("/federations/{name}/rollouts/{number}/halt")
+@requires("operator")
+def halt(rollouts: RolloutServiceDep, name: str, number: Number, form: FormDep) -> Response:
+    """Halt it, or take a completed one back."""
+    rollouts.halt(name, number)
+    return _to(name, number)
+
+
+def _unknown_schedule(name: str) -> UnprocessableError:
+    return UnprocessableError(f"schedule: {name[:40]!r} is none of {', '.join((*SCHEDULES, OWN))}")
+
+
+def _to(name: str, number: int) -> Response:
+    return RedirectResponse(f"/federations/{name}/rollouts/{number}", 303)
+
+
+def _listed(session: Session, row: FederationRow, cursor: PageParams) -> dict[str, Any]:
+    found = rollout_queries.listing(session, row, cursor._replace(newest_first=True))
+    return {"found": found, "cursor": cursor.cursor}
+
+
+def _timeline(session: Session, row: FederationRow, before: int | None) -> dict[str, Any]:
+    events = latest_events(session, row, TIMELINE_EVENTS + 1, EventFilter(kinds=VERSION_KINDS), before=before)
+    shown = events[:TIMELINE_EVENTS]
+    return {"events": shown, "older": shown[-1].id if len(events) > TIMELINE_EVENTS else None}
+
+
+def _now(database: Database, name: str, number: int) -> dict[str, Any]:
+    return {"rollout": rest.detail(database, name, number)}
+
+
+def _waves(database: Database, name: str, number: int, cursor: PageParams, answer: AnswerName | None) -> dict[str, Any]:
+    with database.read() as session:
+        metric = metric_of(Plan.model_validate(service.get_federation(session, name).plan))[1]
+    page = rest.devices(database, name, number, cursor, answer)
+    return {"told": page, "answer": answer, "cursor": cursor.cursor, "metric": metric, "score_text": views.score_text}

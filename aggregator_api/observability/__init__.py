@@ -1,1 +1,0 @@
-"""What the server tells about itself and keeps for those who must answer for it."""

@@ -1,0 +1,1 @@
+"""How devices reach the server: MQTT, and HTTP for phones."""
