@@ -238,17 +238,6 @@ def test_a_baseline_has_no_network(few: FederatedData) -> None:
         build_simulation(resolve(settings_for("centralized", analyses="michieli", **given)), few)
 
 
-def test_a_run_of_an_earlier_version_is_resumed_without_the_option_that_analyses_replace(
-    few: FederatedData, tmp_path: Path
-) -> None:
-    settings = settings_for(model="har_cnn")
-    run(settings, tmp_path, data=few)
-    config = json.loads((tmp_path / "config.json").read_text())
-    del config["analyses"]
-    (tmp_path / "config.json").write_text(json.dumps({**config, "gradient_dissimilarity": False}))
-    assert run(settings, tmp_path, data=few)["rounds"] == 2
-
-
 def test_large_images_come_in_small_batches() -> None:
     """Of 3 × 512 × 1024 numbers a batch holds two, whatever it is asked for."""
     images = Examples(torch.zeros(5, 3, 512, 1024, dtype=torch.uint8), torch.arange(5))

@@ -146,7 +146,7 @@ def test_a_scale_that_does_not_fit_is_said_before_training(tmp_path: Path, monke
     def begin(*_given: object, **_more: object) -> None:
         raise SettingsError("it would train now")
 
-    monkeypatch.setattr("sim.run.run", begin)
+    monkeypatch.setattr("sim.run.play_rounds", begin)
     text = " ".join(called("run", *DATA, "--task", "regression", "--model", "har_cnn", "--out", tmp_path).split())
     said, _, after = text.partition("training will be slow or fail; set task.center=")
     assert said

@@ -70,15 +70,11 @@ def test_a_client_is_clipped_has_its_share_of_the_noise_and_its_count_stays() ->
 
 
 def test_noise_that_protects_nothing_is_refused_in_words() -> None:
-    one = RoundSettings(rounds=1, norm_factor=None, max_weight_ratio=None)
+    rounds = RoundSettings(rounds=1, norm_factor=None, max_weight_ratio=None)
     noisy = SecureSettings(mode="clear", clip_norm=500.0, noise_multiplier=2.0)
-    check_secure(Analytic(), one, noisy)
-    for settings, rounds, words in (
-        (noisy.model_copy(update={"clip_norm": None}), one, "without a bound, no noise is enough"),
-        (noisy, one.model_copy(update={"rounds": 2}), "for one release of them"),
-    ):
-        with pytest.raises(SettingsError, match=words):
-            check_secure(Analytic(), rounds, settings)
+    check_secure(Analytic(), rounds, noisy)
+    with pytest.raises(SettingsError, match="without a bound, no noise is enough"):
+        check_secure(Analytic(), rounds, noisy.model_copy(update={"clip_norm": None}))
     with pytest.raises(SettingsError, match=r"raise secure\.clip_norm"):
         discrete_gaussian.share_of(1.0, 10.0, 100)
 

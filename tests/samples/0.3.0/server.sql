@@ -180,13 +180,12 @@ CREATE TABLE federations (
 	program_size INTEGER, 
 	stable_note TEXT DEFAULT '' NOT NULL, 
 	regression TEXT DEFAULT '' NOT NULL, 
-	anew_due_at DOUBLE, 
 	revoked_identities TEXT DEFAULT '' NOT NULL, 
 	CONSTRAINT pk_federations PRIMARY KEY (id), 
 	CONSTRAINT uq_federations_name UNIQUE (name)
 );
-INSERT INTO "federations" VALUES(1,'1name','1instance','{"k": 1}',10,'{"k": 1}','{"k": 1}','1status',1.5,'1feature_model_sha256',10,'1program_state','1program_note','1program_sha256',10,'1stable_note','1regression',1.5,'1revoked_identities');
-INSERT INTO "federations" VALUES(2,'2name','2instance','{"k": 2}',20,'{"k": 2}','null','2status',2.5,NULL,NULL,'2program_state','2program_note',NULL,NULL,'2stable_note','2regression',NULL,'2revoked_identities');
+INSERT INTO "federations" VALUES(1,'1name','1instance','{"k": 1}',10,'{"k": 1}','{"k": 1}','1status',1.5,'1feature_model_sha256',10,'1program_state','1program_note','1program_sha256',10,'1stable_note','1regression','1revoked_identities');
+INSERT INTO "federations" VALUES(2,'2name','2instance','{"k": 2}',20,'{"k": 2}','null','2status',2.5,NULL,NULL,'2program_state','2program_note',NULL,NULL,'2stable_note','2regression','2revoked_identities');
 CREATE TABLE idempotent_requests (
 	caller VARCHAR(32) NOT NULL, 
 	"key" VARCHAR(128) NOT NULL, 
@@ -219,16 +218,15 @@ INSERT INTO "ledger" VALUES(1,NULL,0);
 CREATE TABLE masked_contributions (
 	device_id INTEGER NOT NULL, 
 	federation_id INTEGER NOT NULL, 
-	batch VARCHAR(64) NOT NULL, 
 	version INTEGER, 
-	changed_at DOUBLE, 
-	leaving_at DOUBLE, 
+	sequence INTEGER DEFAULT '0' NOT NULL, 
+	reported INTEGER DEFAULT '0' NOT NULL, 
 	CONSTRAINT pk_masked_contributions PRIMARY KEY (device_id), 
 	CONSTRAINT fk_masked_contributions_device_id FOREIGN KEY(device_id) REFERENCES devices (id), 
 	CONSTRAINT fk_masked_contributions_federation_id FOREIGN KEY(federation_id) REFERENCES federations (id)
 );
-INSERT INTO "masked_contributions" VALUES(1,1,'1batch',10,1.5,1.5);
-INSERT INTO "masked_contributions" VALUES(2,2,'2batch',NULL,NULL,NULL);
+INSERT INTO "masked_contributions" VALUES(1,1,10,10,10);
+INSERT INTO "masked_contributions" VALUES(2,2,NULL,20,20);
 CREATE TABLE metrics (
 	id INTEGER NOT NULL, 
 	federation_id INTEGER NOT NULL, 
@@ -381,12 +379,13 @@ CREATE TABLE secure_sum_devices (
 	signature BLOB NOT NULL, 
 	opened BLOB NOT NULL, 
 	uploaded JSON NOT NULL, 
+	sequence INTEGER DEFAULT '0' NOT NULL, 
 	CONSTRAINT pk_secure_sum_devices PRIMARY KEY (round_id, device_id), 
 	CONSTRAINT fk_secure_sum_devices_device_id FOREIGN KEY(device_id) REFERENCES devices (id), 
 	CONSTRAINT fk_secure_sum_devices_round_id FOREIGN KEY(round_id) REFERENCES rounds (id)
 );
-INSERT INTO "secure_sum_devices" VALUES(1,1,X'01',X'01',X'01',X'01',X'01',X'01','{"k": 1}');
-INSERT INTO "secure_sum_devices" VALUES(2,2,X'02',X'02',X'02',X'02',X'02',X'02','{"k": 2}');
+INSERT INTO "secure_sum_devices" VALUES(1,1,X'01',X'01',X'01',X'01',X'01',X'01','{"k": 1}',10);
+INSERT INTO "secure_sum_devices" VALUES(2,2,X'02',X'02',X'02',X'02',X'02',X'02','{"k": 2}',20);
 CREATE TABLE secure_sums (
 	round_id INTEGER NOT NULL, 
 	stage VARCHAR(16) NOT NULL, 
@@ -399,17 +398,15 @@ CREATE TABLE secure_sums (
 	listed_devices INTEGER NOT NULL, 
 	summed_devices INTEGER NOT NULL, 
 	deadline_at DOUBLE, 
-	added BLOB, 
 	shared_sha256 VARCHAR(64), 
 	shared_size INTEGER, 
-	is_anew BOOLEAN DEFAULT 0 NOT NULL, 
 	finding TEXT DEFAULT '' NOT NULL, 
 	retry TEXT DEFAULT '' NOT NULL, 
 	CONSTRAINT pk_secure_sums PRIMARY KEY (round_id), 
 	CONSTRAINT fk_secure_sums_round_id FOREIGN KEY(round_id) REFERENCES rounds (id)
 );
-INSERT INTO "secure_sums" VALUES(1,'1stage',X'01',X'01','{"k": 1}',X'01',X'01','1reason',10,10,1.5,X'01','1shared_sha256',10,1,'1finding','1retry');
-INSERT INTO "secure_sums" VALUES(2,'2stage',X'02',X'02','{"k": 2}',X'02',X'02','2reason',20,20,NULL,NULL,NULL,NULL,0,'2finding','2retry');
+INSERT INTO "secure_sums" VALUES(1,'1stage',X'01',X'01','{"k": 1}',X'01',X'01','1reason',10,10,1.5,'1shared_sha256',10,'1finding','1retry');
+INSERT INTO "secure_sums" VALUES(2,'2stage',X'02',X'02','{"k": 2}',X'02',X'02','2reason',20,20,NULL,NULL,NULL,'2finding','2retry');
 CREATE TABLE server_epoch (
 	id INTEGER NOT NULL, 
 	epoch INTEGER NOT NULL, 
@@ -462,7 +459,7 @@ CREATE INDEX ix_model_versions_broadcast_sha256 ON model_versions (broadcast_sha
 CREATE INDEX ix_adoptions_federation_id_round_number ON adoptions (federation_id, round_number);
 CREATE INDEX ix_credentials_device_id ON credentials (device_id);
 CREATE INDEX ix_device_tags_tag ON device_tags (tag);
-CREATE INDEX ix_masked_contributions_federation_id_changed_at ON masked_contributions (federation_id, changed_at);
+CREATE INDEX ix_masked_contributions_federation_id_version ON masked_contributions (federation_id, version);
 CREATE INDEX ix_metrics_federation_id_round_number_name_value ON metrics (federation_id, round_number, name, value);
 CREATE INDEX ix_rollouts_phase ON rollouts (phase);
 CREATE INDEX ix_rollouts_serial ON rollouts (serial);

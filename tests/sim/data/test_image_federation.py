@@ -9,7 +9,7 @@ import torch
 from federation.tasks.classification import Classification
 from har_pipeline import SourceError
 from sim.data.images import IMAGE_SETS, LabelledImages
-from sim.data.images import moments as constants
+from sim.data.images import reader as constants
 from sim.data.partitions import Dirichlet, Natural, Shards
 from sim.data.sources.images import image_federation
 
