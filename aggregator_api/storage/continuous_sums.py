@@ -1,24 +1,31 @@
-"""Whether the sums of a continuous federation's newest version are those of its rows' blobs, bit for bit."""
+"""Whether the sums of a continuous federation's newest version are those that its rows tell of.
+
+In the clear they are added up again from devices' blobs and compared bit for bit. Of a secure sum single devices' sums
+are nowhere: it is held against what so many devices can add up to, and against whose sums the version has.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.db import repositories
-from aggregator_api.storage.db.models import ContributionRow, FederationRow
+from aggregator_api.storage.db.models import ContributionRow, FederationRow, MaskedContributionRow
 from aggregator_api.storage.fsck_result import FROM_BACKUP, FsckResult, Severity, guarded
 from federation import wire
 from federation.aggregation.present_sums import combined, settings_of
 from federation.method import SumMethod
 from federation.methods import METHODS, method_from_json
-from federation.plan import Plan
+from federation.plan import Plan, SecureSettings
 from federation.records import Tree, Update
 from federation.records.tree import flatten
+from federation.secure_sums.plausibility import OpenedSum, implausibility
+from federation.secure_sums.summation import layout_from_json
 
 
 def check(session: Session, blobs: BlobStore) -> Iterator[FsckResult]:
@@ -31,10 +38,14 @@ def _check_one(session: Session, blobs: BlobStore, number: int) -> Iterator[Fsck
     federation = session.get_one(FederationRow, number)
     description = federation.plan["method"]
     method = method_from_json(description) if description["name"] in METHODS else None
-    if not isinstance(method, SumMethod) or Plan.model_validate(federation.plan).secure.is_on:
-        return  # of a secure sum, single devices' sums are nowhere
+    if not isinstance(method, SumMethod):
+        return
+    secure = Plan.model_validate(federation.plan).secure
     try:
-        yield _compared(session, blobs, federation, method)
+        if secure.is_on:
+            yield _plausible(session, blobs, federation, method, secure)
+        else:
+            yield _compared(session, blobs, federation, method)
     except Exception as error:  # what was damaged may break the sum anywhere
         words = " ".join(str(error).split())[:300] or type(error).__name__
         message = f"federation {federation.name}: its sums cannot be added up: {words}"
@@ -75,6 +86,26 @@ def _compared(session: Session, blobs: BlobStore, federation: FederationRow, met
         message = f"{words} are not those of its {clients} devices: {', '.join(differing)} differ"
         return FsckResult(Severity.PROBLEM, message, FROM_BACKUP)
     return FsckResult(Severity.OK, f"{words} are those of its {clients} devices, bit for bit")
+
+
+def _plausible(
+    session: Session, blobs: BlobStore, federation: FederationRow, method: SumMethod, secure: SecureSettings
+) -> FsckResult:
+    newest, sums = repositories.newest_version(session, federation), _newest(session, blobs, federation)["sums"]
+    words, clients = f"federation {federation.name}: the sums of version {newest.version}", int(sums["clients"])
+    if not clients:
+        return FsckResult(Severity.OK, f"{words} are of no device yet")
+    row = MaskedContributionRow
+    count = select(func.count()).where(row.federation_id == federation.id, row.version == newest.version)
+    noted = session.scalars(count).one()  # a device that was deleted since has no row
+    layout = layout_from_json(federation.sum_layout or ())
+    numbers = np.concatenate([np.asarray(sums[part.name], np.int64).reshape(-1) for part in layout.segments])
+    reason = implausibility(method, secure, OpenedSum(layout, numbers, clients))
+    if noted > clients:
+        reason = f"{noted} devices are noted to be in them"
+    if reason:
+        return FsckResult(Severity.PROBLEM, f"{words} are not of {clients} devices: {reason}", FROM_BACKUP)
+    return FsckResult(Severity.OK, f"{words} can be those of {clients} devices")
 
 
 def _has_nameless(session: Session, federation: FederationRow) -> bool:

@@ -14,7 +14,9 @@ import pytest
 from numpy.typing import NDArray
 from sqlalchemy import select
 
-from aggregator_api.storage.db.models import DeviceRow, FederationRow, MaskedContributionRow, RoundRow
+from aggregator_api.core.settings import Settings
+from aggregator_api.maintenance import fsck
+from aggregator_api.storage.db.models import DeviceRow, FederationRow, MaskedContributionRow, ModelVersionRow, RoundRow
 from edge_agent.storage.files import write_file
 from edge_agent.supervisor import secure_sum
 from federation import wire
@@ -147,7 +149,7 @@ def in_the_sum(server: Bench) -> dict[str, int]:
 
 
 @pytest.mark.ci
-def test_each_version_is_the_sum_of_who_was_there_and_no_two_differ_by_few(
+def test_each_version_is_the_sum_of_who_was_there_and_no_two_in_a_row_differ_by_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aggregator_api.federations.exports.onnx", lambda made: b"onnx")
@@ -218,4 +220,19 @@ def test_each_version_is_the_sum_of_who_was_there_and_no_two_differ_by_few(
     seeds = {"ada": 11, "bob": 12, "cyd": 13, "dan": 14, "eve": 5}
     assert_same(published(server, 4), in_the_open(server, initial, seeds), "after the round was tried again")
     assert in_the_sum(server) == seeds
+
+    # what the server keeps of them is checked, although nobody's own sums are there
+    words = "federation walk: the sums of version 3"
+    assert f"{words} can be those of 5 devices" in findings(tmp_path / "server")
+    tree = wire.decode(server.state(), limit_bytes=len(server.state()))
+    tree["sums"]["gram"][0] += 1 << 50
+    with server.runtime.database.write() as session:
+        newest = session.scalars(select(ModelVersionRow).order_by(ModelVersionRow.id.desc())).first()
+        assert newest is not None
+        newest.state_sha256 = server.runtime.blobs.put(wire.encode(tree)).sha256
+    assert any(found.startswith(f"{words} are not of 5 devices: gram") for found in findings(tmp_path / "server"))
     server.stop()
+
+
+def findings(folder: Path) -> list[str]:
+    return [finding.message for finding in fsck.check(Settings(data_dir=folder))]
