@@ -129,7 +129,7 @@ def run(options: Options, chosen: Scenario, plans: dict[str, Plan], console: Con
         if options.private:
             database = out / "server" / "gaitway.sqlite3"
             failures += [words for name in plans for words in show.stored(console, database, name)]
-        result = ["The demo has failed:", *failures] if failures else ["Every device has a model that works."]
+        result = ["The demo has failed:", *failures] if failures else [verdict.lowest(rounds.summaries)]
         show.line(console, "\n  ".join(result))
         if https is not None:
             phones.invite(console, operator, SUMS, https, out / "server")

@@ -46,6 +46,13 @@ def shortfalls(outcome: Outcome, min_f1: float, logs: Path) -> list[str]:
     ]
 
 
+def lowest(summaries: Summaries) -> str:
+    """Say that every device has a model that works, and name the device with the lowest score."""
+    scores = {device: summary["model"]["score"] or 0.0 for device, summary in summaries.items()}
+    device = min(scores, key=scores.__getitem__)
+    return f"Every device has a model that works; the lowest macro-F1 is {100 * scores[device]:.1f}%, on {device}."
+
+
 def worse_choices(summaries: Summaries) -> list[str]:
     """Describe each device that serves a model with over `MAX_LOSS` points less than another one that it holds."""
     found = []
