@@ -1,8 +1,8 @@
-"""Whose masked sums the newest version of a continuous federation has, inside the caller's transaction.
+"""Which devices' masked sums are in the newest version of a continuous federation, inside the caller's transaction.
 
-The server never has a device's sums. It keeps the number that each device gave the sums that it added last, which rises
-when they change. So it can count by how many devices two sums differ: with fewer than `secure.min_devices`, their
-difference would say too much of these few.
+The server never has one device's sums. It keeps the number that each device gave to the sums that it added last; the
+number rises when they change. So the server can count the devices by which two sums differ. If these are fewer than
+`secure.min_devices`, the difference would reveal too much about them.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Counts(NamedTuple):
 
 
 def counts_online(session: Session, federation: FederationRow, online: Sequence[ColumnElement[bool]]) -> Counts:
-    """Count what the sum of all devices that are `online`, a condition on their rows, would change."""
-    row, here = MaskedContributionRow, select(DeviceRow.id).where(*online)
-    both = and_(row.version.is_not(None), row.device_id.in_(here))
+    """Count the changes that a sum of all `online` devices (conditions on their rows) would make."""
+    row, present = MaskedContributionRow, select(DeviceRow.id).where(*online)
+    both = and_(row.version.is_not(None), row.device_id.in_(present))
     query = select(
         func.count(row.version),
         func.coalesce(func.sum(case((both, 1), else_=0)), 0),
@@ -86,8 +86,8 @@ def settle(session: Session, publication: RoundRow, version: int, names: Sequenc
     row, federation_id = MaskedContributionRow, publication.federation_id
     session.execute(update(row).where(row.federation_id == federation_id).values(version=None))
     added = sequences(session, publication, names)
-    here = (DeviceRow.federation_id == federation_id, DeviceRow.name.in_(names))
-    for device in session.scalars(select(DeviceRow).where(*here)).all():
+    included = (DeviceRow.federation_id == federation_id, DeviceRow.name.in_(names))
+    for device in session.scalars(select(DeviceRow).where(*included)).all():
         found = find(session, device)
         if found is None:
             session.add(found := _new(federation_id, device.id, 0))

@@ -156,12 +156,12 @@ class SumDriver:
         secure_rounds.save(session, row, state, new, self._deadline(federation), blob)
         if new.stage in (ServerStage.FAILED, state.stage):
             return
-        listed = len(new.keys)
-        detail = f"{new.stage}: {_came(state)} of {listed if state.members else len(state.identities)} devices answered"
+        listed = len(new.keys) if state.members else len(state.identities)
+        detail = f"{new.stage}: {_answered(state)} of {listed} devices answered"
         repositories.journal(session, federation, "round.secure_sum", round_number=row.number, detail=detail)
 
     def _hidden(self, session: Session, federation: FederationRow, row: RoundRow, state: ServerState) -> ServerState:
-        """Give up a sum before it is opened that differs from the last one by too few devices to hide each of them."""
+        """Fail a sum before it opens if too few devices changed since the last one to hide each of them."""
         contract = self._owner.contract(federation)
         if not contract.is_continuous:
             return state
@@ -183,7 +183,7 @@ class SumDriver:
         return self._clock() + self._owner.contract(federation).plan.secure.stage_s
 
 
-def _came(state: ServerState) -> int:
+def _answered(state: ServerState) -> int:
     """Count who has answered in the stage that ends."""
     received = {
         ServerStage.KEYS: state.keys,
