@@ -52,22 +52,22 @@ class DeclaredRoutes:
         flat: Callable[..., Iterable[Any]] = getattr(routing, "iter_route_contexts", iter)  # newer ones nest routers
         self.routes = tuple(DeclaredRoute.of(route) for route in flat(app.routes))
         self._folders = [
-            (compile_path(folder.rstrip("/"))[0], not folder.endswith("/"), each)
-            for each in self.routes
-            for folder in (each.access.below if each.access else ())
+            (compile_path(folder.rstrip("/"))[0], not folder.endswith("/"), route)
+            for route in self.routes
+            for folder in (route.access.below if route.access else ())
         ]
-        self._deepest = max((each.path.count("/") for each in self.routes), default=0)
+        self._deepest = max((route.path.count("/") for route in self.routes), default=0)
 
     def access(self, method: str, path: str) -> Access | None:
         """Return what a route declares, by its method and its path as OpenAPI writes it."""
-        return next(each.access for each in self.routes if each.path == path and method in each.methods)
+        return next(route.access for route in self.routes if route.path == path and method in route.methods)
 
     def need(self, scope: Scope) -> Need | None:
         """Return what a request needs; None if anybody may send it."""
-        for each in self.routes:
-            match, found = each.matches(scope)
+        for route in self.routes:
+            match, found = route.matches(scope)
             if match is Match.FULL:
-                return each.need(found.get("path_params", {}))
+                return route.need(found.get("path_params", {}))
         return self._need_at_no_route(scope)
 
     def _need_at_no_route(self, scope: Scope) -> Need | None:
@@ -78,13 +78,13 @@ class DeclaredRoutes:
         path, reads = scope["path"], scope["method"] in READS
         place = "/".join(path.split("/", self._deepest + 1)[: self._deepest + 1])  # a longer one would take long
         while place:
-            here = list(self._at({**scope, "path": place}))
+            at_place = list(self._at({**scope, "path": place}))
             folders = list(self._folders_at(place, is_path=place == path))
-            if any(each.is_open for each, _ in (here if place == path else []) + folders):
+            if any(route.is_open for route, _ in (at_place if place == path else []) + folders):
                 return None
-            around = [(each, each.need(named)) for each, named in here + folders]
-            for each, need in around:
-                if need is not None and each.is_like(reads=reads):
+            around = [(route, route.need(named)) for route, named in at_place + folders]
+            for route, need in around:
+                if need is not None and route.is_like(reads=reads):
                     return need
             for _, need in around:
                 if need is not None and not reads:
@@ -93,15 +93,15 @@ class DeclaredRoutes:
         return Need(("operator", "read") if reads else ("operator",), None)
 
     def _folders_at(self, place: str, *, is_path: bool) -> Iterator[tuple[DeclaredRoute, Mapping[str, str]]]:
-        for pattern, is_whole, each in self._folders:
+        for pattern, is_whole, route in self._folders:
             if (is_whole or not is_path) and (found := pattern.match(place)):
-                yield each, found.groupdict()
+                yield route, found.groupdict()
 
     def _at(self, scope: Scope) -> Iterator[tuple[DeclaredRoute, Mapping[str, str]]]:
-        for each in self.routes:
-            match, found = each.matches(scope)
+        for route in self.routes:
+            match, found = route.matches(scope)
             if match is not Match.NONE:
-                yield each, found.get("path_params", {})
+                yield route, found.get("path_params", {})
 
 
 @lru_cache(maxsize=4)

@@ -59,9 +59,9 @@ def list_devices(
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
         return
     rows = []
-    for one in found:
-        what = (one["name"], one["federation"], one["state"], date(one["seen_at"]), one["examples"])
-        rows.append((*what, one["enrolment"], " ".join(one["tags"])))
+    for device in found:
+        what = (device["name"], device["federation"], device["state"], date(device["seen_at"]), device["examples"])
+        rows.append((*what, device["enrolment"], " ".join(device["tags"])))
     print_table(("device", "federation", "state", "last seen (UTC)", "examples", "enrolment", "tags"), rows)
 
 
@@ -247,10 +247,14 @@ def _tokens(
     from federation.protocol.enrolment_uri import EnrolmentUri
 
     made = []
-    for one in wanted:
-        row, token = enrolment_tokens.make(session, federation, device=one.device, tags=one.tags, **given)
-        made.append(IssuedToken(EnrolmentUri(server, federation.name, one.device, token), one.tags, row.expires_at))
+    for entry in wanted:
+        row, token = enrolment_tokens.make(session, federation, device=entry.device, tags=entry.tags, **given)
+        made.append(IssuedToken(EnrolmentUri(server, federation.name, entry.device, token), entry.tags, row.expires_at))
         note(
-            session, "enrolment-tokens.create", federation=federation.name, device=one.device, detail=f"token {row.id}"
+            session,
+            "enrolment-tokens.create",
+            federation=federation.name,
+            device=entry.device,
+            detail=f"token {row.id}",
         )
     return made

@@ -95,9 +95,11 @@ def list_versions(
         row = get_federation(session, federation)
         needed = stored.needed_for(session, row)
         query = select(ModelVersionRow).where(ModelVersionRow.federation_id == row.id)
-        for one in session.scalars(query.order_by(ModelVersionRow.version)):
-            size = f"{one.broadcast_size:,}" if one.deleted_at is None else "deleted"
-            rows.append((one.version, one.round_number, date(one.created_at), size, needed.get(one.id, "")))
+        for version in session.scalars(query.order_by(ModelVersionRow.version)):
+            size = f"{version.broadcast_size:,}" if version.deleted_at is None else "deleted"
+            rows.append(
+                (version.version, version.round_number, date(version.created_at), size, needed.get(version.id, ""))
+            )
     print_table(("version", "round", "made (UTC)", "bytes", "stays because"), rows)
 
 

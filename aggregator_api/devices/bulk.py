@@ -106,23 +106,23 @@ def token_table(made: Sequence[IssuedToken]) -> str:
     out = io.StringIO()
     table = csv.writer(out, lineterminator="\n")
     table.writerow((*EnrolmentUri._fields, "tags", "expires", "uri"))
-    for one in made:
-        table.writerow((*one.uri, " ".join(one.tags), _day(one.expires_at), str(one.uri)))
+    for token in made:
+        table.writerow((*token.uri, " ".join(token.tags), _day(token.expires_at), str(token.uri)))
     return out.getvalue()
 
 
 def sheet(made: Sequence[IssuedToken]) -> str:
     """Return the tokens as an HTML page to print, a QR code for each device; it loads nothing from anywhere."""
-    return _PAGE.format(count=len(made), cards="\n".join(_card(one) for one in made))
+    return _PAGE.format(count=len(made), cards="\n".join(_card(token) for token in made))
 
 
-def _card(one: IssuedToken) -> str:
-    code = segno.make(str(one.uri), error="m", micro=False).svg_inline(scale=3, border=4)
-    lines = [f"federation {one.uri.federation}", one.uri.server, f"once, before {_day(one.expires_at)}"]
-    if one.tags:
-        lines.insert(1, " ".join(one.tags))
+def _card(token: IssuedToken) -> str:
+    code = segno.make(str(token.uri), error="m", micro=False).svg_inline(scale=3, border=4)
+    lines = [f"federation {token.uri.federation}", token.uri.server, f"once, before {_day(token.expires_at)}"]
+    if token.tags:
+        lines.insert(1, " ".join(token.tags))
     text = "".join(f"<p>{escape(line)}</p>" for line in lines)
-    return f'<section class="device"><h2>{escape(one.uri.device)}</h2>{code}{text}</section>'
+    return f'<section class="device"><h2>{escape(token.uri.device)}</h2>{code}{text}</section>'
 
 
 def _day(when: float) -> str:

@@ -76,9 +76,9 @@ class CloneDetector:
         return seen
 
 
-def _came_first(seen: _Device, one: str, other: str) -> bool:
+def _came_first(seen: _Device, first: str, second: str) -> bool:
     order = list(seen.sessions)
-    return one in order and order.index(one) < order.index(other)
+    return first in order and order.index(first) < order.index(second)
 
 
 def _forget_oldest(seen: _Device) -> None:

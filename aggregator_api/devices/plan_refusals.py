@@ -85,6 +85,6 @@ def counts(session: Session, federation: FederationRow) -> list[RefusalCount]:
 
 def describe_refusals(found: list[RefusalCount]) -> str:
     """Say how many devices refuse the plan, and why."""
-    total = sum(each.devices for each in found)
-    reasons = "; ".join(f"{each.devices:,} because {each.reason}" for each in found)
+    total = sum(refusal.devices for refusal in found)
+    reasons = "; ".join(f"{refusal.devices:,} because {refusal.reason}" for refusal in found)
     return f"{total:,} device{' refuses' if total == 1 else 's refuse'} the plan: {reasons}"

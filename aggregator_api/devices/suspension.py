@@ -92,8 +92,8 @@ def judge_round(
         used = select(UpdateRow.device_id).where(UpdateRow.round_id == row.id, UpdateRow.status == "accepted")
         counted = update(DeviceRow).where(DeviceRow.id.in_(used), DeviceRow.refused_updates > 0)
         if summed is not None:
-            here = (UpdateRow.federation_id == federation.id, UpdateRow.base_round == row.number)
-            bad = select(UpdateRow.device_id).where(*here, UpdateRow.status == "quarantined")
+            of_round = (UpdateRow.federation_id == federation.id, UpdateRow.base_round == row.number)
+            bad = select(UpdateRow.device_id).where(*of_round, UpdateRow.status == "quarantined")
             counted = counted.where(DeviceRow.name.in_(summed), DeviceRow.id.not_in(bad))
         session.execute(counted.values(refused_updates=refused_updates(0, used=True)))
 
@@ -108,5 +108,5 @@ def reinstate(session: Session, federation: FederationRow, device: DeviceRow) ->
 
 def count_suspended(session: Session, federation: FederationRow) -> int:
     """Count the devices that are suspended and were not revoked."""
-    here = select(func.count()).select_from(DeviceRow).where(DeviceRow.federation_id == federation.id)
-    return session.scalar(here.where(DeviceRow.suspended_at.is_not(None), DeviceRow.enrolment != "revoked")) or 0
+    query = select(func.count()).select_from(DeviceRow).where(DeviceRow.federation_id == federation.id)
+    return session.scalar(query.where(DeviceRow.suspended_at.is_not(None), DeviceRow.enrolment != "revoked")) or 0

@@ -18,6 +18,6 @@ def change(session: Session, federation: FederationRow, row: DeviceRow, tags: It
 
 def put(session: Session, row: DeviceRow, tags: Iterable[str]) -> None:
     """Put a device into these groups and no others."""
-    present = {one.tag: one for one in row.tag_rows}
+    present = {tag.tag: tag for tag in row.tag_rows}
     row.tag_rows = [present.get(tag) or DeviceTagRow(tag=tag) for tag in sorted(set(tags))]
     session.flush()

@@ -218,8 +218,8 @@ def _write(
     session.add(row)
     session.flush()
     repositories.add_version(session, row, 0, state, broadcast)
-    whence = f", started from {initial.started_from}" if initial.started_from else ""
-    repositories.journal(session, row, "federation.created", detail=f"model {broadcast.sha256[:12]}{whence}")
+    origin = f", started from {initial.started_from}" if initial.started_from else ""
+    repositories.journal(session, row, "federation.created", detail=f"model {broadcast.sha256[:12]}{origin}")
     return row
 
 

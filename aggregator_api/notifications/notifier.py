@@ -148,10 +148,10 @@ class Notifier:
         """Name a thing; of several processes of one database each has its own disk and its own broker's connection."""
         return f"{self._settings.holder}: {item.thing}" if item.is_own and self._settings.shares_work else item.thing
 
-    def _resolve(self, present: Iterable[Key], mine: set[str], now: float) -> None:
+    def _resolve(self, present: Iterable[Key], own: set[str], now: float) -> None:
         known, there = self._told.keys(), {*present}
         foreign = ": " if self._settings.shares_work else None
-        gone = [key for key in known if key not in there and key[0] in mine and not self._is_anothers(key, foreign)]
+        gone = [key for key in known if key not in there and key[0] in own and not self._is_anothers(key, foreign)]
         self._gone = {key: self._gone.get(key, now) for key in gone}
         over = [key for key, since in self._gone.items() if now - since >= RESOLVE_S]
         if not over:

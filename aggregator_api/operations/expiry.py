@@ -51,7 +51,7 @@ def file_expiry(path: Path) -> float | None:
     except (OSError, ValueError) as error:
         log.warning("certificate not readable file=%s: %s", path, error)
         return None
-    return min(one.not_valid_after_utc.timestamp() for one in found)
+    return min(certificate.not_valid_after_utc.timestamp() for certificate in found)
 
 
 def signatures(until: float) -> Iterator[Metric]:

@@ -61,9 +61,9 @@ class RefusalLog:
         """Write the counts whose minute is over, or all."""
         with self._lock:
             now = self._clock()
-            over = [key for key, one in self._seen.items() if closing or now - one.since >= WINDOW_S]
+            over = [key for key, refusals in self._seen.items() if closing or now - refusals.since >= WINDOW_S]
             done = [self._seen.pop(key) for key in over]
-        self._write([(one.latest, one.count) for one in done if one.count])
+        self._write([(refusals.latest, refusals.count) for refusals in done if refusals.count])
 
     def _count(self, refused: Intent, first: int) -> tuple[bool, Intent]:
         """Count a refusal, the first of its minute as `first`; return whether it is that, and what it is counted as."""

@@ -27,8 +27,10 @@ def record_adoption(session: Session, federation: FederationRow, name: str, repo
     """
     device = repositories.find_device(session, federation, name)
     # after a restore, rounds of the same numbers have made other models
-    here = (federation.instance, epochs.current(session).epoch)
-    known = (report.instance, report.epoch) == here and report.round <= repositories.last_number(session, federation)
+    server_state = (federation.instance, epochs.current(session).epoch)
+    known = (report.instance, report.epoch) == server_state and report.round <= repositories.last_number(
+        session, federation
+    )
     if device is None or not known or report.metric != metric_in(federation):
         return
     key = (device.id, report.round, report.source)
@@ -102,7 +104,7 @@ def scores_of(session: Session, federation: FederationRow, versions: Sequence[in
     for number, name, *sums in session.connection().execute(query):
         if (version := version_of.get((number, name))) is not None:
             before = groups[version].get(name, [0.0] * len(sums))
-            groups[version][name] = [one + other for one, other in zip(before, sums, strict=True)]
+            groups[version][name] = [first + second for first, second in zip(before, sums, strict=True)]
     return {version: _chosen(metric, by_name) for version, by_name in groups.items()}
 
 
@@ -137,8 +139,8 @@ def with_metrics(
     The score's name is the parameter `when` of the statement, that of the trivial answer the parameter `trivial`.
     """
     score, trivial, working = figures
-    mine = (score.federation_id == federation) & (score.round_number == number)
-    query = query.join(score, mine & (score.name == bindparam(when)))
+    of_round = (score.federation_id == federation) & (score.round_number == number)
+    query = query.join(score, of_round & (score.name == bindparam(when)))
     names: tuple[tuple[type[MetricRow], Any], ...] = ((trivial, bindparam(TRIVIAL)), (working, works))
     for other, name in names:
         same = (

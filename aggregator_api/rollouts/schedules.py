@@ -57,7 +57,7 @@ def release_settings(mode: str, schedule: str = STANDARD) -> dict[str, object]:
 
 def schedule_of(settings: RolloutSettings) -> str:
     """Name the schedule that a federation's settings follow; empty where they are its own."""
-    for name, one in SCHEDULES.items():
-        if settings.waves == one.waves and settings.soak_s == one.soak_s:
+    for name, schedule in SCHEDULES.items():
+        if settings.waves == schedule.waves and settings.soak_s == schedule.soak_s:
             return name
     return ""

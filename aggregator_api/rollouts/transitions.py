@@ -184,8 +184,8 @@ def _tick(session: Session, row: RolloutRow, now: float) -> ClockTick:
 def record_answer(session: Session, federation: FederationRow, name: str, report: ReleaseReport, now: float) -> bool:
     """Note what a device says about a rollout; a repetition changes nothing. Returns whether devices must be told."""
     row, device = numbered(session, federation, report.rollout), repositories.find_device(session, federation, name)
-    here = (federation.instance, epochs.current(session).epoch)
-    if row is None or device is None or (report.instance, report.epoch) != here:
+    server_state = (federation.instance, epochs.current(session).epoch)
+    if row is None or device is None or (report.instance, report.epoch) != server_state:
         return False
     member = session.get(RolloutDeviceRow, (row.id, device.id))
     if member is None:
@@ -291,7 +291,11 @@ def _add_new_devices(session: Session, federation: FederationRow, row: RolloutRo
     """Take into the wave who belongs to it and is new, to the wave or to the federation; returns how many."""
     version, all_asked, enlisted = row.version.version, bool(_tags(row)), 0
     while device_ids := session.execute(_unasked(row).limit(BATCH)).all():
-        new = [_pending(row, one.id, now) for one in device_ids if all_asked or is_within(one.name, version, row.reach)]
+        new = [
+            _pending(row, device.id, now)
+            for device in device_ids
+            if all_asked or is_within(device.name, version, row.reach)
+        ]
         enlisted += len(new)
         if new:
             repositories.put(session, _ADD_DEVICE, new)

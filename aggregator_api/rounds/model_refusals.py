@@ -44,13 +44,13 @@ class RefusedVersion(NamedTuple):
 
     version: ModelVersionRow
     refusing: int
-    asked: int
+    devices: int
     reason: str
 
     @property
     def words(self) -> str:
         """Who refuses it, and why."""
-        return f"{self.refusing:,} of {self.asked:,} devices can't use version {self.version.version}: {self.reason}"
+        return f"{self.refusing:,} of {self.devices:,} devices can't use version {self.version.version}: {self.reason}"
 
 
 def note_refusal(session: Session, federation: FederationRow, row: DeviceRow | None, signed: str) -> bool:
@@ -86,12 +86,12 @@ def _opened(session: Session, federation: FederationRow, row: DeviceRow, signed:
 def refused_version(session: Session, federation: FederationRow) -> RefusedVersion | None:
     """Return the version that `latest` names, if more than half of the devices asked refuse it, and enough of them."""
     version = repositories.current_version(session, federation)
-    asked, refuses = _asked(session, federation, version)
-    refusing = _count(session, asked, refuses)
-    total = _count(session, asked)
+    offered, refuses = _asked(session, federation, version)
+    refusing = _count(session, offered, refuses)
+    total = _count(session, offered)
     if refusing < MIN_REFUSALS or 2 * refusing <= total:
         return None
-    often = select(DeviceRow.model_refusal).where(asked, refuses).group_by(DeviceRow.model_refusal)
+    often = select(DeviceRow.model_refusal).where(offered, refuses).group_by(DeviceRow.model_refusal)
     reason = session.scalar(often.order_by(func.count().desc(), DeviceRow.model_refusal).limit(1)) or ""
     return RefusedVersion(version, refusing, total, reason)
 
@@ -159,8 +159,8 @@ def _is_withdrawn_again(
 
 
 def _move_names(session: Session, version: ModelVersionRow, base: ModelVersionRow, note: str) -> None:
-    here = (ModelAliasRow.version_id == version.id, ModelAliasRow.alias.in_(MOVED_BACK))
-    for name in session.scalars(select(ModelAliasRow).where(*here)):
+    moved_back = (ModelAliasRow.version_id == version.id, ModelAliasRow.alias.in_(MOVED_BACK))
+    for name in session.scalars(select(ModelAliasRow).where(*moved_back)):
         name.version_id, name.note = base.id, note
 
 

@@ -60,9 +60,9 @@ def _rows(session: Session, table: Table) -> Iterator[Any]:
     # one by one, though those before the damage come a second time
     keys = list(table.primary_key.columns)
     for key in session.execute(select(*keys)).all():
-        here = [column == value for column, value in zip(keys, key, strict=True)]
+        is_row = [column == value for column, value in zip(keys, key, strict=True)]
         try:
-            yield session.execute(select(*raw).select_from(table).where(*here)).one()
+            yield session.execute(select(*raw).select_from(table).where(*is_row)).one()
         except SQLAlchemyError as error:
             session.rollback()
             yield f"the row {_shown(key)} cannot be read: {str(error).splitlines()[0][:200]}"

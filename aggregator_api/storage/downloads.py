@@ -17,10 +17,10 @@ CHUNK_BYTES = 1 << 16
 
 
 class BlobCache:
-    """Keeps small blobs that were asked for last: at most `each` bytes of one, `total` of all."""
+    """Keeps small blobs that were asked for last: at most `largest` bytes of one, `total` of all."""
 
-    def __init__(self, blobs: BlobStore, *, each: int = MAX_BLOB_BYTES, total: int = MAX_CACHE_BYTES) -> None:
-        self._blobs, self._each, self._total = blobs, each, total
+    def __init__(self, blobs: BlobStore, *, largest: int = MAX_BLOB_BYTES, total: int = MAX_CACHE_BYTES) -> None:
+        self._blobs, self._largest, self._total = blobs, largest, total
         self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._lock = Lock()
 
@@ -34,7 +34,7 @@ class BlobCache:
             if sha256 in self._kept:
                 self._kept.move_to_end(sha256)
                 return self._kept[sha256]
-        if self._blobs.size(sha256) > self._each:
+        if self._blobs.size(sha256) > self._largest:
             return None
         data = self._blobs.read(sha256)
         with self._lock:

@@ -103,7 +103,7 @@ def _query_parameters(route: APIRoute, method: str) -> frozenset[str]:
     if key not in _QUERY_PARAMETERS:
         operations = get_openapi(title="", version="", routes=[route])["paths"].get(route.path_format, {})
         described = operations.get(method.lower(), {}).get("parameters", [])
-        _QUERY_PARAMETERS[key] = frozenset(each["name"] for each in described if each["in"] == "query")
+        _QUERY_PARAMETERS[key] = frozenset(parameter["name"] for parameter in described if parameter["in"] == "query")
     return _QUERY_PARAMETERS[key]
 
 

@@ -137,8 +137,8 @@ def forget_kept_uploads(session: Session, blobs: BlobStore, federation: Federati
         raise ConflictError(
             f"round {row.number} is being aggregated with what {device!r} has sent before; try again once it has ended"
         )
-    mine = (ModelVersionRow.federation_id == federation.id, ModelVersionRow.deleted_at.is_(None))
-    for version in session.scalars(select(ModelVersionRow).where(*mine)):
+    kept = (ModelVersionRow.federation_id == federation.id, ModelVersionRow.deleted_at.is_(None))
+    for version in session.scalars(select(ModelVersionRow).where(*kept)):
         before = read_state(blobs, version.state_sha256)
         after = method.forget_clients(before, {device})
         if after is not before:

@@ -171,5 +171,5 @@ def last_exclusion(session: Session, device: Named) -> str:
 
 def forget_quarantined(session: Session, device: Named, update_id: str) -> None:
     """Make room for an update whose id was quarantined and has come again with another manifest."""
-    mine = (UpdateRow.device_id == device.id, UpdateRow.update_id == update_id)
-    session.execute(delete(UpdateRow).where(*mine, UpdateRow.status == QUARANTINED))
+    received = (UpdateRow.device_id == device.id, UpdateRow.update_id == update_id)
+    session.execute(delete(UpdateRow).where(*received, UpdateRow.status == QUARANTINED))

@@ -21,7 +21,7 @@ class Shop:
         self.store = BlobStore(str(folder))
         self.blob = self.store.put(DATA)
         self.damage: list[tuple[str, str]] = []
-        cache = BlobCache(self.store, each=cached)
+        cache = BlobCache(self.store, largest=cached)
         self.downloads = Downloads(self.store, cache, lambda sha256, reason: self.damage.append((sha256, reason)))
         self.path = next(path for path in folder.rglob(self.blob.sha256) if path.is_file())
 

@@ -164,7 +164,7 @@ def test_the_thread_that_checks_updates_computes_alone_whatever_others_set(tmp_p
 def test_a_hot_blob_is_read_once_and_those_asked_for_last_are_kept(tmp_path: Path) -> None:
     store = BlobStore(tmp_path.as_uri())
     names = [store.put(bytes([n]) * 100).sha256 for n in range(3)]
-    hot = BlobCache(store, each=100, total=250)
+    hot = BlobCache(store, largest=100, total=250)
     first = hot.get(names[0])
     assert hot.get(names[0]) is first
     assert [hot.get(name) for name in names] == [bytes([n]) * 100 for n in range(3)]

@@ -58,5 +58,5 @@ class SubPath:
 def below(root: str, target: str, host: str) -> str:
     """Return where a redirect leads from outside: below `root` if it stays on this server."""
     parts = urlsplit(target)
-    here = parts.netloc in ("", host) and parts.path.startswith("/")
-    return parts._replace(path=root + parts.path).geturl() if here else target
+    is_local = parts.netloc in ("", host) and parts.path.startswith("/")
+    return parts._replace(path=root + parts.path).geturl() if is_local else target
