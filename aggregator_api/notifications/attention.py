@@ -9,8 +9,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from aggregator_api.auth import api_keys
-from aggregator_api.devices import plan_refusals, suspension
-from aggregator_api.operations.deliveries import deliveries
+from aggregator_api.devices import suspension
+from aggregator_api.operations.counts import deliveries
 from aggregator_api.operations.health import NO_BROKER, Readiness
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import (
@@ -177,8 +177,8 @@ def _devices(session: Session, row: FederationRow) -> list[AttentionItem]:
     cloned = session.scalar(query.where(DeviceRow.cloned_at.is_not(None), DeviceRow.enrolment != "revoked")) or 0
     suspended = suspension.count_suspended(session, row)
     found = _unused(session, row)
-    if refusals := plan_refusals.counts(session, row):
-        words = f"{plan_refusals.describe_refusals(refusals)}. No round counts on them until the plan promises "
+    if refusals := suspension.counts(session, row):
+        words = f"{suspension.describe_refusals(refusals)}. No round counts on them until the plan promises "
         words += "what they require, or a person at each of them accepts it."
         found.append(AttentionItem("warning", words, row.name, "devices", "refused plan"))
     if suspended:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Select, and_, bindparam, func, select, union_all
 from sqlalchemy.orm import Session, aliased
 
-from aggregator_api.rollouts.adoptions import metric_in, with_metrics
+from aggregator_api.rollouts.scores import metric_in, with_metrics
 from aggregator_api.storage.db.models import (
     AdoptionRow,
     DeviceRow,

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.core.errors import ConflictError
 from aggregator_api.rollouts import measures
-from aggregator_api.rollouts.adoptions import metric_in
+from aggregator_api.rollouts.scores import metric_in
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import (
     DeviceRow,

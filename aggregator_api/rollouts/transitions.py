@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, delete, func, insert, select
 from sqlalchemy.orm import Session
 
-from aggregator_api.rollouts import adoptions, promotion
+from aggregator_api.rollouts import promotion, scores
 from aggregator_api.storage.db import epochs, repositories
 from aggregator_api.storage.db.models import (
     DeviceRow,
@@ -278,7 +278,7 @@ def _release(session: Session, federation: FederationRow, row: RolloutRow | None
     if row is None:
         return None
     version, sha256 = row.version, row.version.broadcast_sha256
-    score = adoptions.score_of(session, federation, version)
+    score = scores.score_of(session, federation, version)
     about = {"sha256": sha256, "size": version.broadcast_size, "url": f"/v1/blobs/{sha256}"}
     model = BlobPointer.model_validate({**about, "score": score, "gains": published(version.gains)})
     return Release(rollout=row.number, version=version.version, round=version.round_number, model=model)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, and_, func, select
 from sqlalchemy.orm import Session
 
-from aggregator_api.devices import plan_refusals
+from aggregator_api.devices import suspension
 from aggregator_api.rollouts import transitions
 from aggregator_api.storage.db import epochs, repositories
 from aggregator_api.storage.db.models import (
@@ -75,9 +75,9 @@ def _opened(session: Session, federation: FederationRow, row: DeviceRow, signed:
     Raises:
         WireError: if it isn't signed by the device, or not about this federation.
     """
-    if not plan_refusals.has_key(row):
+    if not suspension.has_key(row):
         raise WireError("the device has no key to sign it with; only enrolled devices count")
-    refusal = read(ModelRefusal, plan_refusals.verified_body(federation, row, Kind.MODEL_REFUSAL, signed))
+    refusal = read(ModelRefusal, suspension.verified_body(federation, row, Kind.MODEL_REFUSAL, signed))
     if (refusal.instance, refusal.epoch) != (federation.instance, epochs.current(session).epoch):
         raise WireError("it is about an earlier federation, or from before the server was restored")
     return refusal

@@ -24,7 +24,7 @@ from aggregator_api.http.api.coalescing import Coalescing
 from aggregator_api.http.api.queries import PageParams
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.database import Database
-from aggregator_api.storage.db.failure_log import failures
+from aggregator_api.storage.outages import failures
 from gaitway.threads import supervised_task
 
 Found = TypeVar("Found")

@@ -10,10 +10,10 @@ from sqlalchemy import BindParameter, Select, bindparam, func, inspect, select, 
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from aggregator_api.core.errors import NotFoundError
-from aggregator_api.devices import contributions, masked_contributions, plan_refusals
+from aggregator_api.devices import contributions, masked_contributions, suspension
 from aggregator_api.http.api.schemas import resources
 from aggregator_api.http.api.schemas.credentials import Key, Token
-from aggregator_api.rollouts import adoptions
+from aggregator_api.rollouts import scores as version_scores
 from aggregator_api.rounds.updates.screening import EXCLUDED
 from aggregator_api.storage.db import epochs, repositories
 from aggregator_api.storage.db.audit import Filters, select_entries
@@ -73,7 +73,7 @@ def federation(session: Session, row: FederationRow) -> resources.FederationDeta
             "round_phase": now.RoundRow.phase if now.RoundRow else None,
             "devices": now.devices,
             "devices_online": now.online,
-            "plan_refusals": plan_refusals.counts(session, row) if now.refusing else [],
+            "plan_refusals": suspension.counts(session, row) if now.refusing else [],
             "model": _versions(session, row, [now.ModelVersionRow])[0],
             "feature_model": _pointer_to(row.feature_model_sha256, row.feature_model_size),
             "program": {
@@ -343,7 +343,7 @@ def _versions(
     aliases: dict[int, list[str]] = {}
     for version, alias in session.execute(named.order_by(ModelAliasRow.alias)):
         aliases.setdefault(version, []).append(alias)
-    scores = adoptions.scores_of(session, federation, ids)
+    scores = version_scores.scores_of(session, federation, ids)
     return [
         resources.ModelVersion.model_validate(
             {

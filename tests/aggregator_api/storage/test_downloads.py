@@ -9,7 +9,7 @@ import pytest
 
 from aggregator_api.core.errors import BlobError
 from aggregator_api.storage.blobs import BlobStore
-from aggregator_api.storage.downloads import BlobCache, Downloads
+from aggregator_api.storage.broadcasts import BlobCache, Downloads
 
 DATA = bytes(range(256)) * 40
 

@@ -16,9 +16,9 @@ from aggregator_api.core.errors import BlobError
 from aggregator_api.http.api import queries
 from aggregator_api.runtime import use_one_torch_thread
 from aggregator_api.storage.blobs import BlobStore
+from aggregator_api.storage.broadcasts import CHUNK_BYTES, BlobCache, in_pieces
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import DeviceRow
-from aggregator_api.storage.downloads import CHUNK_BYTES, BlobCache, in_pieces
 from federation.errors import UpdateError
 from federation.methods import METHODS
 from federation.wire.schema import check_tree, schema_of

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aggregator_api.auth.client_address import Network, is_trusted, peer_of
+from aggregator_api.auth.callers import Network, is_trusted, peer_of
 from aggregator_api.core.settings import is_root_path
 
 LOCATION_HEADERS = ("location", "hx-redirect")
