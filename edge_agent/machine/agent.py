@@ -159,15 +159,15 @@ def _announced(transition: Transition, a: Announcement) -> None:
         transition.set(detail=reason)
         transition.issue(Log(reason), Exit(1))
         return
-    if (mine := identity(a, transition.policy.model)) != transition.agent.identity:
+    if (current := identity(a, transition.policy.model)) != transition.agent.identity:
         rounds.drop(transition, "the federation was re-created, or this device runs another network")
         uploads.stop(transition)
         before = transition.agent
-        transition.agent = Agent(identity=mine, epoch=a.epoch, connected=before.connected)
+        transition.agent = Agent(identity=current, epoch=a.epoch, connected=before.connected)
         transition.set(invitation=before.invitation, offer=before.offer)  # they may be of the new instance
         transition.set(takes_part=before.takes_part, pinned=before.pinned, required=before.required)
         transition.set(presence_check=before.presence_check, answer_at=before.answer_at)
-        transition.issue(Reset(mine, a.epoch))
+        transition.issue(Reset(current, a.epoch))
     elif a.epoch > transition.agent.epoch:
         _restored(transition, a)
     known = transition.agent.announcement

@@ -83,13 +83,13 @@ def evaluate_heads(
     held = None if command.release else now  # a released version's best head has a gate of its own
     choice = choose_head(heads, held, windows, rules, _is_far(folder / HEADS / ORIENTATION))
     used = choice.run
-    mine = next((head for head in heads if head.run is used), None)
-    shown = mine or heads[0]
+    chosen = next((head for head in heads if head.run is used), None)
+    shown = chosen or heads[0]
     why = "; ".join([choice.words, *failures])
-    answer: AdoptionOutcome = "adopted" if mine else "kept"
-    if mine and (reason := used.soundness.failure_reason):
+    answer: AdoptionOutcome = "adopted" if chosen else "kept"
+    if chosen and (reason := used.soundness.failure_reason):
         answer, why = "failed", f"{why}; it does not work: {reason}"
-    elif mine and command.release and now:
+    elif chosen and command.release and now:
         answer, gate = judge_release(used, now, windows, has_model=True)
         why = "; ".join([gate, *failures])
     in_use = f" (in use: {name_of(present)})" if present and answer != "adopted" else ""

@@ -76,10 +76,10 @@ def lock_folder(store: StateStore, me: AgentSection) -> IO[str]:
     except OSError as error:
         lock.close()
         raise ConfigError(f"another agent works in {store.folder}; end it, or set another data_dir") from error
-    for name, mine in (("device", me.device), ("federation", me.federation)):
-        if (owner := store.get(name)) not in ("", mine):
+    for name, expected in (("device", me.device), ("federation", me.federation)):
+        if (owner := store.get(name)) not in ("", expected):
             lock.close()
-            raise ConfigError(f"{store.folder} belongs to {name} {owner!r}, not {mine!r}; set another data_dir")
+            raise ConfigError(f"{store.folder} belongs to {name} {owner!r}, not {expected!r}; set another data_dir")
     if not store.get("device") or not store.get("federation"):
         store.put(device=me.device, federation=me.federation)
     if opened := make_private(store.folder, AGENT_FILES):

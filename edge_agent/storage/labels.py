@@ -96,7 +96,7 @@ def label_file(store: WindowStore, file: str, activity: str) -> Labelled:
     Raises:
         LabelError: if no file of that name is in, or more than one.
     """
-    names = {each.number: each.file for each in sessions(store)}
+    names = {session.number: session.file for session in sessions(store)}
     found = {name for name in names.values() if name == file or name.endswith(f"/{file}")}
     if len(found) != 1:
         several = f"{len(found)} files end so: {', '.join(sorted(found)[:5])}; give more of the path"
@@ -107,7 +107,7 @@ def label_file(store: WindowStore, file: str, activity: str) -> Labelled:
 
 def label_sessions(store: WindowStore, numbers: Sequence[int], activity: str) -> Labelled:
     """Give an activity to every window of some sessions; raises LabelError for one that is not there."""
-    known = {each.number for each in sessions(store)}
+    known = {session.number for session in sessions(store)}
     if missing := sorted({*numbers} - known):
         raise LabelError(f"there is no session {missing[0]}; `label --sessions` lists those that there are")
     among = f"session IN ({','.join(str(int(number)) for number in numbers)})"

@@ -38,7 +38,7 @@ def add_activity(store: WindowStore, name: str, labels: tuple[str, ...]) -> str:
         raise LabelError(f"this is no name: {error}") from error
     if not 0 < len(name) <= MAX_NAME_LENGTH:
         raise LabelError(f"a name has 1 to {MAX_NAME_LENGTH} letters; this one has {len(name)}")
-    if name.lower() in {each.lower() for each in (*labels, *known)}:
+    if name.lower() in {activity.lower() for activity in (*labels, *known)}:
         raise LabelError(f"there is an activity {name} already; choose another name")
     if len(known) >= MAX_ACTIVITIES:
         raise LabelError(f"there are {len(known)} activities of your own, and no more fit; remove one first")

@@ -122,7 +122,7 @@ class TrainingRuntime(Protocol):
     def personal_model(self, client: Client) -> Served:
         """Return the network that a client serves with."""
 
-    def midway_model(self, one: Served, other: Served) -> Served:
+    def midway_model(self, first: Served, second: Served) -> Served:
         """Return the network with weights midway between two."""
 
     def answers(self, served: Served, data: LocalData) -> np.ndarray:

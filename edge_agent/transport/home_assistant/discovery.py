@@ -133,7 +133,7 @@ def state_payload(state: HomeState) -> bytes:
         "probability": None if state.probability is None else round(100 * state.probability),
         "model": (state.model or "none")[:MAX_STATE_CHARS],
         "doing": state.doing,
-        "problems": [each[:MAX_STATE_CHARS] for each in state.problems[:5]],
+        "problems": [problem[:MAX_STATE_CHARS] for problem in state.problems[:5]],
     }
     return json.dumps(payload, ensure_ascii=False).encode()
 

@@ -117,7 +117,7 @@ class HomeAssistant:
         if not self._removals:
             self._state = self._told = None
             self._removals = [self._client.publish(topic, b"", qos=1, retain=True) for topic in topics]
-        return all(each.rc == paho.MQTT_ERR_SUCCESS and each.is_published() for each in self._removals)
+        return all(removal.rc == paho.MQTT_ERR_SUCCESS and removal.is_published() for removal in self._removals)
 
     def stop(self, timeout_s: float) -> None:
         """Say that the device is gone, and leave; waits no longer than that for a broker that does not answer."""
