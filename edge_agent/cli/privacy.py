@@ -9,10 +9,9 @@ from typing import Annotated
 import typer
 
 from edge_agent.cli.command import ConfigOption, cli_errors, open_state
+from edge_agent.storage.consent import Participation, accept_refused_plan, describe_privacy, take_part, withdraw
 from edge_agent.storage.credentials import has_key, public_key_text
 from edge_agent.storage.data_folder import is_locked
-from edge_agent.storage.participation import Participation, take_part, withdraw
-from edge_agent.storage.privacy import accept_refused_plan, describe_privacy
 from edge_agent.storage.state_store import StateStore
 from federation.privacy.promises import describe_promises
 

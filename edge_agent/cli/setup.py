@@ -11,8 +11,8 @@ from edge_agent.cli.command import ConfigOption, open_state, refused
 from edge_agent.config.settings import load
 from edge_agent.errors import AgentError, ConfigError
 from edge_agent.page.access import password_hash
+from edge_agent.storage.consent import describe_privacy
 from edge_agent.storage.data_folder import require_folder
-from edge_agent.storage.privacy import describe_privacy
 from edge_agent.transport.enrolment import (
     Applicant,
     check_code,

@@ -2,7 +2,7 @@
 
 Every model that the device holds runs on the same windows and must work, as `gaitway.tasks` has it. Where the holdout
 can't tell, what the server knows of the version from other devices stands in. Among those that work,
-`edge_agent.serving.choice` chooses; a released model has a gate of its own (`edge_agent.serving.release_gate`).
+`edge_agent.serving.choice` chooses; a released model has a gate of its own (`edge_agent.serving.acceptance`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from edge_agent.config.settings import Config
 from edge_agent.errors import AgentError
 from edge_agent.machine.commands import Evaluate
 from edge_agent.machine.events import AdoptionOutcome
-from edge_agent.serving.choice import Choice, Rules, choose, compared_models, sentence_case
-from edge_agent.serving.heads import evaluate_heads, has_heads
+from edge_agent.serving.choice import Choice, Rules, choose, compared_models, judge_release, sentence_case
+from edge_agent.serving.heads import add_network, evaluate_heads, has_heads
 from edge_agent.serving.model_registry import SOURCES, ModelRegistry, Verdict, name_of
 from edge_agent.serving.model_runs import (
     ExampleKind,
@@ -29,9 +29,7 @@ from edge_agent.serving.model_runs import (
     run_model,
     validation_of,
 )
-from edge_agent.serving.other_network import add_network
-from edge_agent.serving.release_gate import judge_release
-from edge_agent.storage.files import sha256_of
+from edge_agent.storage.data_folder import sha256_of
 from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.training.cross_validation import MAX_WINDOWS

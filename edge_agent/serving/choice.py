@@ -12,8 +12,10 @@ import numpy.typing as npt
 
 from edge_agent.config.training import ModelSection
 from edge_agent.machine.commands import Evaluate
+from edge_agent.machine.events import AdoptionOutcome
 from edge_agent.serving.model_registry import HEADS_IN_WORDS, NETWORK, name_of
 from edge_agent.serving.model_runs import Model, ModelEvaluation, PairedAnswers, Windows, kind_of
+from edge_agent.training.comparison import PairedComparison
 from edge_agent.training.local_data import SplitWindows
 from federation.plan import Plan
 from federation.serving.gains import length
@@ -211,3 +213,29 @@ def name_in_words(model: Model) -> str:
 def sentence_case(words: str) -> str:
     """Begin with a capital letter."""
     return words[:1].upper() + words[1:]
+
+
+def judge_release(
+    run: ModelEvaluation, present: ModelEvaluation | None, windows: Windows, *, has_model: bool
+) -> tuple[AdoptionOutcome, str]:
+    """Say what becomes of a released model that works, and why: one that is significantly worse is refused.
+
+    The operator asked for it, so it need not be better. A `refused` can halt the rollout, so it takes significance.
+
+    present: the present model's run; None if it does not run, or there is none.
+    """
+    score = run.soundness.words
+    if present is None:
+        why = "the present model does not run any more" if has_model else "there was no model before"
+        return "adopted", "; ".join(filter(None, [score, why]))
+    if not len(windows.groups):
+        return "adopted", "there are no held-out examples to compare it with the present model"
+    paired = PairedComparison.of(windows.groups, run.quality, present.quality)
+    why = f"{score} and {present.score:.3f} of the present model; {paired.words}"
+    if run.gain(present) >= 0 and present.soundness.failure_reason:
+        return "adopted", f"{why}; the present model does not work: {present.soundness.failure_reason}"
+    if run.gain(present) >= 0 and not paired.is_worse:
+        return "adopted", f"{why}; a released model need not be better, and it is no worse"
+    if run.gain(present) <= 0 and paired.is_worse:
+        return "refused", f"{why}; it is worse"
+    return "kept", f"{why}; it scores lower here, so the present model stays"

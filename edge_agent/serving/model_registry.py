@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from edge_agent.errors import StoreError
 from edge_agent.machine.commands import Evaluate
 from edge_agent.machine.events import AdoptionOutcome, Kind
-from edge_agent.storage.files import move_file, sha256_of
+from edge_agent.storage.data_folder import move_file, sha256_of
 from edge_agent.storage.state_store import REPORTED_GAINS, AdoptionRecord, StateStore
 from edge_agent.training.job import CHECKPOINT, CROSS_VALIDATION, MODEL, validation_path
 from federation.serving.preference import GainSums

@@ -16,11 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from edge_agent.storage.credentials import device_key, has_key
-from edge_agent.storage.data_folder import OUTBOX, SUMS
-from edge_agent.storage.files import move_file, write_file
+from edge_agent.storage.credentials import device_key, has_key, own_voucher, voucher_check
+from edge_agent.storage.data_folder import OUTBOX, SUMS, move_file, write_file
 from edge_agent.storage.state_store import StateStore
-from edge_agent.storage.vouching import own_voucher, voucher_check
 from federation.errors import WireError
 from federation.plan import Plan, SecureSettings
 from federation.privacy import discrete_gaussian

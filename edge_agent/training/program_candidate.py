@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from edge_agent.errors import JobError
-from edge_agent.storage.files import write_file
+from edge_agent.storage.data_folder import write_file
 from edge_agent.storage.images import Preparation, preparation_from_json
 from edge_agent.training.job import CHECKPOINT, MODEL, PARITY, Job
 from edge_agent.training.local_data import LocalData, noun

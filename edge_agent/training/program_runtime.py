@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edge_agent.errors import JobError, NonRetryableJobError
-from edge_agent.storage.files import sha256_of, write_file
+from edge_agent.storage.data_folder import sha256_of, write_file
 from edge_agent.storage.images import Preparation
 from edge_agent.training.job import Job
 from edge_agent.training.local_data import LocalData, noun

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from edge_agent.errors import JobError, StoreError, UnusableModelError
-from edge_agent.storage.files import sha256_of
+from edge_agent.storage.data_folder import sha256_of
 from edge_agent.storage.images import Preparation
 from edge_agent.training.job import Job
 from edge_agent.training.local_data import LocalData

@@ -17,7 +17,7 @@ import numpy as np
 
 from edge_agent.errors import JobError, NonRetryableJobError, UnusableModelError
 from edge_agent.machine.state import leaves_model
-from edge_agent.storage.files import write_file
+from edge_agent.storage.data_folder import write_file
 from edge_agent.storage.images import Preparation
 from edge_agent.storage.shared_sums import read_shared_sums
 from edge_agent.training.job import CHECKPOINT, HEADS, MODEL, ORIENTATION, PARITY, UNTRAINED, Job

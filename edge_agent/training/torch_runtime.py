@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from edge_agent.errors import JobError, NonRetryableJobError, UnusableModelError
 from edge_agent.machine.state import leaves_model
-from edge_agent.storage.files import write_file
+from edge_agent.storage.data_folder import write_file
 from edge_agent.storage.images import Preparation
 from edge_agent.training.candidate import export_candidates, export_heads, save_candidate, save_heads
 from edge_agent.training.checkpoints import EpochCheckpoints

@@ -16,7 +16,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
-from edge_agent.config.training import BrokerPlace
+from edge_agent.config.brokers import BrokerPlace
 from edge_agent.machine.events import Disconnected
 from edge_agent.storage.credentials import Login
 from edge_agent.transport import server_connection
