@@ -13,9 +13,9 @@ from gaitway.input_spec import Fit
 class DataStatistics(Strict):
     """Count of samples, and the sum and square sum of each channel, which all clients are normalized with."""
 
-    count: int = Field(ge=0, le=2**53)
-    total: tuple[float, ...]
-    square: tuple[float, ...]
+    count: int = Field(ge=0, le=2**53, description="of samples")
+    total: tuple[float, ...] = Field(description="sum of each channel")
+    square: tuple[float, ...] = Field(description="sum of squares of each channel")
 
 
 Normalization = Literal["client", "federated", "pooled", "none"]
@@ -29,7 +29,7 @@ Side = Annotated[int, Field(ge=8, le=1024)]
 class ImageInput(Strict):
     """Images of one size, to which every file is resampled; `pad` keeps its shape, with grey beside it."""
 
-    kind: Literal["image"] = "image"
+    kind: Literal["image"] = Field(default="image", description="of input")
     shape: tuple[Literal[1, 3], Side, Side] = Field(description="channels (1: grey, 3: colours), height, width")
     fit: Fit = Field(default="stretch", description="pad: keep an image's shape, with grey without a class beside it")
 
@@ -45,7 +45,9 @@ def image_input(shape: tuple[int, ...], fit: Fit = "stretch") -> ImageInput | No
 class DataSpec(Strict):
     """How a client turns its own samples into training examples; har_pipeline reads `pipeline`."""
 
-    pipeline: Options = Field(default_factory=dict)
+    pipeline: Options = Field(
+        default_factory=dict, description="how recordings are cut into windows; defaults if empty"
+    )
     input: ImageInput | None = Field(
         default=None, description="images of this shape; none: windows of motion sensors, which `pipeline` cuts"
     )

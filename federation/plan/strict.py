@@ -9,7 +9,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from gaitway.plain_text import MAX_LABEL, checked, checked_values, cleaned
 from gaitway.strict_numbers import StrictNumbers
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+Name = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$", description="letters, digits, '_', '.' and '-'")
+]
 """A federation's, device's or model's name: safe in a topic, a path and a URL."""
 
 Text = Annotated[str, AfterValidator(checked)]
