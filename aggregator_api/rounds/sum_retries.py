@@ -97,7 +97,9 @@ def note_failure(session: Session, federation: FederationRow, plan: Plan, row: R
     is_way_open = bool(division.retry.groups) or len(others) >= least_devices(plan)
     _write(found, _lasting(division, plan) if is_way_open else Retry())
     if division.is_smallest:
-        _count_suspects(session, federation, plan, [one for one in devices if one.name in finding.suspects], row)
+        _count_suspects(
+            session, federation, plan, [device for device in devices if device.name in finding.suspects], row
+        )
     if not is_way_open:
         return Consequence(pause_reason=_too_few(finding, plan) if finding.is_opened else "")
     if division.retry.is_narrower:

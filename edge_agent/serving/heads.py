@@ -27,7 +27,7 @@ from edge_agent.storage.files import sha256_of
 from edge_agent.training.job import HEADS, MODEL, ORIENTATION, PARITY
 from edge_agent.training.local_data import SplitWindows
 from export.runtime import ExportError
-from federation.serving.heads import ADAPTED, SHARED, SHARED_ANY_ORIENTATION, head_without_labels
+from federation.rounds.serving import ADAPTED, SHARED_ANY_ORIENTATION, SHARED_HEAD, head_without_labels
 from har_pipeline import ClientWindows
 
 MIN_CONTIGUOUS = 5
@@ -144,7 +144,7 @@ def _run_heads(folder: Path, version: int, windows: Windows, threads: int) -> tu
     heads, failures = [], []
     for name in names:
         place = folder / name
-        source = NETWORK if name == NETWORK else "global" if name.startswith(SHARED) else "personalized"
+        source = NETWORK if name == NETWORK else "global" if name.startswith(SHARED_HEAD) else "personalized"
         try:
             parity = json.loads((place / PARITY).read_bytes())
             made_by = parity.pop("round", version)

@@ -1,7 +1,7 @@
 """Whether a released model is worse than the present one: an exact sign test over independent groups of examples.
 
 A `refused` can halt a rollout, so that it takes significance. What a device prefers by itself is
-`federation.serving.preference`.
+`federation.rounds.serving`.
 
 Of right and wrong answers that is McNemar's test over stretches of time:
 

@@ -36,7 +36,7 @@ from export.program.runtime import Arrays, TrainingProgram
 from federation.errors import UpdateError, WireError
 from federation.protocol import arrays
 from federation.protocol.wire_format import HEADER_BYTES
-from federation.serving.gains import Gains
+from federation.rounds.gains import Gains
 from federation.training.window_changes import ChannelScale
 from gaitway.tasks import TaskDefinition, task_of
 

@@ -21,7 +21,7 @@ from edge_agent.training.local_data import LocalData
 from edge_agent.training.processor import Placement
 from edge_agent.training.round_budget import RoundBudget
 from federation.errors import UpdateError, WireError
-from federation.serving.gains import Gains
+from federation.rounds.gains import Gains
 from gaitway.tasks import Soundness
 
 Client = Any

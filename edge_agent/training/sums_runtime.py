@@ -42,13 +42,13 @@ from federation.aggregation.ridge_numpy import (
     travelling,
 )
 from federation.protocol import arrays
-from federation.serving.gains import Gains
-from federation.serving.heads import (
+from federation.rounds.gains import Gains
+from federation.rounds.serving import (
     ADAPTED,
     PERSONALIZED,
     PERSONALIZED_ANY_ORIENTATION,
-    SHARED,
     SHARED_ANY_ORIENTATION,
+    SHARED_HEAD,
     usable_heads,
 )
 from federation.training.schedule import WindowCopies
@@ -131,7 +131,9 @@ class SumsRuntime:
     def measured(self, client: FixedSums | None) -> Measurement:
         """Measure the head that a client has, or without sums of its own the shared one, on the holdout."""
         truth = self.data.holdout.y
-        answered = self._heads(client)[SHARED if client is None else PERSONALIZED].classes(self._features("holdout"))
+        answered = self._heads(client)[SHARED_HEAD if client is None else PERSONALIZED].classes(
+            self._features("holdout")
+        )
         found = {"confusion": confusion(truth, answered, len(self.job.plan.labels))}
         sound = self.task.soundness(found, len(truth), self.job.plan.labels, noun(self.settings))
         return Measurement(self.task.scores(found), sound, self.task.scores_by_class(found))
@@ -220,7 +222,7 @@ class SumsRuntime:
         shared, others = self._shared.sums, options.own_weight * max(1, self._shared.clients)
         means = self.columns, options.orientation_free_share
         found = {
-            SHARED: solve_mean(shared, None, 0, damping, *means),
+            SHARED_HEAD: solve_mean(shared, None, 0, damping, *means),
             PERSONALIZED: solve_mean(shared, own, others, damping, *means),
         }
         if self.columns:

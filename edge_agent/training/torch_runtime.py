@@ -26,6 +26,7 @@ from edge_agent.training.round_budget import RoundBudget
 from edge_agent.training.runtime import Measurement, SentUpload, TrainedRound, blaming_model, require_whole_broadcast
 from edge_agent.training.summand import write_numbers
 from federation import wire
+from federation.aggregation.averaging import midway
 from federation.aggregation.ridge_numpy import FixedSums, check_believable
 from federation.method import SumMethod, trains
 from federation.methods import method_from_json
@@ -33,16 +34,14 @@ from federation.methods.fedavg import FedAvg
 from federation.records import Client, Examples, Tree, Update
 from federation.records.head import with_placeholder_head
 from federation.records.tree import map_tree
+from federation.rounds.gains import Gains
 from federation.rounds.server_round import keeps_partial_work
-from federation.serving.gains import Gains
-from federation.serving.heads import ADAPTED, usable_heads
-from federation.serving.midway import midway
+from federation.rounds.serving import ADAPTED, usable_heads
 from federation.tasks import task_from_json
 from federation.tasks.task import arrays
-from federation.training.callbacks import TrainingCallback
 from federation.training.client_round import steps_of, train_one
 from federation.training.forward import Network, initial_client, initial_model, network
-from federation.training.local_round import LocalRound, Setup
+from federation.training.local_round import LocalRound, Setup, TrainingCallback
 from federation.training.prediction import answer, measure, predict, task_mismatch
 from federation.training.window_changes import ChannelScale
 from federation.wire import uploads
