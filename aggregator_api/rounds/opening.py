@@ -51,7 +51,7 @@ def due(session: Session, federation: FederationRow, plan: Plan, now: float) -> 
     if sums_in_rounds(plan) and not _has_changes(session, federation, plan, now, left_out):
         return False
     if choice is not None:
-        return len(choice.devices) >= sum_retries.least_devices(plan)
+        return len(choice.devices) >= choice.needed
     online = partial(
         repositories.count_online,
         session,

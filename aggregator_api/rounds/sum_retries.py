@@ -35,6 +35,8 @@ class Candidates(NamedTuple):
 
     devices: Mapping[str, DeviceRow]
     retry: Retry
+    needed: int
+    """How many must be online for the round to begin; nobody waits for those that are left out."""
 
     @property
     def is_group(self) -> bool:
@@ -53,11 +55,12 @@ def choose(session: Session, federation: FederationRow, plan: Plan, now: float) 
     ids = {device.id for device in online.values()}
     retry = _lasting(complete_groups(retry_of(found), ids), plan) if found is not None else Retry()
     if retry.groups:
-        return Candidates(_those(online, retry.groups[0]), retry)
+        return Candidates(_those(online, retry.groups[0]), retry, len(retry.groups[0]))
+    least, needed = least_devices(plan), suspension.needed_devices(session, federation, plan)
+    if len(ids - seen - set(retry.left_out)) < least:
+        retry = Retry()
     others = ids - seen - set(retry.left_out)
-    if len(others) < least_devices(plan):
-        return Candidates(_those(online, ids - seen), Retry())
-    return Candidates(_those(online, others), retry)
+    return Candidates(_those(online, others), retry, max(least, needed - len(ids - others)))
 
 
 def goes_on_at_once(session: Session, federation: FederationRow) -> bool:
