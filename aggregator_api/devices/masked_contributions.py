@@ -119,7 +119,7 @@ def settle(session: Session, publication: RoundRow, version: int, names: Sequenc
     session.flush()
 
 
-def _sitting_out(federation_id: int) -> Select[tuple[int]]:
+def _sitting_out(federation_id: int) -> Select[int]:
     row = MaskedContributionRow
     return select(row.device_id).where(row.federation_id == federation_id, row.seen != 0, row.seen == row.reported)
 
