@@ -23,7 +23,7 @@ from edge_agent.cli.run import run
 from edge_agent.cli.status import status
 from edge_agent.cli.windows import windows
 from edge_agent.config.settings import example
-from gaitway.private_files import keep_private
+from gaitway.files import keep_private
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode="markdown")
 

@@ -10,8 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from aggregator_api.core.errors import ConfigError
-from gaitway.files import write_file
-from gaitway.private_files import FILE, private_folder
+from gaitway.files import FILE, private_folder, write_file
 
 PUBLIC_KEY_BYTES = 32
 SIGNATURE_BYTES = 64

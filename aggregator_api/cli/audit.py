@@ -13,7 +13,7 @@ from aggregator_api.cli.session import ConfigOption, DataOption, date, fail, mom
 from aggregator_api.storage.db import audit
 from aggregator_api.storage.db.audit import Filters
 from aggregator_api.storage.db.models import AuditRow
-from gaitway.exit_codes import ExitCode
+from gaitway.errors import ExitCode
 
 app = new_app("Who did what, from where and when: entries that are only ever added.")
 

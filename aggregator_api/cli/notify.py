@@ -8,7 +8,7 @@ import typer
 
 from aggregator_api.cli.session import ConfigOption, DataOption, cli_errors, fail, new_app
 from aggregator_api.core.settings import load
-from gaitway.exit_codes import ExitCode
+from gaitway.errors import ExitCode
 
 app = new_app("Tell the operator what needs attention: by webhook and e-mail, as the settings say.")
 

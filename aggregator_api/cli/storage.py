@@ -10,7 +10,7 @@ import typer
 from aggregator_api.cli.session import ConfigOption, DataOption, cli_errors, database_of, revoke_accounts
 from aggregator_api.core.errors import UnavailableError
 from aggregator_api.core.settings import Settings, load
-from gaitway.exit_codes import ExitCode
+from gaitway.errors import ExitCode
 
 if TYPE_CHECKING:
     from aggregator_api.maintenance.revocations import ReplayResult

@@ -11,7 +11,7 @@ from pathlib import Path
 from sqlalchemy.exc import DBAPIError
 
 from aggregator_api.core.errors import ConfigError
-from gaitway.private_files import private_folder
+from gaitway.files import private_folder
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _SQLITE_FULL = "database or disk is full"

@@ -9,7 +9,7 @@ import typer
 
 from edge_agent.cli.command import ConfigOption
 from edge_agent.doctor import Level, examine
-from gaitway.exit_codes import ExitCode
+from gaitway.errors import ExitCode
 from gaitway.terminal import Console
 
 STYLE = {Level.OK: "green", Level.WARNING: "yellow", Level.FAILURE: "red"}

@@ -15,7 +15,7 @@ import numpy as np
 
 from edge_agent.serving.minute_log import MinuteLog
 from export.runtime import ExportError, Session
-from gaitway.private_files import opener
+from gaitway.files import opener
 from gaitway.threads import SupervisedThread
 from har_pipeline import Window
 

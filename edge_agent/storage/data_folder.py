@@ -11,7 +11,7 @@ from typing import IO
 from edge_agent.config.settings import AgentSection
 from edge_agent.errors import ConfigError
 from edge_agent.storage.state_store import StateStore
-from gaitway.private_files import make_private, opener, private_file, private_folder
+from gaitway.files import make_private, opener, private_file, private_folder
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from edge_agent.errors import DiskFullError
 from gaitway import files
-from gaitway.private_files import FILE, private_folder
+from gaitway.files import FILE, private_folder
 
 log = logging.getLogger(__name__)
 

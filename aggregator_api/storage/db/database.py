@@ -28,8 +28,8 @@ from aggregator_api.core.errors import ConfigError
 from aggregator_api.core.settings import Settings, parsed_url
 from aggregator_api.storage.db import audit, ledger
 from aggregator_api.storage.db.ledger import Ledger
-from gaitway.extras import install_command
-from gaitway.private_files import private_file
+from gaitway.files import private_file
+from gaitway.own_packages import install_command
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 

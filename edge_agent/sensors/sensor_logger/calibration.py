@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from edge_agent.sensors.sensor_logger.message import SampleBatch
-from har_pipeline.gravity import AccelerationConvention, specific_force
 from har_pipeline.recording import STANDARD_GRAVITY
+from har_pipeline.units import AccelerationConvention, specific_force
 
 CONVENTIONS: dict[str, AccelerationConvention] = {
     "android": "specific force",

@@ -16,7 +16,7 @@ from edge_agent.config.sensors import PhoneSection
 from edge_agent.errors import ConfigError, MessageError
 from edge_agent.sensors.sensor_logger.calibration import CALIBRATE, signed, wrong_direction, wrong_units
 from edge_agent.sensors.sensor_logger.message import SampleBatch, parse
-from har_pipeline.apps.vocabulary import ActivityWords
+from har_pipeline.apps.export import ActivityWords
 
 MAX_QUEUED = 16
 """Messages that wait for the collecting thread; as arrays at most 640 kB each."""

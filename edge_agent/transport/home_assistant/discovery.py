@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gaitway.label_text import label_text
+from gaitway.plain_text import label_text
 
 ROOT = "gaitway-home"
 """First level of the states' topics; those of federations begin with another one."""
